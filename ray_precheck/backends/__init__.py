@@ -1,0 +1,1 @@
+"""The frameworks under test, behind one protocol, each imported only when it is opened."""

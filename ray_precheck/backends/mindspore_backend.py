@@ -1,0 +1,198 @@
+"""MindSpore under test, on the CPU or an Ascend NPU.
+
+NPU: written after MindSpore's documentation and not run there; no NPU was at hand.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import mint, ops
+
+from ray_precheck.backends.base import CallPlan, Execution, Leaf, flatten_outputs, map_leaves
+from ray_precheck.backends.denied import denial
+from ray_precheck.errors import NotCheckable
+from ray_precheck.schema.dtypes import DTYPES, canonical_dtype
+from ray_precheck.schema.record import ApiName
+from ray_precheck.schema.values import HostCall, HostTensor, Symbol
+
+_ROOTS: dict[str, Any] = {
+    "Mint": mint,
+    "MintFunctional": mint.nn.functional,
+    "Tensor": ms.Tensor,
+    "Functional": ops,
+}
+_NO_KERNEL = ("unregistered", "Unsupported op [", "Select CPU operator", "Select CPU kernel", "not support on CPU")
+
+
+class MindSporeBackend:
+    """MindSpore on one device; the process sees only this one, so it is number 0."""
+
+    framework = "mindspore"
+
+    def __init__(self, kind: str) -> None:
+        # Errors are asynchronous by default: a missing kernel can be reported by the next, valid op.
+        ms.runtime.launch_blocking()
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+        ms.set_device("Ascend" if kind == "npu" else "CPU")
+        self._kind = kind
+
+    def resolve(self, name: ApiName) -> Callable[..., Any]:
+        """Return MindSpore's function for an API of the dump."""
+        if name.prefix not in _ROOTS:
+            known = ", ".join(_ROOTS)
+            raise NotCheckable(
+                f"prefix {name.prefix} is not supported for MindSpore (supported: {known})"
+            )
+        reason = denial(name.api)
+        if reason:
+            raise NotCheckable(f"{name.type_name} is refused: {reason}")
+        function = _ROOTS[name.prefix]
+        for part in name.api.split("."):
+            function = getattr(function, part, None)
+        if not callable(function) or isinstance(function, type):
+            raise NotCheckable(f"{name.type_name} is not an operator of MindSpore {ms.__version__}")
+        return function  # type: ignore[no-any-return]
+
+    def forward(self, function: Callable[..., Any], call: HostCall, plan: CallPlan) -> Execution:
+        """Run the API in the recorded dtypes on this device."""
+        return _MindSporeExecution(function, call, plan)
+
+    def lacks_kernel(self, error: Exception) -> bool:
+        """Return whether the CPU has no kernel; on an NPU that is a finding, not a gap."""
+        return self._kind == "cpu" and any(text in str(error) for text in _NO_KERNEL)
+
+
+class _MindSporeExecution:
+    """A call that has run forward on MindSpore; one forward pass serves both checks (`ms.vjp`)."""
+
+    def __init__(self, function: Callable[..., Any], call: HostCall, plan: CallPlan) -> None:
+        self._function = function
+        self._call = call
+        self._plan = plan
+        self._tensors = _collect_tensors(call)
+        self._pull_back: Callable[..., Any] | None = None
+        self._no_gradient: Exception | None = None
+        self._results: list[Any] = []
+        leaves = [self._tensors[i] for i in plan.differentiable]
+        if leaves:
+            self._run_with_gradient(leaves)
+        if self._pull_back is None:
+            self._results = self._run(self._tensors)
+        self.outputs: list[Leaf] = [_to_host(leaf) for leaf in self._results]
+
+    def _run_with_gradient(self, leaves: list[ms.Tensor]) -> None:
+        try:
+            _, self._pull_back = ms.vjp(self._run_leaves, *leaves)
+        except Exception as error:
+            # Forward alone may work where the gradient does not; the backward check reports this.
+            self._no_gradient = error
+            self._tensors = _collect_tensors(self._call)
+
+    def _run_leaves(self, *leaves: ms.Tensor) -> Any:
+        tensors = list(self._tensors)
+        for position, leaf in zip(self._plan.differentiable, leaves, strict=True):
+            # An input of vjp cannot be changed in place; multiplying by 1 copies it bit for bit
+            # (Tensor.clone has no kernel on the CPU).
+            tensors[position] = leaf * 1 if self._plan.in_place else leaf
+        self._results = self._run(tensors)
+        return tuple(leaf for leaf in self._results if _is_differentiable(leaf))
+
+    def _run(self, tensors: list[ms.Tensor]) -> list[Any]:
+        supply = iter(tensors)
+
+        def argument(value: Any) -> Any:
+            return next(supply) if isinstance(value, HostTensor) else _constant(value)
+
+        args = map_leaves(self._call.args, argument)
+        kwargs = map_leaves(self._call.kwargs, argument)
+        result = self._function(*args, **kwargs)
+        if result is None and self._plan.in_place:
+            result = args[0]
+        return flatten_outputs(result, _is_tensor)
+
+    def gradients(self, cotangents: list[HostTensor | None]) -> list[HostTensor]:
+        """Return the gradients of the differentiable inputs; None stands for zero cotangents."""
+        if self._no_gradient is not None:
+            raise self._no_gradient
+        incoming = [
+            _cotangent(cotangent, leaf)
+            for leaf, cotangent in zip(self._results, cotangents, strict=True)
+            if _is_differentiable(leaf)
+        ]
+        if not incoming or self._pull_back is None:
+            raise NotCheckable("no output depends on an input that requires a gradient")
+        grads = self._pull_back(tuple(incoming))
+        grads = grads if isinstance(grads, tuple | list) else (grads,)
+        return [_tensor_to_host(grad) for grad in grads]
+
+
+def _collect_tensors(call: HostCall) -> list[ms.Tensor]:
+    """Return every tensor of the call on the device, in call order."""
+    found: list[ms.Tensor] = []
+
+    def collect(value: Any) -> Any:
+        if isinstance(value, HostTensor):
+            found.append(_to_mindspore(value))
+        return value
+
+    map_leaves(call.args, collect)
+    map_leaves(call.kwargs, collect)
+    return found
+
+
+def _to_mindspore(tensor: HostTensor) -> ms.Tensor:
+    if DTYPES[tensor.dtype].carrier != tensor.dtype:
+        return ms.Tensor(tensor.data, dtype=_dtype(tensor.dtype))
+    return ms.Tensor(tensor.data)
+
+
+def _dtype(name: str) -> Any:
+    dtype = getattr(ms, "bool_" if name == "bool" else name, None)
+    if dtype is None:
+        raise NotCheckable(f"MindSpore {ms.__version__} has no dtype {name}")
+    return dtype
+
+
+def _constant(value: Any) -> Any:
+    if not isinstance(value, Symbol):
+        return value
+    if value.kind == "dtype":
+        return _dtype(value.value)
+    raise NotCheckable(f"a {value.kind} ({value.value}) is no argument of MindSpore")
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, ms.Tensor)
+
+
+def _is_differentiable(leaf: Any) -> bool:
+    if not _is_tensor(leaf):
+        return False
+    name = canonical_dtype(str(leaf.dtype))
+    return name is not None and DTYPES[name].kind in ("float", "complex")
+
+
+def _cotangent(cotangent: HostTensor | None, leaf: ms.Tensor) -> ms.Tensor:
+    if cotangent is not None:
+        return _to_mindspore(cotangent)
+    zeros = np.zeros(leaf.shape, dtype=np.float32)
+    return ms.Tensor(zeros, dtype=leaf.dtype)
+
+
+def _to_host(leaf: Any) -> Leaf:
+    return _tensor_to_host(leaf) if _is_tensor(leaf) else leaf
+
+
+def _tensor_to_host(tensor: ms.Tensor) -> HostTensor:
+    """Return a tensor's values on the host; raises what an asynchronous device still has to raise."""
+    name = canonical_dtype(str(tensor.dtype))
+    if name is None:
+        raise NotCheckable(f"an output of dtype {tensor.dtype} cannot be compared")
+    if DTYPES[name].carrier != name:
+        tensor = tensor.astype(ms.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return HostTensor(name, np.asarray(tensor.asnumpy()))

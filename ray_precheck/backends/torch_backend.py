@@ -1,0 +1,61 @@
+"""PyTorch under test, on the CPU, a GPU (CUDA) or an Ascend NPU (through torch_npu).
+
+NPU: written after torch_npu's documentation and not run there; no NPU was at hand.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ray_precheck.backends.base import CallPlan, Execution
+from ray_precheck.backends.torch_names import resolve_torch
+from ray_precheck.backends.torch_run import TorchExecution, TorchPlace
+from ray_precheck.errors import BackendMissingError
+from ray_precheck.schema.record import ApiName
+from ray_precheck.schema.values import HostCall
+
+_NO_KERNEL = ("not implemented for", "Could not run 'aten::", "is not currently implemented for")
+
+
+class TorchBackend:
+    """torch on one device; the process sees only this one, so it is number 0."""
+
+    framework = "pytorch"
+
+    def __init__(self, kind: str) -> None:
+        # One thread, so that the bits do not depend on how many workers share the machine.
+        torch.set_num_threads(1)
+        self._place = TorchPlace(_open_device(kind))
+        self._kind = kind
+
+    def resolve(self, name: ApiName) -> Callable[..., Any]:
+        """Return torch's function for an API of the dump."""
+        return resolve_torch(name)
+
+    def forward(self, function: Callable[..., Any], call: HostCall, plan: CallPlan) -> Execution:
+        """Run the API in the recorded dtypes on this device."""
+        return TorchExecution(function, call, plan, self._place)
+
+    def lacks_kernel(self, error: Exception) -> bool:
+        """Return whether the CPU has no kernel; on an accelerator that is a finding, not a gap."""
+        return self._kind == "cpu" and any(text in str(error) for text in _NO_KERNEL)
+
+
+def _open_device(kind: str) -> str:
+    if kind == "cpu":
+        return "cpu"
+    if kind == "npu":
+        try:
+            import torch_npu
+        except ImportError:
+            raise BackendMissingError(
+                "torch_npu is not installed; PyTorch needs it for an NPU: pip install torch_npu"
+            ) from None
+        torch_npu.npu.set_device(0)
+        return "npu:0"
+    # Full float32: TensorFloat-32 has 10 bits of fraction and would be blamed on the operator.
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.cuda.set_device(0)
+    return "cuda:0"

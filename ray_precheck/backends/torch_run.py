@@ -1,0 +1,139 @@
+"""Running one call on torch: the tested side of PyTorch dumps, and every bench.
+
+Comes in: a function and a `HostCall`. Goes out: a `TorchExecution`. Called by the torch backend
+(in the recorded dtypes, on its device) and by the bench (widened to float64, on the CPU).
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ray_precheck.backends.base import CallPlan, Leaf, flatten_outputs, map_leaves
+from ray_precheck.errors import NotCheckable
+from ray_precheck.schema.dtypes import DTYPES
+from ray_precheck.schema.values import HostCall, HostTensor, Symbol
+
+_DEVICE_TEXT = re.compile(r"(cpu|cuda|npu|gpu)(:\d+)?")
+_WIDE = {"float": torch.float64, "complex": torch.complex128}
+
+
+@dataclass(frozen=True, slots=True)
+class TorchPlace:
+    """Where and in which precision a call runs. `widen` turns floats to float64 (the bench)."""
+
+    device: str = "cpu"
+    widen: bool = False
+
+    def dtype(self, name: str) -> torch.dtype:
+        """Return torch's dtype for a canonical one, widened where asked."""
+        kind = DTYPES[name].kind
+        if self.widen and kind in _WIDE:
+            return _WIDE[kind]
+        return getattr(torch, name)  # type: ignore[no-any-return]
+
+    def to_torch(self, tensor: HostTensor) -> torch.Tensor:
+        """Return a copy of a host tensor: in-place APIs must not change the host's array."""
+        return torch.tensor(tensor.data).to(device=self.device, dtype=self.dtype(tensor.dtype))
+
+    def constant(self, value: Any) -> Any:
+        """Return a symbol, or a text that names a device, as torch's own object."""
+        if isinstance(value, Symbol):
+            if value.kind == "dtype":
+                return self.dtype(value.value)
+            if value.kind == "device":
+                return torch.device(self.device)
+            return getattr(torch, value.value)
+        if isinstance(value, str) and _DEVICE_TEXT.fullmatch(value):
+            return self.device
+        return value
+
+
+class TorchExecution:
+    """A call that has run forward on torch; `outputs` are its flattened outputs on the host."""
+
+    def __init__(
+        self, function: Callable[..., Any], call: HostCall, plan: CallPlan, place: TorchPlace
+    ) -> None:
+        self._place = place
+        self._plan = plan
+        self._leaves: list[torch.Tensor] = []
+        self._seen = 0
+        args = map_leaves(call.args, self._argument)
+        kwargs = map_leaves(call.kwargs, self._argument)
+        with torch.set_grad_enabled(bool(plan.differentiable)):
+            result = function(*args, **kwargs)
+        if result is None and plan.in_place:
+            result = args[0]
+        self._results = flatten_outputs(result, torch.is_tensor)
+        self.outputs: list[Leaf] = [_to_host(leaf) for leaf in self._results]
+
+    def _argument(self, value: Any) -> Any:
+        if not isinstance(value, HostTensor):
+            return self._place.constant(value)
+        tensor = self._place.to_torch(value)
+        position, self._seen = self._seen, self._seen + 1
+        if position not in self._plan.differentiable:
+            return tensor
+        self._leaves.append(tensor.requires_grad_())
+        # A leaf that requires a gradient cannot be changed in place.
+        return tensor.clone() if self._plan.in_place else tensor
+
+    def gradients(self, cotangents: list[HostTensor | None]) -> list[HostTensor]:
+        """Return the gradients of the differentiable inputs, zeros where an input has no part."""
+        outputs, incoming = self._differentiated(cotangents)
+        grads = torch.autograd.grad(
+            outputs, self._leaves, incoming, allow_unused=True, materialize_grads=True
+        )
+        return [_tensor_to_host(grad) for grad in grads]
+
+    def node_gradients(self, cotangents: list[HostTensor | None]) -> list[HostTensor | None]:
+        """Return what the autograd node of the first output passes on, as msprobe captured it.
+
+        msprobe hooks the `grad_fn` of an API's first output. For a composite API that is its last
+        step (a view, an AddmmBackward), so that neither number nor shapes need to be those of the
+        API's arguments; the same hook on the bench's own graph gives the same list.
+        """
+        first = next(leaf for leaf in self._results if torch.is_tensor(leaf))
+        if first.grad_fn is None:
+            raise NotCheckable("the bench's output depends on no input that requires a gradient")
+        seen: list[tuple[torch.Tensor | None, ...]] = []
+        handle = first.grad_fn.register_hook(lambda passed_on, _: seen.append(tuple(passed_on)))
+        try:
+            self.gradients(cotangents)
+        finally:
+            handle.remove()
+        return [None if grad is None else _tensor_to_host(grad) for grad in seen[0]]
+
+    def _differentiated(
+        self, cotangents: list[HostTensor | None]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        outputs, incoming = [], []
+        for leaf, cotangent in zip(self._results, cotangents, strict=True):
+            if cotangent is None or not torch.is_tensor(leaf) or not leaf.requires_grad:
+                continue
+            outputs.append(leaf)
+            incoming.append(self._place.to_torch(cotangent).to(leaf.dtype))
+        if not outputs:
+            raise NotCheckable("no output depends on an input that requires a gradient")
+        return outputs, incoming
+
+
+def _to_host(leaf: Any) -> Leaf:
+    return _tensor_to_host(leaf) if torch.is_tensor(leaf) else leaf
+
+
+def _tensor_to_host(tensor: torch.Tensor) -> HostTensor:
+    """Return a tensor's values on the host; raises what an asynchronous device still has to raise."""
+    values = tensor.detach()
+    if values.layout is not torch.strided:
+        values = values.to_dense()
+    name = str(values.dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise NotCheckable(f"an output of dtype {values.dtype} cannot be compared")
+    if DTYPES[name].carrier != name:
+        values = values.to(torch.float32)
+    return HostTensor(name, np.asarray(values.cpu().resolve_conj().resolve_neg().numpy()))

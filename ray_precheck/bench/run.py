@@ -1,0 +1,42 @@
+"""The float64 bench.
+
+Comes in: an API name and the `HostCall` that the device got. Goes out: a `TorchExecution` in
+float64 on the CPU. Called by `check`. Integers and booleans stay what they are, complex numbers
+become complex128; dtype arguments that name a float become float64, and the result is rounded to
+the tested dtype only when it is compared.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ray_precheck.backends.base import CallPlan
+from ray_precheck.backends.torch_names import resolve_torch
+from ray_precheck.backends.torch_run import TorchExecution, TorchPlace
+from ray_precheck.bench.mapping import resolve_mindspore
+from ray_precheck.schema.record import ApiName
+from ray_precheck.schema.values import HostCall
+
+_PLACE = TorchPlace(device="cpu", widen=True)
+
+
+class Bench:
+    """Finds and runs references for the APIs of one framework."""
+
+    def __init__(self, framework: str) -> None:
+        # One thread: the same bits on every host, and the cores are shared out over records.
+        torch.set_num_threads(1)
+        self._framework = framework
+
+    def resolve(self, name: ApiName) -> Callable[..., Any]:
+        """Return the torch callable for an API; raises `NotCheckable` where there is none."""
+        if self._framework == "pytorch":
+            return resolve_torch(name)
+        return resolve_mindspore(name)
+
+    def forward(
+        self, function: Callable[..., Any], call: HostCall, plan: CallPlan
+    ) -> TorchExecution:
+        """Run the reference in float64."""
+        return TorchExecution(function, call, plan, _PLACE)

@@ -1,0 +1,140 @@
+"""The checker: from a task's payload to its result, always.
+
+Comes in: a `TaskPayload`. Goes out: a `TaskResult`; a failure of one API is a value and never an
+exception that leaves this module. Called by the worker actor and by `session.rerun`.
+"""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ray_precheck.backends.base import Backend
+from ray_precheck.backends.registry import open_backend
+from ray_precheck.bench.run import Bench
+from ray_precheck.check.directions import check_backward, check_forward
+from ray_precheck.check.job import DirectionCheck, Job, Sides
+from ray_precheck.check.sides import describe
+from ray_precheck.datagen.generate import GeneratedTensors, TensorSource, build_call
+from ray_precheck.dump.decode import decode_record
+from ray_precheck.dump.tensors import CapturedTensors
+from ray_precheck.errors import NotCheckable
+from ray_precheck.plan.select import skip_by_name, skip_by_record
+from ray_precheck.schema.record import ApiRecord
+from ray_precheck.schema.result import Outcome, TaskResult, Verdict, skipped
+from ray_precheck.schema.task import TaskPayload
+from ray_precheck.store.error_data import save_error_data
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSettings:
+    """What a worker must know besides its device; the same for every worker of a run.
+
+    `tests_dump`: captured results are tested where the dump has them (real mode).
+    `may_run_device`: where it has none, the device stands in. `error_folder`: where the tensors of
+    failing outputs go, None to save nothing.
+    """
+
+    framework: str
+    task: str
+    data_folder: Path
+    seed: int = 0
+    tests_dump: bool = False
+    may_run_device: bool = True
+    error_folder: Path | None = None
+
+
+class Checker(Sides):
+    """Checks one call after the other; holds the bench and, once it is needed, the device."""
+
+    def __init__(self, settings: CheckSettings, kind: str) -> None:
+        self._settings = settings
+        self._kind = kind
+        self._backend: Backend | None = None
+        self.framework = settings.framework
+        self.tests_dump = settings.tests_dump
+        self.may_run_device = settings.may_run_device
+        self.device_label = kind
+        if not settings.tests_dump:
+            self.device()
+        self.bench = Bench(settings.framework)
+
+    def device(self) -> Backend:
+        """Return the framework under test, opened at the first call."""
+        if self._backend is None:
+            self._backend = open_backend(self._settings.framework, self._kind)
+        return self._backend
+
+    def lacks_kernel(self, error: Exception) -> bool:
+        """Return whether an error of the device means that it has no kernel."""
+        return self.device().lacks_kernel(error)
+
+    def check(self, payload: TaskPayload, source: TensorSource | None = None) -> TaskResult:
+        """Check one call. `source` replaces the tensors that the settings ask for (a replay)."""
+        begin = time.perf_counter()
+        try:
+            result = self._examine(payload, source, begin)
+        except NotCheckable as reason:
+            result = _skipped(payload, str(reason), begin)
+        except Exception as error:  # A fault of ours must neither be blamed on the API nor end the run.
+            result = _skipped(payload, f"ray_precheck failed on this record: {describe(error)}", begin)
+        return result
+
+    def _examine(
+        self, payload: TaskPayload, source: TensorSource | None, begin: float
+    ) -> TaskResult:
+        record = decode_record(payload.name, payload.forward, payload.backward)
+        reason = skip_by_name(record.name, self.framework) or skip_by_record(record)
+        if reason:
+            raise NotCheckable(reason)
+        source = source or self._source(record)
+        job = Job(record, build_call(record, source), source, self)
+        forward = check_forward(job)
+        backward = _backward(job, forward)
+        failing = Verdict.ERROR in (forward.verdict, backward.verdict)
+        if failing and self._settings.error_folder is not None:
+            pairs = {**forward.pairs, **backward.pairs}
+            save_error_data(
+                self._settings.error_folder, payload, self.framework, job.call,
+                backward.cotangents, pairs, failing=_failing_names(forward, backward),
+            )
+        raised = Outcome.RAISED in (forward.outcome, backward.outcome)
+        return TaskResult(
+            index=payload.index,
+            name=payload.name,
+            outcome=Outcome.RAISED if raised else Outcome.COMPLETED,
+            forward=forward.verdict,
+            backward=backward.verdict,
+            message="; ".join([*forward.messages, *backward.messages, *getattr(source, "notes", [])]),
+            checks=(*forward.checks, *backward.checks),
+            elapsed_s=time.perf_counter() - begin,
+        )
+
+    def _source(self, record: ApiRecord) -> TensorSource:
+        if self._settings.task == "tensor":
+            return CapturedTensors(self._settings.data_folder)
+        return GeneratedTensors(self._settings.seed, str(record.name))
+
+
+def _backward(job: Job, forward: DirectionCheck) -> DirectionCheck:
+    if not job.record.has_backward:
+        return DirectionCheck(Verdict.NONE)
+    try:
+        if forward.outcome is Outcome.RAISED:
+            raise NotCheckable("backward: the forward pass raised")
+        return check_backward(job)
+    except NotCheckable as reason:
+        result = DirectionCheck(Verdict.SKIP)
+        result.messages.append(str(reason))
+        return result
+
+
+def _failing_names(*directions: DirectionCheck) -> list[str]:
+    return [c.name for d in directions for c in d.checks if c.verdict is Verdict.ERROR]
+
+
+def _skipped(payload: TaskPayload, reason: str, begin: float) -> TaskResult:
+    result = skipped(payload.index, payload.name, reason, payload.backward is not None)
+    return TaskResult(
+        index=result.index, name=result.name, outcome=result.outcome, forward=result.forward,
+        backward=result.backward, message=result.message, elapsed_s=time.perf_counter() - begin,
+    )

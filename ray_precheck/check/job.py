@@ -1,0 +1,95 @@
+"""One call with its inputs and its two sides, each run at most once and only when needed."""
+
+from functools import cached_property
+from typing import Any
+
+from ray_precheck.backends.base import CallPlan, Leaf
+from ray_precheck.check.sides import Attempt, Side, attempt_forward
+from ray_precheck.compare.outputs import check_output
+from ray_precheck.datagen.generate import TensorSource
+from ray_precheck.plan.select import changes_its_input
+from ray_precheck.schema.dtypes import is_differentiable
+from ray_precheck.schema.record import ApiRecord
+from ray_precheck.schema.result import Outcome, OutputCheck, Verdict
+from ray_precheck.schema.values import HostCall, HostTensor
+
+
+class Job:
+    """A call under check. `device` and `bench` run forward when they are first asked for."""
+
+    def __init__(
+        self, record: ApiRecord, call: HostCall, source: TensorSource, sides: "Sides"
+    ) -> None:
+        self.record = record
+        self.call = call
+        self.source = source
+        self.sides = sides
+        self.plan = call_plan(record)
+
+    @cached_property
+    def device(self) -> Attempt:
+        """What became of the device's forward pass."""
+        return attempt_forward(self.sides.device(), self.record.name, self.call, self.plan)
+
+    @cached_property
+    def bench(self) -> Attempt:
+        """What became of the bench's forward pass."""
+        return attempt_forward(self.sides.bench, self.record.name, self.call, self.plan)
+
+
+class Sides:
+    """Where calls run. Subclassed by the checker, which opens the device when it is needed."""
+
+    bench: Side
+    framework: str
+    tests_dump: bool
+    may_run_device: bool
+    device_label: str
+
+    def device(self) -> Side:
+        """Return the device under test, opened."""
+        raise AssertionError("to be defined by the checker")
+
+    def lacks_kernel(self, error: Exception) -> bool:
+        """Return whether an error of the device means that it has no kernel."""
+        raise AssertionError("to be defined by the checker")
+
+
+class DirectionCheck:
+    """The outcome of checking one direction of a call, forward or backward.
+
+    `pairs` are the tested and the bench's leaf of each detail row, by its name.
+    """
+
+    def __init__(self, verdict: Verdict, outcome: Outcome = Outcome.COMPLETED) -> None:
+        self.verdict = verdict
+        self.outcome = outcome
+        self.messages: list[str] = []
+        self.checks: list[OutputCheck] = []
+        self.pairs: dict[str, tuple[Leaf, Leaf]] = {}
+        self.cotangents: list[HostTensor | None] = []
+
+    def compare(self, name: str, tested: Any, bench: Any, framework: str) -> None:
+        """Add one detail row; the direction is in error where any of its rows is."""
+        check = check_output(name, tested, bench, framework)
+        self.checks.append(check)
+        self.pairs[name] = (tested, bench)
+        if check.verdict is Verdict.ERROR:
+            self.verdict = Verdict.ERROR
+            short = name.split(".", maxsplit=name.count(".") - 2)[-1]
+            self.messages.append(f"{short}: {check.message}")
+
+
+def call_plan(record: ApiRecord) -> CallPlan:
+    """Return how a call is to be run on both sides.
+
+    Gradients are wanted where there is a backward record: of the tensors that the dump flags as
+    requiring one, or of all floating tensors where it flags none (MindSpore has no flags).
+    """
+    in_place = changes_its_input(record)
+    if not record.has_backward:
+        return CallPlan(in_place=in_place)
+    tensors = [spec for _, spec in record.input_tensors()]
+    floating = [i for i, spec in enumerate(tensors) if is_differentiable(spec.dtype)]
+    flagged = [i for i in floating if tensors[i].requires_grad]
+    return CallPlan(tuple(flagged or floating), in_place)

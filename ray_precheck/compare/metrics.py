@@ -1,0 +1,153 @@
+"""The distance between a tested output and the bench.
+
+Comes in: two arrays of one shape, the bench in float64 already rounded to the tested dtype.
+Goes out: `Metrics`. Called by `check`. The arrays are read in chunks, so that the float64 copies
+that are needed on the way stay small whatever the size of the output.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ray_precheck.schema.dtypes import Array
+from ray_precheck.schema.result import Metrics
+
+CHUNK_ELEMENTS = 1 << 18
+# Squares of float64 numbers outside of this range over- or underflow; the arrays are scaled then.
+_SAFE_LARGE, _SAFE_SMALL = 1e140, 1e-140
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Running values over the chunks."""
+
+    dot: float = 0.0
+    device_square: float = 0.0
+    bench_square: float = 0.0
+    max_abs_err: float = -1.0
+    max_rel_err: float = 0.0
+    worst_at: int = 0
+    left_out: int = 0
+    mismatch_at: int = -1
+
+
+def measure(device_out: Array, bench_out: Array, smallest_normal: float) -> Metrics:
+    """Measure how far `device_out` is from `bench_out`.
+
+    Both have one shape, any of NumPy's number types; complex numbers are compared as such.
+
+    - cosine = <d, b> / (|d| |b|) over all elements (complex: over real and imaginary parts);
+      1 where both are all zero, 0 where one of them is; None for fewer than two elements.
+    - max_abs_err = max |d - b|, max_rel_err = max |d - b| / max(|b|, smallest_normal).
+
+    NaN and infinite elements that agree (the same kind, infinities with the same sign) are left
+    out. Where they do not agree, `mismatch` names the first one and max_abs_err is infinite.
+    Empty arrays agree. `smallest_normal` is that of the tested dtype.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    if device_out.shape != bench_out.shape:
+        raise ValueError(f"shapes differ: {device_out.shape} and {bench_out.shape}")
+    device_flat, bench_flat = device_out.reshape(-1), bench_out.reshape(-1)
+    largest = _largest_finite(bench_flat)
+    scale = _scale(max(largest, _largest_finite(device_flat)))
+    sums = _Sums()
+    for start in range(0, len(device_flat), CHUNK_ELEMENTS):
+        chunk = slice(start, start + CHUNK_ELEMENTS)
+        _add_chunk(sums, _wide(device_flat[chunk]), _wide(bench_flat[chunk]), start, scale, smallest_normal)
+    return _metrics(sums, device_out.shape, device_flat, bench_flat, largest)
+
+
+def _wide(values: Array) -> Array:
+    """Return values as float64, complex128 or, for integers, as they are."""
+    if values.dtype.kind == "c":
+        return values.astype(np.complex128, copy=False)
+    if values.dtype.kind in "iu":
+        return values
+    return values.astype(np.float64, copy=False)
+
+
+def _add_chunk(
+    sums: _Sums, device: Array, bench: Array, start: int, scale: float, smallest_normal: float
+) -> None:
+    finite = np.isfinite(device) & np.isfinite(bench)
+    if not finite.all():
+        agree = (np.isnan(device) & np.isnan(bench)) | (~finite & (device == bench))
+        differ = ~finite & ~agree
+        if sums.mismatch_at < 0 and differ.any():
+            sums.mismatch_at = start + int(np.argmax(differ))
+        sums.left_out += int(np.count_nonzero(agree))
+        device, bench = np.where(finite, device, 0), np.where(finite, bench, 0)
+    error = _difference(device, bench)
+    worst = int(np.argmax(error))
+    if error[worst] > sums.max_abs_err:
+        sums.max_abs_err, sums.worst_at = float(error[worst]), start + worst
+    relative = error / np.maximum(np.abs(bench).astype(np.float64), smallest_normal)
+    sums.max_rel_err = max(sums.max_rel_err, float(relative.max()))
+    device_parts, bench_parts = _parts(device) * scale, _parts(bench) * scale
+    sums.dot += float(np.dot(device_parts, bench_parts))
+    sums.device_square += float(np.dot(device_parts, device_parts))
+    sums.bench_square += float(np.dot(bench_parts, bench_parts))
+
+
+def _difference(device: Array, bench: Array) -> Array:
+    """Return |device - bench| as float64; 64-bit integers are subtracted before they are rounded."""
+    if device.dtype.kind in "iu" and bench.dtype.kind in "iu":
+        larger, smaller = np.maximum(device, bench), np.minimum(device, bench)
+        # Modulo 2**64 the difference of two integers is exact even where int64 overflows.
+        return (larger.astype(np.uint64) - smaller.astype(np.uint64)).astype(np.float64)
+    with np.errstate(over="ignore"):
+        return np.asarray(np.abs(device - bench), dtype=np.float64)
+
+
+def _parts(values: Array) -> Array:
+    """Return the values as real float64 numbers, complex ones as pairs."""
+    if values.dtype.kind == "c":
+        return values.view(np.float64)
+    return values.astype(np.float64, copy=False)
+
+
+def _largest_finite(flat: Array) -> float:
+    """Return the largest finite magnitude, 0 for none."""
+    largest = 0.0
+    for start in range(0, len(flat), CHUNK_ELEMENTS):
+        magnitude = np.abs(_parts(_wide(flat[start : start + CHUNK_ELEMENTS])))
+        largest = max(largest, float(np.max(magnitude, initial=0.0, where=np.isfinite(magnitude))))
+    return largest
+
+
+def _scale(largest: float) -> float:
+    """Return the power of two that brings numbers up to `largest` near 1, or 1 if none is needed."""
+    if largest == 0.0 or _SAFE_SMALL < largest < _SAFE_LARGE:
+        return 1.0
+    return float(2.0 ** -max(min(np.frexp(largest)[1], 1022), -1022))
+
+
+def _metrics(sums: _Sums, shape: tuple[int, ...], device: Array, bench: Array, largest: float) -> Metrics:
+    if not len(bench):
+        return Metrics(None, 0.0, 0.0)
+    at = sums.worst_at if sums.mismatch_at < 0 else sums.mismatch_at
+    index = tuple(int(i) for i in np.unravel_index(at, shape))
+    mismatch = ""
+    if sums.mismatch_at >= 0:
+        mismatch = f"at index {list(index)} it is {device[at]} where the bench has {bench[at]}"
+    return Metrics(
+        cosine=_cosine(sums) if len(bench) > 1 else None,
+        max_abs_err=float("inf") if mismatch else max(sums.max_abs_err, 0.0),
+        max_rel_err=float("inf") if mismatch else sums.max_rel_err,
+        worst_index=index,
+        bench_at_worst=float(abs(bench[at])),
+        bench_largest=largest,
+        left_out=sums.left_out,
+        mismatch=mismatch,
+    )
+
+
+def _cosine(sums: _Sums) -> float:
+    if sums.device_square == 0.0 and sums.bench_square == 0.0:
+        return 1.0
+    if sums.device_square == 0.0 or sums.bench_square == 0.0:
+        return 0.0
+    cosine = sums.dot / (np.sqrt(sums.device_square) * np.sqrt(sums.bench_square))
+    return float(np.clip(cosine, -1.0, 1.0))

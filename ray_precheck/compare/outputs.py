@@ -1,0 +1,91 @@
+"""One output of an API against the bench: the detail row.
+
+Comes in: a leaf of the tested outputs and the bench's leaf. Goes out: an `OutputCheck`. Called by
+`check`. The bench is rounded to the tested dtype first, so that a correctly rounded half-precision
+result has error 0.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from ray_precheck.compare.metrics import measure
+from ray_precheck.compare.standards import judge
+from ray_precheck.schema.dtypes import DTYPES, Array, framework_dtype, round_to_dtype
+from ray_precheck.schema.result import Metrics, OutputCheck, Verdict
+from ray_precheck.schema.values import HostTensor
+
+
+def check_output(name: str, tested: Any, bench: Any, framework: str) -> OutputCheck:
+    """Compare one leaf: tensors by numbers, everything else by equality."""
+    if isinstance(tested, HostTensor) and isinstance(bench, int | float | complex):
+        bench = HostTensor(tested.dtype, np.asarray(bench, DTYPES[tested.dtype].carrier))
+    if isinstance(bench, HostTensor) and isinstance(tested, int | float | complex):
+        tested = HostTensor(bench.dtype, np.asarray(tested))
+    if isinstance(tested, HostTensor) and isinstance(bench, HostTensor):
+        return _check_tensor(name, tested, bench, framework)
+    return _check_value(name, tested, bench, framework)
+
+
+def _check_tensor(name: str, tested: HostTensor, bench: HostTensor, framework: str) -> OutputCheck:
+    metrics: Metrics | None = None
+    if tested.shape != bench.shape:
+        verdict = Verdict.ERROR
+        message = f"shape {list(tested.shape)} where the bench has {list(bench.shape)}"
+    else:
+        info = DTYPES[tested.dtype]
+        smallest_normal = 2.0**info.min_exponent if info.mantissa_bits else 1.0
+        metrics = measure(tested.data, _rounded_bench(tested, bench), smallest_normal)
+        verdict, message = judge(metrics, tested.dtype)
+    return OutputCheck(
+        name=name,
+        bench_dtype=_dtype_cell(bench, framework),
+        tested_dtype=_dtype_cell(tested, framework),
+        shape=str(list(tested.shape)),
+        metrics=metrics,
+        verdict=verdict,
+        message=message,
+    )
+
+
+def _rounded_bench(tested: HostTensor, bench: HostTensor) -> Array:
+    """Return the bench as the tested dtype would hold it; other kinds are compared as they are."""
+    kind = DTYPES[tested.dtype].kind
+    if kind == DTYPES[bench.dtype].kind and kind in ("float", "complex"):
+        return round_to_dtype(bench.data, tested.dtype)
+    return bench.data
+
+
+def _check_value(name: str, tested: Any, bench: Any, framework: str) -> OutputCheck:
+    same = _same_value(tested, bench)
+    message = "" if same else f"{_show(tested)} where the bench has {_show(bench)}"
+    return OutputCheck(
+        name=name,
+        bench_dtype=_dtype_cell(bench, framework),
+        tested_dtype=_dtype_cell(tested, framework),
+        shape="",
+        metrics=None,
+        verdict=Verdict.PASS if same else Verdict.ERROR,
+        message=message,
+    )
+
+
+def _same_value(tested: Any, bench: Any) -> bool:
+    """Compare by equality; NaN equals NaN, a list equals the tuple of the same values."""
+    if isinstance(tested, list | tuple) and isinstance(bench, list | tuple):
+        pairs = zip(tested, bench, strict=False)
+        return len(tested) == len(bench) and all(_same_value(t, b) for t, b in pairs)
+    if isinstance(tested, float) and isinstance(bench, float) and tested != tested:
+        return bench != bench
+    return type(tested) is type(bench) and bool(tested == bench)
+
+
+def _dtype_cell(leaf: Any, framework: str) -> str:
+    return framework_dtype(leaf.dtype, framework) if isinstance(leaf, HostTensor) else type(leaf).__name__
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, HostTensor):
+        return f"a tensor of shape {list(value.shape)}"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,1 @@
+"""Inputs of the APIs under test: generated from recorded statistics, or captured."""

@@ -1,0 +1,75 @@
+"""The gradients that come in at the outputs of an API, for its backward check.
+
+Comes in: a record and the outputs' shapes. Goes out: one `HostTensor` or None for each output.
+Called by `check`, once for device and bench alike.
+"""
+
+from dataclasses import replace
+
+from ray_precheck.datagen.generate import TensorSource
+from ray_precheck.errors import NotCheckable
+from ray_precheck.schema.dtypes import is_differentiable, round_to_dtype
+from ray_precheck.schema.record import ApiRecord
+from ray_precheck.schema.values import HostTensor, TensorSpec
+
+
+def assign_cotangents(
+    record: ApiRecord,
+    outputs: list[HostTensor | None],
+    source: TensorSource,
+    *,
+    may_reshape: bool,
+) -> list[HostTensor | None]:
+    """Return the incoming gradient of every output, None where it has none (zeros).
+
+    `outputs` are the flattened outputs, None for those that are no tensors. Gradients and outputs
+    are matched by position where their numbers agree; PyTorch records the gradients of an autograd
+    node, which may have other outputs too, so otherwise each gradient goes to the first float
+    output of its size that has none yet. With `may_reshape` (generated gradients) a gradient that
+    fits none takes the shape of the first one left: outputs such as those of `masked_select` have
+    another size for other values.
+
+    Raises:
+        NotCheckable: no gradient fits any output.
+    """
+    grads = record.grads_in or ()
+    by_position = len(grads) == len(outputs)
+    cotangents: list[HostTensor | None] = [None] * len(outputs)
+    for position, spec in enumerate(grads):
+        if not isinstance(spec, TensorSpec):
+            continue
+        candidates = [position] if by_position else list(range(len(outputs)))
+        free = [c for c in candidates if cotangents[c] is None and _takes_gradient(outputs[c])]
+        chosen = next((c for c in free if _size(outputs[c]) == spec.size), None)
+        if chosen is None and may_reshape and free:
+            chosen = free[0]
+            spec = replace(spec, shape=_shape(outputs[chosen]))
+        if chosen is not None:
+            target = outputs[chosen]
+            assert target is not None
+            tensor = source.tensor(spec, f"backward input.{position}")
+            cotangents[chosen] = _shaped_like(tensor, target)
+    if all(cotangent is None for cotangent in cotangents):
+        shapes = [list(spec.shape) for spec in grads if isinstance(spec, TensorSpec)]
+        raise NotCheckable(f"no output fits the incoming gradients of shapes {shapes}")
+    return cotangents
+
+
+def _takes_gradient(output: HostTensor | None) -> bool:
+    return output is not None and is_differentiable(output.dtype)
+
+
+def _size(output: HostTensor | None) -> int:
+    return -1 if output is None else output.data.size
+
+
+def _shape(output: HostTensor | None) -> tuple[int, ...]:
+    return () if output is None else output.shape
+
+
+def _shaped_like(tensor: HostTensor, output: HostTensor) -> HostTensor:
+    """Return the gradient with its output's shape and dtype, as autograd wants it."""
+    data = tensor.data.reshape(output.shape)
+    if tensor.dtype != output.dtype:
+        data = round_to_dtype(data, output.dtype)
+    return HostTensor(output.dtype, data)

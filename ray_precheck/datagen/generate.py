@@ -1,0 +1,120 @@
+"""Inputs of an API call as host arrays.
+
+Comes in: an `ApiRecord` and a source of tensors. Goes out: a `HostCall` whose arguments are Python
+values, symbols and `HostTensor`s. Called by `check`. The generated numbers depend on nothing but
+(seed, API name, argument path): the same on every host and in any order, and no two arguments are
+copies of each other.
+"""
+
+import hashlib
+from typing import Any, Protocol
+
+import numpy as np
+
+from ray_precheck.datagen.ranges import INFINITE_SHARE, ValueRange, value_range
+from ray_precheck.errors import NotCheckable
+from ray_precheck.schema.dtypes import DTYPES, Array, round_to_dtype
+from ray_precheck.schema.record import ApiRecord
+from ray_precheck.schema.values import (
+    Constant,
+    HostCall,
+    HostTensor,
+    MappingSpec,
+    SequenceSpec,
+    Symbol,
+    TensorSpec,
+    UnknownSpec,
+    ValueSpec,
+)
+
+
+class TensorSource(Protocol):
+    """Where the tensors of a call come from: a generator, or files of the dump."""
+
+    def tensor(self, spec: TensorSpec, path: str) -> HostTensor:
+        """Return the tensor at an argument path; raise `NotCheckable` with the reason."""
+
+
+class GeneratedTensors:
+    """Draws tensors of one API call from their recorded ranges; collects notes for the Message."""
+
+    def __init__(self, seed: int, api_name: str) -> None:
+        self._seed = seed
+        self._api_name = api_name
+        self.notes: list[str] = []
+
+    def tensor(self, spec: TensorSpec, path: str) -> HostTensor:
+        """Draw a tensor: uniform over its range, rounded once to its dtype."""
+        span = value_range(spec)
+        if span.note:
+            self.notes.append(f"{path}: {span.note}")
+        generator = self._generator(path)
+        kind = DTYPES[spec.dtype].kind
+        if kind == "float":
+            data = round_to_dtype(_floats(generator, span, spec.shape), spec.dtype)
+        elif kind == "complex":
+            parts = [_floats(generator, span, spec.shape) for _ in ("real", "imaginary")]
+            data = (parts[0] + 1j * parts[1]).astype(DTYPES[spec.dtype].carrier)
+        else:
+            data = _integers(generator, span, spec)
+        return HostTensor(spec.dtype, np.asarray(data))
+
+    def _generator(self, path: str) -> np.random.Generator:
+        """Return the counter-based generator of one argument.
+
+        Philox 4x64 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC11), keyed by a
+        128-bit BLAKE2b digest of seed, API name and path.
+        """
+        text = f"{self._seed}\0{self._api_name}\0{path}".encode("utf-8", errors="surrogatepass")
+        key = int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little")
+        return np.random.Generator(np.random.Philox(key=key))
+
+
+def _floats(generator: np.random.Generator, span: ValueRange, shape: tuple[int, ...]) -> Array:
+    """Return float64 numbers, uniform over the range, with the infinities that it asks for."""
+    if span.low == span.high:
+        values = np.full(shape, span.low, dtype=np.float64)
+    else:
+        share = generator.random(shape)
+        # low + share * (high - low) would overflow where the range is wider than the largest float.
+        values = np.clip(span.low * (1.0 - share) + span.high * share, span.low, span.high)
+    for wanted, infinity in ((span.minus_infinity, -np.inf), (span.plus_infinity, np.inf)):
+        if wanted and values.size:
+            chosen = generator.random(values.size) < INFINITE_SHARE
+            chosen[generator.integers(values.size)] = True
+            values[chosen.reshape(shape)] = infinity
+    return np.asarray(values)
+
+
+def _integers(generator: np.random.Generator, span: ValueRange, spec: TensorSpec) -> Array:
+    """Return whole numbers of the closed range, or booleans."""
+    carrier = DTYPES[spec.dtype].carrier
+    if carrier == "bool":
+        return generator.integers(span.low, span.high, spec.shape, endpoint=True).astype(bool)
+    return generator.integers(span.low, span.high, spec.shape, dtype=carrier, endpoint=True)
+
+
+def build_call(record: ApiRecord, source: TensorSource) -> HostCall:
+    """Build the arguments of a call.
+
+    Raises:
+        NotCheckable: an argument is not described well enough, or its file cannot be used.
+    """
+    args = tuple(_build(spec, f"input_args.{i}", source) for i, spec in enumerate(record.args))
+    kwargs = {key: _build(spec, f"input_kwargs.{key}", source) for key, spec in record.kwargs}
+    return HostCall(args, kwargs)
+
+
+def _build(spec: ValueSpec, path: str, source: TensorSource) -> Any:
+    if isinstance(spec, TensorSpec):
+        return source.tensor(spec, path)
+    if isinstance(spec, Constant):
+        return spec.value
+    if isinstance(spec, Symbol):
+        return spec
+    if isinstance(spec, SequenceSpec):
+        return [_build(item, f"{path}.{i}", source) for i, item in enumerate(spec.items)]
+    if isinstance(spec, MappingSpec):
+        return {key: _build(item, f"{path}.{key}", source) for key, item in spec.items}
+    assert isinstance(spec, UnknownSpec)
+    raise NotCheckable(f"{path}: {spec.reason}")

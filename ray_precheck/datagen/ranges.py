@@ -1,0 +1,95 @@
+"""Which values a tensor may take, from what the dump recorded.
+
+Comes in: a `TensorSpec`. Goes out: a `ValueRange`. Called by `datagen.generate`.
+"""
+
+import math
+from dataclasses import dataclass
+
+from ray_precheck.schema.dtypes import DTYPES
+from ray_precheck.schema.values import TensorSpec
+
+# Where the dump has no Max and Min (summary mode md5, meta and fp8 tensors).
+UNKNOWN_FLOAT = (-1.0, 1.0)
+UNKNOWN_INTEGER = (0, 1)
+# The share of infinite elements where Max or Min is infinite; at least one element is.
+INFINITE_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ValueRange:
+    """Values to draw: uniform over [low, high], and infinities where the dump saw them.
+
+    For booleans 0 and 1 stand for False and True. `note` says what the dump did not tell.
+    """
+
+    low: float | int
+    high: float | int
+    minus_infinity: bool = False
+    plus_infinity: bool = False
+    note: str = ""
+
+
+def value_range(spec: TensorSpec) -> ValueRange:
+    """Return the range to draw a tensor from.
+
+    Floats: [Min, Max] as recorded. An infinite Min or Max stands for infinite elements beside
+    finite ones; the finite ones reach one unit from the other bound, or over [-1, 1]. NaN says
+    nothing about the range, so it counts as unknown. Integers: the closed range, cut to what the
+    dtype holds. Booleans: False to True, unless both extremes are the same.
+    """
+    kind = DTYPES[spec.dtype].kind
+    if kind == "bool":
+        return _bool_range(spec)
+    if kind in ("int", "uint"):
+        return _integer_range(spec)
+    return _float_range(spec)
+
+
+def _bool_range(spec: TensorSpec) -> ValueRange:
+    if spec.low is None or spec.high is None:
+        return ValueRange(0, 1)
+    return ValueRange(int(bool(spec.low)), int(bool(spec.high)))
+
+
+def _integer_range(spec: TensorSpec) -> ValueRange:
+    info = DTYPES[spec.dtype]
+    smallest = -(2 ** (info.bits - 1)) if info.kind == "int" else 0
+    largest = 2 ** (info.bits - (info.kind == "int")) - 1
+    bounds = [spec.low, spec.high]
+    if any(bound is None or math.isnan(bound) for bound in bounds):
+        return ValueRange(*UNKNOWN_INTEGER, note=_unknown_note(spec, UNKNOWN_INTEGER))
+    low, high = (_whole(bound, smallest, largest) for bound in bounds if bound is not None)
+    return ValueRange(low, high)
+
+
+def _whole(bound: float | int, smallest: int, largest: int) -> int:
+    if math.isinf(bound):
+        return largest if bound > 0 else smallest
+    return max(smallest, min(largest, round(bound)))
+
+
+def _float_range(spec: TensorSpec) -> ValueRange:
+    low, high = spec.low, spec.high
+    if low is None or high is None or math.isnan(low) or math.isnan(high):
+        return ValueRange(*UNKNOWN_FLOAT, note=_unknown_note(spec, UNKNOWN_FLOAT))
+    # A bound beyond the largest finite number of the dtype is an infinity in that dtype.
+    limit = DTYPES[spec.dtype].largest
+    minus, plus = low < -limit, high > limit
+    if high < -limit or low > limit:
+        infinity = -math.inf if minus else math.inf
+        return ValueRange(infinity, infinity)
+    if minus and plus:
+        return ValueRange(*UNKNOWN_FLOAT, minus_infinity=True, plus_infinity=True)
+    if minus:
+        return ValueRange(float(high) - 1.0, float(high), minus_infinity=True)
+    if plus:
+        return ValueRange(float(low), float(low) + 1.0, plus_infinity=True)
+    return ValueRange(float(low), float(high))
+
+
+def _unknown_note(spec: TensorSpec, fallback: tuple[float, float] | tuple[int, int]) -> str:
+    if spec.size == 0:
+        return ""
+    recorded = "NaN" if spec.low is not None and spec.high is not None else "missing"
+    return f"recorded range is {recorded}, drawn from [{fallback[0]}, {fallback[1]}]"

@@ -1,0 +1,1 @@
+"""Reading of dump.json and of the captured tensors beside it."""

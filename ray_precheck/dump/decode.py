@@ -1,0 +1,244 @@
+"""One record of a dump, from JSON to `ApiRecord`.
+
+Comes in: the raw JSON of a forward and a backward record. Goes out: an `ApiRecord`, or
+`NotCheckable` with the place and the reason. Called in the workers, so that decoding is spread
+over them. This is the only module in which bare dicts of the dump are handled.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from ray_precheck.dump.names import ApiKey, parse_key
+from ray_precheck.errors import NotCheckable
+from ray_precheck.schema.dtypes import canonical_dtype
+from ray_precheck.schema.record import ApiRecord
+from ray_precheck.schema.values import (
+    Bound,
+    Constant,
+    MappingSpec,
+    SequenceSpec,
+    Symbol,
+    TensorSpec,
+    UnknownSpec,
+    ValueSpec,
+)
+
+_TENSOR_TYPES = (
+    "mindspore.Tensor",
+    "mindspore.Parameter",
+    "mindspore.common.parameter.Parameter",
+    "torch.Tensor",
+    "torch.nn.parameter.Parameter",
+    "torch.nn.Parameter",
+)
+MAX_DIMENSIONS = 64
+MAX_NESTING = 64
+
+
+def decode_record(name: str, forward: bytes | None, backward: bytes | None) -> ApiRecord:
+    """Return the record of one API call.
+
+    Raises:
+        NotCheckable: a record is broken or has no forward part; the text says where and why.
+    """
+    key = parse_key(f"{name}.forward")
+    if not isinstance(key, ApiKey):
+        raise NotCheckable(key.reason)
+    if forward is None:
+        raise NotCheckable("the dump has a backward record of this call but no forward record")
+    ahead = _load(forward, "forward")
+    grads_in = grads_out = None
+    if backward is not None:
+        behind = _load(backward, "backward")
+        grads_in = _specs(behind, "input", "backward", list)
+        grads_out = _specs(behind, "output", "backward", list)
+    kwargs = _field(ahead, "input_kwargs", "forward", dict)
+    return ApiRecord(
+        name=key.name,
+        args=_specs(ahead, "input_args", "forward", list),
+        kwargs=tuple((k, decode_value(v, f"input_kwargs.{k}")) for k, v in kwargs.items()),
+        outputs=_specs(ahead, "output", "forward", list),
+        grads_in=grads_in,
+        grads_out=grads_out,
+    )
+
+
+def _load(raw: bytes, direction: str) -> dict[str, Any]:
+    try:
+        # orjson is fast but strict; msprobe writes bare NaN and Infinity, which json takes.
+        value = orjson.loads(raw)
+    except ValueError:
+        try:
+            value = json.loads(raw)
+        except (ValueError, RecursionError) as error:
+            raise NotCheckable(f"broken {direction} record: {error or 'nested too deep'}") from None
+    if not isinstance(value, dict):
+        raise NotCheckable(f"broken {direction} record: an object is expected, not {_show(value)}")
+    return value
+
+
+def _field(record: dict[str, Any], key: str, direction: str, kind: type) -> Any:
+    value = record.get(key)
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise NotCheckable(
+            f"broken {direction} record: {key} must be a {kind.__name__}, not {_show(value)}"
+        )
+    return value
+
+
+def _specs(
+    record: dict[str, Any], key: str, direction: str, kind: type
+) -> tuple[ValueSpec, ...]:
+    items = _field(record, key, direction, kind)
+    return tuple(decode_value(item, f"{direction} {key}.{i}") for i, item in enumerate(items))
+
+
+def decode_value(value: Any, path: str, nesting: int = 0) -> ValueSpec:
+    """Return the spec of one element of a record.
+
+    Raises:
+        NotCheckable: the element contradicts the dump's format, e.g. a negative extent.
+    """
+    if nesting > MAX_NESTING:
+        raise NotCheckable(f"{path}: nested deeper than {MAX_NESTING} levels")
+    if value is None or isinstance(value, bool | int | float | str):
+        return Constant(value)
+    if isinstance(value, list):
+        return SequenceSpec(
+            tuple(decode_value(item, f"{path}.{i}", nesting + 1) for i, item in enumerate(value))
+        )
+    kind = value.get("type")
+    if not isinstance(kind, str):
+        if not value:
+            return UnknownSpec("the dump has no description of this value ({})")
+        pairs = value.items()
+        return MappingSpec(tuple((k, decode_value(v, f"{path}.{k}", nesting + 1)) for k, v in pairs))
+    if kind in _TENSOR_TYPES or ("dtype" in value and "shape" in value):
+        return _decode_tensor(value, path)
+    decoder = _BY_TYPE.get(kind)
+    if decoder is None:
+        return UnknownSpec(f"a value of type {kind!r} cannot be built from the dump")
+    return decoder(value, path)
+
+
+def _decode_tensor(value: dict[str, Any], path: str) -> ValueSpec:
+    dtype = canonical_dtype(str(value.get("dtype")))
+    if dtype is None:
+        return UnknownSpec(f"dtype {value.get('dtype')!r} is not supported")
+    low, high = _bound(value.get("Min"), path), _bound(value.get("Max"), path)
+    if low is not None and high is not None and low > high:
+        raise NotCheckable(f"{path}: Min {low} is larger than Max {high}")
+    requires_grad = value.get("requires_grad")
+    data_name = value.get("data_name")
+    return TensorSpec(
+        dtype=dtype,
+        shape=_shape(value.get("shape"), path),
+        low=low,
+        high=high,
+        requires_grad=requires_grad if isinstance(requires_grad, bool) else None,
+        data_name=data_name if isinstance(data_name, str) else None,
+    )
+
+
+def _shape(value: Any, path: str) -> tuple[int, ...]:
+    whole = isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
+    if not whole:
+        raise NotCheckable(f"{path}: shape {_show(value)} is not a list of extents of 0 or more")
+    if len(value) > MAX_DIMENSIONS:
+        raise NotCheckable(f"{path}: {len(value)} dimensions, at most {MAX_DIMENSIONS} are possible")
+    return tuple(value)
+
+
+def _bound(value: Any, path: str) -> Bound:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    try:
+        # Some writers quote what strict JSON cannot express ("nan", "-inf").
+        return float(value)
+    except (TypeError, ValueError):
+        raise NotCheckable(f"{path}: Max or Min {_show(value)} is not a number") from None
+
+
+def _plain(*kinds: type) -> Callable[[dict[str, Any], str], ValueSpec]:
+    def decode(value: dict[str, Any], path: str) -> ValueSpec:
+        inner = value.get("value")
+        if kinds and not isinstance(inner, kinds):
+            raise NotCheckable(f"{path}: {_show(inner)} is not of type {value['type']}")
+        return Constant(inner)
+
+    return decode
+
+
+def _decode_float(value: dict[str, Any], path: str) -> ValueSpec:
+    bound = _bound(value.get("value"), path)
+    if bound is None:
+        raise NotCheckable(f"{path}: null is not of type {value['type']}")
+    return Constant(float(bound))
+
+
+def _decode_complex(value: dict[str, Any], path: str) -> ValueSpec:
+    try:
+        return Constant(complex(str(value.get("value")).replace(" ", "")))
+    except ValueError:
+        raise NotCheckable(f"{path}: {_show(value.get('value'))} is not a complex number") from None
+
+
+def _decode_slice(value: dict[str, Any], path: str) -> ValueSpec:
+    parts = value.get("value")
+    if not isinstance(parts, list) or len(parts) != 3:
+        raise NotCheckable(f"{path}: a slice needs [start, stop, step], not {_show(parts)}")
+    if not all(part is None or type(part) is int for part in parts):
+        return UnknownSpec(f"slice bounds {_show(parts)} are not all whole numbers or null")
+    return Constant(slice(*parts))
+
+
+def _decode_size(value: dict[str, Any], path: str) -> ValueSpec:
+    return Constant(_shape(value.get("value"), path))
+
+
+def _decode_dtype(value: dict[str, Any], path: str) -> ValueSpec:
+    dtype = canonical_dtype(str(value.get("value")))
+    if dtype is None:
+        return UnknownSpec(f"dtype {value.get('value')!r} is not supported")
+    return Symbol("dtype", dtype)
+
+
+def _symbol(kind: str, field: str) -> Callable[[dict[str, Any], str], ValueSpec]:
+    def decode(value: dict[str, Any], path: str) -> ValueSpec:
+        text = value.get(field, value.get("value"))
+        if not isinstance(text, str):
+            return UnknownSpec(f"the dump does not say which {kind} this is")
+        return Symbol(kind, text.rsplit(".", 1)[-1])
+
+    return decode
+
+
+_NUMPY_INTEGERS = [f"numpy.{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+_BY_TYPE: dict[str, Callable[[dict[str, Any], str], ValueSpec]] = {
+    "int": _plain(int),
+    "bool": _plain(bool),
+    "str": _plain(str),
+    "float": _decode_float,
+    "complex": _decode_complex,
+    "NoneType": lambda value, path: Constant(None),
+    "slice": _decode_slice,
+    "ellipsis": lambda value, path: Constant(Ellipsis),
+    "torch.Size": _decode_size,
+    "mindspore.dtype": _decode_dtype,
+    "torch.dtype": _decode_dtype,
+    "torch.device": _symbol("device", "value"),
+    "torch.memory_format": _symbol("memory_format", "format"),
+    "numpy.bool_": _plain(bool, int),
+    **dict.fromkeys(_NUMPY_INTEGERS, _plain(int)),
+    **dict.fromkeys(("numpy.float16", "numpy.float32", "numpy.float64"), _decode_float),
+}
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

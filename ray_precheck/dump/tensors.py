@@ -1,0 +1,84 @@
+"""Captured tensors of a dump with `task: tensor`.
+
+Comes in: a `TensorSpec` with a `data_name`. Goes out: a `HostTensor`. Called by `datagen` in real
+mode. The files are somebody else's data: `.npy` is read without pickles, `.pt` with torch's
+weights-only loader, and no name may lead out of the dump's folder.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ray_precheck.errors import NotCheckable
+from ray_precheck.schema.dtypes import DTYPES, Array
+from ray_precheck.schema.values import HostTensor, TensorSpec
+
+
+class CapturedTensors:
+    """Reads tensors from the folder `dump_tensor_data` of a dump."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def tensor(self, spec: TensorSpec, path: str) -> HostTensor:
+        """Return the captured tensor of `spec`, checked against its recorded dtype and shape.
+
+        Raises:
+            NotCheckable: no file is recorded, it is missing or unreadable, or it does not fit.
+        """
+        file = self._locate(spec, path)
+        data = _READERS[file.suffix](file, path)
+        if tuple(data.shape) != spec.shape:
+            raise NotCheckable(
+                f"{path}: {file.name} has shape {list(data.shape)}, the dump says {list(spec.shape)}"
+            )
+        carrier = DTYPES[spec.dtype].carrier
+        if data.dtype != carrier and not np.can_cast(data.dtype, carrier, casting="same_kind"):
+            raise NotCheckable(
+                f"{path}: {file.name} holds {data.dtype}, the dump says {spec.dtype}"
+            )
+        return HostTensor(spec.dtype, data.astype(carrier, copy=False))
+
+    def _locate(self, spec: TensorSpec, path: str) -> Path:
+        if not spec.data_name:
+            raise NotCheckable(f"{path}: the dump names no file for this tensor (data_name)")
+        file = self._folder / spec.data_name
+        if file.suffix not in _READERS:
+            raise NotCheckable(f"{path}: {spec.data_name!r} is neither .npy nor .pt")
+        if not file.is_file():
+            raise NotCheckable(f"{path}: no file {spec.data_name!r} in {self._folder}")
+        if not file.resolve().is_relative_to(self._folder.resolve()):
+            raise NotCheckable(f"{path}: {spec.data_name!r} leads out of the dump's folder")
+        return file
+
+
+def _read_npy(file: Path, path: str) -> Array:
+    try:
+        data = np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise NotCheckable(f"{path}: {file.name} is not a readable .npy file: {error}") from None
+    if not isinstance(data, np.ndarray):
+        raise NotCheckable(f"{path}: {file.name} holds an archive, a single array is expected")
+    return data
+
+
+def _read_pt(file: Path, path: str) -> Array:
+    import pickle
+
+    import torch
+
+    try:
+        value: Any = torch.load(file, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise NotCheckable(f"{path}: {file.name} is not a readable .pt file: {first_line}") from None
+    if not isinstance(value, torch.Tensor):
+        raise NotCheckable(f"{path}: {file.name} holds a {type(value).__name__}, not a tensor")
+    value = value.detach()
+    if value.dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
+        value = value.to(torch.float32)
+    return np.asarray(value.resolve_conj().contiguous().numpy())
+
+
+_READERS = {".npy": _read_npy, ".pt": _read_pt}

@@ -1,0 +1,1 @@
+"""What is checked, in which order and at what cost."""

@@ -1,0 +1,57 @@
+"""One API call of a dump, forward and backward."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ray_precheck.schema.values import TensorSpec, ValueSpec, walk_specs
+
+
+@dataclass(frozen=True, slots=True)
+class ApiName:
+    """The name of one API call: `Torch.linalg.inv.0` is prefix Torch, api linalg.inv, number 0."""
+
+    prefix: str
+    api: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.prefix}.{self.api}.{self.number}"
+
+    @property
+    def type_name(self) -> str:
+        """The API without the number of the call: `Torch.linalg.inv`."""
+        return f"{self.prefix}.{self.api}"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRecord:
+    """What the dump says about one API call.
+
+    `grads_in` are the gradients that come in at the outputs, `grads_out` those that left at the
+    inputs; both are None where the call has no backward record.
+    """
+
+    name: ApiName
+    args: tuple[ValueSpec, ...]
+    kwargs: tuple[tuple[str, ValueSpec], ...]
+    outputs: tuple[ValueSpec, ...]
+    grads_in: tuple[ValueSpec, ...] | None = None
+    grads_out: tuple[ValueSpec, ...] | None = None
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether the dump has a backward record of this call."""
+        return self.grads_in is not None
+
+    def input_leaves(self) -> Iterator[tuple[str, ValueSpec]]:
+        """Yield every leaf of the inputs with its argument path, positional ones first."""
+        for position, spec in enumerate(self.args):
+            yield from walk_specs(spec, f"input_args.{position}")
+        for key, spec in self.kwargs:
+            yield from walk_specs(spec, f"input_kwargs.{key}")
+
+    def input_tensors(self) -> Iterator[tuple[str, TensorSpec]]:
+        """Yield every tensor among the inputs with its argument path."""
+        for path, spec in self.input_leaves():
+            if isinstance(spec, TensorSpec):
+                yield path, spec

@@ -1,0 +1,90 @@
+"""What comes out of checking one API call.
+
+Outcome says what happened to the run, Verdict what the numbers say; they are kept apart because
+"the device crashed" and "the numbers are wrong" are different findings.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Outcome(Enum):
+    """What happened to the run of one API."""
+
+    COMPLETED = "completed"
+    SKIPPED = "skipped"
+    RAISED = "raised"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed_out"
+
+
+class Verdict(Enum):
+    """What the numbers say; the value is the cell of the CSV."""
+
+    PASS = "pass"
+    ERROR = "error"
+    SKIP = "SKIP"
+    NONE = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """The distance between a tested output and the bench, both as float64.
+
+    `cosine` is None where it says nothing: for one element, and for no elements.
+    `worst_index` is where |tested - bench| is largest; `bench_at_worst` the bench's value there and
+    `bench_largest` its largest finite magnitude. `left_out` counts the NaN and infinite elements
+    that agree. `mismatch` describes the first element where they do not, or is empty.
+    """
+
+    cosine: float | None
+    max_abs_err: float
+    max_rel_err: float
+    worst_index: tuple[int, ...] = ()
+    bench_at_worst: float = 0.0
+    bench_largest: float = 0.0
+    left_out: int = 0
+    mismatch: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputCheck:
+    """One detail row: an output (or a gradient) compared with the bench."""
+
+    name: str
+    bench_dtype: str
+    tested_dtype: str
+    shape: str
+    metrics: Metrics | None
+    verdict: Verdict
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """One result row and its detail rows; numbers and text only, cheap to send."""
+
+    index: int
+    name: str
+    outcome: Outcome
+    forward: Verdict
+    backward: Verdict
+    message: str = ""
+    checks: tuple[OutputCheck, ...] = ()
+    elapsed_s: float = 0.0
+    slot: str = ""
+
+
+def skipped(index: int, name: str, reason: str, has_backward: bool) -> TaskResult:
+    """Return the result of a call that cannot be checked."""
+    backward = Verdict.SKIP if has_backward else Verdict.NONE
+    return TaskResult(index, name, Outcome.SKIPPED, Verdict.SKIP, backward, reason)
+
+
+def failed(index: int, name: str, outcome: Outcome, reason: str, has_backward: bool) -> TaskResult:
+    """Return the result of a call whose device crashed or gave no answer.
+
+    Where its backward check was is unknown, so that cell says SKIP.
+    """
+    backward = Verdict.SKIP if has_backward else Verdict.NONE
+    return TaskResult(index, name, outcome, Verdict.ERROR, backward, reason)

@@ -1,0 +1,44 @@
+"""What is scheduled: tasks, their payload for a worker, and the device slots that run them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One API call to check: its place in the dump, its name and what it is expected to cost.
+
+    A task has no tensors and no record: the driver may hold a million of them.
+    `cost_s` is an estimate in seconds on one CPU core, used only for order and batch size.
+    """
+
+    index: int
+    name: str
+    cost_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPayload:
+    """A task on its way to a worker: the raw JSON of its two records, decoded where it is run."""
+
+    index: int
+    name: str
+    forward: bytes | None
+    backward: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSlot:
+    """A place where one worker runs: a physical NPU or GPU, or a logical slot of the CPU.
+
+    `node_id` is Ray's node id, `address` the node's address for people.
+    """
+
+    kind: str
+    device_id: int
+    node_id: str
+    address: str
+
+    @property
+    def label(self) -> str:
+        """How the slot is called in messages: `npu:3`."""
+        return f"{self.kind}:{self.device_id}"

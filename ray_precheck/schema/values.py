@@ -1,0 +1,116 @@
+"""What a dump says about one value, and the host arrays that are made from it.
+
+A `ValueSpec` is one element of `input_args`, `input_kwargs` or `output` in dump.json: a tensor's
+description, a constant, a symbol of the framework, or a container of these. `HostTensor` is a
+tensor's data on the host, the only form in which tensors cross from generation to the device, to
+the bench and back.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ray_precheck.schema.dtypes import DTYPES, Array
+
+Bound = float | int | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A tensor in a dump: canonical dtype, shape, recorded extremes and the captured file.
+
+    `low` and `high` are Min and Max of the dump; None where the dump has null.
+    `requires_grad` is None where the framework does not record it (MindSpore).
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    low: Bound = None
+    high: Bound = None
+    requires_grad: bool | None = None
+    data_name: str | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        size = 1
+        for extent in self.shape:
+            size *= extent
+        return size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor in its own dtype."""
+        return self.size * DTYPES[self.dtype].bits // 8
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A Python value: int, float, bool, str, None, slice, Ellipsis or a tuple of ints."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A constant of the framework: `kind` is dtype, device or memory_format."""
+
+    kind: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSpec:
+    """A list or tuple; the dump writes both alike."""
+
+    items: tuple["ValueSpec", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MappingSpec:
+    """A dict (or named tuple) of values."""
+
+    items: tuple[tuple[str, "ValueSpec"], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownSpec:
+    """A value that the dump does not describe well enough to be built, with the reason."""
+
+    reason: str
+
+
+ValueSpec = TensorSpec | Constant | Symbol | SequenceSpec | MappingSpec | UnknownSpec
+
+
+@dataclass(frozen=True, slots=True)
+class HostTensor:
+    """A tensor's data on the host: canonical dtype and its carrier array (see `schema.dtypes`)."""
+
+    dtype: str
+    data: Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the data."""
+        return tuple(self.data.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class HostCall:
+    """The arguments of one API call. Leaves are Python values, `Symbol`s and `HostTensor`s."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def walk_specs(spec: ValueSpec, path: str) -> Iterator[tuple[str, ValueSpec]]:
+    """Yield every leaf of `spec` with its argument path (`input_args.0.1`), in order."""
+    if isinstance(spec, SequenceSpec):
+        for position, item in enumerate(spec.items):
+            yield from walk_specs(item, f"{path}.{position}")
+    elif isinstance(spec, MappingSpec):
+        for key, item in spec.items:
+            yield from walk_specs(item, f"{path}.{key}")
+    else:
+        yield path, spec

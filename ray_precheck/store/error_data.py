@@ -1,0 +1,165 @@
+"""The tensors of failing outputs, saved for a closer look and for a rerun.
+
+Comes in: a call, its inputs and both sides' results. Goes out: `.npy` files and one JSON for each
+API under `error_data`. Called by the checker with `-save_error_data`; `load_error_data` is called
+by `session.rerun`. bfloat16 and fp8, which NumPy lacks, are stored as their bits (uint16, uint8);
+the JSON has the dtype of every file.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ray_precheck.errors import NotCheckable, UsageError
+from ray_precheck.schema.dtypes import DTYPES, Array
+from ray_precheck.schema.task import TaskPayload
+from ray_precheck.schema.values import HostCall, HostTensor, TensorSpec
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]")
+_VERSION = 1
+
+
+def save_error_data(
+    folder: Path,
+    payload: TaskPayload,
+    framework: str,
+    call: HostCall,
+    cotangents: list[HostTensor | None],
+    pairs: dict[str, tuple[Any, Any]],
+    *,
+    failing: list[str],
+) -> None:
+    """Write inputs, incoming gradients, and both sides of every failing output.
+
+    Files are `{api}.forward.input.{i}.npy`, `{api}.forward.output.{device|bench}.{i}.npy`,
+    likewise backward, and `{api}.json`.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = _UNSAFE.sub("_", payload.name)
+    dtypes: dict[str, str] = {}
+
+    def save(name: str, leaf: Any) -> None:
+        if isinstance(leaf, HostTensor):
+            dtypes[f"{name}.npy"] = leaf.dtype
+            np.save(folder / f"{name}.npy", _stored(leaf), allow_pickle=False)
+
+    inputs = input_tensors(call)
+    for position, tensor in enumerate(inputs.values()):
+        save(f"{stem}.forward.input.{position}", tensor)
+    for position, cotangent in enumerate(cotangents):
+        save(f"{stem}.backward.input.{position}", cotangent)
+    for name in failing:
+        direction, _, position = name.split(".")[-3:]
+        device_out, bench_out = pairs[name]
+        save(f"{stem}.{direction}.output.device.{position}", device_out)
+        save(f"{stem}.{direction}.output.bench.{position}", bench_out)
+    description = {
+        "version": _VERSION,
+        "api": payload.name,
+        "framework": framework,
+        "inputs": {path: f"{stem}.forward.input.{i}.npy" for i, path in enumerate(inputs)},
+        "dtypes": dtypes,
+        "forward": (payload.forward or b"").decode("utf-8", errors="replace"),
+        "backward": None if payload.backward is None else payload.backward.decode("utf-8", "replace"),
+    }
+    (folder / f"{stem}.json").write_text(json.dumps(description, indent=1), encoding="utf-8")
+
+
+def input_tensors(call: HostCall) -> dict[str, HostTensor]:
+    """Return the tensors of a call by argument path, in the order of the arguments."""
+    found: dict[str, HostTensor] = {}
+
+    def collect(value: Any, path: str) -> None:
+        if isinstance(value, HostTensor):
+            found[path] = value
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                collect(item, f"{path}.{key}")
+        elif isinstance(value, list | tuple):
+            for position, item in enumerate(value):
+                collect(item, f"{path}.{position}")
+
+    collect(call.args, "input_args")
+    collect(call.kwargs, "input_kwargs")
+    return found
+
+
+def _stored(tensor: HostTensor) -> Array:
+    """Return what goes into the file: the bits where NumPy lacks the format."""
+    if DTYPES[tensor.dtype].carrier == tensor.dtype:
+        return tensor.data
+    import ml_dtypes
+
+    bits = tensor.data.astype(getattr(ml_dtypes, tensor.dtype))
+    return np.asarray(bits).view(f"uint{DTYPES[tensor.dtype].bits}")
+
+
+def _restored(data: Array, dtype: str) -> HostTensor:
+    if DTYPES[dtype].carrier == dtype:
+        return HostTensor(dtype, data)
+    import ml_dtypes
+
+    values = data.view(getattr(ml_dtypes, dtype)).astype(np.float32)
+    return HostTensor(dtype, np.asarray(values))
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorData:
+    """One failing API as it was saved: its raw records and the tensors to run it with again."""
+
+    payload: TaskPayload
+    framework: str
+    source: "SavedTensors"
+
+
+class SavedTensors:
+    """The tensors of a saved API; incoming gradients are found by their position."""
+
+    def __init__(self, folder: Path, inputs: dict[str, str], stem: str, dtypes: dict[str, str]) -> None:
+        self._folder = folder
+        self._inputs = inputs
+        self._stem = stem
+        self._dtypes = dtypes
+
+    def tensor(self, spec: TensorSpec, path: str) -> HostTensor:
+        """Return the saved tensor of an argument path.
+
+        Raises:
+            NotCheckable: the file is missing or unreadable.
+        """
+        backward = f"{self._stem}.backward.input.{path.rsplit('.', 1)[-1]}.npy"
+        name = self._inputs.get(path, backward)
+        try:
+            data = np.load(self._folder / name, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise NotCheckable(f"{path}: cannot read {name}: {error}") from None
+        return _restored(data, self._dtypes.get(name, spec.dtype))
+
+
+def load_error_data(path: Path) -> ErrorData:
+    """Load one API that was saved under `error_data`, by its JSON file.
+
+    Raises:
+        UsageError: the file is missing or is no such JSON.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        backward = found["backward"]
+        payload = TaskPayload(
+            0, found["api"], found["forward"].encode(), None if backward is None else backward.encode()
+        )
+        source = SavedTensors(
+            path.parent, dict(found["inputs"]), path.name.removesuffix(".json"), dict(found["dtypes"])
+        )
+        return ErrorData(payload, found["framework"], source)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UsageError(f"{path} is not the JSON of a saved API (error_data/<api>.json)") from None
