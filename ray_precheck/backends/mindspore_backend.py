@@ -24,7 +24,13 @@ _ROOTS: dict[str, Any] = {
     "Tensor": ms.Tensor,
     "Functional": ops,
 }
-_NO_KERNEL = ("unregistered", "Unsupported op [", "Select CPU operator", "Select CPU kernel", "not support on CPU")
+_NO_KERNEL = (
+    "unregistered",
+    "Unsupported op [",
+    "Select CPU operator",
+    "Select CPU kernel",
+    "not support on CPU",
+)
 
 
 class MindSporeBackend:

@@ -56,7 +56,9 @@ def resolve_mindspore(name: ApiName) -> Callable[..., Any]:
             return resolve_torch(ApiName(prefix, name.api, name.number))
         except NotCheckable:
             continue
-    raise NotCheckable(f"{name.type_name} has no bench: torch has no such operator, the table no row")
+    raise NotCheckable(
+        f"{name.type_name} has no bench: torch has no such operator, the table no row"
+    )
 
 
 def _from_row(row: Row) -> Callable[..., Any]:

@@ -5,14 +5,13 @@ exception that leaves this module. Called by the worker actor and by `session.re
 """
 
 import time
-from dataclasses import dataclass
-from pathlib import Path
 
 from ray_precheck.backends.base import Backend
 from ray_precheck.backends.registry import open_backend
 from ray_precheck.bench.run import Bench
 from ray_precheck.check.directions import check_backward, check_forward
 from ray_precheck.check.job import DirectionCheck, Job, Sides
+from ray_precheck.check.settings import CheckSettings
 from ray_precheck.check.sides import describe
 from ray_precheck.datagen.generate import GeneratedTensors, TensorSource, build_call
 from ray_precheck.dump.decode import decode_record
@@ -23,24 +22,6 @@ from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict, skipped
 from ray_precheck.schema.task import TaskPayload
 from ray_precheck.store.error_data import save_error_data
-
-
-@dataclass(frozen=True, slots=True)
-class CheckSettings:
-    """What a worker must know besides its device; the same for every worker of a run.
-
-    `tests_dump`: captured results are tested where the dump has them (real mode).
-    `may_run_device`: where it has none, the device stands in. `error_folder`: where the tensors of
-    failing outputs go, None to save nothing.
-    """
-
-    framework: str
-    task: str
-    data_folder: Path
-    seed: int = 0
-    tests_dump: bool = False
-    may_run_device: bool = True
-    error_folder: Path | None = None
 
 
 class Checker(Sides):
@@ -75,8 +56,12 @@ class Checker(Sides):
             result = self._examine(payload, source, begin)
         except NotCheckable as reason:
             result = _skipped(payload, str(reason), begin)
-        except Exception as error:  # A fault of ours must neither be blamed on the API nor end the run.
-            result = _skipped(payload, f"ray_precheck failed on this record: {describe(error)}", begin)
+        except (
+            Exception
+        ) as error:  # A fault of ours must neither be blamed on the API nor end the run.
+            result = _skipped(
+                payload, f"ray_precheck failed on this record: {describe(error)}", begin
+            )
         return result
 
     def _examine(
@@ -94,8 +79,13 @@ class Checker(Sides):
         if failing and self._settings.error_folder is not None:
             pairs = {**forward.pairs, **backward.pairs}
             save_error_data(
-                self._settings.error_folder, payload, self.framework, job.call,
-                backward.cotangents, pairs, failing=_failing_names(forward, backward),
+                self._settings.error_folder,
+                payload,
+                self.framework,
+                job.call,
+                backward.cotangents,
+                pairs,
+                failing=_failing_names(forward, backward),
             )
         raised = Outcome.RAISED in (forward.outcome, backward.outcome)
         return TaskResult(
@@ -104,7 +94,9 @@ class Checker(Sides):
             outcome=Outcome.RAISED if raised else Outcome.COMPLETED,
             forward=forward.verdict,
             backward=backward.verdict,
-            message="; ".join([*forward.messages, *backward.messages, *getattr(source, "notes", [])]),
+            message="; ".join(
+                [*forward.messages, *backward.messages, *getattr(source, "notes", [])]
+            ),
             checks=(*forward.checks, *backward.checks),
             elapsed_s=time.perf_counter() - begin,
         )
@@ -135,6 +127,11 @@ def _failing_names(*directions: DirectionCheck) -> list[str]:
 def _skipped(payload: TaskPayload, reason: str, begin: float) -> TaskResult:
     result = skipped(payload.index, payload.name, reason, payload.backward is not None)
     return TaskResult(
-        index=result.index, name=result.name, outcome=result.outcome, forward=result.forward,
-        backward=result.backward, message=result.message, elapsed_s=time.perf_counter() - begin,
+        index=result.index,
+        name=result.name,
+        outcome=result.outcome,
+        forward=result.forward,
+        backward=result.backward,
+        message=result.message,
+        elapsed_s=time.perf_counter() - begin,
     )

@@ -55,7 +55,9 @@ def measure(device_out: Array, bench_out: Array, smallest_normal: float) -> Metr
     sums = _Sums()
     for start in range(0, len(device_flat), CHUNK_ELEMENTS):
         chunk = slice(start, start + CHUNK_ELEMENTS)
-        _add_chunk(sums, _wide(device_flat[chunk]), _wide(bench_flat[chunk]), start, scale, smallest_normal)
+        _add_chunk(
+            sums, _wide(device_flat[chunk]), _wide(bench_flat[chunk]), start, scale, smallest_normal
+        )
     return _metrics(sums, device_out.shape, device_flat, bench_flat, largest)
 
 
@@ -124,7 +126,9 @@ def _scale(largest: float) -> float:
     return float(2.0 ** -max(min(np.frexp(largest)[1], 1022), -1022))
 
 
-def _metrics(sums: _Sums, shape: tuple[int, ...], device: Array, bench: Array, largest: float) -> Metrics:
+def _metrics(
+    sums: _Sums, shape: tuple[int, ...], device: Array, bench: Array, largest: float
+) -> Metrics:
     if not len(bench):
         return Metrics(None, 0.0, 0.0)
     at = sums.worst_at if sums.mismatch_at < 0 else sums.mismatch_at

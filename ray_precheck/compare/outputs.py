@@ -41,7 +41,7 @@ def _check_tensor(name: str, tested: HostTensor, bench: HostTensor, framework: s
         name=name,
         bench_dtype=_dtype_cell(bench, framework),
         tested_dtype=_dtype_cell(tested, framework),
-        shape=str(list(tested.shape)),
+        shape=str(tested.shape),
         metrics=metrics,
         verdict=verdict,
         message=message,
@@ -81,7 +81,11 @@ def _same_value(tested: Any, bench: Any) -> bool:
 
 
 def _dtype_cell(leaf: Any, framework: str) -> str:
-    return framework_dtype(leaf.dtype, framework) if isinstance(leaf, HostTensor) else type(leaf).__name__
+    return (
+        framework_dtype(leaf.dtype, framework)
+        if isinstance(leaf, HostTensor)
+        else type(leaf).__name__
+    )
 
 
 def _show(value: Any) -> str:

@@ -91,9 +91,7 @@ def _field(record: dict[str, Any], key: str, direction: str, kind: type) -> Any:
     return value
 
 
-def _specs(
-    record: dict[str, Any], key: str, direction: str, kind: type
-) -> tuple[ValueSpec, ...]:
+def _specs(record: dict[str, Any], key: str, direction: str, kind: type) -> tuple[ValueSpec, ...]:
     items = _field(record, key, direction, kind)
     return tuple(decode_value(item, f"{direction} {key}.{i}") for i, item in enumerate(items))
 
@@ -117,7 +115,9 @@ def decode_value(value: Any, path: str, nesting: int = 0) -> ValueSpec:
         if not value:
             return UnknownSpec("the dump has no description of this value ({})")
         pairs = value.items()
-        return MappingSpec(tuple((k, decode_value(v, f"{path}.{k}", nesting + 1)) for k, v in pairs))
+        return MappingSpec(
+            tuple((k, decode_value(v, f"{path}.{k}", nesting + 1)) for k, v in pairs)
+        )
     if kind in _TENSOR_TYPES or ("dtype" in value and "shape" in value):
         return _decode_tensor(value, path)
     decoder = _BY_TYPE.get(kind)
@@ -150,7 +150,9 @@ def _shape(value: Any, path: str) -> tuple[int, ...]:
     if not whole:
         raise NotCheckable(f"{path}: shape {_show(value)} is not a list of extents of 0 or more")
     if len(value) > MAX_DIMENSIONS:
-        raise NotCheckable(f"{path}: {len(value)} dimensions, at most {MAX_DIMENSIONS} are possible")
+        raise NotCheckable(
+            f"{path}: {len(value)} dimensions, at most {MAX_DIMENSIONS} are possible"
+        )
     return tuple(value)
 
 

@@ -46,5 +46,7 @@ def parse_key(key: str) -> ApiKey | ForeignKey:
         return ForeignKey("not an API: the name has too few parts (Prefix.api.N.forward expected)")
     number = parts[-2]
     if not (number.isascii() and number.isdigit()) or "" in parts:
-        return ForeignKey(f"not an API: {number!r} is no call number (Prefix.api.N.forward expected)")
+        return ForeignKey(
+            f"not an API: {number!r} is no call number (Prefix.api.N.forward expected)"
+        )
     return ApiKey(ApiName(parts[0], ".".join(parts[1:-2]), int(number)), parts[-1])

@@ -110,7 +110,9 @@ def _read_dump(file: BinaryIO, path: Path) -> Dump:
     framework = _header_text(file, fields, "framework") or _guess_framework(file, members)
     if framework and framework not in FRAMEWORKS:
         expected = ", ".join(FRAMEWORKS)
-        raise DumpError(f"framework {framework!r} of {path} is unknown; expected one of: {expected}")
+        raise DumpError(
+            f"framework {framework!r} of {path} is unknown; expected one of: {expected}"
+        )
     calls, has_modules_only = _group_calls(members)
     if not calls:
         raise DumpError(f"'data' of {path} is empty: the capture saw no API call")

@@ -54,7 +54,9 @@ def scan_dump(file: BinaryIO, path: str) -> tuple[list[Member], list[Member]]:
     """
     first = file.read(4)
     if first[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise DumpError(f"{path} is UTF-16 text; a dump.json in UTF-8 is expected: convert it first")
+        raise DumpError(
+            f"{path} is UTF-16 text; a dump.json in UTF-8 is expected: convert it first"
+        )
     offset = len(_BOM) if first.startswith(_BOM) else 0
     file.seek(offset)
     positions, chars, depths = _shallow_tokens(file, offset, path)
@@ -105,7 +107,9 @@ def _scan_chunk(chunk: Array, offset: int, state: _State, path: str) -> None:
     # An opening bracket stands at the depth that it opens, a closing one at the one it closes.
     depth = after - np.minimum(steps, 0)
     keep = (depth <= _DATA_DEPTH) & (outside | is_quote)
-    state.tokens.append(np.stack([places[keep] + offset, chars[keep], depth[keep]]).astype(np.int64))
+    state.tokens.append(
+        np.stack([places[keep] + offset, chars[keep], depth[keep]]).astype(np.int64)
+    )
     if len(after):
         state.depth = int(after[-1])
         state.in_string = bool((int(quotes[-1]) + state.in_string) % 2)

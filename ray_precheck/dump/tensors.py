@@ -72,7 +72,9 @@ def _read_pt(file: Path, path: str) -> Array:
         value: Any = torch.load(file, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise NotCheckable(f"{path}: {file.name} is not a readable .pt file: {first_line}") from None
+        raise NotCheckable(
+            f"{path}: {file.name} is not a readable .pt file: {first_line}"
+        ) from None
     if not isinstance(value, torch.Tensor):
         raise NotCheckable(f"{path}: {file.name} holds a {type(value).__name__}, not a tensor")
     value = value.detach()

@@ -30,13 +30,15 @@ class TaskPayload:
 class DeviceSlot:
     """A place where one worker runs: a physical NPU or GPU, or a logical slot of the CPU.
 
-    `node_id` is Ray's node id, `address` the node's address for people.
+    `node_id` is Ray's node id, `address` the node's address for people, `visible` what the
+    visible-devices variable of the worker is set to.
     """
 
     kind: str
     device_id: int
     node_id: str
     address: str
+    visible: str
 
     @property
     def label(self) -> str:

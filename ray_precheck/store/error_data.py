@@ -67,7 +67,9 @@ def save_error_data(
         "inputs": {path: f"{stem}.forward.input.{i}.npy" for i, path in enumerate(inputs)},
         "dtypes": dtypes,
         "forward": (payload.forward or b"").decode("utf-8", errors="replace"),
-        "backward": None if payload.backward is None else payload.backward.decode("utf-8", "replace"),
+        "backward": None
+        if payload.backward is None
+        else payload.backward.decode("utf-8", "replace"),
     }
     (folder / f"{stem}.json").write_text(json.dumps(description, indent=1), encoding="utf-8")
 
@@ -122,7 +124,9 @@ class ErrorData:
 class SavedTensors:
     """The tensors of a saved API; incoming gradients are found by their position."""
 
-    def __init__(self, folder: Path, inputs: dict[str, str], stem: str, dtypes: dict[str, str]) -> None:
+    def __init__(
+        self, folder: Path, inputs: dict[str, str], stem: str, dtypes: dict[str, str]
+    ) -> None:
         self._folder = folder
         self._inputs = inputs
         self._stem = stem
@@ -153,10 +157,16 @@ def load_error_data(path: Path) -> ErrorData:
         found = json.loads(path.read_text(encoding="utf-8"))
         backward = found["backward"]
         payload = TaskPayload(
-            0, found["api"], found["forward"].encode(), None if backward is None else backward.encode()
+            0,
+            found["api"],
+            found["forward"].encode(),
+            None if backward is None else backward.encode(),
         )
         source = SavedTensors(
-            path.parent, dict(found["inputs"]), path.name.removesuffix(".json"), dict(found["dtypes"])
+            path.parent,
+            dict(found["inputs"]),
+            path.name.removesuffix(".json"),
+            dict(found["dtypes"]),
         )
         return ErrorData(payload, found["framework"], source)
     except OSError as error:

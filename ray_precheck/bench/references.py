@@ -1,0 +1,321 @@
+"""References in torch for MindSpore operators that have no namesake of the same meaning.
+
+Comes in: torch tensors (float64 in place of floats) and MindSpore's arguments. Goes out: what
+MindSpore's documentation of the operator says. Named by the tables in `bench.rows` and
+`bench.rows_ops`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ray_precheck.errors import NotCheckable
+from ray_precheck.schema.dtypes import DTYPES, canonical_dtype
+
+Tensor = torch.Tensor
+Dims = int | Sequence[int] | None
+
+
+def cast(tensor: Tensor, dtype: Any, *_: Any, **__: Any) -> Tensor:
+    """Convert to a dtype, also one given by name; a float stays in the bench's precision."""
+    if not isinstance(dtype, str):
+        return tensor.to(dtype)
+    name = canonical_dtype(dtype)
+    if name is None:
+        raise NotCheckable(f"the bench knows no dtype {dtype!r}")
+    is_float = DTYPES[name].kind == "float"
+    return tensor.to(torch.float64 if is_float else getattr(torch, name))
+
+
+def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Convert to the dtype, or to the dtype of the tensor, that is among the arguments."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, torch.dtype):
+            return tensor.to(value)
+        if isinstance(value, Tensor):
+            return tensor.to(value.dtype)
+    return tensor.clone()
+
+
+def to_float(tensor: Tensor) -> Tensor:
+    """Convert to a float, whatever its width: the bench has float64 only."""
+    return tensor.to(torch.float64)
+
+
+def to_int32(tensor: Tensor) -> Tensor:
+    """Convert to int32, towards zero."""
+    return tensor.to(torch.int32)
+
+
+def identity(tensor: Tensor, *_: Any) -> Tensor:
+    """Return the values unchanged."""
+    return tensor.clone()
+
+
+def transpose(tensor: Tensor, *axes: Any) -> Tensor:
+    """Swap two dimensions, or permute by a sequence (or by one number per dimension), or reverse."""
+    order = axes[0] if len(axes) == 1 else axes
+    if order is None or (isinstance(order, tuple) and not order):
+        return tensor.permute(*range(tensor.ndim - 1, -1, -1))
+    if len(axes) == 2:
+        return tensor.transpose(axes[0], axes[1])
+    return tensor.permute(*order)
+
+
+def getitem(tensor: Tensor, index: Any) -> Tensor:
+    """Index a tensor; numbers beside tensors are refused where NumPy and torch disagree."""
+    parts = index if isinstance(index, tuple) else (index,)
+    has_list = any(isinstance(part, Tensor | list) for part in parts)
+    has_number = any(isinstance(part, int) and not isinstance(part, bool) for part in parts)
+    if has_list and has_number and any(isinstance(part, slice) for part in parts):
+        raise NotCheckable(
+            "numbers, tensors and slices in one index: NumPy's and torch's order differ"
+        )
+    return tensor[index]
+
+
+def flatten(tensor: Tensor, order: str, start_dim: int, end_dim: int) -> Tensor:
+    """Flatten dimensions in row-major ("C") or column-major ("F") order."""
+    if order == "F":
+        tensor = tensor.permute(
+            *([0] if start_dim else []), *range(tensor.ndim - 1, start_dim - 1, -1)
+        )
+    return tensor.flatten(start_dim, end_dim)
+
+
+def flatten_fortran(
+    tensor: Tensor, order: str = "C", start_dim: int = 0, end_dim: int = -1
+) -> Tensor:
+    """Flatten as `mindspore.Tensor.flatten(order)`: all dimensions where the order is "F"."""
+    if order == "C":
+        return tensor.flatten(start_dim, end_dim)
+    return tensor.permute(*range(tensor.ndim - 1, -1, -1)).flatten()
+
+
+def flatten_batch(
+    tensor: Tensor, order: str = "C", start_dim: int = 1, end_dim: int = -1
+) -> Tensor:
+    """Flatten as `mindspore.ops.flatten`: all but the first dimension, row-major only."""
+    if order != "C":
+        raise NotCheckable("flattening in column-major order has no bench")
+    return tensor.flatten(min(start_dim, tensor.ndim - 1), end_dim)
+
+
+def diag(tensor: Tensor, diagonal: int | None = None) -> Tensor:
+    """Build a matrix from a diagonal, or read one; refused where MindSpore's overloads disagree."""
+    if diagonal is None and tensor.ndim != 1:
+        raise NotCheckable(
+            "diag of a matrix without `diagonal` differs between MindSpore's devices"
+        )
+    return torch.diag(tensor, diagonal or 0)
+
+
+def trace(
+    tensor: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None
+) -> Tensor:
+    """Sum a diagonal."""
+    return torch.diagonal(tensor, offset, axis1, axis2).sum(-1, dtype=dtype)
+
+
+def cumsum_flat(tensor: Tensor, axis: int | None = None, dtype: Any = None) -> Tensor:
+    """Sum up along an axis, over the flattened tensor where there is none."""
+    if axis is None:
+        return torch.cumsum(tensor.flatten(), 0, dtype=dtype)
+    return torch.cumsum(tensor, axis, dtype=dtype)
+
+
+def count_nonzero(
+    tensor: Tensor, axis: Dims = (), keep_dims: bool = False, dtype: Any = None
+) -> Tensor:
+    """Count the elements that are not 0."""
+    dims = None if axis is None or axis == () or axis == [] else axis
+    return torch.sum(tensor != 0, dim=dims, keepdim=keep_dims, dtype=dtype)
+
+
+def prod(
+    tensor: Tensor, dim: int | None = None, keepdim: bool = False, dtype: Any = None
+) -> Tensor:
+    """Multiply along a dimension, or all elements."""
+    if dim is not None:
+        return torch.prod(tensor, dim, keepdim, dtype=dtype)
+    result = torch.prod(tensor, dtype=dtype)
+    return result.reshape([1] * tensor.ndim) if keepdim else result
+
+
+def max_values(
+    tensor: Tensor, axis: Dims = None, keepdims: bool = False, return_indices: bool = False
+) -> Any:
+    """Return the maximum along an axis, with its indices only where they are asked for."""
+    if return_indices:
+        return max_with_index(tensor, axis, keepdims)
+    return torch.amax(tensor, () if axis is None else axis, keepdims)
+
+
+def min_values(
+    tensor: Tensor, axis: Dims = None, keepdims: bool = False, return_indices: bool = False
+) -> Any:
+    """Return the minimum along an axis, with its indices only where they are asked for."""
+    if return_indices:
+        return min_with_index(tensor, axis, keepdims)
+    return torch.amin(tensor, () if axis is None else axis, keepdims)
+
+
+def max_with_index(tensor: Tensor, axis: Any = None, keepdims: bool = False) -> Any:
+    """Return maxima and indices; without an axis the maximum of all and index 0."""
+    if axis is None:
+        return tensor.max(), torch.zeros((), dtype=torch.int64)
+    return torch.max(tensor, axis, keepdims)
+
+
+def min_with_index(tensor: Tensor, axis: Any = None, keepdims: bool = False) -> Any:
+    """Return minima and indices; without an axis the minimum of all and index 0."""
+    if axis is None:
+        return tensor.min(), torch.zeros((), dtype=torch.int64)
+    return torch.min(tensor, axis, keepdims)
+
+
+def tensor_median(
+    tensor: Tensor, *args: Any, dim: int | None = None, keepdim: bool = False, **kwargs: Any
+) -> Any:
+    """Return medians and indices along a dimension; refused where the overloads disagree."""
+    axis = args[0] if args else kwargs.get("axis", dim)
+    if axis is None:
+        raise NotCheckable(
+            "Tensor.median() without a dimension differs between MindSpore's devices"
+        )
+    keep = args[1] if len(args) > 1 else kwargs.get("keepdims", keepdim)
+    return torch.median(tensor, axis, keep)
+
+
+def peak_to_peak(tensor: Tensor, axis: Dims = None, keepdims: bool = False) -> Tensor:
+    """Return maximum minus minimum."""
+    dims = () if axis is None else axis
+    return torch.amax(tensor, dims, keepdims) - torch.amin(tensor, dims, keepdims)
+
+
+def reverse(tensor: Tensor, axis: int | Sequence[int]) -> Tensor:
+    """Reverse the order along dimensions."""
+    return torch.flip(tensor, [axis] if isinstance(axis, int) else list(axis))
+
+
+def repeat_interleave(
+    tensor: Tensor, repeats: Any, axis: int | None = None, output_size: int | None = None
+) -> Tensor:
+    """Repeat elements; `repeats` is a number, a sequence or a tensor."""
+    if isinstance(repeats, list | tuple):
+        repeats = torch.tensor(repeats) if len(repeats) > 1 else repeats[0]
+    return torch.repeat_interleave(tensor, repeats, axis, output_size=output_size)
+
+
+def linear_combination(tensor: Tensor, left: Tensor, right: Tensor, value: Any = 1) -> Tensor:
+    """Return tensor + value * left * right; `value` may be a tensor."""
+    return tensor + value * left * right
+
+
+def linear_quotient(tensor: Tensor, left: Tensor, right: Tensor, value: Any = 1) -> Tensor:
+    """Return tensor + value * left / right; `value` may be a tensor."""
+    return tensor + value * (left / right)
+
+
+def approximate_equal(tensor: Tensor, other: Tensor, tolerance: float = 1e-5) -> Tensor:
+    """Return where two tensors differ by less than a tolerance."""
+    return (tensor - other).abs() < tolerance
+
+
+def xdivy(tensor: Any, other: Any) -> Tensor:
+    """Divide, with 0 where the dividend is 0."""
+    left, right = torch.as_tensor(tensor), torch.as_tensor(other)
+    return torch.where(left == 0, torch.zeros_like(left / right), left / right)
+
+
+def truncate_div(tensor: Tensor, other: Any) -> Tensor:
+    """Divide and round towards zero."""
+    return torch.div(tensor, other, rounding_mode="trunc")
+
+
+def contains(tensor: Tensor, element: Any) -> bool:
+    """Return whether any element equals a value."""
+    return bool((tensor == element).any())
+
+
+def where_else(tensor: Tensor, condition: Tensor, other: Any) -> Tensor:
+    """Keep elements where a condition holds, take `other` elsewhere."""
+    return torch.where(condition, tensor, other)
+
+
+def searchsorted(
+    tensor: Tensor, v: Any, side: str = "left", sorter: Tensor | None = None
+) -> Tensor:
+    """Find where values belong in a sorted sequence."""
+    return torch.searchsorted(tensor, v, side=side, sorter=sorter)
+
+
+def singular_values(tensor: Tensor, full_matrices: bool = False, compute_uv: bool = True) -> Tensor:
+    """Return the singular values; the singular vectors are not unique and have no bench."""
+    if compute_uv:
+        raise NotCheckable("singular vectors are unique only up to their sign")
+    return torch.linalg.svdvals(tensor)
+
+
+def full_like(tensor: Tensor, value: Any = None) -> Tensor:
+    """Return a tensor of one value; None stands for 0."""
+    return torch.full_like(tensor, 0 if value is None else value)
+
+
+def fill_diagonal(tensor: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
+    """Return a copy with another diagonal."""
+    return tensor.clone().fill_diagonal_(fill_value, wrap)
+
+
+def meshgrid(*tensors: Tensor, indexing: str = "xy") -> Any:
+    """Return coordinate grids, Cartesian ("xy") by default."""
+    inputs = tensors[0] if len(tensors) == 1 else tensors
+    return torch.meshgrid(*inputs, indexing=indexing)
+
+
+def batch_norm_stats(tensor: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Return each channel's mean and 1 / sqrt(variance + eps)."""
+    dims = [dim for dim in range(tensor.ndim) if dim != 1]
+    var, mean = torch.var_mean(tensor, dims, correction=0)
+    return mean, torch.rsqrt(var + eps)
+
+
+def batch_norm_elemt(
+    tensor: Tensor,
+    weight: Any = None,
+    bias: Any = None,
+    mean: Any = 0,
+    invstd: Any = 1,
+    eps: float = 0,
+) -> Tensor:
+    """Normalise each channel with a given mean and 1 / standard deviation."""
+
+    def channel(value: Any) -> Any:
+        return value.reshape(-1, *[1] * (tensor.ndim - 2)) if torch.is_tensor(value) else value
+
+    scaled = (tensor - channel(mean)) * channel(invstd)
+    scaled = scaled if weight is None else scaled * channel(weight)
+    return scaled if bias is None else scaled + channel(bias)
+
+
+def one_hot(
+    tensor: Tensor, depth: int, on_value: Any = 1, off_value: Any = 0, axis: int = -1
+) -> Tensor:
+    """Return `on_value` at each index along a new axis; an index out of range has none."""
+    kinds = (torch.as_tensor(on_value), torch.as_tensor(off_value))
+    on, off = (kind.to(torch.result_type(*kinds)) for kind in kinds)
+    return torch.where(tensor.unsqueeze(-1) == torch.arange(depth), on, off).movedim(-1, axis)
+
+
+def nll_loss_positional(tensor: Tensor, target: Tensor, **options: Any) -> Tensor:
+    """Return the negative log likelihood; class indices of any integer type."""
+    return F.nll_loss(tensor, target.long(), **options)
+
+
+def cross_entropy(tensor: Tensor, target: Tensor, **options: Any) -> Tensor:
+    """Return the cross entropy; class indices of any integer type, or probabilities."""
+    return F.cross_entropy(
+        tensor, target if target.is_floating_point() else target.long(), **options
+    )

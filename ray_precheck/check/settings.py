@@ -1,0 +1,22 @@
+"""What every worker of a run must know; pickled once for each worker, without frameworks."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSettings:
+    """What a worker must know besides its device; the same for every worker of a run.
+
+    `tests_dump`: captured results are tested where the dump has them (real mode).
+    `may_run_device`: where it has none, the device stands in. `error_folder`: where the tensors of
+    failing outputs go, None to save nothing.
+    """
+
+    framework: str
+    task: str
+    data_folder: Path
+    seed: int = 0
+    tests_dump: bool = False
+    may_run_device: bool = True
+    error_folder: Path | None = None

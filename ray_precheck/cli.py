@@ -1,0 +1,192 @@
+"""The command line: msprobe's, and long options of our own.
+
+Comes in: arguments. Goes out: an exit code (0 all passed, 1 some API is in error, 2 usage or
+unreadable input, 3 stopped and resumable). Errors are one sentence on standard error.
+"""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from ray_precheck.config import DEVICE_TYPES, FRAMEWORKS, STANDARDS, TESTED, RunConfig
+from ray_precheck.errors import PrecheckError, UsageError
+
+PASSED, IN_ERROR, UNUSABLE, STOPPED = 0, 1, 2, 3
+COMMANDS = {
+    "run_ut": "check the APIs of a dump",
+    "multi_run_ut": "the same; msprobe's name for several devices",
+    "acc_check": "another name of run_ut (msprobe 26)",
+    "multi_acc_check": "another name of multi_run_ut (msprobe 26)",
+}
+_RESUME_OPTIONS = ("-csv_path", "--result_csv_path")
+EXIT_CODES = (
+    "exit codes: 0 all passed, 1 some API is in error, 2 wrong usage or input, 3 stopped, resumable"
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a wrong option as one sentence, like every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see ray-precheck --help)")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    try:
+        return _run(given)
+    except PrecheckError as error:
+        if debug:
+            raise
+        print(f"ray-precheck: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("ray-precheck: interrupted", file=sys.stderr)
+        return STOPPED
+    except Exception as error:
+        if debug:
+            raise
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        print(
+            f"ray-precheck: internal error: {text} (--debug shows the traceback)", file=sys.stderr
+        )
+        return STOPPED
+
+
+def _run(given: list[str]) -> int:
+    options = build_parser().parse_args(given)
+    config = run_config(options)
+    # Imported here, so that --help and wrong options answer at once.
+    from ray_precheck.report.summary import format_summary
+    from ray_precheck.session import run
+
+    report = run(config)
+    print(format_summary(report.summary))
+    if report.completed:
+        return IN_ERROR if report.summary.errors else PASSED
+    reason = f": {report.stop_reason}" if report.stop_reason else ""
+    print(f"\nStopped before the end{reason}. To go on:")
+    print(f"  {resume_command(given, report.files.result)}")
+    return STOPPED
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
+    parser = _Parser(
+        prog="ray-precheck",
+        description="Find the operators of a training step that are numerically wrong on a device.",
+        epilog=EXIT_CODES,
+    )
+    parser.add_argument(
+        "-f",
+        "--framework",
+        default="",
+        metavar="NAME",
+        help=_choices(FRAMEWORKS, "as the dump says"),
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text in COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=text, epilog=EXIT_CODES)
+        _add_msprobe_options(command)
+        _add_own_options(command)
+    return parser
+
+
+def _add_msprobe_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("options of msprobe")
+    group.add_argument(
+        "-f", "--framework", default=argparse.SUPPRESS, metavar="NAME", help=argparse.SUPPRESS
+    )
+    group.add_argument(
+        "-api_info", "--api_info_file", required=True, metavar="DUMP", help="the dump.json"
+    )
+    group.add_argument(
+        "-o",
+        "--out_path",
+        default="./",
+        metavar="FOLDER",
+        help="folder of the results (default ./)",
+    )
+    group.add_argument(
+        "-csv_path", "--result_csv_path", metavar="CSV", help="go on in this result CSV"
+    )
+    group.add_argument(
+        "-d",
+        "--device",
+        nargs="+",
+        type=int,
+        default=[0],
+        metavar="ID",
+        help="device ids (default 0)",
+    )
+    group.add_argument(
+        "-save_error_data",
+        action="store_true",
+        help="save inputs and outputs of what fails under FOLDER/error_data",
+    )
+
+
+def _add_own_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("options of ray_precheck")
+    group.add_argument(
+        "--address", default="", help="a running Ray cluster (default: start one here)"
+    )
+    group.add_argument("--device-type", default="auto", help=_choices(DEVICE_TYPES, "auto"))
+    group.add_argument("--seed", type=int, default=0, help="seed of the inputs (default 0)")
+    group.add_argument(
+        "--timeout",
+        type=float,
+        default=300.0,
+        metavar="S",
+        help="seconds for a record (default 300)",
+    )
+    group.add_argument("--standard", default="msprobe", help=_choices(STANDARDS, "msprobe"))
+    group.add_argument(
+        "--tested",
+        default="auto",
+        help=f"whose results; {_choices(TESTED, 'auto: captured in real mode')}",
+    )
+    group.add_argument("--debug", action="store_true", help="show tracebacks and what Ray prints")
+
+
+def _choices(choices: Sequence[str], default: str) -> str:
+    return f"{'|'.join(choices)} (default: {default})"
+
+
+def run_config(options: argparse.Namespace) -> RunConfig:
+    """Return the configuration that parsed options ask for."""
+    resume = options.result_csv_path
+    return RunConfig(
+        dump=Path(options.api_info_file),
+        framework=options.framework,
+        out=Path(options.out_path),
+        devices=tuple(options.device),
+        resume_csv=None if resume is None else Path(resume),
+        save_error_data=options.save_error_data,
+        address=options.address,
+        device_type=options.device_type,
+        seed=options.seed,
+        timeout_s=options.timeout,
+        tested=options.tested,
+        standard=options.standard,
+        debug=options.debug,
+    )
+
+
+def resume_command(given: Sequence[str], result: Path) -> str:
+    """Return the command that goes on with a stopped run: the same, with `-csv_path`."""
+    kept: list[str] = []
+    skip_value = False
+    for argument in given:
+        if skip_value:
+            skip_value = False
+        elif argument in _RESUME_OPTIONS:
+            skip_value = True
+        elif not argument.startswith(tuple(f"{option}=" for option in _RESUME_OPTIONS)):
+            kept.append(argument)
+    return shlex.join(["ray-precheck", *kept, "-csv_path", str(result)])

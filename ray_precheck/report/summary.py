@@ -1,0 +1,111 @@
+"""The summary at the end of a run, read back from the two CSV files.
+
+Comes in: the files. Goes out: counts and a text. Called by the session. The files are read row by
+row, so that the size of the run does not matter.
+"""
+
+import csv
+import heapq
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ray_precheck.schema.result import Verdict
+from ray_precheck.store.columns import decode_name
+from ray_precheck.store.resume import RunFiles
+
+WORST_OUTPUTS = 10
+WORST_TYPES = 10
+
+
+@dataclass(slots=True)
+class Summary:
+    """Counts over all rows of a result CSV, the worst outputs and the API types with errors."""
+
+    files: RunFiles
+    total: int = 0
+    passes: int = 0
+    errors: int = 0
+    skips: int = 0
+    error_types: Counter[str] = field(default_factory=Counter)
+    worst: list[dict[str, str]] = field(default_factory=list)
+
+
+def summarise(files: RunFiles) -> Summary:
+    """Read both files of a run."""
+    summary = Summary(files)
+    for row in read_rows(files.result):
+        verdicts = (row["Forward Test Success"], row["Backward Test Success"])
+        summary.total += 1
+        if Verdict.ERROR.value in verdicts:
+            summary.errors += 1
+            summary.error_types[row["API Name"].rsplit(".", 1)[0]] += 1
+        elif verdicts[0] == Verdict.PASS.value:
+            summary.passes += 1
+        else:
+            summary.skips += 1
+    summary.worst = heapq.nlargest(WORST_OUTPUTS, _compared(files.details), key=_badness)
+    return summary
+
+
+def read_rows(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows of a CSV file as dicts by heading, with names as the dump has them."""
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8-sig", newline="", errors="replace") as file:
+        for row in csv.DictReader(file, restval=""):
+            name = row.pop("API Name", None) or row.pop("API name", "")
+            yield {"API Name": decode_name(name), **row}
+
+
+def _compared(path: Path) -> Iterator[dict[str, str]]:
+    return (row for row in read_rows(path) if row.get("MaxAbsErr"))
+
+
+def _badness(row: dict[str, str]) -> tuple[bool, float, str]:
+    """Order detail rows: errors first, then by the largest absolute error."""
+    largest = _number(row["MaxAbsErr"])
+    return row["Status"] == Verdict.ERROR.value, largest, row["API Name"]
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        return math.inf
+    return math.inf if math.isnan(value) else value
+
+
+def format_summary(summary: Summary) -> str:
+    """Return the summary as text for a terminal of 100 columns."""
+    lines = [
+        f"{summary.total} APIs: {summary.passes} pass, {summary.errors} error, {summary.skips} SKIP"
+    ]
+    if summary.worst:
+        lines += ["", "Worst outputs (errors first, by MaxAbsErr):"]
+        lines.append(f"  {'status':6} {'MaxAbsErr':>10} {'cosine':>10} {'MaxRelErr':>10}  output")
+        lines += [_worst_line(row) for row in summary.worst]
+    if summary.error_types:
+        lines += ["", "API types with most errors:"]
+        common = summary.error_types.most_common(WORST_TYPES)
+        lines += [f"  {count:6}  {name}" for name, count in common]
+    lines += ["", f"Results: {summary.files.result}", f"Details: {summary.files.details}"]
+    return "\n".join(lines)
+
+
+def _worst_line(row: dict[str, str]) -> str:
+    numbers = " ".join(
+        f"{_short(row.get(key, '')):>10}" for key in ("MaxAbsErr", "Cosine", "MaxRelativeErr")
+    )
+    return (
+        f"  {row['Status']:6} {numbers}  {row['API Name']} ({row['Tested Dtype']}, {row['Shape']})"
+    )
+
+
+def _short(text: str) -> str:
+    try:
+        return f"{float(text):.4g}"
+    except ValueError:
+        return text

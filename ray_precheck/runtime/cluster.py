@@ -1,0 +1,105 @@
+"""The Ray cluster of a run: one of our own on this machine, or a running one.
+
+Comes in: an address or "". Goes out: the nodes, the driver's first. Called by the session. Our own
+cluster listens on loopback alone, asks for a token that only this user can read, and leaves no
+process and no file behind.
+"""
+
+import logging
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import ray
+
+from ray_precheck.errors import UsageError
+from ray_precheck.runtime.devices import RAY_RESOURCES, Node, local_devices
+
+_LOOPBACK = "127.0.0.1"
+_AUTH_MODE = "RAY_AUTH_MODE"
+# One for the process: Ray keeps the first token that it reads.
+_TOKEN = secrets.token_hex(32)
+# Results are numbers, so the object store holds next to nothing.
+_OBJECT_STORE_BYTES = 128 << 20
+
+
+@contextmanager
+def open_cluster(address: str, *, debug: bool) -> Iterator[list[Node]]:
+    """Start Ray here, or join the cluster at `address`; yields its nodes, the driver's first.
+
+    Raises:
+        UsageError: no cluster answers at the address.
+    """
+    if address:
+        yield from _join(address, debug)
+    else:
+        yield from _start(debug)
+
+
+def _start(debug: bool) -> Iterator[list[Node]]:
+    # Short: Ray puts Unix sockets below it, whose paths may have 107 characters.
+    folder = Path(tempfile.mkdtemp(prefix="rpc-"))
+    token = folder / "token"
+    token.touch(mode=0o600)
+    token.write_text(_TOKEN, encoding="ascii")
+    settings = {
+        "RAY_AUTH_TOKEN_PATH": str(token),
+        "RAY_TMPDIR": str(folder),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }
+    before = {name: os.environ.get(name) for name in (*settings, _AUTH_MODE)}
+    os.environ.update(settings)
+    # Ray reads the mode when it is imported; where it is not set, ray.init turns the token on.
+    os.environ.pop(_AUTH_MODE, None)
+    try:
+        ray.init(
+            address="local",
+            num_cpus=os.cpu_count(),
+            num_gpus=0,
+            include_dashboard=False,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            log_to_driver=debug,
+            logging_level=logging.INFO if debug else logging.ERROR,
+            _node_ip_address=_LOOPBACK,
+            _temp_dir=str(folder),
+        )
+        yield _nodes(local_devices())
+    finally:
+        ray.shutdown()
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _join(address: str, debug: bool) -> Iterator[list[Node]]:
+    level = logging.INFO if debug else logging.ERROR
+    try:
+        ray.init(address=address, log_to_driver=debug, logging_level=level)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(f"no Ray cluster answers at --address {address}: {reason}") from None
+    try:
+        yield _nodes(None)
+    finally:
+        ray.shutdown()
+
+
+def _nodes(devices_here: dict[str, int] | None) -> list[Node]:
+    """Return the nodes that are alive, the driver's first."""
+    here = ray.get_runtime_context().get_node_id()
+    nodes = []
+    for entry in ray.nodes():
+        if not entry["Alive"]:
+            continue
+        counts = {k: int(entry["Resources"].get(name, 0)) for k, name in RAY_RESOURCES.items()}
+        devices = counts if devices_here is None else devices_here
+        nodes.append(Node(entry["NodeID"], entry["NodeManagerAddress"], devices))
+    return sorted(nodes, key=lambda node: (node.node_id != here, node.address, node.node_id))

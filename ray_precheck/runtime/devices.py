@@ -1,0 +1,111 @@
+"""Which devices there are, and how a worker is pinned to one.
+
+Comes in: the ids that were asked for and the nodes of the cluster. Goes out: `DeviceSlot`s, or a
+`DeviceError` that lists what there is. Called by the driver; the environment by the worker.
+"""
+
+import glob
+import importlib.metadata
+import importlib.util
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ray_precheck.errors import DeviceError
+from ray_precheck.schema.task import DeviceSlot
+
+VISIBLE_DEVICES = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "gpu": "CUDA_VISIBLE_DEVICES"}
+_DEVICE_FILES = {"npu": "/dev/davinci[0-9]*", "gpu": "/dev/nvidia[0-9]*"}
+RAY_RESOURCES = {"npu": "NPU", "gpu": "GPU"}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of the cluster: Ray's id and address, and how many devices of each kind it has."""
+
+    node_id: str
+    address: str
+    devices: dict[str, int]
+
+
+def local_devices() -> dict[str, int]:
+    """Return how many NPUs and GPUs this machine lets us see.
+
+    A visible-devices variable that is already set hides the others, as it does for frameworks.
+    """
+    counts = {}
+    for kind, pattern in _DEVICE_FILES.items():
+        visible = _visible_ids(kind)
+        counts[kind] = len(glob.glob(pattern)) if visible is None else len(visible)
+    return counts
+
+
+def choose_kind(wanted: str, framework: str, devices: dict[str, int]) -> str:
+    """Return the kind of device to use: npu, gpu or cpu.
+
+    `auto` takes an NPU where there is one, else (PyTorch built for CUDA) a GPU, else the CPU.
+
+    Raises:
+        DeviceError: the kind that was asked for does not run this framework.
+    """
+    if wanted == "gpu" and framework == "mindspore":
+        raise DeviceError("MindSpore does not run on a GPU here; use --device-type npu or cpu")
+    if wanted != "auto":
+        return wanted
+    if devices.get("npu") and (framework == "mindspore" or importlib.util.find_spec("torch_npu")):
+        return "npu"
+    if devices.get("gpu") and framework == "pytorch" and not _torch_is_cpu_only():
+        return "gpu"
+    return "cpu"
+
+
+def _torch_is_cpu_only() -> bool:
+    try:
+        return "+cpu" in importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return True
+
+
+def place_slots(kind: str, ids: Sequence[int], nodes: Sequence[Node]) -> list[DeviceSlot]:
+    """Return one slot for each id. The first node is the one that the driver runs on.
+
+    On the CPU ids are logical, any number of them, dealt out over the nodes in turn. NPUs and GPUs
+    are those of the driver's node.
+
+    Raises:
+        DeviceError: an id is not there; says which are.
+    """
+    if kind == "cpu":
+        dealt = [nodes[position % len(nodes)] for position in range(len(ids))]
+        return [
+            DeviceSlot(kind, i, n.node_id, n.address, "") for i, n in zip(ids, dealt, strict=True)
+        ]
+    node = nodes[0]
+    count = node.devices.get(kind, 0)
+    missing = [device for device in ids if device >= count]
+    if missing:
+        there = f"{kind} {', '.join(map(str, range(count)))}" if count else f"no {kind}"
+        raise DeviceError(
+            f"-d {missing[0]}: this machine ({node.address}) has {there};"
+            " choose among them, or use --device-type cpu"
+        )
+    visible = _visible_ids(kind)
+    names = {device: str(device) if visible is None else visible[device] for device in ids}
+    return [DeviceSlot(kind, i, node.node_id, node.address, names[i]) for i in ids]
+
+
+def pin_process(slot: DeviceSlot) -> None:
+    """Let this process see the slot's device alone; must run before the framework is imported.
+
+    Every kind's variable is set, so that a worker on the CPU takes no accelerator.
+    """
+    for kind, variable in VISIBLE_DEVICES.items():
+        os.environ[variable] = slot.visible if kind == slot.kind else ""
+
+
+def _visible_ids(kind: str) -> list[str] | None:
+    """Return the ids that the user's variable lets through, None where it is not set."""
+    text = os.environ.get(VISIBLE_DEVICES[kind])
+    if text is None:
+        return None
+    return [part.strip() for part in text.split(",") if part.strip()]

@@ -1,0 +1,82 @@
+"""What is shown while a run goes on: a tqdm line on a terminal, else a line every 10 seconds.
+
+Comes in: acknowledged results. Called by the session and the driver.
+"""
+
+import sys
+import time
+from collections.abc import Iterable
+from typing import TextIO
+
+from tqdm import tqdm
+
+from ray_precheck.schema.result import TaskResult, Verdict
+
+PLAIN_INTERVAL_S = 10.0
+
+
+class Progress:
+    """Counts passes, errors and skips, and shows them with rate and time left."""
+
+    def __init__(
+        self, total: int, done: int, *, show: bool = True, stream: TextIO | None = None
+    ) -> None:
+        self._show = show
+        self._stream = stream or sys.stderr
+        self._done_before = done
+        self._done = done
+        self._total = total
+        self._counts = dict.fromkeys(Verdict, 0)
+        self._begin = self._shown = time.monotonic()
+        self._bar: tqdm[None] | None = None
+        if show and self._stream.isatty():
+            self._bar = tqdm(
+                total=total, initial=done, unit="api", file=self._stream, dynamic_ncols=True
+            )
+
+    def add(self, results: Iterable[TaskResult]) -> None:
+        """Count results that are on the disk, and show the new state."""
+        added = 0
+        for result in results:
+            self._counts[overall(result)] += 1
+            added += 1
+        self._done += added
+        if self._bar is not None:
+            self._bar.set_postfix_str(self._tally(), refresh=False)
+            self._bar.update(added)
+        self.tick()
+
+    def tick(self) -> None:
+        """Print a line where there is no terminal and the last one is old enough."""
+        now = time.monotonic()
+        if self._bar is not None or now - self._shown < PLAIN_INTERVAL_S:
+            return
+        self._shown = now
+        rate = (self._done - self._done_before) / (now - self._begin)
+        left = (
+            f"{(self._total - self._done) / rate:.0f} s left" if rate > 0 else "time left unknown"
+        )
+        self.say(f"{self._done}/{self._total} done, {self._tally()}, {rate:.1f} api/s, {left}")
+
+    def say(self, line: str) -> None:
+        """Print a line above the bar."""
+        if self._bar is not None:
+            self._bar.write(line, file=self._stream)
+        elif self._show:
+            print(line, file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Leave the last state of the bar on the screen."""
+        if self._bar is not None:
+            self._bar.close()
+
+    def _tally(self) -> str:
+        counts = self._counts
+        return f"{counts[Verdict.PASS]} pass, {counts[Verdict.ERROR]} error, {counts[Verdict.SKIP]} skip"
+
+
+def overall(result: TaskResult) -> Verdict:
+    """Return the verdict of a call: error where either direction is, SKIP where forward is."""
+    if Verdict.ERROR in (result.forward, result.backward):
+        return Verdict.ERROR
+    return result.forward

@@ -1,0 +1,272 @@
+"""One run from its configuration to its summary: parse, plan, drive, summarise.
+
+Comes in: a `RunConfig`. Goes out: a `PrecheckReport`. Called by the command line, and by whoever
+imports the package.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from ray_precheck.backends.registry import require_framework
+from ray_precheck.check.settings import CheckSettings
+from ray_precheck.config import RunConfig
+from ray_precheck.dump.parse import Dump, open_dump
+from ray_precheck.errors import DumpError, StoppedError, UsageError
+from ray_precheck.plan.planner import Plan, plan_tasks
+from ray_precheck.report.summary import Summary, summarise
+from ray_precheck.runtime.devices import choose_kind, local_devices, place_slots
+from ray_precheck.runtime.progress import Progress
+from ray_precheck.schema.result import TaskResult
+from ray_precheck.store.error_data import load_error_data
+from ray_precheck.store.journal import Journal
+from ray_precheck.store.resume import (
+    RunFiles,
+    load_done,
+    new_run_files,
+    repair,
+    require_same_settings,
+    run_files,
+    save_settings,
+)
+
+if TYPE_CHECKING:
+    import pandas
+
+ERROR_FOLDER = "error_data"
+# A plan that is made this quickly is waited for before Ray starts: it may be empty.
+_PATIENCE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class PrecheckReport:
+    """What a run found. `completed` is False where it stopped before its end, by itself
+    (`stop_reason` says why) or on request."""
+
+    summary: Summary
+    completed: bool
+    stop_reason: str = ""
+
+    @property
+    def files(self) -> RunFiles:
+        """The files of the run."""
+        return self.summary.files
+
+    @property
+    def results(self) -> "pandas.DataFrame":
+        """The result CSV as a data frame, one row for each API call."""
+        return _read_csv(self.files.result)
+
+    @property
+    def details(self) -> "pandas.DataFrame":
+        """The details CSV as a data frame, one row for each output and gradient."""
+        return _read_csv(self.files.details)
+
+
+def precheck(
+    dump: str | Path,
+    *,
+    framework: str = "",
+    out: str | Path = "./",
+    devices: Sequence[int] = (0,),
+    show_progress: bool = False,
+    **options: Any,
+) -> PrecheckReport:
+    """Check every API call of a dump and return the report, whose tables are pandas data frames.
+
+    `options` are the other fields of `RunConfig`: `resume_csv`, `seed`, `timeout_s`, `tested`, ...
+
+    Raises:
+        PrecheckError: the dump, an option or a device is wrong.
+    """
+    config = RunConfig(
+        dump=Path(dump), framework=framework, out=Path(out), devices=tuple(devices), **options
+    )
+    return run(config, show_progress=show_progress)
+
+
+def run(config: RunConfig, *, show_progress: bool = True) -> PrecheckReport:
+    """Run what `config` asks for.
+
+    Raises:
+        PrecheckError: a wrong option, dump or device. A run that had to stop later on is reported
+            as not completed, and can go on with `resume_csv`.
+    """
+    config.validate()
+    with ThreadPoolExecutor(1) as background, open_dump(config.dump) as dump:
+        framework = _framework(config, dump)
+        tests_dump = _tests_dump(config, dump)
+        require_framework(framework, device_runs=not tests_dump)
+        kind = choose_kind(config.device_type, framework, local_devices())
+        preparation = _Preparation(config, dump, framework, kind)
+        files, done = preparation.files()
+        planning = background.submit(preparation.plan, files, done)
+        settings = CheckSettings(
+            framework=framework,
+            task=dump.task,
+            data_folder=dump.data_folder.absolute(),
+            seed=config.seed,
+            tests_dump=tests_dump,
+            may_run_device=config.tested == "auto",
+            error_folder=_error_folder(config, files),
+        )
+        progress = Progress(len(dump.calls), len(done), show=show_progress)
+        completed, reason = False, ""
+        try:
+            completed = _drive(config, dump, kind, settings, files, planning, progress)
+        except StoppedError as error:
+            reason = str(error)
+        finally:
+            progress.close()
+    return PrecheckReport(summarise(files), completed, reason)
+
+
+def _framework(config: RunConfig, dump: Dump) -> str:
+    """Return the framework of the run.
+
+    Raises:
+        DumpError: the dump is of another framework than asked for, or does not tell.
+    """
+    if config.framework and dump.framework and config.framework != dump.framework:
+        raise DumpError(
+            f"{dump.path} is a dump of {dump.framework}, but -f {config.framework} was given;"
+            f" use -f {dump.framework}"
+        )
+    framework = config.framework or dump.framework
+    if not framework:
+        raise DumpError(
+            f"{dump.path} does not name its framework; say it with -f mindspore|pytorch"
+        )
+    return framework
+
+
+def _error_folder(config: RunConfig, files: RunFiles) -> Path | None:
+    return files.result.absolute().parent / ERROR_FOLDER if config.save_error_data else None
+
+
+def _tests_dump(config: RunConfig, dump: Dump) -> bool:
+    if config.tested == "dump" and dump.task != "tensor":
+        raise UsageError(
+            f"--tested dump needs captured tensors, but the task of {dump.path} is {dump.task}"
+        )
+    return config.tested != "device" and dump.task == "tensor"
+
+
+class _Preparation:
+    """What is done before anything runs: the files of the run, and the plan."""
+
+    def __init__(self, config: RunConfig, dump: Dump, framework: str, kind: str) -> None:
+        self._config = config
+        self._dump = dump
+        self._framework = framework
+        self._kind = kind
+
+    def files(self) -> tuple[RunFiles, set[str]]:
+        """Return the files to write and the names that are done already."""
+        if self._config.resume_csv is None:
+            stamp = time.strftime("%Y%m%d%H%M%S")
+            files, done = new_run_files(self._config.out, stamp), set()
+            save_settings(files, self._fingerprint())
+            return files, done
+        files = run_files(self._config.resume_csv)
+        done = load_done(files, {call.name for call in self._dump.calls})
+        require_same_settings(files, self._fingerprint())
+        repair(files, done)
+        save_settings(files, self._fingerprint())
+        return files, done
+
+    def _fingerprint(self) -> dict[str, str]:
+        return self._config.fingerprint(self._dump.digest(), self._framework, self._kind)
+
+    def plan(self, files: RunFiles, done: set[str]) -> Plan:
+        """Return what is left to do."""
+        return plan_tasks(self._dump, self._framework, done)
+
+
+def _drive(
+    config: RunConfig,
+    dump: Dump,
+    kind: str,
+    settings: CheckSettings,
+    files: RunFiles,
+    planning: "Future[Plan]",
+    progress: Progress,
+) -> bool:
+    """Run the plan on Ray, or without it where nothing is left to run."""
+    try:
+        plan = planning.result(timeout=_PATIENCE_S)
+    except TimeoutError:
+        plan = None
+    if plan is not None and not plan.tasks:
+        return _write_without_workers(dump, files, plan.skipped, progress)
+    # Imported here: Ray takes half a second that a wrong option should not cost.
+    from ray_precheck.runtime.cluster import open_cluster
+    from ray_precheck.runtime.driver import Driver
+
+    with _stop_on_signal() as stop, open_cluster(config.address, debug=config.debug) as nodes:
+        slots = place_slots(kind, config.devices, nodes)
+        driver = Driver(dump, settings, slots, files, stop.is_set)
+        driver.launch()
+        return driver.run(planning.result(), config.timeout_s, progress)
+
+
+def _write_without_workers(
+    dump: Dump, files: RunFiles, results: Sequence[TaskResult], progress: Progress
+) -> bool:
+    journal = Journal.open(files.result, files.details)
+    journal.append(results)
+    progress.add(results)
+    journal.complete([call.name for call in dump.calls])
+    return True
+
+
+@contextmanager
+def _stop_on_signal() -> Iterator[threading.Event]:
+    """Turn Ctrl-C and SIGTERM into a request to stop; a second Ctrl-C interrupts at once."""
+    stop = threading.Event()
+
+    def request(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def rerun(saved: str | Path, *, device_type: str = "cpu") -> TaskResult:
+    """Load one API that `-save_error_data` saved and check it again, in this process.
+
+    `saved` is its JSON, `error_data/{api}.json`.
+
+    Raises:
+        PrecheckError: the file is no such JSON, or the framework is not installed.
+    """
+    from ray_precheck.check.checker import Checker
+
+    data = load_error_data(Path(saved))
+    require_framework(data.framework)
+    settings = CheckSettings(data.framework, "statistics", Path(saved).parent)
+    return Checker(settings, device_type).check(data.payload, data.source)
+
+
+def _read_csv(path: Path) -> "pandas.DataFrame":
+    import pandas
+
+    return pandas.read_csv(
+        path, encoding="utf-8-sig", keep_default_na=False, na_values={"Cosine": [""]}
+    )

@@ -1,0 +1,96 @@
+"""The one table of the columns of both CSV files.
+
+Comes in: a `TaskResult`. Goes out: encoded CSV rows; and back: the name in a row. Called by the
+journal, by resume and by the report. The columns are msprobe's, so that its users' scripts work.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable
+
+from ray_precheck.schema.result import OutputCheck, TaskResult
+
+BOM = b"\xef\xbb\xbf"
+# A spreadsheet runs a cell that starts with one of these (OWASP, CSV Injection).
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t")
+_UNSAFE_IN_NAME = re.compile("[\\\\\r\n\x00\ud800-\udfff]")
+_ESCAPE = re.compile(r"\\u([0-9a-f]{4})")
+_BLANKS = re.compile(r"\s+")
+
+ResultCell = Callable[[TaskResult], str]
+DetailCell = Callable[[OutputCheck], str]
+
+RESULT_COLUMNS: dict[str, ResultCell] = {
+    "API Name": lambda result: encode_name(result.name),
+    "Forward Test Success": lambda result: result.forward.value,
+    "Backward Test Success": lambda result: result.backward.value,
+    "Message": lambda result: _text(result.message),
+}
+DETAIL_COLUMNS: dict[str, DetailCell] = {
+    "API Name": lambda check: encode_name(check.name),
+    "Bench Dtype": lambda check: check.bench_dtype,
+    "Tested Dtype": lambda check: check.tested_dtype,
+    "Shape": lambda check: check.shape,
+    "Cosine": lambda check: _number(check.metrics and check.metrics.cosine),
+    "MaxAbsErr": lambda check: _number(check.metrics and check.metrics.max_abs_err),
+    "MaxRelativeErr": lambda check: _number(check.metrics and check.metrics.max_rel_err),
+    "Status": lambda check: check.verdict.value,
+    "Message": lambda check: _text(check.message),
+}
+
+
+def result_row(result: TaskResult) -> bytes:
+    """Return the row of a result, encoded, with its line end."""
+    return encode_row(cell(result) for cell in RESULT_COLUMNS.values())
+
+
+def detail_rows(result: TaskResult) -> bytes:
+    """Return the detail rows of a result, encoded, with their line ends."""
+    rows = (encode_row(cell(check) for cell in DETAIL_COLUMNS.values()) for check in result.checks)
+    return b"".join(rows)
+
+
+def header(columns: Iterable[str]) -> bytes:
+    """Return the first line of a file: the byte order mark and the headings."""
+    return BOM + encode_row(columns)
+
+
+def encode_row(cells: Iterable[str]) -> bytes:
+    """Return cells as one line of CSV (CRLF, as msprobe and RFC 4180 have it)."""
+    text = io.StringIO()
+    csv.writer(text).writerow(cells)
+    return text.getvalue().encode("utf-8", errors="backslashreplace")
+
+
+def decode_row(line: bytes) -> list[str]:
+    """Return the cells of one line; [] for an empty one."""
+    text = line.removeprefix(BOM).decode("utf-8", errors="replace")
+    return next(csv.reader([text]), [])
+
+
+def encode_name(name: str) -> str:
+    """Return a name as a cell on one line that no spreadsheet runs; `decode_name` undoes it."""
+    escaped = _UNSAFE_IN_NAME.sub(lambda found: f"\\u{ord(found.group()):04x}", name)
+    return f"'{escaped}" if escaped.startswith((*_FORMULA_STARTS, "'")) else escaped
+
+
+def decode_name(cell: str) -> str:
+    """Return the name that `encode_name` made a cell of."""
+    plain = cell.removeprefix("'")
+    return _ESCAPE.sub(lambda found: chr(int(found.group(1), 16)), plain)
+
+
+def call_of_detail(name: str) -> str:
+    """Return the API call that a detail row belongs to: `X.0.forward.output.1` is of `X.0`."""
+    return name.rsplit(".", 3)[0]
+
+
+def _text(message: str) -> str:
+    """Return a message on one line that no spreadsheet runs."""
+    line = _BLANKS.sub(" ", message).strip()
+    return f"'{line}" if line.startswith(_FORMULA_STARTS) else line
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else repr(float(value))
