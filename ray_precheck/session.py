@@ -172,9 +172,9 @@ class _Preparation:
         """Return the files to write and the names that are done already."""
         if self._config.resume_csv is None:
             stamp = time.strftime("%Y%m%d%H%M%S")
-            files, done = new_run_files(self._config.out, stamp), set()
+            files = new_run_files(self._config.out, stamp)
             save_settings(files, self._fingerprint())
-            return files, done
+            return files, set()
         files = run_files(self._config.resume_csv)
         done = load_done(files, {call.name for call in self._dump.calls})
         require_same_settings(files, self._fingerprint())

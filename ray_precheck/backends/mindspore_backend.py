@@ -5,6 +5,7 @@ NPU: written after MindSpore's documentation and not run there; no NPU was at ha
 
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import mindspore as ms
@@ -13,6 +14,7 @@ from mindspore import mint, ops
 
 from ray_precheck.backends.base import CallPlan, Execution, Leaf, flatten_outputs, map_leaves
 from ray_precheck.backends.denied import denial
+from ray_precheck.backends.torch_denormals import flushed_denormals
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.dtypes import DTYPES, canonical_dtype
 from ray_precheck.schema.record import ApiName
@@ -44,6 +46,7 @@ class MindSporeBackend:
         ms.set_context(mode=ms.PYNATIVE_MODE)
         ms.set_device("Ascend" if kind == "npu" else "CPU")
         self._kind = kind
+        self._arithmetic = flushed_denormals if kind == "cpu" else nullcontext
 
     def resolve(self, name: ApiName) -> Callable[..., Any]:
         """Return MindSpore's function for an API of the dump."""
@@ -64,7 +67,7 @@ class MindSporeBackend:
 
     def forward(self, function: Callable[..., Any], call: HostCall, plan: CallPlan) -> Execution:
         """Run the API in the recorded dtypes on this device."""
-        return _MindSporeExecution(function, call, plan)
+        return _MindSporeExecution(function, call, plan, self._arithmetic)
 
     def lacks_kernel(self, error: Exception) -> bool:
         """Return whether the CPU has no kernel; on an NPU that is a finding, not a gap."""
@@ -74,28 +77,27 @@ class MindSporeBackend:
 class _MindSporeExecution:
     """A call that has run forward on MindSpore; one forward pass serves both checks (`ms.vjp`)."""
 
-    def __init__(self, function: Callable[..., Any], call: HostCall, plan: CallPlan) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        call: HostCall,
+        plan: CallPlan,
+        arithmetic: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         self._function = function
         self._call = call
         self._plan = plan
+        self._arithmetic = arithmetic
         self._tensors = _collect_tensors(call)
         self._pull_back: Callable[..., Any] | None = None
-        self._no_gradient: Exception | None = None
         self._results: list[Any] = []
         leaves = [self._tensors[i] for i in plan.differentiable]
-        if leaves:
-            self._run_with_gradient(leaves)
-        if self._pull_back is None:
-            self._results = self._run(self._tensors)
-        self.outputs: list[Leaf] = [_to_host(leaf) for leaf in self._results]
-
-    def _run_with_gradient(self, leaves: list[ms.Tensor]) -> None:
-        try:
-            _, self._pull_back = ms.vjp(self._run_leaves, *leaves)
-        except Exception as error:
-            # Forward alone may work where the gradient does not; the backward check reports this.
-            self._no_gradient = error
-            self._tensors = _collect_tensors(self._call)
+        with arithmetic():
+            if leaves:
+                _, self._pull_back = ms.vjp(self._run_leaves, *leaves)
+            else:
+                self._results = self._run(self._tensors)
+            self.outputs: list[Leaf] = [_to_host(leaf) for leaf in self._results]
 
     def _run_leaves(self, *leaves: ms.Tensor) -> Any:
         tensors = list(self._tensors)
@@ -121,8 +123,6 @@ class _MindSporeExecution:
 
     def gradients(self, cotangents: list[HostTensor | None]) -> list[HostTensor]:
         """Return the gradients of the differentiable inputs; None stands for zero cotangents."""
-        if self._no_gradient is not None:
-            raise self._no_gradient
         incoming = [
             _cotangent(cotangent, leaf)
             for leaf, cotangent in zip(self._results, cotangents, strict=True)
@@ -130,9 +130,10 @@ class _MindSporeExecution:
         ]
         if not incoming or self._pull_back is None:
             raise NotCheckable("no output depends on an input that requires a gradient")
-        grads = self._pull_back(tuple(incoming))
-        grads = grads if isinstance(grads, tuple | list) else (grads,)
-        return [_tensor_to_host(grad) for grad in grads]
+        with self._arithmetic():
+            grads = self._pull_back(tuple(incoming))
+            grads = grads if isinstance(grads, tuple | list) else (grads,)
+            return [_tensor_to_host(grad) for grad in grads]
 
 
 def _collect_tensors(call: HostCall) -> list[ms.Tensor]:

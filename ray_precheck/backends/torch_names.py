@@ -26,48 +26,11 @@ _ROOTS: dict[str, Any] = {
 # Functions of tensors that torch does not list as overridable, because they take no tensor
 # argument that could override them, or because they only call another function.
 _ALSO_ALLOWED = {
-    "Torch": [
-        "arange",
-        "zeros",
-        "ones",
-        "full",
-        "linspace",
-        "logspace",
-        "eye",
-        "scalar_tensor",
-        "tensor",
-        "as_tensor",
-        "complex",
-        "tril_indices",
-        "triu_indices",
-        "bartlett_window",
-        "blackman_window",
-        "hamming_window",
-        "hann_window",
-        "kaiser_window",
-        "polar",
-        "heaviside",
-        "sigmoid",
-        "tanh",
-        "sparse_coo_tensor",
-    ],
-    "Functional": [
-        "celu_",
-        "elu_",
-        "hardsigmoid",
-        "hardswish",
-        "hardtanh_",
-        "leaky_relu_",
-        "relu_",
-        "rrelu_",
-        "selu_",
-        "sigmoid",
-        "tanh",
-        "threshold_",
-        "upsample",
-        "upsample_bilinear",
-        "upsample_nearest",
-    ],
+    "Torch": """arange zeros ones full linspace logspace eye scalar_tensor tensor as_tensor complex tril_indices
+        triu_indices bartlett_window blackman_window hamming_window hann_window kaiser_window
+        polar heaviside sigmoid tanh sparse_coo_tensor""".split(),
+    "Functional": """celu_ elu_ hardsigmoid hardswish hardtanh_ leaky_relu_ relu_ rrelu_ selu_ sigmoid tanh
+        threshold_ upsample upsample_bilinear upsample_nearest""".split(),
     "Tensor": [
         "new_zeros",
         "new_ones",

@@ -1,76 +1,70 @@
 """Which torch callable is the reference of a MindSpore API.
 
 Comes in: an `ApiName` of a MindSpore dump. Goes out: a callable that takes MindSpore's arguments.
-Called by the bench. `mindspore.mint` was made after torch, so the rule is the namesake; what
-differs has a row in a table.
+Called by the bench. `mindspore.mint` was made after torch, so there the rule is the namesake, and
+what differs has rows. Of Tensor methods and of `mindspore.ops` many share a name with torch and
+mean another thing: only names that were verified count as namesakes, all others need rows.
 """
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
+from ray_precheck.backends.denied import denial
 from ray_precheck.backends.torch_names import resolve_torch
+from ray_precheck.bench.rows import MINT_ROWS
+from ray_precheck.bench.rows_ops import OPS_NAMESAKES, OPS_ROWS
+from ray_precheck.bench.rows_tensor import TENSOR_NAMESAKES, TENSOR_ROWS
+from ray_precheck.bench.signatures import Row
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.record import ApiName
 
-_NAMESAKE_PREFIXES = {
+_PREFIXES = ("Mint", "MintFunctional", "Tensor", "Functional")
+_TORCH_PREFIXES = {
     "Mint": ("Torch", "Functional"),
     "MintFunctional": ("Functional", "Torch"),
     "Tensor": ("Tensor", "Torch"),
     "Functional": ("Torch", "Functional"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A reference: a torch name (`Tensor.permute`) or a function, and keywords to rename."""
-
-    target: str | Callable[..., Any]
-    rename: dict[str, str] = field(default_factory=dict)
-
-
-def _astype(tensor: torch.Tensor, dtype: Any, copy: bool = True) -> torch.Tensor:
-    return tensor.to(dtype)
-
-
-ROWS: dict[str, Row] = {
-    "Tensor.astype": Row(_astype),
-    "Tensor.expand_dims": Row("Tensor.unsqueeze", {"axis": "dim"}),
-    "Tensor.swapaxes": Row("Tensor.swapaxes", {"axis1": "axis0", "axis2": "axis1"}),
-}
+_VERIFIED = {"Tensor": TENSOR_NAMESAKES, "Functional": OPS_NAMESAKES}
+_ROWS = {**MINT_ROWS, **TENSOR_ROWS, **OPS_ROWS}
 
 
 def resolve_mindspore(name: ApiName) -> Callable[..., Any]:
     """Return the reference of a MindSpore API.
 
     Raises:
-        NotCheckable: neither a row nor a namesake in torch.
+        NotCheckable: it is refused by name, or has neither rows nor a verified namesake in torch.
     """
-    row = ROWS.get(name.type_name)
-    if row is not None:
-        return _from_row(row)
-    for prefix in _NAMESAKE_PREFIXES.get(name.prefix, ()):
-        try:
-            return resolve_torch(ApiName(prefix, name.api, name.number))
-        except NotCheckable:
-            continue
+    reason = denial(name.api)
+    if reason:
+        raise NotCheckable(f"{name.type_name} is refused: {reason}")
+    rows = _ROWS.get(name.type_name)
+    if rows is not None:
+        return functools.partial(_call, name.type_name, rows)
+    if name.prefix in _PREFIXES and name.api in _VERIFIED.get(name.prefix, (name.api,)):
+        for prefix in _TORCH_PREFIXES[name.prefix]:
+            try:
+                return resolve_torch(ApiName(prefix, name.api, name.number))
+            except NotCheckable:
+                continue
     raise NotCheckable(
-        f"{name.type_name} has no bench: torch has no such operator, the table no row"
+        f"{name.type_name} has no bench: no operator of torch is known to be the same"
     )
 
 
-def _from_row(row: Row) -> Callable[..., Any]:
-    target = row.target
-    if isinstance(target, str):
-        prefix, _, api = target.partition(".")
-        target = resolve_torch(ApiName(prefix, api, 0))
-    function, rename = target, row.rename
-    if not rename:
-        return function
+def _call(type_name: str, rows: tuple[Row, ...], *args: Any, **kwargs: Any) -> Any:
+    """Call the first row whose signature takes the arguments."""
+    for row in rows:
+        bound = row.signature.bind(args, kwargs)
+        if bound is not None:
+            return _target(row)(*bound[0], **bound[1])
+    raise NotCheckable(f"the bench of {type_name} does not know these arguments")
 
-    def renamed(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **{rename.get(key, key): value for key, value in kwargs.items()})
 
-    return renamed
+@functools.cache
+def _target(row: Row) -> Callable[..., Any]:
+    if not isinstance(row.target, str):
+        return row.target
+    prefix, _, api = row.target.partition(".")
+    return resolve_torch(ApiName(prefix, api, 0))

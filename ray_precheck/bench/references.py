@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.dtypes import DTYPES, canonical_dtype
 
 Tensor = torch.Tensor
-Dims = int | Sequence[int] | None
+Dims = Any  # an int, a sequence of ints, or None
 
 
 def cast(tensor: Tensor, dtype: Any, *_: Any, **__: Any) -> Tensor:
@@ -29,14 +29,11 @@ def cast(tensor: Tensor, dtype: Any, *_: Any, **__: Any) -> Tensor:
     return tensor.to(torch.float64 if is_float else getattr(torch, name))
 
 
-def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Convert to the dtype, or to the dtype of the tensor, that is among the arguments."""
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, torch.dtype):
-            return tensor.to(value)
-        if isinstance(value, Tensor):
-            return tensor.to(value.dtype)
-    return tensor.clone()
+def to(tensor: Tensor, target: torch.dtype | Tensor | None = None) -> Tensor:
+    """Convert to a dtype, or to the dtype of a tensor."""
+    if target is None:
+        return tensor.clone()
+    return tensor.to(target.dtype if isinstance(target, Tensor) else target)
 
 
 def to_float(tensor: Tensor) -> Tensor:
@@ -54,14 +51,11 @@ def identity(tensor: Tensor, *_: Any) -> Tensor:
     return tensor.clone()
 
 
-def transpose(tensor: Tensor, *axes: Any) -> Tensor:
-    """Swap two dimensions, or permute by a sequence (or by one number per dimension), or reverse."""
-    order = axes[0] if len(axes) == 1 else axes
-    if order is None or (isinstance(order, tuple) and not order):
+def transpose(tensor: Tensor, axes: Sequence[int] | tuple[None] = ()) -> Tensor:
+    """Permute the dimensions; without an order, reverse them."""
+    if len(axes) == 0 or axes[0] is None:
         return tensor.permute(*range(tensor.ndim - 1, -1, -1))
-    if len(axes) == 2:
-        return tensor.transpose(axes[0], axes[1])
-    return tensor.permute(*order)
+    return tensor.permute(*axes)
 
 
 def getitem(tensor: Tensor, index: Any) -> Tensor:
@@ -74,15 +68,6 @@ def getitem(tensor: Tensor, index: Any) -> Tensor:
             "numbers, tensors and slices in one index: NumPy's and torch's order differ"
         )
     return tensor[index]
-
-
-def flatten(tensor: Tensor, order: str, start_dim: int, end_dim: int) -> Tensor:
-    """Flatten dimensions in row-major ("C") or column-major ("F") order."""
-    if order == "F":
-        tensor = tensor.permute(
-            *([0] if start_dim else []), *range(tensor.ndim - 1, start_dim - 1, -1)
-        )
-    return tensor.flatten(start_dim, end_dim)
 
 
 def flatten_fortran(
@@ -176,17 +161,9 @@ def min_with_index(tensor: Tensor, axis: Any = None, keepdims: bool = False) -> 
     return torch.min(tensor, axis, keepdims)
 
 
-def tensor_median(
-    tensor: Tensor, *args: Any, dim: int | None = None, keepdim: bool = False, **kwargs: Any
-) -> Any:
-    """Return medians and indices along a dimension; refused where the overloads disagree."""
-    axis = args[0] if args else kwargs.get("axis", dim)
-    if axis is None:
-        raise NotCheckable(
-            "Tensor.median() without a dimension differs between MindSpore's devices"
-        )
-    keep = args[1] if len(args) > 1 else kwargs.get("keepdims", keepdim)
-    return torch.median(tensor, axis, keep)
+def median_of_all(_: Tensor) -> Tensor:
+    """Refuse: Tensor.median() is over the last dimension on one device, over all on another."""
+    raise NotCheckable("Tensor.median() without a dimension differs between MindSpore's devices")
 
 
 def peak_to_peak(tensor: Tensor, axis: Dims = None, keepdims: bool = False) -> Tensor:
@@ -211,12 +188,14 @@ def repeat_interleave(
 
 def linear_combination(tensor: Tensor, left: Tensor, right: Tensor, value: Any = 1) -> Tensor:
     """Return tensor + value * left * right; `value` may be a tensor."""
-    return tensor + value * left * right
+    product: Tensor = tensor + value * left * right
+    return product
 
 
 def linear_quotient(tensor: Tensor, left: Tensor, right: Tensor, value: Any = 1) -> Tensor:
     """Return tensor + value * left / right; `value` may be a tensor."""
-    return tensor + value * (left / right)
+    quotient: Tensor = tensor + value * (left / right)
+    return quotient
 
 
 def approximate_equal(tensor: Tensor, other: Tensor, tolerance: float = 1e-5) -> Tensor:
@@ -256,7 +235,8 @@ def singular_values(tensor: Tensor, full_matrices: bool = False, compute_uv: boo
     """Return the singular values; the singular vectors are not unique and have no bench."""
     if compute_uv:
         raise NotCheckable("singular vectors are unique only up to their sign")
-    return torch.linalg.svdvals(tensor)
+    values: Tensor = torch.linalg.svdvals(tensor)
+    return values
 
 
 def full_like(tensor: Tensor, value: Any = None) -> Tensor:
@@ -269,10 +249,9 @@ def fill_diagonal(tensor: Tensor, fill_value: Any, wrap: bool = False) -> Tensor
     return tensor.clone().fill_diagonal_(fill_value, wrap)
 
 
-def meshgrid(*tensors: Tensor, indexing: str = "xy") -> Any:
+def meshgrid(*tensors: Any, indexing: str = "xy") -> Any:
     """Return coordinate grids, Cartesian ("xy") by default."""
-    inputs = tensors[0] if len(tensors) == 1 else tensors
-    return torch.meshgrid(*inputs, indexing=indexing)
+    return torch.meshgrid(*tensors, indexing=indexing)
 
 
 def batch_norm_stats(tensor: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -295,7 +274,7 @@ def batch_norm_elemt(
     def channel(value: Any) -> Any:
         return value.reshape(-1, *[1] * (tensor.ndim - 2)) if torch.is_tensor(value) else value
 
-    scaled = (tensor - channel(mean)) * channel(invstd)
+    scaled: Tensor = (tensor - channel(mean)) * channel(invstd)
     scaled = scaled if weight is None else scaled * channel(weight)
     return scaled if bias is None else scaled + channel(bias)
 
@@ -309,13 +288,101 @@ def one_hot(
     return torch.where(tensor.unsqueeze(-1) == torch.arange(depth), on, off).movedim(-1, axis)
 
 
-def nll_loss_positional(tensor: Tensor, target: Tensor, **options: Any) -> Tensor:
+def nll_loss(tensor: Tensor, target: Tensor, **options: Any) -> Tensor:
     """Return the negative log likelihood; class indices of any integer type."""
-    return F.nll_loss(tensor, target.long(), **options)
+    return functional.nll_loss(tensor, target.long(), **options)
 
 
 def cross_entropy(tensor: Tensor, target: Tensor, **options: Any) -> Tensor:
     """Return the cross entropy; class indices of any integer type, or probabilities."""
-    return F.cross_entropy(
+    return functional.cross_entropy(
         tensor, target if target.is_floating_point() else target.long(), **options
     )
+
+
+def smooth_l1_loss(
+    tensor: Tensor, target: Tensor, beta: float = 1.0, reduction: str = "none"
+) -> Tensor:
+    """Return the Huber loss divided by `beta`, not reduced by default."""
+    return functional.smooth_l1_loss(tensor, target, reduction=reduction, beta=beta)
+
+
+def fast_gelu(tensor: Tensor) -> Tensor:
+    """Return x * sigmoid(1.702 x), as MindSpore's documentation defines it."""
+    return tensor * torch.sigmoid(1.702 * tensor)
+
+
+def rms_norm(x: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor]:
+    """Return x / rms(x) * gamma and 1 / rms(x), over the dimensions of gamma."""
+    dims = list(range(-gamma.ndim, 0))
+    reciprocal = torch.rsqrt(x.square().mean(dims, keepdim=True) + epsilon)
+    return x * reciprocal * gamma, reciprocal
+
+
+def add_rms_norm(
+    x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-6
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the norm of x1 + x2, 1 / rms and x1 + x2."""
+    normed, reciprocal = rms_norm(x1 + x2, gamma, epsilon)
+    return normed, reciprocal, x1 + x2
+
+
+def swiglu(tensor: Tensor, dim: int = -1) -> Tensor:
+    """Return silu of the first half times the second half."""
+    gate, value = torch.chunk(tensor, 2, dim)
+    return functional.silu(gate) * value
+
+
+def add_all(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the sum of a list of tensors."""
+    return torch.stack(list(tensors)).sum(0)
+
+
+def bias_add(tensor: Tensor, bias: Tensor) -> Tensor:
+    """Add a bias along dimension 1."""
+    return tensor + bias.reshape(-1, *[1] * (tensor.ndim - 2))
+
+
+def clip_by_value(tensor: Any, clip_value_min: Any = None, clip_value_max: Any = None) -> Any:
+    """Clamp a tensor, or each tensor of a list."""
+    if isinstance(tensor, list | tuple):
+        return [torch.clamp(part, clip_value_min, clip_value_max) for part in tensor]
+    return torch.clamp(tensor, clip_value_min, clip_value_max)
+
+
+def band_part(tensor: Tensor, lower: int, upper: int) -> Tensor:
+    """Keep the diagonals from `lower` below to `upper` above; a negative number keeps all."""
+    rows, columns = tensor.shape[-2:]
+    distance = torch.arange(columns) - torch.arange(rows).unsqueeze(-1)
+    keep = torch.ones(rows, columns, dtype=torch.bool)
+    keep = keep if lower < 0 else keep & (distance >= -lower)
+    keep = keep if upper < 0 else keep & (distance <= upper)
+    return tensor * keep
+
+
+def conv(
+    function: Any, tensor: Tensor, weight: Tensor, options: dict[str, Any], pad_mode: str
+) -> Tensor:
+    """Convolve with MindSpore's `pad_mode`: padding counts only where it is "pad"."""
+    if pad_mode not in ("valid", "pad"):
+        raise NotCheckable(f"a convolution with pad_mode={pad_mode!r} has no bench")
+    padding = options.pop("padding", 0)
+    result: Tensor = function(
+        tensor, weight, padding=padding if pad_mode == "pad" else 0, **options
+    )
+    return result
+
+
+def conv1d(tensor: Tensor, weight: Tensor, pad_mode: str = "valid", **options: Any) -> Tensor:
+    """Convolve over one dimension."""
+    return conv(functional.conv1d, tensor, weight, options, pad_mode)
+
+
+def conv2d(tensor: Tensor, weight: Tensor, pad_mode: str = "valid", **options: Any) -> Tensor:
+    """Convolve over two dimensions."""
+    return conv(functional.conv2d, tensor, weight, options, pad_mode)
+
+
+def conv3d(tensor: Tensor, weight: Tensor, pad_mode: str = "valid", **options: Any) -> Tensor:
+    """Convolve over three dimensions."""
+    return conv(functional.conv3d, tensor, weight, options, pad_mode)

@@ -85,7 +85,7 @@ class Checker(Sides):
                 job.call,
                 backward.cotangents,
                 pairs,
-                failing=_failing_names(forward, backward),
+                failing=[check.name for check in (*forward.failing, *backward.failing)],
             )
         raised = Outcome.RAISED in (forward.outcome, backward.outcome)
         return TaskResult(
@@ -116,12 +116,8 @@ def _backward(job: Job, forward: DirectionCheck) -> DirectionCheck:
         return check_backward(job)
     except NotCheckable as reason:
         result = DirectionCheck(Verdict.SKIP)
-        result.messages.append(str(reason))
+        result.notes.append(str(reason))
         return result
-
-
-def _failing_names(*directions: DirectionCheck) -> list[str]:
-    return [c.name for d in directions for c in d.checks if c.verdict is Verdict.ERROR]
 
 
 def _skipped(payload: TaskPayload, reason: str, begin: float) -> TaskResult:

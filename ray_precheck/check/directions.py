@@ -4,16 +4,17 @@ Comes in: a `Job`. Goes out: a `DirectionCheck`. Called by the checker. Either t
 are tested (real mode) or the device's own; the bench is the same for both.
 """
 
-from ray_precheck.backends.base import Leaf
+from ray_precheck.backends.base import Execution, Leaf
 from ray_precheck.backends.torch_run import TorchExecution
 from ray_precheck.check.captured import captured_gradients, captured_outputs
+from ray_precheck.check.explain import explain_errors
 from ray_precheck.check.job import DirectionCheck, Job
 from ray_precheck.check.sides import attempt, attempt_gradients, describe
 from ray_precheck.datagen.cotangents import assign_cotangents
 from ray_precheck.datagen.generate import GeneratedTensors
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.result import Outcome, Verdict
-from ray_precheck.schema.values import HostTensor, TensorSpec
+from ray_precheck.schema.values import HostCall, HostTensor, TensorSpec
 
 
 def check_forward(job: Job) -> DirectionCheck:
@@ -26,7 +27,7 @@ def check_forward(job: Job) -> DirectionCheck:
     tested = captured_outputs(job.record, job.source) if job.sides.tests_dump else None
     if tested is None:
         if job.sides.tests_dump:
-            result.messages.append(_stand_in(job, "outputs"))
+            result.notes.append(_stand_in(job, "outputs"))
         if job.device.execution is None:
             return _device_failed(job)
         tested = job.device.execution.outputs
@@ -39,6 +40,7 @@ def check_forward(job: Job) -> DirectionCheck:
     for position, (mine, other) in enumerate(zip(tested, expected, strict=True)):
         name = f"{job.record.name}.forward.output.{position}"
         result.compare(name, mine, other, job.sides.framework)
+    explain_errors(job, result, lambda call, _: job.run_bench(call).outputs)
     return result
 
 
@@ -60,7 +62,7 @@ def _device_failed(job: Job) -> DirectionCheck:
     if job.sides.lacks_kernel(error):
         raise NotCheckable(f"the CPU has no kernel for it: {describe(error)}")
     result = DirectionCheck(Verdict.ERROR, Outcome.RAISED)
-    result.messages.append(f"the device raised where the bench is fine: {describe(error)}")
+    result.notes.append(f"the device raised where the bench is fine: {describe(error)}")
     return result
 
 
@@ -68,7 +70,7 @@ def _wrong_count(job: Job, tested: int, expected: int) -> DirectionCheck:
     if job.sides.tests_dump:
         raise NotCheckable(f"the dump holds {tested} outputs where the bench has {expected}")
     result = DirectionCheck(Verdict.ERROR)
-    result.messages.append(f"{tested} outputs where the bench has {expected}")
+    result.notes.append(f"{tested} outputs where the bench has {expected}")
     return result
 
 
@@ -86,7 +88,7 @@ def check_backward(job: Job) -> DirectionCheck:
             return result
         note = _stand_in(job, "gradients")
         result = _against_device(job)
-        result.messages.append(note)
+        result.notes.append(note)
         return result
     return _against_device(job)
 
@@ -101,11 +103,7 @@ def _against_captured(job: Job) -> DirectionCheck | None:
     cotangents = _cotangents(job, bench.outputs)
     result = DirectionCheck(Verdict.PASS)
     result.cotangents = cotangents
-    if job.sides.framework == "pytorch" and isinstance(bench, TorchExecution):
-        grads, error = attempt(lambda: bench.node_gradients(cotangents))
-    else:
-        found, error = attempt(lambda: bench.gradients(cotangents))
-        grads = None if found is None else _by_input(job, found)
+    grads, error = attempt(lambda: _bench_gradients(job, bench, cotangents))
     if grads is None:
         raise NotCheckable(f"backward: the bench raised: {describe(error)}")
     shapes = [None if grad is None else grad.shape for grad in grads]
@@ -113,7 +111,23 @@ def _against_captured(job: Job) -> DirectionCheck | None:
     for mine, (theirs, tested) in matched.items():
         name = f"{job.record.name}.backward.output.{theirs}"
         result.compare(name, tested, grads[mine], job.sides.framework)
+    order = list(matched)
+
+    def recompute(call: HostCall, incoming: list[HostTensor | None]) -> list[Leaf]:
+        again = _bench_gradients(job, job.run_bench(call), incoming)
+        return [again[position] for position in order]
+
+    explain_errors(job, result, recompute)
     return result
+
+
+def _bench_gradients(
+    job: Job, bench: Execution, cotangents: list[HostTensor | None]
+) -> list[HostTensor | None]:
+    """Return the bench's gradients in the order in which the framework's dumps list them."""
+    if job.sides.framework == "pytorch" and isinstance(bench, TorchExecution):
+        return bench.node_gradients(cotangents)
+    return _by_input(job, bench.gradients(cotangents))
 
 
 def _by_input(job: Job, grads: list[HostTensor]) -> list[HostTensor | None]:
@@ -142,13 +156,14 @@ def _against_device(job: Job) -> DirectionCheck:
         if job.sides.lacks_kernel(error):
             raise NotCheckable(f"backward: the CPU has no kernel for it: {describe(error)}")
         result.verdict, result.outcome = Verdict.ERROR, Outcome.RAISED
-        result.messages.append(
+        result.notes.append(
             f"backward: the device raised where the bench is fine: {describe(error)}"
         )
         return result
     for position, (mine, other) in enumerate(zip(grads, expected, strict=True)):
         name = f"{job.record.name}.backward.output.{position}"
         result.compare(name, mine, other, job.sides.framework)
+    explain_errors(job, result, lambda call, incoming: job.run_bench(call).gradients(incoming))
     return result
 
 

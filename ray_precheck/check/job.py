@@ -3,7 +3,7 @@
 from functools import cached_property
 from typing import Any
 
-from ray_precheck.backends.base import CallPlan, Leaf
+from ray_precheck.backends.base import CallPlan, Execution
 from ray_precheck.check.sides import Attempt, Side, attempt_forward
 from ray_precheck.compare.outputs import check_output
 from ray_precheck.datagen.generate import TensorSource
@@ -36,6 +36,11 @@ class Job:
         """What became of the bench's forward pass."""
         return attempt_forward(self.sides.bench, self.record.name, self.call, self.plan)
 
+    def run_bench(self, call: HostCall) -> Execution:
+        """Run the bench on other inputs of the same call; whatever it raises goes through."""
+        function = self.sides.bench.resolve(self.record.name)
+        return self.sides.bench.forward(function, call, self.plan)
+
 
 class Sides:
     """Where calls run. Subclassed by the checker, which opens the device when it is needed."""
@@ -64,9 +69,9 @@ class DirectionCheck:
     def __init__(self, verdict: Verdict, outcome: Outcome = Outcome.COMPLETED) -> None:
         self.verdict = verdict
         self.outcome = outcome
-        self.messages: list[str] = []
+        self.notes: list[str] = []
         self.checks: list[OutputCheck] = []
-        self.pairs: dict[str, tuple[Leaf, Leaf]] = {}
+        self.pairs: dict[str, tuple[Any, Any]] = {}
         self.cotangents: list[HostTensor | None] = []
 
     def compare(self, name: str, tested: Any, bench: Any, framework: str) -> None:
@@ -76,8 +81,18 @@ class DirectionCheck:
         self.pairs[name] = (tested, bench)
         if check.verdict is Verdict.ERROR:
             self.verdict = Verdict.ERROR
-            short = name.split(".", maxsplit=name.count(".") - 2)[-1]
-            self.messages.append(f"{short}: {check.message}")
+
+    @property
+    def failing(self) -> list[OutputCheck]:
+        """The detail rows in error."""
+        return [check for check in self.checks if check.verdict is Verdict.ERROR]
+
+    @property
+    def messages(self) -> list[str]:
+        """What the result row says about this direction."""
+        # X.0.forward.output.1 without the call's name
+        rows = [f"{'.'.join(c.name.split('.')[-3:])}: {c.message}" for c in self.failing]
+        return [*rows, *self.notes]
 
 
 def call_plan(record: ApiRecord) -> CallPlan:

@@ -36,7 +36,8 @@ def _check_tensor(name: str, tested: HostTensor, bench: HostTensor, framework: s
         info = DTYPES[tested.dtype]
         smallest_normal = 2.0**info.min_exponent if info.mantissa_bits else 1.0
         metrics = measure(tested.data, _rounded_bench(tested, bench), smallest_normal)
-        verdict, message = judge(metrics, tested.dtype)
+        judgement = judge(metrics, tested.dtype)
+        verdict, message = judgement.verdict, judgement.message
     return OutputCheck(
         name=name,
         bench_dtype=_dtype_cell(bench, framework),

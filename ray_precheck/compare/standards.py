@@ -1,8 +1,9 @@
 """From numbers to a verdict.
 
-Comes in: `Metrics` and the tested dtype. Goes out: a verdict and the sentence that explains it.
-Called by `check`.
+Comes in: `Metrics` and the tested dtype. Goes out: a `Judgement`. Called by `compare.outputs`.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,19 +11,30 @@ from ray_precheck.compare.thresholds import COSINE_LIMIT, MAX_ABS_ERR_LIMIT, ROU
 from ray_precheck.schema.dtypes import DTYPES, quantum
 from ray_precheck.schema.result import Metrics, Verdict
 
+# Starts every sentence that explains an error by rounding, so that scripts can tell these apart.
+ROUNDING = "rounding:"
 
-def judge(metrics: Metrics, tested_dtype: str) -> tuple[Verdict, str]:
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict and its explanation, "" for a pass without anything to say."""
+
+    verdict: Verdict
+    message: str
+
+
+def judge(metrics: Metrics, tested_dtype: str) -> Judgement:
     """Judge an output by msprobe's rule: Cosine > 0.99 and MaxAbsErr < 0.0001.
 
-    A cosine of None is not judged (fewer than two elements). The sentence is empty for a pass
-    without anything to say; for an error it names the number, its limit, the place, and whether
-    the limit lies below the rounding noise of `tested_dtype` at that magnitude.
+    A cosine of None is not judged (fewer than two elements). An error's message names the number,
+    its limit and the place, and says so where the limit lies below the rounding noise of
+    `tested_dtype` at that magnitude.
     """
     notes = []
     if metrics.left_out:
         notes.append(f"{metrics.left_out} NaN or infinite elements agree and are left out")
     if metrics.mismatch:
-        return Verdict.ERROR, "; ".join([metrics.mismatch, *notes])
+        return Judgement(Verdict.ERROR, "; ".join([metrics.mismatch, *notes]))
     reasons = []
     # The comparisons are written so that a NaN fails.
     if metrics.cosine is not None and not metrics.cosine > COSINE_LIMIT:
@@ -34,29 +46,31 @@ def judge(metrics: Metrics, tested_dtype: str) -> tuple[Verdict, str]:
         )
         reasons.extend(_rounding_note(metrics, tested_dtype))
     verdict = Verdict.ERROR if reasons else Verdict.PASS
-    return verdict, "; ".join([*reasons, *notes])
+    return Judgement(verdict, "; ".join([*reasons, *notes]))
 
 
 def _rounding_note(metrics: Metrics, tested_dtype: str) -> list[str]:
     """Say so where the limit is finer than the tested dtype can be at this magnitude."""
     if DTYPES[tested_dtype].kind not in ("float", "complex"):
         return []
-    here = _ulp(metrics.bench_at_worst, tested_dtype)
+    here = ulp(metrics.bench_at_worst, tested_dtype)
+    units = metrics.max_abs_err / here
     if here > MAX_ABS_ERR_LIMIT:
+        at = f"one unit in the last place of {tested_dtype} at {metrics.bench_at_worst:.6g} is {here:.3g}"
+        if units <= ROUNDING_NOISE_ULP:
+            return [
+                f"{ROUNDING} {at}, already larger than the limit (the error is {units:.3g} of them)"
+            ]
+        return [f"{at}, already larger than the limit, but the error is {units:.3g} of them"]
+    units = metrics.max_abs_err / ulp(metrics.bench_largest, tested_dtype)
+    if units <= ROUNDING_NOISE_ULP:
         return [
-            f"one unit in the last place of {tested_dtype} at {metrics.bench_at_worst:.6g} is"
-            f" {here:.3g}, already larger than the limit (the error is"
-            f" {metrics.max_abs_err / here:.3g} of them)"
-        ]
-    largest = _ulp(metrics.bench_largest, tested_dtype)
-    if metrics.max_abs_err <= ROUNDING_NOISE_ULP * largest:
-        return [
-            f"the limit is below the rounding noise of {tested_dtype}: the error is"
-            f" {metrics.max_abs_err / largest:.3g} units in the last place of the largest output"
-            f" {metrics.bench_largest:.6g}"
+            f"{ROUNDING} the error is {units:.3g} units in the last place of {tested_dtype} at the"
+            f" largest output {metrics.bench_largest:.6g}"
         ]
     return []
 
 
-def _ulp(magnitude: float, dtype: str) -> float:
-    return float(quantum(np.float64(magnitude), dtype))  # type: ignore[arg-type]
+def ulp(magnitude: float, dtype: str) -> float:
+    """Return one unit in the last place of `dtype` at a magnitude."""
+    return float(quantum(np.asarray(magnitude), dtype))

@@ -89,9 +89,12 @@ def _floats(generator: np.random.Generator, span: ValueRange, shape: tuple[int, 
 def _integers(generator: np.random.Generator, span: ValueRange, spec: TensorSpec) -> Array:
     """Return whole numbers of the closed range, or booleans."""
     carrier = DTYPES[spec.dtype].carrier
+    low, high = int(span.low), int(span.high)
     if carrier == "bool":
-        return generator.integers(span.low, span.high, spec.shape, endpoint=True).astype(bool)
-    return generator.integers(span.low, span.high, spec.shape, dtype=carrier, endpoint=True)
+        return generator.integers(low, high, spec.shape, endpoint=True).astype(bool)
+    return np.asarray(
+        generator.integers(low, high, spec.shape, dtype=np.dtype(carrier).type, endpoint=True)
+    )
 
 
 def build_call(record: ApiRecord, source: TensorSource) -> HostCall:

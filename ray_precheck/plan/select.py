@@ -20,37 +20,10 @@ _OTHER_PREFIXES = {
     "Aten": "an aten operator has no bench yet; capture the API that calls it (level L1)",
 }
 _RANDOM = frozenset(
-    [
-        "bernoulli",
-        "bernoulli_",
-        "cauchy",
-        "cauchy_",
-        "exponential_",
-        "fractional_max_pool2d",
-        "fractional_max_pool3d",
-        "geometric_",
-        "gumbel_softmax",
-        "laplace",
-        "log_normal",
-        "log_normal_",
-        "multinomial",
-        "normal",
-        "normal_",
-        "poisson",
-        "rand",
-        "rand_like",
-        "randint",
-        "randint_like",
-        "randn",
-        "randn_like",
-        "random_",
-        "randperm",
-        "rrelu",
-        "rrelu_",
-        "standard_normal",
-        "uniform",
-        "uniform_",
-    ]
+    """bernoulli bernoulli_ cauchy cauchy_ exponential_ fractional_max_pool2d fractional_max_pool3d
+        geometric_ gumbel_softmax laplace log_normal log_normal_ multinomial normal normal_
+        poisson rand rand_like randint randint_like randn randn_like random_ randperm rrelu
+        rrelu_ standard_normal uniform uniform_""".split()
 )
 
 
@@ -126,23 +99,8 @@ def _argument(
 
 # Operators that change their first argument although their name does not end in one underscore.
 _IN_PLACE_OPERATORS = frozenset(
-    [
-        "__iadd__",
-        "__isub__",
-        "__imul__",
-        "__imatmul__",
-        "__itruediv__",
-        "__ifloordiv__",
-        "__imod__",
-        "__ipow__",
-        "__iand__",
-        "__ior__",
-        "__ixor__",
-        "__ilshift__",
-        "__irshift__",
-        "__idiv__",
-        "__setitem__",
-    ]
+    """__iadd__ __isub__ __imul__ __imatmul__ __itruediv__ __ifloordiv__ __imod__ __ipow__ __iand__
+        __ior__ __ixor__ __ilshift__ __irshift__ __idiv__ __setitem__""".split()
 )
 
 

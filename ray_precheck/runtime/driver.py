@@ -25,8 +25,8 @@ from ray_precheck.runtime.scheduler import (
     SendBatch,
     StartWorker,
 )
-from ray_precheck.runtime.worker import Worker
-from ray_precheck.runtime.writer import Writer
+from ray_precheck.runtime.worker import WorkerActor
+from ray_precheck.runtime.writer import WriterActor
 from ray_precheck.schema.result import Outcome, TaskResult
 from ray_precheck.schema.task import DeviceSlot
 from ray_precheck.store.resume import RunFiles
@@ -72,7 +72,9 @@ class Driver:
         self._stop_requested = stop_requested
         self._crew = _Crew()
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self._writer = Writer.options(scheduling_strategy=here).remote(files.result, files.details)
+        self._writer = WriterActor.options(scheduling_strategy=here).remote(
+            files.result, files.details
+        )
         self._given_up: list[str] = []
 
     def launch(self) -> None:
@@ -178,7 +180,7 @@ class Driver:
     def _start_worker(self, label: str) -> None:
         slot = self._slots[label]
         affinity = NodeAffinitySchedulingStrategy(slot.node_id, soft=False)
-        worker = Worker.options(scheduling_strategy=affinity).remote(slot, self._settings)
+        worker = WorkerActor.options(scheduling_strategy=affinity).remote(slot, self._settings)
         self._crew.workers[label] = worker
         deadline = time.monotonic() + START_TIMEOUT_S
         self._crew.flights[worker.open.remote()] = _Flight(label, deadline, True)

@@ -6,7 +6,7 @@ Comes in: acknowledged results. Called by the session and the driver.
 import sys
 import time
 from collections.abc import Iterable
-from typing import TextIO
+from typing import Never, TextIO
 
 from tqdm import tqdm
 
@@ -28,7 +28,7 @@ class Progress:
         self._total = total
         self._counts = dict.fromkeys(Verdict, 0)
         self._begin = self._shown = time.monotonic()
-        self._bar: tqdm[None] | None = None
+        self._bar: tqdm[Never] | None = None
         if show and self._stream.isatty():
             self._bar = tqdm(
                 total=total, initial=done, unit="api", file=self._stream, dynamic_ncols=True

@@ -5,7 +5,7 @@ Comes in: batches of `TaskPayload`s. Goes out: their `TaskResult`s, numbers only
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ray
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ray_precheck.check.settings import CheckSettings
 
 
-@ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)
 class Worker:
     """Runs and checks APIs on one device. `open` comes first and may raise."""
 
@@ -40,3 +39,7 @@ class Worker:
         assert self._checker is not None, "open comes first"
         checked = (self._checker.check(payload) for payload in payloads)
         return [replace(result, slot=self._slot.label) for result in checked]
+
+
+# Its death must not be hidden by a restart: what becomes of its records is the scheduler's to say.
+WorkerActor: Any = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(Worker)

@@ -5,6 +5,7 @@ Comes in: results. Goes out: an acknowledgement, once they are on the disk.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import ray
 
@@ -12,7 +13,6 @@ from ray_precheck.schema.result import TaskResult
 from ray_precheck.store.journal import Journal
 
 
-@ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)
 class Writer:
     """Appends to the journal; errors of the disk come back as `StoppedError`."""
 
@@ -27,3 +27,6 @@ class Writer:
     def complete(self, order: Sequence[str]) -> None:
         """Put both files in dump order and close them."""
         self._journal.complete(order)
+
+
+WriterActor: Any = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(Writer)

@@ -32,9 +32,9 @@ DETAIL_COLUMNS: dict[str, DetailCell] = {
     "Bench Dtype": lambda check: check.bench_dtype,
     "Tested Dtype": lambda check: check.tested_dtype,
     "Shape": lambda check: check.shape,
-    "Cosine": lambda check: _number(check.metrics and check.metrics.cosine),
-    "MaxAbsErr": lambda check: _number(check.metrics and check.metrics.max_abs_err),
-    "MaxRelativeErr": lambda check: _number(check.metrics and check.metrics.max_rel_err),
+    "Cosine": lambda check: _metric(check, "cosine"),
+    "MaxAbsErr": lambda check: _metric(check, "max_abs_err"),
+    "MaxRelativeErr": lambda check: _metric(check, "max_rel_err"),
     "Status": lambda check: check.verdict.value,
     "Message": lambda check: _text(check.message),
 }
@@ -92,5 +92,7 @@ def _text(message: str) -> str:
     return f"'{line}" if line.startswith(_FORMULA_STARTS) else line
 
 
-def _number(value: float | None) -> str:
+def _metric(check: OutputCheck, name: str) -> str:
+    """Return a number as the shortest text that reads back as it, "" where there is none."""
+    value = None if check.metrics is None else getattr(check.metrics, name)
     return "" if value is None else repr(float(value))

@@ -56,10 +56,10 @@ def save_error_data(
     for position, cotangent in enumerate(cotangents):
         save(f"{stem}.backward.input.{position}", cotangent)
     for name in failing:
-        direction, _, position = name.split(".")[-3:]
+        direction, _, number = name.split(".")[-3:]
         device_out, bench_out = pairs[name]
-        save(f"{stem}.{direction}.output.device.{position}", device_out)
-        save(f"{stem}.{direction}.output.bench.{position}", bench_out)
+        save(f"{stem}.{direction}.output.device.{number}", device_out)
+        save(f"{stem}.{direction}.output.bench.{number}", bench_out)
     description = {
         "version": _VERSION,
         "api": payload.name,

@@ -1,0 +1,24 @@
+"""Whether this thread's arithmetic flushes denormal numbers to zero.
+
+Called by the MindSpore backend on the CPU. torch has the portable switch of this processor flag.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Flush denormal numbers inside of the block, on processors that can.
+
+    MindSpore's own threads flush them while the calling thread does not, and for the first few
+    launches of an operator MindSpore tries out which of the threads to use. Without this, whether
+    softmax gives 1.9e-38 or 0 depends on what ran before.
+    """
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)

@@ -1,0 +1,167 @@
+"""Signatures of MindSpore's overloads, and how their arguments become torch's.
+
+Comes in: a signature as text. Goes out: a `Signature` that binds arguments. Used by the tables.
+
+A signature is a list of parameters separated by blanks, in MindSpore's order. Each one is
+`name[>torch_name][:kind][flags][=default]`:
+
+    dim>axis     torch calls it axis; nothing after `>`: torch has no such argument, it is dropped
+    dim:int      the overload is meant only if the value is an int (see `_KINDS`)
+    dim?         None stands for "not given"
+    dim!         the overload is meant only if this is given
+    other&       a Python number becomes a tensor, because torch takes only tensors here
+    index^       an integer tensor becomes int64, because torch takes only that
+    axis=-1      passed where MindSpore's default is not torch's
+    *dims        all positional arguments from here on, or the one sequence among them, as a tuple
+    *            what follows is keyword-only
+
+The first parameter is passed on by position, all others by keyword.
+"""
+
+import ast
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+_PARAMETER = re.compile(r"(\*?)(\w+)(>\w*)?(?::(\w+))?([?&^!]*)(?:=(\S+))?")
+_MISSING = object()
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "any": lambda _: True,
+    "int": _is_int,
+    "bool": lambda value: isinstance(value, bool),
+    "str": lambda value: isinstance(value, str),
+    "tensor": torch.is_tensor,
+    "dtype": lambda value: value is None or isinstance(value, torch.dtype),
+    # An argument that torch lacks: only the value that says "not used" can be taken.
+    "unused": lambda value: value is None or value is True,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of MindSpore; `target` is its name in torch, empty where torch has none."""
+
+    name: str
+    target: str
+    kind: str
+    flags: str
+    default: Any
+    variadic: bool
+    keyword_only: bool
+
+    def fits(self, given: dict[str, Any]) -> bool:
+        """Return whether what is given for this parameter, or that nothing is, may be meant for it."""
+        if self.name in given:
+            return _KINDS[self.kind](given[self.name])
+        return "!" not in self.flags
+
+    def convert(self, value: Any) -> Any:
+        """Return a value as torch wants it, or `_MISSING` where it is not to be passed."""
+        if value is None and "?" in self.flags:
+            value = self.default
+        if "&" in self.flags and isinstance(value, bool | int | float | complex):
+            return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+        if "^" in self.flags and torch.is_tensor(value) and not value.is_floating_point():
+            return value.long()
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The parameters of one overload."""
+
+    parameters: tuple[Parameter, ...]
+
+    def bind(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Return torch's arguments, or None where this overload does not take these."""
+        given = self._assign(args, kwargs)
+        if given is None:
+            return None
+        positional: tuple[Any, ...] = ()
+        keywords = {}
+        for place, parameter in enumerate(self.parameters):
+            if not parameter.fits(given):
+                return None
+            value = parameter.convert(given.get(parameter.name, parameter.default))
+            if value is _MISSING or not parameter.target:
+                continue
+            if place == 0:
+                positional = tuple(value) if parameter.variadic else (value,)
+            else:
+                keywords[parameter.target] = value
+        return positional, keywords
+
+    def _assign(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        given: dict[str, Any] = {}
+        rest = list(args)
+        for parameter in self.parameters:
+            if not rest or parameter.keyword_only:
+                break
+            if parameter.variadic:
+                alone = len(rest) == 1 and isinstance(rest[0], list | tuple)
+                given[parameter.name], rest = tuple(rest[0] if alone else rest), []
+            else:
+                given[parameter.name] = rest.pop(0)
+        known = {parameter.name for parameter in self.parameters} - set(given)
+        if rest or not set(kwargs) <= known:
+            return None
+        return {**given, **kwargs}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A reference: a torch name (`Torch.permute`) or a function, and one overload of MindSpore."""
+
+    target: str | Callable[..., Any]
+    signature: Signature
+
+
+def rows(target: str | Callable[..., Any], *signatures: str) -> tuple[Row, ...]:
+    """Return a row for each overload that a reference serves."""
+    return tuple(Row(target, parse_signature(text)) for text in signatures)
+
+
+def names(text: str) -> frozenset[str]:
+    """Return the words of a text."""
+    return frozenset(text.split())
+
+
+def parse_signature(text: str) -> Signature:
+    """Read a signature.
+
+    Raises:
+        ValueError: a parameter is not written as the module's docstring says.
+    """
+    parameters: list[Parameter] = []
+    keyword_only = False
+    for word in text.split():
+        if word == "*":
+            keyword_only = True
+            continue
+        match = _PARAMETER.fullmatch(word)
+        if match is None or (match[4] or "any") not in _KINDS:
+            raise ValueError(f"{word!r} in {text!r} is no parameter of a signature")
+        star, name, target, kind, flags, default = match.groups()
+        parameters.append(
+            Parameter(
+                name=name,
+                target=name if target is None else target[1:],
+                kind=kind or "any",
+                flags=flags,
+                default=_MISSING if default is None else ast.literal_eval(default),
+                variadic=bool(star),
+                keyword_only=keyword_only,
+            )
+        )
+    return Signature(tuple(parameters))

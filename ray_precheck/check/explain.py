@@ -1,0 +1,147 @@
+"""Why an output is in error although the API may be right: rounding that no kernel can avoid.
+
+Comes in: a `DirectionCheck` with errors, and a way to run the bench again. Goes out: sentences in
+the Message of those rows. Called by the forward and backward checks, only where there is an error;
+a verdict is never changed here.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ray_precheck.backends.base import Leaf, map_leaves
+from ray_precheck.check.job import DirectionCheck, Job
+from ray_precheck.check.sides import attempt
+from ray_precheck.compare.standards import ROUNDING, ulp
+from ray_precheck.compare.thresholds import ROUNDING_NOISE_ULP
+from ray_precheck.schema.dtypes import DTYPES, Array, quantum
+from ray_precheck.schema.result import Metrics, OutputCheck, Verdict
+from ray_precheck.schema.values import HostCall, HostTensor
+
+Recompute = Callable[[HostCall, list[HostTensor | None]], Sequence[Leaf]]
+
+# Operators that are linear in each tensor: with absolute values as inputs they give the sum of the
+# magnitudes of the terms, which bounds the error of any order of summation.
+_MULTILINEAR = frozenset(
+    """matmul __matmul__ __rmatmul__ mm bmm mv dot vdot inner outer linear bilinear dense einsum addmm
+    addmv addbmm baddbmm addr chain_matmul tensordot conv1d conv2d conv3d conv_transpose1d
+    conv_transpose2d conv_transpose3d sum mean nansum cumsum trace mul mul_ __mul__ __rmul__ __imul__
+    add add_ __add__ __radd__ __iadd__ embedding interpolate avg_pool1d avg_pool2d avg_pool3d
+    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d scatter_add scatter_add_ index_add
+    index_add_""".split()
+)
+
+
+def explain_errors(job: Job, result: DirectionCheck, recompute: Recompute) -> None:
+    """Add to each error that rounding explains the sentence that says how.
+
+    `recompute` gives the bench's leaves, in the order of `result.checks`, for other inputs.
+    """
+    for position, check in enumerate(result.checks):
+        tested = result.pairs[check.name][0]
+        if not _is_open(check) or not isinstance(tested, HostTensor):
+            continue
+        note = _summed_terms(job, result, recompute, position, tested.dtype) or _conditioning(
+            job, result, recompute, position, tested.dtype
+        )
+        if note:
+            message = f"{check.message}; {ROUNDING} {note}"
+            result.checks[position] = replace(check, message=message)
+
+
+def _is_open(check: OutputCheck) -> bool:
+    """Return whether an output is in error, by its numbers, without an explanation yet."""
+    if check.verdict is not Verdict.ERROR or check.metrics is None or check.metrics.mismatch:
+        return False
+    return ROUNDING not in check.message
+
+
+def _summed_terms(
+    job: Job, result: DirectionCheck, recompute: Recompute, position: int, dtype: str
+) -> str:
+    """Explain the error of a sum by the magnitudes of its terms.
+
+    |fl(sum) - sum| <= gamma_n * sum |terms| for any order of summation (Higham, Accuracy and
+    Stability of Numerical Algorithms, 2nd ed., eq. 4.4); a few units of the right side are noise.
+    """
+    api = job.record.name.api.rsplit(".", 1)[-1]
+    if api not in _MULTILINEAR or DTYPES[dtype].kind != "float":
+        return ""
+    magnitudes = _again(job, result, recompute, position, _absolute)
+    metrics = result.checks[position].metrics
+    if magnitudes is None or metrics is None:
+        return ""
+    total = float(magnitudes[metrics.worst_index])
+    units = metrics.max_abs_err / ulp(total, dtype)
+    if not units <= ROUNDING_NOISE_ULP:
+        return ""
+    return (
+        f"the terms that are summed there have magnitudes of {total:.6g} in all, and the error is"
+        f" {units:.3g} units in the last place of {dtype} at that"
+    )
+
+
+def _conditioning(
+    job: Job, result: DirectionCheck, recompute: Recompute, position: int, dtype: str
+) -> str:
+    """Explain the error by what half a unit in the last place of the inputs does to the bench."""
+    if DTYPES[dtype].kind != "float":
+        return ""
+    generator = np.random.Generator(np.random.Philox(key=position))
+    moved = _again(job, result, recompute, position, lambda tensor: _nudged(tensor, generator))
+    metrics = result.checks[position].metrics
+    bench = result.pairs[result.checks[position].name][1]
+    if moved is None or metrics is None or not isinstance(bench, HostTensor):
+        return ""
+    with np.errstate(invalid="ignore"):
+        change = float(np.nanmax(np.abs(moved - bench.data), initial=0.0))
+    if not _explains(change, metrics):
+        return ""
+    return (
+        "ill-conditioned: moving the inputs by half a unit in the last place moves the bench by"
+        f" {change:.3g}"
+    )
+
+
+def _explains(change: float, metrics: Metrics) -> bool:
+    return change > 0 and metrics.max_abs_err <= ROUNDING_NOISE_ULP * change
+
+
+def _again(
+    job: Job,
+    result: DirectionCheck,
+    recompute: Recompute,
+    position: int,
+    change: Callable[[HostTensor], HostTensor],
+) -> Array | None:
+    """Return one of the bench's outputs for changed inputs, None where that cannot be had."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, HostTensor) and DTYPES[value.dtype].kind == "float":
+            return change(value)
+        return value
+
+    call = HostCall(map_leaves(job.call.args, changed), map_leaves(job.call.kwargs, changed))
+    cotangents = [changed(cotangent) for cotangent in result.cotangents]
+    leaves, _ = attempt(lambda: recompute(call, cotangents))
+    bench = result.pairs[result.checks[position].name][1]
+    if leaves is None or len(leaves) <= position:
+        return None
+    leaf = leaves[position]
+    fits = (
+        isinstance(leaf, HostTensor) and isinstance(bench, HostTensor) and leaf.shape == bench.shape
+    )
+    return leaf.data if fits else None
+
+
+def _absolute(tensor: HostTensor) -> HostTensor:
+    return HostTensor(tensor.dtype, np.abs(tensor.data))
+
+
+def _nudged(tensor: HostTensor, generator: np.random.Generator) -> HostTensor:
+    """Return a tensor, in float64, half a unit in the last place away in random directions."""
+    wide = tensor.data.astype(np.float64)
+    signs = generator.choice([-0.5, 0.5], size=wide.shape)
+    return HostTensor("float64", np.asarray(wide + signs * quantum(wide, tensor.dtype)))
