@@ -23,6 +23,7 @@ from ray_precheck.errors import DumpError, StoppedError, UsageError
 from ray_precheck.plan.planner import Plan, plan_tasks
 from ray_precheck.report.summary import Summary, summarise
 from ray_precheck.runtime.devices import choose_kind, local_devices, place_slots
+from ray_precheck.runtime.environment import prepare_environment
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.store.error_data import load_error_data
@@ -206,6 +207,7 @@ def _drive(
         plan = None
     if plan is not None and not plan.tasks:
         return _write_without_workers(dump, files, plan.skipped, progress)
+    prepare_environment(own_cluster=not config.address, debug=config.debug)
     # Imported here: Ray takes half a second that a wrong option should not cost.
     from ray_precheck.runtime.cluster import open_cluster
     from ray_precheck.runtime.driver import Driver

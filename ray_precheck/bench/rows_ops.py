@@ -11,20 +11,20 @@ from ray_precheck.bench.rows import ELEMENTWISE, MORE_ELEMENTWISE, elementwise
 from ray_precheck.bench.signatures import Row, names, rows
 
 OPS_NAMESAKES = names(
-    """abs absolute acos acosh adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d addbmm
-    addmm addmv angle arccos arccosh arcsinh arctan arctanh argmax argwhere asin asinh atan atanh
-    baddbmm bincount block_diag cartesian_prod cdist ceil cholesky_solve clamp clip column_stack combinations conj conv_transpose2d cos
-    cosh cosine_similarity cov cross det diag_embed diagflat diagonal diagonal_scatter digamma dist
-    dstack einsum erf erfc erfinv exp exp2 expm1 flip fliplr flipud floor full full_like
-    ger grid_sample group_norm hardshrink hardsigmoid hardswish hardtanh histc hstack huber_loss i0
-    imag inner interpolate inverse isfinite isinf isnan isneginf isposinf isreal is_complex
-    is_floating_point kron layer_norm lerp lgamma linspace log log10 log1p log2 logdet logical_not
-    logit logsumexp masked_select matmul matrix_exp matrix_power mm msort mvlgamma nan_to_num neg
-    negative nonzero numel ones_like outer pdist pixel_shuffle pixel_unshuffle polar positive prelu
-    ravel real reciprocal reshape row_stack rsqrt sgn sigmoid sign signbit silu sin sinc
+    """abs absolute acos acosh adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d
+    addbmm addmm addmv angle arccos arccosh arcsinh arctan arctanh argmax argwhere asin asinh
+    atan atanh baddbmm bincount block_diag cartesian_prod cdist ceil cholesky_solve clamp clip
+    column_stack combinations conj conv_transpose2d cos cosh cosine_similarity cov cross det
+    diag_embed diagflat diagonal diagonal_scatter digamma dist dstack einsum erf erfc erfinv
+    exp exp2 expm1 flip fliplr flipud floor full full_like ger grid_sample group_norm
+    hardshrink hardsigmoid hardswish hardtanh histc hstack huber_loss i0 imag inner
+    interpolate inverse is_complex is_floating_point isfinite isinf isnan isneginf isposinf
+    isreal kron layer_norm lerp lgamma linspace log log10 log1p log2 logdet logical_not logit
+    logsumexp masked_select matmul matrix_exp matrix_power mm msort mvlgamma nan_to_num neg
+    negative nonzero numel ones_like outer pdist pixel_shuffle pixel_unshuffle polar positive
+    prelu ravel real reciprocal reshape row_stack rsqrt sgn sigmoid sign signbit silu sin sinc
     sinh slogdet softplus softshrink square swapaxes swapdims t tan tanh tanhshrink tile trace
-    tril triu trunc unbind unfold unique_consecutive unsqueeze view_as_real where
-    zeros_like"""
+    tril triu trunc unbind unfold unique_consecutive unsqueeze view_as_real where zeros_like"""
 )
 
 _ND = "input_x indices updates"

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ray_precheck.schema.dtypes import Array
+from ray_precheck.schema.dtypes import CHUNK_ELEMENTS, Array
 from ray_precheck.schema.result import Metrics
 
-CHUNK_ELEMENTS = 1 << 18
 # Squares of float64 numbers outside of this range over- or underflow; the arrays are scaled then.
 _SAFE_LARGE, _SAFE_SMALL = 1e140, 1e-140
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ray_precheck.datagen.ranges import INFINITE_SHARE, ValueRange, value_range
 from ray_precheck.errors import NotCheckable
-from ray_precheck.schema.dtypes import DTYPES, Array, round_to_dtype
+from ray_precheck.schema.dtypes import CHUNK_ELEMENTS, DTYPES, Array, round_to_dtype
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import (
     Constant,
@@ -51,10 +51,11 @@ class GeneratedTensors:
         generator = self._generator(path)
         kind = DTYPES[spec.dtype].kind
         if kind == "float":
-            data = round_to_dtype(_floats(generator, span, spec.shape), spec.dtype)
+            data = _floats(generator, span, spec.shape, spec.dtype)
         elif kind == "complex":
-            parts = [_floats(generator, span, spec.shape) for _ in ("real", "imaginary")]
-            data = (parts[0] + 1j * parts[1]).astype(DTYPES[spec.dtype].carrier)
+            data = np.empty(spec.shape, DTYPES[spec.dtype].carrier)
+            data.real = _floats(generator, span, spec.shape, "float64")
+            data.imag = _floats(generator, span, spec.shape, "float64")
         else:
             data = _integers(generator, span, spec)
         return HostTensor(spec.dtype, np.asarray(data))
@@ -70,20 +71,36 @@ class GeneratedTensors:
         return np.random.Generator(np.random.Philox(key=key))
 
 
-def _floats(generator: np.random.Generator, span: ValueRange, shape: tuple[int, ...]) -> Array:
-    """Return float64 numbers, uniform over the range, with the infinities that it asks for."""
-    if span.low == span.high:
-        values = np.full(shape, span.low, dtype=np.float64)
-    else:
-        share = generator.random(shape)
-        # low + share * (high - low) would overflow where the range is wider than the largest float.
-        values = np.clip(span.low * (1.0 - share) + span.high * share, span.low, span.high)
+def _floats(
+    generator: np.random.Generator, span: ValueRange, shape: tuple[int, ...], dtype: str
+) -> Array:
+    """Return numbers uniform over the range, rounded once, with the infinities that it asks for.
+
+    The float64 numbers that are rounded exist only in chunks.
+    """
+    values = np.empty(shape, DTYPES[dtype].carrier)
+    flat = values.reshape(-1)
+    for start in range(0, len(flat), CHUNK_ELEMENTS):
+        chunk = flat[start : start + CHUNK_ELEMENTS]
+        chunk[:] = round_to_dtype(_uniform(generator, span, len(chunk)), dtype)
     for wanted, infinity in ((span.minus_infinity, -np.inf), (span.plus_infinity, np.inf)):
-        if wanted and values.size:
-            chosen = generator.random(values.size) < INFINITE_SHARE
-            chosen[generator.integers(values.size)] = True
-            values[chosen.reshape(shape)] = infinity
-    return np.asarray(values)
+        if wanted and len(flat):
+            flat[generator.integers(len(flat), size=_share(len(flat)))] = infinity
+    return values
+
+
+def _uniform(generator: np.random.Generator, span: ValueRange, count: int) -> Array:
+    """Return float64 numbers, uniform over the range; a range of one value costs no draw."""
+    if span.low == span.high:
+        return np.full(count, span.low, dtype=np.float64)
+    share = generator.random(count)
+    # low + share * (high - low) would overflow where the range is wider than the largest float.
+    return np.clip(span.low * (1.0 - share) + span.high * share, span.low, span.high)
+
+
+def _share(count: int) -> int:
+    """Return how many elements are made infinite, at least one."""
+    return max(1, round(count * INFINITE_SHARE))
 
 
 def _integers(generator: np.random.Generator, span: ValueRange, spec: TensorSpec) -> Array:

@@ -19,7 +19,6 @@ import ray
 from ray_precheck.errors import UsageError
 from ray_precheck.runtime.devices import RAY_RESOURCES, Node, local_devices
 
-_LOOPBACK = "127.0.0.1"
 _AUTH_MODE = "RAY_AUTH_MODE"
 # One for the process: Ray keeps the first token that it reads.
 _TOKEN = secrets.token_hex(32)
@@ -49,7 +48,6 @@ def _start(debug: bool) -> Iterator[list[Node]]:
     settings = {
         "RAY_AUTH_TOKEN_PATH": str(token),
         "RAY_TMPDIR": str(folder),
-        "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
     before = {name: os.environ.get(name) for name in (*settings, _AUTH_MODE)}
@@ -65,7 +63,6 @@ def _start(debug: bool) -> Iterator[list[Node]]:
             object_store_memory=_OBJECT_STORE_BYTES,
             log_to_driver=debug,
             logging_level=logging.INFO if debug else logging.ERROR,
-            _node_ip_address=_LOOPBACK,
             _temp_dir=str(folder),
         )
         yield _nodes(local_devices())

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+# Arrays are worked on in pieces of this many elements, so that temporary copies stay small.
+CHUNK_ELEMENTS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +96,27 @@ def round_to_dtype(values: Array, dtype: str) -> Array:
     """Round float64 `values` once, to nearest and ties to even, to `dtype`'s carrier.
 
     Values beyond the largest finite number become infinite, as IEEE 754 asks. A cast through
-    float32 would round twice, so formats that NumPy lacks are rounded in float64 arithmetic.
-    Complex values round their two parts; integers and booleans are cast.
+    float32 would round twice, so formats that NumPy lacks are rounded in float64 arithmetic, in
+    chunks. Complex values round their two parts; integers and booleans are cast.
     """
     info = DTYPES[dtype]
     with np.errstate(over="ignore", invalid="ignore"):
         if info.kind != "float" or info.carrier == dtype:
             return values.astype(info.carrier, copy=False)
-        wide = values.astype(np.float64, copy=False)
-        rounded = np.rint(wide / quantum(wide, dtype)) * quantum(wide, dtype)
-        beyond = np.abs(rounded) > info.largest
-        rounded = np.where(beyond, np.copysign(np.inf, rounded), rounded)
-        return np.where(np.isfinite(wide), rounded, wide).astype(info.carrier)
+        rounded = np.empty(values.shape, info.carrier)
+        source, target = values.reshape(-1), rounded.reshape(-1)
+        for start in range(0, len(source), CHUNK_ELEMENTS):
+            chunk = slice(start, start + CHUNK_ELEMENTS)
+            target[chunk] = _rounded(source[chunk].astype(np.float64, copy=False), info)
+    return rounded
+
+
+def _rounded(wide: Array, info: DType) -> Array:
+    spacing = quantum(wide, info.name)
+    rounded = np.rint(wide / spacing) * spacing
+    beyond = np.abs(rounded) > info.largest
+    rounded = np.where(beyond, np.copysign(np.inf, rounded), rounded)
+    return np.where(np.isfinite(wide), rounded, wide)
 
 
 def quantum(values: Array, dtype: str) -> Array:

@@ -1,0 +1,24 @@
+"""What Ray reads from the environment when it is imported.
+
+Called by the session before the first import of Ray; it has no effect on one that is imported.
+"""
+
+import os
+
+_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # A dead worker is our business: its record gets a row, nobody needs Ray's paragraph about it.
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed",
+}
+# The switch by which Ray takes the loopback address for its node, so that nothing listens on
+# another one. (`_node_ip_address="127.0.0.1"` is translated back to the network's address.)
+_LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+
+
+def prepare_environment(*, own_cluster: bool, debug: bool) -> None:
+    """Set what Ray reads when it is imported; what the user has set stays."""
+    for name, value in {
+        **({} if debug else _QUIET),
+        **(_LOOPBACK_ONLY if own_cluster else {}),
+    }.items():
+        os.environ.setdefault(name, value)

@@ -1,0 +1,211 @@
+"""Exit codes, what is printed where, and what is not imported."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ray_precheck.session
+from ray_precheck.cli import IN_ERROR, PASSED, STOPPED, UNUSABLE, main
+from ray_precheck.config import RunConfig
+from ray_precheck.errors import DumpError, StoppedError, UsageError
+from ray_precheck.report.summary import Summary
+from ray_precheck.session import PrecheckReport
+from ray_precheck.store.resume import run_files
+
+pytestmark = pytest.mark.unit
+
+LINE = ["run_ut", "-api_info", "my dump.json"]
+FILES = run_files(Path("out/accuracy_checking_result_1.csv"))
+
+
+def session_gives(
+    monkeypatch: pytest.MonkeyPatch, outcome: PrecheckReport | BaseException
+) -> list[RunConfig]:
+    """Let the session return or raise without running; returns what it is asked for."""
+    asked: list[RunConfig] = []
+
+    def run(config: RunConfig) -> PrecheckReport:
+        asked.append(config)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(ray_precheck.session, "run", run)
+    return asked
+
+
+def report(*, errors: int = 0, completed: bool = True, stop_reason: str = "") -> PrecheckReport:
+    """A report of three calls."""
+    summary = Summary(FILES, total=3, passes=3 - errors, errors=errors)
+    return PrecheckReport(summary, completed, stop_reason)
+
+
+def test_the_exit_codes_are_those_of_the_manual() -> None:
+    assert (PASSED, IN_ERROR, UNUSABLE, STOPPED) == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(("errors", "code"), [(0, PASSED), (2, IN_ERROR)])
+def test_a_run_that_completes_tells_whether_all_passed(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    errors: int,
+    code: int,
+) -> None:
+    asked = session_gives(monkeypatch, report(errors=errors))
+    assert main(LINE) == code
+    assert asked == [RunConfig(Path("my dump.json"))]
+    printed = capsys.readouterr()
+    assert printed.out.startswith(f"3 APIs: {3 - errors} pass, {errors} error, 0 SKIP\n")
+    assert "go on" not in printed.out
+    assert printed.err == ""
+
+
+@pytest.mark.parametrize("errors", [0, 2])
+def test_a_run_that_stops_prints_the_command_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], errors: int
+) -> None:
+    session_gives(monkeypatch, report(errors=errors, completed=False, stop_reason="disk full"))
+    assert main(LINE) == STOPPED
+    assert capsys.readouterr().out.endswith(
+        "\nStopped before the end: disk full. To go on:\n"
+        f"  ray-precheck run_ut -api_info 'my dump.json' -csv_path {FILES.result}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (UsageError("-d 9: no such device"), 2, "ray-precheck: error: -d 9: no such device\n"),
+        (DumpError("x.json is no dump"), 2, "ray-precheck: error: x.json is no dump\n"),
+        (StoppedError("the disk is full"), 3, "ray-precheck: error: the disk is full\n"),
+        (KeyboardInterrupt(), 3, "ray-precheck: interrupted\n"),
+        (
+            RuntimeError("two\nlines"),
+            3,
+            "ray-precheck: internal error: RuntimeError: two lines (--debug shows the traceback)\n",
+        ),
+    ],
+)
+def test_an_error_is_one_line_and_an_exit_code(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+    line: str,
+) -> None:
+    session_gives(monkeypatch, error)
+    assert main(LINE) == code
+    assert capsys.readouterr() == ("", line)
+
+
+@pytest.mark.parametrize("error", [DumpError("no dump"), RuntimeError("a fault of ours")])
+def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    session_gives(monkeypatch, error)
+    with pytest.raises(type(error)):
+        main([*LINE, "--debug"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ([], "COMMAND"),
+        (["run_ut"], "-api_info"),
+        (["fly", "-api_info", "d.json"], "fly"),
+        ([*LINE, "-d", "x"], "'x'"),
+        ([*LINE, "-d", "-1"], "-d -1"),
+        ([*LINE, "-d", "0", "0"], "more than once"),
+        ([*LINE, "--seed", "x"], "'x'"),
+        ([*LINE, "--no-such-option"], "--no-such-option"),
+        (["-f", "jax", *LINE], "'jax'"),
+        ([*LINE, "--device-type", "tpu\n"], "tpu"),
+    ],
+)
+def test_a_wrong_option_is_exit_code_2_and_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], part: str
+) -> None:
+    assert main(arguments) == UNUSABLE
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("ray-precheck: error: ")
+    assert part in printed.err
+    assert printed.err.count("\n") == 1
+
+
+@pytest.mark.xfail(strict=True, reason="a line break in an argument breaks the one line in two")
+@pytest.mark.parametrize(
+    "arguments", [["run_ut", "-api_info", "no\nsuch.json"], [*LINE, "--no\nsuch"]]
+)
+def test_a_line_break_in_an_argument_makes_no_second_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert main(arguments) == UNUSABLE
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_missing_dump_is_exit_code_2_and_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "dump.json"
+    assert main(["run_ut", "-api_info", str(missing), "-o", str(tmp_path / "out")]) == UNUSABLE
+    printed = capsys.readouterr()
+    assert str(missing) in printed.err
+    assert printed.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run_ut", "--help"]])
+def test_help_is_exit_code_0(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 0
+    printed = capsys.readouterr()
+    assert "exit codes: 0 all passed" in printed.out
+    assert printed.err == ""
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh interpreter."""
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "import ray_precheck",
+        "main(['--help'])",
+        "main(['run_ut', '--help'])",
+        "main(['run_ut', '-api_info', 'd.json', '-d', 'x'])",
+        "main(['run_ut', '-api_info', '/no/such/dump.json'])",
+    ],
+)
+def test_help_and_wrong_options_load_no_framework(use: str) -> None:
+    heavy = ("ray", "torch", "torch_npu", "mindspore", "pandas")
+    done = run_python(
+        "import sys\n"
+        "from ray_precheck.cli import main\n"
+        "try:\n"
+        f"    {use}\n"
+        "except SystemExit:\n"
+        "    pass\n"
+        f"print('LOADED', sorted(set({heavy!r}) & set(sys.modules)))\n"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "LOADED []"
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ray_precheck", "run_ut"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == UNUSABLE
+    assert done.stdout == ""
+    assert done.stderr.startswith("ray-precheck: error: ")
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,144 @@
+"""Command lines: msprobe's, our own, and the one to go on with."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from ray_precheck.cli import COMMANDS, build_parser, resume_command, run_config
+from ray_precheck.config import RunConfig
+from ray_precheck.errors import UsageError
+
+pytestmark = pytest.mark.unit
+
+DUMP = Path("./dump.json")
+
+
+def parsed(line: str) -> RunConfig:
+    """The configuration that a command line asks for."""
+    return run_config(build_parser().parse_args(shlex.split(line)))
+
+
+@pytest.mark.parametrize(
+    ("line", "config"),
+    [
+        (
+            "-f mindspore run_ut -api_info ./dump.json -o ./checker_result",
+            RunConfig(DUMP, "mindspore", out=Path("./checker_result")),
+        ),
+        (
+            "-f mindspore multi_run_ut -api_info ./dump.json -d 0 1 2 3",
+            RunConfig(DUMP, "mindspore", devices=(0, 1, 2, 3)),
+        ),
+        (
+            "-f mindspore run_ut -api_info ./dump.json"
+            " -csv_path ./accuracy_checking_result_20260101120000.csv",
+            RunConfig(
+                DUMP,
+                "mindspore",
+                resume_csv=Path("./accuracy_checking_result_20260101120000.csv"),
+            ),
+        ),
+        (
+            "--framework pytorch acc_check --api_info_file ./dump.json --out_path /tmp/o"
+            " --device 3 --result_csv_path r.csv -save_error_data",
+            RunConfig(
+                DUMP,
+                "pytorch",
+                out=Path("/tmp/o"),
+                devices=(3,),
+                resume_csv=Path("r.csv"),
+                save_error_data=True,
+            ),
+        ),
+    ],
+)
+def test_command_lines_of_msprobe_are_understood(line: str, config: RunConfig) -> None:
+    assert parsed(line) == config
+
+
+@pytest.mark.parametrize("command", ["run_ut", "multi_run_ut", "acc_check", "multi_acc_check"])
+def test_every_command_of_msprobe_is_there(command: str) -> None:
+    assert command in COMMANDS
+    assert parsed(f"{command} -api_info ./dump.json") == RunConfig(DUMP)
+
+
+@pytest.mark.parametrize("option", ["-f", "--framework"])
+def test_the_framework_may_stand_before_or_after_the_command(option: str) -> None:
+    expected = RunConfig(DUMP, "pytorch")
+    assert parsed(f"{option} pytorch run_ut -api_info ./dump.json") == expected
+    assert parsed(f"run_ut {option} pytorch -api_info ./dump.json") == expected
+    assert parsed(f"run_ut -api_info ./dump.json {option} pytorch") == expected
+
+
+def test_the_framework_may_be_left_out() -> None:
+    assert parsed("run_ut -api_info ./dump.json").framework == ""
+
+
+def test_our_own_options_are_understood() -> None:
+    assert parsed(
+        "run_ut -api_info ./dump.json --address ray://h:1 --device-type npu --seed 7"
+        " --timeout 2.5 --standard msprobe --tested device --debug"
+    ) == RunConfig(
+        DUMP,
+        address="ray://h:1",
+        device_type="npu",
+        seed=7,
+        timeout_s=2.5,
+        tested="device",
+        debug=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", "required: COMMAND"),
+        ("run_ut", "-api_info"),
+        ("run_it -api_info d.json", "run_it"),
+        ("run_ut -api_info d.json -d one", "invalid int value: 'one'"),
+        ("run_ut -api_info d.json -d", "expected at least one argument"),
+        ("run_ut -api_info d.json --seed 1.5", "invalid int value: '1.5'"),
+        ("run_ut -api_info d.json --timeout soon", "invalid float value: 'soon'"),
+        ("run_ut -api_info d.json --colour red", "unrecognized arguments: --colour red"),
+    ],
+)
+def test_a_wrong_command_line_is_a_usage_error(line: str, message: str) -> None:
+    with pytest.raises(UsageError) as wrong:
+        parsed(line)
+    assert message in str(wrong.value)
+    assert str(wrong.value).endswith("(see ray-precheck --help)")
+
+
+RESULT = Path("/o/accuracy_checking_result_1.csv")
+BEGIN = "-f mindspore run_ut -api_info d.json"
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (BEGIN, BEGIN),
+        (f"{BEGIN} -csv_path old.csv", BEGIN),
+        (f"{BEGIN} -csv_path=old.csv", BEGIN),
+        (f"{BEGIN} --result_csv_path old.csv -d 0 1", f"{BEGIN} -d 0 1"),
+        (f"{BEGIN} --result_csv_path=old.csv --seed 3", f"{BEGIN} --seed 3"),
+        (f"-csv_path old.csv {BEGIN}", BEGIN),
+    ],
+)
+def test_the_command_to_go_on_names_the_new_result_csv_alone(given: str, kept: str) -> None:
+    assert resume_command(given.split(), RESULT) == f"ray-precheck {kept} -csv_path {RESULT}"
+
+
+def test_the_command_to_go_on_can_be_pasted_into_a_shell() -> None:
+    given = ["run_ut", "-api_info", "my dumps/dump's $1.json", "-d", "0", "1"]
+    result = Path("/my results/accuracy_checking_result_1.csv")
+    line = resume_command(given, result)
+    assert shlex.split(line) == ["ray-precheck", *given, "-csv_path", str(result)]
+    config = parsed(line.removeprefix("ray-precheck "))
+    assert (config.dump, config.resume_csv) == (Path(given[2]), result)
+    assert config.devices == (0, 1)
+
+
+def test_the_command_to_go_on_outdoes_an_abbreviated_option() -> None:
+    line = resume_command([*BEGIN.split(), "--result_csv", "old.csv"], RESULT)
+    assert parsed(line.removeprefix("ray-precheck ")).resume_csv == RESULT

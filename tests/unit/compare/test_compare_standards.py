@@ -1,0 +1,121 @@
+"""From numbers to a verdict."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ray_precheck.compare.standards import judge
+from ray_precheck.compare.thresholds import COSINE_LIMIT, MAX_ABS_ERR_LIMIT
+from ray_precheck.schema.result import Metrics, Verdict
+
+pytestmark = pytest.mark.unit
+
+GOOD = Metrics(cosine=1.0, max_abs_err=0.0, max_rel_err=0.0, bench_at_worst=1.0, bench_largest=1.0)
+
+
+def test_the_limits_are_those_of_msprobe() -> None:
+    assert (COSINE_LIMIT, MAX_ABS_ERR_LIMIT) == (0.99, 0.0001)
+
+
+def test_an_output_that_agrees_passes_without_a_word() -> None:
+    assert judge(GOOD, "float32") == (Verdict.PASS, "")
+
+
+@pytest.mark.parametrize(
+    ("cosine", "verdict"),
+    [
+        (1.0, Verdict.PASS),
+        (float(np.nextafter(0.99, 1.0)), Verdict.PASS),
+        (0.99, Verdict.ERROR),
+        (0.0, Verdict.ERROR),
+        (-1.0, Verdict.ERROR),
+        (math.nan, Verdict.ERROR),
+        (None, Verdict.PASS),
+    ],
+)
+def test_the_cosine_must_be_above_its_limit_where_there_is_one(
+    cosine: float | None, verdict: Verdict
+) -> None:
+    found, message = judge(replace(GOOD, cosine=cosine), "float32")
+    assert found is verdict
+    assert ("is not above 0.99" in message) == (verdict is Verdict.ERROR)
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict"),
+    [
+        (0.0, Verdict.PASS),
+        (float(np.nextafter(0.0001, 0.0)), Verdict.PASS),
+        (0.0001, Verdict.ERROR),
+        (1.0, Verdict.ERROR),
+        (math.inf, Verdict.ERROR),
+        (math.nan, Verdict.ERROR),
+    ],
+)
+def test_the_largest_absolute_error_must_be_below_its_limit(error: float, verdict: Verdict) -> None:
+    found, message = judge(replace(GOOD, max_abs_err=error, worst_index=(2, 1)), "float32")
+    assert found is verdict
+    assert ("at index [2, 1] is not below 0.0001" in message) == (verdict is Verdict.ERROR)
+
+
+def test_the_relative_error_is_not_judged() -> None:
+    assert judge(replace(GOOD, max_rel_err=math.inf), "float32")[0] is Verdict.PASS
+
+
+def test_both_reasons_are_told() -> None:
+    message = judge(replace(GOOD, cosine=0.5, max_abs_err=1.0), "float32")[1]
+    assert message.startswith("cosine 0.5 is not above 0.99; MaxAbsErr 1 at index []")
+
+
+def test_a_mismatch_is_an_error_whatever_the_numbers_say() -> None:
+    verdict, message = judge(replace(GOOD, mismatch="at index [3] it is nan"), "float32")
+    assert (verdict, message) == (Verdict.ERROR, "at index [3] it is nan")
+
+
+def test_elements_that_were_left_out_are_told_in_a_pass_and_in_an_error() -> None:
+    note = "2 NaN or infinite elements agree and are left out"
+    assert judge(replace(GOOD, left_out=2), "float32") == (Verdict.PASS, note)
+    assert judge(replace(GOOD, left_out=2, mismatch="m"), "float32")[1] == f"m; {note}"
+    assert judge(replace(GOOD, left_out=2, cosine=0.0), "float32")[1].endswith(f"; {note}")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "magnitude", "ulp"),
+    [("bfloat16", 100.0, "0.5"), ("float16", 100.0, "0.0625"), ("float32", 2.0**20, "0.125")],
+)
+def test_a_limit_finer_than_the_dtype_is_explained(dtype: str, magnitude: float, ulp: str) -> None:
+    numbers = replace(GOOD, max_abs_err=0.5, bench_at_worst=magnitude, bench_largest=magnitude)
+    verdict, message = judge(numbers, dtype)
+    assert verdict is Verdict.ERROR
+    assert f"one unit in the last place of {dtype} at {magnitude:.6g} is {ulp}" in message
+    assert f"(the error is {0.5 / float(ulp):.3g} of them)" in message
+
+
+def test_an_error_within_the_rounding_noise_of_the_largest_output_is_explained() -> None:
+    numbers = replace(GOOD, max_abs_err=2.0**-12, bench_at_worst=0.5, bench_largest=1000.0)
+    message = judge(numbers, "float32")[1]
+    assert "below the rounding noise of float32" in message
+    assert "4 units in the last place of the largest output 1000" in message
+
+
+@pytest.mark.parametrize(
+    ("dtype", "error"), [("float32", 0.01), ("float32", math.inf), ("float64", 0.001)]
+)
+def test_an_error_far_above_the_rounding_noise_has_no_excuse(dtype: str, error: float) -> None:
+    numbers = replace(GOOD, max_abs_err=error, bench_at_worst=0.5, bench_largest=1000.0)
+    message = judge(numbers, dtype)[1]
+    assert "last place" not in message
+    assert message.endswith("is not below 0.0001")
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool"])
+def test_integers_have_no_rounding_noise(dtype: str) -> None:
+    numbers = replace(GOOD, max_abs_err=1.0, bench_at_worst=1e18, bench_largest=1e18)
+    assert "last place" not in judge(numbers, dtype)[1]
+
+
+def test_rounding_noise_never_changes_a_verdict() -> None:
+    numbers = replace(GOOD, max_abs_err=1e-3, bench_at_worst=1e4, bench_largest=1e4)
+    assert judge(numbers, "bfloat16")[0] is judge(numbers, "float64")[0] is Verdict.ERROR

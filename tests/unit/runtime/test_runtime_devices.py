@@ -1,0 +1,197 @@
+"""Which devices there are, who may use them, and how a worker is pinned to one."""
+
+import glob
+import importlib.metadata
+import importlib.util
+import os
+
+import pytest
+
+from ray_precheck.errors import DeviceError
+from ray_precheck.runtime.devices import (
+    VISIBLE_DEVICES,
+    Node,
+    choose_kind,
+    local_devices,
+    pin_process,
+    place_slots,
+)
+from ray_precheck.schema.task import DeviceSlot
+
+pytestmark = pytest.mark.unit
+
+NPU_VARIABLE, GPU_VARIABLE = VISIBLE_DEVICES["npu"], VISIBLE_DEVICES["gpu"]
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in VISIBLE_DEVICES.values():
+        monkeypatch.delenv(variable, raising=False)
+
+
+def machine_with(monkeypatch: pytest.MonkeyPatch, npus: int = 0, gpus: int = 0) -> None:
+    """Pretend that there are device files."""
+
+    def files(pattern: str) -> list[str]:
+        count = npus if "davinci" in pattern else gpus
+        return [pattern.replace("[0-9]*", str(i)) for i in range(count)]
+
+    monkeypatch.setattr(glob, "glob", files)
+
+
+def node(name: str = "n0", **devices: int) -> Node:
+    """A node with devices by kind."""
+    return Node(name, f"10.0.0.{name[1:]}", devices)
+
+
+def torch_is(monkeypatch: pytest.MonkeyPatch, version: str | None, *, npu: bool = False) -> None:
+    """Pretend that this torch is installed (None: none), with or without torch_npu."""
+
+    def version_of(name: str) -> str:
+        if version is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(importlib.metadata, "version", version_of)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if npu else None)
+
+
+class TestLocalDevices:
+    def test_device_files_are_counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        machine_with(monkeypatch, npus=8, gpus=2)
+        assert local_devices() == {"npu": 8, "gpu": 2}
+
+    def test_a_machine_without_any_has_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        machine_with(monkeypatch)
+        assert local_devices() == {"npu": 0, "gpu": 0}
+
+    @pytest.mark.parametrize(("visible", "count"), [("4,5", 2), ("", 0), (" 6 , ", 1)])
+    def test_the_variable_of_the_user_hides_the_others(
+        self, monkeypatch: pytest.MonkeyPatch, visible: str, count: int
+    ) -> None:
+        machine_with(monkeypatch, npus=8, gpus=2)
+        monkeypatch.setenv(NPU_VARIABLE, visible)
+        assert local_devices() == {"npu": count, "gpu": 2}
+
+    @pytest.mark.xfail(strict=True, reason="the ids of the variable are counted unseen")
+    def test_the_variable_of_the_user_makes_no_device(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        machine_with(monkeypatch)
+        monkeypatch.setenv(GPU_VARIABLE, "0,1")
+        assert local_devices()["gpu"] == 0
+
+    @pytest.mark.xfail(strict=True, reason="-1, the usual way to hide all GPUs, counts as one")
+    def test_minus_one_hides_every_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        machine_with(monkeypatch, gpus=2)
+        monkeypatch.setenv(GPU_VARIABLE, "-1")
+        assert local_devices()["gpu"] == 0
+
+
+class TestKind:
+    @pytest.mark.parametrize("wanted", ["npu", "cpu"])
+    def test_what_is_asked_for_is_used(self, wanted: str) -> None:
+        assert choose_kind(wanted, "mindspore", {"npu": 0, "gpu": 8}) == wanted
+
+    def test_a_gpu_may_be_asked_for_with_pytorch(self) -> None:
+        assert choose_kind("gpu", "pytorch", {}) == "gpu"
+
+    def test_mindspore_does_not_run_on_a_gpu(self) -> None:
+        with pytest.raises(DeviceError, match="use --device-type npu or cpu"):
+            choose_kind("gpu", "mindspore", {"gpu": 1})
+
+    def test_auto_takes_an_npu_for_mindspore(self) -> None:
+        assert choose_kind("auto", "mindspore", {"npu": 1, "gpu": 8}) == "npu"
+
+    def test_auto_takes_the_cpu_for_mindspore_without_npus(self) -> None:
+        assert choose_kind("auto", "mindspore", {"npu": 0, "gpu": 8}) == "cpu"
+
+    @pytest.mark.parametrize(
+        ("version", "npu", "devices", "kind"),
+        [
+            ("2.6.0", True, {"npu": 1, "gpu": 1}, "npu"),
+            ("2.6.0", False, {"npu": 1, "gpu": 1}, "gpu"),
+            ("2.6.0", False, {"npu": 1, "gpu": 0}, "cpu"),
+            ("2.6.0+cu126", False, {"npu": 0, "gpu": 1}, "gpu"),
+            ("2.6.0+cpu", False, {"npu": 0, "gpu": 1}, "cpu"),
+            (None, False, {"npu": 0, "gpu": 1}, "cpu"),
+        ],
+    )
+    def test_auto_takes_what_the_installed_torch_can_use(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        version: str | None,
+        npu: bool,
+        devices: dict[str, int],
+        kind: str,
+    ) -> None:
+        torch_is(monkeypatch, version, npu=npu)
+        assert choose_kind("auto", "pytorch", devices) == kind
+
+
+class TestSlots:
+    def test_ids_are_those_of_the_first_node(self) -> None:
+        slots = place_slots("npu", [1, 3], [node("n0", npu=4), node("n1", npu=4)])
+        assert slots == [
+            DeviceSlot("npu", 1, "n0", "10.0.0.0", "1"),
+            DeviceSlot("npu", 3, "n0", "10.0.0.0", "3"),
+        ]
+        assert [slot.label for slot in slots] == ["npu:1", "npu:3"]
+
+    def test_an_id_that_is_not_there_is_refused_with_those_that_are(self) -> None:
+        with pytest.raises(DeviceError) as refused:
+            place_slots("npu", [0, 2, 9], [node("n0", npu=2)])
+        assert str(refused.value) == (
+            "-d 2: this machine (10.0.0.0) has npu 0, 1; choose among them, or use --device-type cpu"
+        )
+
+    def test_a_machine_without_the_kind_says_so(self) -> None:
+        with pytest.raises(DeviceError, match=r"-d 0: this machine \(10\.0\.0\.0\) has no gpu"):
+            place_slots("gpu", [0], [node("n0", npu=2)])
+
+    def test_ids_count_among_the_devices_that_the_user_lets_us_see(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(NPU_VARIABLE, "4,7")
+        slots = place_slots("npu", [1, 0], [node("n0", npu=2)])
+        assert [(slot.device_id, slot.visible) for slot in slots] == [(1, "7"), (0, "4")]
+
+    @pytest.mark.xfail(
+        strict=True, reason="IndexError where a joined cluster has more than the variable names"
+    )
+    def test_an_id_beyond_the_devices_that_the_user_lets_us_see_is_refused(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(NPU_VARIABLE, "4,7")
+        with pytest.raises(DeviceError, match="-d 2"):
+            place_slots("npu", [2], [node("n0", npu=8)])
+
+    def test_ids_of_the_cpu_are_logical_and_dealt_out_over_the_nodes(self) -> None:
+        slots = place_slots("cpu", [0, 1, 7], [node("n0"), node("n1")])
+        assert [(slot.device_id, slot.node_id) for slot in slots] == [
+            (0, "n0"),
+            (1, "n1"),
+            (7, "n0"),
+        ]
+        assert {slot.visible for slot in slots} == {""}
+
+
+class TestPinning:
+    @pytest.mark.parametrize(
+        ("kind", "variable", "other"),
+        [("npu", NPU_VARIABLE, GPU_VARIABLE), ("gpu", GPU_VARIABLE, NPU_VARIABLE)],
+    )
+    def test_a_worker_sees_its_device_alone(
+        self, monkeypatch: pytest.MonkeyPatch, kind: str, variable: str, other: str
+    ) -> None:
+        monkeypatch.setenv(variable, "0,1,2,3")
+        monkeypatch.setenv(other, "0")
+        pin_process(DeviceSlot(kind, 1, "n0", "", "5"))
+        assert os.environ[variable] == "5"
+        assert os.environ[other] == ""
+
+    def test_a_worker_on_the_cpu_sees_no_device(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for variable in VISIBLE_DEVICES.values():
+            monkeypatch.setenv(variable, "0,1")
+        pin_process(DeviceSlot("cpu", 3, "n0", "", ""))
+        assert [os.environ[variable] for variable in VISIBLE_DEVICES.values()] == ["", ""]

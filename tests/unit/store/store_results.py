@@ -1,0 +1,44 @@
+"""Results as a run makes them, for the tests of the store."""
+
+from pathlib import Path
+
+from ray_precheck.schema.result import Metrics, Outcome, OutputCheck, TaskResult, Verdict
+from ray_precheck.store.columns import RESULT_COLUMNS, header
+from ray_precheck.store.journal import Journal
+from ray_precheck.store.resume import RunFiles, run_files
+
+RESULT_HEADER = header(RESULT_COLUMNS)
+
+
+def passed(index: int, name: str, outputs: int = 1, message: str = "") -> TaskResult:
+    """A call that passes, with one detail row for each output."""
+    checks = tuple(
+        OutputCheck(
+            name=f"{name}.forward.output.{position}",
+            bench_dtype="Float64",
+            tested_dtype="Float32",
+            shape="(2, 3)",
+            metrics=Metrics(0.999, 1e-6, 2e-6),
+            verdict=Verdict.PASS,
+            message=message,
+        )
+        for position in range(outputs)
+    )
+    return TaskResult(
+        index, name, Outcome.COMPLETED, Verdict.PASS, Verdict.NONE, message, checks=checks
+    )
+
+
+def files_in(folder: Path, stamp: str = "20260101120000") -> RunFiles:
+    """The files of a run in a folder; none is made."""
+    return run_files(folder / f"accuracy_checking_result_{stamp}.csv")
+
+
+def open_journal(files: RunFiles) -> Journal:
+    """The journal of a run, opened for appending."""
+    return Journal.open(files.result, files.details)
+
+
+def contents(files: RunFiles) -> tuple[bytes, bytes]:
+    """The bytes of both files."""
+    return files.result.read_bytes(), files.details.read_bytes()
