@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PrecheckError as error:
         if debug:
             raise
-        print(f"ray-precheck: error: {error}", file=sys.stderr)
+        print(f"ray-precheck: error: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("ray-precheck: interrupted", file=sys.stderr)

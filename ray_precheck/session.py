@@ -22,7 +22,7 @@ from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import DumpError, StoppedError, UsageError
 from ray_precheck.plan.planner import Plan, plan_tasks
 from ray_precheck.report.summary import Summary, summarise
-from ray_precheck.runtime.devices import choose_kind, local_devices, place_slots
+from ray_precheck.runtime.devices import Node, choose_kind, local_devices, place_slots
 from ray_precheck.runtime.environment import prepare_environment
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.result import TaskResult
@@ -106,6 +106,9 @@ def run(config: RunConfig, *, show_progress: bool = True) -> PrecheckReport:
         tests_dump = _tests_dump(config, dump)
         require_framework(framework, device_runs=not tests_dump)
         kind = choose_kind(config.device_type, framework, local_devices())
+        if not config.address:
+            # Before any file is made; a cluster is asked once it has been joined.
+            place_slots(kind, config.devices, [Node("", "this host", local_devices())])
         preparation = _Preparation(config, dump, framework, kind)
         files, done = preparation.files()
         planning = background.submit(preparation.plan, files, done)

@@ -11,7 +11,7 @@ import torch
 from ray_precheck.backends.base import CallPlan, Execution
 from ray_precheck.backends.torch_names import resolve_torch
 from ray_precheck.backends.torch_run import TorchExecution, TorchPlace
-from ray_precheck.errors import BackendMissingError
+from ray_precheck.errors import BackendMissingError, DeviceError
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall
 
@@ -54,6 +54,8 @@ def _open_device(kind: str) -> str:
             ) from None
         torch_npu.npu.set_device(0)
         return "npu:0"
+    if not torch.cuda.is_available():
+        raise DeviceError(f"torch {torch.__version__} sees no GPU; use --device-type cpu")
     # Full float32: TensorFloat-32 has 10 bits of fraction and would be blamed on the operator.
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False

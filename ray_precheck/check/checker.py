@@ -75,18 +75,9 @@ class Checker(Sides):
         job = Job(record, build_call(record, source), source, self)
         forward = check_forward(job)
         backward = _backward(job, forward)
-        failing = Verdict.ERROR in (forward.verdict, backward.verdict)
-        if failing and self._settings.error_folder is not None:
-            pairs = {**forward.pairs, **backward.pairs}
-            save_error_data(
-                self._settings.error_folder,
-                payload,
-                self.framework,
-                job.call,
-                backward.cotangents,
-                pairs,
-                failing=[check.name for check in (*forward.failing, *backward.failing)],
-            )
+        notes = [*forward.messages, *backward.messages, *getattr(source, "notes", [])]
+        if Verdict.ERROR in (forward.verdict, backward.verdict):
+            notes.extend(self._save_evidence(payload, job, forward, backward))
         raised = Outcome.RAISED in (forward.outcome, backward.outcome)
         return TaskResult(
             index=payload.index,
@@ -94,12 +85,30 @@ class Checker(Sides):
             outcome=Outcome.RAISED if raised else Outcome.COMPLETED,
             forward=forward.verdict,
             backward=backward.verdict,
-            message="; ".join(
-                [*forward.messages, *backward.messages, *getattr(source, "notes", [])]
-            ),
+            message="; ".join(notes),
             checks=(*forward.checks, *backward.checks),
             elapsed_s=time.perf_counter() - begin,
         )
+
+    def _save_evidence(
+        self, payload: TaskPayload, job: Job, forward: DirectionCheck, backward: DirectionCheck
+    ) -> list[str]:
+        """Save the tensors of a failing call; returns what to say where that is not possible."""
+        if self._settings.error_folder is None:
+            return []
+        try:
+            save_error_data(
+                self._settings.error_folder,
+                payload,
+                self.framework,
+                job.call,
+                backward.cotangents,
+                {**forward.pairs, **backward.pairs},
+                failing=[check.name for check in (*forward.failing, *backward.failing)],
+            )
+        except OSError as error:
+            return [f"its tensors could not be saved: {error.strerror or error}"]
+        return []
 
     def _source(self, record: ApiRecord) -> TensorSource:
         if self._settings.task == "tensor":

@@ -6,6 +6,7 @@ file, and one for every record that is no API call. Records are read when they a
 
 import hashlib
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -89,11 +90,11 @@ def open_dump(path: str | os.PathLike[str]) -> Dump:
         file = where.open("rb")
     except OSError as error:
         raise DumpError(f"cannot read the dump {where}: {error.strerror}") from None
-    try:
-        return _read_dump(file, where)
-    except BaseException:
-        file.close()
-        raise
+    with ExitStack() as stack:
+        stack.enter_context(file)
+        dump = _read_dump(file, where)
+        stack.pop_all()  # The dump is good and keeps its file open.
+    return dump
 
 
 def _read_dump(file: BinaryIO, path: Path) -> Dump:

@@ -10,14 +10,16 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 
 from ray_precheck.schema.result import Verdict
-from ray_precheck.store.columns import decode_name
+from ray_precheck.store.columns import DETAIL_COLUMNS, RESULT_COLUMNS, decode_name
 from ray_precheck.store.resume import RunFiles
 
 WORST_OUTPUTS = 10
 WORST_TYPES = 10
+_HEADINGS = {name.lower(): name for name in (*RESULT_COLUMNS, *DETAIL_COLUMNS)}
 
 
 @dataclass(slots=True)
@@ -55,9 +57,11 @@ def read_rows(path: Path) -> Iterator[dict[str, str]]:
     if not path.exists():
         return
     with path.open(encoding="utf-8-sig", newline="", errors="replace") as file:
-        for row in csv.DictReader(file, restval=""):
-            name = row.pop("API Name", None) or row.pop("API name", "")
-            yield {"API Name": decode_name(name), **row}
+        rows = csv.reader(file)
+        headings = [_HEADINGS.get(cell.strip().lower(), cell) for cell in next(rows, [])]
+        for cells in filter(None, rows):
+            row = dict(zip_longest(headings, cells[: len(headings)], fillvalue=""))
+            yield {**row, "API Name": decode_name(row.get("API Name", ""))}
 
 
 def _compared(path: Path) -> Iterator[dict[str, str]]:

@@ -7,6 +7,7 @@ Comes in: the ids that were asked for and the nodes of the cluster. Goes out: `D
 import glob
 import importlib.metadata
 import importlib.util
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +37,8 @@ def local_devices() -> dict[str, int]:
     counts = {}
     for kind, pattern in _DEVICE_FILES.items():
         visible = _visible_ids(kind)
-        counts[kind] = len(glob.glob(pattern)) if visible is None else len(visible)
+        there = len(glob.glob(pattern))
+        counts[kind] = there if visible is None else min(there, len(visible))
     return counts
 
 
@@ -81,7 +83,10 @@ def place_slots(kind: str, ids: Sequence[int], nodes: Sequence[Node]) -> list[De
             DeviceSlot(kind, i, n.node_id, n.address, "") for i, n in zip(ids, dealt, strict=True)
         ]
     node = nodes[0]
+    visible = _visible_ids(kind)
     count = node.devices.get(kind, 0)
+    if visible is not None:
+        count = min(count, len(visible))
     missing = [device for device in ids if device >= count]
     if missing:
         there = f"{kind} {', '.join(map(str, range(count)))}" if count else f"no {kind}"
@@ -89,7 +94,6 @@ def place_slots(kind: str, ids: Sequence[int], nodes: Sequence[Node]) -> list[De
             f"-d {missing[0]}: this machine ({node.address}) has {there};"
             " choose among them, or use --device-type cpu"
         )
-    visible = _visible_ids(kind)
     names = {device: str(device) if visible is None else visible[device] for device in ids}
     return [DeviceSlot(kind, i, node.node_id, node.address, names[i]) for i in ids]
 
@@ -108,4 +112,6 @@ def _visible_ids(kind: str) -> list[str] | None:
     text = os.environ.get(VISIBLE_DEVICES[kind])
     if text is None:
         return None
-    return [part.strip() for part in text.split(",") if part.strip()]
+    ids = [part.strip() for part in text.split(",") if part.strip()]
+    # An id that does not exist, -1 by custom, hides itself and all that follow it.
+    return list(itertools.takewhile(lambda device: not device.startswith("-"), ids))

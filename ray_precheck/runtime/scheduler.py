@@ -88,6 +88,7 @@ class Scheduler:
     _queue: deque[Task] = field(init=False)
     _suspects: deque[Task] = field(init=False, default_factory=deque)
     _crashes: dict[int, int] = field(init=False, default_factory=dict)
+    _crashed_on: dict[int, str] = field(init=False, default_factory=dict)
     _slots: dict[str, _Slot] = field(init=False)
     _cost_left_s: float = field(init=False)
 
@@ -142,9 +143,18 @@ class Scheduler:
         """A batch has come back; what it does not answer for runs again, alone."""
         answered = {result.index for result in results}
         missing = [task for task in self._slots[slot].batch if task.index not in answered]
-        self._suspects.extend(missing)
+        alone = len(self._slots[slot].batch) == 1
         self._slots[slot].batch = ()
-        return self._feed(slot)
+        commands: list[Command] = []
+        for task in missing:
+            if alone and self._is_guilty(task, Outcome.CRASHED):
+                has_backward = task.index in self.with_backward
+                reason = "its worker gave no result for it"
+                result = failed(task.index, task.name, Outcome.CRASHED, reason, has_backward)
+                commands.append(Report(result))
+            else:
+                self._suspects.append(task)
+        return [*commands, *self._feed(slot)]
 
     def worker_lost(self, slot: str, reason: str, outcome: Outcome) -> list[Command]:
         """The worker died or was killed (`outcome` CRASHED or TIMED_OUT) and needs a successor.
@@ -154,6 +164,7 @@ class Scheduler:
         """
         state = self._slots[slot]
         batch, state.batch = state.batch, ()
+        self._crashed_on.update({task.index: slot for task in batch})
         commands: list[Command] = []
         if len(batch) == 1 and self._is_guilty(batch[0], outcome):
             task = batch[0]
@@ -162,7 +173,7 @@ class Scheduler:
         else:
             self._suspects.extend(batch)
         state.state = SlotState.STARTING
-        if self.finished or (self.draining and not self.in_flight):
+        if self.finished or self.draining:
             return commands
         return [*commands, StartWorker(slot)]
 
@@ -174,7 +185,7 @@ class Scheduler:
 
     def _feed(self, slot: str) -> list[Command]:
         state = self._slots[slot]
-        batch = () if self.draining else self._next_batch()
+        batch = () if self.draining else self._next_batch(slot)
         state.batch = batch
         state.state = SlotState.BUSY if batch else SlotState.IDLE
         if not batch:
@@ -190,9 +201,25 @@ class Scheduler:
                 commands.extend(self._feed(slot))
         return commands
 
-    def _next_batch(self) -> tuple[Task, ...]:
-        if self._suspects:
-            return (self._suspects.popleft(),)
+    def _next_suspect(self, slot: str) -> Task | None:
+        """Return a record to run alone: not where its worker died, so long as there is elsewhere.
+
+        A device that kills every worker must not make healthy records guilty.
+        """
+        elsewhere = any(
+            other != slot and state.state is not SlotState.GIVEN_UP
+            for other, state in self._slots.items()
+        )
+        for task in self._suspects:
+            if not elsewhere or self._crashed_on.get(task.index) != slot:
+                self._suspects.remove(task)
+                return task
+        return None
+
+    def _next_batch(self, slot: str) -> tuple[Task, ...]:
+        suspect = self._next_suspect(slot)
+        if suspect is not None:
+            return (suspect,)
         # Guided self-scheduling (Polychronopoulos and Kuck, IEEE Trans. Computers C-36, 1987): a
         # share of what is left, so that the last batches are small and all devices end together.
         share = self._cost_left_s / (2 * max(1, len(self._slots)))

@@ -7,9 +7,13 @@ journal, by resume and by the report. The columns are msprobe's, so that its use
 import csv
 import io
 import re
+import sys
 from collections.abc import Callable, Iterable
 
 from ray_precheck.schema.result import OutputCheck, TaskResult
+
+# A message can be longer than the csv module's default of 131,072 characters a cell.
+csv.field_size_limit(sys.maxsize)
 
 BOM = b"\xef\xbb\xbf"
 # A spreadsheet runs a cell that starts with one of these (OWASP, CSV Injection).
@@ -64,9 +68,12 @@ def encode_row(cells: Iterable[str]) -> bytes:
 
 
 def decode_row(line: bytes) -> list[str]:
-    """Return the cells of one line; [] for an empty one."""
+    """Return the cells of one line; [] for an empty one and for one that is no CSV."""
     text = line.removeprefix(BOM).decode("utf-8", errors="replace")
-    return next(csv.reader([text]), [])
+    try:
+        return next(csv.reader([text]), [])
+    except csv.Error:
+        return []
 
 
 def encode_name(name: str) -> str:

@@ -140,11 +140,14 @@ class SavedTensors:
         """
         backward = f"{self._stem}.backward.input.{path.rsplit('.', 1)[-1]}.npy"
         name = self._inputs.get(path, backward)
+        dtype = self._dtypes.get(name, spec.dtype)
+        if Path(name).name != name or dtype not in DTYPES:
+            raise NotCheckable(f"{path}: {name} of dtype {dtype} is no file of a saved API")
         try:
             data = np.load(self._folder / name, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise NotCheckable(f"{path}: cannot read {name}: {error}") from None
-        return _restored(data, self._dtypes.get(name, spec.dtype))
+        return _restored(data, dtype)
 
 
 def load_error_data(path: Path) -> ErrorData:

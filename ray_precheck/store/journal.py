@@ -41,8 +41,8 @@ class Journal:
         """
         try:
             journal = cls(result_path, details_path)
-            journal._write(journal._details_fd, b"", header(DETAIL_COLUMNS))
-            journal._write(journal._result_fd, b"", header(RESULT_COLUMNS))
+            journal._begin(journal._details_fd, header(DETAIL_COLUMNS))
+            journal._begin(journal._result_fd, header(RESULT_COLUMNS))
         except OSError as error:
             raise _cannot_write(error, result_path) from None
         return journal
@@ -67,9 +67,16 @@ class Journal:
                 os.ftruncate(fd, end)
             raise _cannot_write(error, self.result_path) from None
 
-    def _write(self, fd: int, data: bytes, if_empty: bytes = b"") -> None:
-        if if_empty and os.fstat(fd).st_size == 0:
-            data = if_empty
+    def _begin(self, fd: int, head: bytes) -> None:
+        if os.fstat(fd).st_size:
+            return
+        try:
+            self._write(fd, head)
+        except OSError:
+            os.ftruncate(fd, 0)
+            raise
+
+    def _write(self, fd: int, data: bytes) -> None:
         view = memoryview(data)
         while view:
             view = view[os.write(fd, view) :]

@@ -6,11 +6,11 @@ that are done; both files end with whole rows and agree. Called by the session b
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ray_precheck.errors import ResumeError, UsageError
+from ray_precheck.errors import ResumeError, StoppedError, UsageError
 from ray_precheck.store.columns import (
     BOM,
     DETAIL_COLUMNS,
@@ -73,6 +73,8 @@ def new_run_files(folder: Path, stamp: str) -> RunFiles:
     while True:
         files = run_files(folder / f"{_RESULT_STEM}{name}.csv")
         try:
+            if files.details.exists() or files.settings.exists():
+                raise FileExistsError
             os.close(os.open(files.result, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
             return files
         except FileExistsError:
@@ -94,7 +96,7 @@ def load_done(files: RunFiles, names: set[str]) -> set[str]:
         lines = split_rows(files.result.read_bytes())
     except OSError as error:
         raise ResumeError(f"cannot read {files.result}: {error.strerror}") from None
-    if not lines:
+    if not lines or _is_torn_header(lines, header(RESULT_COLUMNS)):
         return set()
     if not _is_header(lines[0], RESULT_COLUMNS):
         expected = ", ".join(RESULT_COLUMNS)
@@ -112,6 +114,10 @@ def _is_header(line: bytes, columns: Iterable[str]) -> bool:
     # msprobe's PyTorch precheck writes "API name", and pads rows with blanks.
     found = [cell.strip().lower() for cell in decode_row(line.rstrip(b"\r\n"))]
     return found == [heading.lower() for heading in columns]
+
+
+def _is_torn_header(lines: Sequence[bytes], head: bytes) -> bool:
+    return len(lines) == 1 and lines[0] != head and head.startswith(lines[0])
 
 
 def _is_whole(line: bytes) -> bool:
@@ -137,8 +143,9 @@ def _repair_file(
     if not path.exists() or path.stat().st_size == 0:
         return
     lines = split_rows(path.read_bytes())
-    if not _is_whole(lines[0]) and head.startswith(lines[0]):
-        lines = [head]
+    if _is_torn_header(lines, head):
+        _replace(path, [head])
+        return
     if not _is_header(lines[0], columns):
         raise ResumeError(f"{path} has other columns than ray_precheck writes; move it away first")
     kept, seen = [lines[0]], set()
@@ -149,12 +156,19 @@ def _repair_file(
             seen.add(name)
             kept.append(line)
     if kept != lines:
-        replace_file(path, kept)
+        _replace(path, kept)
+
+
+def _replace(path: Path, lines: Iterable[bytes]) -> None:
+    try:
+        replace_file(path, lines)
+    except OSError as error:
+        raise StoppedError(f"cannot write {path}: {error.strerror}") from None
 
 
 def save_settings(files: RunFiles, fingerprint: dict[str, str]) -> None:
     """Write the settings that the results are made with beside them."""
-    replace_file(files.settings, [json.dumps(fingerprint, indent=1).encode() + b"\n"])
+    _replace(files.settings, [json.dumps(fingerprint, indent=1).encode() + b"\n"])
 
 
 def require_same_settings(files: RunFiles, fingerprint: dict[str, str]) -> None:

@@ -133,7 +133,6 @@ def test_a_wrong_option_is_exit_code_2_and_one_line(
     assert printed.err.count("\n") == 1
 
 
-@pytest.mark.xfail(strict=True, reason="a line break in an argument breaks the one line in two")
 @pytest.mark.parametrize(
     "arguments", [["run_ut", "-api_info", "no\nsuch.json"], [*LINE, "--no\nsuch"]]
 )

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ray_precheck.compare.standards import judge
+from ray_precheck.compare.standards import ROUNDING, Judgement, judge, ulp
 from ray_precheck.compare.thresholds import COSINE_LIMIT, MAX_ABS_ERR_LIMIT
 from ray_precheck.schema.result import Metrics, Verdict
 
@@ -20,7 +20,7 @@ def test_the_limits_are_those_of_msprobe() -> None:
 
 
 def test_an_output_that_agrees_passes_without_a_word() -> None:
-    assert judge(GOOD, "float32") == (Verdict.PASS, "")
+    assert judge(GOOD, "float32") == Judgement(Verdict.PASS, "")
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,9 @@ def test_an_output_that_agrees_passes_without_a_word() -> None:
 def test_the_cosine_must_be_above_its_limit_where_there_is_one(
     cosine: float | None, verdict: Verdict
 ) -> None:
-    found, message = judge(replace(GOOD, cosine=cosine), "float32")
-    assert found is verdict
-    assert ("is not above 0.99" in message) == (verdict is Verdict.ERROR)
+    found = judge(replace(GOOD, cosine=cosine), "float32")
+    assert found.verdict is verdict
+    assert ("is not above 0.99" in found.message) == (verdict is Verdict.ERROR)
 
 
 @pytest.mark.parametrize(
@@ -55,49 +55,63 @@ def test_the_cosine_must_be_above_its_limit_where_there_is_one(
     ],
 )
 def test_the_largest_absolute_error_must_be_below_its_limit(error: float, verdict: Verdict) -> None:
-    found, message = judge(replace(GOOD, max_abs_err=error, worst_index=(2, 1)), "float32")
-    assert found is verdict
-    assert ("at index [2, 1] is not below 0.0001" in message) == (verdict is Verdict.ERROR)
+    found = judge(replace(GOOD, max_abs_err=error, worst_index=(2, 1)), "float32")
+    assert found.verdict is verdict
+    assert ("at index [2, 1] is not below 0.0001" in found.message) == (verdict is Verdict.ERROR)
 
 
 def test_the_relative_error_is_not_judged() -> None:
-    assert judge(replace(GOOD, max_rel_err=math.inf), "float32")[0] is Verdict.PASS
+    assert judge(replace(GOOD, max_rel_err=math.inf), "float32").verdict is Verdict.PASS
 
 
 def test_both_reasons_are_told() -> None:
-    message = judge(replace(GOOD, cosine=0.5, max_abs_err=1.0), "float32")[1]
+    message = judge(replace(GOOD, cosine=0.5, max_abs_err=1.0), "float32").message
     assert message.startswith("cosine 0.5 is not above 0.99; MaxAbsErr 1 at index []")
 
 
 def test_a_mismatch_is_an_error_whatever_the_numbers_say() -> None:
-    verdict, message = judge(replace(GOOD, mismatch="at index [3] it is nan"), "float32")
-    assert (verdict, message) == (Verdict.ERROR, "at index [3] it is nan")
+    found = judge(replace(GOOD, mismatch="at index [3] it is nan"), "float32")
+    assert found == Judgement(Verdict.ERROR, "at index [3] it is nan")
 
 
 def test_elements_that_were_left_out_are_told_in_a_pass_and_in_an_error() -> None:
     note = "2 NaN or infinite elements agree and are left out"
-    assert judge(replace(GOOD, left_out=2), "float32") == (Verdict.PASS, note)
-    assert judge(replace(GOOD, left_out=2, mismatch="m"), "float32")[1] == f"m; {note}"
-    assert judge(replace(GOOD, left_out=2, cosine=0.0), "float32")[1].endswith(f"; {note}")
+    assert judge(replace(GOOD, left_out=2), "float32") == Judgement(Verdict.PASS, note)
+    assert judge(replace(GOOD, left_out=2, mismatch="m"), "float32").message == f"m; {note}"
+    assert judge(replace(GOOD, left_out=2, cosine=0.0), "float32").message.endswith(f"; {note}")
 
 
 @pytest.mark.parametrize(
-    ("dtype", "magnitude", "ulp"),
+    ("dtype", "magnitude", "unit"),
     [("bfloat16", 100.0, "0.5"), ("float16", 100.0, "0.0625"), ("float32", 2.0**20, "0.125")],
 )
-def test_a_limit_finer_than_the_dtype_is_explained(dtype: str, magnitude: float, ulp: str) -> None:
+def test_a_limit_finer_than_the_dtype_is_explained(dtype: str, magnitude: float, unit: str) -> None:
     numbers = replace(GOOD, max_abs_err=0.5, bench_at_worst=magnitude, bench_largest=magnitude)
-    verdict, message = judge(numbers, dtype)
-    assert verdict is Verdict.ERROR
-    assert f"one unit in the last place of {dtype} at {magnitude:.6g} is {ulp}" in message
-    assert f"(the error is {0.5 / float(ulp):.3g} of them)" in message
+    found = judge(numbers, dtype)
+    assert found.verdict is Verdict.ERROR
+    assert f"one unit in the last place of {dtype} at {magnitude:.6g} is {unit}" in found.message
+    assert f"(the error is {0.5 / float(unit):.3g} of them)" in found.message
+    assert ROUNDING in found.message
+
+
+def test_an_error_of_many_units_in_the_last_place_is_not_put_down_to_rounding() -> None:
+    numbers = replace(GOOD, max_abs_err=5.0, bench_at_worst=100.0, bench_largest=100.0)
+    message = judge(numbers, "bfloat16").message
+    assert "already larger than the limit, but the error is 10 of them" in message
+    assert ROUNDING not in message
+
+
+def test_a_unit_in_the_last_place_is_that_of_the_dtype_at_the_magnitude() -> None:
+    assert ulp(100.0, "bfloat16") == 0.5
+    assert ulp(1.0, "float32") == 2.0**-23
+    assert ulp(0.0, "float16") == 2.0**-24
 
 
 def test_an_error_within_the_rounding_noise_of_the_largest_output_is_explained() -> None:
     numbers = replace(GOOD, max_abs_err=2.0**-12, bench_at_worst=0.5, bench_largest=1000.0)
-    message = judge(numbers, "float32")[1]
-    assert "below the rounding noise of float32" in message
-    assert "4 units in the last place of the largest output 1000" in message
+    message = judge(numbers, "float32").message
+    assert f"{ROUNDING} the error is 4 units in the last place of float32" in message
+    assert message.endswith("at the largest output 1000")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +119,7 @@ def test_an_error_within_the_rounding_noise_of_the_largest_output_is_explained()
 )
 def test_an_error_far_above_the_rounding_noise_has_no_excuse(dtype: str, error: float) -> None:
     numbers = replace(GOOD, max_abs_err=error, bench_at_worst=0.5, bench_largest=1000.0)
-    message = judge(numbers, dtype)[1]
+    message = judge(numbers, dtype).message
     assert "last place" not in message
     assert message.endswith("is not below 0.0001")
 
@@ -113,9 +127,10 @@ def test_an_error_far_above_the_rounding_noise_has_no_excuse(dtype: str, error: 
 @pytest.mark.parametrize("dtype", ["int64", "uint8", "bool"])
 def test_integers_have_no_rounding_noise(dtype: str) -> None:
     numbers = replace(GOOD, max_abs_err=1.0, bench_at_worst=1e18, bench_largest=1e18)
-    assert "last place" not in judge(numbers, dtype)[1]
+    assert "last place" not in judge(numbers, dtype).message
 
 
 def test_rounding_noise_never_changes_a_verdict() -> None:
     numbers = replace(GOOD, max_abs_err=1e-3, bench_at_worst=1e4, bench_largest=1e4)
-    assert judge(numbers, "bfloat16")[0] is judge(numbers, "float64")[0] is Verdict.ERROR
+    assert judge(numbers, "bfloat16").verdict is Verdict.ERROR
+    assert judge(numbers, "float64").verdict is Verdict.ERROR

@@ -106,6 +106,11 @@ def test_generated_gradients_take_the_shape_of_an_output_of_another_size() -> No
     assert found[0].shape == (2, 2)
 
 
+def test_a_generated_gradient_that_fits_none_goes_to_the_first_output_that_is_left() -> None:
+    outputs = [output(4), output(2), output(3)]
+    assert assigned([grad(4), grad(7)], outputs, may_reshape=True) == [(4,), (2,), None]
+
+
 def test_captured_gradients_are_never_reshaped_to_another_size() -> None:
     with pytest.raises(NotCheckable, match=r"no output fits .* of shapes \[\[7\]\]"):
         assigned([grad(7)], [output(2, 2)])

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ray_precheck.datagen import generate
 from ray_precheck.datagen.generate import GeneratedTensors, build_call
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.dtypes import DTYPES, Array, round_to_dtype
@@ -123,16 +124,10 @@ def test_a_small_tensor_has_at_least_one_of_its_infinities(size: int) -> None:
         assert np.isposinf(drawn("float32", 0.0, INF, (size,), path=path)).any()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="generate.py _floats: a 0-d draw is a NumPy scalar, which takes no item"
-)
 def test_a_scalar_with_an_infinite_extreme_is_infinite() -> None:
     assert np.isposinf(drawn("float32", 0.0, INF, ()))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="generate.py tensor: 1j * inf has the real part NaN, RuntimeWarning"
-)
 @pytest.mark.parametrize("low", [0.0, INF])
 def test_complex_infinities_have_no_nan_beside_them(low: float) -> None:
     data = drawn("complex64", low, INF)
@@ -184,6 +179,16 @@ def test_complex_numbers_have_two_independent_parts() -> None:
 
 def test_the_same_seed_api_and_path_give_the_same_numbers() -> None:
     np.testing.assert_array_equal(drawn("float32", 0, 1), drawn("float32", 0, 1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64"])
+@pytest.mark.parametrize("chunk_elements", [1, 7, 1000])
+def test_the_size_of_the_chunks_changes_no_number(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, chunk_elements: int
+) -> None:
+    whole = drawn(dtype, -1.0, INF, (4, 25))
+    monkeypatch.setattr(generate, "CHUNK_ELEMENTS", chunk_elements)
+    np.testing.assert_array_equal(drawn(dtype, -1.0, INF, (4, 25)), whole)
 
 
 def test_the_numbers_are_these_on_every_host() -> None:

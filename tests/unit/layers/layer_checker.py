@@ -66,10 +66,10 @@ def imports_of(module: str, source: str, modules: Sequence[str]) -> Iterator[Imp
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             at_once = False
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            for child in node.body:
-                yield from walk(child, False)
-            for child in node.orelse:
-                yield from walk(child, at_once)
+            for statement in node.body:
+                yield from walk(statement, False)
+            for statement in node.orelse:
+                yield from walk(statement, at_once)
             return
         for target in _targets(node, module, is_package, modules):
             yield Import(target, getattr(node, "lineno", 0), at_once)

@@ -155,9 +155,6 @@ def test_files_of_msprobe_are_summarised(files: RunFiles, heading: str) -> None:
     assert next(read_rows(files.result))["API Name"] == "Torch.a.0"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="load_done takes headings in any case and padded, read_rows does not"
-)
 @pytest.mark.parametrize(
     "head",
     [
@@ -171,9 +168,6 @@ def test_headings_that_a_run_goes_on_with_can_be_summarised(files: RunFiles, hea
     assert summarise(files).error_types == {"Torch.a": 1}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="csv.field_size_limit: a message over 131,072 characters raises csv.Error"
-)
 def test_a_message_may_be_of_any_length(files: RunFiles) -> None:
     result = skipped(0, "Mint.a.0", "x" * 200_000, False)
     assert summary_of(files, result).skips == 1

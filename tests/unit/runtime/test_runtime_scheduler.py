@@ -11,6 +11,7 @@ from ray_precheck.runtime.scheduler import (
     COST_SLACK,
     MAX_BATCH_RECORDS,
     START_ATTEMPTS,
+    TARGET_BATCH_S,
     Command,
     GiveUpDevice,
     Report,
@@ -104,6 +105,11 @@ class TestBatches:
         assert MAX_BATCH_RECORDS == 64
         assert len(sent(made.worker_ready("cpu:0"))) == 64
 
+    def test_a_batch_has_no_more_work_than_its_target(self) -> None:
+        made = scheduler(make_tasks([0.0625] * 200))
+        assert 0.375 <= TARGET_BATCH_S < 0.4375
+        assert len(sent(made.worker_ready("cpu:0"))) == 6
+
     def test_a_huge_record_goes_alone(self) -> None:
         made = scheduler(make_tasks([100.0, *[TINY_S] * 70]), slots=2)
         assert [task.index for task in sent(made.worker_ready("cpu:0"))] == [0]
@@ -151,7 +157,6 @@ class TestMissingAnswers:
         assert len(batch) == 64
         assert sent(again) == (tasks[2],)
 
-    @pytest.mark.xfail(strict=True, reason="a record that never answers runs again for ever")
     def test_a_record_that_is_always_missing_is_reported_in_the_end(self) -> None:
         made = scheduler(tiny(1))
         commands = made.worker_ready("cpu:0")
@@ -189,6 +194,15 @@ class TestLostWorkers:
         assert isinstance(command, SendBatch)
         assert command.slot == "cpu:1"
         assert len(command.tasks) == 1
+
+    def test_an_idle_worker_that_is_lost_gets_nothing_before_it_is_ready_again(self) -> None:
+        made = scheduler(make_tasks([0.0] * 2), slots=2)
+        made.worker_ready("cpu:0")
+        made.worker_ready("cpu:1")
+        assert made.worker_lost("cpu:1", "died", Outcome.CRASHED) == [StartWorker("cpu:1")]
+        made.worker_lost("cpu:0", "died", Outcome.CRASHED)
+        assert made.wake() == []
+        assert len(sent(made.worker_ready("cpu:1"))) == 1
 
     def test_a_record_that_kills_alone_twice_is_guilty(self) -> None:
         made = scheduler(tiny(1))
@@ -252,7 +266,6 @@ class TestDraining:
         assert made.worker_lost("cpu:0", "died", Outcome.CRASHED) == []
         assert made.finished
 
-    @pytest.mark.xfail(strict=True, reason="a worker is started that will get no batch")
     def test_no_lost_worker_is_started_anew(self) -> None:
         made = scheduler(make_tasks([10.0] * 3), slots=2)
         made.worker_ready("cpu:0")

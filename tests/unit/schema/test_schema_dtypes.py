@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ray_precheck.schema import dtypes
 from ray_precheck.schema.dtypes import (
     DTYPES,
     Array,
@@ -169,6 +170,17 @@ def test_rounding_keeps_the_shape_also_of_scalars_and_of_empty_arrays(dtype: str
         assert isinstance(rounded, np.ndarray)
         assert rounded.shape == shape
         assert (rounded == 1.25).all()
+
+
+@pytest.mark.parametrize("chunk_elements", [1, 3, 7])
+def test_the_size_of_the_chunks_changes_no_number(
+    monkeypatch: pytest.MonkeyPatch, chunk_elements: int
+) -> None:
+    values = np.linspace(-3.0, 3.0, 40).reshape(4, 10).T
+    whole = round_to_dtype(values, "bfloat16")
+    monkeypatch.setattr(dtypes, "CHUNK_ELEMENTS", chunk_elements)
+    np.testing.assert_array_equal(round_to_dtype(values, "bfloat16"), whole)
+    np.testing.assert_array_equal(whole, values.astype(ml_dtypes.bfloat16).astype(np.float32))
 
 
 def test_complex_numbers_round_both_parts() -> None:

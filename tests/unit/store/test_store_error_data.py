@@ -212,7 +212,6 @@ def test_a_tensor_that_cannot_be_read_names_its_file(tmp_path: Path, damage: str
         loaded(tmp_path, "float32")
 
 
-@pytest.mark.xfail(strict=True, reason="an unknown dtype tag raises KeyError in _restored")
 def test_a_dtype_tag_that_is_unknown_is_named(tmp_path: Path) -> None:
     save(tmp_path)
     path = tmp_path / f"{NAME}.json"
@@ -221,7 +220,6 @@ def test_a_dtype_tag_that_is_unknown_is_named(tmp_path: Path) -> None:
         loaded(tmp_path, "float32")
 
 
-@pytest.mark.xfail(strict=True, reason="SavedTensors joins the file names of the JSON unchecked")
 def test_a_json_cannot_name_a_tensor_outside_its_folder(tmp_path: Path) -> None:
     folder = tmp_path / "error_data"
     save(folder)

@@ -162,7 +162,6 @@ def test_the_batch_can_be_written_once_there_is_room_again(
     )
 
 
-@pytest.mark.xfail(strict=True, reason="open leaves a part of a header, then takes it for one")
 @pytest.mark.parametrize("room", [5, len(DETAIL_HEADER) + 5])
 def test_a_disk_that_is_full_at_the_start_leaves_no_part_of_a_header(
     files: RunFiles, monkeypatch: pytest.MonkeyPatch, room: int

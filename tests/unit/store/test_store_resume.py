@@ -46,10 +46,6 @@ class TestNewFiles:
         assert len({first.settings, second.settings, third.settings}) == 3
         assert first.result.read_bytes() == b"rows"
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="only the result CSV is claimed: an older details file or run.json is reused",
-    )
     @pytest.mark.parametrize("which", ["details", "settings"])
     def test_files_beside_a_removed_result_csv_are_not_used_again(
         self, tmp_path: Path, which: str
@@ -153,7 +149,6 @@ class TestDone:
         with pytest.raises(ResumeError, match="its first line must be API Name, Forward"):
             load_done(files, set())
 
-    @pytest.mark.xfail(strict=True, reason="csv.Error leaves decode_row: an internal error")
     @pytest.mark.parametrize("data", [b'say "hi\nthere"\n', b"{" + b"x" * 200_000 + b"}\n"])
     def test_a_foreign_file_that_is_no_csv_is_refused(self, files: RunFiles, data: bytes) -> None:
         files.result.write_bytes(data)
@@ -220,7 +215,6 @@ def disk_full(fd: int) -> None:
     raise OSError(28, "No space left on device")
 
 
-@pytest.mark.xfail(strict=True, reason="save_settings lets OSError through: an internal error")
 def test_settings_that_cannot_be_written_are_reported(
     files: RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,7 +223,6 @@ def test_settings_that_cannot_be_written_are_reported(
         save_settings(files, SETTINGS)
 
 
-@pytest.mark.xfail(strict=True, reason="repair lets OSError through: an internal error")
 def test_a_repair_that_cannot_be_written_is_reported(
     files: RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,76 @@
+"""One Ray cluster for the whole test session, on loopback, ended by its process id."""
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+DATA = Path(__file__).resolve().parent.parent / "data"
+
+# Ray reads these when it is imported, so they are set when this file is: before any test runs.
+_FOLDER = Path(tempfile.mkdtemp(prefix="rpt-"))
+_TOKEN = _FOLDER / "token"
+_TOKEN.touch(mode=0o600)
+_TOKEN.write_text(secrets.token_hex(32))
+_ENVIRONMENT = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN_PATH": str(_TOKEN),
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed",
+}
+os.environ.update(_ENVIRONMENT)
+
+
+@pytest.fixture(scope="session")
+def cluster_address() -> Iterator[str]:
+    """Return the address of a running cluster of one node."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = (_FOLDER / "head.log").open("wb")
+    ray_command = Path(sys.executable).with_name("ray")
+    head = subprocess.Popen(
+        [
+            str(ray_command), "start", "--head", "--block", "--include-dashboard=false",
+            "--node-ip-address=127.0.0.1", f"--port={port}", "--num-cpus=2", "--num-gpus=0",
+            f"--temp-dir={_FOLDER}", "--object-store-memory=134217728",
+        ],
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        _wait_for(port, head)
+        yield f"127.0.0.1:{port}"
+    finally:
+        os.killpg(head.pid, signal.SIGTERM)
+        try:
+            head.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(head.pid, signal.SIGKILL)
+            head.wait()
+        log.close()
+        shutil.rmtree(_FOLDER, ignore_errors=True)
+
+
+def _wait_for(port: int, head: "subprocess.Popen[bytes]") -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        assert head.poll() is None, (_FOLDER / "head.log").read_text()
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                # The port answers before the node has joined.
+                time.sleep(3)
+                return
+        time.sleep(0.2)
+    raise AssertionError((_FOLDER / "head.log").read_text())

@@ -1,0 +1,59 @@
+"""Small PyTorch dumps for the tests that need calls of a certain kind."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def tensor(dtype: str, shape: list[int], low: Any, high: Any) -> dict[str, Any]:
+    """Return the description of a tensor as msprobe writes it."""
+    return {
+        "type": "torch.Tensor", "dtype": f"torch.{dtype}", "shape": shape,
+        "Max": high, "Min": low, "Mean": None, "Norm": None, "requires_grad": False,
+    }  # fmt: skip
+
+
+def value(plain: Any) -> dict[str, Any]:
+    """Return the description of a Python value."""
+    return {"type": type(plain).__name__, "value": plain}
+
+
+def forward(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Return a forward record."""
+    return {
+        "input_args": list(args),
+        "input_kwargs": kwargs,
+        "output": [tensor("float32", [1], 0, 1)],
+    }
+
+
+def additions(count: int, first: int = 0) -> dict[str, Any]:
+    """Return harmless calls."""
+    record = forward(tensor("float32", [4, 4], -1.0, 1.0), value(1))
+    return {f"Tensor.add.{number}.forward": record for number in range(first, first + count)}
+
+
+def killer(number: int = 0) -> dict[str, Any]:
+    """Return a call that kills its process: ctc_loss reads far outside of its input (SIGSEGV)."""
+    record = forward(
+        tensor("float32", [4, 1, 3], -2.0, -1.0),
+        tensor("int64", [1, 3], 10**12, 10**12),
+        [value(4)],
+        [value(3)],
+    )
+    return {f"Torch.ctc_loss.{number}.forward": record}
+
+
+def slow(number: int = 0, size: int = 2200) -> dict[str, Any]:
+    """Return a call that takes very much longer than its size suggests."""
+    return {
+        f"Torch.linalg.svd.{number}.forward": forward(tensor("float32", [size, size], -1.0, 1.0))
+    }
+
+
+def write_dump(path: Path, *parts: dict[str, Any]) -> Path:
+    """Write a dump of these records and return its path."""
+    data = {key: record for part in parts for key, record in part.items()}
+    header = {"task": "statistics", "level": "L1", "framework": "pytorch", "dump_data_dir": None}
+    path.write_text(json.dumps({**header, "data": data}))
+    return path

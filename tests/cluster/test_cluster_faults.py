@@ -1,0 +1,142 @@
+"""Faults while a run goes on: hangs, killed workers, a lost disk, devices that do not start."""
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+from conftest import DATA
+from dumps import additions, slow, write_dump
+
+from ray_precheck import RunConfig, StoppedError, precheck
+from ray_precheck.check.settings import CheckSettings
+from ray_precheck.dump.parse import open_dump
+from ray_precheck.plan.planner import plan_tasks
+from ray_precheck.runtime.cluster import open_cluster
+from ray_precheck.runtime.driver import Driver
+from ray_precheck.runtime.progress import Progress
+from ray_precheck.schema.task import DeviceSlot
+from ray_precheck.store.resume import new_run_files
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_record_that_gives_no_answer_in_time_is_an_error_and_the_others_are_checked(
+    tmp_path: Path, cluster_address: str
+) -> None:
+    dump = write_dump(tmp_path / "dump.json", additions(10), slow())
+    report = precheck(dump, out=tmp_path / "out", address=cluster_address, timeout_s=0.5)
+    rows = report.results.set_index("API Name")
+    assert rows.loc["Torch.linalg.svd.0", "Forward Test Success"] == "error"
+    assert rows.loc["Torch.linalg.svd.0", "Message"] == "no answer in 0.5 s (--timeout)"
+    assert set(rows.drop("Torch.linalg.svd.0")["Forward Test Success"]) == {"pass"}
+
+
+@contextmanager
+def killing_busy_workers(times: int) -> Iterator[list[int]]:
+    """Kill (SIGKILL) a worker that is running a batch, this many times; yields the killed pids."""
+    killed: list[int] = []
+    over = threading.Event()
+
+    def hunt() -> None:
+        while len(killed) < times and not over.is_set():
+            for process in psutil.process_iter(["cmdline"]):
+                title = " ".join(process.info["cmdline"] or [])
+                if title.startswith("ray::Worker.run") and process.pid not in killed:
+                    process.kill()
+                    killed.append(process.pid)
+                    time.sleep(1)
+                    break
+            time.sleep(0.005)
+
+    thread = threading.Thread(target=hunt)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_workers_killed_from_outside_cost_nothing(tmp_path: Path, cluster_address: str) -> None:
+    dump = DATA / "torch_cnn" / "dump.json"
+    undisturbed = precheck(dump, out=tmp_path / "a", address=cluster_address, devices=(0, 1))
+    with killing_busy_workers(1) as killed:
+        report = precheck(dump, out=tmp_path / "b", address=cluster_address, devices=(0, 1))
+    assert len(killed) == 1
+    assert report.files.result.read_bytes() == undisturbed.files.result.read_bytes()
+    assert report.files.details.read_bytes() == undisturbed.files.details.read_bytes()
+
+
+def test_a_removed_out_folder_stops_the_run_with_one_sentence(
+    tmp_path: Path, cluster_address: str
+) -> None:
+    dump = write_dump(tmp_path / "dump.json", additions(400), slow(size=900))
+    out = tmp_path / "out"
+
+    def remove() -> None:
+        while not list(out.glob("*details*")):
+            time.sleep(0.01)
+        shutil.rmtree(out)
+
+    thread = threading.Thread(target=remove)
+    thread.start()
+    report = precheck(dump, out=out, address=cluster_address)
+    thread.join()
+    assert not report.completed
+    assert "cannot write the results" in report.stop_reason
+    assert "\n" not in report.stop_reason
+
+
+def test_with_no_device_that_starts_the_run_stops_and_says_why(
+    tmp_path: Path, cluster_address: str
+) -> None:
+    path = write_dump(tmp_path / "dump.json", additions(3))
+    files = new_run_files(tmp_path / "out", "20260101120000")
+    settings = CheckSettings("pytorch", "statistics", tmp_path)
+    with open_dump(path) as dump, open_cluster(cluster_address, debug=False) as nodes:
+        plan = plan_tasks(dump, "pytorch", set())
+        # A GPU that is not there: the worker raises when it opens it.
+        slot = DeviceSlot("gpu", 0, nodes[0].node_id, nodes[0].address, "0")
+        driver = Driver(dump, settings, [slot], files, lambda: False)
+        driver.launch()
+        with pytest.raises(StoppedError, match=r"no device is left: gpu:0: .*sees no GPU"):
+            driver.run(plan, 300.0, Progress(3, 0, show=False))
+
+
+def test_a_worker_sees_its_device_alone(cluster_address: str) -> None:
+    from ray_precheck.runtime.devices import pin_process
+
+    def visible(slot: DeviceSlot) -> tuple[str, str]:
+        import os
+
+        pin_process(slot)
+        return os.environ["ASCEND_RT_VISIBLE_DEVICES"], os.environ["CUDA_VISIBLE_DEVICES"]
+
+    with open_cluster(cluster_address, debug=False) as nodes:
+        task = ray.remote(num_cpus=0)(visible)
+        slot = DeviceSlot("npu", 5, nodes[0].node_id, nodes[0].address, "5")
+        assert ray.get(task.remote(slot)) == ("5", "")
+
+
+def test_a_stop_request_leaves_a_run_that_can_go_on(tmp_path: Path, cluster_address: str) -> None:
+    path = DATA / "torch_llm" / "dump.json"
+    files = new_run_files(tmp_path / "out", "20260101120000")
+    with open_dump(path) as dump, open_cluster(cluster_address, debug=False) as nodes:
+        plan = plan_tasks(dump, "pytorch", set())
+        settings = CheckSettings("pytorch", "statistics", tmp_path)
+        slot = DeviceSlot("cpu", 0, nodes[0].node_id, nodes[0].address, "")
+        driver = Driver(dump, settings, [slot], files, lambda: files.result.stat().st_size > 300)
+        driver.launch()
+        assert driver.run(plan, 300.0, Progress(265, 0, show=False)) is False
+    rows = files.result.read_bytes().count(b"\n") - 1
+    assert 0 < rows < 265
+    config = RunConfig(path, out=tmp_path / "out", address=cluster_address, resume_csv=files.result)
+    from ray_precheck import run
+
+    assert run(config, show_progress=False).summary.total == 265

@@ -1,0 +1,132 @@
+"""Whole runs on a real Ray cluster: rows, bytes, resume, the Python function."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import DATA
+from dumps import additions, killer, write_dump
+
+from ray_precheck import DeviceError, PrecheckReport, ResumeError, UsageError, precheck
+
+pytestmark = pytest.mark.cluster
+
+
+def run(dump: Path, out: Path, address: str, *devices: int, **options: object) -> PrecheckReport:
+    return precheck(dump, out=out, devices=devices or (0,), address=address, **options)
+
+
+def both_files(report: PrecheckReport) -> tuple[bytes, bytes]:
+    return report.files.result.read_bytes(), report.files.details.read_bytes()
+
+
+@pytest.mark.parametrize("capture", ["mindspore_llm", "torch_cnn"])
+def test_one_two_and_four_devices_write_the_same_bytes(
+    capture: str, tmp_path: Path, cluster_address: str
+) -> None:
+    dump = DATA / capture / "dump.json"
+    reports = [
+        run(dump, tmp_path / str(len(devices)), cluster_address, *devices)
+        for devices in ((0,), (0, 1), (0, 1, 2, 3))
+    ]
+    first, *others = [both_files(report) for report in reports]
+    assert all(report.completed for report in reports)
+    assert others == [first, first]
+
+
+def test_the_function_returns_both_tables_with_a_row_for_every_call_in_dump_order(
+    tmp_path: Path, cluster_address: str
+) -> None:
+    report = run(DATA / "torch_llm_tensor" / "dump.json", tmp_path, cluster_address, 0, 1)
+    results, details = report.results, report.details
+    assert list(results.columns) == [
+        "API Name", "Forward Test Success", "Backward Test Success", "Message",
+    ]  # fmt: skip
+    assert list(details.columns) == [
+        "API Name", "Bench Dtype", "Tested Dtype", "Shape", "Cosine", "MaxAbsErr",
+        "MaxRelativeErr", "Status", "Message",
+    ]  # fmt: skip
+    assert results["API Name"].iloc[0] == "Functional.embedding.0"
+    assert len(results) == report.summary.total == 22
+    assert set(results["Forward Test Success"]) == {"pass"}
+    assert details["MaxAbsErr"].max() < 1e-4
+
+
+def test_a_record_that_kills_its_worker_is_an_error_and_its_neighbours_are_checked(
+    tmp_path: Path, cluster_address: str
+) -> None:
+    dump = write_dump(tmp_path / "dump.json", additions(20), killer(), additions(20, first=20))
+    report = run(dump, tmp_path / "out", cluster_address, 0)
+    rows = report.results.set_index("API Name")
+    assert report.completed
+    assert len(rows) == 41
+    assert rows.loc["Torch.ctc_loss.0", "Forward Test Success"] == "error"
+    assert "killed its worker" in rows.loc["Torch.ctc_loss.0", "Message"]
+    assert set(rows.drop("Torch.ctc_loss.0")["Forward Test Success"]) == {"pass"}
+
+
+def test_a_resumed_run_does_only_what_is_left_and_ends_with_the_same_bytes(
+    tmp_path: Path, cluster_address: str
+) -> None:
+    dump = DATA / "torch_cnn" / "dump.json"
+    whole = run(dump, tmp_path / "whole", cluster_address, 0)
+    (tmp_path / "part").mkdir()
+    for file in (whole.files.result, whole.files.details, whole.files.settings):
+        shutil.copy(file, tmp_path / "part")
+    result = tmp_path / "part" / whole.files.result.name
+    details = tmp_path / "part" / whole.files.details.name
+    # Cut in the middle of a row: more details than results, and a torn last line in both.
+    result.write_bytes(result.read_bytes()[:2000])
+    details.write_bytes(details.read_bytes()[:-30_000])
+    done = result.read_bytes().count(b"\n") - 1
+    resumed = run(dump, tmp_path / "part", cluster_address, 0, 1, resume_csv=result)
+    assert 0 < done < 189
+    assert resumed.files.result == result
+    assert both_files(resumed) == both_files(whole)
+
+
+def test_rows_that_msprobe_wrote_count_as_done(tmp_path: Path, cluster_address: str) -> None:
+    dump = write_dump(tmp_path / "dump.json", additions(5))
+    result = tmp_path / "accuracy_checking_result_20260101120000.csv"
+    result.write_bytes(
+        b"\xef\xbb\xbfAPI Name,Forward Test Success,Backward Test Success,Message\r\n"
+        b"Tensor.add.3,SKIP,,by msprobe\r\n"
+    )
+    report = run(dump, tmp_path, cluster_address, 0, resume_csv=result)
+    rows = report.results.set_index("API Name")
+    assert list(rows.index) == [f"Tensor.add.{number}" for number in range(5)]
+    assert rows.loc["Tensor.add.3", "Message"] == "by msprobe"
+    assert list(rows["Forward Test Success"]).count("pass") == 4
+
+
+def test_a_result_csv_of_another_dump_with_the_same_names_is_refused(
+    tmp_path: Path, cluster_address: str
+) -> None:
+    report = run(write_dump(tmp_path / "a.json", additions(3)), tmp_path, cluster_address)
+    other = write_dump(tmp_path / "b.json", additions(3))
+    other.write_text(other.read_text() + " ")
+    before = both_files(report)
+    with pytest.raises(ResumeError, match="of another dump"):
+        run(other, tmp_path, cluster_address, resume_csv=report.files.result)
+    assert both_files(report) == before
+
+
+def test_another_seed_is_refused_for_a_resumed_run(tmp_path: Path, cluster_address: str) -> None:
+    dump = write_dump(tmp_path / "a.json", additions(3))
+    report = run(dump, tmp_path, cluster_address)
+    with pytest.raises(ResumeError, match="seed 0, not 1"):
+        run(dump, tmp_path, cluster_address, resume_csv=report.files.result, seed=1)
+
+
+def test_a_device_that_is_not_there_is_an_error_that_lists_what_is(
+    tmp_path: Path, cluster_address: str
+) -> None:
+    dump = write_dump(tmp_path / "a.json", additions(3))
+    with pytest.raises(DeviceError, match=r"-d 5: this machine .* has no gpu"):
+        run(dump, tmp_path, cluster_address, 5, device_type="gpu")
+
+
+def test_an_address_at_which_no_cluster_answers_is_an_error(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "a.json", additions(3))
+    with pytest.raises(UsageError, match="no Ray cluster answers at --address"):
+        run(dump, tmp_path, "127.0.0.1:1")

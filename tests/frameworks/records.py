@@ -1,0 +1,143 @@
+"""Records as msprobe writes them, made from Python values; and how to read what a check says."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ray_precheck.check.checker import Checker
+from ray_precheck.check.settings import CheckSettings
+from ray_precheck.datagen.generate import GeneratedTensors
+from ray_precheck.dump.parse import open_dump
+from ray_precheck.schema.result import OutputCheck, TaskResult, Verdict
+from ray_precheck.schema.task import Task, TaskPayload
+from ray_precheck.schema.values import HostTensor, TensorSpec
+
+DATA = Path(__file__).parents[1] / "data"
+Json = Any
+
+
+class Element(dict[str, Any]):
+    """One element of a record, as JSON."""
+
+
+def tensor(
+    *shape: int, dtype: str = "float32", low: float = -1.0, high: float = 1.0, grad: bool = False
+) -> Element:
+    """A tensor of torch; `grad` says that it requires a gradient."""
+    found = Element(type="torch.Tensor", dtype=f"torch.{dtype}", shape=list(shape))
+    return Element(**found, Max=high, Min=low, Mean=0.0, Norm=1.0, requires_grad=grad)
+
+
+def ms_tensor(*shape: int, dtype: str = "Float32", low: float = -1.0, high: float = 1.0) -> Element:
+    """A tensor of MindSpore."""
+    found = Element(type="mindspore.Tensor", dtype=dtype, shape=list(shape))
+    return Element(**found, Max=high, Min=low, Mean=0.0, Norm=1.0)
+
+
+def symbol(kind: str, value: str) -> Element:
+    """A constant of a framework: `torch.dtype`, `torch.device`, `mindspore.dtype`."""
+    return Element(type=kind, value=value)
+
+
+MEMORY_FORMAT = Element(type="torch.memory_format", format="torch.channels_last")
+
+
+def size(*extents: int) -> Element:
+    """A torch.Size."""
+    return Element(type="torch.Size", value=list(extents))
+
+
+def element(value: Any) -> Json:
+    """Return a Python value as the dump has it; tuples become lists, as in a dump."""
+    if value is None or isinstance(value, Element):
+        return value
+    if isinstance(value, list | tuple):
+        return [element(item) for item in value]
+    if isinstance(value, slice):
+        return {"type": "slice", "value": [value.start, value.stop, value.step]}
+    if value is Ellipsis:
+        return {"type": "ellipsis", "value": "..."}
+    shown = str(value) if isinstance(value, complex) else value
+    return {"type": type(value).__name__, "value": shown}
+
+
+def call(name: str, *args: Any, grads: list[Element] | None = None, **kwargs: Any) -> TaskPayload:
+    """Return the payload of one call; `grads` are the incoming gradients of its backward record."""
+    forward = {
+        "input_args": [element(value) for value in args],
+        "input_kwargs": {key: element(value) for key, value in kwargs.items()},
+        "output": [],
+    }
+    behind = None if grads is None else json.dumps({"input": grads, "output": []}).encode()
+    return TaskPayload(0, f"{name}.0", json.dumps(forward).encode(), behind)
+
+
+def statistics_checker(framework: str, **options: Any) -> Checker:
+    """Return a checker for generated tensors on the CPU."""
+    return Checker(CheckSettings(framework, "statistics", Path(), **options), "cpu")
+
+
+def capture_settings(capture: str, **options: Any) -> CheckSettings:
+    """Return the settings for a shipped capture; its outputs are tested where it holds tensors."""
+    with open_dump(DATA / capture / "dump.json") as dump:
+        defaults = {"data_folder": dump.data_folder, "tests_dump": dump.task == "tensor"}
+        return CheckSettings(dump.framework, dump.task, **{**defaults, **options})
+
+
+def payloads_of(capture: str) -> list[TaskPayload]:
+    """Return every call of a shipped capture, in its order."""
+    with open_dump(DATA / capture / "dump.json") as dump:
+        return [dump.payload(Task(i, call.name, 0.0)) for i, call in enumerate(dump.calls)]
+
+
+def payload_of(capture: str, name: str) -> TaskPayload:
+    """Return one call of a shipped capture."""
+    return next(payload for payload in payloads_of(capture) if payload.name == name)
+
+
+def rows(result: TaskResult, direction: str) -> list[OutputCheck]:
+    """Return the detail rows of one direction."""
+    return [check for check in result.checks if f".{direction}.output." in check.name]
+
+
+def shapes(result: TaskResult, direction: str = "forward") -> list[str]:
+    """Return the Shape cells of one direction."""
+    return [check.shape for check in rows(result, direction)]
+
+
+def dtypes(result: TaskResult, direction: str = "forward") -> list[tuple[str, str]]:
+    """Return the bench's and the tested dtype cells of one direction."""
+    return [(check.bench_dtype, check.tested_dtype) for check in rows(result, direction)]
+
+
+def failing(results: list[TaskResult]) -> Iterator[OutputCheck]:
+    """Yield the detail rows in error."""
+    for result in results:
+        yield from (check for check in result.checks if check.verdict is Verdict.ERROR)
+
+
+def timeless(result: TaskResult) -> tuple[Any, ...]:
+    """Return everything of a result but how long it took."""
+    return (result.name, result.outcome, result.forward, result.backward, result.message) + (
+        result.checks
+    )
+
+
+class RememberedTensors(GeneratedTensors):
+    """A source that keeps each tensor that it made, beside a copy of its first values."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(0, name)
+        self.made: dict[str, tuple[HostTensor, np.ndarray[Any, Any]]] = {}
+
+    def tensor(self, spec: TensorSpec, path: str) -> HostTensor:
+        made = super().tensor(spec, path)
+        self.made[path] = (made, made.data.copy())
+        return made
+
+    def changed(self) -> list[str]:
+        """Return the paths of the tensors that were written to."""
+        return [path for path, (made, kept) in self.made.items() if (made.data != kept).any()]

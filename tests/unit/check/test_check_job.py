@@ -1,0 +1,121 @@
+"""How a call is to be run, its rows, and the sentences that explain an error by rounding."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ray_precheck.backends.base import CallPlan, Leaf
+from ray_precheck.check.explain import explain_errors
+from ray_precheck.check.job import DirectionCheck, Job, Sides, call_plan
+from ray_precheck.compare.standards import ROUNDING
+from ray_precheck.datagen.generate import GeneratedTensors
+from ray_precheck.schema.record import ApiName, ApiRecord
+from ray_precheck.schema.result import Verdict
+from ray_precheck.schema.values import Constant, HostCall, HostTensor, SequenceSpec, TensorSpec
+
+pytestmark = pytest.mark.unit
+
+
+def spec(dtype: str = "float32", requires_grad: bool | None = None) -> TensorSpec:
+    return TensorSpec(dtype, (2,), 0.0, 1.0, requires_grad)
+
+
+def record(*args: Any, api: str = "add", backward: bool = True) -> ApiRecord:
+    grads = () if backward else None
+    return ApiRecord(ApiName("Torch", api, 0), args, (), (), grads_in=grads, grads_out=grads)
+
+
+def tensor(dtype: str, *values: float) -> HostTensor:
+    return HostTensor(dtype, np.array(values, dtype))
+
+
+def test_without_a_backward_record_no_gradient_is_wanted() -> None:
+    assert call_plan(record(spec(requires_grad=True), backward=False)) == CallPlan()
+
+
+def test_gradients_are_wanted_of_the_tensors_that_require_one() -> None:
+    args = (
+        spec(requires_grad=False),
+        Constant(1),
+        SequenceSpec((spec("int64"), spec(requires_grad=True))),
+    )
+    assert call_plan(record(*args)).differentiable == (2,)
+
+
+@pytest.mark.parametrize("flag", [None, False])
+def test_where_none_is_flagged_gradients_of_all_floating_tensors_are_wanted(
+    flag: bool | None,
+) -> None:
+    args = (spec("int64"), spec("bfloat16", flag), spec("bool"), spec("complex64", flag))
+    assert call_plan(record(*args)).differentiable == (1, 3)
+
+
+def test_a_plan_says_whether_the_first_argument_is_changed() -> None:
+    assert call_plan(record(spec(), api="add_")).in_place
+    assert call_plan(record(spec(), api="add_", backward=False)).in_place
+    assert not call_plan(record(spec())).in_place
+
+
+def test_a_direction_is_in_error_where_one_of_its_rows_is() -> None:
+    check = DirectionCheck(Verdict.PASS)
+    check.compare(
+        "Torch.a.b.0.forward.output.0", tensor("float32", 1), tensor("float64", 1), "pytorch"
+    )
+    assert (check.verdict, check.messages) == (Verdict.PASS, [])
+    check.compare("Torch.a.b.0.forward.output.1", 3, 4, "pytorch")
+    check.compare("Torch.a.b.0.forward.output.2", 3, 3, "pytorch")
+    check.notes.append("note")
+    assert check.verdict is Verdict.ERROR
+    assert [row.name[-1] for row in check.failing] == ["1"]
+    assert check.messages == ["forward.output.1: 3 where the bench has 4", "note"]
+    assert check.pairs["Torch.a.b.0.forward.output.1"] == (3, 4)
+
+
+def explained(
+    api: str, inputs: HostTensor, tested: HostTensor, function: Callable[[np.ndarray], float]
+) -> tuple[DirectionCheck, str]:
+    """Check one scalar output against a bench in float64, and explain its error."""
+    call = HostCall((inputs,), {})
+    job = Job(record(spec(), api=api), call, GeneratedTensors(0, "x"), Sides())
+
+    def bench(again: HostCall, cotangents: list[HostTensor | None]) -> list[Leaf]:
+        data = again.args[0].data.astype(np.float64)
+        return [HostTensor("float64", np.array([function(data)]))]
+
+    check = DirectionCheck(Verdict.PASS)
+    check.compare("Torch.x.0.forward.output.0", tested, bench(call, [])[0], "pytorch")
+    explain_errors(job, check, bench)
+    return check, check.checks[0].message
+
+
+def test_the_error_of_a_sum_is_explained_by_the_magnitudes_of_its_terms() -> None:
+    check, message = explained(
+        "sum", tensor("float32", 8192, -8191), tensor("float32", 1.001), np.sum
+    )
+    assert check.verdict is Verdict.ERROR
+    assert (
+        f"; {ROUNDING} the terms that are summed there have magnitudes of 16383 in all" in message
+    )
+
+
+def test_an_error_of_an_ill_conditioned_function_is_explained() -> None:
+    inputs = tensor("float32", 1.0 - 2.0**-20)
+    bench = 1 / (1 - float(inputs.data[0]))
+    _, message = explained(
+        "rsub", inputs, tensor("float32", bench * 1.01), lambda x: float(1 / (1 - x[0]))
+    )
+    assert f"{ROUNDING} ill-conditioned: moving the inputs by half a unit" in message
+
+
+@pytest.mark.parametrize("api", ["sum", "rsub"])
+def test_a_wrong_result_is_not_put_down_to_rounding(api: str) -> None:
+    check, message = explained(api, tensor("float32", 1, 2), tensor("float32", 3.5), np.sum)
+    assert check.verdict is Verdict.ERROR
+    assert ROUNDING not in message
+
+
+def test_what_passes_is_not_explained() -> None:
+    check, message = explained("sum", tensor("float32", 1, 2), tensor("float32", 3), np.sum)
+    assert (check.verdict, message) == (Verdict.PASS, "")
