@@ -106,7 +106,7 @@ def _conditioning(
 
 
 def _explains(change: float, metrics: Metrics) -> bool:
-    return change > 0 and metrics.max_abs_err <= ROUNDING_NOISE_ULP * change
+    return 0 < change < np.inf and metrics.max_abs_err <= ROUNDING_NOISE_ULP * change
 
 
 def _again(

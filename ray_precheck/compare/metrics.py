@@ -50,13 +50,14 @@ def measure(device_out: Array, bench_out: Array, smallest_normal: float) -> Metr
         raise ValueError(f"shapes differ: {device_out.shape} and {bench_out.shape}")
     device_flat, bench_flat = device_out.reshape(-1), bench_out.reshape(-1)
     largest = _largest_finite(bench_flat)
-    scale = _scale(max(largest, _largest_finite(device_flat)))
+    scales = _scale(_largest_finite(device_flat)), _scale(largest)
     sums = _Sums()
     for start in range(0, len(device_flat), CHUNK_ELEMENTS):
         chunk = slice(start, start + CHUNK_ELEMENTS)
-        _add_chunk(
-            sums, _wide(device_flat[chunk]), _wide(bench_flat[chunk]), start, scale, smallest_normal
-        )
+        device, bench = _wide(device_flat[chunk]), _wide(bench_flat[chunk])
+        if "c" in (device.dtype.kind, bench.dtype.kind):
+            device, bench = device.astype(np.complex128), bench.astype(np.complex128)
+        _add_chunk(sums, device, bench, start, scales, smallest_normal)
     return _metrics(sums, device_out.shape, device_flat, bench_flat, largest)
 
 
@@ -70,7 +71,12 @@ def _wide(values: Array) -> Array:
 
 
 def _add_chunk(
-    sums: _Sums, device: Array, bench: Array, start: int, scale: float, smallest_normal: float
+    sums: _Sums,
+    device: Array,
+    bench: Array,
+    start: int,
+    scales: tuple[float, float],
+    smallest_normal: float,
 ) -> None:
     finite = np.isfinite(device) & np.isfinite(bench)
     if not finite.all():
@@ -84,9 +90,10 @@ def _add_chunk(
     worst = int(np.argmax(error))
     if error[worst] > sums.max_abs_err:
         sums.max_abs_err, sums.worst_at = float(error[worst]), start + worst
-    relative = error / np.maximum(np.abs(bench).astype(np.float64), smallest_normal)
+    with np.errstate(over="ignore"):
+        relative = error / np.maximum(_magnitude(bench), smallest_normal)
     sums.max_rel_err = max(sums.max_rel_err, float(relative.max()))
-    device_parts, bench_parts = _parts(device) * scale, _parts(bench) * scale
+    device_parts, bench_parts = _parts(device) * scales[0], _parts(bench) * scales[1]
     sums.dot += float(np.dot(device_parts, bench_parts))
     sums.device_square += float(np.dot(device_parts, device_parts))
     sums.bench_square += float(np.dot(bench_parts, bench_parts))
@@ -95,6 +102,8 @@ def _add_chunk(
 def _difference(device: Array, bench: Array) -> Array:
     """Return |device - bench| as float64; 64-bit integers are subtracted before they are rounded."""
     if device.dtype.kind in "iu" and bench.dtype.kind in "iu":
+        if device.dtype.kind != bench.dtype.kind:
+            return _mixed_difference(device, bench)
         larger, smaller = np.maximum(device, bench), np.minimum(device, bench)
         # Modulo 2**64 the difference of two integers is exact even where int64 overflows.
         return (larger.astype(np.uint64) - smaller.astype(np.uint64)).astype(np.float64)
@@ -102,10 +111,26 @@ def _difference(device: Array, bench: Array) -> Array:
         return np.asarray(np.abs(device - bench), dtype=np.float64)
 
 
+def _mixed_difference(device: Array, bench: Array) -> Array:
+    """Return |device - bench| of signed and unsigned integers."""
+    signed, unsigned = (device, bench) if device.dtype.kind == "i" else (bench, device)
+    unsigned = unsigned.astype(np.uint64)
+    at_least_0 = np.maximum(signed, 0).astype(np.uint64)
+    exact = np.maximum(at_least_0, unsigned) - np.minimum(at_least_0, unsigned)
+    below_0 = np.minimum(signed, 0).astype(np.float64)
+    return np.asarray(exact.astype(np.float64) - below_0)
+
+
+def _magnitude(values: Array) -> Array:
+    """Return |values| as float64; |smallest int64| does not fit into an int64."""
+    wide = values if values.dtype.kind == "c" else values.astype(np.float64, copy=False)
+    return np.asarray(np.abs(wide), dtype=np.float64)
+
+
 def _parts(values: Array) -> Array:
     """Return the values as real float64 numbers, complex ones as pairs."""
     if values.dtype.kind == "c":
-        return values.view(np.float64)
+        return np.ascontiguousarray(values).view(np.float64)
     return values.astype(np.float64, copy=False)
 
 
@@ -140,7 +165,7 @@ def _metrics(
         max_abs_err=float("inf") if mismatch else max(sums.max_abs_err, 0.0),
         max_rel_err=float("inf") if mismatch else sums.max_rel_err,
         worst_index=index,
-        bench_at_worst=float(abs(bench[at])),
+        bench_at_worst=float(_magnitude(bench[at : at + 1])[0]),
         bench_largest=largest,
         left_out=sums.left_out,
         mismatch=mismatch,

@@ -19,12 +19,20 @@ from ray_precheck.schema.values import HostTensor
 def check_output(name: str, tested: Any, bench: Any, framework: str) -> OutputCheck:
     """Compare one leaf: tensors by numbers, everything else by equality."""
     if isinstance(tested, HostTensor) and isinstance(bench, int | float | complex):
-        bench = HostTensor(tested.dtype, np.asarray(bench, DTYPES[tested.dtype].carrier))
+        bench = _number(bench)
     if isinstance(bench, HostTensor) and isinstance(tested, int | float | complex):
-        tested = HostTensor(bench.dtype, np.asarray(tested))
+        tested = _number(tested)
     if isinstance(tested, HostTensor) and isinstance(bench, HostTensor):
         return _check_tensor(name, tested, bench, framework)
     return _check_value(name, tested, bench, framework)
+
+
+def _number(value: complex) -> HostTensor:
+    """Return a Python number as a tensor without dimensions, in the widest dtype of its kind."""
+    dtype = {bool: "bool", int: "int64", float: "float64"}.get(type(value), "complex128")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        dtype = "float64"
+    return HostTensor(dtype, np.asarray(value, dtype))
 
 
 def _check_tensor(name: str, tested: HostTensor, bench: HostTensor, framework: str) -> OutputCheck:

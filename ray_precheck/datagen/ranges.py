@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from ray_precheck.schema.dtypes import DTYPES
-from ray_precheck.schema.values import TensorSpec
+from ray_precheck.schema.values import Bound, TensorSpec
 
 # Where the dump has no Max and Min (summary mode md5, meta and fp8 tensors).
 UNKNOWN_FLOAT = (-1.0, 1.0)
@@ -49,7 +49,8 @@ def value_range(spec: TensorSpec) -> ValueRange:
 def _bool_range(spec: TensorSpec) -> ValueRange:
     if spec.low is None or spec.high is None:
         return ValueRange(0, 1)
-    return ValueRange(int(bool(spec.low)), int(bool(spec.high)))
+    low, high = sorted((bool(spec.low), bool(spec.high)))
+    return ValueRange(int(low), int(high))
 
 
 def _integer_range(spec: TensorSpec) -> ValueRange:
@@ -57,20 +58,20 @@ def _integer_range(spec: TensorSpec) -> ValueRange:
     smallest = -(2 ** (info.bits - 1)) if info.kind == "int" else 0
     largest = 2 ** (info.bits - (info.kind == "int")) - 1
     bounds = [spec.low, spec.high]
-    if any(bound is None or math.isnan(bound) for bound in bounds):
+    if any(bound is None or bound != bound for bound in bounds):
         return ValueRange(*UNKNOWN_INTEGER, note=_unknown_note(spec, UNKNOWN_INTEGER))
     low, high = (_whole(bound, smallest, largest) for bound in bounds if bound is not None)
     return ValueRange(low, high)
 
 
 def _whole(bound: float | int, smallest: int, largest: int) -> int:
-    if math.isinf(bound):
+    if isinstance(bound, float) and math.isinf(bound):
         return largest if bound > 0 else smallest
     return max(smallest, min(largest, round(bound)))
 
 
 def _float_range(spec: TensorSpec) -> ValueRange:
-    low, high = spec.low, spec.high
+    low, high = _as_float(spec.low), _as_float(spec.high)
     if low is None or high is None or math.isnan(low) or math.isnan(high):
         return ValueRange(*UNKNOWN_FLOAT, note=_unknown_note(spec, UNKNOWN_FLOAT))
     # A bound beyond the largest finite number of the dtype is an infinity in that dtype.
@@ -86,6 +87,14 @@ def _float_range(spec: TensorSpec) -> ValueRange:
     if plus:
         return ValueRange(float(low), float(low) + 1.0, plus_infinity=True)
     return ValueRange(float(low), float(high))
+
+
+def _as_float(bound: Bound) -> float | None:
+    """Return a bound as a float; a whole number beyond all floats is an infinity."""
+    try:
+        return None if bound is None else float(bound)
+    except OverflowError:
+        return math.inf if bound is not None and bound > 0 else -math.inf
 
 
 def _unknown_note(spec: TensorSpec, fallback: tuple[float, float] | tuple[int, int]) -> str:

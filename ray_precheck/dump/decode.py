@@ -180,7 +180,12 @@ def _decode_float(value: dict[str, Any], path: str) -> ValueSpec:
     bound = _bound(value.get("value"), path)
     if bound is None:
         raise NotCheckable(f"{path}: null is not of type {value['type']}")
-    return Constant(float(bound))
+    try:
+        return Constant(float(bound))
+    except OverflowError:
+        raise NotCheckable(
+            f"{path}: {_show(bound)} is not a number that a float can hold"
+        ) from None
 
 
 def _decode_complex(value: dict[str, Any], path: str) -> ValueSpec:
@@ -242,5 +247,8 @@ _BY_TYPE: dict[str, Callable[[dict[str, Any], str], ValueSpec]] = {
 
 
 def _show(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = f"a deeply nested {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}..."

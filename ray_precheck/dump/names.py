@@ -4,6 +4,7 @@ Comes in: a key of `data`, such as `Torch.linalg.inv.0.forward`.
 Goes out: the API's name and the direction, or the reason why the key names no API call.
 """
 
+import re
 from dataclasses import dataclass
 
 from ray_precheck.schema.record import ApiName
@@ -11,6 +12,8 @@ from ray_precheck.schema.record import ApiName
 DIRECTIONS = ("forward", "backward")
 _MODULE_PREFIXES = ("Module", "Cell")
 _MINIMUM_PARTS = 4
+# Canonical, so that two keys never become one call; more digits than int() takes are none.
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ def parse_key(key: str) -> ApiKey | ForeignKey:
     if len(parts) < _MINIMUM_PARTS:
         return ForeignKey("not an API: the name has too few parts (Prefix.api.N.forward expected)")
     number = parts[-2]
-    if not (number.isascii() and number.isdigit()) or "" in parts:
+    if not _NUMBER.fullmatch(number) or "" in parts:
         return ForeignKey(
             f"not an API: {number!r} is no call number (Prefix.api.N.forward expected)"
         )

@@ -153,10 +153,11 @@ def _group_calls(members: list[Member]) -> tuple[list[DumpCall], bool]:
         key = parse_key(member.key)
         if not isinstance(key, ApiKey):
             modules_only = modules_only and key.is_module
-            calls[member.key] = DumpCall(member.key, foreign=key.reason)
+            calls.setdefault(member.key, DumpCall(member.key, foreign=key.reason))
             continue
         modules_only = False
         call = calls.setdefault(str(key.name), DumpCall(str(key.name)))
+        call.foreign = ""  # a foreign record of the same name gives way to the call
         if key.direction == "forward":
             call.forward = member
         else:

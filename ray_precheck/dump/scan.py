@@ -141,6 +141,8 @@ def _members(
     colons = np.flatnonzero(chars == _COLON)
     # The key is the string right before the colon: its quotes are the two tokens before it.
     colons = colons[colons >= 2]
+    if not len(colons):
+        return []
     starts, ends = positions[colons - 2], positions[colons - 1] + 1
     value_starts = positions[colons] + 1
     value_ends = np.append(starts[1:], positions[-1])

@@ -5,6 +5,9 @@ mode. The files are somebody else's data: `.npy` is read without pickles, `.pt` 
 weights-only loader, and no name may lead out of the dump's folder.
 """
 
+import struct
+import tokenize
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,22 @@ import numpy as np
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import HostTensor, TensorSpec
+
+# What np.load and torch.load raise on files that are broken or made up; neither documents it.
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    EOFError,
+    RuntimeError,
+    TypeError,
+    LookupError,
+    AssertionError,
+    MemoryError,
+    SyntaxError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+)
 
 
 class CapturedTensors:
@@ -34,7 +53,8 @@ class CapturedTensors:
                 f"{path}: {file.name} has shape {list(data.shape)}, the dump says {list(spec.shape)}"
             )
         carrier = DTYPES[spec.dtype].carrier
-        if data.dtype != carrier and not np.can_cast(data.dtype, carrier, casting="same_kind"):
+        same_kind = data.dtype.kind == np.dtype(carrier).kind
+        if not same_kind or not np.can_cast(data.dtype, carrier, casting="same_kind"):
             raise NotCheckable(
                 f"{path}: {file.name} holds {data.dtype}, the dump says {spec.dtype}"
             )
@@ -46,7 +66,11 @@ class CapturedTensors:
         file = self._folder / spec.data_name
         if file.suffix not in _READERS:
             raise NotCheckable(f"{path}: {spec.data_name!r} is neither .npy nor .pt")
-        if not file.is_file():
+        try:
+            is_file = file.is_file()
+        except OSError:  # such as a name longer than the file system takes
+            is_file = False
+        if not is_file:
             raise NotCheckable(f"{path}: no file {spec.data_name!r} in {self._folder}")
         if not file.resolve().is_relative_to(self._folder.resolve()):
             raise NotCheckable(f"{path}: {spec.data_name!r} leads out of the dump's folder")
@@ -55,8 +79,9 @@ class CapturedTensors:
 
 def _read_npy(file: Path, path: str) -> Array:
     try:
-        data = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        with file.open("rb") as opened:
+            data = np.load(opened, allow_pickle=False)
+    except _UNREADABLE as error:
         raise NotCheckable(f"{path}: {file.name} is not a readable .npy file: {error}") from None
     if not isinstance(data, np.ndarray):
         raise NotCheckable(f"{path}: {file.name} holds an archive, a single array is expected")
@@ -70,14 +95,19 @@ def _read_pt(file: Path, path: str) -> Array:
 
     try:
         value: Any = torch.load(file, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+        if not isinstance(value, torch.Tensor):
+            raise NotCheckable(f"{path}: {file.name} holds a {type(value).__name__}, not a tensor")
+        return _to_numpy(value.detach())
+    except (*_UNREADABLE, pickle.UnpicklingError) as error:
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise NotCheckable(
             f"{path}: {file.name} is not a readable .pt file: {first_line}"
         ) from None
-    if not isinstance(value, torch.Tensor):
-        raise NotCheckable(f"{path}: {file.name} holds a {type(value).__name__}, not a tensor")
-    value = value.detach()
+
+
+def _to_numpy(value: Any) -> Array:
+    import torch
+
     if value.dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
         value = value.to(torch.float32)
     return np.asarray(value.resolve_conj().contiguous().numpy())

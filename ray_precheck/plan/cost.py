@@ -15,6 +15,7 @@ _PER_GRADIENT_S = 1.5e-3
 _PER_ELEMENT_S = 60e-9
 _PER_FLOP_S = 0.15e-9
 _LARGEST_S = 1e6
+_MOST_ELEMENTS = 1 << 63
 _PRODUCTS = ("matmul", "linear", "bmm", "mm", "conv", "einsum", "attention", "dense", "dot")
 
 
@@ -42,8 +43,8 @@ def estimate_cost(name: ApiName, forward: bytes, backward: bytes | None) -> floa
 
 def _elements(shape: bytes) -> int:
     count = 1
-    for extent in shape.split(b","):
+    for extent in re.split(rb"[,\s]+", shape.strip()):
         # More digits than this are no tensor that fits anywhere; int() of them could take minutes.
         text = extent.strip()[:19]
         count *= int(text) if text else 1
-    return count
+    return min(count, _MOST_ELEMENTS)

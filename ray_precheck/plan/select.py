@@ -115,4 +115,5 @@ def changes_its_input(record: ApiRecord) -> bool:
     if api in _IN_PLACE_OPERATORS or (api.endswith("_") and not api.endswith("__")):
         return True
     flagged = dict(record.kwargs).get("inplace") == Constant(True)
-    return flagged or (record.name.prefix == "Functional" and Constant(True) in record.args)
+    positional = any(isinstance(arg, Constant) and arg.value is True for arg in record.args)
+    return flagged or (record.name.prefix == "Functional" and positional)

@@ -6,6 +6,7 @@ Called by everything that touches numbers. A value of a format that NumPy lacks 
 is held in a float32 array whose elements are exactly representable in that format: its *carrier*.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,8 @@ class DType:
 
     `kind` is float, complex, int, uint or bool. `carrier` is the NumPy dtype that holds it.
     For floats `mantissa_bits` counts the stored bits of the fraction, `min_exponent` is the exponent
-    of the smallest normal number (2**min_exponent) and `largest` the largest finite value.
+    of the smallest normal number (2**min_exponent) and `largest` the largest finite value; `overflow` is
+    what lies beyond it: infinity, or NaN in a format without infinities.
     """
 
     name: str
@@ -33,6 +35,7 @@ class DType:
     mantissa_bits: int = 0
     min_exponent: int = 0
     largest: float = 0.0
+    overflow: float = math.inf
 
 
 # IEEE 754-2019 table 3.5 for float16 to float64; bfloat16 is the upper half of a float32; the fp8
@@ -42,7 +45,7 @@ _FLOATS = (
     DType("float32", "float", 32, "float32", 23, -126, float(np.finfo(np.float32).max)),
     DType("float16", "float", 16, "float16", 10, -14, 65504.0),
     DType("bfloat16", "float", 16, "float32", 7, -126, 3.3895313892515355e38),
-    DType("float8_e4m3fn", "float", 8, "float32", 3, -6, 448.0),
+    DType("float8_e4m3fn", "float", 8, "float32", 3, -6, 448.0, math.nan),
     DType("float8_e5m2", "float", 8, "float32", 2, -14, 57344.0),
 )
 _OTHERS = (
@@ -95,7 +98,7 @@ def framework_dtype(name: str, framework: str) -> str:
 def round_to_dtype(values: Array, dtype: str) -> Array:
     """Round float64 `values` once, to nearest and ties to even, to `dtype`'s carrier.
 
-    Values beyond the largest finite number become infinite, as IEEE 754 asks. A cast through
+    Values beyond the largest finite number become infinite, as IEEE 754 asks (NaN in e4m3fn). A cast through
     float32 would round twice, so formats that NumPy lacks are rounded in float64 arithmetic, in
     chunks. Complex values round their two parts; integers and booleans are cast.
     """
@@ -114,9 +117,9 @@ def round_to_dtype(values: Array, dtype: str) -> Array:
 def _rounded(wide: Array, info: DType) -> Array:
     spacing = quantum(wide, info.name)
     rounded = np.rint(wide / spacing) * spacing
+    rounded = np.where(np.isfinite(wide), rounded, wide)
     beyond = np.abs(rounded) > info.largest
-    rounded = np.where(beyond, np.copysign(np.inf, rounded), rounded)
-    return np.where(np.isfinite(wide), rounded, wide)
+    return np.where(beyond, np.copysign(info.overflow, rounded), rounded)
 
 
 def quantum(values: Array, dtype: str) -> Array:

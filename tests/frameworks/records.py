@@ -1,11 +1,12 @@
 """Records as msprobe writes them, made from Python values; and how to read what a check says."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
@@ -64,12 +65,18 @@ def element(value: Any) -> Json:
     return {"type": type(value).__name__, "value": shown}
 
 
-def call(name: str, *args: Any, grads: list[Element] | None = None, **kwargs: Any) -> TaskPayload:
+def call(
+    name: str,
+    *args: Any,
+    grads: list[Any] | None = None,
+    output: Element | None = None,
+    **kwargs: Any,
+) -> TaskPayload:
     """Return the payload of one call; `grads` are the incoming gradients of its backward record."""
     forward = {
         "input_args": [element(value) for value in args],
         "input_kwargs": {key: element(value) for key, value in kwargs.items()},
-        "output": [],
+        "output": [] if output is None else [output],
     }
     behind = None if grads is None else json.dumps({"input": grads, "output": []}).encode()
     return TaskPayload(0, f"{name}.0", json.dumps(forward).encode(), behind)
@@ -121,9 +128,8 @@ def failing(results: list[TaskResult]) -> Iterator[OutputCheck]:
 
 def timeless(result: TaskResult) -> tuple[Any, ...]:
     """Return everything of a result but how long it took."""
-    return (result.name, result.outcome, result.forward, result.backward, result.message) + (
-        result.checks
-    )
+    head = (result.name, result.outcome, result.forward, result.backward, result.message)
+    return (*head, *result.checks)
 
 
 class RememberedTensors(GeneratedTensors):
@@ -141,3 +147,32 @@ class RememberedTensors(GeneratedTensors):
     def changed(self) -> list[str]:
         """Return the paths of the tensors that were written to."""
         return [path for path, (made, kept) in self.made.items() if (made.data != kept).any()]
+
+
+def replace_kernel(
+    monkeypatch: pytest.MonkeyPatch, side: Any, change: Callable[[Callable[..., Any]], Any]
+) -> None:
+    """Let one side, a device or a bench, run `change(function)` in the place of each function."""
+    resolve = side.resolve
+    monkeypatch.setattr(side, "resolve", lambda name: change(resolve(name)))
+
+
+def raising(error: Exception) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a change of a kernel after which it only raises."""
+
+    def change(_: Callable[..., Any]) -> Callable[..., Any]:
+        def kernel(*_: Any, **__: Any) -> Any:
+            raise error
+
+        return kernel
+
+    return change
+
+
+def altered(edit: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a change of a kernel after which its result is edited."""
+
+    def change(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **kwargs: edit(function(*args, **kwargs))
+
+    return change

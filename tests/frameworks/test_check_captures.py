@@ -84,7 +84,7 @@ def test_every_float32_error_of_a_capture_is_explained_by_rounding(
 def test_the_only_unexplained_errors_are_the_captured_gradients_of_mint_split(
     results: dict[str, list[TaskResult]],
 ) -> None:
-    errors = [check for check in failing(results[WRONG_GRADIENTS])]
+    errors = list(failing(results[WRONG_GRADIENTS]))
     assert [check.name for check in errors] == [
         f"Mint.split.{number}.backward.output.0" for number in range(4)
     ]

@@ -1,5 +1,6 @@
 """PyTorch calls of every form that a dump can have, with torch itself on both sides."""
 
+import warnings
 from typing import Any
 
 import pytest
@@ -19,7 +20,11 @@ from ray_precheck.check.checker import Checker
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import TaskPayload
 
-pytestmark = pytest.mark.frameworks
+pytestmark = [
+    pytest.mark.frameworks,
+    # A dump has a tuple as a list, and an index of x[0, 1:] is passed on as x[[0, slice(1, None)]].
+    pytest.mark.filterwarnings("ignore:Using a non-tuple sequence for multi:UserWarning"),
+]
 
 HALF, BFLOAT = symbol("torch.dtype", "torch.float16"), symbol("torch.dtype", "torch.bfloat16")
 NPU = symbol("torch.device", "npu:0")
@@ -242,6 +247,49 @@ def test_an_output_keeps_its_kind_in_the_bench(
     result = torch_checker.check(payload)
     _assert_passes(result, Verdict.NONE)
     assert dtypes(result) == [(f"torch.{bench}", f"torch.{tested}")]
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="datagen/generate.py _build makes a list of every sequence, so x[0, 1] runs as x[[0, 1]]",
+)
+def test_an_index_of_several_numbers_is_a_tuple_as_it_was_when_captured(
+    torch_checker: Checker,
+) -> None:
+    result = torch_checker.check(
+        call("Tensor.__getitem__", tensor(4, 5, 6), (0, 1), output=tensor(6))
+    )
+    _assert_passes(result, Verdict.NONE)
+    assert shapes(result) == ["(6,)"]
+
+
+@pytest.mark.xfail(strict=True, reason="torch warns of an index that is a list of slices")
+def test_an_index_of_slices_makes_torch_warn_of_nothing(torch_checker: Checker) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = torch_checker.check(CASES["slices"][0])
+    _assert_passes(result, Verdict.PASS)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="bench/run.py: without a float among the inputs torch's default dtype float32 is used",
+)
+@pytest.mark.parametrize(
+    "payload",
+    [
+        call("Torch.sin", whole(9, high=50)),
+        call("Tensor.__truediv__", whole(9, high=50), 7),
+        call("Torch.linspace", 0, 1, 7),
+    ],
+    ids=lambda payload: payload.name,
+)
+def test_a_float_made_of_integers_is_float64_in_the_bench(
+    torch_checker: Checker, payload: TaskPayload
+) -> None:
+    result = torch_checker.check(payload)
+    _assert_passes(result, Verdict.NONE)
+    assert dtypes(result) == [("torch.float64", "torch.float32")]
 
 
 def test_the_gradient_of_a_complex_product_is_compared(torch_checker: Checker) -> None:

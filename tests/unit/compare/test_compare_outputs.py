@@ -106,17 +106,11 @@ def test_a_number_and_a_tensor_of_another_shape_differ() -> None:
     assert checked(2.0, tensor("float32", [2.0])).message == "shape [] where the bench has [1]"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="outputs.py check_output: the bench's number is cast to the tested dtype"
-)
 @pytest.mark.parametrize("bench", [2.7, math.nan, 1j])
 def test_a_number_of_the_bench_is_not_cut_to_the_dtype_of_a_tested_tensor(bench: Any) -> None:
     assert checked(tensor("int32", 2), bench).verdict is Verdict.ERROR
 
 
-@pytest.mark.xfail(
-    strict=True, reason="outputs.py check_output: -1 wraps to 255 (with a DeprecationWarning)"
-)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_number_of_the_bench_does_not_wrap() -> None:
     assert checked(tensor("uint8", 255), -1).verdict is Verdict.ERROR

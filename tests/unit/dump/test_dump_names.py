@@ -95,17 +95,11 @@ def test_any_text_is_an_api_or_foreign_with_a_reason(parts: list[str]) -> None:
     assert isinstance(found, ApiKey) or found.reason.startswith("not an API")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="names.py: int() of more than 4,300 digits raises ValueError"
-)
 def test_a_call_number_of_thousands_of_digits_is_foreign() -> None:
     found = parse_key(f"Torch.add.{'1' * 5000}.forward")
     assert isinstance(found, ForeignKey)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="names.py: 007 and 7 become one call, so a row of the dump is lost"
-)
 def test_numbers_that_are_spelt_differently_stay_different_names() -> None:
     found = parse_key("Torch.add.007.forward")
     same = isinstance(found, ApiKey) and found.name == ApiName("Torch", "add", 7)

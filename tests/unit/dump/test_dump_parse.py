@@ -82,7 +82,6 @@ def test_records_that_are_no_api_keep_their_place_and_say_why(tmp_path: Path) ->
         assert "does not end in" in dump.calls[2].foreign
 
 
-@pytest.mark.xfail(strict=True, reason="parse.py _group_calls: both are kept under one name")
 @pytest.mark.parametrize("foreign_first", [True, False])
 def test_a_foreign_key_that_looks_like_a_call_does_not_hide_it(
     tmp_path: Path, foreign_first: bool
@@ -138,12 +137,10 @@ def test_data_must_be_an_object(tmp_path: Path, data: Any) -> None:
     assert "must be an object of API records" in refused(written(tmp_path, data))
 
 
-@pytest.mark.xfail(strict=True, reason="scan.py _members: ValueError for an object of 0 members")
 def test_data_without_a_record_says_that_nothing_was_captured(tmp_path: Path) -> None:
     assert "the capture saw no API call" in refused(written(tmp_path, {}))
 
 
-@pytest.mark.xfail(strict=True, reason="scan.py _members: ValueError for an object of 0 members")
 def test_an_empty_object_has_no_data(tmp_path: Path) -> None:
     path = tmp_path / "dump.json"
     path.write_text("{}")

@@ -125,10 +125,6 @@ def test_every_cut_of_a_dump_is_told_from_the_whole(chunk_bytes: int) -> None:
 SOUP = st.text(alphabet='{}[]":,\\a1 ', max_size=40)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="scan.py _members: zip(strict=True) raises ValueError for an object of 0 members",
-)
 @settings(deadline=None, max_examples=200)
 @given(SOUP, CHUNKS)
 @example("{}", 7)
@@ -141,7 +137,6 @@ def test_what_is_no_json_is_an_error_or_some_members_and_never_another_exception
     assert isinstance(found, list) or "dump.json" in found
 
 
-@pytest.mark.xfail(strict=True, reason="scan.py _members: ValueError for an object of 0 members")
 @settings(deadline=None, max_examples=80)
 @given(documents(), st.integers(0), st.integers(0, 255))
 @example((b'{"data": {"k": 1}}', [], []), 13, ord(";"))
@@ -154,7 +149,6 @@ def test_a_dump_with_one_foreign_byte_is_an_error_or_some_members(
     assert isinstance(found, list) or "dump.json" in found
 
 
-@pytest.mark.xfail(strict=True, reason="scan.py _members: ValueError for an object of 0 members")
 @pytest.mark.parametrize(
     ("raw", "header"), [(b"{}", []), (b'{"data": {}}', ["data"]), (b'{"data":{} }', ["data"])]
 )

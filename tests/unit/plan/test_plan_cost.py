@@ -75,14 +75,12 @@ def test_a_shape_of_absurd_extents_has_a_cost_that_can_be_sorted() -> None:
     assert cost("add", raw((int("9" * 4000),))) <= 1e6
 
 
-@pytest.mark.xfail(strict=True, reason="cost.py: float() of a sum above 1e308 raises OverflowError")
 @pytest.mark.parametrize("api", ["add", "matmul"])
 def test_a_shape_of_many_absurd_extents_has_the_largest_cost(api: str) -> None:
     shape = (10**18,) * 20
     assert cost(api, raw(shape, shape, shape)) == 1e6
 
 
-@pytest.mark.xfail(strict=True, reason="cost.py _elements: int() of b'1 2' raises ValueError")
 def test_a_broken_shape_does_not_stop_the_planning() -> None:
     assert cost("add", b'{"shape": [1 2]}') > 0
 

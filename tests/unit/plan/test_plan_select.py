@@ -139,9 +139,6 @@ def test_other_calls_leave_their_arguments_alone(record: ApiRecord) -> None:
     assert not changes_its_input(record)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="select.py changes_its_input: Constant(1) == Constant(True), as 1 == True"
-)
 @pytest.mark.parametrize(
     "record",
     [

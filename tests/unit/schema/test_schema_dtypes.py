@@ -101,9 +101,6 @@ def test_rounding_to_e4m3fn_finds_the_nearest_number_up_to_its_last_tie(value: f
     assert rounded == nearest(value, "float8_e4m3fn")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="float8_e4m3fn has no infinity (OFP8 1.0, table 1): overflow must be NaN"
-)
 @pytest.mark.parametrize("value", [464.5, 500.0, -1e30])
 def test_what_overflows_e4m3fn_is_nan_because_it_has_no_infinity(value: float) -> None:
     assert np.isnan(np.array(value).astype(ml_dtypes.float8_e4m3fn).astype(np.float64))
@@ -154,7 +151,7 @@ def test_beyond_the_last_tie_numbers_become_infinite_and_at_the_largest_they_sta
     np.testing.assert_array_equal(rounded, np.array([info.largest, info.largest, np.inf, -np.inf]))
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dtype", [name for name in FLOATS if name != "float8_e4m3fn"])
 def test_nan_infinity_and_the_sign_of_zero_survive_rounding(dtype: str) -> None:
     rounded = round_to_dtype(np.array([np.nan, np.inf, -np.inf, -0.0, 0.0]), dtype)
     assert np.isnan(rounded[0])

@@ -1,0 +1,307 @@
+"""The command as a user runs it: screen, signals, kill -9, bad input, what is left behind."""
+
+import csv
+import json
+import os
+import pty
+import random
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import DATA
+from dumps import additions, killer, tensor, write_dump
+
+import ray_precheck
+
+pytestmark = pytest.mark.cluster
+COMMAND = [sys.executable, "-m", "ray_precheck"]
+TORCH_DUMP = DATA / "torch_cnn" / "dump.json"
+
+
+def precheck(*arguments: object, timeout_s: float = 120) -> "subprocess.CompletedProcess[str]":
+    command = [*COMMAND, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+def the_file(folder: Path, stem: str) -> Path:
+    (path,) = folder.glob(f"accuracy_checking_{stem}_*.csv")
+    return path
+
+
+def both_files(folder: Path) -> tuple[bytes, bytes]:
+    return the_file(folder, "result").read_bytes(), the_file(folder, "details").read_bytes()
+
+
+def rows(folder: Path) -> dict[str, dict[str, str]]:
+    with the_file(folder, "result").open(encoding="utf-8-sig", newline="") as file:
+        return {row["API Name"]: row for row in csv.DictReader(file)}
+
+
+def ray_leftovers() -> set[str]:
+    """Return the temporary folders of runs that are over."""
+    return {path.name for path in Path("/tmp").glob("rpc-*")}
+
+
+def test_the_readme_command_checks_a_mindspore_capture(tmp_path: Path) -> None:
+    before = ray_leftovers()
+    dump = DATA / "mindspore_llm" / "dump.json"
+    done = precheck(
+        "-f", "mindspore", "multi_run_ut", "-api_info", dump, "-d", 0, 1, "-o", tmp_path
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("125 APIs: 124 pass, 1 error, 0 SKIP\n")
+    assert "Mint.sum.0.forward.output.0 (Float32, (32,))" in done.stdout
+    assert f"Results: {the_file(tmp_path, 'result')}" in done.stdout
+    # Nothing of Ray's or MindSpore's start-up; a slow machine may show our own line every 10 s.
+    assert all(re.match(r"\d+/125 done, ", line) for line in done.stderr.splitlines()), done.stderr
+    assert list(rows(tmp_path)) == list(dict.fromkeys(_call_names(dump)))
+    assert ray_leftovers() == before
+
+
+def _call_names(dump: Path) -> list[str]:
+    return [key.rsplit(".", 1)[0] for key in json.loads(dump.read_text())["data"]]
+
+
+def test_a_run_in_which_everything_passes_exits_with_0(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "dump.json", additions(3))
+    done = precheck("run_ut", "-api_info", dump, "-o", tmp_path / "out")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_crash_leaves_nothing_of_ray_on_the_screen(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "dump.json", additions(3), killer())
+    done = precheck("run_ut", "-api_info", dump, "-o", tmp_path / "out")
+    assert done.returncode == 1
+    assert "raylet" not in done.stdout + done.stderr
+    assert rows(tmp_path / "out")["Torch.ctc_loss.0"]["Message"] == "killed its worker"
+
+
+def test_nothing_listens_beyond_loopback(tmp_path: Path) -> None:
+    command = [*COMMAND, "run_ut", "-api_info", str(TORCH_DUMP), "-o", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    heard: set[str] = set()
+    try:
+        while process.poll() is None:
+            for one in [psutil.Process(process.pid), *psutil.Process(process.pid).children(True)]:
+                heard |= _listening(one)
+            time.sleep(0.1)
+    except psutil.NoSuchProcess:
+        process.wait()
+    assert heard
+    assert heard <= {"127.0.0.1", "::1"}
+
+
+def _listening(process: psutil.Process) -> set[str]:
+    try:
+        connections = process.net_connections("inet")
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return set()
+    return {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
+
+
+def test_on_a_terminal_ctrl_c_shows_the_summary_and_the_command_that_goes_on(
+    tmp_path: Path,
+) -> None:
+    undisturbed = tmp_path / "undisturbed"
+    precheck("run_ut", "-api_info", TORCH_DUMP, "-o", undisturbed)
+    out = tmp_path / "with a space"
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, "run_ut", "-api_info", str(TORCH_DUMP), "-o", str(out)],
+        stdin=follower, stdout=follower, stderr=follower, start_new_session=True,
+    )  # fmt: skip
+    os.close(follower)
+    screen = ""
+    interrupted = False
+    while True:
+        try:
+            screen += os.read(leader, 4096).decode(errors="replace")
+        except OSError:
+            break
+        if not interrupted and re.search(r"[1-9]\d*/189 \[.*pass", screen):
+            os.killpg(process.pid, signal.SIGINT)
+            interrupted = True
+    assert process.wait() == 3
+    assert interrupted
+    assert "Stopped before the end. To go on:" in screen
+    assert "Worst outputs" in screen
+    go_on = re.search(r"ray-precheck (run_ut .* -csv_path .*?)\r", screen)
+    assert go_on is not None
+    resumed = precheck(*shlex.split(go_on.group(1)))
+    assert resumed.returncode == 1, resumed.stderr
+    assert both_files(out) == both_files(undisturbed)
+
+
+def test_sigterm_stops_in_good_order(tmp_path: Path) -> None:
+    command = [*COMMAND, "run_ut", "-api_info", str(DATA / "torch_llm" / "dump.json")]
+    process = subprocess.Popen(
+        [*command, "-o", str(tmp_path)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    children = _when_rows_are_there(process, tmp_path)
+    process.terminate()
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert "To go on:" in out
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert alive == []
+
+
+def _when_rows_are_there(
+    process: "subprocess.Popen[str]", out: Path, count: int = 2
+) -> list[psutil.Process]:
+    """Wait for the first result rows; returns the processes of the run."""
+    while not any(p.read_bytes().count(b"\n") >= count for p in out.glob("*result*.csv")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def test_kill_9_of_the_whole_tree_and_a_resume_give_the_same_bytes(tmp_path: Path) -> None:
+    undisturbed = tmp_path / "undisturbed"
+    precheck("run_ut", "-api_info", TORCH_DUMP, "-o", undisturbed)
+    chance = random.Random(5)
+    for number in range(2):
+        out = tmp_path / str(number)
+        command = [*COMMAND, "run_ut", "-api_info", str(TORCH_DUMP), "-o", str(out)]
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, text=True, start_new_session=True
+        )
+        tree = _when_rows_are_there(process, out, count=chance.randint(2, 150))
+        for one in [psutil.Process(process.pid), *tree]:
+            _kill(one)
+        process.wait()
+        done = len(rows(out))
+        resumed = precheck(
+            "run_ut", "-api_info", TORCH_DUMP, "-o", out, "-csv_path", the_file(out, "result")
+        )
+        assert 0 < done < 189
+        assert resumed.returncode == 1, resumed.stderr
+        assert both_files(out) == both_files(undisturbed)
+        _, alive = psutil.wait_procs(tree, timeout=10)
+        assert alive == []
+
+
+def _kill(process: psutil.Process) -> None:
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        return
+
+
+def test_a_full_disk_stops_the_run_resumable_and_nothing_is_torn(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=24k", "tmpfs", str(disk)], check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a small file system is not allowed here")
+    try:
+        done = precheck("run_ut", "-api_info", TORCH_DUMP, "-o", disk)
+        assert done.returncode == 3, done.stdout + done.stderr
+        assert "cannot write the results" in done.stdout
+        assert "No space left on device" in done.stdout
+        assert "-csv_path" in done.stdout
+        for path in (the_file(disk, "result"), the_file(disk, "details")):
+            assert path.read_bytes().endswith(b"\n")
+        room = subprocess.run(["mount", "-o", "remount,size=1m", str(disk)], check=False)
+        assert room.returncode == 0
+        result = the_file(disk, "result")
+        again = precheck("run_ut", "-api_info", TORCH_DUMP, "-o", disk, "-csv_path", result)
+        assert again.returncode == 1, again.stderr
+        assert len(rows(disk)) == 189
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_tensors_of_failing_outputs_are_saved_and_run_again(tmp_path: Path) -> None:
+    dump = DATA / "torch_llm_bf16" / "dump.json"
+    done = precheck("run_ut", "-api_info", dump, "-o", tmp_path, "-save_error_data")
+    assert done.returncode == 1
+    failing = [name for name, row in rows(tmp_path).items() if "error" in row.values()]
+    saved = {path.name.removesuffix(".json") for path in (tmp_path / "error_data").glob("*.json")}
+    assert saved == set(failing)
+    name = next(n for n in failing if rows(tmp_path)[n]["Backward Test Success"] == "error")
+    again = ray_precheck.rerun(tmp_path / "error_data" / f"{name}.json")
+    assert again.message == rows(tmp_path)[name]["Message"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "a JSON object is expected"),
+        ("not json at all", "a JSON object is expected"),
+        ("[1, 2]", "a JSON object is expected"),
+        ('{"task": "statistics", "data": {"Tensor.add.0.forward": {"input_args": [', "is cut off"),
+        ('{"task": "statistics"}', "has no 'data' (found: task)"),
+        ('{"task": "free", "data": {"a.b.0.forward": {}}}', "task 'free'"),
+        ('{"framework": "jax", "data": {"a.b.0.forward": {}}}', "framework 'jax'"),
+        ('{"data": {"a.b.0.forward": {}}}', "does not name its framework"),
+        ('{"data": [1]}', "'data' of"),
+    ],
+)
+def test_an_unusable_dump_is_one_sentence_and_exit_code_2(
+    text: str, sentence: str, tmp_path: Path
+) -> None:
+    dump = tmp_path / "dump.json"
+    dump.write_text(text)
+    done = precheck("run_ut", "-api_info", dump, "-o", tmp_path / "out")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_wrong_options_are_one_sentence_and_write_nothing(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "dump.json", additions(1))
+    file = tmp_path / "file"
+    file.write_text("mine")
+    cases: list[tuple[list[object], str]] = [
+        (["-api_info", tmp_path / "none.json"], "No such file"),
+        (["-api_info", dump, "-o", file], "is a file"),
+        (["-api_info", dump, "-d", "1", "1"], "more than once"),
+        (["-api_info", dump, "-d", "-1"], "-1"),
+        (["-api_info", dump, "-csv_path", file], "is no result CSV"),
+        (["-api_info", dump, "--device-type", "npu", "-d", "2"], "has no npu"),
+        (["-api_info", dump, "-f", "mindspore"], "is a dump of pytorch"),
+        (["-api_info", dump, "--tested", "dump"], "needs captured tensors"),
+    ]
+    for options, sentence in cases:
+        done = precheck("run_ut", *options, *(["-o", tmp_path] if "-o" not in options else []))
+        assert done.returncode == 2, (options, done.stdout, done.stderr)
+        assert sentence in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert "Traceback" not in done.stderr
+    assert file.read_text() == "mine"
+    assert {path.name for path in tmp_path.iterdir()} == {"dump.json", "file"}
+
+
+def test_broken_and_foreign_records_are_skip_rows_and_the_run_goes_on(tmp_path: Path) -> None:
+    broken = {
+        "Torch.sin.0.forward": [1, 2],
+        "Torch.sin.1.forward": {"input_args": [tensor("float32", [2, -3], 0, 1)]},
+        "Torch.sin.2.backward": {"input": [], "output": []},
+        "Module.a.Linear.forward.0": {},
+        "Module.a.parameters_grad": {},
+        "short.forward": {},
+        "Torch.load.0.forward": {"input_args": [{"type": "str", "value": "/etc/passwd"}]},
+        "Torch.dropout.0.forward": {"input_args": [tensor("float32", [2, 3], 0, 1)]},
+        "Distributed.all_reduce.0.forward": {"input_args": [tensor("float32", [2, 3], 0, 1)]},
+    }
+    dump = write_dump(tmp_path / "dump.json", additions(2), broken, additions(2, first=2))
+    done = precheck("run_ut", "-api_info", dump, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    found = rows(tmp_path / "out")
+    skips = {name for name, row in found.items() if row["Forward Test Success"] == "SKIP"}
+    assert len(found) == 13
+    assert skips == {key.removesuffix(".forward").removesuffix(".backward") for key in broken} - {
+        "short"
+    } | {"short.forward"}
+    assert all(found[name]["Message"] for name in skips)
