@@ -215,7 +215,8 @@ def _drive(
     from ray_precheck.runtime.cluster import open_cluster
     from ray_precheck.runtime.driver import Driver
 
-    with _stop_on_signal() as stop, open_cluster(config.address, debug=config.debug) as nodes:
+    # In this order: ray.init sets a handler of SIGTERM of its own.
+    with open_cluster(config.address, debug=config.debug) as nodes, _stop_on_signal() as stop:
         slots = place_slots(kind, config.devices, nodes)
         driver = Driver(dump, settings, slots, files, stop.is_set)
         driver.launch()

@@ -9,6 +9,7 @@ import logging
 import os
 import secrets
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ import ray
 from ray_precheck.errors import UsageError
 from ray_precheck.runtime.devices import RAY_RESOURCES, Node, local_devices
 
+_ANSWER_TIMEOUT_S = 10.0
 _AUTH_MODE = "RAY_AUTH_MODE"
 # One for the process: Ray keeps the first token that it reads.
 _TOKEN = secrets.token_hex(32)
@@ -79,6 +81,7 @@ def _start(debug: bool) -> Iterator[list[Node]]:
 def _join(address: str, debug: bool) -> Iterator[list[Node]]:
     level = logging.INFO if debug else logging.ERROR
     try:
+        _require_answer(address)
         ray.init(address=address, log_to_driver=debug, logging_level=level)
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -87,6 +90,21 @@ def _join(address: str, debug: bool) -> Iterator[list[Node]]:
         yield _nodes(None)
     finally:
         ray.shutdown()
+
+
+def _require_answer(address: str) -> None:
+    """Connect to `host:port` once: Ray itself tries for five minutes before it gives up.
+
+    Raises:
+        ConnectionError: nothing listens there.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_TIMEOUT_S).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(str(error)) from None
 
 
 def _nodes(devices_here: dict[str, int] | None) -> list[Node]:

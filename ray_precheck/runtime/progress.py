@@ -3,16 +3,18 @@
 Comes in: acknowledged results. Called by the session and the driver.
 """
 
+import os
 import sys
 import time
 from collections.abc import Iterable
-from typing import Never, TextIO
+from typing import Any, Never, TextIO
 
 from tqdm import tqdm
 
 from ray_precheck.schema.result import TaskResult, Verdict
 
 PLAIN_INTERVAL_S = 10.0
+_DEFAULT_SIZE: dict[str, Any] = {"ncols": 100, "nrows": 20}
 
 
 class Progress:
@@ -30,9 +32,9 @@ class Progress:
         self._begin = self._shown = time.monotonic()
         self._bar: tqdm[Never] | None = None
         if show and self._stream.isatty():
-            self._bar = tqdm(
-                total=total, initial=done, unit="api", file=self._stream, dynamic_ncols=True
-            )
+            # A terminal that does not tell its size (0 columns) would get an empty bar.
+            size = {"dynamic_ncols": True} if _width(self._stream) > 0 else _DEFAULT_SIZE
+            self._bar = tqdm(total=total, initial=done, unit="api", file=self._stream, **size)
 
     def add(self, results: Iterable[TaskResult]) -> None:
         """Count results that are on the disk, and show the new state."""
@@ -73,6 +75,13 @@ class Progress:
     def _tally(self) -> str:
         counts = self._counts
         return f"{counts[Verdict.PASS]} pass, {counts[Verdict.ERROR]} error, {counts[Verdict.SKIP]} skip"
+
+
+def _width(stream: TextIO) -> int:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        return 0
 
 
 def overall(result: TaskResult) -> Verdict:

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import DATA
-from dumps import additions, killer, tensor, write_dump
+from dumps import additions, killer, slow, tensor, write_dump
 
 import ray_precheck
 
@@ -95,7 +95,7 @@ def test_nothing_listens_beyond_loopback(tmp_path: Path) -> None:
     except psutil.NoSuchProcess:
         process.wait()
     assert heard
-    assert heard <= {"127.0.0.1", "::1"}
+    assert heard <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
 
 def _listening(process: psutil.Process) -> set[str]:
@@ -106,15 +106,22 @@ def _listening(process: psutil.Process) -> set[str]:
     return {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
 
 
+def long_dump(folder: Path) -> Path:
+    """Write a dump that takes ten seconds or more, in batches of a few records."""
+    parts = [slow(number, size=500) for number in range(40)]
+    return write_dump(folder / "long.json", additions(40), *parts)
+
+
 def test_on_a_terminal_ctrl_c_shows_the_summary_and_the_command_that_goes_on(
     tmp_path: Path,
 ) -> None:
     undisturbed = tmp_path / "undisturbed"
-    precheck("run_ut", "-api_info", TORCH_DUMP, "-o", undisturbed)
+    dump = long_dump(tmp_path)
+    precheck("run_ut", "-api_info", dump, "-o", undisturbed)
     out = tmp_path / "with a space"
     leader, follower = pty.openpty()
     process = subprocess.Popen(
-        [*COMMAND, "run_ut", "-api_info", str(TORCH_DUMP), "-o", str(out)],
+        [*COMMAND, "run_ut", "-api_info", str(dump), "-o", str(out)],
         stdin=follower, stdout=follower, stderr=follower, start_new_session=True,
     )  # fmt: skip
     os.close(follower)
@@ -125,22 +132,22 @@ def test_on_a_terminal_ctrl_c_shows_the_summary_and_the_command_that_goes_on(
             screen += os.read(leader, 4096).decode(errors="replace")
         except OSError:
             break
-        if not interrupted and re.search(r"[1-9]\d*/189 \[.*pass", screen):
+        if not interrupted and re.search(r" [1-9]\d*/80 \[.*pass", screen):
             os.killpg(process.pid, signal.SIGINT)
             interrupted = True
-    assert process.wait() == 3
-    assert interrupted
+    assert interrupted, screen
+    assert process.wait() == 3, screen
     assert "Stopped before the end. To go on:" in screen
     assert "Worst outputs" in screen
     go_on = re.search(r"ray-precheck (run_ut .* -csv_path .*?)\r", screen)
     assert go_on is not None
     resumed = precheck(*shlex.split(go_on.group(1)))
-    assert resumed.returncode == 1, resumed.stderr
+    assert resumed.returncode in (0, 1), resumed.stderr
     assert both_files(out) == both_files(undisturbed)
 
 
 def test_sigterm_stops_in_good_order(tmp_path: Path) -> None:
-    command = [*COMMAND, "run_ut", "-api_info", str(DATA / "torch_llm" / "dump.json")]
+    command = [*COMMAND, "run_ut", "-api_info", str(long_dump(tmp_path))]
     process = subprocess.Popen(
         [*command, "-o", str(tmp_path)], stdout=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -162,7 +162,8 @@ def raising(error: Exception) -> Callable[[Callable[..., Any]], Callable[..., An
 
     def change(_: Callable[..., Any]) -> Callable[..., Any]:
         def kernel(*_: Any, **__: Any) -> Any:
-            raise error
+            # A new one each time: its traceback would keep what the kernel was given.
+            raise type(error)(*error.args)
 
         return kernel
 
