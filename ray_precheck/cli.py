@@ -100,7 +100,11 @@ def build_parser() -> argparse.ArgumentParser:
 def _add_msprobe_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options of msprobe")
     group.add_argument(
-        "-f", "--framework", default=argparse.SUPPRESS, metavar="NAME", help=argparse.SUPPRESS
+        "-f",
+        "--framework",
+        default=argparse.SUPPRESS,
+        metavar="NAME",
+        help=f"{_choices(FRAMEWORKS, 'as the dump says')}; also before the command",
     )
     group.add_argument(
         "-api_info", "--api_info_file", required=True, metavar="DUMP", help="the dump.json"
@@ -151,6 +155,13 @@ def _add_own_options(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help=f"whose results; {_choices(TESTED, 'auto: captured in real mode')}",
     )
+    group.add_argument(
+        "--max-memory",
+        type=float,
+        default=0.0,
+        metavar="GIB",
+        help="memory for the tensors of one record (default: a worker's share of 70 %% of the machine's)",
+    )
     group.add_argument("--debug", action="store_true", help="show tracebacks and what Ray prints")
 
 
@@ -174,6 +185,7 @@ def run_config(options: argparse.Namespace) -> RunConfig:
         timeout_s=options.timeout,
         tested=options.tested,
         standard=options.standard,
+        max_memory_gib=options.max_memory,
         debug=options.debug,
     )
 

@@ -14,6 +14,8 @@ DEVICE_TYPES = ("auto", "npu", "gpu", "cpu")
 TESTED = ("auto", "device", "dump")
 STANDARDS = ("msprobe",)
 LARGEST_DEVICE_ID = 4095
+# The share of the machine's memory that all workers together may take for tensors.
+MEMORY_SHARE = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,7 @@ class RunConfig:
 
     `framework` "" means: as the dump says. `resume_csv` is the result CSV to go on in.
     `timeout_s` is how long one record may take before its worker is replaced.
+    `max_memory_gib` is what the tensors of one record may take, 0 for a share of the machine's.
     `tested`: the device's own results, the captured ones, or auto (captured in real mode).
     """
 
@@ -37,6 +40,7 @@ class RunConfig:
     timeout_s: float = 300.0
     tested: str = "auto"
     standard: str = "msprobe"
+    max_memory_gib: float = 0.0
     debug: bool = False
 
     def validate(self) -> None:
@@ -55,6 +59,8 @@ class RunConfig:
             raise UsageError(_expected("--standard", self.standard, STANDARDS))
         if not self.timeout_s > 0:
             raise UsageError(f"--timeout {self.timeout_s:g} must be larger than 0 seconds")
+        if not self.max_memory_gib >= 0:
+            raise UsageError(f"--max-memory {self.max_memory_gib:g} must not be negative")
         if self.seed < 0:
             raise UsageError(f"--seed {self.seed} must not be negative")
         self._validate_devices()
@@ -70,6 +76,12 @@ class RunConfig:
         twice = sorted({d for d in self.devices if self.devices.count(d) > 1})
         if twice:
             raise UsageError(f"-d names device {twice[0]} more than once")
+
+    def memory_limit_bytes(self, machine_bytes: int) -> int:
+        """Return what the tensors of one record may take: as asked for, or a worker's share."""
+        if self.max_memory_gib:
+            return int(self.max_memory_gib * 2**30)
+        return int(MEMORY_SHARE * machine_bytes / len(self.devices))
 
     def fingerprint(self, dump_digest: str, framework: str, kind: str) -> dict[str, str]:
         """Return what must be the same for two runs to make the same rows."""

@@ -4,13 +4,14 @@ Comes in: a `RunConfig`. Goes out: a `PrecheckReport`. Called by the command lin
 imports the package.
 """
 
+import os
 import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -120,6 +121,9 @@ def run(config: RunConfig, *, show_progress: bool = True) -> PrecheckReport:
             tests_dump=tests_dump,
             may_run_device=config.tested == "auto",
             error_folder=_error_folder(config, files),
+            memory_limit_bytes=config.memory_limit_bytes(
+                os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            ),
         )
         progress = Progress(len(dump.calls), len(done), show=show_progress)
         completed, reason = False, ""
@@ -267,7 +271,11 @@ def rerun(saved: str | Path, *, device_type: str = "cpu") -> TaskResult:
     data = load_error_data(Path(saved))
     require_framework(data.framework)
     settings = CheckSettings(data.framework, "statistics", Path(saved).parent)
-    return Checker(settings, device_type).check(data.payload, data.source)
+    result = Checker(settings, device_type).check(data.payload, data.source)
+    if data.tested == "device":
+        return result
+    note = f"the run tested captured results, this is the {device_type}'s own"
+    return replace(result, message="; ".join(filter(None, [result.message, note])))
 
 
 def _read_csv(path: Path) -> "pandas.DataFrame":

@@ -6,6 +6,7 @@ NPU: written after MindSpore's documentation and not run there; no NPU was at ha
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from types import FunctionType
 from typing import Any
 
 import mindspore as ms
@@ -26,7 +27,12 @@ _ROOTS: dict[str, Any] = {
     "Tensor": ms.Tensor,
     "Functional": ops,
 }
+_FUNCTION_TYPES = (FunctionType, ops.Primitive, ops.MultitypeFuncGraph)
+_SUBMODULES = {"Mint": ("", "linalg", "special", "nn.functional")}
 _NO_KERNEL = (
+    "only supports Ascend",
+    "Create kernelmod for op",
+    "not support for complex type",
     "unregistered",
     "Unsupported op [",
     "Select CPU operator",
@@ -58,12 +64,12 @@ class MindSporeBackend:
         reason = denial(name.api)
         if reason:
             raise NotCheckable(f"{name.type_name} is refused: {reason}")
-        function = _ROOTS[name.prefix]
-        for part in name.api.split("."):
-            function = getattr(function, part, None)
-        if not callable(function) or isinstance(function, type):
-            raise NotCheckable(f"{name.type_name} is not an operator of MindSpore {ms.__version__}")
-        return function  # type: ignore[no-any-return]
+        function = _lookup(name)
+        if function is None:
+            raise NotCheckable(
+                f"{name.type_name} is not an operator of MindSpore {ms.__version__} that may be called"
+            )
+        return function
 
     def forward(self, function: Callable[..., Any], call: HostCall, plan: CallPlan) -> Execution:
         """Run the API in the recorded dtypes on this device."""
@@ -72,6 +78,26 @@ class MindSporeBackend:
     def lacks_kernel(self, error: Exception) -> bool:
         """Return whether the CPU has no kernel; on an NPU that is a finding, not a gap."""
         return self._kind == "cpu" and any(text in str(error) for text in _NO_KERNEL)
+
+
+def _lookup(name: ApiName) -> Callable[..., Any] | None:
+    """Return an operator, None for any other name: a dump's names may not lead anywhere else.
+
+    Only a few submodules are entered by name, and what is found must be a function that MindSpore
+    itself defines, or a method that its Tensor defines.
+    """
+    module, _, last = name.api.rpartition(".")
+    if module not in _SUBMODULES.get(name.prefix, ("",)):
+        return None
+    root = getattr(_ROOTS[name.prefix], module) if module else _ROOTS[name.prefix]
+    if name.prefix == "Tensor":
+        own_classes = ms.Tensor.__mro__[:-1]
+        return getattr(root, last) if any(last in vars(c) for c in own_classes) else None
+    found = getattr(root, last, None)
+    if last.startswith("_") or not isinstance(found, _FUNCTION_TYPES):
+        return None
+    home = getattr(found, "__module__", None) or ""
+    return found if home.split(".")[0] in ("mindspore", "_c_expression") else None
 
 
 class _MindSporeExecution:
@@ -130,8 +156,11 @@ class _MindSporeExecution:
         ]
         if not incoming or self._pull_back is None:
             raise NotCheckable("no output depends on an input that requires a gradient")
+        # The pull-back refers to this object: without this, the tensors of the record would stay
+        # until Python looks for cycles.
+        pull_back, self._pull_back = self._pull_back, None
         with self._arithmetic():
-            grads = self._pull_back(tuple(incoming))
+            grads = pull_back(tuple(incoming))
             grads = grads if isinstance(grads, tuple | list) else (grads,)
             return [_tensor_to_host(grad) for grad in grads]
 

@@ -5,7 +5,8 @@ Comes in: a function and a `HostCall`. Goes out: a `TorchExecution`. Called by t
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,17 @@ class TorchPlace:
         """Return a copy of a host tensor: in-place APIs must not change the host's array."""
         return torch.tensor(tensor.data).to(device=self.device, dtype=self.dtype(tensor.dtype))
 
+    @contextmanager
+    def default_dtype(self) -> Iterator[None]:
+        """Make float64 torch's default dtype where asked: for integers in, floats out."""
+        before = torch.get_default_dtype()
+        if self.widen:
+            torch.set_default_dtype(torch.float64)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
+
     def constant(self, value: Any) -> Any:
         """Return a symbol, or a text that names a device, as torch's own object."""
         if isinstance(value, Symbol):
@@ -64,7 +76,7 @@ class TorchExecution:
         self._seen = 0
         args = map_leaves(call.args, self._argument)
         kwargs = map_leaves(call.kwargs, self._argument)
-        with torch.set_grad_enabled(bool(plan.differentiable)):
+        with torch.set_grad_enabled(bool(plan.differentiable)), place.default_dtype():
             result = function(*args, **kwargs)
         if result is None and plan.in_place:
             result = args[0]

@@ -11,12 +11,13 @@ from ray_precheck.backends.registry import open_backend
 from ray_precheck.bench.run import Bench
 from ray_precheck.check.directions import check_backward, check_forward
 from ray_precheck.check.job import DirectionCheck, Job, Sides
+from ray_precheck.check.memory import needed_bytes
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.check.sides import describe
 from ray_precheck.datagen.generate import GeneratedTensors, TensorSource, build_call
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.tensors import CapturedTensors
-from ray_precheck.errors import NotCheckable
+from ray_precheck.errors import BackendMissingError, NotCheckable
 from ray_precheck.plan.select import skip_by_name, skip_by_record
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict, skipped
@@ -40,9 +41,19 @@ class Checker(Sides):
         self.bench = Bench(settings.framework)
 
     def device(self) -> Backend:
-        """Return the framework under test, opened at the first call."""
+        """Return the framework under test, opened at the first call.
+
+        Raises:
+            NotCheckable: captured results are tested, and there is no framework to stand in.
+            BackendMissingError: it is missing where it is what is to be tested.
+        """
         if self._backend is None:
-            self._backend = open_backend(self._settings.framework, self._kind)
+            try:
+                self._backend = open_backend(self._settings.framework, self._kind)
+            except BackendMissingError as error:
+                if self.tests_dump:
+                    raise NotCheckable(f"the dump holds no result of it, and {error}") from None
+                raise
         return self._backend
 
     def lacks_kernel(self, error: Exception) -> bool:
@@ -71,6 +82,9 @@ class Checker(Sides):
         reason = skip_by_name(record.name, self.framework) or skip_by_record(record)
         if reason:
             raise NotCheckable(reason)
+        self._require_memory(record)
+        # First of all: the allow list of the bench also says what may be called on the device.
+        self.bench.resolve(record.name)
         source = source or self._source(record)
         job = Job(record, build_call(record, source), source, self)
         forward = check_forward(job)
@@ -90,6 +104,15 @@ class Checker(Sides):
             elapsed_s=time.perf_counter() - begin,
         )
 
+    def _require_memory(self, record: ApiRecord) -> None:
+        limit = self._settings.memory_limit_bytes
+        needed = needed_bytes(record)
+        if limit and needed > limit:
+            raise NotCheckable(
+                f"it needs about {needed / 2**30:.3g} GiB of memory, more than the"
+                f" {limit / 2**30:.3g} GiB that a worker may take (--max-memory)"
+            )
+
     def _save_evidence(
         self, payload: TaskPayload, job: Job, forward: DirectionCheck, backward: DirectionCheck
     ) -> list[str]:
@@ -105,6 +128,7 @@ class Checker(Sides):
                 backward.cotangents,
                 {**forward.pairs, **backward.pairs},
                 failing=[check.name for check in (*forward.failing, *backward.failing)],
+                tested="dump" if self.tests_dump else "device",
             )
         except OSError as error:
             return [f"its tensors could not be saved: {error.strerror or error}"]

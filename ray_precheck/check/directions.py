@@ -15,6 +15,7 @@ from ray_precheck.datagen.generate import GeneratedTensors
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.values import HostCall, HostTensor, TensorSpec
+from ray_precheck.store.error_data import SavedTensors
 
 
 def check_forward(job: Job) -> DirectionCheck:
@@ -174,6 +175,8 @@ def _bench_failed(error: Exception | None, bench_error: Exception | None) -> str
 
 
 def _cotangents(job: Job, outputs: list[Leaf]) -> list[HostTensor | None]:
+    if isinstance(job.source, SavedTensors):
+        return job.source.cotangents(len(outputs))
     tensors = [leaf if isinstance(leaf, HostTensor) else None for leaf in outputs]
     generated = isinstance(job.source, GeneratedTensors)
     return assign_cotangents(job.record, tensors, job.source, may_reshape=generated)

@@ -32,11 +32,13 @@ def save_error_data(
     pairs: dict[str, tuple[Any, Any]],
     *,
     failing: list[str],
+    tested: str = "device",
 ) -> None:
     """Write inputs, incoming gradients, and both sides of every failing output.
 
     Files are `{api}.forward.input.{i}.npy`, `{api}.forward.output.{device|bench}.{i}.npy`,
-    likewise backward, and `{api}.json`.
+    likewise backward, and `{api}.json`. `tested` says whose results failed: the device's own, or
+    captured ones (dump), which are saved under `device` too.
 
     Raises:
         OSError: the folder cannot be written.
@@ -64,6 +66,7 @@ def save_error_data(
         "version": _VERSION,
         "api": payload.name,
         "framework": framework,
+        "tested": tested,
         "inputs": {path: f"{stem}.forward.input.{i}.npy" for i, path in enumerate(inputs)},
         "dtypes": dtypes,
         "forward": (payload.forward or b"").decode("utf-8", errors="replace"),
@@ -119,6 +122,7 @@ class ErrorData:
     payload: TaskPayload
     framework: str
     source: "SavedTensors"
+    tested: str
 
 
 class SavedTensors:
@@ -143,6 +147,21 @@ class SavedTensors:
         dtype = self._dtypes.get(name, spec.dtype)
         if Path(name).name != name or dtype not in DTYPES:
             raise NotCheckable(f"{path}: {name} of dtype {dtype} is no file of a saved API")
+        return self._load(name, dtype, path)
+
+    def cotangents(self, count: int) -> list[HostTensor | None]:
+        """Return the saved incoming gradients of `count` outputs, None where there was none.
+
+        Raises:
+            NotCheckable: a file is unreadable.
+        """
+        names = [f"{self._stem}.backward.input.{position}.npy" for position in range(count)]
+        return [
+            self._load(name, self._dtypes[name], name) if self._dtypes.get(name) in DTYPES else None
+            for name in names
+        ]
+
+    def _load(self, name: str, dtype: str, path: str) -> HostTensor:
         try:
             data = np.load(self._folder / name, allow_pickle=False)
         except (OSError, ValueError) as error:
@@ -171,7 +190,7 @@ def load_error_data(path: Path) -> ErrorData:
             path.name.removesuffix(".json"),
             dict(found["dtypes"]),
         )
-        return ErrorData(payload, found["framework"], source)
+        return ErrorData(payload, found["framework"], source, str(found.get("tested", "device")))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -69,6 +69,17 @@ def _call_names(dump: Path) -> list[str]:
     return [key.rsplit(".", 1)[0] for key in json.loads(dump.read_text())["data"]]
 
 
+def test_the_driver_imports_neither_framework_nor_pandas(tmp_path: Path) -> None:
+    code = (
+        "import sys, ray_precheck as r;"
+        f"report = r.precheck({str(TORCH_DUMP)!r}, out={str(tmp_path)!r});"
+        "print(report.summary.total, {'torch', 'mindspore', 'pandas'} & set(sys.modules))"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "189 set()\n", done.stderr
+
+
 def test_a_run_in_which_everything_passes_exits_with_0(tmp_path: Path) -> None:
     dump = write_dump(tmp_path / "dump.json", additions(3))
     done = precheck("run_ut", "-api_info", dump, "-o", tmp_path / "out")

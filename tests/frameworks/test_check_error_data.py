@@ -128,11 +128,6 @@ def test_a_rerun_finds_a_kernel_that_was_mended(
         [None, tensor(3, 3)],
         pytest.param(
             [tensor(3, 3)],
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="store/error_data.py saves an incoming gradient by its output's position and"
-                " SavedTensors looks for it by its position among the gradients of the record",
-            ),
         ),
     ],
     ids=["one for each output", "only of the second output"],

@@ -9,6 +9,7 @@ import pytest
 from records import call, ms_tensor, tensor
 
 from ray_precheck.check.checker import Checker
+from ray_precheck.check.settings import CheckSettings
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import TaskPayload
 
@@ -95,11 +96,6 @@ def test_nothing_of_a_torch_call_waits_for_the_cycle_collector(
         None,
         pytest.param(
             [ms_tensor(3)],
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="mindspore_backend.py: execution -> _pull_back -> _run_leaves -> execution is"
-                " a cycle, so that five tensors of each call stay until Python collects",
-            ),
         ),
     ],
     ids=["forward", "backward"],
@@ -108,3 +104,11 @@ def test_nothing_of_a_mindspore_call_waits_for_the_cycle_collector(
     mindspore_checker: Checker, grads: list[dict[str, object]] | None
 ) -> None:
     assert _kept_after(mindspore_checker, call("Mint.mul", *[ms_tensor(3)] * 2, grads=grads)) == []
+
+
+def test_a_record_larger_than_the_limit_is_skipped_before_it_allocates(tmp_path: Path) -> None:
+    settings = CheckSettings("pytorch", "statistics", tmp_path, memory_limit_bytes=2**30)
+    huge = call("Torch.add.0", tensor(10**6, 10**6), tensor(10**6, 10**6))
+    result = Checker(settings, "cpu").check(huge)
+    assert result.forward is Verdict.SKIP
+    assert "more than the 1 GiB that a worker may take (--max-memory)" in result.message

@@ -12,7 +12,6 @@ from ray_precheck.schema.task import TaskPayload
 
 pytestmark = [
     pytest.mark.frameworks,
-    pytest.mark.filterwarnings("ignore:Using a non-tuple sequence for multi:UserWarning"),
 ]
 
 FLOAT32, FLOAT16, BFLOAT16 = (
@@ -239,17 +238,10 @@ def test_half_precision_is_checked_in_both_directions(
         pytest.param(
             call("Mint.einsum", "ij,jk->ik", tensor(2, 3), tensor(3, 4)),
             "only supports Ascend",
-            marks=pytest.mark.xfail(
-                strict=True, reason="mindspore_backend.py _NO_KERNEL lacks 'only supports Ascend'"
-            ),
         ),
         pytest.param(
             call("MintFunctional.layer_norm", tensor(4, 7), (7,), tensor(7), tensor(7), 1e-5),
             "Create kernelmod for op LayerNormExt failed",
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="mindspore_backend.py _NO_KERNEL lacks 'Create kernelmod for op'",
-            ),
         ),
     ],
 )
@@ -299,10 +291,6 @@ def test_what_one_side_writes_to_its_input_does_not_reach_the_other(
     assert source.changed() == []
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="bench/run.py: without a float among the inputs torch's default dtype float32 is used",
-)
 def test_a_float_made_of_integers_is_float64_in_the_bench(mindspore_checker: Checker) -> None:
     numbers = [tensor(9, dtype="Int32", low=1, high=50), tensor(9, dtype="Int32", low=1, high=50)]
     result = mindspore_checker.check(call("Mint.div", *numbers))
@@ -310,10 +298,6 @@ def test_a_float_made_of_integers_is_float64_in_the_bench(mindspore_checker: Che
     assert dtypes(result) == [("Float64", "Float32")]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="datagen/generate.py _build makes a list of every sequence, so x[0, 1] runs as x[[0, 1]]",
-)
 def test_an_index_of_several_numbers_is_a_tuple_as_it_was_when_captured(
     mindspore_checker: Checker,
 ) -> None:

@@ -189,11 +189,6 @@ def test_gradients_that_were_not_captured_are_skipped_where_only_the_dump_is_tes
     )
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="check/checker.py: BackendMissingError of the stand-in is no NotCheckable, so that the"
-    " captured forward check is lost and the row says that ray_precheck failed",
-)
 @pytest.mark.usefixtures("no_device")
 def test_a_stand_in_that_is_not_installed_leaves_the_captured_forward_check() -> None:
     checker = _checker("mindspore_llm_tensor")

@@ -23,7 +23,6 @@ from ray_precheck.schema.task import TaskPayload
 pytestmark = [
     pytest.mark.frameworks,
     # A dump has a tuple as a list, and an index of x[0, 1:] is passed on as x[[0, slice(1, None)]].
-    pytest.mark.filterwarnings("ignore:Using a non-tuple sequence for multi:UserWarning"),
 ]
 
 HALF, BFLOAT = symbol("torch.dtype", "torch.float16"), symbol("torch.dtype", "torch.bfloat16")
@@ -249,10 +248,6 @@ def test_an_output_keeps_its_kind_in_the_bench(
     assert dtypes(result) == [(f"torch.{bench}", f"torch.{tested}")]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="datagen/generate.py _build makes a list of every sequence, so x[0, 1] runs as x[[0, 1]]",
-)
 def test_an_index_of_several_numbers_is_a_tuple_as_it_was_when_captured(
     torch_checker: Checker,
 ) -> None:
@@ -263,7 +258,6 @@ def test_an_index_of_several_numbers_is_a_tuple_as_it_was_when_captured(
     assert shapes(result) == ["(6,)"]
 
 
-@pytest.mark.xfail(strict=True, reason="torch warns of an index that is a list of slices")
 def test_an_index_of_slices_makes_torch_warn_of_nothing(torch_checker: Checker) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -271,10 +265,6 @@ def test_an_index_of_slices_makes_torch_warn_of_nothing(torch_checker: Checker) 
     _assert_passes(result, Verdict.PASS)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="bench/run.py: without a float among the inputs torch's default dtype float32 is used",
-)
 @pytest.mark.parametrize(
     "payload",
     [

@@ -1,0 +1,37 @@
+"""What checking a call needs in memory, before anything of it is allocated.
+
+Comes in: an `ApiRecord`. Goes out: bytes. Called by the checker, which skips what is too large.
+"""
+
+from ray_precheck.schema.dtypes import DTYPES
+from ray_precheck.schema.record import ApiRecord
+from ray_precheck.schema.values import TensorSpec, walk_specs
+
+_FLOAT64_BYTES = 8
+
+
+def needed_bytes(record: ApiRecord) -> int:
+    """Return the bytes that the tensors of a call take at the same time, on one host.
+
+    Every tensor exists on the host, on the device and, widened, in the bench; outputs once more as
+    the bench's result on the host. With a backward record each input has a gradient like an output.
+    """
+    inputs = [spec for _, spec in record.input_tensors()]
+    results = [
+        leaf
+        for spec in (*record.outputs, *(record.grads_in or ()))
+        for _, leaf in walk_specs(spec, "")
+        if isinstance(leaf, TensorSpec)
+    ]
+    total = sum(_copies(spec) for spec in (*inputs, *results))
+    total += sum(spec.size * _FLOAT64_BYTES for spec in results)
+    if record.has_backward:
+        total += sum(_copies(spec) + spec.size * _FLOAT64_BYTES for spec in inputs)
+    return total
+
+
+def _copies(spec: TensorSpec) -> int:
+    """Return the bytes of a tensor on the host, on the device and in the bench."""
+    wide = 2 * _FLOAT64_BYTES if DTYPES[spec.dtype].kind == "complex" else _FLOAT64_BYTES
+    host = DTYPES[spec.dtype].bits // 8 if DTYPES[spec.dtype].carrier == spec.dtype else 4
+    return spec.nbytes + spec.size * (host + wide)
