@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from ray_precheck.runtime.devices import pin_process
+from ray_precheck.runtime.devices import pin_process, pin_to_core
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.schema.task import DeviceSlot, TaskPayload
 
@@ -29,6 +29,7 @@ class Worker:
     def open(self) -> None:
         """Pin the process to its device and load the frameworks."""
         pin_process(self._slot)
+        pin_to_core(self._slot)
         # Imported here: the frameworks behind it must not be loaded before the process is pinned.
         from ray_precheck.check.checker import Checker
 
