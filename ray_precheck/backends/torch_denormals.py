@@ -11,11 +11,12 @@ import torch
 
 @contextmanager
 def flushed_denormals() -> Iterator[None]:
-    """Flush denormal numbers inside of the block, on processors that can.
+    """Flush denormal numbers inside of the block, and not after it, on processors that can.
 
-    MindSpore's own threads flush them while the calling thread does not, and for the first few
-    launches of an operator MindSpore tries out which of the threads to use. Without this, whether
-    softmax gives 1.9e-38 or 0 depends on what ran before.
+    Some of MindSpore's operators (Tensor.norm) leave the calling thread flushing, which would reach
+    generation and bench. Its own threads flush them while the calling thread does not, and for the
+    first few launches of an operator MindSpore tries out which of the threads to use: without this,
+    whether softmax gives 1.9e-38 or 0 depends on what ran before.
     """
     torch.set_flush_denormal(True)
     try:

@@ -7,6 +7,7 @@ import pty
 import random
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -184,6 +185,7 @@ def _when_rows_are_there(
 def test_kill_9_of_the_whole_tree_and_a_resume_give_the_same_bytes(tmp_path: Path) -> None:
     undisturbed = tmp_path / "undisturbed"
     precheck("run_ut", "-api_info", TORCH_DUMP, "-o", undisturbed)
+    before = ray_leftovers()
     chance = random.Random(5)
     for number in range(2):
         out = tmp_path / str(number)
@@ -204,6 +206,8 @@ def test_kill_9_of_the_whole_tree_and_a_resume_give_the_same_bytes(tmp_path: Pat
         assert both_files(out) == both_files(undisturbed)
         _, alive = psutil.wait_procs(tree, timeout=10)
         assert alive == []
+    for folder in ray_leftovers() - before:
+        shutil.rmtree(Path("/tmp") / folder)
 
 
 def _kill(process: psutil.Process) -> None:

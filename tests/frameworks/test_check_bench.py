@@ -152,6 +152,10 @@ def test_a_softmax_with_denormal_results_is_the_same_each_time(
 
 
 def test_the_calling_thread_keeps_denormals_after_a_check(mindspore_checker: Checker) -> None:
+    # MindSpore's norm of a matrix leaves the thread flushing when it is called by itself.
+    norm = mindspore_checker.check(call("Tensor.norm", ms_tensor(4, 4), 2))
+    assert norm.forward is Verdict.PASS, norm.message
+    assert np.float32(1e-38) * np.float32(0.5) > 0
     mindspore_checker.check(call("Mint.add", ms_tensor(3), ms_tensor(3), grads=[ms_tensor(3)]))
     assert np.float32(1e-38) * np.float32(0.5) > 0
 
