@@ -110,9 +110,9 @@ def run(config: RunConfig, *, show_progress: bool = True) -> PrecheckReport:
         if not config.address:
             # Before any file is made; a cluster is asked once it has been joined.
             place_slots(kind, config.devices, [Node("", "this host", local_devices())])
-        preparation = _Preparation(config, dump, framework, kind)
-        files, done = preparation.files()
-        planning = background.submit(preparation.plan, files, done)
+        fingerprint = config.fingerprint(dump.digest(), framework, kind)
+        files, done = _prepare_files(config, dump, fingerprint)
+        planning = background.submit(plan_tasks, dump, framework, done)
         settings = CheckSettings(
             framework=framework,
             task=dump.task,
@@ -167,35 +167,19 @@ def _tests_dump(config: RunConfig, dump: Dump) -> bool:
     return config.tested != "device" and dump.task == "tensor"
 
 
-class _Preparation:
-    """What is done before anything runs: the files of the run, and the plan."""
-
-    def __init__(self, config: RunConfig, dump: Dump, framework: str, kind: str) -> None:
-        self._config = config
-        self._dump = dump
-        self._framework = framework
-        self._kind = kind
-
-    def files(self) -> tuple[RunFiles, set[str]]:
-        """Return the files to write and the names that are done already."""
-        if self._config.resume_csv is None:
-            stamp = time.strftime("%Y%m%d%H%M%S")
-            files = new_run_files(self._config.out, stamp)
-            save_settings(files, self._fingerprint())
-            return files, set()
-        files = run_files(self._config.resume_csv)
-        done = load_done(files, {call.name for call in self._dump.calls})
-        require_same_settings(files, self._fingerprint())
+def _prepare_files(
+    config: RunConfig, dump: Dump, fingerprint: dict[str, str]
+) -> tuple[RunFiles, set[str]]:
+    """Return the files to write, whole and in agreement, and the names that are done already."""
+    if config.resume_csv is None:
+        files, done = new_run_files(config.out, time.strftime("%Y%m%d%H%M%S")), set[str]()
+    else:
+        files = run_files(config.resume_csv)
+        done = load_done(files, {call.name for call in dump.calls})
+        require_same_settings(files, fingerprint)
         repair(files, done)
-        save_settings(files, self._fingerprint())
-        return files, done
-
-    def _fingerprint(self) -> dict[str, str]:
-        return self._config.fingerprint(self._dump.digest(), self._framework, self._kind)
-
-    def plan(self, files: RunFiles, done: set[str]) -> Plan:
-        """Return what is left to do."""
-        return plan_tasks(self._dump, self._framework, done)
+    save_settings(files, fingerprint)
+    return files, done
 
 
 def _drive(

@@ -7,11 +7,12 @@ import pty
 import random
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -26,9 +27,17 @@ COMMAND = [sys.executable, "-m", "ray_precheck"]
 TORCH_DUMP = DATA / "torch_cnn" / "dump.json"
 
 
-def precheck(*arguments: object, timeout_s: float = 120) -> "subprocess.CompletedProcess[str]":
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+def precheck(
+    *arguments: object, timeout_s: float = 120, **environment: str
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        env={**os.environ, **environment},
+    )
 
 
 def the_file(folder: Path, stem: str) -> Path:
@@ -45,17 +54,19 @@ def rows(folder: Path) -> dict[str, dict[str, str]]:
         return {row["API Name"]: row for row in csv.DictReader(file)}
 
 
-def ray_leftovers() -> set[str]:
-    """Return the temporary folders of runs that are over."""
-    return {path.name for path in Path("/tmp").glob("rpc-*")}
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder for temporary files with a short name: Ray's sockets allow 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="rpt-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
-def test_the_readme_command_checks_a_mindspore_capture(tmp_path: Path) -> None:
-    before = ray_leftovers()
+def test_the_readme_command_checks_a_mindspore_capture(tmp_path: Path, temporary: Path) -> None:
     dump = DATA / "mindspore_llm" / "dump.json"
     done = precheck(
-        "-f", "mindspore", "multi_run_ut", "-api_info", dump, "-d", 0, 1, "-o", tmp_path
-    )
+        "-f", "mindspore", "multi_run_ut", "-api_info", dump, "-d", 0, 1, "-o", tmp_path,
+        TMPDIR=str(temporary),
+    )  # fmt: skip
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith("125 APIs: 124 pass, 1 error, 0 SKIP\n")
     assert "Mint.sum.0.forward.output.0 (Float32, (32,))" in done.stdout
@@ -63,7 +74,7 @@ def test_the_readme_command_checks_a_mindspore_capture(tmp_path: Path) -> None:
     # Nothing of Ray's or MindSpore's start-up; a slow machine may show our own line every 10 s.
     assert all(re.match(r"\d+/125 done, ", line) for line in done.stderr.splitlines()), done.stderr
     assert list(rows(tmp_path)) == list(dict.fromkeys(_call_names(dump)))
-    assert ray_leftovers() == before
+    assert list(temporary.iterdir()) == []
 
 
 def _call_names(dump: Path) -> list[str]:
@@ -182,16 +193,21 @@ def _when_rows_are_there(
     return psutil.Process(process.pid).children(recursive=True)
 
 
-def test_kill_9_of_the_whole_tree_and_a_resume_give_the_same_bytes(tmp_path: Path) -> None:
+def test_kill_9_of_the_whole_tree_and_a_resume_give_the_same_bytes(
+    tmp_path: Path, temporary: Path
+) -> None:
     undisturbed = tmp_path / "undisturbed"
     precheck("run_ut", "-api_info", TORCH_DUMP, "-o", undisturbed)
-    before = ray_leftovers()
     chance = random.Random(5)
     for number in range(2):
         out = tmp_path / str(number)
         command = [*COMMAND, "run_ut", "-api_info", str(TORCH_DUMP), "-o", str(out)]
         process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, text=True, start_new_session=True
+            command,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "TMPDIR": str(temporary)},
         )
         tree = _when_rows_are_there(process, out, count=chance.randint(2, 150))
         for one in [psutil.Process(process.pid), *tree]:
@@ -206,8 +222,6 @@ def test_kill_9_of_the_whole_tree_and_a_resume_give_the_same_bytes(tmp_path: Pat
         assert both_files(out) == both_files(undisturbed)
         _, alive = psutil.wait_procs(tree, timeout=10)
         assert alive == []
-    for folder in ray_leftovers() - before:
-        shutil.rmtree(Path("/tmp") / folder)
 
 
 def _kill(process: psutil.Process) -> None:
