@@ -6,6 +6,7 @@ NPU: written after MindSpore's documentation and not run there; no NPU was at ha
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from operator import attrgetter
 from types import FunctionType
 from typing import Any
 
@@ -89,7 +90,7 @@ def _lookup(name: ApiName) -> Callable[..., Any] | None:
     module, _, last = name.api.rpartition(".")
     if module not in _SUBMODULES.get(name.prefix, ("",)):
         return None
-    root = getattr(_ROOTS[name.prefix], module) if module else _ROOTS[name.prefix]
+    root = attrgetter(module)(_ROOTS[name.prefix]) if module else _ROOTS[name.prefix]
     if name.prefix == "Tensor":
         own_classes = ms.Tensor.__mro__[:-1]
         return getattr(root, last) if any(last in vars(c) for c in own_classes) else None
@@ -128,8 +129,8 @@ class _MindSporeExecution:
     def _run_leaves(self, *leaves: ms.Tensor) -> Any:
         tensors = list(self._tensors)
         for position, leaf in zip(self._plan.differentiable, leaves, strict=True):
-            # An input of vjp cannot be changed in place; multiplying by 1 copies it bit for bit
-            # (Tensor.clone has no kernel on the CPU).
+            # An input of vjp cannot be changed in place; multiplying by 1 copies it, but for the
+            # denormals that are flushed anyway (Tensor.clone has no kernel on the CPU).
             tensors[position] = leaf * 1 if self._plan.in_place else leaf
         self._results = self._run(tensors)
         return tuple(leaf for leaf in self._results if _is_differentiable(leaf))

@@ -83,9 +83,9 @@ def _float_range(spec: TensorSpec) -> ValueRange:
     if minus and plus:
         return ValueRange(*UNKNOWN_FLOAT, minus_infinity=True, plus_infinity=True)
     if minus:
-        return ValueRange(float(high) - 1.0, float(high), minus_infinity=True)
+        return ValueRange(max(float(high) - 1.0, -limit), float(high), minus_infinity=True)
     if plus:
-        return ValueRange(float(low), float(low) + 1.0, plus_infinity=True)
+        return ValueRange(float(low), min(float(low) + 1.0, limit), plus_infinity=True)
     return ValueRange(float(low), float(high))
 
 

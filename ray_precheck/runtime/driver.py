@@ -92,7 +92,7 @@ class Driver:
             task.index for task in plan.tasks if self._dump.calls[task.index].backward is not None
         )
         scheduler = Scheduler(plan.tasks, self._slots, timeout_s, with_backward)
-        self._record(list(plan.skipped))
+        self._record(list(plan.skipped), progress)
         # Workers were launched already; the scheduler drops the slots that it does not need.
         wanted = {command.slot for command in scheduler.start() if isinstance(command, StartWorker)}
         for slot in set(self._slots) - wanted:
@@ -121,7 +121,7 @@ class Driver:
             if ref in self._crew.unacknowledged:
                 self._acknowledge(ref, progress)
             else:
-                self._carry_out(self._on_flight(ref, scheduler), scheduler, progress)
+                self._carry_out(self._on_flight(ref, scheduler, progress), scheduler, progress)
         self._carry_out(self._expired(scheduler), scheduler, progress)
         self._carry_out(scheduler.wake(), scheduler, progress)
         progress.tick()
@@ -130,7 +130,7 @@ class Driver:
             reasons = "; ".join(self._given_up)
             raise StoppedError(f"no device is left: {reasons}")
 
-    def _on_flight(self, ref: Any, scheduler: Scheduler) -> list[Command]:
+    def _on_flight(self, ref: Any, scheduler: Scheduler, progress: Progress) -> list[Command]:
         flight = self._crew.flights.pop(ref)
         try:
             results = ray.get(ref)
@@ -141,7 +141,7 @@ class Driver:
             return scheduler.worker_lost(flight.slot, _loss_reason(error), Outcome.CRASHED)
         if flight.starting:
             return scheduler.worker_ready(flight.slot)
-        self._record(results)
+        self._record(results, progress)
         return scheduler.batch_done(flight.slot, results)
 
     def _expired(self, scheduler: Scheduler) -> list[Command]:
@@ -172,7 +172,7 @@ class Driver:
                     ref = self._crew.workers[slot].run.remote(payloads)
                     self._crew.flights[ref] = _Flight(slot, time.monotonic() + deadline_s, False)
                 case Report(result):
-                    self._record([result])
+                    self._record([result], progress)
                 case GiveUpDevice(slot, reason):
                     self._given_up.append(f"{slot}: {reason}")
                     progress.say(f"device {slot} is given up: {reason}")
@@ -197,14 +197,12 @@ class Driver:
         for slot in list(self._crew.workers):
             self._dismiss(slot)
 
-    def _record(self, results: Sequence[TaskResult]) -> None:
-        """Hand results to the writer, which may not fall behind without end."""
+    def _record(self, results: Sequence[TaskResult], progress: Progress) -> None:
+        """Hand results to the writer; wait for it where it falls behind."""
         if results:
             self._crew.unacknowledged[self._writer.append.remote(results)] = results
         while len(self._crew.unacknowledged) > _MAX_UNACKNOWLEDGED:
-            oldest = next(iter(self._crew.unacknowledged))
-            ray.wait([oldest])
-            break
+            self._acknowledge(next(iter(self._crew.unacknowledged)), progress)
 
     def _acknowledge(self, ref: Any, progress: Progress) -> None:
         results = self._crew.unacknowledged.pop(ref)

@@ -89,3 +89,11 @@ def test_a_name_that_is_an_operator_is_called(
     _refuse_to_run(torch_checker, calls, monkeypatch)
     torch_checker.check(call("Torch.add", tensor(3), tensor(3)))
     assert calls.count == 2
+
+
+@pytest.mark.parametrize("name", ["Mint.nn.functional.relu", "Mint.special.log1p"])
+def test_an_operator_of_a_submodule_of_mint_is_checked(
+    mindspore_checker: Checker, name: str
+) -> None:
+    result = mindspore_checker.check(call(name, ms_tensor(3, low=0.5)))
+    assert result.forward is Verdict.PASS, result.message

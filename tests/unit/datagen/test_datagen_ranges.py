@@ -147,3 +147,10 @@ def test_every_range_is_in_order_and_within_its_dtype(dtype: str, low: Bound, hi
         assert math.isinf(span.low) or -info.largest <= span.low <= span.high <= info.largest
     else:
         assert -(2 ** (info.bits - 1)) <= span.low <= span.high < 2**info.bits
+
+
+def test_beside_infinity_the_finite_part_stays_within_a_small_format() -> None:
+    up = value_range(TensorSpec("float8_e4m3fn", (4,), 448.0, math.inf))
+    down = value_range(TensorSpec("float8_e4m3fn", (4,), -math.inf, -448.0))
+    assert (up.low, up.high, up.plus_infinity) == (448.0, 448.0, True)
+    assert (down.low, down.high, down.minus_infinity) == (-448.0, -448.0, True)
