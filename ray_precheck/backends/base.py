@@ -51,6 +51,9 @@ class Backend(Protocol):
     def lacks_kernel(self, error: Exception) -> bool:
         """Return whether an error says that the device has no kernel for the API or its dtype."""
 
+    def prove(self) -> None:
+        """Compute 1 + 1 on the device; raise `DeviceError` where it is not 2."""
+
 
 def flatten_outputs(value: Any, is_tensor: Callable[[Any], bool]) -> list[Any]:
     """Return the leaves of an API's return value.

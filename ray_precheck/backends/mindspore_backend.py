@@ -17,7 +17,7 @@ from mindspore import mint, ops
 from ray_precheck.backends.base import CallPlan, Execution, Leaf, flatten_outputs, map_leaves
 from ray_precheck.backends.denied import denial
 from ray_precheck.backends.torch_denormals import flushed_denormals
-from ray_precheck.errors import NotCheckable
+from ray_precheck.errors import DeviceError, NotCheckable
 from ray_precheck.schema.dtypes import DTYPES, canonical_dtype
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall, HostTensor, Symbol
@@ -79,6 +79,13 @@ class MindSporeBackend:
     def lacks_kernel(self, error: Exception) -> bool:
         """Return whether the CPU has no kernel; on an NPU that is a finding, not a gap."""
         return self._kind == "cpu" and any(text in str(error) for text in _NO_KERNEL)
+
+    def prove(self) -> None:
+        """Compute 1 + 1 on the device; reading the sum waits for it."""
+        one = ms.Tensor(np.ones(8, dtype=np.float32))
+        total = mint.add(one, one).asnumpy().tolist()
+        if total != [2.0] * 8:
+            raise DeviceError(f"{self._kind} computes 1 + 1 = {total[0]:g}")
 
 
 def _lookup(name: ApiName) -> Callable[..., Any] | None:

@@ -26,7 +26,8 @@ class TorchBackend:
     def __init__(self, kind: str) -> None:
         # One thread, so that the bits do not depend on how many workers share the machine.
         torch.set_num_threads(1)
-        self._place = TorchPlace(_open_device(kind))
+        self._device = _open_device(kind)
+        self._place = TorchPlace(self._device)
         self._kind = kind
 
     def resolve(self, name: ApiName) -> Callable[..., Any]:
@@ -40,6 +41,13 @@ class TorchBackend:
     def lacks_kernel(self, error: Exception) -> bool:
         """Return whether the CPU has no kernel; on an accelerator that is a finding, not a gap."""
         return self._kind == "cpu" and any(text in str(error) for text in _NO_KERNEL)
+
+    def prove(self) -> None:
+        """Compute 1 + 1 on the device; reading the sum waits for it."""
+        one = torch.ones(8, device=self._device)
+        total = (one + one).tolist()
+        if total != [2.0] * 8:
+            raise DeviceError(f"{self._device} computes 1 + 1 = {total[0]:g}")
 
 
 def _open_device(kind: str) -> str:

@@ -5,6 +5,7 @@ exception that leaves this module. Called by the worker actor and by `session.re
 """
 
 import time
+from dataclasses import replace
 
 from ray_precheck.backends.base import Backend
 from ray_precheck.backends.registry import open_backend
@@ -13,14 +14,15 @@ from ray_precheck.check.directions import check_backward, check_forward
 from ray_precheck.check.job import DirectionCheck, Job, Sides
 from ray_precheck.check.memory import needed_bytes
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.check.sides import describe
+from ray_precheck.check.sides import describe, is_out_of_memory
 from ray_precheck.datagen.generate import GeneratedTensors, TensorSource, build_call
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.errors import BackendMissingError, NotCheckable
 from ray_precheck.plan.select import skip_by_name, skip_by_record
+from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.record import ApiRecord
-from ray_precheck.schema.result import Outcome, TaskResult, Verdict, skipped
+from ray_precheck.schema.result import Outcome, TaskResult, Verdict, failed, skipped
 from ray_precheck.schema.task import TaskPayload
 from ray_precheck.store.error_data import save_error_data
 
@@ -36,6 +38,8 @@ class Checker(Sides):
         self.tests_dump = settings.tests_dump
         self.may_run_device = settings.may_run_device
         self.device_label = kind
+        self._device_raised = False
+        self._damage: Cause | None = None
         if not settings.tests_dump:
             self.device()
         self.bench = Bench(settings.framework)
@@ -60,20 +64,57 @@ class Checker(Sides):
         """Return whether an error of the device means that it has no kernel."""
         return self.device().lacks_kernel(error)
 
+    def note_device_error(self) -> None:
+        """Remember that the device raised: it must prove itself before the next record."""
+        self._device_raised = True
+
+    def prove(self) -> None:
+        """Have the device, where there is one, compute 1 + 1.
+
+        Raises:
+            Exception: whatever it raises, or `DeviceError` where the sum is wrong.
+        """
+        if self._backend is not None:
+            self._backend.prove()
+
+    def damage(self) -> Cause | None:
+        """Return what the last check has done to this process; None where it is as good as before."""
+        return self._damage
+
     def check(self, payload: TaskPayload, source: TensorSource | None = None) -> TaskResult:
         """Check one call. `source` replaces the tensors that the settings ask for (a replay)."""
         begin = time.perf_counter()
+        self._damage, self._device_raised = None, False
         try:
             result = self._examine(payload, source, begin)
         except NotCheckable as reason:
             result = _skipped(payload, str(reason), begin)
-        except (
-            Exception
-        ) as error:  # A fault of ours must neither be blamed on the API nor end the run.
-            result = _skipped(
-                payload, f"ray_precheck failed on this record: {describe(error)}", begin
-            )
+        except Exception as error:
+            if is_out_of_memory(error):
+                return self._out_of_memory(payload, error)
+            # A fault of ours must neither be blamed on the API nor end the run.
+            fault = f"ray_precheck failed on this record: {describe(error)}"
+            result = _skipped(payload, fault, begin)
+        return self._proven(result) if self._device_raised else result
+
+    def _proven(self, result: TaskResult) -> TaskResult:
+        """See whether an error left the device usable; add to the result that it did not."""
+        try:
+            self.prove()
+        except Exception as error:
+            self._damage = Cause.POISONED
+            note = f"the device was unusable afterwards: {describe(error)}"
+            return replace(result, message="; ".join(filter(None, [result.message, note])))
         return result
+
+    def _out_of_memory(self, payload: TaskPayload, error: Exception) -> TaskResult:
+        self._damage = Cause.OUT_OF_MEMORY
+        limit = self._settings.memory_limit_bytes / 2**30
+        allowed = f" (a worker may take {limit:.3g} GiB, --max-memory)" if limit else ""
+        has_backward = payload.backward is not None
+        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        reason = f"ran out of memory: {describe(cause)}{allowed}"
+        return failed(payload.index, payload.name, Outcome.CRASHED, reason, has_backward)
 
     def _examine(
         self, payload: TaskPayload, source: TensorSource | None, begin: float

@@ -147,6 +147,8 @@ def _against_device(job: Job) -> DirectionCheck:
         raise NotCheckable("backward: device and bench have different outputs")
     cotangents = _cotangents(job, device.execution.outputs)
     grads, error = attempt_gradients(device, cotangents)
+    if error is not None:
+        job.sides.note_device_error()
     expected, bench_error = attempt_gradients(bench, cotangents)
     if expected is None:
         raise NotCheckable(_bench_failed(error, bench_error))

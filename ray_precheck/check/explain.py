@@ -13,7 +13,7 @@ import numpy as np
 
 from ray_precheck.backends.base import Leaf, map_leaves
 from ray_precheck.check.job import DirectionCheck, Job
-from ray_precheck.check.sides import attempt
+from ray_precheck.check.sides import OutOfMemory, attempt
 from ray_precheck.compare.standards import ROUNDING, ulp
 from ray_precheck.compare.thresholds import ROUNDING_NOISE_ULP
 from ray_precheck.schema.dtypes import DTYPES, Array, quantum
@@ -125,7 +125,10 @@ def _again(
 
     call = HostCall(map_leaves(job.call.args, changed), map_leaves(job.call.kwargs, changed))
     cotangents = [changed(cotangent) for cotangent in result.cotangents]
-    leaves, _ = attempt(lambda: recompute(call, cotangents))
+    try:
+        leaves, _ = attempt(lambda: recompute(call, cotangents))
+    except OutOfMemory:  # The verdict stands without an explanation.
+        return None
     bench = result.pairs[result.checks[position].name][1]
     if leaves is None or len(leaves) <= position:
         return None

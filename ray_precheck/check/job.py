@@ -29,7 +29,10 @@ class Job:
     @cached_property
     def device(self) -> Attempt:
         """What became of the device's forward pass."""
-        return attempt_forward(self.sides.device(), self.record.name, self.call, self.plan)
+        tried = attempt_forward(self.sides.device(), self.record.name, self.call, self.plan)
+        if tried.error is not None or tried.gradient_error is not None:
+            self.sides.note_device_error()
+        return tried
 
     @cached_property
     def bench(self) -> Attempt:
@@ -56,6 +59,9 @@ class Sides(Protocol):
 
     def lacks_kernel(self, error: Exception) -> bool:
         """Return whether an error of the device means that it has no kernel."""
+
+    def note_device_error(self) -> None:
+        """Be told that the device raised: it may be unusable from now on."""
 
 
 class DirectionCheck:

@@ -14,6 +14,12 @@ from ray_precheck.schema.values import HostCall, HostTensor
 
 T = TypeVar("T")
 _LONGEST_REASON = 300
+# How torch's allocators (CPU, CUDA, NPU) and MindSpore's say that there is no memory left.
+_NO_MEMORY = ("can't allocate memory", "out of memory", "Allocate memory failed", "bad_alloc")
+
+
+class OutOfMemory(Exception):
+    """An allocation failed on either side: it says something of the machine, not of the API."""
 
 
 class Side(Protocol):
@@ -65,13 +71,27 @@ def attempt_gradients(
 
 
 def attempt(action: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    """Return what an action returns, or what it raises; `NotCheckable` goes through."""
+    """Return what an action returns, or what it raises; `NotCheckable` goes through.
+
+    Raises:
+        OutOfMemory: an allocation failed.
+    """
     try:
         return action(), None
     except NotCheckable:
         raise
     except Exception as error:
+        if is_out_of_memory(error):
+            raise OutOfMemory(describe(error)) from error
         return None, error
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an exception means that an allocation failed."""
+    if isinstance(error, MemoryError | OutOfMemory):
+        return True
+    text = str(error).lower()
+    return any(sign.lower() in text for sign in _NO_MEMORY)
 
 
 def describe(error: Exception | None) -> str:

@@ -67,7 +67,7 @@ def _start(debug: bool) -> Iterator[list[Node]]:
             logging_level=logging.INFO if debug else logging.ERROR,
             _temp_dir=str(folder),
         )
-        yield _nodes(local_devices())
+        yield living_nodes(local_devices())
     finally:
         ray.shutdown()
         for name, value in before.items():
@@ -87,7 +87,7 @@ def _join(address: str, debug: bool) -> Iterator[list[Node]]:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"no Ray cluster answers at --address {address}: {reason}") from None
     try:
-        yield _nodes(None)
+        yield living_nodes()
     finally:
         ray.shutdown()
 
@@ -107,8 +107,11 @@ def _require_answer(address: str) -> None:
         raise ConnectionError(str(error)) from None
 
 
-def _nodes(devices_here: dict[str, int] | None) -> list[Node]:
-    """Return the nodes that are alive, the driver's first."""
+def living_nodes(devices_here: dict[str, int] | None = None) -> list[Node]:
+    """Return the nodes that are alive, the driver's first.
+
+    `devices_here` replaces what Ray says of their devices, on a cluster of our own.
+    """
     here = ray.get_runtime_context().get_node_id()
     nodes = []
     for entry in ray.nodes():

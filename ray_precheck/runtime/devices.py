@@ -10,7 +10,7 @@ import importlib.util
 import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ray_precheck.errors import DeviceError
 from ray_precheck.schema.task import DeviceSlot
@@ -96,6 +96,31 @@ def place_slots(kind: str, ids: Sequence[int], nodes: Sequence[Node]) -> list[De
         )
     names = {device: str(device) if visible is None else visible[device] for device in ids}
     return [DeviceSlot(kind, i, node.node_id, node.address, names[i]) for i in ids]
+
+
+def move_slots(slots: Sequence[DeviceSlot], nodes: Sequence[Node]) -> list[DeviceSlot]:
+    """Return the slots that belong on another node now: theirs is gone, or one has joined.
+
+    Slots of the CPU are logical: they leave dead nodes, and are dealt out again so that no node has
+    two more than another. NPUs and GPUs stay where they are.
+    """
+    load = {node.node_id: 0 for node in nodes}
+    logical = [slot for slot in slots if slot.kind == "cpu"]
+    for slot in logical:
+        if slot.node_id in load:
+            load[slot.node_id] += 1
+    address = {node.node_id: node.address for node in nodes}
+    moved = []
+    for slot in reversed(logical):
+        emptiest = min(load, key=lambda node_id: load[node_id], default="")
+        is_homeless = slot.node_id not in load
+        if not load or not (is_homeless or load[slot.node_id] > load[emptiest] + 1):
+            continue
+        if not is_homeless:
+            load[slot.node_id] -= 1
+        load[emptiest] += 1
+        moved.append(replace(slot, node_id=emptiest, address=address[emptiest]))
+    return moved
 
 
 def pin_process(slot: DeviceSlot) -> None:

@@ -1,4 +1,4 @@
-"""The loop: Ray's news to the scheduler, the scheduler's commands to Ray, results to the writer.
+"""The loop: Ray's news to the scheduler, the scheduler's commands to Ray, results to the recorder.
 
 Comes in: a plan and where to run it. Goes out: rows on the disk. Called by the session.
 """
@@ -9,54 +9,67 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.parse import Dump
-from ray_precheck.errors import PrecheckError, StoppedError
+from ray_precheck.errors import StoppedError
 from ray_precheck.plan.planner import Plan
+from ray_precheck.runtime.cluster import living_nodes
+from ray_precheck.runtime.devices import move_slots
+from ray_precheck.runtime.process import START_TIMEOUT_S
 from ray_precheck.runtime.progress import Progress
+from ray_precheck.runtime.recorder import Recorder
 from ray_precheck.runtime.scheduler import (
     Command,
     GiveUpDevice,
-    Report,
+    Record,
     Scheduler,
     SendBatch,
     StartWorker,
 )
 from ray_precheck.runtime.worker import WorkerActor
-from ray_precheck.runtime.writer import WriterActor
-from ray_precheck.schema.result import Outcome, TaskResult
+from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.task import DeviceSlot
 from ray_precheck.store.resume import RunFiles
 
 POLL_S = 0.2
-START_TIMEOUT_S = 300.0
 GRACE_S = 5.0
-_MAX_UNACKNOWLEDGED = 8
+# How long a worker may take to hand over what is finished once it is told to stop.
+_HALT_S = 2.0
+# Workers keep the time limits of their records themselves; one that is this late is gone.
+_ANSWER_SLACK_S = 60.0
+_NODES_INTERVAL_S = 2.0
 
 
 @dataclass(slots=True)
 class _Flight:
-    """A call of an actor that has not come back: of which slot, and until when it may take."""
+    """A call of an actor that has not come back: of which slot, and until when it may take.
+
+    `ticket` is the batch's, 0 for the start of a worker.
+    """
 
     slot: str
     deadline: float
-    starting: bool
+    ticket: int = 0
 
 
 @dataclass(slots=True)
 class _Crew:
-    """The actors of a run, by slot, and what is in flight."""
+    """The actors of a run, by slot, the node that each is on, and what is in flight."""
 
     workers: dict[str, Any] = field(default_factory=dict)
+    homes: dict[str, str] = field(default_factory=dict)
     flights: dict[Any, _Flight] = field(default_factory=dict)
-    unacknowledged: dict[Any, Sequence[TaskResult]] = field(default_factory=dict)
 
 
 class Driver:
-    """Drives one run. `stop_requested` is asked between events; it ends the run in good order."""
+    """Drives one run. `stop_requested` is asked between events; it ends the run in good order.
+
+    `spares` is how many processes a worker keeps ready, None for one on the CPU and none on a
+    device, whose memory a second process would take.
+    """
 
     def __init__(
         self,
@@ -65,17 +78,21 @@ class Driver:
         slots: Sequence[DeviceSlot],
         files: RunFiles,
         stop_requested: Callable[[], bool],
+        *,
+        spares: int | None = None,
+        debug: bool = False,
     ) -> None:
         self._dump = dump
         self._settings = settings
         self._slots = {slot.label: slot for slot in slots}
+        self._files = files
         self._stop_requested = stop_requested
+        self._spares = spares
+        self._debug = debug
         self._crew = _Crew()
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self._writer = WriterActor.options(scheduling_strategy=here).remote(
-            files.result, files.details
-        )
-        self._given_up: list[str] = []
+        self._given_up: dict[str, str] = {}
+        self._nodes = {slot.node_id for slot in slots}
+        self._nodes_seen_at = time.monotonic()
 
     def launch(self) -> None:
         """Start a worker on every slot; they load their frameworks while the plan is made."""
@@ -91,159 +108,197 @@ class Driver:
         with_backward = frozenset(
             task.index for task in plan.tasks if self._dump.calls[task.index].backward is not None
         )
-        scheduler = Scheduler(plan.tasks, self._slots, timeout_s, with_backward)
-        self._record(list(plan.skipped), progress)
+        places = {label: slot.place for label, slot in self._slots.items()}
+        scheduler = Scheduler(plan.tasks, places, timeout_s, with_backward)
+        recorder = Recorder(self._files, progress)
+        recorder.record(list(plan.skipped))
         # Workers were launched already; the scheduler drops the slots that it does not need.
         wanted = {command.slot for command in scheduler.start() if isinstance(command, StartWorker)}
-        for slot in set(self._slots) - wanted:
-            self._dismiss(slot)
+        for label in set(self._slots) - wanted:
+            self._dismiss(label)
+            del self._slots[label]
         try:
             while not scheduler.finished:
                 if self._stop_requested():
-                    self._wind_down(scheduler, progress)
+                    self._wind_down(scheduler, recorder, progress)
                     return False
-                self._step(scheduler, progress, POLL_S)
-            self._await_writer(progress)
-            self._ask_writer(self._writer.complete.remote([call.name for call in self._dump.calls]))
+                self._step(scheduler, recorder, progress, POLL_S)
+            recorder.complete([call.name for call in self._dump.calls])
         finally:
-            self._kill_workers()
+            for label in list(self._crew.workers):
+                self._dismiss(label)
         return True
 
-    def _step(self, scheduler: Scheduler, progress: Progress, wait_s: float) -> None:
+    def _step(
+        self, scheduler: Scheduler, recorder: Recorder, progress: Progress, wait_s: float
+    ) -> None:
         """Wait for the next news and act on it."""
-        refs = [*self._crew.flights, *self._crew.unacknowledged]
+        refs = [*self._crew.flights, *recorder.pending]
         ready: list[Any] = []
         if refs:
             ready, _ = ray.wait(refs, num_returns=1, timeout=wait_s)
         else:
             time.sleep(wait_s)
+        commands: list[Command] = []
         for ref in ready:
-            if ref in self._crew.unacknowledged:
-                self._acknowledge(ref, progress)
+            if ref in self._crew.flights:
+                commands.extend(self._on_flight(ref, scheduler))
             else:
-                self._carry_out(self._on_flight(ref, scheduler, progress), scheduler, progress)
-        self._carry_out(self._expired(scheduler), scheduler, progress)
-        self._carry_out(scheduler.wake(), scheduler, progress)
+                recorder.acknowledge(ref)
+        self._carry_out(commands, recorder, progress)
+        self._carry_out(self._expired(scheduler), recorder, progress)
+        self._carry_out(self._on_nodes(scheduler, progress), recorder, progress)
+        self._carry_out(scheduler.wake(), recorder, progress)
         progress.tick()
         if not scheduler.has_devices:
-            self._await_writer(progress)
-            reasons = "; ".join(self._given_up)
+            recorder.flush()
+            reasons = "; ".join(f"{slot}: {reason}" for slot, reason in self._given_up.items())
             raise StoppedError(f"no device is left: {reasons}")
 
-    def _on_flight(self, ref: Any, scheduler: Scheduler, progress: Progress) -> list[Command]:
+    def _on_flight(self, ref: Any, scheduler: Scheduler) -> list[Command]:
         flight = self._crew.flights.pop(ref)
         try:
-            results = ray.get(ref)
-        except RayError as error:
-            self._dismiss(flight.slot)
-            if flight.starting:
+            report = ray.get(ref)
+        except RayTaskError as error:
+            if flight.ticket == 0:  # It says why it cannot start, and can be asked again.
                 return scheduler.start_failed(flight.slot, _start_reason(error))
-            return scheduler.worker_lost(flight.slot, _loss_reason(error), Outcome.CRASHED)
-        if flight.starting:
+            return self._lose(flight, scheduler, f"its worker failed: {_first_line(error)}")
+        except RayError as error:
+            if flight.ticket == 0:
+                self._dismiss(flight.slot)
+                return scheduler.start_failed(flight.slot, _start_reason(error))
+            if isinstance(error, OutOfMemoryError):
+                reason = "ran out of memory: Ray stopped its worker to keep the machine alive"
+                return self._lose(flight, scheduler, reason, Cause.OUT_OF_MEMORY)
+            reason = f"its worker was lost with it every time ({type(error).__name__})"
+            return self._lose(flight, scheduler, reason)
+        if flight.ticket == 0:
             return scheduler.worker_ready(flight.slot)
-        self._record(results, progress)
-        return scheduler.batch_done(flight.slot, results)
+        return scheduler.batch_done(flight.slot, flight.ticket, report)
+
+    def _lose(
+        self, flight: _Flight, scheduler: Scheduler, reason: str, cause: Cause = Cause.LOST
+    ) -> list[Command]:
+        self._dismiss(flight.slot)
+        return scheduler.worker_lost(flight.slot, flight.ticket, reason, cause)
 
     def _expired(self, scheduler: Scheduler) -> list[Command]:
-        """Kill the workers whose time is over."""
+        """Give up waiting for workers whose machine does not answer any more."""
         now = time.monotonic()
-        late = {ref: f for ref, f in self._crew.flights.items() if f.deadline < now}
+        late = [ref for ref, flight in self._crew.flights.items() if flight.deadline < now]
         commands: list[Command] = []
-        for ref, flight in late.items():
-            del self._crew.flights[ref]
-            self._dismiss(flight.slot)
-            if flight.starting:
+        for ref in late:
+            flight = self._crew.flights.pop(ref)
+            if flight.ticket == 0:
+                self._dismiss(flight.slot)
                 reason = f"it did not start in {START_TIMEOUT_S:g} s"
                 commands.extend(scheduler.start_failed(flight.slot, reason))
-                continue
-            reason = f"no answer in {scheduler.timeout_s:g} s (--timeout)"
-            commands.extend(scheduler.worker_lost(flight.slot, reason, Outcome.TIMED_OUT))
+            else:
+                reason = "its worker was lost with it every time (no answer)"
+                commands.extend(self._lose(flight, scheduler, reason))
         return commands
 
+    def _on_nodes(self, scheduler: Scheduler, progress: Progress) -> list[Command]:
+        """Look now and then for nodes that have left or joined; move the slots of the CPU."""
+        if time.monotonic() - self._nodes_seen_at < _NODES_INTERVAL_S:
+            return []
+        self._nodes_seen_at = time.monotonic()
+        nodes = living_nodes()
+        alive = {node.node_id for node in nodes}
+        if alive == self._nodes:
+            return []
+        self._nodes = alive
+        commands: list[Command] = []
+        for slot in move_slots(list(self._slots.values()), nodes):
+            progress.say(f"{slot.label} moves to node {slot.address}")
+            gone = self._slots[slot.label].node_id not in alive
+            self._slots[slot.label] = slot
+            self._given_up.pop(slot.label, None)
+            if gone:
+                commands.extend(self._abandon(slot.label, scheduler))
+            commands.extend(scheduler.revive(slot.label, slot.place))
+        return commands
+
+    def _abandon(self, label: str, scheduler: Scheduler) -> list[Command]:
+        """Wait no longer for a worker whose node is dead; what it still says is ignored."""
+        flights = [f for f in self._crew.flights.values() if f.slot == label and f.ticket]
+        self._dismiss(label)
+        reason = "its worker was lost with it every time (its node died)"
+        return [
+            command
+            for flight in flights
+            for command in scheduler.worker_lost(label, flight.ticket, reason)
+            if not isinstance(command, StartWorker)  # `revive` starts it at its new place
+        ]
+
     def _carry_out(
-        self, commands: Sequence[Command], scheduler: Scheduler, progress: Progress
+        self, commands: Sequence[Command], recorder: Recorder, progress: Progress
     ) -> None:
         for command in commands:
             match command:
                 case StartWorker(slot):
                     self._start_worker(slot)
-                case SendBatch(slot, tasks, deadline_s):
+                case SendBatch(slot, ticket, tasks, limits_s):
                     payloads = [self._dump.payload(task) for task in tasks]
-                    ref = self._crew.workers[slot].run.remote(payloads)
-                    self._crew.flights[ref] = _Flight(slot, time.monotonic() + deadline_s, False)
-                case Report(result):
-                    self._record([result], progress)
+                    ref = self._crew.workers[slot].run.remote(payloads, limits_s)
+                    deadline = time.monotonic() + sum(limits_s) + _ANSWER_SLACK_S
+                    self._crew.flights[ref] = _Flight(slot, deadline, ticket)
+                case Record(results):
+                    recorder.record(results)
                 case GiveUpDevice(slot, reason):
-                    self._given_up.append(f"{slot}: {reason}")
+                    self._given_up[slot] = reason
+                    self._dismiss(slot)
                     progress.say(f"device {slot} is given up: {reason}")
 
     def _start_worker(self, label: str) -> None:
+        """Have a fresh worker on a slot: from the actor that is there, or from a new one."""
         slot = self._slots[label]
-        affinity = NodeAffinitySchedulingStrategy(slot.node_id, soft=False)
-        worker = WorkerActor.options(scheduling_strategy=affinity).remote(slot, self._settings)
-        self._crew.workers[label] = worker
-        deadline = time.monotonic() + START_TIMEOUT_S
-        self._crew.flights[worker.open.remote()] = _Flight(label, deadline, True)
+        if self._crew.homes.get(label) != slot.node_id:
+            self._dismiss(label)
+        if label not in self._crew.workers:
+            affinity = NodeAffinitySchedulingStrategy(slot.node_id, soft=False)
+            spares = self._spares
+            if spares is None:
+                spares = 1 if slot.kind == "cpu" else 0
+            self._crew.workers[label] = WorkerActor.options(scheduling_strategy=affinity).remote(
+                slot, self._settings, spares, debug=self._debug
+            )
+            self._crew.homes[label] = slot.node_id
+        deadline = time.monotonic() + START_TIMEOUT_S + _ANSWER_SLACK_S
+        self._crew.flights[self._crew.workers[label].open.remote()] = _Flight(label, deadline)
 
-    def _dismiss(self, slot: str) -> None:
-        """Kill a worker and forget what it has in flight."""
-        worker = self._crew.workers.pop(slot, None)
+    def _dismiss(self, label: str) -> None:
+        """Kill a worker, with its processes, and forget what it has in flight."""
+        worker = self._crew.workers.pop(label, None)
+        self._crew.homes.pop(label, None)
         if worker is not None:
             ray.kill(worker)
-        for ref in [ref for ref, f in self._crew.flights.items() if f.slot == slot]:
+        for ref in [ref for ref, f in self._crew.flights.items() if f.slot == label]:
             del self._crew.flights[ref]
 
-    def _kill_workers(self) -> None:
-        for slot in list(self._crew.workers):
-            self._dismiss(slot)
-
-    def _record(self, results: Sequence[TaskResult], progress: Progress) -> None:
-        """Hand results to the writer; wait for it where it falls behind."""
-        if results:
-            self._crew.unacknowledged[self._writer.append.remote(results)] = results
-        while len(self._crew.unacknowledged) > _MAX_UNACKNOWLEDGED:
-            self._acknowledge(next(iter(self._crew.unacknowledged)), progress)
-
-    def _acknowledge(self, ref: Any, progress: Progress) -> None:
-        results = self._crew.unacknowledged.pop(ref)
-        self._ask_writer(ref)
-        progress.add(results)
-
-    def _await_writer(self, progress: Progress) -> None:
-        for ref in list(self._crew.unacknowledged):
-            self._acknowledge(ref, progress)
-
-    def _ask_writer(self, ref: Any) -> None:
-        """Wait for an answer of the writer; its death or a full disk ends the run, resumable."""
-        try:
-            ray.get(ref)
-        except RayTaskError as error:
-            cause = error.cause
-            raise cause if isinstance(cause, PrecheckError) else StoppedError(str(cause)) from None
-        except RayActorError:
-            raise StoppedError("the process that writes the results died") from None
-
-    def _wind_down(self, scheduler: Scheduler, progress: Progress) -> None:
-        """Give batches in flight a few seconds, then write what has come back."""
+    def _wind_down(self, scheduler: Scheduler, recorder: Recorder, progress: Progress) -> None:
+        """Give batches in flight a few seconds, then have them ended; write what is finished."""
         scheduler.drain()
-        until = time.monotonic() + GRACE_S
+        self._step_until_empty(GRACE_S, scheduler, recorder, progress)
+        for label in scheduler.busy_slots:
+            self._crew.workers[label].halt.remote()
+        self._step_until_empty(_HALT_S, scheduler, recorder, progress)
+        recorder.flush()
+
+    def _step_until_empty(
+        self, seconds: float, scheduler: Scheduler, recorder: Recorder, progress: Progress
+    ) -> None:
+        until = time.monotonic() + seconds
         while scheduler.in_flight and time.monotonic() < until:
-            self._step(scheduler, progress, max(0.0, min(POLL_S, until - time.monotonic())))
-        self._await_writer(progress)
+            wait_s = max(0.0, min(POLL_S, until - time.monotonic()))
+            self._step(scheduler, recorder, progress, wait_s)
 
 
 def _start_reason(error: RayError) -> str:
     """Return why a worker did not start, as one line."""
     if isinstance(error, RayTaskError) and error.cause is not None:
-        return f"{type(error.cause).__name__}: {_first_line(error.cause)}"
+        return _first_line(error.cause)
     return f"its worker died while it started ({type(error).__name__})"
-
-
-def _loss_reason(error: RayError) -> str:
-    """Return what became of a worker, as one line."""
-    if isinstance(error, RayActorError):
-        return "killed its worker"
-    return f"{type(error).__name__}: {_first_line(error)}"
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,48 +1,71 @@
-"""Which worker runs what, and what becomes of records whose worker died: events in, commands out.
+"""Which worker runs what, and what becomes of records that break theirs: events in, commands out.
 
 Pure: no Ray, no clock, no I/O. The driver turns Ray's news into calls of `Scheduler` and carries
 out the commands that they return. Workers pull: each has at most one batch in flight, sized by
 estimated cost, so that a slow device does not hold the run.
+
+A record is always in exactly one place: the queue, among those that must run alone, among the
+suspects, in one batch, or recorded. A worker that breaks says which record it was at; that one
+becomes a suspect and the rest of the batch goes back to the queue. A suspect runs alone on a fresh
+worker, and only what happens there can make it guilty.
 """
 
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ray_precheck.schema.result import Outcome, TaskResult, failed
+from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
+from ray_precheck.schema.result import TaskResult, failed
 from ray_precheck.schema.task import Task
 
 MAX_BATCH_RECORDS = 64
 TARGET_BATCH_S = 0.4
 START_ATTEMPTS = 3
-# A record that killed this many workers while it ran alone is the one that kills.
-ALONE_CRASHES = 2
-# The deadline grows by this many times the estimated cost: estimates are made for one CPU core.
+# The time limit grows by this many times the estimated cost: estimates are made for one CPU core.
 COST_SLACK = 20.0
+# How often a record must break its worker to be found guilty, the last time alone on a fresh one.
+# A crash is confirmed by one retry. SIGKILL and a lost worker may come from outside (the kernel's
+# memory killer, a node that goes down), so they are confirmed by two.
+STRIKES = {
+    Cause.CRASHED: 2,
+    Cause.KILLED: 3,
+    Cause.SILENT: 3,
+    Cause.LOST: 3,
+    Cause.TIMED_OUT: 1,
+    Cause.OUT_OF_MEMORY: 1,
+    Cause.POISONED: 1,
+}
+# A record is run in a batch once, alone at most once more, and then as a suspect: at worst it is
+# one strike short of every cause before the next one convicts it.
+MAX_RUNS = 2 + sum(strikes - 1 for strikes in STRIKES.values()) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class StartWorker:
-    """Start a fresh worker on a slot."""
+    """Have a fresh worker on a slot: start one, or replace the one that is there."""
 
     slot: str
 
 
 @dataclass(frozen=True, slots=True)
 class SendBatch:
-    """Send tasks to the worker of a slot; it has `deadline_s` seconds for all of them."""
+    """Send tasks to the worker of a slot; each may take its number of seconds, one after the other.
+
+    The answer must name the `ticket`: an answer to an older one comes too late.
+    """
 
     slot: str
+    ticket: int
     tasks: tuple[Task, ...]
-    deadline_s: float
+    limits_s: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """Record a result that no worker gave: its record killed the worker or gave no answer."""
+class Record:
+    """Write results; each record is in exactly one of these commands."""
 
-    result: TaskResult
+    results: tuple[TaskResult, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +76,7 @@ class GiveUpDevice:
     reason: str
 
 
-Command = StartWorker | SendBatch | Report | GiveUpDevice
+Command = StartWorker | SendBatch | Record | GiveUpDevice
 
 
 class SlotState(Enum):
@@ -67,8 +90,19 @@ class SlotState(Enum):
 
 @dataclass(slots=True)
 class _Slot:
+    """`place` is what dies together: slots on the CPU of one machine share it, devices do not.
+
+    `suspect` is the record that the slot will run as soon as its worker is fresh. `stale` asks for
+    a new worker after the batch in flight.
+    """
+
+    place: str
     state: SlotState = SlotState.STARTING
-    batch: tuple[Task, ...] = ()
+    fresh: bool = False
+    stale: bool = False
+    ticket: int = 0
+    batch: dict[int, Task] = field(default_factory=dict)
+    suspect: Task | None = None
     failed_starts: int = 0
 
 
@@ -76,32 +110,39 @@ class _Slot:
 class Scheduler:
     """The state of a run. `tasks` are in the order to run them, the costly ones first.
 
-    `with_backward` are the indices of calls that have a backward record, for the rows of records
-    that no worker answers for.
+    `places` says for each slot by its label what it shares its fate with. `with_backward` are the
+    indices of calls that have a backward record, for the rows of records that no worker answers for.
     """
 
     tasks: Iterable[Task]
-    slots: Iterable[str]
+    places: Mapping[str, str]
     timeout_s: float
     with_backward: frozenset[int] = frozenset()
     draining: bool = False
     _queue: deque[Task] = field(init=False)
+    _alone: deque[Task] = field(init=False, default_factory=deque)
     _suspects: deque[Task] = field(init=False, default_factory=deque)
-    _crashes: dict[int, int] = field(init=False, default_factory=dict)
-    _crashed_on: dict[int, str] = field(init=False, default_factory=dict)
+    _strikes: Counter[tuple[int, Cause]] = field(init=False, default_factory=Counter)
+    _broke_at: dict[int, str] = field(init=False, default_factory=dict)
     _slots: dict[str, _Slot] = field(init=False)
     _cost_left_s: float = field(init=False)
+    _last_ticket: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self._queue = deque(self.tasks)
-        self._slots = {slot: _Slot() for slot in self.slots}
+        self._slots = {slot: _Slot(place) for slot, place in self.places.items()}
         self._cost_left_s = sum(task.cost_s for task in self._queue)
 
     @property
     def finished(self) -> bool:
         """Whether nothing is left to send and nothing is in flight."""
-        waiting = bool(self._queue or self._suspects) and not self.draining
-        return not waiting and not self.in_flight
+        waiting = bool(
+            self._queue
+            or self._alone
+            or self._suspects
+            or any(slot.suspect for slot in self._slots.values())
+        )
+        return not (waiting and not self.draining) and not self.in_flight
 
     @property
     def in_flight(self) -> int:
@@ -112,6 +153,11 @@ class Scheduler:
     def has_devices(self) -> bool:
         """Whether any device has not been given up."""
         return any(slot.state is not SlotState.GIVEN_UP for slot in self._slots.values())
+
+    @property
+    def busy_slots(self) -> list[str]:
+        """The slots whose worker has a batch."""
+        return [name for name, slot in self._slots.items() if slot.state is SlotState.BUSY]
 
     def start(self) -> list[Command]:
         """Begin: start a worker on every slot, but on no more than there are records."""
@@ -125,101 +171,189 @@ class Scheduler:
         """Send nothing more; what is in flight may finish."""
         self.draining = True
 
-    def worker_ready(self, slot: str) -> list[Command]:
-        """A worker has started and waits for work."""
-        self._slots[slot].failed_starts = 0
-        return self._feed(slot)
+    def worker_ready(self, name: str) -> list[Command]:
+        """A fresh worker has started and waits for work."""
+        slot = self._slots[name]
+        slot.failed_starts = 0
+        slot.fresh = True
+        return self._feed(name)
 
-    def start_failed(self, slot: str, reason: str) -> list[Command]:
+    def start_failed(self, name: str, reason: str) -> list[Command]:
         """A worker could not start: try again a few times, then give the device up."""
-        state = self._slots[slot]
-        state.failed_starts += 1
-        if state.failed_starts < START_ATTEMPTS:
-            return [StartWorker(slot)]
-        state.state = SlotState.GIVEN_UP
-        return [GiveUpDevice(slot, reason)]
+        slot = self._slots[name]
+        slot.failed_starts += 1
+        if slot.failed_starts < START_ATTEMPTS:
+            return [StartWorker(name)]
+        slot.state = SlotState.GIVEN_UP
+        if slot.suspect is not None:
+            self._suspects.appendleft(slot.suspect)
+            slot.suspect = None
+        return [GiveUpDevice(name, reason)]
 
-    def batch_done(self, slot: str, results: Iterable[TaskResult]) -> list[Command]:
-        """A batch has come back; what it does not answer for runs again, alone."""
-        answered = {result.index for result in results}
-        missing = [task for task in self._slots[slot].batch if task.index not in answered]
-        alone = len(self._slots[slot].batch) == 1
-        self._slots[slot].batch = ()
-        commands: list[Command] = []
-        for task in missing:
-            if alone and self._is_guilty(task, Outcome.CRASHED):
-                has_backward = task.index in self.with_backward
-                reason = "its worker gave no result for it"
-                result = failed(task.index, task.name, Outcome.CRASHED, reason, has_backward)
-                commands.append(Report(result))
-            else:
-                self._suspects.append(task)
-        return [*commands, *self._feed(slot)]
+    def revive(self, name: str, place: str) -> list[Command]:
+        """A slot has a new place, or a device that was given up is there again.
 
-    def worker_lost(self, slot: str, reason: str, outcome: Outcome) -> list[Command]:
-        """The worker died or was killed (`outcome` CRASHED or TIMED_OUT) and needs a successor.
-
-        Records that were in a batch with others run again one by one. One that was alone is found
-        guilty: at once if it gave no answer in its time, else when it does it a second time.
+        A batch in flight finishes where it is.
         """
-        state = self._slots[slot]
-        batch, state.batch = state.batch, ()
-        self._crashed_on.update({task.index: slot for task in batch})
-        commands: list[Command] = []
-        if len(batch) == 1 and self._is_guilty(batch[0], outcome):
-            task = batch[0]
-            has_backward = task.index in self.with_backward
-            commands.append(Report(failed(task.index, task.name, outcome, reason, has_backward)))
-        else:
-            self._suspects.extend(batch)
-        state.state = SlotState.STARTING
-        if self.finished or self.draining:
-            return commands
-        return [*commands, StartWorker(slot)]
-
-    def _is_guilty(self, task: Task, outcome: Outcome) -> bool:
-        if outcome is Outcome.TIMED_OUT:
-            return True
-        self._crashes[task.index] = self._crashes.get(task.index, 0) + 1
-        return self._crashes[task.index] >= ALONE_CRASHES
-
-    def _feed(self, slot: str) -> list[Command]:
-        state = self._slots[slot]
-        batch = () if self.draining else self._next_batch(slot)
-        state.batch = batch
-        state.state = SlotState.BUSY if batch else SlotState.IDLE
-        if not batch:
+        slot = self._slots.get(name)
+        if slot is None:
             return []
-        slack = COST_SLACK * sum(task.cost_s for task in batch)
-        return [SendBatch(slot, batch, self.timeout_s + slack)]
+        slot.place = place
+        if slot.state is SlotState.BUSY:
+            slot.stale = True
+            return []
+        slot.failed_starts = 0
+        return [self._restart(name)]
+
+    def batch_done(self, name: str, ticket: int, report: BatchReport) -> list[Command]:
+        """A batch has come back: record what is finished, and see to what broke the worker.
+
+        An answer that comes late or twice, or that is none to this batch, changes nothing.
+        """
+        slot = self._slots.get(name)
+        if slot is None or not slot.batch or ticket != slot.ticket:
+            return []
+        batch, alone = slot.batch, len(slot.batch) == 1
+        slot.batch = {}
+        answers = {result.index: result for result in report.results if result.index in batch}
+        for index in answers:
+            del batch[index]
+        commands: list[Command] = [Record(tuple(answers.values()))] if answers else []
+        casualty = report.casualty
+        if casualty is not None and casualty.index in batch:
+            task = batch.pop(casualty.index)
+            self._requeue(batch.values())
+            commands += self._strike(name, task, casualty, alone=alone)
+            return [*commands, *self._replace(name)]
+        if batch:
+            silent = "its worker gave no result for it"
+            commands += self._break_all(name, batch, Cause.SILENT, silent)
+        slot.fresh = False
+        if slot.stale or casualty is not None:
+            return [*commands, *self._replace(name)]
+        return [*commands, *self._feed(name)]
+
+    def worker_lost(
+        self, name: str, ticket: int, reason: str, cause: Cause = Cause.LOST
+    ) -> list[Command]:
+        """The whole worker is gone (`ticket` 0: while it was idle) and needs a successor.
+
+        Nobody knows which record it was at, so those of its batch run again one by one.
+        """
+        slot = self._slots.get(name)
+        if slot is None or slot.state is SlotState.GIVEN_UP or ticket != self._ticket_of(slot):
+            return []
+        batch, slot.batch = slot.batch, {}
+        return [*self._break_all(name, batch, cause, reason), *self._replace(name)]
+
+    def _ticket_of(self, slot: _Slot) -> int:
+        return slot.ticket if slot.batch else 0
+
+    def _break_all(
+        self, name: str, batch: Mapping[int, Task], cause: Cause, reason: str
+    ) -> list[Command]:
+        """Deal with records that got no answer, where nobody says which one was running."""
+        if self.draining:
+            self._requeue(batch.values())
+            return []
+        if len(batch) > 1:
+            self._alone.extend(batch.values())
+            return []
+        return [
+            command
+            for index, task in batch.items()
+            for command in self._strike(name, task, Casualty(index, cause, reason), alone=True)
+        ]
+
+    def _strike(self, name: str, task: Task, casualty: Casualty, *, alone: bool) -> list[Command]:
+        """Count a strike against a record; convict it if that was on a fresh worker of its own."""
+        slot, cause = self._slots[name], casualty.cause
+        self._strikes[task.index, cause] += 1
+        self._broke_at[task.index] = slot.place
+        was_fresh = alone and slot.fresh
+        slot.fresh = False
+        if was_fresh and self._strikes[task.index, cause] >= STRIKES[cause]:
+            return [Record((casualty.result or self._failure(task, casualty),))]
+        self._suspects.append(task)
+        return []
+
+    def _failure(self, task: Task, casualty: Casualty) -> TaskResult:
+        has_backward = task.index in self.with_backward
+        outcome = casualty.cause.outcome
+        return failed(task.index, task.name, outcome, casualty.reason, has_backward)
+
+    def _requeue(self, tasks: Iterable[Task]) -> None:
+        """Put tasks that were not run back to the head of the queue."""
+        waiting = list(tasks)
+        self._queue.extendleft(reversed(waiting))
+        self._cost_left_s += sum(task.cost_s for task in waiting)
+
+    def _replace(self, name: str) -> list[Command]:
+        """Start a successor where there is something left for it; it takes on the next suspect."""
+        slot = self._slots[name]
+        if self.draining or self.finished:
+            slot.state, slot.fresh = SlotState.STARTING, False
+            return []
+        if slot.suspect is None:
+            slot.suspect = self._take_suspect(slot.place)
+        return [self._restart(name)]
+
+    def _restart(self, name: str) -> StartWorker:
+        slot = self._slots[name]
+        slot.state, slot.fresh, slot.stale = SlotState.STARTING, False, False
+        return StartWorker(name)
 
     def wake(self) -> list[Command]:
         """Feed the workers that are idle while records wait (after another worker's death)."""
+        if not (self._queue or self._alone or self._suspects):
+            return []
         commands: list[Command] = []
-        for slot, state in self._slots.items():
-            if state.state is SlotState.IDLE:
-                commands.extend(self._feed(slot))
+        for name, slot in self._slots.items():
+            if slot.state is SlotState.IDLE:
+                commands.extend(self._feed(name))
         return commands
 
-    def _next_suspect(self, slot: str) -> Task | None:
-        """Return a record to run alone: not where its worker died, so long as there is elsewhere.
+    def _feed(self, name: str) -> list[Command]:
+        slot = self._slots[name]
+        slot.state = SlotState.IDLE
+        if self.draining:
+            return []
+        if slot.suspect is None:
+            slot.suspect = self._take_suspect(slot.place)
+        if slot.suspect is not None and not slot.fresh:
+            return [self._restart(name)]
+        batch = self._next_batch(slot)
+        if not batch:
+            return []
+        self._last_ticket += 1
+        slot.state, slot.ticket = SlotState.BUSY, self._last_ticket
+        slot.batch = {task.index: task for task in batch}
+        # What a batch leaves behind makes the worker used; alone on a fresh one is judged at its end.
+        slot.fresh = slot.fresh and len(batch) == 1
+        limits = tuple(self.timeout_s + COST_SLACK * task.cost_s for task in batch)
+        return [SendBatch(name, slot.ticket, batch, limits)]
 
-        A device that kills every worker must not make healthy records guilty.
+    def _take_suspect(self, place: str) -> Task | None:
+        """Take a record to run alone: not where it broke a worker, so long as there is elsewhere.
+
+        A device that breaks every worker must not make healthy records guilty.
         """
         elsewhere = any(
-            other != slot and state.state is not SlotState.GIVEN_UP
-            for other, state in self._slots.items()
+            slot.place != place and slot.state is not SlotState.GIVEN_UP
+            for slot in self._slots.values()
         )
         for task in self._suspects:
-            if not elsewhere or self._crashed_on.get(task.index) != slot:
+            if not elsewhere or self._broke_at.get(task.index) != place:
                 self._suspects.remove(task)
                 return task
         return None
 
-    def _next_batch(self, slot: str) -> tuple[Task, ...]:
-        suspect = self._next_suspect(slot)
-        if suspect is not None:
+    def _next_batch(self, slot: _Slot) -> tuple[Task, ...]:
+        if slot.suspect is not None:
+            suspect, slot.suspect = slot.suspect, None
             return (suspect,)
+        if self._alone:
+            return (self._alone.popleft(),)
         # Guided self-scheduling (Polychronopoulos and Kuck, IEEE Trans. Computers C-36, 1987): a
         # share of what is left, so that the last batches are small and all devices end together.
         share = self._cost_left_s / (2 * max(1, len(self._slots)))

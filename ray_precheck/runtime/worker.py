@@ -1,46 +1,96 @@
-"""The actor around the checker: one on every device slot.
+"""The actor on every device slot. It runs no API itself: a process of its own does, and this one
+watches it.
 
-Comes in: batches of `TaskPayload`s. Goes out: their `TaskResult`s, numbers only.
+Comes in: batches of `TaskPayload`s. Goes out: a `BatchReport`, numbers and text only. An API that
+crashes or hangs ends its process alone, so that what the batch had finished is kept, and the record
+that broke it is known.
 """
 
+import threading
+import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import ray
 
-from ray_precheck.runtime.devices import pin_process, pin_to_core
-from ray_precheck.schema.result import TaskResult
+from ray_precheck.runtime.devices import pin_process
+from ray_precheck.runtime.process import CheckProcess
+from ray_precheck.schema.casualty import BatchReport
 from ray_precheck.schema.task import DeviceSlot, TaskPayload
 
 if TYPE_CHECKING:
-    from ray_precheck.check.checker import Checker
     from ray_precheck.check.settings import CheckSettings
+
+# A run that is over sooner gains nothing from a spare, and would share its core with the start.
+SPARES_AFTER_S = 5.0
 
 
 class Worker:
-    """Runs and checks APIs on one device. `open` comes first and may raise."""
+    """Has APIs checked on one device. `open` comes first, and again where a fresh process is wanted.
 
-    def __init__(self, slot: DeviceSlot, settings: "CheckSettings") -> None:
+    `spares` processes are kept ready to take over at once.
+    """
+
+    def __init__(
+        self, slot: DeviceSlot, settings: "CheckSettings", spares: int, *, debug: bool = False
+    ) -> None:
         self._slot = slot
         self._settings = settings
-        self._checker: Checker | None = None
+        self._debug = debug
+        self._wanted_spares = spares
+        self._process: CheckProcess | None = None
+        self._spares: list[CheckProcess] = []
+        self._halted = threading.Event()
+        self._opened_at = 0.0
+        pin_process(slot)
 
     def open(self) -> None:
-        """Pin the process to its device and load the frameworks."""
-        pin_process(self._slot)
-        pin_to_core(self._slot)
-        # Imported here: the frameworks behind it must not be loaded before the process is pinned.
-        from ray_precheck.check.checker import Checker
+        """Have a process that has run nothing yet; a spare where there is one.
 
-        self._checker = Checker(self._settings, self._slot.kind)
+        Raises:
+            DeviceError: it could not start, with the reason.
+        """
+        if self._process is None:
+            self._opened_at = time.monotonic()
+        else:
+            self._process.close()
+            # Spares are for those that break, and this one may be the first to do so.
+            self._opened_at = 0.0
+        self._process = self._spares.pop(0) if self._spares else self._launch()
+        self._process.wait_ready()
+        self._keep_spares()
 
-    def run(self, payloads: Sequence[TaskPayload]) -> list[TaskResult]:
-        """Check a batch, one record after the other."""
-        assert self._checker is not None, "open comes first"
-        checked = (self._checker.check(payload) for payload in payloads)
-        return [replace(result, slot=self._slot.label) for result in checked]
+    def run(self, payloads: Sequence[TaskPayload], limits_s: Sequence[float]) -> BatchReport:
+        """Check a batch, one record after the other, each in its time."""
+        assert self._process is not None, "open comes first"
+        report = self._process.check(payloads, limits_s, self._halted.is_set)
+        if report.casualty is not None:
+            self._opened_at = 0.0
+        self._keep_spares()
+        return report
+
+    def halt(self) -> None:
+        """End the batch in flight: `run` returns what is finished."""
+        self._halted.set()
+
+    def close(self) -> None:
+        """End all processes."""
+        for process in [*self._spares, *filter(None, [self._process])]:
+            process.close()
+        self._spares, self._process = [], None
+
+    def _launch(self) -> CheckProcess:
+        return CheckProcess(self._slot, self._settings, debug=self._debug)
+
+    def _keep_spares(self) -> None:
+        if self._halted.is_set() or time.monotonic() - self._opened_at < SPARES_AFTER_S:
+            return
+        while len(self._spares) < self._wanted_spares:
+            self._spares.append(self._launch())
 
 
 # Its death must not be hidden by a restart: what becomes of its records is the scheduler's to say.
-WorkerActor: Any = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(Worker)
+# A second thread answers `halt` while a batch runs.
+WorkerActor: Any = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0, max_concurrency=2)(
+    Worker
+)

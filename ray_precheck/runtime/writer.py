@@ -14,19 +14,30 @@ from ray_precheck.store.journal import Journal
 
 
 class Writer:
-    """Appends to the journal; errors of the disk come back as `StoppedError`."""
+    """Appends to the journal; errors of the disk come back as `StoppedError`.
 
-    def __init__(self, result_path: Path, details_path: Path) -> None:
-        self._journal = Journal.open(result_path, details_path)
+    The files are opened at the first use, so that what fails there is an answer and no dead actor.
+    `reopen` repairs them first: another writer died while it wrote.
+    """
+
+    def __init__(self, result_path: Path, details_path: Path, *, reopen: bool) -> None:
+        self._open = Journal.reopen if reopen else Journal.open
+        self._paths = result_path, details_path
+        self._opened: Journal | None = None
 
     def append(self, results: Sequence[TaskResult]) -> int:
         """Write results; returns their number when they are on the disk."""
-        self._journal.append(results)
+        self._journal().append(results)
         return len(results)
 
     def complete(self, order: Sequence[str]) -> None:
         """Put both files in dump order and close them."""
-        self._journal.complete(order)
+        self._journal().complete(order)
+
+    def _journal(self) -> Journal:
+        if self._opened is None:
+            self._opened = self._open(*self._paths)
+        return self._opened
 
 
 WriterActor: Any = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(Writer)

@@ -44,3 +44,8 @@ class DeviceSlot:
     def label(self) -> str:
         """How the slot is called in messages: `npu:3`."""
         return f"{self.kind}:{self.device_id}"
+
+    @property
+    def place(self) -> str:
+        """What the slot shares its fate with: a CPU its machine, a device only itself."""
+        return self.node_id if self.kind == "cpu" else self.label

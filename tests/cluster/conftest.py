@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 DATA = Path(__file__).resolve().parent.parent / "data"
+FAULTY = DATA.parent.parent / "scripts" / "faulty"
 
 # Ray reads these when it is imported, so they are set when this file is: before any test runs.
 _FOLDER = Path(tempfile.mkdtemp(prefix="rpt-"))
@@ -27,6 +28,8 @@ _ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed",
+    # A torch with broken operators, of which the captures use none.
+    "PYTHONPATH": str(FAULTY),
 }
 os.environ.update(_ENVIRONMENT)
 

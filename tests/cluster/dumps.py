@@ -51,6 +51,12 @@ def slow(number: int = 0, size: int = 2200) -> dict[str, Any]:
     }
 
 
+def broken(fault: str, number: int = 0) -> dict[str, Any]:
+    """Return a call of an operator that scripts/faulty has broken."""
+    record = forward(tensor("float32", [4], 0.5, 1.0))
+    return {f"Torch.special.{fault}.{number}.forward": record}
+
+
 def write_dump(path: Path, *parts: dict[str, Any]) -> Path:
     """Write a dump of these records and return its path."""
     data = {key: record for part in parts for key, record in part.items()}

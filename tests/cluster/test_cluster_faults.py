@@ -11,7 +11,7 @@ import psutil
 import pytest
 import ray
 from conftest import DATA
-from dumps import additions, slow, write_dump
+from dumps import additions, broken, slow, write_dump
 
 from ray_precheck import RunConfig, StoppedError, precheck
 from ray_precheck.check.settings import CheckSettings
@@ -26,15 +26,64 @@ from ray_precheck.store.resume import new_run_files
 pytestmark = pytest.mark.cluster
 
 
-def test_a_record_that_gives_no_answer_in_time_is_an_error_and_the_others_are_checked(
+REASONS = {
+    "entr": "killed its worker (SIGSEGV)",
+    "erfcx": "killed its worker (SIGABRT: what(): vector::_M_default_append)",
+    "i0e": "killed its worker (SIGFPE)",
+    "i1": "killed its worker (exit code 3)",
+    "bessel_y0": "killed its worker (SIGKILL)",
+    "i1e": "no answer in 1 s (--timeout)",
+    "log_ndtr": "no answer in 1 s (--timeout)",
+    "ndtri": "no answer in 1 s (--timeout)",
+    "bessel_j0": "the device raised where the bench is fine: RuntimeError: the kernel returned error 507015",
+    "bessel_j1": "ran out of memory: MemoryError (a worker may take 2 GiB, --max-memory)",
+}
+
+
+def test_every_fault_is_an_error_with_its_reason_and_its_neighbours_are_checked(
     tmp_path: Path, cluster_address: str
 ) -> None:
-    dump = write_dump(tmp_path / "dump.json", additions(10), slow())
-    report = precheck(dump, out=tmp_path / "out", address=cluster_address, timeout_s=0.5)
+    parts = [additions(20), additions(20, 100)]
+    for number, fault in enumerate(REASONS):
+        parts[1:1] = [broken(fault), additions(3, 1000 + 10 * number)]
+    dump = write_dump(tmp_path / "dump.json", *parts)
+    report = precheck(
+        dump, out=tmp_path / "out", address=cluster_address, timeout_s=1.0, max_memory_gib=2.0
+    )
     rows = report.results.set_index("API Name")
-    assert rows.loc["Torch.linalg.svd.0", "Forward Test Success"] == "error"
-    assert rows.loc["Torch.linalg.svd.0", "Message"] == "no answer in 0.5 s (--timeout)"
-    assert set(rows.drop("Torch.linalg.svd.0")["Forward Test Success"]) == {"pass"}
+    for fault, reason in REASONS.items():
+        row = rows.loc[f"Torch.special.{fault}.0"]
+        assert (row["Forward Test Success"], row["Message"]) == ("error", reason)
+    others = rows.drop([f"Torch.special.{fault}.0" for fault in REASONS])
+    assert len(others) == 40 + 3 * len(REASONS)
+    assert set(others["Forward Test Success"]) == {"pass"}
+    assert len(report.details) == len(others)
+
+
+def test_an_error_that_poisons_the_device_is_not_held_against_later_records(
+    tmp_path: Path, cluster_address: str
+) -> None:
+    dump = write_dump(tmp_path / "dump.json", broken("spherical_bessel_j0"), additions(30))
+    report = precheck(dump, out=tmp_path / "out", address=cluster_address)
+    rows = report.results.set_index("API Name")
+    poison = rows.loc["Torch.special.spherical_bessel_j0.0"]
+    assert poison["Forward Test Success"] == "error"
+    assert "an illegal memory access was encountered" in poison["Message"]
+    assert "the device was unusable afterwards" in poison["Message"]
+    rest = rows.drop("Torch.special.spherical_bessel_j0.0")
+    assert set(rest["Forward Test Success"]) == {"pass"}
+
+
+def test_memory_that_the_estimate_misses_is_an_error_of_that_record_alone(
+    tmp_path: Path, cluster_address: str
+) -> None:
+    dump = write_dump(tmp_path / "dump.json", additions(5), broken("bessel_y1"), additions(5, 50))
+    report = precheck(dump, out=tmp_path / "out", address=cluster_address, max_memory_gib=0.5)
+    rows = report.results.set_index("API Name")["Forward Test Success"]
+    assert rows["Torch.special.bessel_y1.0"] == "error"
+    assert set(rows.drop("Torch.special.bessel_y1.0")) == {"pass"}
+    (message,) = report.results.query("`Forward Test Success` == 'error'")["Message"]
+    assert message == "ran out of memory: MemoryError (a worker may take 0.5 GiB, --max-memory)"
 
 
 @contextmanager

@@ -1,0 +1,48 @@
+"""What a worker says of a batch: the results, and which record broke the worker, if one did."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ray_precheck.schema.result import Outcome, TaskResult
+
+
+class Cause(Enum):
+    """How a record broke its worker."""
+
+    CRASHED = "the process ended by a signal or an exit code"
+    KILLED = "the process was ended by SIGKILL, which anyone may have sent"
+    TIMED_OUT = "no answer in time"
+    OUT_OF_MEMORY = "an allocation failed"
+    POISONED = "the device cannot compute 1 + 1 any more"
+    SILENT = "the worker answered without a result for it"
+    LOST = "the worker is gone with its machine, or was ended from outside"
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome of a record that is found guilty of it."""
+        return Outcome.TIMED_OUT if self is Cause.TIMED_OUT else Outcome.CRASHED
+
+
+@dataclass(frozen=True, slots=True)
+class Casualty:
+    """A record that was running when its worker broke, and why.
+
+    `result` is what the record gave before (a failed allocation, an error that left the device
+    unusable); it counts only where the record ran alone on a fresh worker.
+    """
+
+    index: int
+    cause: Cause
+    reason: str
+    result: TaskResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """The answer of a worker: the records that it finished, and the one that broke it.
+
+    What is in neither was not run.
+    """
+
+    results: tuple[TaskResult, ...]
+    casualty: Casualty | None = None
