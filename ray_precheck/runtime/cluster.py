@@ -8,9 +8,7 @@ process and no file behind.
 import logging
 import os
 import secrets
-import shutil
 import socket
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +17,7 @@ import ray
 
 from ray_precheck.errors import UsageError
 from ray_precheck.runtime.devices import RAY_RESOURCES, Node, local_devices
+from ray_precheck.runtime.scratch import scratch_folder
 
 _ANSWER_TIMEOUT_S = 10.0
 _AUTH_MODE = "RAY_AUTH_MODE"
@@ -42,8 +41,11 @@ def open_cluster(address: str, *, debug: bool) -> Iterator[list[Node]]:
 
 
 def _start(debug: bool) -> Iterator[list[Node]]:
-    # Short: Ray puts Unix sockets below it, whose paths may have 107 characters.
-    folder = Path(tempfile.mkdtemp(prefix="rpc-"))
+    with scratch_folder() as folder:
+        yield from _start_in(folder, debug)
+
+
+def _start_in(folder: Path, debug: bool) -> Iterator[list[Node]]:
     token = folder / "token"
     token.touch(mode=0o600)
     token.write_text(_TOKEN, encoding="ascii")
@@ -75,7 +77,6 @@ def _start(debug: bool) -> Iterator[list[Node]]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _join(address: str, debug: bool) -> Iterator[list[Node]]:

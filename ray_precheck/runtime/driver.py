@@ -145,9 +145,9 @@ class Driver:
                 commands.extend(self._on_flight(ref, scheduler))
             else:
                 recorder.acknowledge(ref)
+        commands.extend(self._expired(scheduler))
+        commands.extend(self._on_nodes(scheduler, progress))
         self._carry_out(commands, recorder, progress)
-        self._carry_out(self._expired(scheduler), recorder, progress)
-        self._carry_out(self._on_nodes(scheduler, progress), recorder, progress)
         self._carry_out(scheduler.wake(), recorder, progress)
         progress.tick()
         if not scheduler.has_devices:
@@ -164,6 +164,7 @@ class Driver:
                 return scheduler.start_failed(flight.slot, _start_reason(error))
             return self._lose(flight, scheduler, f"its worker failed: {_first_line(error)}")
         except RayError as error:
+            self._nodes_seen_at = 0.0  # It may be the node that is gone.
             if flight.ticket == 0:
                 self._dismiss(flight.slot)
                 return scheduler.start_failed(flight.slot, _start_reason(error))
@@ -210,8 +211,10 @@ class Driver:
         self._nodes = alive
         commands: list[Command] = []
         for slot in move_slots(list(self._slots.values()), nodes):
-            progress.say(f"{slot.label} moves to node {slot.address}")
-            gone = self._slots[slot.label].node_id not in alive
+            before = self._slots[slot.label]
+            gone = before.node_id not in alive
+            why = f"node {before.address} is gone" if gone else "a node has joined"
+            progress.say(f"{why}: {slot.label} moves to {slot.address}")
             self._slots[slot.label] = slot
             self._given_up.pop(slot.label, None)
             if gone:
@@ -255,6 +258,8 @@ class Driver:
         slot = self._slots[label]
         if self._crew.homes.get(label) != slot.node_id:
             self._dismiss(label)
+        if any(f.slot == label and not f.ticket for f in self._crew.flights.values()):
+            return  # It starts already: lost and moved at the same time.
         if label not in self._crew.workers:
             affinity = NodeAffinitySchedulingStrategy(slot.node_id, soft=False)
             spares = self._spares

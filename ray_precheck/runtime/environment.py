@@ -7,8 +7,8 @@ import os
 
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # A dead worker is our business: its record gets a row, nobody needs Ray's paragraph about it.
-    "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed",
+    # Dead workers and nodes are our business, said in a line; nobody needs Ray's pages about them.
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed|The node with node id|Raylet is terminated",
 }
 # The switch by which Ray takes the loopback address for its node, so that nothing listens on
 # another one. (`_node_ip_address="127.0.0.1"` is translated back to the network's address.)

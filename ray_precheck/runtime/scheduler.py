@@ -36,8 +36,9 @@ STRIKES = {
     Cause.OUT_OF_MEMORY: 1,
     Cause.POISONED: 1,
 }
-# A record is run in a batch once, alone at most once more, and then as a suspect: at worst it is
-# one strike short of every cause before the next one convicts it.
+# A record is run in a batch at most once, which tells nothing where the whole worker was lost; then
+# alone at most once on a used worker, where the first strike makes it a suspect. A suspect is always
+# alone and fresh: at worst it is one strike short of every cause before the next one convicts it.
 MAX_RUNS = 2 + sum(strikes - 1 for strikes in STRIKES.values()) + 1
 
 
@@ -92,14 +93,15 @@ class SlotState(Enum):
 class _Slot:
     """`place` is what dies together: slots on the CPU of one machine share it, devices do not.
 
-    `suspect` is the record that the slot will run as soon as its worker is fresh. `stale` asks for
-    a new worker after the batch in flight.
+    `moves_to` is the place of its next worker, None where that stays. `fresh`: nothing has run on the
+    worker but, at most, the one record that it has now. `suspect` is what the slot will run as soon
+    as its worker is fresh.
     """
 
     place: str
+    moves_to: str | None = None
     state: SlotState = SlotState.STARTING
     fresh: bool = False
-    stale: bool = False
     ticket: int = 0
     batch: dict[int, Task] = field(default_factory=dict)
     suspect: Task | None = None
@@ -172,15 +174,19 @@ class Scheduler:
         self.draining = True
 
     def worker_ready(self, name: str) -> list[Command]:
-        """A fresh worker has started and waits for work."""
-        slot = self._slots[name]
+        """A fresh worker has started and waits for work; without a start to wait for: nothing."""
+        slot = self._slots.get(name)
+        if slot is None or slot.state is not SlotState.STARTING:
+            return []
         slot.failed_starts = 0
         slot.fresh = True
         return self._feed(name)
 
     def start_failed(self, name: str, reason: str) -> list[Command]:
         """A worker could not start: try again a few times, then give the device up."""
-        slot = self._slots[name]
+        slot = self._slots.get(name)
+        if slot is None or slot.state is not SlotState.STARTING or self.draining:
+            return []
         slot.failed_starts += 1
         if slot.failed_starts < START_ATTEMPTS:
             return [StartWorker(name)]
@@ -196,11 +202,10 @@ class Scheduler:
         A batch in flight finishes where it is.
         """
         slot = self._slots.get(name)
-        if slot is None:
+        if slot is None or self.draining:
             return []
-        slot.place = place
+        slot.moves_to = place
         if slot.state is SlotState.BUSY:
-            slot.stale = True
             return []
         slot.failed_starts = 0
         return [self._restart(name)]
@@ -213,25 +218,34 @@ class Scheduler:
         slot = self._slots.get(name)
         if slot is None or not slot.batch or ticket != slot.ticket:
             return []
-        batch, alone = slot.batch, len(slot.batch) == 1
-        slot.batch = {}
+        batch, slot.batch = slot.batch, {}
         answers = {result.index: result for result in report.results if result.index in batch}
         for index in answers:
             del batch[index]
         commands: list[Command] = [Record(tuple(answers.values()))] if answers else []
         casualty = report.casualty
-        if casualty is not None and casualty.index in batch:
-            task = batch.pop(casualty.index)
-            self._requeue(batch.values())
-            commands += self._strike(name, task, casualty, alone=alone)
-            return [*commands, *self._replace(name)]
+        broken = batch.get(casualty.index) if casualty is not None else None
+        if broken is not None:
+            batch = self._requeue_after(broken, batch)
         if batch:
             silent = "its worker gave no result for it"
             commands += self._break_all(name, batch, Cause.SILENT, silent)
+        if casualty is not None and broken is not None:
+            commands += self._strike(name, broken, casualty)
         slot.fresh = False
-        if slot.stale or casualty is not None:
+        if casualty is not None or slot.moves_to is not None:
             return [*commands, *self._replace(name)]
         return [*commands, *self._feed(name)]
+
+    def _requeue_after(self, broken: Task, batch: dict[int, Task]) -> dict[int, Task]:
+        """Requeue what comes after the task that broke the worker: it was not run.
+
+        Returns what comes before: it was run, and its results are missing.
+        """
+        order = list(batch.values())
+        position = order.index(broken)
+        self._requeue(order[position + 1 :])
+        return {task.index: task for task in order[:position]}
 
     def worker_lost(
         self, name: str, ticket: int, reason: str, cause: Cause = Cause.LOST
@@ -241,13 +255,11 @@ class Scheduler:
         Nobody knows which record it was at, so those of its batch run again one by one.
         """
         slot = self._slots.get(name)
-        if slot is None or slot.state is SlotState.GIVEN_UP or ticket != self._ticket_of(slot):
+        awaited = {SlotState.BUSY: slot.ticket, SlotState.IDLE: 0} if slot is not None else {}
+        if slot is None or ticket != awaited.get(slot.state):
             return []
         batch, slot.batch = slot.batch, {}
         return [*self._break_all(name, batch, cause, reason), *self._replace(name)]
-
-    def _ticket_of(self, slot: _Slot) -> int:
-        return slot.ticket if slot.batch else 0
 
     def _break_all(
         self, name: str, batch: Mapping[int, Task], cause: Cause, reason: str
@@ -262,16 +274,15 @@ class Scheduler:
         return [
             command
             for index, task in batch.items()
-            for command in self._strike(name, task, Casualty(index, cause, reason), alone=True)
+            for command in self._strike(name, task, Casualty(index, cause, reason))
         ]
 
-    def _strike(self, name: str, task: Task, casualty: Casualty, *, alone: bool) -> list[Command]:
+    def _strike(self, name: str, task: Task, casualty: Casualty) -> list[Command]:
         """Count a strike against a record; convict it if that was on a fresh worker of its own."""
         slot, cause = self._slots[name], casualty.cause
         self._strikes[task.index, cause] += 1
         self._broke_at[task.index] = slot.place
-        was_fresh = alone and slot.fresh
-        slot.fresh = False
+        was_fresh, slot.fresh = slot.fresh, False
         if was_fresh and self._strikes[task.index, cause] >= STRIKES[cause]:
             return [Record((casualty.result or self._failure(task, casualty),))]
         self._suspects.append(task)
@@ -294,13 +305,15 @@ class Scheduler:
         if self.draining or self.finished:
             slot.state, slot.fresh = SlotState.STARTING, False
             return []
-        if slot.suspect is None:
-            slot.suspect = self._take_suspect(slot.place)
-        return [self._restart(name)]
+        start = self._restart(name)
+        self._choose_suspect(slot)
+        return [start]
 
     def _restart(self, name: str) -> StartWorker:
         slot = self._slots[name]
-        slot.state, slot.fresh, slot.stale = SlotState.STARTING, False, False
+        slot.state, slot.fresh = SlotState.STARTING, False
+        if slot.moves_to is not None:
+            slot.place, slot.moves_to = slot.moves_to, None
         return StartWorker(name)
 
     def wake(self) -> list[Command]:
@@ -318,8 +331,7 @@ class Scheduler:
         slot.state = SlotState.IDLE
         if self.draining:
             return []
-        if slot.suspect is None:
-            slot.suspect = self._take_suspect(slot.place)
+        self._choose_suspect(slot)
         if slot.suspect is not None and not slot.fresh:
             return [self._restart(name)]
         batch = self._next_batch(slot)
@@ -328,10 +340,16 @@ class Scheduler:
         self._last_ticket += 1
         slot.state, slot.ticket = SlotState.BUSY, self._last_ticket
         slot.batch = {task.index: task for task in batch}
-        # What a batch leaves behind makes the worker used; alone on a fresh one is judged at its end.
+        # Whoever shares its worker with others cannot be convicted there.
         slot.fresh = slot.fresh and len(batch) == 1
         limits = tuple(self.timeout_s + COST_SLACK * task.cost_s for task in batch)
         return [SendBatch(name, slot.ticket, batch, limits)]
+
+    def _choose_suspect(self, slot: _Slot) -> None:
+        """Have a slot run a suspect next; the one that it had goes back, as the slot may have moved."""
+        if slot.suspect is not None:
+            self._suspects.appendleft(slot.suspect)
+        slot.suspect = self._take_suspect(slot.place)
 
     def _take_suspect(self, place: str) -> Task | None:
         """Take a record to run alone: not where it broke a worker, so long as there is elsewhere.

@@ -27,7 +27,7 @@ _ENVIRONMENT = {
     "RAY_AUTH_TOKEN_PATH": str(_TOKEN),
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed|The node with node id|Raylet is terminated",
     # A torch with broken operators, of which the captures use none.
     "PYTHONPATH": str(FAULTY),
 }

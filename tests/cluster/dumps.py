@@ -53,7 +53,7 @@ def slow(number: int = 0, size: int = 2200) -> dict[str, Any]:
 
 def broken(fault: str, number: int = 0) -> dict[str, Any]:
     """Return a call of an operator that scripts/faulty has broken."""
-    record = forward(tensor("float32", [4], 0.5, 1.0))
+    record = forward(tensor("float32", [4, 4], 0.5, 1.0))
     return {f"Torch.special.{fault}.{number}.forward": record}
 
 

@@ -1,10 +1,13 @@
 """Faults while a run goes on: hangs, killed workers, a lost disk, devices that do not start."""
 
+import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -87,16 +90,15 @@ def test_memory_that_the_estimate_misses_is_an_error_of_that_record_alone(
 
 
 @contextmanager
-def killing_busy_workers(times: int) -> Iterator[list[int]]:
-    """Kill (SIGKILL) a worker that is running a batch, this many times; yields the killed pids."""
+def killing(title: str, times: int) -> Iterator[list[int]]:
+    """Kill (SIGKILL) a process of this cluster with this title, so often; yields the killed pids."""
     killed: list[int] = []
     over = threading.Event()
 
     def hunt() -> None:
         while len(killed) < times and not over.is_set():
-            for process in psutil.process_iter(["cmdline"]):
-                title = " ".join(process.info["cmdline"] or [])
-                if title.startswith("ray::Worker.run") and process.pid not in killed:
+            for process in own_processes(title):
+                if process.pid not in killed:
                     process.kill()
                     killed.append(process.pid)
                     time.sleep(1)
@@ -112,14 +114,66 @@ def killing_busy_workers(times: int) -> Iterator[list[int]]:
         thread.join()
 
 
-def test_workers_killed_from_outside_cost_nothing(tmp_path: Path, cluster_address: str) -> None:
+def own_processes(title: str) -> list[psutil.Process]:
+    """Return the processes of this session's cluster whose command line has this text."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if title in " ".join(process.info["cmdline"] or []):
+            with suppress(psutil.Error):
+                if (
+                    process.environ().get("RAY_AUTH_TOKEN_PATH")
+                    == os.environ["RAY_AUTH_TOKEN_PATH"]
+                ):
+                    found.append(process)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("title", "times"),
+    [("ray::Worker.run", 1), ("ray_precheck.runtime.check_process", 2), ("ray::Writer", 2)],
+)
+def test_processes_killed_from_outside_cost_nothing(
+    tmp_path: Path, cluster_address: str, title: str, times: int
+) -> None:
     dump = DATA / "torch_cnn" / "dump.json"
     undisturbed = precheck(dump, out=tmp_path / "a", address=cluster_address, devices=(0, 1))
-    with killing_busy_workers(1) as killed:
+    with killing(title, times) as killed:
         report = precheck(dump, out=tmp_path / "b", address=cluster_address, devices=(0, 1))
-    assert len(killed) == 1
+    assert len(killed) == times
+    assert report.completed
     assert report.files.result.read_bytes() == undisturbed.files.result.read_bytes()
     assert report.files.details.read_bytes() == undisturbed.files.details.read_bytes()
+
+
+class DyingWriter:
+    """A writer that never lives to acknowledge anything."""
+
+    def __init__(self, *paths: Path, reopen: bool) -> None:
+        pass
+
+    def append(self, results: object) -> None:
+        os._exit(1)
+
+
+def test_a_writer_that_dies_every_time_stops_the_run(
+    tmp_path: Path, cluster_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = ray.remote(num_cpus=0, max_restarts=0)(DyingWriter)
+    monkeypatch.setattr("ray_precheck.runtime.recorder.WriterActor", writer)
+    dump = write_dump(tmp_path / "dump.json", additions(50))
+    report = precheck(dump, out=tmp_path / "out", address=cluster_address)
+    assert not report.completed
+    assert report.stop_reason.startswith("the process that writes the results died 3 times")
+
+
+def test_no_process_is_left_after_a_run_with_faults(tmp_path: Path, cluster_address: str) -> None:
+    parts = [broken("entr"), broken("i1e"), additions(40)]
+    dump = write_dump(tmp_path / "dump.json", *parts)
+    precheck(dump, out=tmp_path / "out", address=cluster_address, devices=(0, 1), timeout_s=1.0)
+    until = time.monotonic() + 10
+    while left := own_processes("ray_precheck.runtime.check_process"):
+        assert time.monotonic() < until, left
+        time.sleep(0.1)
 
 
 def test_a_removed_out_folder_stops_the_run_with_one_sentence(
@@ -158,6 +212,48 @@ def test_with_no_device_that_starts_the_run_stops_and_says_why(
             driver.run(plan, 300.0, Progress(3, 0, show=False))
 
 
+def test_a_device_that_does_not_start_is_given_up_and_the_others_go_on(
+    tmp_path: Path, cluster_address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_dump(tmp_path / "dump.json", additions(30), slow(size=1500))
+    files = new_run_files(tmp_path / "out", "20260101120000")
+    with open_dump(path) as dump, open_cluster(cluster_address, debug=False) as nodes:
+        here = nodes[0]
+        slots = [
+            DeviceSlot("gpu", 0, here.node_id, here.address, "0"),
+            DeviceSlot("cpu", 0, here.node_id, here.address, ""),
+        ]
+        settings = CheckSettings("pytorch", "statistics", tmp_path)
+        driver = Driver(dump, settings, slots, files, lambda: False)
+        driver.launch()
+        assert driver.run(plan_tasks(dump, "pytorch", set()), 300.0, Progress(31, 0))
+    assert files.result.read_bytes().count(b",pass,") == 30
+    assert "device gpu:0 is given up: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("segfault", "its process died while it started (SIGSEGV)"),
+        ("import", "its process died while it started (exit code 1: SystemExit: libascend_hal.so: cannot open"),
+    ],
+)
+def test_a_process_that_dies_while_it_starts_stops_the_run_with_the_reason(
+    tmp_path: Path, fault: str, reason: str
+) -> None:
+    dump = write_dump(tmp_path / "dump.json", additions(3))
+    command = [sys.executable, "-m", "ray_precheck", "run_ut", "-api_info", str(dump)]
+    environment = {name: v for name, v in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run(
+        [*command, "-o", str(tmp_path / "out")],
+        env={**environment, "FAULTY_START": fault}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert reason in done.stdout
+    assert "-csv_path" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
 def test_a_worker_sees_its_device_alone(cluster_address: str) -> None:
     from ray_precheck.runtime.devices import pin_process
 
@@ -189,3 +285,25 @@ def test_a_stop_request_leaves_a_run_that_can_go_on(tmp_path: Path, cluster_addr
     from ray_precheck import run
 
     assert run(config, show_progress=False).summary.total == 265
+
+
+def test_what_a_batch_has_finished_is_written_when_the_run_is_stopped(
+    tmp_path: Path, cluster_address: str
+) -> None:
+    parts = [additions(5), broken("i1e"), additions(60, 100)]
+    path = write_dump(tmp_path / "dump.json", *parts)
+    files = new_run_files(tmp_path / "out", "20260101120000")
+    asked_at = time.monotonic()
+    with open_dump(path) as dump, open_cluster(cluster_address, debug=False) as nodes:
+        settings = CheckSettings("pytorch", "statistics", tmp_path)
+        slot = DeviceSlot("cpu", 0, nodes[0].node_id, nodes[0].address, "")
+
+        def stop() -> bool:
+            """Stop once the batch hangs: its process has been started and has done the first."""
+            return time.monotonic() > asked_at + 8
+
+        driver = Driver(dump, settings, [slot], files, stop)
+        driver.launch()
+        assert driver.run(plan_tasks(dump, "pytorch", set()), 300.0, Progress(66, 0)) is False
+    names = [line.split(b",")[0].decode() for line in files.result.read_bytes().splitlines()[1:]]
+    assert names == [f"Tensor.add.{number}" for number in range(5)]
