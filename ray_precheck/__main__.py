@@ -2,7 +2,7 @@
 
 import sys
 
-from ray_precheck.cli import main
+from ray_precheck.cli import entry
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry())

@@ -7,12 +7,13 @@ unreadable input, 3 stopped and resumable). Errors are one sentence on standard 
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from ray_precheck.config import DEVICE_TYPES, FRAMEWORKS, STANDARDS, TESTED, RunConfig
+from ray_precheck.config import DEVICE_TYPES, FRAMEWORKS, RETRY, STANDARDS, TESTED, RunConfig
 from ray_precheck.errors import PrecheckError, UsageError
+from ray_precheck.guardian import guard
 
 PASSED, IN_ERROR, UNUSABLE, STOPPED = 0, 1, 2, 3
 COMMANDS = {
@@ -21,7 +22,9 @@ COMMANDS = {
     "acc_check": "another name of run_ut (msprobe 26)",
     "multi_acc_check": "another name of multi_run_ut (msprobe 26)",
 }
-_RESUME_OPTIONS = ("-csv_path", "--result_csv_path")
+# Not in the command that goes on: the CSV is named anew, and what a resume has dropped or accepted
+# once is so for good (a second --retry would drop what the first one has done again).
+_RESUME_OPTIONS = ("-csv_path", "--result_csv_path", "--retry", "--force")
 EXIT_CODES = (
     "exit codes: 0 all passed, 1 some API is in error, 2 wrong usage or input, 3 stopped, resumable"
 )
@@ -34,12 +37,27 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see ray-precheck --help)")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return the exit code."""
+def entry() -> int:
+    """Run the command of this process, watched over by a guardian; return the exit code."""
+    given = sys.argv[1:]
+
+    def epitaph(result: str, how: str) -> None:
+        print(f"\nray-precheck: error: the process of the run was ended ({how})", file=sys.stderr)
+        if result and Path(result).exists():
+            print("What was acknowledged is on disk. To go on:", file=sys.stderr)
+            print(f"  {resume_command(given, Path(result))}", file=sys.stderr)
+
+    return guard(lambda announce: main(given, announce), epitaph)
+
+
+def main(
+    arguments: Sequence[str] | None = None, announce: Callable[[str], None] = lambda text: None
+) -> int:
+    """Run a command and return the exit code; `announce` is told the result CSV once it is there."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     try:
-        return _run(given)
+        return _run(given, announce)
     except PrecheckError as error:
         if debug:
             raise
@@ -58,14 +76,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return STOPPED
 
 
-def _run(given: list[str]) -> int:
+def _run(given: list[str], announce: Callable[[str], None]) -> int:
     options = build_parser().parse_args(given)
     config = run_config(options)
     # Imported here, so that --help and wrong options answer at once.
     from ray_precheck.report.summary import format_summary
     from ray_precheck.session import run
 
-    report = run(config)
+    report = run(config, on_files=lambda files: announce(str(files.result)))
     print(format_summary(report.summary))
     if report.completed:
         return IN_ERROR if report.summary.errors else PASSED
@@ -162,6 +180,24 @@ def _add_own_options(parser: argparse.ArgumentParser) -> None:
         metavar="GIB",
         help="memory for the tensors of one record (default: a worker's share of 70 %% of the machine's)",
     )
+    group.add_argument(
+        "--spares",
+        type=int,
+        metavar="N",
+        help="processes that each device keeps ready for one that breaks (default: 1 on the CPU, else 0)",
+    )
+    group.add_argument(
+        "--retry",
+        nargs="+",
+        default=[],
+        metavar="KIND",
+        help=f"with -csv_path: do these rows again, {'|'.join(RETRY)}",
+    )
+    group.add_argument(
+        "--force",
+        action="store_true",
+        help="with -csv_path: go on though the dump or a setting differs",
+    )
     group.add_argument("--debug", action="store_true", help="show tracebacks and what Ray prints")
 
 
@@ -186,6 +222,9 @@ def run_config(options: argparse.Namespace) -> RunConfig:
         tested=options.tested,
         standard=options.standard,
         max_memory_gib=options.max_memory,
+        spares=options.spares,
+        force=options.force,
+        retry=tuple(options.retry),
         debug=options.debug,
     )
 
@@ -193,12 +232,15 @@ def run_config(options: argparse.Namespace) -> RunConfig:
 def resume_command(given: Sequence[str], result: Path) -> str:
     """Return the command that goes on with a stopped run: the same, with `-csv_path`."""
     kept: list[str] = []
-    skip_value = False
+    leaves_out = False
     for argument in given:
-        if skip_value:
-            skip_value = False
-        elif argument in _RESUME_OPTIONS:
-            skip_value = True
-        elif not argument.startswith(tuple(f"{option}=" for option in _RESUME_OPTIONS)):
+        if argument.startswith("-"):
+            leaves_out = _is_resume_option(argument.partition("=")[0])
+        if not leaves_out:
             kept.append(argument)
     return shlex.join(["ray-precheck", *kept, "-csv_path", str(result)])
+
+
+def _is_resume_option(option: str) -> bool:
+    """Return whether an option, which may be abbreviated, is one of a resume."""
+    return any(name.startswith(option) for name in _RESUME_OPTIONS) and option not in ("-", "--")

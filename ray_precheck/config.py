@@ -13,6 +13,7 @@ FRAMEWORKS = ("mindspore", "pytorch")
 DEVICE_TYPES = ("auto", "npu", "gpu", "cpu")
 TESTED = ("auto", "device", "dump")
 STANDARDS = ("msprobe",)
+RETRY = ("error", "skip", "crash")
 LARGEST_DEVICE_ID = 4095
 # The share of the machine's memory that all workers together may take for tensors.
 MEMORY_SHARE = 0.7
@@ -22,9 +23,12 @@ MEMORY_SHARE = 0.7
 class RunConfig:
     """The settings of one run.
 
-    `framework` "" means: as the dump says. `resume_csv` is the result CSV to go on in.
+    `framework` "" means: as the dump says. `resume_csv` is the result CSV to go on in, with `force`
+    also where it was made with other settings; its rows of the kinds in `retry` are done again.
     `timeout_s` is how long one record may take before its worker is replaced.
     `max_memory_gib` is what the tensors of one record may take, 0 for a share of the machine's.
+    `spares` is how many processes each device keeps ready for one that breaks, None for one on the
+    CPU and none on an accelerator, whose memory a second process would take.
     `tested`: the device's own results, the captured ones, or auto (captured in real mode).
     """
 
@@ -41,6 +45,9 @@ class RunConfig:
     tested: str = "auto"
     standard: str = "msprobe"
     max_memory_gib: float = 0.0
+    force: bool = False
+    retry: tuple[str, ...] = ()
+    spares: int | None = None
     debug: bool = False
 
     def validate(self) -> None:
@@ -61,9 +68,19 @@ class RunConfig:
             raise UsageError(f"--timeout {self.timeout_s:g} must be larger than 0 seconds")
         if not self.max_memory_gib >= 0:
             raise UsageError(f"--max-memory {self.max_memory_gib:g} must not be negative")
+        if self.spares is not None and self.spares < 0:
+            raise UsageError(f"--spares {self.spares} must not be negative")
         if self.seed < 0:
             raise UsageError(f"--seed {self.seed} must not be negative")
+        self._validate_retry()
         self._validate_devices()
+
+    def _validate_retry(self) -> None:
+        for kind in self.retry:
+            if kind not in RETRY:
+                raise UsageError(_expected("--retry", kind, RETRY))
+        if self.retry and self.resume_csv is None:
+            raise UsageError("--retry needs -csv_path: the result CSV whose rows are done again")
 
     def _validate_devices(self) -> None:
         if not self.devices:

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from ray_precheck.backends.registry import require_framework
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.config import RunConfig
 from ray_precheck.dump.parse import Dump, open_dump
-from ray_precheck.errors import DumpError, StoppedError, UsageError
+from ray_precheck.errors import DumpError, PrecheckError, StoppedError, UsageError
 from ray_precheck.plan.planner import Plan, plan_tasks
 from ray_precheck.report.summary import Summary, summarise
 from ray_precheck.runtime.devices import Node, choose_kind, local_devices, place_slots
@@ -29,15 +29,7 @@ from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.store.error_data import load_error_data
 from ray_precheck.store.journal import Journal
-from ray_precheck.store.resume import (
-    RunFiles,
-    load_done,
-    new_run_files,
-    repair,
-    require_same_settings,
-    run_files,
-    save_settings,
-)
+from ray_precheck.store.resume import RunFiles, discard_run, resume_run, run_files, start_run
 
 if TYPE_CHECKING:
     import pandas
@@ -94,8 +86,13 @@ def precheck(
     return run(config, show_progress=show_progress)
 
 
-def run(config: RunConfig, *, show_progress: bool = True) -> PrecheckReport:
-    """Run what `config` asks for.
+def run(
+    config: RunConfig,
+    *,
+    show_progress: bool = True,
+    on_files: Callable[[RunFiles], None] = lambda files: None,
+) -> PrecheckReport:
+    """Run what `config` asks for. `on_files` is told the files of the run once they are there.
 
     Raises:
         PrecheckError: a wrong option, dump or device. A run that had to stop later on is reported
@@ -112,6 +109,7 @@ def run(config: RunConfig, *, show_progress: bool = True) -> PrecheckReport:
             place_slots(kind, config.devices, [Node("", "this host", local_devices())])
         fingerprint = config.fingerprint(dump.digest(), framework, kind)
         files, done = _prepare_files(config, dump, fingerprint)
+        on_files(files)
         planning = background.submit(plan_tasks, dump, framework, done)
         settings = CheckSettings(
             framework=framework,
@@ -131,6 +129,10 @@ def run(config: RunConfig, *, show_progress: bool = True) -> PrecheckReport:
             completed = _drive(config, dump, kind, settings, files, planning, progress)
         except StoppedError as error:
             reason = str(error)
+        except PrecheckError:
+            if config.resume_csv is None:
+                discard_run(files)  # Such as a wrong -d on a cluster: nothing was written.
+            raise
         finally:
             progress.close()
     return PrecheckReport(summarise(files), completed, reason)
@@ -172,14 +174,10 @@ def _prepare_files(
 ) -> tuple[RunFiles, set[str]]:
     """Return the files to write, whole and in agreement, and the names that are done already."""
     if config.resume_csv is None:
-        files, done = new_run_files(config.out, time.strftime("%Y%m%d%H%M%S")), set[str]()
-    else:
-        files = run_files(config.resume_csv)
-        done = load_done(files, {call.name for call in dump.calls})
-        require_same_settings(files, fingerprint)
-        repair(files, done)
-    save_settings(files, fingerprint)
-    return files, done
+        return start_run(config.out, time.strftime("%Y%m%d%H%M%S"), fingerprint), set()
+    files = run_files(config.resume_csv)
+    names = {call.name for call in dump.calls}
+    return files, resume_run(files, names, fingerprint, force=config.force, retry=config.retry)
 
 
 def _drive(
@@ -206,7 +204,9 @@ def _drive(
     # In this order: ray.init sets a handler of SIGTERM of its own.
     with open_cluster(config.address, debug=config.debug) as nodes, _stop_on_signal() as stop:
         slots = place_slots(kind, config.devices, nodes)
-        driver = Driver(dump, settings, slots, files, stop.is_set)
+        driver = Driver(
+            dump, settings, slots, files, stop.is_set, spares=config.spares, debug=config.debug
+        )
         driver.launch()
         return driver.run(planning.result(), config.timeout_s, progress)
 

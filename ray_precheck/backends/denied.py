@@ -14,7 +14,7 @@ DENIED: dict[str, str] = {
         __dlpack_device__ __format__ __getattribute__ __getstate__ __hash__ __init__
         __init_subclass__ __new__ __reduce__ __reduce_ex__ __repr__ __setattr__ __setstate__
         __sizeof__ __str__ __subclasshook__ __torch_dispatch__ __torch_function__ apply_ asnumpy
-        assign_value assign_value_cpp backward data_ptr data_sync delete_ flush_from_cache
+        assign_value assign_value_cpp backward const_data_ptr data_ptr data_sync delete_ flush_from_cache
         from_dlpack from_numpy get_bytes init_data is_shared itemset map2_ map_ module_load
         move_to numpy offload pin_memory record_stream register_hook
         register_post_accumulate_grad_hook remove_hook rename requires_grad_ resize resize_

@@ -6,6 +6,7 @@ overridable functions, or `NotCheckable`. Called by the torch backend and by the
 
 import functools
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -67,9 +68,16 @@ def resolve_torch(name: ApiName) -> Callable[..., Any]:
 
 
 def _lookup(root: Any, dotted: str) -> Callable[..., Any] | None:
+    """Return what a dotted name stands for, None for a name that may not even be looked up.
+
+    Modules are read as dicts: `torch.ops` makes what it is asked for, and asking torch for
+    `onnx` imports it.
+    """
     found = root
     for part in dotted.split("."):
-        found = getattr(found, part, None)
+        found = vars(found).get(part) if type(found) is ModuleType else getattr(found, part, None)
+        if isinstance(found, ModuleType) and type(found) is not ModuleType:
+            return None
     return found if callable(found) else None
 
 

@@ -7,11 +7,13 @@ copies of each other.
 """
 
 import hashlib
+import math
 from typing import Any, Protocol
 
 import numpy as np
 
 from ray_precheck.datagen.ranges import INFINITE_SHARE, ValueRange, value_range
+from ray_precheck.dump.shown import shown
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.dtypes import CHUNK_ELEMENTS, DTYPES, Array, round_to_dtype
 from ray_precheck.schema.record import ApiRecord
@@ -26,6 +28,9 @@ from ray_precheck.schema.values import (
     UnknownSpec,
     ValueSpec,
 )
+
+_MOST_DIMENSIONS = 32
+_LARGEST_ELEMENT_BYTES = 16
 
 
 class TensorSource(Protocol):
@@ -45,6 +50,7 @@ class GeneratedTensors:
 
     def tensor(self, spec: TensorSpec, path: str) -> HostTensor:
         """Draw a tensor: uniform over its range, rounded once to its dtype."""
+        _require_array(spec, path)
         span = value_range(spec)
         if span.note:
             self.notes.append(f"{path}: {span.note}")
@@ -69,6 +75,19 @@ class GeneratedTensors:
         text = f"{self._seed}\0{self._api_name}\0{path}".encode("utf-8", errors="surrogatepass")
         key = int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little")
         return np.random.Generator(np.random.Philox(key=key))
+
+
+def _require_array(spec: TensorSpec, path: str) -> None:
+    """Raise where NumPy has no array of this shape, however little it would hold."""
+    if len(spec.shape) > _MOST_DIMENSIONS:
+        raise NotCheckable(
+            f"{path}: a tensor of {len(spec.shape)} dimensions cannot be made, NumPy has at most"
+            f" {_MOST_DIMENSIONS}"
+        )
+    # NumPy counts the bytes of the extents that are not 0, also of an array without elements.
+    count = math.prod(extent for extent in spec.shape if extent)
+    if count * _LARGEST_ELEMENT_BYTES > np.iinfo(np.intp).max:
+        raise NotCheckable(f"{path}: a tensor of shape {shown(list(spec.shape))} cannot be made")
 
 
 def _floats(

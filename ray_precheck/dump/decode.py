@@ -6,12 +6,14 @@ over them. This is the only module in which bare dicts of the dump are handled.
 """
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
 import orjson
 
 from ray_precheck.dump.names import ApiKey, parse_key
+from ray_precheck.dump.shown import shown
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.dtypes import canonical_dtype
 from ray_precheck.schema.record import ApiRecord
@@ -36,6 +38,9 @@ _TENSOR_TYPES = (
 )
 MAX_DIMENSIONS = 64
 MAX_NESTING = 64
+LONGEST_KEYWORD = 256
+_MOST_ELEMENTS = 2**63 - 1
+_MEMORY_FORMATS = ("contiguous_format", "channels_last", "channels_last_3d", "preserve_format")
 
 
 def decode_record(name: str, forward: bytes | None, backward: bytes | None) -> ApiRecord:
@@ -59,7 +64,7 @@ def decode_record(name: str, forward: bytes | None, backward: bytes | None) -> A
     return ApiRecord(
         name=key.name,
         args=_specs(ahead, "input_args", "forward", list),
-        kwargs=tuple((k, decode_value(v, f"input_kwargs.{k}")) for k, v in kwargs.items()),
+        kwargs=tuple((k, decode_value(v, _below("input_kwargs", k))) for k, v in kwargs.items()),
         outputs=_specs(ahead, "output", "forward", list),
         grads_in=grads_in,
         grads_out=grads_out,
@@ -76,7 +81,7 @@ def _load(raw: bytes, direction: str) -> dict[str, Any]:
         except (ValueError, RecursionError) as error:
             raise NotCheckable(f"broken {direction} record: {error or 'nested too deep'}") from None
     if not isinstance(value, dict):
-        raise NotCheckable(f"broken {direction} record: an object is expected, not {_show(value)}")
+        raise NotCheckable(f"broken {direction} record: an object is expected, not {shown(value)}")
     return value
 
 
@@ -86,7 +91,7 @@ def _field(record: dict[str, Any], key: str, direction: str, kind: type) -> Any:
         return kind()
     if not isinstance(value, kind):
         raise NotCheckable(
-            f"broken {direction} record: {key} must be a {kind.__name__}, not {_show(value)}"
+            f"broken {direction} record: {key} must be a {kind.__name__}, not {shown(value)}"
         )
     return value
 
@@ -116,23 +121,30 @@ def decode_value(value: Any, path: str, nesting: int = 0) -> ValueSpec:
             return UnknownSpec("the dump has no description of this value ({})")
         pairs = value.items()
         return MappingSpec(
-            tuple((k, decode_value(v, f"{path}.{k}", nesting + 1)) for k, v in pairs)
+            tuple((k, decode_value(v, _below(path, k), nesting + 1)) for k, v in pairs)
         )
     if kind in _TENSOR_TYPES or ("dtype" in value and "shape" in value):
         return _decode_tensor(value, path)
     decoder = _BY_TYPE.get(kind)
     if decoder is None:
-        return UnknownSpec(f"a value of type {kind!r} cannot be built from the dump")
+        return UnknownSpec(f"a value of type {shown(kind)} cannot be built from the dump")
     return decoder(value, path)
 
 
+def _below(path: str, key: str) -> str:
+    """Return the path of a value in an object. It is copied for each value below it, and shown."""
+    if len(key) > LONGEST_KEYWORD:
+        raise NotCheckable(f"{path}: a key of {len(key)} characters ({shown(key)}) names nothing")
+    return f"{path}.{key}"
+
+
 def _decode_tensor(value: dict[str, Any], path: str) -> ValueSpec:
-    dtype = canonical_dtype(str(value.get("dtype")))
+    dtype = _dtype(value.get("dtype"))
     if dtype is None:
-        return UnknownSpec(f"dtype {value.get('dtype')!r} is not supported")
+        return UnknownSpec(f"dtype {shown(value.get('dtype'))} is not supported")
     low, high = _bound(value.get("Min"), path), _bound(value.get("Max"), path)
     if low is not None and high is not None and low > high:
-        raise NotCheckable(f"{path}: Min {low} is larger than Max {high}")
+        raise NotCheckable(f"{path}: Min {shown(low)} is larger than Max {shown(high)}")
     requires_grad = value.get("requires_grad")
     data_name = value.get("data_name")
     return TensorSpec(
@@ -145,14 +157,20 @@ def _decode_tensor(value: dict[str, Any], path: str) -> ValueSpec:
     )
 
 
+def _dtype(value: Any) -> str | None:
+    return canonical_dtype(value) if isinstance(value, str) else None
+
+
 def _shape(value: Any, path: str) -> tuple[int, ...]:
     whole = isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
     if not whole:
-        raise NotCheckable(f"{path}: shape {_show(value)} is not a list of extents of 0 or more")
+        raise NotCheckable(f"{path}: shape {shown(value)} is not a list of extents of 0 or more")
     if len(value) > MAX_DIMENSIONS:
         raise NotCheckable(
             f"{path}: {len(value)} dimensions, at most {MAX_DIMENSIONS} are possible"
         )
+    if math.prod(extent for extent in value if extent) > _MOST_ELEMENTS:
+        raise NotCheckable(f"{path}: no tensor is as large as shape {shown(value)}")
     return tuple(value)
 
 
@@ -163,14 +181,14 @@ def _bound(value: Any, path: str) -> Bound:
         # Some writers quote what strict JSON cannot express ("nan", "-inf").
         return float(value)
     except (TypeError, ValueError):
-        raise NotCheckable(f"{path}: Max or Min {_show(value)} is not a number") from None
+        raise NotCheckable(f"{path}: Max or Min {shown(value)} is not a number") from None
 
 
 def _plain(*kinds: type) -> Callable[[dict[str, Any], str], ValueSpec]:
     def decode(value: dict[str, Any], path: str) -> ValueSpec:
         inner = value.get("value")
         if kinds and not isinstance(inner, kinds):
-            raise NotCheckable(f"{path}: {_show(inner)} is not of type {value['type']}")
+            raise NotCheckable(f"{path}: {shown(inner)} is not of type {value['type']}")
         return Constant(inner)
 
     return decode
@@ -184,23 +202,24 @@ def _decode_float(value: dict[str, Any], path: str) -> ValueSpec:
         return Constant(float(bound))
     except OverflowError:
         raise NotCheckable(
-            f"{path}: {_show(bound)} is not a number that a float can hold"
+            f"{path}: {shown(bound)} is not a number that a float can hold"
         ) from None
 
 
 def _decode_complex(value: dict[str, Any], path: str) -> ValueSpec:
+    inner: Any = value.get("value")
     try:
-        return Constant(complex(str(value.get("value")).replace(" ", "")))
-    except ValueError:
-        raise NotCheckable(f"{path}: {_show(value.get('value'))} is not a complex number") from None
+        return Constant(complex(inner.replace(" ", "") if isinstance(inner, str) else inner))
+    except (ValueError, TypeError, OverflowError):
+        raise NotCheckable(f"{path}: {shown(inner)} is not a complex number") from None
 
 
 def _decode_slice(value: dict[str, Any], path: str) -> ValueSpec:
     parts = value.get("value")
     if not isinstance(parts, list) or len(parts) != 3:
-        raise NotCheckable(f"{path}: a slice needs [start, stop, step], not {_show(parts)}")
+        raise NotCheckable(f"{path}: a slice needs [start, stop, step], not {shown(parts)}")
     if not all(part is None or type(part) is int for part in parts):
-        return UnknownSpec(f"slice bounds {_show(parts)} are not all whole numbers or null")
+        return UnknownSpec(f"slice bounds {shown(parts)} are not all whole numbers or null")
     return Constant(slice(*parts))
 
 
@@ -209,20 +228,26 @@ def _decode_size(value: dict[str, Any], path: str) -> ValueSpec:
 
 
 def _decode_dtype(value: dict[str, Any], path: str) -> ValueSpec:
-    dtype = canonical_dtype(str(value.get("value")))
+    dtype = _dtype(value.get("value"))
     if dtype is None:
-        return UnknownSpec(f"dtype {value.get('value')!r} is not supported")
+        return UnknownSpec(f"dtype {shown(value.get('value'))} is not supported")
     return Symbol("dtype", dtype)
 
 
-def _symbol(kind: str, field: str) -> Callable[[dict[str, Any], str], ValueSpec]:
-    def decode(value: dict[str, Any], path: str) -> ValueSpec:
-        text = value.get(field, value.get("value"))
-        if not isinstance(text, str):
-            return UnknownSpec(f"the dump does not say which {kind} this is")
-        return Symbol(kind, text.rsplit(".", 1)[-1])
+def _decode_device(value: dict[str, Any], path: str) -> ValueSpec:
+    text = value.get("value")
+    if not isinstance(text, str):
+        return UnknownSpec("the dump does not say which device this is")
+    return Symbol("device", text.rsplit(".", 1)[-1])
 
-    return decode
+
+def _decode_memory_format(value: dict[str, Any], path: str) -> ValueSpec:
+    text = value.get("format", value.get("value"))
+    name = text.rsplit(".", 1)[-1] if isinstance(text, str) else None
+    if name not in _MEMORY_FORMATS:
+        # Whatever it names is looked up in torch: it may not be `torch.load`.
+        return UnknownSpec(f"the dump does not say which memory_format this is: {shown(text)}")
+    return Symbol("memory_format", name)
 
 
 _NUMPY_INTEGERS = [f"numpy.{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
@@ -238,17 +263,9 @@ _BY_TYPE: dict[str, Callable[[dict[str, Any], str], ValueSpec]] = {
     "torch.Size": _decode_size,
     "mindspore.dtype": _decode_dtype,
     "torch.dtype": _decode_dtype,
-    "torch.device": _symbol("device", "value"),
-    "torch.memory_format": _symbol("memory_format", "format"),
+    "torch.device": _decode_device,
+    "torch.memory_format": _decode_memory_format,
     "numpy.bool_": _plain(bool, int),
     **dict.fromkeys(_NUMPY_INTEGERS, _plain(int)),
     **dict.fromkeys(("numpy.float16", "numpy.float32", "numpy.float64"), _decode_float),
 }
-
-
-def _show(value: Any) -> str:
-    try:
-        text = repr(value)
-    except RecursionError:
-        text = f"a deeply nested {type(value).__name__}"
-    return text if len(text) <= 60 else f"{text[:57]}..."

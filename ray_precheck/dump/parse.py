@@ -4,24 +4,39 @@ Comes in: a path. Goes out: a `Dump` with one `DumpCall` for every API call, in 
 file, and one for every record that is no API call. Records are read when they are needed.
 """
 
+import gc
 import hashlib
 import os
-from contextlib import ExitStack
+import re
+import stat
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
 import orjson
 
-from ray_precheck.dump.names import ApiKey, parse_key
-from ray_precheck.dump.scan import Member, read_value, scan_dump
+from ray_precheck.dump.names import ApiKey, parse_key, split_key
+from ray_precheck.dump.scan import Member, read_value, scan_dump, value_of
+from ray_precheck.dump.shown import shown
 from ray_precheck.errors import DumpError
 from ray_precheck.schema.task import Task, TaskPayload
 
 FRAMEWORKS = ("mindspore", "pytorch", "mindtorch")
 TASKS = ("statistics", "tensor")
+# A record is read as a whole. A call of 1,500 tensors has 0.5 MB.
+LARGEST_RECORD_BYTES = 64 << 20
+_LARGEST_FIELD_BYTES = 1 << 14
+_SHOWN_FIELDS = 20
+_WORD = re.compile(r"\w{1,60}")
+# What the names of all calls may take: so much, and half of the file's size.
+_SURE_NAME_BYTES = 256 << 20
 _DIGEST_CHUNK = 1 << 20
+_LOOKED_AT = 1000
 
 
 @dataclass(slots=True)
@@ -55,7 +70,11 @@ class Dump:
 
     def raw(self, member: Member | None) -> bytes | None:
         """Read the raw JSON of one record; None for a record that the dump does not have."""
-        return None if member is None else read_value(self.file, member)
+        if member is None:
+            return None
+        # Without the file's buffer: forward and backward records lie far from each other.
+        length = max(0, member.end - member.start)
+        return value_of(os.pread(self.file.fileno(), length, member.start))
 
     def digest(self) -> str:
         """SHA-256 of the file, in hexadecimal: what a resumed run must find unchanged."""
@@ -84,59 +103,96 @@ def open_dump(path: str | os.PathLike[str]) -> Dump:
         DumpError: no such file, not JSON, cut off, no `data`, unknown task or framework, or no API.
     """
     where = Path(path)
-    if where.is_dir():
-        raise DumpError(f"{where} is a folder; name the dump.json in it")
     try:
+        _require_file(where, os.stat(where).st_mode)
         file = where.open("rb")
+        with ExitStack() as stack:
+            stack.enter_context(file)
+            dump = _read_dump(file, where)
+            stack.pop_all()  # The dump is good and keeps its file open.
     except OSError as error:
-        raise DumpError(f"cannot read the dump {where}: {error.strerror}") from None
-    with ExitStack() as stack:
-        stack.enter_context(file)
-        dump = _read_dump(file, where)
-        stack.pop_all()  # The dump is good and keeps its file open.
+        raise DumpError(f"cannot read the dump {where}: {error.strerror or error}") from None
+    except ValueError as error:  # a path with a null byte
+        raise DumpError(f"cannot read the dump {str(where)!r}: {error}") from None
     return dump
+
+
+def _require_file(where: Path, mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise DumpError(f"{where} is a folder; name the dump.json in it")
+    if not stat.S_ISREG(mode):
+        # Opening a named pipe that nobody writes to would take for ever.
+        raise DumpError(f"{where} is no regular file; name a dump.json on a disk")
 
 
 def _read_dump(file: BinaryIO, path: Path) -> Dump:
     header, members = scan_dump(file, str(path))
     fields = {member.key: member for member in header}
     if "data" not in fields:
-        found = ", ".join(sorted(fields)) or "nothing"
+        keys = sorted(fields)[:_SHOWN_FIELDS]
+        found = ", ".join(key if _WORD.fullmatch(key) else shown(key) for key in keys) or "nothing"
         raise DumpError(f"{path} has no 'data' (found: {found}); is it a dump.json of msprobe?")
-    if not read_value(file, fields["data"]).startswith(b"{"):
+    if not _begins_an_object(file, fields["data"]):
         raise DumpError(f"'data' of {path} must be an object of API records")
-    task = _header_text(file, fields, "task") or "statistics"
+    task = _header_text(file, fields, "task", path) or "statistics"
     if task not in TASKS:
-        raise DumpError(f"task {task!r} of {path} is unknown; expected one of: {', '.join(TASKS)}")
-    framework = _header_text(file, fields, "framework") or _guess_framework(file, members)
+        expected = ", ".join(TASKS)
+        raise DumpError(f"task {shown(task)} of {path} is unknown; expected one of: {expected}")
+    framework = _header_text(file, fields, "framework", path)
     if framework and framework not in FRAMEWORKS:
         expected = ", ".join(FRAMEWORKS)
         raise DumpError(
-            f"framework {framework!r} of {path} is unknown; expected one of: {expected}"
+            f"framework {shown(framework)} of {path} is unknown; expected one of: {expected}"
         )
-    calls, has_modules_only = _group_calls(members)
+    folder = _data_folder(path, _header_text(file, fields, "dump_data_dir", path))
+    with _without_collector():
+        calls, has_modules_only = _group_calls(members, _name_limit(file), path)
     if not calls:
         raise DumpError(f"'data' of {path} is empty: the capture saw no API call")
     if has_modules_only:
         raise DumpError(f"{path} holds modules but no API; capture it with level L1 or mix")
-    folder = _data_folder(path, _header_text(file, fields, "dump_data_dir"))
+    framework = framework or _guess_framework(file, calls)
     return Dump(path, task, framework, folder, file, calls)
 
 
-def _header_text(file: BinaryIO, fields: dict[str, Member], key: str) -> str:
-    """Return a header field as text, "" where it is missing, null or not decodable."""
+def _begins_an_object(file: BinaryIO, member: Member) -> bool:
+    """Return whether a value is an object, by its first character that is no blank."""
+    file.seek(member.start)
+    left = member.end - member.start
+    while left > 0 and (piece := file.read(min(left, _LARGEST_FIELD_BYTES))):
+        if piece.lstrip():
+            return piece.lstrip().startswith(b"{")
+        left -= len(piece)
+    return False
+
+
+def _header_text(file: BinaryIO, fields: dict[str, Member], key: str, path: Path) -> str:
+    """Return a header field as text, "" where it is missing or null.
+
+    Raises:
+        DumpError: it is another value than a text, or a text that is none of a header.
+    """
     if key not in fields:
         return ""
+    length = fields[key].end - fields[key].start
+    if length > _LARGEST_FIELD_BYTES:
+        raise DumpError(f"{key!r} of {path} has {length} bytes; a short text is expected")
+    raw = read_value(file, fields[key])
     try:
-        value = orjson.loads(read_value(file, fields[key]))
+        value = orjson.loads(raw)
     except ValueError:
-        return ""
-    return "" if value is None else str(value)
+        raise DumpError(f"{key!r} of {path} is {shown(raw)}; a text is expected") from None
+    if value is not None and not isinstance(value, str):
+        raise DumpError(f"{key!r} of {path} is {shown(value)}; a text is expected")
+    return value or ""
 
 
-def _guess_framework(file: BinaryIO, members: list[Member]) -> str:
+def _guess_framework(file: BinaryIO, calls: list[DumpCall]) -> str:
     """Return the framework that the tensor types of the first records name (old dumps)."""
-    for member in members[:1000]:
+    records = (member for call in calls for member in (call.forward, call.backward) if member)
+    for member in islice(records, _LOOKED_AT):
+        if member.end - member.start > LARGEST_RECORD_BYTES:
+            continue
         raw = read_value(file, member)
         if b'"mindspore.' in raw:
             return "mindspore"
@@ -145,24 +201,63 @@ def _guess_framework(file: BinaryIO, members: list[Member]) -> str:
     return ""
 
 
-def _group_calls(members: list[Member]) -> tuple[list[DumpCall], bool]:
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Make millions of objects that stay, without Python looking through them for cycles."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _name_limit(file: BinaryIO) -> int:
+    return _SURE_NAME_BYTES + os.fstat(file.fileno()).st_size // 2
+
+
+def _group_calls(
+    members: Iterable[Member], name_limit: int, path: Path
+) -> tuple[list[DumpCall], bool]:
     """Return one call for each name, in order of appearance, and whether all are modules."""
     calls: dict[str, DumpCall] = {}
-    modules_only = bool(members)
+    modules_only = True
+    name_bytes = 0
     for member in members:
-        key = parse_key(member.key)
-        if not isinstance(key, ApiKey):
-            modules_only = modules_only and key.is_module
-            calls.setdefault(member.key, DumpCall(member.key, foreign=key.reason))
-            continue
-        modules_only = False
-        call = calls.setdefault(str(key.name), DumpCall(str(key.name)))
-        call.foreign = ""  # a foreign record of the same name gives way to the call
-        if key.direction == "forward":
-            call.forward = member
-        else:
-            call.backward = member
+        key = split_key(member.key)
+        name, direction = key or (member.key, "")
+        call = calls.get(name)
+        if call is None:
+            call = calls[name] = DumpCall(name)
+            name_bytes += sys.getsizeof(name)
+            if name_bytes > name_limit:
+                raise DumpError(
+                    f"the names in {path} take more than {name_limit >> 20} MiB of memory; names of"
+                    " API calls are short: is it a dump.json of msprobe?"
+                )
+        if direction:
+            modules_only = False
+            _add_record(call, direction, member)
+        elif call.forward is None and call.backward is None:
+            reason, is_module = _why_foreign(member.key)
+            modules_only = modules_only and is_module
+            call.foreign = reason
     return list(calls.values()), modules_only
+
+
+def _add_record(call: DumpCall, direction: str, member: Member) -> None:
+    call.foreign = ""  # a foreign record of the same name gives way to the call
+    if direction == "forward":
+        call.forward = member
+    else:
+        call.backward = member
+
+
+def _why_foreign(key: str) -> tuple[str, bool]:
+    found = parse_key(key)
+    assert not isinstance(found, ApiKey)
+    return found.reason, found.is_module
 
 
 def _data_folder(path: Path, recorded: str) -> Path:

@@ -2,33 +2,42 @@
 
 Comes in: an open file. Goes out: the byte spans of the header's values and of every member of
 `data`. Called by `dump.parse`. The file is read once in chunks and never held; NumPy finds the
-quotes and braces, so that 100 MB take about a second and no memory to speak of. What is inside a
-record is not looked at: bare NaN and Infinity are welcome, and a broken record stays one record.
+quotes and braces, so that a gigabyte takes a few seconds and, beside the members, no memory to
+speak of. What is inside a record is not looked at: bare NaN and Infinity are welcome, and a broken
+record stays one record.
 """
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+from ray_precheck.dump.shown import shown
 from ray_precheck.errors import DumpError
 from ray_precheck.schema.dtypes import Array
 
 CHUNK_BYTES = 4 << 20
+# Real records have 350 bytes and more. Without a limit, 1 GB of `"":0,` would be 2e8 members.
+SURE_MEMBERS = 1_500_000
+BYTES_FOR_ANOTHER = 500
+_TOKENS_OF_A_MEMBER = 8
+LONGEST_KEY_BYTES = 16 << 20
+_SHOWN_KEY_BYTES = 200
 _BOM = b"\xef\xbb\xbf"
 _QUOTE, _BACKSLASH, _COLON = ord('"'), ord("\\"), ord(":")
-_INTEREST = np.zeros(256, dtype=bool)
-_INTEREST[[ord(c) for c in '"{}[]:']] = True
-_DEPTH = np.zeros(256, dtype=np.int64)
-_DEPTH[[ord("{"), ord("[")]] = 1
-_DEPTH[[ord("}"), ord("]")]] = -1
+# Tables for bytes.translate: 1 for a structural character; how it changes the depth, as an int8.
+_INTEREST = bytes(chr(code) in '"{}[]:' for code in range(256))
+_STEPS = bytes({"{": 1, "[": 1, "}": 255, "]": 255}.get(chr(code), 0) for code in range(256))
 _DATA_DEPTH = 2
+_END_BYTES = 1 << 16
+_KEYS_AT_A_TIME = 1 << 16
+_WINDOW_BYTES = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """A member of a JSON object: its decoded key and the byte span of its value."""
 
     key: str
@@ -43,124 +52,213 @@ class _State:
     depth: int = 0
     in_string: bool = False
     backslashes: int = 0
-    tokens: list[Array] = field(default_factory=list)
+    count: int = 0
+    tokens: list[tuple[Array, Array, Array]] = field(default_factory=list)
 
 
-def scan_dump(file: BinaryIO, path: str) -> tuple[list[Member], list[Member]]:
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """Position, character and depth of structural characters, in file order."""
+
+    positions: Array
+    chars: Array
+    depths: Array
+
+    def only(self, chosen: Array | slice) -> "_Tokens":
+        return _Tokens(self.positions[chosen], self.chars[chosen], self.depths[chosen])
+
+
+def scan_dump(file: BinaryIO, path: str) -> tuple[list[Member], Iterator[Member]]:
     """Return the members of the top-level object and those of its `data` object, in file order.
 
     Raises:
-        DumpError: the file is no JSON object, or is cut off in the middle.
+        DumpError: the file is no JSON object, is cut off in the middle, or has more members than
+            a dump of its size can have.
     """
-    first = file.read(4)
-    if first[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise DumpError(
-            f"{path} is UTF-16 text; a dump.json in UTF-8 is expected: convert it first"
-        )
-    offset = len(_BOM) if first.startswith(_BOM) else 0
+    size = file.seek(0, os.SEEK_END)
+    offset = _require_object(file, size, path)
     file.seek(offset)
-    positions, chars, depths = _shallow_tokens(file, offset, path)
-    if not len(chars) or chars[0] != ord("{"):
-        raise DumpError(f"{path} is not a dump: a JSON object is expected, as msprobe writes it")
-    header = _members(file, positions, chars, depths, 1)
+    tokens = _shallow_tokens(file, offset, size, path)
+    if not len(tokens.chars) or tokens.chars[0] != ord("{"):
+        raise _no_object(path)
+    limit = member_limit(size)
+    header = list(_members(file, tokens, 1, limit, path))
     data = next((member for member in reversed(header) if member.key == "data"), None)
     if data is None:
-        return header, []
-    inside = (positions >= data.start) & (positions < data.end)
-    return header, _members(file, positions[inside], chars[inside], depths[inside], _DATA_DEPTH)
+        return header, iter(())
+    inside = slice(*np.searchsorted(tokens.positions, [data.start, data.end]))
+    return header, _members(file, tokens.only(inside), _DATA_DEPTH, limit, path)
 
 
-def _shallow_tokens(file: BinaryIO, offset: int, path: str) -> tuple[Array, Array, Array]:
-    """Return position, character and depth of the structural characters down to depth 2."""
+def member_limit(size: int) -> int:
+    """Return how many members a file of `size` bytes may have: what takes memory is bounded."""
+    return SURE_MEMBERS + size // BYTES_FOR_ANOTHER
+
+
+def _require_object(file: BinaryIO, size: int, path: str) -> int:
+    """Look at both ends of the file, so that what is no whole dump need not be read to its end.
+
+    Returns where the text begins, behind a byte order mark.
+    """
+    file.seek(0)
+    first = file.read(_END_BYTES)
+    wide = b"\x00" in first[:4] and b"{" in first[:16]
+    if wide or first[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise DumpError(
+            f"{path} is UTF-16 or UTF-32 text; a dump.json in UTF-8 is expected: convert it first"
+        )
+    offset = len(_BOM) if first.startswith(_BOM) else 0
+    begin = first[offset:].lstrip()
+    if not begin.startswith(b"{") and (begin or size <= _END_BYTES):
+        raise _no_object(path)
+    file.seek(max(offset, size - _END_BYTES))
+    end = file.read(_END_BYTES).rstrip()
+    if end and not end.endswith(b"}"):
+        raise DumpError(
+            f"{path} is cut off: it has {size} bytes and ends with {shown(end[-20:])}, a closing"
+            " brace is expected; copy the dump again"
+        )
+    return offset
+
+
+def _no_object(path: str) -> DumpError:
+    return DumpError(f"{path} is not a dump: a JSON object is expected, as msprobe writes it")
+
+
+def _shallow_tokens(file: BinaryIO, offset: int, size: int, path: str) -> _Tokens:
+    """Return the structural characters down to depth 2."""
     state = _State()
-    for chunk in _chunks(file):
+    limit = _TOKENS_OF_A_MEMBER * member_limit(size)
+    while chunk := file.read(CHUNK_BYTES):
         _scan_chunk(chunk, offset, state, path)
         offset += len(chunk)
-    if not state.tokens and not state.in_string:
-        raise DumpError(f"{path} is not a dump: a JSON object is expected, as msprobe writes it")
+        if state.count > limit:
+            raise _too_many(path, limit // _TOKENS_OF_A_MEMBER)
+    if not state.count and not state.in_string:
+        raise _no_object(path)
     if state.depth > 0 or state.in_string:
         raise DumpError(
             f"{path} is cut off: it ends at byte {offset} inside a record; copy the dump again"
         )
-    table = np.concatenate(state.tokens, axis=1)
-    return table[0], table[1], table[2]
+    positions, chars, depths = zip(*state.tokens, strict=True)
+    state.tokens.clear()
+    return _Tokens(np.concatenate(positions), np.concatenate(chars), np.concatenate(depths))
 
 
-def _chunks(file: BinaryIO) -> Iterator[Array]:
-    while chunk := file.read(CHUNK_BYTES):
-        yield np.frombuffer(chunk, dtype=np.uint8)
+def _too_many(path: str, limit: int) -> DumpError:
+    return DumpError(
+        f"{path} has more than {limit} members, too many for records of API calls in a file of its"
+        " size; is it a dump.json of msprobe?"
+    )
 
 
-def _scan_chunk(chunk: Array, offset: int, state: _State, path: str) -> None:
+def _scan_chunk(chunk: bytes, offset: int, state: _State, path: str) -> None:
     """Append the chunk's shallow structural characters to `state.tokens`."""
-    places = np.flatnonzero(_INTEREST[chunk])
-    chars = chunk[places]
+    places = np.flatnonzero(np.frombuffer(chunk.translate(_INTEREST), dtype=bool))
+    chars = np.frombuffer(chunk, dtype=np.uint8)[places]
     is_quote = chars == _QUOTE
     _drop_escaped(chunk, places, is_quote, state)
-    quotes = np.cumsum(is_quote)
-    before = quotes - is_quote + int(state.in_string)
-    outside = (before % 2 == 0) & ~is_quote
-    steps = np.where(outside, _DEPTH[chars], 0)
-    after = state.depth + np.cumsum(steps)
-    if len(after) and after.min() < 0:
+    if not len(places):
+        return
+    quotes = np.cumsum(is_quote, dtype=np.int32)
+    outside = ((quotes & 1) == state.in_string) & ~is_quote
+    steps = np.frombuffer(chars.tobytes().translate(_STEPS), dtype=np.int8) * outside
+    change = np.cumsum(steps, dtype=np.int32)
+    if state.depth + int(change.min()) < 0:
         raise DumpError(f"{path} is not JSON: a bracket too many near byte {offset}")
     # An opening bracket stands at the depth that it opens, a closing one at the one it closes.
-    depth = after - np.minimum(steps, 0)
-    keep = (depth <= _DATA_DEPTH) & (outside | is_quote)
-    state.tokens.append(
-        np.stack([places[keep] + offset, chars[keep], depth[keep]]).astype(np.int64)
-    )
-    if len(after):
-        state.depth = int(after[-1])
-        state.in_string = bool((int(quotes[-1]) + state.in_string) % 2)
+    depth = change - np.minimum(steps, 0)
+    kept = np.flatnonzero((depth <= _DATA_DEPTH - state.depth) & (outside | is_quote))
+    if len(kept):
+        depths = (depth[kept] + state.depth).astype(np.uint8)
+        state.tokens.append((places[kept] + offset, chars[kept], depths))
+        state.count += len(kept)
+    state.depth += int(change[-1])
+    state.in_string = bool((int(quotes[-1]) + state.in_string) % 2)
 
 
-def _drop_escaped(chunk: Array, places: Array, is_quote: Array, state: _State) -> None:
+def _drop_escaped(chunk: bytes, places: Array, is_quote: Array, state: _State) -> None:
     """Clear `is_quote` where an odd number of backslashes stands before the quote."""
-    slashes = chunk == _BACKSLASH
-    carried, state.backslashes = state.backslashes, 0
-    if not carried and not slashes.any():
+    carried = state.backslashes
+    ending = len(chunk) - len(chunk.rstrip(b"\\"))
+    state.backslashes = ending + carried if ending == len(chunk) else ending
+    if not carried and b"\\" not in chunk:
         return
-    # Length of the run of backslashes that ends at each byte, counted from the last other byte.
-    order = np.arange(len(chunk), dtype=np.int32)
-    last_other = np.maximum.accumulate(np.where(slashes, np.int32(-1), order))
-    run = np.where(last_other < 0, order + 1 + carried, order - last_other)
-    previous = np.where(places > 0, run[places - 1], carried)
-    is_quote &= previous % 2 == 0
-    state.backslashes = int(run[-1])
+    escaped = np.zeros(len(chunk) + 1, dtype=bool)
+    slashes = np.flatnonzero(np.frombuffer(chunk, dtype=np.uint8) == _BACKSLASH)
+    last = np.flatnonzero(np.diff(slashes, append=len(chunk) + 1) > 1)  # of each run of them
+    lengths, ends = np.diff(last, prepend=-1), slashes[last]
+    if chunk.startswith(b"\\"):
+        lengths[0] += carried
+    else:
+        escaped[0] = carried % 2 == 1
+    escaped[ends[lengths % 2 == 1] + 1] = True
+    is_quote &= ~escaped[places]
 
 
 def _members(
-    file: BinaryIO, positions: Array, chars: Array, depths: Array, depth: int
-) -> list[Member]:
-    """Return the members of the one object that stands at `depth` among the tokens."""
-    here = depths == depth
-    positions, chars = positions[here], chars[here]
-    if len(chars) < 2 or chars[0] != ord("{"):
-        return []
-    colons = np.flatnonzero(chars == _COLON)
+    file: BinaryIO, tokens: _Tokens, depth: int, limit: int, path: str
+) -> Iterator[Member]:
+    """Yield the members of the one object that stands at `depth` among the tokens."""
+    tokens = tokens.only(tokens.depths == depth)
+    if len(tokens.chars) < 2 or tokens.chars[0] != ord("{"):
+        return
+    colons = np.flatnonzero(tokens.chars == _COLON)
     # The key is the string right before the colon: its quotes are the two tokens before it.
     colons = colons[colons >= 2]
-    if not len(colons):
-        return []
-    starts, ends = positions[colons - 2], positions[colons - 1] + 1
-    value_starts = positions[colons] + 1
-    value_ends = np.append(starts[1:], positions[-1])
-    spans = zip(starts, ends, value_starts, value_ends, strict=True)
-    return [_member(file, *map(int, span)) for span in spans]
+    if len(colons) > limit:
+        raise _too_many(path, limit)
+    window = _Window(file)
+    for first in range(0, len(colons), _KEYS_AT_A_TIME):
+        block = colons[first : first + _KEYS_AT_A_TIME]
+        following = colons[first + 1 : first + 1 + _KEYS_AT_A_TIME]
+        positions = tokens.positions
+        key_starts, key_ends = positions[block - 2].tolist(), (positions[block - 1] + 1).tolist()
+        value_starts = (positions[block] + 1).tolist()
+        value_ends = positions[following - 2].tolist()
+        if len(value_ends) < len(value_starts):
+            value_ends.append(int(positions[-1]))
+        spans = zip(key_starts, key_ends, value_starts, value_ends, strict=True)
+        for key_start, key_end, start, end in spans:
+            yield Member(_key(window, key_start, key_end), start, end)
 
 
-def _member(file: BinaryIO, key_start: int, key_end: int, start: int, end: int) -> Member:
-    file.seek(key_start)
-    raw = file.read(max(0, key_end - key_start))
-    try:
-        key = json.loads(raw)
-    except ValueError:
-        key = raw[1:-1].decode("utf-8", errors="replace")
-    return Member(str(key), start, end)
+@dataclass(slots=True)
+class _Window:
+    """A piece of the file; keys that follow each other are cut from it without another read."""
+
+    file: BinaryIO
+    start: int = 0
+    data: bytes = b""
+
+    def cut(self, start: int, end: int) -> bytes:
+        if start < self.start or end > self.start + len(self.data):
+            self.file.seek(start)
+            self.data = self.file.read(max(_WINDOW_BYTES, end - start))
+            self.start = start
+        return self.data[start - self.start : end - self.start]
+
+
+def _key(window: _Window, start: int, end: int) -> str:
+    """Return a key as text: the JSON string without its quotes, as it stands where it is broken."""
+    if end - start > LONGEST_KEY_BYTES:
+        begin = window.cut(start + 1, start + _SHOWN_KEY_BYTES).decode(errors="replace")
+        return f"{begin}... ({end - start} bytes at byte {start})"
+    raw = window.cut(start, end)
+    if b"\\" in raw:
+        try:
+            return str(json.loads(raw))
+        except ValueError:
+            pass
+    return raw[1:-1].decode(errors="replace")
 
 
 def read_value(file: BinaryIO, member: Member) -> bytes:
     """Return the raw JSON of a member's value, without the comma that follows it."""
     file.seek(member.start)
-    return file.read(max(0, member.end - member.start)).rstrip().removesuffix(b",").strip()
+    return value_of(file.read(max(0, member.end - member.start)))
+
+
+def value_of(raw: bytes) -> bytes:
+    """Return the bytes of a member's span without blanks and the comma that follows it."""
+    return raw.rstrip().removesuffix(b",").strip()

@@ -4,6 +4,7 @@ Comes in: raw records. Goes out: seconds on one CPU core, good for ordering and 
 nothing else. Called by the planner for every call of a dump, so nothing is decoded.
 """
 
+import functools
 import re
 
 from ray_precheck.schema.record import ApiName
@@ -14,6 +15,10 @@ _PER_CALL_S = 1.2e-3
 _PER_GRADIENT_S = 1.5e-3
 _PER_ELEMENT_S = 60e-9
 _PER_FLOP_S = 0.15e-9
+# Decoding, of what is longer than the records that the other numbers were measured with: so that a
+# batch of tiny tensors is not made of a thousand megabytes of JSON.
+_PER_BYTE_S = 20e-9
+_FREE_BYTES = 1 << 16
 _LARGEST_S = 1e6
 _MOST_ELEMENTS = 1 << 63
 _PRODUCTS = ("matmul", "linear", "bmm", "mm", "conv", "einsum", "attention", "dense", "dot")
@@ -25,26 +30,44 @@ def estimate_cost(name: ApiName, forward: bytes, backward: bytes | None) -> floa
     Elements of all tensors are counted once; sums of products count 2 k floating-point operations
     an output element, with k**2 = |A| |B| / |C| as for a product of matrices A (m,k) and B (k,n).
     """
-    sizes = [_elements(found) for found in _SHAPE.findall(forward)]
+    sizes = _sizes(forward)
     elements = float(sum(sizes))
-    cost = _PER_CALL_S
+    cost = _PER_CALL_S + _decoding_s(forward)
     passes = 1
     if backward is not None:
-        elements += sum(_elements(found) for found in _SHAPE.findall(backward))
-        cost += _PER_GRADIENT_S
+        elements += sum(_sizes(backward))
+        cost += _PER_GRADIENT_S + _decoding_s(backward)
         passes = 3
     cost += elements * _PER_ELEMENT_S
-    if len(sizes) > 2 and any(part in name.api for part in _PRODUCTS):
+    if len(sizes) > 2 and _is_product(name.api):
         left, right, out = float(sizes[0]), float(sizes[1]), float(max(sizes[-1], 1))
         inner = (left * right / out) ** 0.5
         cost += passes * 2.0 * out * inner * _PER_FLOP_S
     return min(cost, _LARGEST_S)
 
 
+def _sizes(record: bytes) -> list[int]:
+    """Return the elements of every tensor of a record."""
+    return list(map(_elements, _SHAPE.findall(record)))
+
+
+def _decoding_s(record: bytes) -> float:
+    longer = len(record) - _FREE_BYTES
+    return longer * _PER_BYTE_S if longer > 0 else 0.0
+
+
+@functools.lru_cache(1024)
+def _is_product(api: str) -> bool:
+    return any(part in api for part in _PRODUCTS)
+
+
+@functools.lru_cache(1 << 14)
 def _elements(shape: bytes) -> int:
+    """Return the elements of a shape; more of them, or more digits, than any tensor has count as
+    the most: the product of 100,000 long numbers would take minutes."""
     count = 1
-    for extent in re.split(rb"[,\s]+", shape.strip()):
-        # More digits than this are no tensor that fits anywhere; int() of them could take minutes.
-        text = extent.strip()[:19]
-        count *= int(text) if text else 1
-    return min(count, _MOST_ELEMENTS)
+    for extent in shape.replace(b",", b" ").split():
+        count = min(count * int(extent[:19]), _MOST_ELEMENTS)
+        if count == 0:
+            break
+    return count

@@ -12,44 +12,19 @@ import resource
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ray_precheck.check.settings import CheckSettings
 from ray_precheck.runtime.devices import pin_to_core
-from ray_precheck.schema.casualty import Cause
-from ray_precheck.schema.result import TaskResult
-from ray_precheck.schema.task import DeviceSlot, TaskPayload
+from ray_precheck.runtime.messages import Answer, Start, Started
+from ray_precheck.schema.task import TaskPayload
 
 if TYPE_CHECKING:
     from ray_precheck.check.checker import Checker
 
 _PR_SET_PDEATHSIG = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """What a process is told first."""
-
-    slot: DeviceSlot
-    settings: CheckSettings
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The process is ready, or cannot be: then `failure` says why, and it ends."""
-
-    failure: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The result of one record. Where it broke the process `cause` says how, and the process ends."""
-
-    result: TaskResult
-    cause: Cause | None = None
 
 
 def main() -> None:
@@ -124,7 +99,4 @@ def _limit_memory(limit_bytes: int) -> None:
 
 
 if __name__ == "__main__":
-    # What goes through the pipe must be of the module by its name, and not of `__main__`.
-    from ray_precheck.runtime import check_process
-
-    check_process.main()
+    main()

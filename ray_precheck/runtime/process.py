@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import DeviceError
-from ray_precheck.runtime.check_process import Answer, Start, Started
+from ray_precheck.runtime.messages import Answer, Start, Started
 from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.schema.task import DeviceSlot, TaskPayload

@@ -226,7 +226,7 @@ class Scheduler:
         casualty = report.casualty
         broken = batch.get(casualty.index) if casualty is not None else None
         if broken is not None:
-            batch = self._requeue_after(broken, batch)
+            batch = self._requeue_after(broken.index, batch)
         if batch:
             silent = "its worker gave no result for it"
             commands += self._break_all(name, batch, Cause.SILENT, silent)
@@ -237,15 +237,15 @@ class Scheduler:
             return [*commands, *self._replace(name)]
         return [*commands, *self._feed(name)]
 
-    def _requeue_after(self, broken: Task, batch: dict[int, Task]) -> dict[int, Task]:
-        """Requeue what comes after the task that broke the worker: it was not run.
+    def _requeue_after(self, broken: int, batch: Mapping[int, Task]) -> dict[int, Task]:
+        """Requeue what comes after the record that broke the worker: it was not run.
 
         Returns what comes before: it was run, and its results are missing.
         """
-        order = list(batch.values())
+        order = list(batch)
         position = order.index(broken)
-        self._requeue(order[position + 1 :])
-        return {task.index: task for task in order[:position]}
+        self._requeue(batch[index] for index in order[position + 1 :])
+        return {index: batch[index] for index in order[:position]}
 
     def worker_lost(
         self, name: str, ticket: int, reason: str, cause: Cause = Cause.LOST

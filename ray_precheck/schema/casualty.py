@@ -41,7 +41,7 @@ class Casualty:
 class BatchReport:
     """The answer of a worker: the records that it finished, and the one that broke it.
 
-    What is in neither was not run.
+    Records are run in their order: what comes after the casualty was not run.
     """
 
     results: tuple[TaskResult, ...]

@@ -7,6 +7,16 @@ Outcome says what happened to the run, Verdict what the numbers say; they are ke
 from dataclasses import dataclass
 from enum import Enum
 
+# How the Message of a row begins that the machine has caused, not the numbers: a crash, a time-out,
+# memory, a node that was lost. `--retry crash` finds these rows by it.
+MACHINE_REASONS = (
+    "killed its worker",
+    "no answer in",
+    "ran out of memory",
+    "its worker was lost",
+    "its worker gave no result",
+)
+
 
 class Outcome(Enum):
     """What happened to the run of one API."""

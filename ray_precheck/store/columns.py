@@ -18,8 +18,11 @@ csv.field_size_limit(sys.maxsize)
 BOM = b"\xef\xbb\xbf"
 # A spreadsheet runs a cell that starts with one of these (OWASP, CSV Injection).
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t")
-_UNSAFE_IN_NAME = re.compile("[\\\\\r\n\x00\ud800-\udfff]")
-_ESCAPE = re.compile(r"\\u([0-9a-f]{4})")
+# What no cell may hold as it is, and how a cell holds it. The backslash comes first: it is what
+# all others are written with. Plain replacements, because a name can have 10,000,000 of them.
+_ESCAPES = {"\\": r"\u005c", "\r": r"\u000d", "\n": r"\u000a", "\x00": r"\u0000"}
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_OTHER_ESCAPE = re.compile(r"\\u(?!005c)([0-9a-f]{4})")
 _BLANKS = re.compile(r"\s+")
 
 ResultCell = Callable[[TaskResult], str]
@@ -78,14 +81,23 @@ def decode_row(line: bytes) -> list[str]:
 
 def encode_name(name: str) -> str:
     """Return a name as a cell on one line that no spreadsheet runs; `decode_name` undoes it."""
-    escaped = _UNSAFE_IN_NAME.sub(lambda found: f"\\u{ord(found.group()):04x}", name)
+    escaped = name
+    for character, escape in _ESCAPES.items():
+        escaped = escaped.replace(character, escape)
+    escaped = _SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", escaped)
     return f"'{escaped}" if escaped.startswith((*_FORMULA_STARTS, "'")) else escaped
 
 
 def decode_name(cell: str) -> str:
     """Return the name that `encode_name` made a cell of."""
     plain = cell.removeprefix("'")
-    return _ESCAPE.sub(lambda found: chr(int(found.group(1), 16)), plain)
+    if "\\" not in plain:
+        return plain
+    for character, escape in reversed(_ESCAPES.items()):
+        if character == "\\":
+            plain = _OTHER_ESCAPE.sub(lambda found: chr(int(found.group(1), 16)), plain)
+        plain = plain.replace(escape, character)
+    return plain
 
 
 def call_of_detail(name: str) -> str:

@@ -5,67 +5,114 @@ touches the files. Detail rows are written first, then the result row as the com
 a result row is done, what has none was never acknowledged.
 """
 
+import contextlib
+import errno
+import mmap
 import os
-from collections.abc import Callable, Iterable, Sequence
+from array import array
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
+
+import numpy as np
 
 from ray_precheck.errors import StoppedError
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.store.columns import (
     DETAIL_COLUMNS,
     RESULT_COLUMNS,
-    call_of_detail,
-    decode_name,
-    decode_row,
     detail_rows,
     header,
     result_row,
 )
+from ray_precheck.store.lock import lock_file, locked
+from ray_precheck.store.repair import names_in, repair
+from ray_precheck.store.resume import run_files
+from ray_precheck.store.rows import replace_file, rows_by_call, whole_rows
+from ray_precheck.store.settings import load_settings, mark_completed
 
 
 class Journal:
-    """Appends results to both files. Open it with `create` or, after `repair`, with `resume`."""
+    """Appends results to both files. Make one with `open`, or with `reopen` while a run goes on."""
 
     def __init__(self, result_path: Path, details_path: Path) -> None:
         self.result_path = result_path
         self.details_path = details_path
-        self._result_fd = os.open(result_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        self._details_fd = os.open(details_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._reopened_with: set[str] | None = None
+        self._result_fd = self._details_fd = -1
+        try:
+            self._result_fd = _open_to_append(result_path)
+            lock_file(self._result_fd)
+            self._details_fd = _open_to_append(details_path)
+            self._begin(self._details_fd, header(DETAIL_COLUMNS))
+            self._begin(self._result_fd, header(RESULT_COLUMNS))
+        except OSError:
+            self.close()
+            raise
 
     @classmethod
     def open(cls, result_path: Path, details_path: Path) -> "Journal":
         """Open both files for appending; an empty or missing file gets its header.
 
         Raises:
-            StoppedError: a file cannot be written.
+            StoppedError: a file cannot be written, or another run is writing them.
         """
         try:
-            journal = cls(result_path, details_path)
-            journal._begin(journal._details_fd, header(DETAIL_COLUMNS))
-            journal._begin(journal._result_fd, header(RESULT_COLUMNS))
+            return cls(result_path, details_path)
         except OSError as error:
             raise _cannot_write(error, result_path) from None
+
+    @classmethod
+    def reopen(cls, result_path: Path, details_path: Path) -> "Journal":
+        """Open files whose writer died: repair them, and leave out what is appended once more.
+
+        What the dead writer had not acknowledged may be sent again, whether it had been written or
+        not: no row comes twice, and none is missing.
+
+        Raises:
+            StoppedError: a file cannot be written, or was removed.
+        """
+        try:
+            with locked(result_path):
+                names = names_in(result_path)
+                repair(result_path, details_path, names)
+        except OSError as error:
+            raise _cannot_write(error, result_path) from None
+        journal = cls.open(result_path, details_path)
+        journal._reopened_with = names
         return journal
 
     def append(self, results: Sequence[TaskResult]) -> None:
         """Write a batch; when this returns, it is on the disk.
 
         Raises:
-            StoppedError: the disk is full or the file is gone; neither file holds part of the batch.
+            StoppedError: the disk is full or the file is gone; neither file holds part of the
+                batch. Where a file cannot even be cut back, the next repair does that.
         """
+        results = self._without_known(results)
         details = b"".join(detail_rows(result) for result in results)
         rows = b"".join(result_row(result) for result in results)
-        ends = [(fd, os.fstat(fd).st_size) for fd in (self._details_fd, self._result_fd)]
+        ends: list[tuple[int, int]] = []
         try:
-            for path in (self.details_path, self.result_path):
-                if not path.exists():
-                    raise FileNotFoundError(2, "the file was removed", str(path))
+            for path, fd in self._open_files():
+                _require_same_file(path, fd)
+                ends.append((fd, os.fstat(fd).st_size))
             self._write(self._details_fd, details)
             self._write(self._result_fd, rows)
         except OSError as error:
             for fd, end in ends:
-                os.ftruncate(fd, end)
+                with contextlib.suppress(OSError):
+                    os.ftruncate(fd, end)
             raise _cannot_write(error, self.result_path) from None
+        if self._reopened_with is not None:
+            self._reopened_with.update(result.name for result in results)
+
+    def _without_known(self, results: Sequence[TaskResult]) -> Sequence[TaskResult]:
+        known = self._reopened_with
+        return [one for one in results if one.name not in known] if known else results
+
+    def _open_files(self) -> tuple[tuple[Path, int], tuple[Path, int]]:
+        return (self.details_path, self._details_fd), (self.result_path, self._result_fd)
 
     def _begin(self, fd: int, head: bytes) -> None:
         if os.fstat(fd).st_size:
@@ -85,16 +132,24 @@ class Journal:
     def complete(self, order: Sequence[str]) -> None:
         """Rewrite both files in dump order, each atomically; names not in `order` come last.
 
+        The settings file is told, so that a resume knows that nothing is missing.
+
         Raises:
             StoppedError: a file cannot be written; both keep all their rows.
         """
         self.close()
+        settings_path = run_files(self.result_path).settings
+        paths = self.result_path, self.details_path
         try:
+            settings = load_settings(settings_path)
+            if settings is not None and settings.is_untouched(*paths):
+                return
             rank = {name: position for position, name in enumerate(order)}
-            _sort_file(self.details_path, lambda name: rank.get(call_of_detail(name), len(rank)))
-            _sort_file(self.result_path, lambda name: rank.get(name, len(rank)))
+            _sort_file(self.details_path, rank, are_details=True)
+            _sort_file(self.result_path, rank, are_details=False)
         except OSError as error:
             raise _cannot_write(error, self.result_path) from None
+        mark_completed(settings_path, *paths)
 
     def close(self) -> None:
         """Close both files; safe to call twice."""
@@ -104,6 +159,10 @@ class Journal:
         self._result_fd = self._details_fd = -1
 
 
+def _open_to_append(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+
 def _cannot_write(error: OSError, path: Path) -> StoppedError:
     return StoppedError(
         f"cannot write the results to {path.parent}: {error.strerror or error};"
@@ -111,44 +170,37 @@ def _cannot_write(error: OSError, path: Path) -> StoppedError:
     )
 
 
-def row_name(line: bytes) -> str:
-    """Return the name in the first cell of a row, as the dump has it."""
-    cells = decode_row(line)
-    return decode_name(cells[0]) if cells else ""
-
-
-def split_rows(data: bytes) -> list[bytes]:
-    """Return the rows of a CSV file with their line ends; quoted cells may hold line breaks."""
-    rows: list[bytes] = []
-    pending = b""
-    for line in data.splitlines(keepends=True):
-        pending += line
-        if pending.count(b'"') % 2 == 0:
-            rows.append(pending)
-            pending = b""
-    return [*rows, pending] if pending else rows
-
-
-def replace_file(path: Path, lines: Iterable[bytes]) -> None:
-    """Write lines to a new file and put it in the place of `path`, atomically."""
-    temporary = path.with_name(f".{path.name}.tmp")
+def _require_same_file(path: Path, fd: int) -> None:
+    """Raise where a file is no longer what its name stands for: what is written would be lost."""
     try:
-        with temporary.open("wb") as file:
-            file.writelines(lines)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        if os.path.samestat(path.stat(), os.fstat(fd)):
+            return
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, "the file was removed") from None
+    raise FileExistsError(errno.EEXIST, "the file was replaced by another one")
 
 
-def _sort_file(path: Path, rank: Callable[[str], int]) -> None:
-    head, *rows = split_rows(path.read_bytes())
-    # sorted() is stable: the detail rows of a call keep their order, forward before backward.
-    replace_file(path, [head, *sorted(rows, key=lambda line: rank(row_name(line)))])
+def _sort_file(path: Path, rank: Mapping[str, int], *, are_details: bool) -> None:
+    """Put the rows below the header in the order of the rank of their calls, the unknown last.
+
+    Rows of one call keep their order: forward before backward, by their number. In memory there is
+    where the rows of each call begin, not the rows.
+    """
+    ranks, begins = array("q"), array("q")
+    last = None
+    with path.open("rb") as file:
+        rows = whole_rows(file)
+        end = len(next(rows, b""))
+        for call, _, row in rows_by_call(rows, are_details=are_details):
+            if call is not last:
+                last = call
+                ranks.append(rank.get(call, len(rank)))
+                begins.append(end)
+            end += len(row)
+        begins.append(end)
+        if np.all(np.diff(ranks) >= 0):
+            return
+        order = np.argsort(ranks, kind="stable").tolist()
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            sorted_rows = (data[begins[each] : begins[each + 1]] for each in order)
+            replace_file(path, chain([data[: begins[0]]], sorted_rows))

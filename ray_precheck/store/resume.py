@@ -1,25 +1,22 @@
-"""What an interrupted run has done, and the repair of its files.
+"""The files of a run, new ones and those of an interrupted run, and what is done in them.
 
-Comes in: the result CSV of an earlier run (ours, or one that msprobe wrote). Goes out: the names
-that are done; both files end with whole rows and agree. Called by the session before it plans.
+Comes in: a folder, or the result CSV of an earlier run (ours, or one that msprobe wrote). Goes out:
+files to write, and the names that are done. Called by the session before it plans.
 """
 
-import json
+import contextlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
 from ray_precheck.errors import ResumeError, StoppedError, UsageError
-from ray_precheck.store.columns import (
-    BOM,
-    DETAIL_COLUMNS,
-    RESULT_COLUMNS,
-    call_of_detail,
-    decode_row,
-    header,
-)
-from ray_precheck.store.journal import replace_file, row_name, split_rows
+from ray_precheck.store.columns import DETAIL_COLUMNS
+from ray_precheck.store.done import read_done, without_details
+from ray_precheck.store.lock import locked
+from ray_precheck.store.repair import repair, rows_below
+from ray_precheck.store.rows import remove_leftover
+from ray_precheck.store.settings import RunSettings, load_settings, save_settings
 
 _RESULT_STEM = "accuracy_checking_result_"
 _DETAILS_STEM = "accuracy_checking_details_"
@@ -84,115 +81,176 @@ def new_run_files(folder: Path, stamp: str) -> RunFiles:
             raise UsageError(f"cannot write to the out path {folder}: {error.strerror}") from None
 
 
-def load_done(files: RunFiles, names: set[str]) -> set[str]:
-    """Return the names that are done, after a look at the file and without changing it.
-
-    `names` are the calls of the dump.
+def start_run(folder: Path, stamp: str, fingerprint: dict[str, str]) -> RunFiles:
+    """Return the files of a new run, with the settings of its fingerprint beside them.
 
     Raises:
-        ResumeError: the file is missing, is no result CSV, or is of another dump.
+        UsageError: the folder is a file, is full, or cannot be made or written; nothing is left.
+    """
+    files = new_run_files(folder, stamp)
+    try:
+        save_settings(files.settings, RunSettings(fingerprint))
+    except OSError as error:
+        discard_run(files)
+        raise UsageError(f"cannot write to the out path {folder}: {error.strerror}") from None
+    return files
+
+
+def discard_run(files: RunFiles) -> None:
+    """Remove the files of a new run that ended before anything was written; rows always stay."""
+    if not files.details.exists() and files.result.stat().st_size == 0:
+        files.result.unlink()
+        files.settings.unlink(missing_ok=True)
+
+
+def resume_run(
+    files: RunFiles,
+    names: Set[str],
+    fingerprint: dict[str, str],
+    *,
+    force: bool = False,
+    retry: Collection[str] = (),
+) -> set[str]:
+    """Repair the files of an interrupted run and return the names that are done.
+
+    `names` are the calls of the dump. With `force` the settings and the dump may be others: rows
+    that are there stay. Rows of the kinds in `retry` (error, skip, crash) are dropped, so that
+    they are done again.
+
+    Raises:
+        ResumeError: a file cannot be read or written, is no CSV of results, was made with other
+            settings, or another run is writing it; nothing has been changed.
+        StoppedError: the disk is full; what was acknowledged is still there.
     """
     try:
-        lines = split_rows(files.result.read_bytes())
-    except OSError as error:
-        raise ResumeError(f"cannot read {files.result}: {error.strerror}") from None
-    if not lines or _is_torn_header(lines, header(RESULT_COLUMNS)):
-        return set()
-    if not _is_header(lines[0], RESULT_COLUMNS):
-        expected = ", ".join(RESULT_COLUMNS)
-        raise ResumeError(f"{files.result} is no result CSV: its first line must be {expected}")
-    done = {row_name(line) for line in lines[1:] if _is_whole(line)}
-    foreign = next((name for name in done if name not in names), None)
-    if foreign is not None:
+        with locked(files.result):
+            return _resume_locked(files, names, fingerprint, force=force, retry=retry)
+    except BlockingIOError:
         raise ResumeError(
-            f"{files.result} is of another dump: it has a row for {foreign}, which this dump has not"
-        )
+            f"another run is writing {files.result}; wait for its end, or stop it first"
+        ) from None
+
+
+def _resume_locked(
+    files: RunFiles,
+    names: Set[str],
+    fingerprint: dict[str, str],
+    *,
+    force: bool,
+    retry: Collection[str],
+) -> set[str]:
+    settings = _read_settings(files)
+    done = load_done(files, names, settings, retry)
+    if not force:
+        _require_same(files, settings, fingerprint, done - names)
+    _require_writable(files)
+    if settings is None:
+        _set_foreign_details_aside(files)
+    elif settings.fingerprint == fingerprint and not retry and _is_untouched(files, settings):
+        return done
+    repair(files.result, files.details, done)
+    # Rows without a settings file are msprobe's. They stay so when the run is resumed once more.
+    adopted = bool(done) if settings is None else settings.adopted
+    try:
+        if settings != RunSettings(fingerprint, adopted):
+            save_settings(files.settings, RunSettings(fingerprint, adopted))
+    except OSError as error:
+        raise StoppedError(f"cannot write {files.settings}: {error.strerror}") from None
     return done
 
 
-def _is_header(line: bytes, columns: Iterable[str]) -> bool:
-    # msprobe's PyTorch precheck writes "API name", and pads rows with blanks.
-    found = [cell.strip().lower() for cell in decode_row(line.rstrip(b"\r\n"))]
-    return found == [heading.lower() for heading in columns]
-
-
-def _is_torn_header(lines: Sequence[bytes], head: bytes) -> bool:
-    return len(lines) == 1 and lines[0] != head and head.startswith(lines[0])
-
-
-def _is_whole(line: bytes) -> bool:
-    return line.endswith(b"\n") and line.count(b'"') % 2 == 0 and bool(line.strip())
-
-
-def repair(files: RunFiles, done: set[str]) -> None:
-    """Make both files end with whole rows that agree.
-
-    A torn last line is cut, detail rows without a result row are dropped (they are made again),
-    and a second row of the same name is dropped. A missing, empty or header-only file is fine.
+def load_done(
+    files: RunFiles,
+    names: Set[str],
+    settings: RunSettings | None = None,
+    retry: Collection[str] = (),
+) -> set[str]:
+    """Return the names that are done, after a look at both files and without changing them.
 
     Raises:
-        ResumeError: the details file beside the result CSV is no details CSV.
+        ResumeError: a file is missing or unreadable, or has other columns.
     """
-    _repair_file(files.result, header(RESULT_COLUMNS), RESULT_COLUMNS, done, per_call=False)
-    _repair_file(files.details, header(DETAIL_COLUMNS), DETAIL_COLUMNS, done, per_call=True)
-
-
-def _repair_file(
-    path: Path, head: bytes, columns: Iterable[str], done: set[str], *, per_call: bool
-) -> None:
-    if not path.exists() or path.stat().st_size == 0:
-        return
-    lines = split_rows(path.read_bytes())
-    if _is_torn_header(lines, head):
-        _replace(path, [head])
-        return
-    if not _is_header(lines[0], columns):
-        raise ResumeError(f"{path} has other columns than ray_precheck writes; move it away first")
-    kept, seen = [lines[0]], set()
-    for line in lines[1:]:
-        name = row_name(line)
-        call = call_of_detail(name) if per_call else name
-        if _is_whole(line) and call in done and name not in seen:
-            seen.add(name)
-            kept.append(line)
-    if kept != lines:
-        _replace(path, kept)
-
-
-def _replace(path: Path, lines: Iterable[bytes]) -> None:
+    whole = settings is None or settings.adopted or _is_untouched(files, settings)
     try:
-        replace_file(path, lines)
+        done, with_details = read_done(files.result, names, retry)
+        lost = set() if whole else without_details(files.details, with_details)
     except OSError as error:
-        raise StoppedError(f"cannot write {path}: {error.strerror}") from None
+        raise ResumeError(f"cannot read {error.filename}: {error.strerror}") from None
+    return done - (lost & names)
 
 
-def save_settings(files: RunFiles, fingerprint: dict[str, str]) -> None:
-    """Write the settings that the results are made with beside them."""
-    _replace(files.settings, [json.dumps(fingerprint, indent=1).encode() + b"\n"])
+def _read_settings(files: RunFiles) -> RunSettings | None:
+    try:
+        return load_settings(files.settings)
+    except OSError as error:
+        raise ResumeError(
+            f"cannot read {files.settings}, which says how {files.result.name} was made:"
+            f" {error.strerror}"
+        ) from None
 
 
-def require_same_settings(files: RunFiles, fingerprint: dict[str, str]) -> None:
+def _is_untouched(files: RunFiles, settings: RunSettings) -> bool:
+    return settings.is_untouched(files.result, files.details)
+
+
+def _require_same(
+    files: RunFiles,
+    settings: RunSettings | None,
+    fingerprint: Mapping[str, str],
+    foreign: Collection[str],
+) -> None:
     """Compare the settings of a resumed run with those that its files were made with.
 
-    A result CSV without a settings file (one of msprobe's) is taken as it is.
-
-    Raises:
-        ResumeError: names what differs.
+    What the settings file does not say may be anything. A result CSV without one (msprobe's) must
+    only have rows of this dump.
     """
+    before = {} if settings is None else settings.fingerprint
+    other = {key: value for key, value in fingerprint.items() if before.get(key, value) != value}
+    differences: list[str] = []
+    # Rows that the dump lacks are fine where an earlier --force has accepted them.
+    if "dump" in other or (foreign and "dump" not in before):
+        row = f": it has a row for {min(foreign)}, which this dump has not" if foreign else ""
+        differences.append(f"is of another dump{row}")
+        other.pop("dump", None)
+    if other:
+        pairs = [f"{key} {before[key]}, not {value}" for key, value in other.items()]
+        differences.append(f"was made with {' and '.join(pairs)}")
+    if differences:
+        raise ResumeError(
+            f"{files.result} {', and '.join(differences)}; go on with the same, start anew, or"
+            " give --force to go on nevertheless"
+        )
+
+
+def _require_writable(files: RunFiles) -> None:
+    """Ask for the files before anything is begun, and remove what a killed run left beside them."""
+    for path in (files.result, files.details):
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_APPEND))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise ResumeError(f"cannot go on in {path}: {error.strerror}") from None
+    folder = files.result.parent
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ResumeError(f"cannot go on in {files.result}: its folder {folder} is not writable")
+    for path in (files.result, files.details, files.settings):
+        with contextlib.suppress(OSError):
+            remove_leftover(path)
+
+
+def _set_foreign_details_aside(files: RunFiles) -> None:
+    """Rename a details file that has other columns, as msprobe's for PyTorch has."""
+    aside = files.details.with_suffix(".msprobe.csv")
     try:
-        before = json.loads(files.settings.read_bytes().removeprefix(BOM))
+        with files.details.open("rb") as file:
+            rows_below(file, DETAIL_COLUMNS)
     except FileNotFoundError:
         return
-    except (OSError, ValueError):
-        raise ResumeError(
-            f"cannot read {files.settings}, which says how {files.result.name} was made;"
-            " remove it to go on nevertheless"
-        ) from None
-    for key, value in fingerprint.items():
-        if isinstance(before, dict) and before.get(key, value) != value:
-            what = (
-                "of another dump"
-                if key == "dump"
-                else f"made with {key} {before[key]}, not {value}"
-            )
-            raise ResumeError(f"{files.result} is {what}; go on with the same, or start anew")
+    except ResumeError:
+        if aside.exists():
+            raise
+        try:
+            files.details.rename(aside)
+        except OSError as error:
+            raise ResumeError(f"cannot move {files.details} away: {error.strerror}") from None

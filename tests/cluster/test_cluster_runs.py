@@ -125,6 +125,7 @@ def test_a_device_that_is_not_there_is_an_error_that_lists_what_is(
     dump = write_dump(tmp_path / "a.json", additions(3))
     with pytest.raises(DeviceError, match=r"-d 5: this machine .* has no gpu"):
         run(dump, tmp_path, cluster_address, 5, device_type="gpu")
+    assert list(tmp_path.glob("*.csv")) == []
 
 
 def test_an_address_at_which_no_cluster_answers_is_an_error(tmp_path: Path) -> None:

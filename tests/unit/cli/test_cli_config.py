@@ -24,6 +24,7 @@ def config(**settings: Any) -> RunConfig:
         {"framework": "mindspore"},
         {"framework": "pytorch", "device_type": "gpu", "tested": "dump"},
         {"devices": (0, 4095), "seed": 2**40, "timeout_s": 0.5},
+        {"resume_csv": Path("r.csv"), "retry": ("error", "skip", "crash"), "force": True},
     ],
 )
 def test_what_is_right_passes(settings: dict[str, Any]) -> None:
@@ -54,6 +55,14 @@ def test_what_is_right_passes(settings: dict[str, Any]) -> None:
         ({"devices": (0, -1)}, "-d -1 is no device id; they go from 0 to 4095"),
         ({"devices": (4096,)}, "-d 4096 is no device id; they go from 0 to 4095"),
         ({"devices": (3, 1, 3)}, "-d names device 3 more than once"),
+        (
+            {"resume_csv": Path("r.csv"), "retry": ("skip", "SKIP")},
+            "--retry 'SKIP' is unknown; expected one of: error, skip, crash",
+        ),
+        (
+            {"retry": ("skip",)},
+            "--retry needs -csv_path: the result CSV whose rows are done again",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_what_is_expected(
@@ -84,7 +93,13 @@ def test_dump_framework_and_device_type_are_in_the_fingerprint() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"devices": (0, 1, 2)}, {"timeout_s": 1.0}, {"out": Path("/x")}, {"save_error_data": True}],
+    [
+        {"devices": (0, 1, 2)},
+        {"timeout_s": 1.0},
+        {"out": Path("/x")},
+        {"save_error_data": True},
+        {"force": True, "retry": ("error",)},
+    ],
 )
 def test_a_run_may_go_on_with_other_devices_and_time_limits(settings: dict[str, Any]) -> None:
     before = config().fingerprint("digest", "pytorch", "cpu")

@@ -26,7 +26,7 @@ def session_gives(
     """Let the session return or raise without running; returns what it is asked for."""
     asked: list[RunConfig] = []
 
-    def run(config: RunConfig) -> PrecheckReport:
+    def run(config: RunConfig, **options: object) -> PrecheckReport:
         asked.append(config)
         if isinstance(outcome, BaseException):
             raise outcome

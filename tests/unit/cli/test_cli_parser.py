@@ -79,8 +79,11 @@ def test_our_own_options_are_understood() -> None:
     assert parsed(
         "run_ut -api_info ./dump.json --address ray://h:1 --device-type npu --seed 7"
         " --timeout 2.5 --standard msprobe --tested device --debug"
+        " --force --retry error crash"
     ) == RunConfig(
         DUMP,
+        force=True,
+        retry=("error", "crash"),
         address="ray://h:1",
         device_type="npu",
         seed=7,
@@ -99,6 +102,7 @@ def test_our_own_options_are_understood() -> None:
         ("run_ut -api_info d.json -d one", "invalid int value: 'one'"),
         ("run_ut -api_info d.json -d", "expected at least one argument"),
         ("run_ut -api_info d.json --seed 1.5", "invalid int value: '1.5'"),
+        ("run_ut -api_info d.json --retry", "expected at least one argument"),
         ("run_ut -api_info d.json --timeout soon", "invalid float value: 'soon'"),
         ("run_ut -api_info d.json --colour red", "unrecognized arguments: --colour red"),
     ],
@@ -123,6 +127,11 @@ BEGIN = "-f mindspore run_ut -api_info d.json"
         (f"{BEGIN} --result_csv_path old.csv -d 0 1", f"{BEGIN} -d 0 1"),
         (f"{BEGIN} --result_csv_path=old.csv --seed 3", f"{BEGIN} --seed 3"),
         (f"-csv_path old.csv {BEGIN}", BEGIN),
+        (f"{BEGIN} -csv_path old.csv --force", BEGIN),
+        (f"{BEGIN} --force --seed 3 --retry skip", f"{BEGIN} --seed 3"),
+        (f"{BEGIN} --retry error skip crash -d 0 1", f"{BEGIN} -d 0 1"),
+        (f"{BEGIN} --retry=error -csv_path old.csv -d 0 1", f"{BEGIN} -d 0 1"),
+        (f"{BEGIN} --forc --retr error skip --timeout 3", f"{BEGIN} --timeout 3"),
     ],
 )
 def test_the_command_to_go_on_names_the_new_result_csv_alone(given: str, kept: str) -> None:

@@ -18,7 +18,7 @@ TABLE = Table(
         ("check", "report"),
         ("runtime",),
         ("session",),
-        ("cli", "__main__", ""),
+        ("cli", "guardian", "__main__", ""),
     ),
     reserved={
         "ray": [f"runtime.{name}" for name in ("cluster", "worker", "writer", "recorder", "driver")],

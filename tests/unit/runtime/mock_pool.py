@@ -10,20 +10,22 @@ from random import Random
 
 from ray_precheck.runtime.scheduler import (
     MAX_BATCH_RECORDS,
+    MAX_RUNS,
+    STRIKES,
     Command,
     GiveUpDevice,
-    Report,
+    Record,
     Scheduler,
     SendBatch,
     StartWorker,
 )
+from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict
 from ray_precheck.schema.task import Task
 
-CRASHES, HANGS = "crashes", "hangs"
-# Once a record of a batch is suspect it runs alone; an innocent one may be unlucky this often.
-UNLUCKY, FORGOTTEN = "crashes once", "missing from a reply once"
-BEHAVIOURS = (CRASHES, HANGS, UNLUCKY, FORGOTTEN)
+ALWAYS = 1_000_000
+# What a record did before it broke its worker is sent along with these.
+PROVISIONAL = (Cause.OUT_OF_MEMORY, Cause.POISONED)
 
 
 def make_tasks(costs: Sequence[float]) -> list[Task]:
@@ -36,9 +38,28 @@ def answer(task: Task) -> TaskResult:
     return TaskResult(task.index, task.name, Outcome.COMPLETED, Verdict.PASS, Verdict.NONE)
 
 
+def provisional(task: Task) -> TaskResult:
+    """What a worker says of a record that broke it."""
+    return TaskResult(task.index, task.name, Outcome.RAISED, Verdict.ERROR, Verdict.NONE, "broke")
+
+
+def answers(tasks: Sequence[Task]) -> BatchReport:
+    """The report of a worker that has finished all of `tasks`."""
+    return BatchReport(tuple(answer(task) for task in tasks))
+
+
+def broken(task: Task, cause: Cause, finished: Sequence[Task] = ()) -> BatchReport:
+    """The report of a worker that `task` broke after `finished`."""
+    result = provisional(task) if cause in PROVISIONAL else None
+    return BatchReport(
+        tuple(answer(each) for each in finished), Casualty(task.index, cause, "broke", result)
+    )
+
+
 @dataclass
 class Pool:
-    """A pool of mock workers. `behaviours` are what becomes of tasks by index; others pass.
+    """A pool of mock workers. `behaviours` say of tasks by index how, and how often, they break
+    their worker; others pass.
 
     `failing_starts` are how many starts of a slot fail before one works. `sudden_deaths` are
     workers that die through no fault of their batch.
@@ -46,18 +67,20 @@ class Pool:
 
     scheduler: Scheduler
     random: Random
-    behaviours: dict[int, str]
+    behaviours: dict[int, tuple[Cause, int]]
     failing_starts: dict[str, int] = field(default_factory=dict)
     sudden_deaths: int = 0
     batches_at_drain: int = -1
-    answered: Counter[int] = field(default_factory=Counter)
-    reported: dict[int, Outcome] = field(default_factory=dict)
+    recorded: dict[int, TaskResult] = field(default_factory=dict)
     given_up: list[str] = field(default_factory=list)
     batches: list[SendBatch] = field(default_factory=list)
     starting: set[str] = field(default_factory=set)
     idle: set[str] = field(default_factory=set)
+    fresh: set[str] = field(default_factory=set)
     busy: dict[str, SendBatch] = field(default_factory=dict)
     sent: Counter[int] = field(default_factory=Counter)
+    runs: Counter[int] = field(default_factory=Counter)
+    strikes: Counter[tuple[int, Cause]] = field(default_factory=Counter)
     events: int = 0
 
     def run(self, most_events: int, drain_after: int = -1) -> None:
@@ -71,6 +94,7 @@ class Pool:
             assert self.events <= most_events, "the scheduler does not come to an end"
             self.carry_out(self.next_event())
             self.carry_out(self.scheduler.wake())
+        assert max(self.runs.values(), default=0) <= MAX_RUNS
 
     def next_event(self) -> list[Command]:
         """Let something happen on a random slot that a worker starts or works on."""
@@ -86,50 +110,102 @@ class Pool:
             self.failing_starts[slot] -= 1
             return self.scheduler.start_failed(slot, "no driver")
         self.idle.add(slot)
+        self.fresh.add(slot)
         return self.scheduler.worker_ready(slot)
 
     def worked(self, slot: str) -> list[Command]:
         """Let a worker answer its batch, or die of it."""
-        tasks = self.busy.pop(slot).tasks
-        if self.sudden_deaths and not any(self.behaviours.get(t.index) == UNLUCKY for t in tasks):
+        batch = self.busy.pop(slot)
+        report = self._work(batch.tasks)
+        if report is None:
+            self._count(batch.tasks, Cause.LOST)
+            commands = self.scheduler.worker_lost(slot, batch.ticket, "its node is gone")
+        else:
+            self.idle.add(slot)
+            commands = self.scheduler.batch_done(slot, batch.ticket, report)
+        self._check_verdicts(batch, report, commands)
+        self.fresh.discard(slot)
+        assert self.scheduler.batch_done(slot, batch.ticket, answers(batch.tasks)) == []
+        assert self.scheduler.worker_lost(slot, batch.ticket, "its node is gone") == []
+        return commands
+
+    def _work(self, tasks: Sequence[Task]) -> BatchReport | None:
+        """Run tasks as a worker does; None where it dies with all that it had."""
+        if self.sudden_deaths:
             self.sudden_deaths -= 1
-            return self.scheduler.worker_lost(slot, "its node is gone", Outcome.CRASHED)
-        results: list[TaskResult] = []
-        for task in tasks:
-            behaviour = self.behaviours.get(task.index)
-            if behaviour == UNLUCKY and self.sent[task.index] == 1:
-                behaviour = CRASHES
-            if behaviour == CRASHES:
-                return self.scheduler.worker_lost(slot, "killed its worker", Outcome.CRASHED)
-            if behaviour == HANGS:
-                return self.scheduler.worker_lost(slot, "no answer", Outcome.TIMED_OUT)
-            if behaviour != FORGOTTEN or self.sent[task.index] > 1:
-                results.append(answer(task))
-        self.answered.update(result.index for result in results)
-        self.random.shuffle(results)
-        self.idle.add(slot)
-        return self.scheduler.batch_done(slot, results)
+            return None
+        finished: list[Task] = []
+        for position, task in enumerate(tasks):
+            self.runs[task.index] += 1
+            cause = self._cause(task)
+            if cause is Cause.LOST:
+                return None
+            if cause is None:
+                finished.append(task)
+            elif cause is not Cause.SILENT:
+                before = [each for each in tasks[:position] if each not in finished]
+                self._count(before, Cause.SILENT)
+                self._count([task], cause)
+                return broken(task, cause, finished)
+        self._count([task for task in tasks if task not in finished], Cause.SILENT)
+        self.random.shuffle(finished)
+        return answers(finished)
+
+    def _cause(self, task: Task) -> Cause | None:
+        cause, times = self.behaviours.get(task.index, (None, 0))
+        return cause if self.runs[task.index] <= times else None
+
+    def _count(self, tasks: Sequence[Task], cause: Cause) -> None:
+        """Where several gave no answer nobody knows whose fault it is."""
+        if len(tasks) == 1:
+            self.strikes[tasks[0].index, cause] += 1
+
+    def _check_verdicts(
+        self, batch: SendBatch, report: BatchReport | None, commands: Sequence[Command]
+    ) -> None:
+        """What no worker said is recorded only of a record that ran alone on a fresh worker."""
+        said = () if report is None else report.results
+        for command in commands:
+            for result in command.results if isinstance(command, Record) else ():
+                if result not in said:
+                    assert [task.index for task in batch.tasks] == [result.index]
+                    assert batch.slot in self.fresh
+                    assert self._is_guilty(result.index)
+
+    def _is_guilty(self, index: int) -> bool:
+        return any(self.strikes[index, cause] >= needed for cause, needed in STRIKES.items())
 
     def carry_out(self, commands: Sequence[Command]) -> None:
         """Act on commands as the driver does; none may ask for the impossible."""
         for command in commands:
             match command:
                 case StartWorker(slot):
-                    assert slot not in self.starting | self.idle | set(self.busy)
+                    assert slot not in self.starting | set(self.busy)
                     assert slot not in self.given_up
+                    self.idle.discard(slot)
+                    self.fresh.discard(slot)
                     self.starting.add(slot)
-                case SendBatch(slot, tasks, deadline_s):
-                    assert slot in self.idle, "a batch for a worker that is busy or dead"
-                    assert 1 <= len(tasks) <= MAX_BATCH_RECORDS
-                    assert deadline_s >= self.scheduler.timeout_s
-                    again = [task for task in tasks if self.sent[task.index]]
-                    assert not again or len(tasks) == 1, "a suspect runs with others"
-                    self.idle.remove(slot)
-                    self.sent.update(task.index for task in tasks)
-                    self.busy[slot] = command
-                    self.batches.append(command)
-                case Report(result):
-                    assert result.index not in self.reported
-                    self.reported[result.index] = result.outcome
+                case SendBatch():
+                    self._send(command)
+                case Record(results):
+                    for result in results:
+                        assert result.index not in self.recorded
+                        self.recorded[result.index] = result
                 case GiveUpDevice(slot, _):
                     self.given_up.append(slot)
+
+    def _send(self, batch: SendBatch) -> None:
+        slot, tasks = batch.slot, batch.tasks
+        assert slot in self.idle, "a batch for a worker that is busy or dead"
+        assert 1 <= len(tasks) <= MAX_BATCH_RECORDS
+        assert len(batch.limits_s) == len(tasks)
+        assert min(batch.limits_s) >= self.scheduler.timeout_s
+        if any(self.strikes[task.index, cause] for task in tasks for cause in Cause):
+            assert len(tasks) == 1, "a suspect runs with others"
+            assert slot in self.fresh, "a suspect runs on a used worker"
+        tickets = [earlier.ticket for earlier in self.batches]
+        assert batch.ticket > max(tickets, default=0)
+        self.idle.remove(slot)
+        self.sent.update(task.index for task in tasks)
+        self.busy[slot] = batch
+        self.batches.append(batch)

@@ -4,8 +4,12 @@ import glob
 import importlib.metadata
 import importlib.util
 import os
+from collections import Counter
+from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ray_precheck.errors import DeviceError
 from ray_precheck.runtime.devices import (
@@ -13,6 +17,7 @@ from ray_precheck.runtime.devices import (
     Node,
     choose_kind,
     local_devices,
+    move_slots,
     pin_process,
     place_slots,
 )
@@ -169,6 +174,58 @@ class TestSlots:
             (7, "n0"),
         ]
         assert {slot.visible for slot in slots} == {""}
+
+
+def logical(*nodes: str) -> list[DeviceSlot]:
+    """Slots of the CPU, each on a node."""
+    return [DeviceSlot("cpu", i, name, f"10.0.0.{name[1:]}", "") for i, name in enumerate(nodes)]
+
+
+def homes(slots: Sequence[DeviceSlot], nodes: Sequence[Node]) -> list[str]:
+    """The nodes of slots, in their order, after they have moved."""
+    moved = {slot.label: slot for slot in move_slots(slots, nodes)}
+    return [moved.get(slot.label, slot).node_id for slot in slots]
+
+
+class TestMoving:
+    def test_nothing_moves_while_the_nodes_are_the_same(self) -> None:
+        assert move_slots(logical("n0", "n1", "n0"), [node("n0"), node("n1")]) == []
+
+    def test_the_slots_of_a_dead_node_go_to_those_that_live(self) -> None:
+        slots = logical("n0", "n1", "n2", "n1")
+        assert homes(slots, [node("n0"), node("n2")]) == ["n0", "n2", "n2", "n0"]
+
+    def test_a_slot_that_moves_has_the_address_of_its_new_node(self) -> None:
+        (moved,) = move_slots(logical("n1"), [node("n2")])
+        assert moved == DeviceSlot("cpu", 0, "n2", "10.0.0.2", "")
+
+    def test_a_node_that_joins_takes_slots_from_the_fullest(self) -> None:
+        slots = logical("n0", "n1", "n0", "n0")
+        assert homes(slots, [node("n0"), node("n1"), node("n2")]) == ["n0", "n1", "n0", "n2"]
+
+    def test_a_node_that_joins_takes_none_where_each_has_one(self) -> None:
+        assert move_slots(logical("n0", "n1"), [node("n0"), node("n1"), node("n2")]) == []
+
+    def test_a_node_that_comes_back_gets_its_share_again(self) -> None:
+        nodes = [node("n0"), node("n1")]
+        without = homes(logical("n0", "n1", "n0", "n1"), nodes[:1])
+        assert sorted(homes(logical(*without), nodes)) == ["n0", "n0", "n1", "n1"]
+
+    def test_where_no_node_lives_nothing_moves(self) -> None:
+        assert move_slots(logical("n0", "n1"), []) == []
+
+    @pytest.mark.parametrize("kind", ["npu", "gpu"])
+    def test_devices_stay_where_they_are(self, kind: str) -> None:
+        slots = [DeviceSlot(kind, i, "n0", "10.0.0.0", str(i)) for i in range(3)]
+        assert move_slots(slots, [node("n1", npu=8, gpu=8)]) == []
+
+    @given(st.lists(st.sampled_from("n0 n1 n2 n3".split()), max_size=12), st.integers(1, 15))
+    def test_no_node_has_two_more_than_another(self, before: list[str], alive: int) -> None:
+        nodes = [node(f"n{i}") for i in range(4) if alive >> i & 1]
+        after = Counter({each.node_id: 0 for each in nodes})
+        after.update(homes(logical(*before), nodes))
+        assert set(after) == {each.node_id for each in nodes}
+        assert max(after.values()) - min(after.values()) <= 1
 
 
 class TestPinning:

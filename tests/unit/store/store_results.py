@@ -1,13 +1,16 @@
 """Results as a run makes them, for the tests of the store."""
 
+import io
 from pathlib import Path
 
 from ray_precheck.schema.result import Metrics, Outcome, OutputCheck, TaskResult, Verdict
-from ray_precheck.store.columns import RESULT_COLUMNS, header
+from ray_precheck.store.columns import DETAIL_COLUMNS, RESULT_COLUMNS, header
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import RunFiles, run_files
+from ray_precheck.store.rows import row_name, whole_rows
 
 RESULT_HEADER = header(RESULT_COLUMNS)
+DETAIL_HEADER = header(DETAIL_COLUMNS)
 
 
 def passed(index: int, name: str, outputs: int = 1, message: str = "") -> TaskResult:
@@ -42,3 +45,13 @@ def open_journal(files: RunFiles) -> Journal:
 def contents(files: RunFiles) -> tuple[bytes, bytes]:
     """The bytes of both files."""
     return files.result.read_bytes(), files.details.read_bytes()
+
+
+def split_rows(data: bytes) -> list[bytes]:
+    """The whole rows of a file, the header first."""
+    return list(whole_rows(io.BytesIO(data)))
+
+
+def names_in(data: bytes) -> list[str]:
+    """The names in the rows below the header."""
+    return [row_name(row) for row in split_rows(data)[1:]]

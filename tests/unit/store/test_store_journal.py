@@ -6,17 +6,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from store_results import RESULT_HEADER, contents, files_in, open_journal, passed
+from store_results import (
+    DETAIL_HEADER,
+    RESULT_HEADER,
+    contents,
+    files_in,
+    names_in,
+    open_journal,
+    passed,
+    split_rows,
+)
 
 from ray_precheck.errors import StoppedError
 from ray_precheck.schema.result import skipped
-from ray_precheck.store.columns import DETAIL_COLUMNS, detail_rows, header, result_row
-from ray_precheck.store.journal import replace_file, row_name, split_rows
+from ray_precheck.store.columns import detail_rows, result_row
+from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import RunFiles
+from ray_precheck.store.rows import replace_file
+from ray_precheck.store.settings import RunSettings, load_settings, save_settings
 
 pytestmark = pytest.mark.unit
-
-DETAIL_HEADER = header(DETAIL_COLUMNS)
 
 
 @pytest.fixture
@@ -217,8 +226,7 @@ def test_names_that_the_order_lacks_come_last_as_they_were(files: RunFiles) -> N
     journal = open_journal(files)
     journal.append([passed(9, "Mint.z.0"), passed(8, "Mint.y.0"), passed(0, "Mint.a.0")])
     journal.complete(["Mint.a.0"])
-    names = [row_name(row) for row in split_rows(files.result.read_bytes())[1:]]
-    assert names == ["Mint.a.0", "Mint.z.0", "Mint.y.0"]
+    assert names_in(files.result.read_bytes()) == ["Mint.a.0", "Mint.z.0", "Mint.y.0"]
 
 
 def test_completing_keeps_all_rows_where_the_disk_is_full(
@@ -264,9 +272,10 @@ def test_rows_of_msprobe_with_quoted_line_breaks_survive(files: RunFiles) -> Non
     assert files.result.read_bytes() == RESULT_HEADER + plain + quoted
 
 
-def test_a_row_ends_where_its_quotes_are_closed() -> None:
-    data = b'a,"x\ny"\nb,c\nd,"torn'
-    assert split_rows(data) == [b'a,"x\ny"\n', b"b,c\n", b'd,"torn']
+def test_a_row_ends_where_its_quotes_are_closed_and_a_torn_one_is_none() -> None:
+    data = b'a,"x\ny\n"",z"\nb,c\nd,"torn'
+    assert split_rows(data) == [b'a,"x\ny\n"",z"\n', b"b,c\n"]
+    assert split_rows(data.removesuffix(b'd,"torn') + b"torn,") == split_rows(data)
     assert split_rows(b"") == []
 
 
@@ -275,3 +284,150 @@ def test_closing_twice_is_fine(files: RunFiles) -> None:
     journal.close()
     journal.close()
     assert contents(files) == (RESULT_HEADER, DETAIL_HEADER)
+
+
+class TestReopened:
+    """A journal whose writer died: what was not acknowledged is sent again."""
+
+    def test_it_leaves_out_what_is_there_and_writes_what_is_not(self, files: RunFiles) -> None:
+        journal = open_journal(files)
+        journal.append([passed(0, "Mint.a.0", outputs=2)])
+        journal.append(BATCH)
+        written = contents(files)
+        journal.close()
+        again = Journal.reopen(files.result, files.details)
+        again.append(BATCH)
+        assert contents(files) == written
+        again.append([BATCH[0], passed(5, "=Mint.new\n.0")])
+        assert names_in(files.result.read_bytes()) == [
+            "Mint.a.0", "Mint.b.0", "Mint.c.0", "=Mint.new\n.0",
+        ]  # fmt: skip
+
+    def test_a_batch_that_is_sent_twice_after_it_is_written_once(self, files: RunFiles) -> None:
+        open_journal(files).close()
+        journal = Journal.reopen(files.result, files.details)
+        for _ in range(2):
+            journal.append(BATCH)
+        assert contents(files) == (
+            RESULT_HEADER + b"".join(result_row(result) for result in BATCH),
+            DETAIL_HEADER + b"".join(detail_rows(result) for result in BATCH),
+        )
+
+    def test_wherever_the_writer_died_no_row_is_missing_and_none_comes_twice(
+        self, files: RunFiles
+    ) -> None:
+        first = passed(0, "Mint.a.0", outputs=2)
+        journal = open_journal(files)
+        journal.append([first])
+        acknowledged = contents(files)
+        journal.append(BATCH)
+        journal.close()
+        whole = contents(files)
+        # The writer dies in the details, then in the result rows, which come after all details.
+        deaths = [(0, cut) for cut in range(len(whole[1]) - len(acknowledged[1]) + 1)]
+        deaths += [(cut, len(whole[1])) for cut in range(len(whole[0]) - len(acknowledged[0]) + 1)]
+        for in_result, in_details in deaths:
+            files.result.write_bytes(whole[0][: len(acknowledged[0]) + in_result])
+            files.details.write_bytes(whole[1][: len(acknowledged[1]) + in_details])
+            journal = Journal.reopen(files.result, files.details)
+            journal.append(BATCH)
+            journal.complete(["Mint.a.0", "Mint.b.0", "Mint.c.0"])
+            assert contents(files) == whole, (in_result, in_details)
+
+    def test_files_without_a_header_get_theirs(self, files: RunFiles) -> None:
+        files.result.write_bytes(b"")
+        files.details.write_bytes(DETAIL_HEADER[:20])
+        Journal.reopen(files.result, files.details).append([passed(0, "Mint.a.0")])
+        assert contents(files) == (
+            RESULT_HEADER + result_row(passed(0, "Mint.a.0")),
+            DETAIL_HEADER + detail_rows(passed(0, "Mint.a.0")),
+        )
+
+    def test_a_result_csv_that_was_removed_stops_the_run(self, files: RunFiles) -> None:
+        journal = open_journal(files)
+        journal.append(BATCH)
+        files.result.unlink()
+        with pytest.raises(StoppedError, match="No such file"):
+            Journal.reopen(files.result, files.details)
+        assert not files.result.exists()
+
+
+class TestTheMarkOfACompletedRun:
+    def test_it_has_the_sizes_of_both_files(self, files: RunFiles) -> None:
+        save_settings(files.settings, RunSettings({"seed": "0"}))
+        journal = open_journal(files)
+        journal.append(BATCH)
+        assert load_settings(files.settings) == RunSettings({"seed": "0"})
+        journal.complete(["Mint.c.0", "Mint.b.0"])
+        settings = load_settings(files.settings)
+        assert settings is not None
+        assert settings.fingerprint == {"seed": "0"}
+        assert settings.completed == tuple(len(data) for data in contents(files))
+        assert settings.is_untouched(files.result, files.details)
+
+    @pytest.mark.parametrize("which", ["result", "details"])
+    def test_it_is_not_believed_where_a_file_was_cut(self, files: RunFiles, which: str) -> None:
+        save_settings(files.settings, RunSettings({}))
+        journal = open_journal(files)
+        journal.append(BATCH)
+        journal.complete([])
+        os.truncate(getattr(files, which), len(DETAIL_HEADER) + 10)
+        settings = load_settings(files.settings)
+        assert settings is not None
+        assert not settings.is_untouched(files.result, files.details)
+
+    def test_untouched_files_are_not_written_again(self, files: RunFiles) -> None:
+        save_settings(files.settings, RunSettings({}))
+        journal = open_journal(files)
+        journal.append(BATCH)
+        journal.complete(["Mint.c.0", "Mint.b.0"])
+        before = [path.stat().st_ino for path in files.result.parent.iterdir()]
+        journal = open_journal(files)
+        journal.append([])
+        journal.complete(["Mint.c.0", "Mint.b.0"])
+        assert [path.stat().st_ino for path in files.result.parent.iterdir()] == before
+
+    def test_without_a_settings_file_none_is_made(self, files: RunFiles) -> None:
+        journal = open_journal(files)
+        journal.append(BATCH)
+        journal.complete([])
+        assert not files.settings.exists()
+
+    def test_a_full_disk_does_not_spoil_a_completed_run(
+        self, files: RunFiles, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        save_settings(files.settings, RunSettings({"seed": "0"}))
+        journal = open_journal(files)
+        journal.append(BATCH)  # in dump order already: nothing but the mark is left to write
+        monkeypatch.setattr(os, "fsync", full_disk)
+        journal.complete(["Mint.b.0", "Mint.c.0"])
+        assert load_settings(files.settings) == RunSettings({"seed": "0"})
+        assert len(list(files.result.parent.iterdir())) == 3
+
+
+def full_disk(fd: int) -> None:
+    """An `os.fsync` of a full disk."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_file_that_cannot_be_cut_back_either_is_one_sentence(
+    files: RunFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deny(fd: int, *args: object) -> int:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    journal = open_journal(files)
+    monkeypatch.setattr(os, "write", deny)
+    monkeypatch.setattr(os, "ftruncate", deny)
+    with pytest.raises(StoppedError, match="Operation not permitted; what was acknowledged"):
+        journal.append(BATCH)
+
+
+@pytest.mark.parametrize("which", ["result", "details"])
+def test_a_file_that_was_replaced_stops_the_run(files: RunFiles, which: str) -> None:
+    journal = open_journal(files)
+    path = getattr(files, which)
+    path.with_suffix(".copy").write_bytes(path.read_bytes())
+    path.with_suffix(".copy").rename(path)
+    with pytest.raises(StoppedError, match="replaced by another"):
+        journal.append(BATCH)

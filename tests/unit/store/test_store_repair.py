@@ -8,17 +8,26 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_results import RESULT_HEADER, contents, files_in, open_journal, passed
+from store_results import (
+    DETAIL_HEADER,
+    RESULT_HEADER,
+    contents,
+    files_in,
+    names_in,
+    open_journal,
+    passed,
+    split_rows,
+)
 
 from ray_precheck.errors import ResumeError
 from ray_precheck.schema.result import TaskResult, skipped
-from ray_precheck.store.columns import DETAIL_COLUMNS, call_of_detail, header
-from ray_precheck.store.journal import row_name, split_rows
-from ray_precheck.store.resume import RunFiles, load_done, repair
+from ray_precheck.store.columns import call_of_detail
+from ray_precheck.store.repair import repair
+from ray_precheck.store.resume import RunFiles, load_done
+from ray_precheck.store.rows import row_name
 
 pytestmark = pytest.mark.unit
 
-DETAIL_HEADER = header(DETAIL_COLUMNS)
 # In the order of the dump; names and messages with everything that needs a quote or an escape.
 RESULTS = [
     passed(0, "Mint.add.0", outputs=2, message='says "no", twice'),
@@ -73,7 +82,7 @@ def cut_files(folder: Path, data: tuple[bytes, bytes], cuts: tuple[int, int]) ->
 def repaired(files: RunFiles) -> set[str]:
     """Repair the files as a resumed run does; returns what is done."""
     done = load_done(files, set(NAMES))
-    repair(files, done)
+    repair(files.result, files.details, done)
     return done
 
 
@@ -84,11 +93,6 @@ def gone_on_with(files: RunFiles) -> tuple[bytes, bytes]:
     journal.append([result for result in RESULTS if result.name not in done])
     journal.complete(NAMES)
     return contents(files)
-
-
-def names_in(data: bytes) -> list[str]:
-    """The names in the rows below the header."""
-    return [row_name(row) for row in split_rows(data)[1:]]
 
 
 def details_of_committed(data: tuple[bytes, bytes], result_cut: int) -> int:
@@ -221,11 +225,41 @@ def test_blank_lines_are_dropped(tmp_path: Path) -> None:
     assert contents(files) == AS_CAME
 
 
+def test_detail_rows_of_a_call_that_are_there_twice_are_dropped(tmp_path: Path) -> None:
+    files = undisturbed(tmp_path)
+    once = split_rows(AS_CAME[1])
+    (first, *rest) = [row for row in once if row.startswith(b"Mint.add.0")]
+    files.details.write_bytes(AS_CAME[1].replace(first, first + first) + first + b"".join(rest))
+    repaired(files)
+    assert contents(files) == AS_CAME
+
+
+def test_only_the_end_is_cut_off_where_the_rest_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = undisturbed(tmp_path)
+    with files.details.open("ab") as file:
+        file.write(b"Mint.new.0.forward.output.0,Float32,Flo")
+    monkeypatch.setattr("ray_precheck.store.repair.replace_file", None)  # would need the room twice
+    repaired(files)
+    assert contents(files) == AS_CAME
+
+
+@pytest.mark.parametrize("torn", [b"API name,Forw", b"\xef\xbb\xbfAPI name,", b"\xef\xbb"])
+def test_a_torn_header_of_msprobe_is_mended_too(tmp_path: Path, torn: bytes) -> None:
+    files = files_in(tmp_path)
+    files.result.write_bytes(torn)
+    assert repaired(files) == set()
+    assert files.result.read_bytes() == RESULT_HEADER
+
+
 def test_details_with_other_columns_are_left_alone(tmp_path: Path) -> None:
     files = undisturbed(tmp_path)
     foreign = b"API Name,Bench Dtype,DEVICE Dtype\r\nMint.add.0.forward.output.0,a,b\r\n"
     files.details.write_bytes(foreign)
-    with pytest.raises(ResumeError, match="other columns than ray_precheck writes; move it away"):
+    with pytest.raises(
+        ResumeError, match=r"details_.*its first line must be API Name, Bench Dtype"
+    ):
         repaired(files)
     assert files.details.read_bytes() == foreign
 
@@ -237,7 +271,7 @@ def test_quoted_line_breaks_of_msprobe_are_kept_and_torn_ones_cut(tmp_path: Path
     files.result.write_bytes(head + whole + b'Mint.foo.0,error,,"two\r\n')
     done = load_done(files, set(NAMES))
     assert done == {"Mint.add.0"}
-    repair(files, done)
+    repair(files.result, files.details, done)
     assert files.result.read_bytes() == head + whole
 
 

@@ -1,28 +1,25 @@
 """New files, what is done, and whether a run may be gone on with."""
 
-import json
 import os
 from pathlib import Path
 
 import pytest
 from store_results import RESULT_HEADER, files_in, open_journal, passed
 
-from ray_precheck.errors import PrecheckError, ResumeError, UsageError
+from ray_precheck.errors import ResumeError, UsageError
 from ray_precheck.store.columns import BOM
 from ray_precheck.store.resume import (
     RunFiles,
+    discard_run,
     load_done,
     new_run_files,
-    repair,
-    require_same_settings,
     run_files,
-    save_settings,
+    start_run,
 )
 
 pytestmark = pytest.mark.unit
 
 STAMP = "20260101120000"
-SETTINGS = {"dump": "d1", "framework": "mindspore", "seed": "0", "tested": "auto"}
 
 
 @pytest.fixture
@@ -92,6 +89,27 @@ class TestNewFiles:
         with pytest.raises(UsageError, match="No space left on device"):
             new_run_files(tmp_path, STAMP)
 
+    def test_a_disk_without_room_for_the_settings_is_left_as_it_was(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(fd: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", fail)
+        with pytest.raises(UsageError, match=r"cannot write to the out path .*No space left"):
+            start_run(tmp_path, STAMP, {"seed": "0"})
+        assert list(tmp_path.iterdir()) == []
+
+    def test_files_that_nothing_was_written_to_can_be_discarded(self, tmp_path: Path) -> None:
+        discard_run(start_run(tmp_path, STAMP, {"seed": "0"}))
+        assert list(tmp_path.iterdir()) == []
+
+    def test_files_with_rows_are_not_discarded(self, tmp_path: Path) -> None:
+        files = start_run(tmp_path, STAMP, {"seed": "0"})
+        open_journal(files).append([passed(0, "Mint.a.0")])
+        discard_run(files)
+        assert len(list(tmp_path.iterdir())) == 3
+
 
 class TestFilesOfAResultCsv:
     def test_they_have_its_stamp(self, tmp_path: Path) -> None:
@@ -155,11 +173,6 @@ class TestDone:
         with pytest.raises(ResumeError):
             load_done(files, set())
 
-    def test_the_file_of_another_dump_is_refused(self, files: RunFiles) -> None:
-        files.result.write_bytes(RESULT_HEADER + b"Mint.a.0,pass,,\r\nMint.z.9,pass,,\r\n")
-        with pytest.raises(ResumeError, match=r"of another dump: it has a row for Mint\.z\.9"):
-            load_done(files, {"Mint.a.0"})
-
     def test_a_missing_file_is_refused(self, files: RunFiles) -> None:
         with pytest.raises(ResumeError, match=r"cannot read .*No such file"):
             load_done(files, set())
@@ -168,65 +181,3 @@ class TestDone:
         files.result.mkdir()
         with pytest.raises(ResumeError, match=r"cannot read .*Is a directory"):
             load_done(files, set())
-
-
-class TestSettings:
-    def test_the_same_settings_may_go_on(self, files: RunFiles) -> None:
-        save_settings(files, SETTINGS)
-        require_same_settings(files, dict(SETTINGS))
-        assert json.loads(files.settings.read_bytes()) == SETTINGS
-
-    @pytest.mark.parametrize(
-        ("key", "value", "message"),
-        [
-            ("seed", "7", "made with seed 0, not 7"),
-            ("framework", "pytorch", "made with framework mindspore, not pytorch"),
-            ("dump", "d2", "of another dump"),
-        ],
-    )
-    def test_what_differs_is_named(
-        self, files: RunFiles, key: str, value: str, message: str
-    ) -> None:
-        save_settings(files, SETTINGS)
-        with pytest.raises(ResumeError, match=message):
-            require_same_settings(files, {**SETTINGS, key: value})
-
-    def test_a_file_of_msprobe_without_settings_is_taken_as_it_is(self, files: RunFiles) -> None:
-        require_same_settings(files, SETTINGS)
-        assert not files.settings.exists()
-
-    def test_a_setting_that_an_older_version_did_not_know_may_be_anything(
-        self, files: RunFiles
-    ) -> None:
-        save_settings(files, {"seed": "0"})
-        require_same_settings(files, {"seed": "0", "new": "x"})
-        with pytest.raises(ResumeError, match="seed"):
-            require_same_settings(files, {"seed": "1", "new": "x"})
-
-    @pytest.mark.parametrize("data", [b"", b"{", b"\xff\xfe{}"])
-    def test_unreadable_settings_are_named(self, files: RunFiles, data: bytes) -> None:
-        files.settings.write_bytes(data)
-        with pytest.raises(ResumeError, match="remove it to go on nevertheless"):
-            require_same_settings(files, SETTINGS)
-
-
-def disk_full(fd: int) -> None:
-    """An `os.fsync` of a full disk."""
-    raise OSError(28, "No space left on device")
-
-
-def test_settings_that_cannot_be_written_are_reported(
-    files: RunFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "fsync", disk_full)
-    with pytest.raises(PrecheckError, match="No space left"):
-        save_settings(files, SETTINGS)
-
-
-def test_a_repair_that_cannot_be_written_is_reported(
-    files: RunFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files.result.write_bytes(RESULT_HEADER + b"Mint.a.0,pa")
-    monkeypatch.setattr(os, "fsync", disk_full)
-    with pytest.raises(PrecheckError, match="No space left"):
-        repair(files, set())

@@ -1,0 +1,133 @@
+"""The process that a user starts: it runs the command in a child and outlives it.
+
+Comes in: a command. Goes out: its exit code. Called by the command line. Ray ends a driver without
+a word when its raylet dies, and the kernel may end it for its memory: then this process still says
+how to go on, and sees to it that none of the child's processes stays behind.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_FORWARDED = (signal.SIGTERM, signal.SIGHUP)
+# What the child started ends by itself when the child does, or is ended after this time.
+_END_TIMEOUT_S = 8.0
+
+Announce = Callable[[str], None]
+
+
+def guard(command: Callable[[Announce], int], epitaph: Callable[[str, str], None]) -> int:
+    """Run `command` in a child process and return its exit code.
+
+    The command is handed a function by which it says what a next run must know (the result CSV).
+    Where the child ends without an exit code of its own, `epitaph` is called with the last thing
+    that was said ("" for nothing) and with how the child ended; the exit code is 3.
+    """
+    if sys.platform != "linux":
+        return command(lambda text: None)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    readable, writable = os.pipe()
+    guardian = os.getpid()
+    child = os.fork()
+    if child == 0:
+        os.close(readable)
+        _become_child(guardian)
+        _leave(command, writable)
+    os.close(writable)
+    _watch_over(child)
+    said, is_over = _listen(readable)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    _end_descendants()
+    if is_over and status >= 0:
+        return status
+    epitaph(said, _how(status))
+    return 3
+
+
+def _become_child(guardian: int) -> None:
+    """Have the kernel end this process with the guardian."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != guardian:
+        os._exit(1)
+
+
+def _leave(command: Callable[[Announce], int], writable: int) -> None:
+    """Run the command and end this process, with a mark that it ended by itself."""
+
+    def announce(text: str) -> None:
+        os.write(writable, text.encode(errors="surrogateescape") + b"\n")
+
+    code = 1
+    try:
+        code = command(announce)
+    except SystemExit as exit_:
+        code = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+    finally:
+        os.write(writable, b"\0")
+        os.close(writable)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    sys.exit(code)
+
+
+def _watch_over(child: int) -> None:
+    """Pass signals on, leave Ctrl-C to the child, and inherit its orphans."""
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    for number in _FORWARDED:
+        signal.signal(number, forward)
+    # A terminal sends it to both; only the child knows what to do.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _listen(readable: int) -> tuple[str, bool]:
+    """Read to the end; return the last line, and whether the child came to its end by itself."""
+    with os.fdopen(readable, "rb") as pipe:
+        data = pipe.read()
+    lines = data.rstrip(b"\0").decode(errors="surrogateescape").splitlines()
+    return (lines[-1] if lines else ""), data.endswith(b"\0")
+
+
+def _end_descendants() -> None:
+    """Wait until everything that the child started has ended; kill what does not."""
+    until = time.monotonic() + _END_TIMEOUT_S
+    with suppress(ChildProcessError):  # None is left.
+        while True:
+            if os.waitpid(-1, os.WNOHANG)[0]:
+                continue
+            if time.monotonic() > until:
+                for pid in _children():
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+
+
+def _children() -> Iterator[int]:
+    for tasks in Path("/proc/self/task").glob("*/children"):
+        yield from map(int, tasks.read_text().split())
+
+
+def _how(status: int) -> str:
+    if status >= 0:
+        return f"exit code {status}, without a word: so does Ray where its raylet dies"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value)

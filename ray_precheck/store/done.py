@@ -1,0 +1,114 @@
+"""Which calls of an interrupted run are done, going by its rows.
+
+Comes in: both files as they were left, and the calls of the dump. Goes out: names. Nothing is
+changed. Called by resume.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Set
+from pathlib import Path
+from typing import NamedTuple
+
+from ray_precheck.schema.result import MACHINE_REASONS, Verdict
+from ray_precheck.store.columns import DETAIL_COLUMNS, RESULT_COLUMNS, decode_name
+from ray_precheck.store.repair import rows_below
+from ray_precheck.store.rows import row_cells, rows_by_call
+
+_PASS, _ERROR, _SKIP = Verdict.PASS.value, Verdict.ERROR.value, Verdict.SKIP.value.lower()
+_OUTPUTS = ("forward.output.", "backward.output.")
+
+
+class ResultRow(NamedTuple):
+    """A row of the result CSV: the name as the dump has it, and the verdicts in lower case."""
+
+    name: str
+    verdicts: tuple[str, str]
+    message: str
+
+    @property
+    def is_error(self) -> bool:
+        """Whether a direction is in error."""
+        return _ERROR in self.verdicts
+
+    @property
+    def is_skip(self) -> bool:
+        """Whether a direction could not be checked, and not for an error in the other one."""
+        return _SKIP in self.verdicts and not self.is_error
+
+    @property
+    def is_crash(self) -> bool:
+        """Whether the machine is to blame: a crash, a time-out, memory, a lost node."""
+        return self.is_error and self.message.startswith(MACHINE_REASONS)
+
+    @property
+    def has_details(self) -> bool:
+        """Whether an output was compared, so that there is a detail row."""
+        if _PASS in self.verdicts:
+            return True
+        return self.is_error and any(part in self.message for part in _OUTPUTS)
+
+
+RETRY_KINDS: dict[str, Callable[[ResultRow], bool]] = {
+    "error": lambda row: row.is_error,
+    "skip": lambda row: row.is_skip,
+    "crash": lambda row: row.is_crash,
+}
+
+
+def read_done(
+    result: Path, names: Set[str], retry: Collection[str] = ()
+) -> tuple[set[str], set[str]]:
+    """Return the names with a result row, and those of them that must have detail rows.
+
+    Rows of a kind in `retry` are left out. A row that the dump has no call for is done whatever it
+    says: nobody could make it again.
+
+    Raises:
+        ResumeError: the file has other columns.
+        OSError: the file cannot be read.
+    """
+    done: set[str] = set()
+    again: set[str] = set()
+    with_details: set[str] = set()
+    for row in _result_rows(result):
+        name = row.name
+        if name in done or name in again:
+            continue  # Of rows that are there twice the first counts.
+        if retry and name in names and any(RETRY_KINDS[kind](row) for kind in retry):
+            again.add(name)
+            continue
+        done.add(name)
+        if row.has_details:
+            with_details.add(name)
+    return done, with_details
+
+
+def _result_rows(path: Path) -> Iterator[ResultRow]:
+    with path.open("rb") as file:
+        for row in rows_below(file, RESULT_COLUMNS):
+            cells = row_cells(row)
+            if len(cells) < len(RESULT_COLUMNS):
+                if not any(cells):
+                    continue
+                cells += [""] * len(RESULT_COLUMNS)
+            name, forward, backward, message = cells[:4]
+            verdicts = (forward.strip().lower(), backward.strip().lower())
+            yield ResultRow(decode_name(name), verdicts, message)
+
+
+def without_details(details: Path, calls: Set[str]) -> set[str]:
+    """Return which of the calls have no detail row, and the call of the last detail row.
+
+    A power loss makes no such call, for details are on the disk before their result row. A cut of
+    the file does, and it may have gone between the detail rows of the last call.
+
+    Raises:
+        ResumeError: the file has other columns.
+        OSError: the file cannot be read.
+    """
+    missing, call = set(calls), ""
+    if not details.exists():
+        return missing
+    with details.open("rb") as file:
+        for call, _, _ in rows_by_call(rows_below(file, DETAIL_COLUMNS), are_details=True):
+            missing.discard(call)
+    return missing | {call}

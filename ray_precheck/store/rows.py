@@ -1,0 +1,96 @@
+"""The rows of a CSV file as bytes: read one after the other, named, and written back.
+
+Comes in: an open file of any size and age. Goes out: its whole rows with their line ends. Called by
+the journal, by repair and by resume; a file of a million rows is never in memory as a whole.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from ray_precheck.store.columns import decode_name, decode_row
+
+
+def whole_rows(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the rows with their line ends; a quoted cell may hold line breaks.
+
+    What a cut has left of the last row is left out.
+    """
+    is_open = False
+    pending: list[bytes] = []
+    for line in lines:
+        is_open ^= line.count(b'"') % 2 == 1
+        if is_open or pending:
+            pending.append(line)
+        if is_open:
+            continue
+        row = b"".join(pending) if pending else line
+        pending.clear()
+        if row.endswith(b"\n"):
+            yield row
+
+
+def row_name(row: bytes) -> str:
+    """Return the name in the first cell of a row, as the dump has it."""
+    return _decoded(_first_cell(row))
+
+
+def row_cells(row: bytes) -> list[str]:
+    """Return the cells of a row; the csv module is asked where something is quoted."""
+    if b'"' in row:
+        return decode_row(row)
+    return row.decode("utf-8", errors="replace").rstrip("\r\n").split(",")
+
+
+def rows_by_call(rows: Iterable[bytes], *, are_details: bool) -> Iterator[tuple[str, bytes, bytes]]:
+    """Yield for each row the call that it belongs to, its first cell and itself.
+
+    A detail row `X.0.forward.output.1` belongs to `X.0`, a result row to its own name. Rows that
+    follow each other and belong to the same call are given the same string.
+    """
+    last, call = b"", ""
+    for row in rows:
+        cell = _first_cell(row)
+        its_call = cell.rsplit(b".", 3)[0] if are_details else cell
+        if its_call != last:
+            last, call = its_call, _decoded(its_call)
+        yield call, cell, row
+
+
+def _first_cell(row: bytes) -> bytes:
+    """Return the first cell without its quotes; the csv module is slow, so only if it has some."""
+    if row.startswith(b'"'):
+        return next(iter(decode_row(row)), "").encode()
+    return row.partition(b",")[0]
+
+
+def _decoded(cell: bytes) -> str:
+    return decode_name(cell.decode("utf-8", errors="replace"))
+
+
+def replace_file(path: Path, lines: Iterable[bytes]) -> None:
+    """Write lines to a new file and put it in the place of `path`, atomically."""
+    temporary = _temporary(path)
+    try:
+        with temporary.open("wb") as file:
+            file.writelines(lines)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def remove_leftover(path: Path) -> None:
+    """Remove what a `replace_file` that was killed has left beside `path`."""
+    _temporary(path).unlink(missing_ok=True)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.tmp")

@@ -1,0 +1,97 @@
+"""The third file of a run: the settings that its rows were made with, and whether it is complete.
+
+Comes in: the fingerprint of a run. Goes out: a small JSON beside the CSV files, and what it says.
+Called by resume and, at the end of a run, by the journal.
+"""
+
+import contextlib
+import json
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ray_precheck.store.columns import BOM
+from ray_precheck.store.rows import replace_file
+
+_WHOLE_PAIR = re.compile(r'"([^"\\]+)": "([^"\\]*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What the files of a run were made with.
+
+    `adopted`: there are rows that msprobe wrote, whose details nobody has. `completed` are the
+    bytes of the result CSV and of the details when the run was completed, None before.
+    """
+
+    fingerprint: dict[str, str]
+    adopted: bool = False
+    completed: tuple[int, int] | None = None
+
+    def is_untouched(self, result: Path, details: Path) -> bool:
+        """Return whether both files are as the completed run left them, going by their sizes."""
+        return self.completed is not None and self.completed == _sizes(result, details)
+
+
+def load_settings(path: Path) -> RunSettings | None:
+    """Return what a settings file says; None where there is none.
+
+    Of a file that was cut, or is no JSON, whatever can still be read counts.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    try:
+        data = path.read_bytes().removeprefix(BOM)
+    except FileNotFoundError:
+        return None
+    found = _read_json(data)
+    sizes = found.get("completed")
+    completed = None
+    if isinstance(sizes, dict):
+        completed = (sizes.get("result_bytes", -1), sizes.get("details_bytes", -1))
+    fingerprint = {key: value for key, value in found.items() if isinstance(value, str)}
+    return RunSettings(fingerprint, found.get("adopted") is True, completed)
+
+
+def _read_json(data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except ValueError:
+        found = dict(_WHOLE_PAIR.findall(data.decode("utf-8", errors="replace")))
+    return found if isinstance(found, dict) else {}
+
+
+def save_settings(path: Path, settings: RunSettings) -> None:
+    """Write settings beside the results, atomically.
+
+    Raises:
+        OSError: the file cannot be written; it is as it was.
+    """
+    content: dict[str, Any] = dict(settings.fingerprint)
+    if settings.adopted:
+        content["adopted"] = True
+    if settings.completed is not None:
+        content["completed"] = dict(
+            zip(("result_bytes", "details_bytes"), settings.completed, strict=True)
+        )
+    replace_file(path, [json.dumps(content, indent=1).encode() + b"\n"])
+
+
+def mark_completed(path: Path, result: Path, details: Path) -> None:
+    """Note in the settings file, where there is one, that both files are complete.
+
+    Where that fails nothing is lost: the next resume does one call again.
+    """
+    with contextlib.suppress(OSError):
+        settings = load_settings(path)
+        if settings is not None:
+            save_settings(path, replace(settings, completed=_sizes(result, details)))
+
+
+def _sizes(result: Path, details: Path) -> tuple[int, int] | None:
+    try:
+        return result.stat().st_size, details.stat().st_size
+    except OSError:
+        return None

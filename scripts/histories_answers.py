@@ -1,0 +1,140 @@
+"""What the records of a simulated run are: what they cost, what they answer, what they do to workers.
+
+Comes in: choices. Goes out: a `Cast`. Called by `histories_world.py`.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
+from ray_precheck.schema.result import (
+    Metrics,
+    Outcome,
+    OutputCheck,
+    TaskResult,
+    Verdict,
+    skipped,
+)
+from ray_precheck.schema.task import Task
+from ray_precheck.store import journal
+from ray_precheck.store.columns import detail_rows, result_row
+
+MOST_RECORDS = 30
+# A record that runs well and leaves its process unable to run another one.
+TAINTS = "taints"
+_HOW = (*Cause, TAINTS)
+_ALWAYS = 1_000_000
+_COSTS = (0.0, 1e-6, 0.01, 0.15, 5.0)
+_WITH_BACKWARD, _SKIPPED = 1, 4
+_PROVISIONAL = (Cause.OUT_OF_MEMORY, Cause.POISONED)
+
+
+class Choices(Protocol):
+    """What a history is made of."""
+
+    def below(self, count: int) -> int:
+        """Choose a number from 0; 0 is the tame choice."""
+
+    def chance(self, one_in: int) -> bool:
+        """Choose whether something unlikely happens."""
+
+
+class Say(Protocol):
+    """Who is told what happens: a format, and its parts. Of records the indices are told."""
+
+    def __call__(self, text: str, *parts: object) -> None: ...
+
+
+class Cast:
+    """The records of a history. No choice is one record's own, so that a history with fewer records
+    is much the same.
+    """
+
+    def __init__(self, choices: Choices) -> None:
+        below, chance = choices.below, choices.chance
+        count = 1 + min(below(MOST_RECORDS), below(MOST_RECORDS), below(MOST_RECORDS))
+        costs = _digits(below(len(_COSTS) ** 8) if chance(2) else 0, len(_COSTS))
+        self.tasks = [Task(i, f"Mint.a.{i}", _COSTS[costs[i % 8]]) for i in range(count)]
+        self.names = [task.name for task in self.tasks]
+        kinds = _digits(below(5**8) if chance(2) else 0, 5)
+        self._answers = [_ANSWERS[i][kinds[i % 8]] for i in range(count)]
+        self.with_backward = frozenset(i for i in range(count) if kinds[i % 8] == _WITH_BACKWARD)
+        self.skipped = frozenset(i for i in range(count) if kinds[i % 8] == _SKIPPED)
+        self._ways: dict[int, tuple[Cause | str, int]] = {}
+        for _ in range(below(2 + count // 3)):
+            self._ways[below(count)] = _HOW[below(len(_HOW))], (_ALWAYS, 1, 2)[below(3)]
+        self._runs = [0] * count
+
+    def run(self, index: int) -> Cause | str | None:
+        """Run a record once more; returns how it misbehaves, None where it does not."""
+        self._runs[index] += 1
+        how, times = self._ways.get(index, (None, 0))
+        return how if self._runs[index] <= times else None
+
+    def answer(self, index: int) -> TaskResult:
+        """Return what a healthy worker, or for what is skipped the plan, says of a record."""
+        return self._answers[index]
+
+
+def broken(results: list[TaskResult], task: Task, cause: Cause) -> BatchReport:
+    """Return the report of a worker that a record broke after `results`."""
+    half = _HALVES[task.index] if cause in _PROVISIONAL else None
+    casualty = Casualty(task.index, cause, f"broke it ({cause.name})", half)
+    return BatchReport(tuple(results), casualty)
+
+
+def _digits(number: int, base: int) -> list[int]:
+    return [number // base**place % base for place in range(8)]
+
+
+def _check(name: str, verdict: Verdict, message: str) -> OutputCheck:
+    return OutputCheck(
+        name, "Float64", "Float32", "(2,)", Metrics(0.5, 1e-6, 2e-6), verdict, message
+    )
+
+
+def _answers_of(index: int) -> tuple[TaskResult, ...]:
+    """Return what may be said of a record, by its kind."""
+    name = f"Mint.a.{index}"
+    done, ok, none = Outcome.COMPLETED, Verdict.PASS, Verdict.NONE
+    outputs = tuple(_check(f"{name}.forward.output.{i}", ok, "") for i in range(3))
+    gradient = _check(f"{name}.backward.output.0", ok, "")
+    why = 'forward.output.0: "far", off'
+    bad = _check(f"{name}.forward.output.0", Verdict.ERROR, why)
+    return (
+        TaskResult(index, name, done, ok, none, checks=outputs[:1]),
+        TaskResult(index, name, done, ok, ok, checks=(outputs[0], gradient)),
+        TaskResult(index, name, done, Verdict.ERROR, none, why, checks=(bad,)),
+        TaskResult(index, name, done, ok, none, checks=outputs),
+        skipped(index, name, "not supported", has_backward=False),
+    )
+
+
+_ANSWERS = [_answers_of(index) for index in range(MOST_RECORDS)]
+_HALVES = [
+    TaskResult(i, f"Mint.a.{i}", Outcome.RAISED, Verdict.ERROR, Verdict.NONE, "no memory, 2 GiB")
+    for i in range(MOST_RECORDS)
+]
+_ENCODED = {
+    id(result): (result_row(result), detail_rows(result))
+    for result in [*(each for answers in _ANSWERS for each in answers), *_HALVES]
+}
+
+
+def rows_of(result: TaskResult) -> tuple[bytes, bytes]:
+    """Return the result row and the detail rows of a result."""
+    return _ENCODED.get(id(result)) or (result_row(result), detail_rows(result))
+
+
+@contextmanager
+def encoded_once() -> Iterator[None]:
+    """Have the journal take rows from `rows_of`: most of them are always the same."""
+    module: Any = journal
+    before = module.result_row, module.detail_rows
+    module.result_row = lambda result: rows_of(result)[0]
+    module.detail_rows = lambda result: rows_of(result)[1]
+    try:
+        yield
+    finally:
+        module.result_row, module.detail_rows = before

@@ -1,0 +1,111 @@
+"""The fuzzer finds nothing in 2,000 mutated dumps, and would find what it is there for."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.frameworks
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+def run_code(code: str, folder: Path) -> str:
+    """Run code beside the fuzzer, in a process of its own: an audit hook cannot be taken off."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(SCRIPTS)!r})\n{code}"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(600)
+def test_2_000_mutated_dumps_are_rows_or_refusals(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("mindspore")
+    done = subprocess.run(
+        [sys.executable, SCRIPTS / "fuzz.py", "--count", "2000", "--seed", "1", "--jobs", "2"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    last = [line for line in done.stdout.splitlines() if line.startswith("all ")]
+    assert last[0].split()[1] == "2000"
+    assert last[0].split()[-1] == "0"
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_case_is_the_same_whatever_came_before_it(tmp_path: Path) -> None:
+    code = (
+        "import fuzz, hashlib\n"
+        "captures = [fuzz.mutations.read_capture(path) for path in fuzz.CAPTURES]\n"
+        "def case(n): return hashlib.sha256(fuzz.case_of(5, n, captures)[1]).hexdigest()\n"
+        "there = {n: case(n) for n in range(1000)}\n"
+        "back = {n: case(n) for n in reversed(range(1000))}\n"
+        "print([n for n in there if there[n] != back[n]], len(set(there.values())) > 900)\n"
+        "print(there[999])"
+    )
+    first, second = run_code(code, tmp_path), run_code(code, tmp_path)
+    assert first.startswith("[] True\n")
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("act", "seen"),
+    [
+        ("open('elsewhere', 'w').close()", "to write"),
+        ("open('/etc/passwd').close()", "to read"),
+        ("os.system('true')", "os.system"),
+        ("exec(compile('1', 'foreign', 'exec'))", "ran code of 'foreign'"),
+        ("pickle.loads(pickle.dumps(Path))", "pickle.find_class"),
+        ("subprocess.run(['true'])", "subprocess.Popen"),
+        ("os.mkdir('elsewhere')", "os.mkdir"),
+        ("os.symlink('a', 'b')", "os.symlink"),
+        ("socket.socket().close()", "socket."),
+    ],
+)
+def test_the_watch_hears_what_a_dump_must_not_do(tmp_path: Path, act: str, seen: str) -> None:
+    code = (
+        "import os, pickle, socket, subprocess\nfrom pathlib import Path\nimport fuzz_target\n"
+        "watch = fuzz_target.Watch(Path('in'), Path('out'))\n"
+        "try:\n"
+        "    with watch.over():\n"
+        f"        {act}\n"
+        "except fuzz_target.Finding as finding:\n"
+        "    print(finding)"
+    )
+    assert seen in run_code(code, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fault", "found"),
+    [
+        ("raise KeyError('fault')", "KeyError in"),
+        ("raise SystemExit(3)", "SystemExit in"),
+        ("raise MemoryError", "MemoryError in"),
+        ("x = bytearray(3 << 30)", "MemoryError in"),
+        ("raise DumpError('two\\nlines\\x1b')", "no sentence"),
+        ("raise DumpError('long' * 2000)", "no sentence"),
+        ("raise DumpError('a fine sentence')", "refused"),
+    ],
+)
+def test_a_fault_of_the_driver_is_a_finding(tmp_path: Path, fault: str, found: str) -> None:
+    code = (
+        "import fuzz, fuzz_target\nfrom pathlib import Path\n"
+        "from ray_precheck.errors import DumpError\n"
+        "folder = Path('case'); folder.mkdir(); fuzz_target.make_folder(folder.resolve(), [])\n"
+        "target = fuzz_target.Target(folder.resolve(), lambda stage: None)\n"
+        f"def broken(path):\n    {fault}\n"
+        "fuzz_target.open_dump = broken\n"
+        "try:\n    print(target.examine(b'{}', False))\n"
+        "except fuzz_target.Finding as finding:\n    print(finding)"
+    )
+    assert found in run_code(code, tmp_path)

@@ -1,0 +1,45 @@
+"""Rows of names that are meant to break the writer, a spreadsheet or the reader."""
+
+import time
+
+import pytest
+
+from ray_precheck.schema.result import skipped
+from ray_precheck.store.columns import decode_name, decode_row, encode_name, result_row
+
+pytestmark = pytest.mark.unit
+
+MANY = 10**7
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "'", "'=", "''@"])
+@pytest.mark.parametrize("rest", ["cmd|' /C calc'!A0", 'a"b', "a,b", "a\nb", "a\r\n=b", ""])
+def test_a_name_that_a_spreadsheet_would_run_gets_an_apostrophe_and_comes_back(
+    start: str, rest: str
+) -> None:
+    name = start + rest
+    row = result_row(skipped(0, name, "no", False))
+    assert row.removeprefix(b'"').startswith(b"'")
+    assert row.count(b"\n") == 1
+    assert decode_name(decode_row(row)[0]) == name
+
+
+@pytest.mark.parametrize("character", ["\\", "\n", "\r", "\x00", '"', "=", ","], ids=ascii)
+def test_ten_million_characters_that_must_be_escaped_take_a_second(character: str) -> None:
+    name = character * MANY
+    begin = time.process_time()
+    cells = decode_row(result_row(skipped(0, name, "", False)))
+    assert decode_name(cells[0]) == name
+    assert time.process_time() - begin < 4.0
+
+
+@pytest.mark.parametrize(
+    "name", ["\\u005c", "\\u000a\n", "\\\\u000a", "\\u", "\\u005", "\\ud800\ud800"]
+)
+def test_a_name_that_looks_like_its_own_escape_comes_back(name: str) -> None:
+    assert "\n" not in encode_name(name)
+    assert decode_name(encode_name(name)) == name
+
+
+def test_a_foreign_escape_is_read_like_ours() -> None:
+    assert decode_name(r"a\u0041\u005cu0041") == r"aA\u0041"
