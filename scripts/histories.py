@@ -181,7 +181,7 @@ def shrink(
 
 
 def check_seeds(
-    first: int, count: int, *, every_prefix_of: int = 1000, most_failures: int = 1
+    first: int, count: int, *, every_prefix_of: int = 10_000, most_failures: int = 1
 ) -> list[Failure]:
     """Run the histories of `count` seeds and return those that broke a rule.
 

@@ -18,6 +18,8 @@ from ray_precheck.schema.task import DeviceSlot
 VISIBLE_DEVICES = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "gpu": "CUDA_VISIBLE_DEVICES"}
 _DEVICE_FILES = {"npu": "/dev/davinci[0-9]*", "gpu": "/dev/nvidia[0-9]*"}
 RAY_RESOURCES = {"npu": "NPU", "gpu": "GPU"}
+# Processes that a worker keeps ready for one that breaks: a second one takes memory of a device.
+DEFAULT_SPARES = {"cpu": 1, "npu": 0, "gpu": 0}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from ray_precheck.dump.parse import Dump
 from ray_precheck.errors import StoppedError
 from ray_precheck.plan.planner import Plan
 from ray_precheck.runtime.cluster import living_nodes
-from ray_precheck.runtime.devices import move_slots
+from ray_precheck.runtime.devices import DEFAULT_SPARES, move_slots
 from ray_precheck.runtime.process import START_TIMEOUT_S
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.recorder import Recorder
@@ -67,8 +67,7 @@ class _Crew:
 class Driver:
     """Drives one run. `stop_requested` is asked between events; it ends the run in good order.
 
-    `spares` is how many processes a worker keeps ready, None for one on the CPU and none on a
-    device, whose memory a second process would take.
+    `spares` is how many processes a worker keeps ready, None for what its kind of device allows.
     """
 
     def __init__(
@@ -262,9 +261,7 @@ class Driver:
             return  # It starts already: lost and moved at the same time.
         if label not in self._crew.workers:
             affinity = NodeAffinitySchedulingStrategy(slot.node_id, soft=False)
-            spares = self._spares
-            if spares is None:
-                spares = 1 if slot.kind == "cpu" else 0
+            spares = DEFAULT_SPARES[slot.kind] if self._spares is None else self._spares
             self._crew.workers[label] = WorkerActor.options(scheduling_strategy=affinity).remote(
                 slot, self._settings, spares, debug=self._debug
             )

@@ -144,9 +144,9 @@ class CheckProcess:
             how = _signal_name(-code) if code < 0 else f"exit code {code}"
         except subprocess.TimeoutExpired:
             code, how = 0, "it closed its pipe and did not end"
-        self.close()
         cause = Cause.KILLED if code == -signal.SIGKILL else Cause.CRASHED
         line = self._last_line()
+        self.close()
         return cause, f"{how}: {line}" if line else how
 
     def _last_line(self) -> str:
@@ -175,6 +175,7 @@ class CheckProcess:
         # One that hangs in a call of its driver cannot be killed; it is left behind then.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(_END_TIMEOUT_S)
+        self._stderr.close()
 
 
 def _environment() -> dict[str, str]:

@@ -162,12 +162,17 @@ class Scheduler:
         return [name for name, slot in self._slots.items() if slot.state is SlotState.BUSY]
 
     def start(self) -> list[Command]:
-        """Begin: start a worker on every slot, but on no more than there are records."""
-        wanted = list(self._slots)[: max(1, len(self._queue))]
-        for slot in list(self._slots):
-            if slot not in wanted:
-                del self._slots[slot]
-        return [StartWorker(slot) for slot in wanted]
+        """Begin: start a worker on every slot, but on no more than there are records.
+
+        Where these slots share one place, one elsewhere is started too: the place may be bad.
+        """
+        names = list(self._slots)
+        wanted, others = names[: max(1, len(self._queue))], names[max(1, len(self._queue)) :]
+        places = {self._slots[name].place for name in wanted}
+        if self._queue and len(places) == 1:
+            wanted += [name for name in others if self._slots[name].place not in places][:1]
+        self._slots = {name: self._slots[name] for name in wanted}
+        return [StartWorker(name) for name in wanted]
 
     def drain(self) -> None:
         """Send nothing more; what is in flight may finish."""

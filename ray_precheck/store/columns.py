@@ -8,13 +8,11 @@ import csv
 import io
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from ray_precheck.schema.result import OutputCheck, TaskResult
 
-# A message can be longer than the csv module's default of 131,072 characters a cell.
 csv.field_size_limit(sys.maxsize)
-
 BOM = b"\xef\xbb\xbf"
 # A spreadsheet runs a cell that starts with one of these (OWASP, CSV Injection).
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t")
@@ -70,11 +68,18 @@ def encode_row(cells: Iterable[str]) -> bytes:
     return text.getvalue().encode("utf-8", errors="backslashreplace")
 
 
+def cells_of(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Return the rows of CSV text, with cells of any length."""
+    # The default is 131,072 characters a cell, and MindSpore sets it when it is imported.
+    csv.field_size_limit(sys.maxsize)
+    return csv.reader(lines)
+
+
 def decode_row(line: bytes) -> list[str]:
     """Return the cells of one line; [] for an empty one and for one that is no CSV."""
     text = line.removeprefix(BOM).decode("utf-8", errors="replace")
     try:
-        return next(csv.reader([text]), [])
+        return next(cells_of([text]), [])
     except csv.Error:
         return []
 

@@ -235,7 +235,10 @@ def test_a_device_that_does_not_start_is_given_up_and_the_others_go_on(
     ("fault", "reason"),
     [
         ("segfault", "its process died while it started (SIGSEGV)"),
-        ("import", "its process died while it started (exit code 1: SystemExit: libascend_hal.so: cannot open"),
+        (
+            "import",
+            "its process died while it started (exit code 1: SystemExit: libascend_hal.so: cannot open",
+        ),
     ],
 )
 def test_a_process_that_dies_while_it_starts_stops_the_run_with_the_reason(
@@ -252,6 +255,32 @@ def test_a_process_that_dies_while_it_starts_stops_the_run_with_the_reason(
     assert reason in done.stdout
     assert "-csv_path" in done.stdout
     assert "Traceback" not in done.stderr
+
+
+def test_a_record_that_ray_stops_for_its_memory_is_an_error_alone(tmp_path: Path) -> None:
+    memory = psutil.virtual_memory()
+    if memory.available < 8 << 30:
+        pytest.skip("less than 8 GiB of memory are free")
+    dump = write_dump(tmp_path / "dump.json", additions(20), broken("bessel_y1"))
+    command = [sys.executable, "-m", "ray_precheck", "run_ut", "-api_info", str(dump)]
+    # Ray's memory monitor strikes 3 GiB from here; our own limit does not.
+    threshold = 1 - (memory.available - (3 << 30)) / memory.total
+    environment = {name: v for name, v in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run(
+        [*command, "-o", str(tmp_path / "out"), "--max-memory", "1000", "--timeout", "60"],
+        env={
+            **environment,
+            "RAY_memory_usage_threshold": f"{threshold:.4f}",
+            "RAY_memory_monitor_refresh_ms": "50",
+        },
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    (result,) = (tmp_path / "out").glob("*result*.csv")
+    rows = {line.split(",")[0]: line for line in result.read_text().splitlines()[1:]}
+    reason = "ran out of memory: Ray stopped its worker to keep the machine alive"
+    assert rows.pop("Torch.special.bessel_y1.0") == f"Torch.special.bessel_y1.0,error,,{reason}"
+    assert all(",pass," in row for row in rows.values())
 
 
 def test_a_worker_sees_its_device_alone(cluster_address: str) -> None:

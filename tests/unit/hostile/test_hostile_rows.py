@@ -1,5 +1,6 @@
 """Rows of names that are meant to break the writer, a spreadsheet or the reader."""
 
+import csv
 import time
 
 import pytest

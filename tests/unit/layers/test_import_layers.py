@@ -21,7 +21,9 @@ TABLE = Table(
         ("cli", "guardian", "__main__", ""),
     ),
     reserved={
-        "ray": [f"runtime.{name}" for name in ("cluster", "worker", "writer", "recorder", "driver")],
+        "ray": [
+            f"runtime.{name}" for name in ("cluster", "worker", "writer", "recorder", "driver")
+        ],
         "mindspore": ["backends.mindspore_backend"],
         "torch": ["backends.torch_*", "bench", "bench.*", "dump.tensors"],
         "torch_npu": ["backends.torch_*", "bench", "bench.*", "dump.tensors"],

@@ -25,6 +25,11 @@ def test_ten_thousand_histories_break_no_rule() -> None:
     assert not failures, str(failures[0])
 
 
+def test_every_prefix_of_a_few_histories_can_be_gone_on_with() -> None:
+    failures = histories.check_seeds(1, 3, every_prefix_of=1)
+    assert not failures, str(failures[0])
+
+
 def test_a_seed_is_always_the_same_history() -> None:
     with histories.workplace() as (folder, disk):
         for seed in range(50):

@@ -89,8 +89,30 @@ class TestStart:
         made = Scheduler(tiny(2), dict.fromkeys(["npu:0", "npu:1", "npu:2"], "n0"), TIMEOUT_S)
         assert made.start() == [StartWorker("npu:0"), StartWorker("npu:1")]
 
-    def test_what_is_said_of_a_slot_that_is_not_needed_changes_nothing(self) -> None:
+    def test_but_on_a_second_place_where_there_is_one(self) -> None:
+        places = {"npu:0": "n0", "npu:1": "n0", "npu:2": "n1", "npu:3": "n2"}
+        made = Scheduler(tiny(2), places, TIMEOUT_S)
+        assert made.start() == [StartWorker(f"npu:{i}") for i in range(3)]
+
+    def test_the_last_record_is_not_guilty_of_a_bad_device(self) -> None:
         made = scheduler(tiny(1), slots=2)
+        assert recorded(break_at(made, sending(made.worker_ready("cpu:0")), 0)) == []
+        made.worker_ready("cpu:0")
+        assert recorded(finish(made, sending(made.worker_ready("cpu:1")))) == [answer(tiny(1)[0])]
+
+    def test_the_last_record_runs_where_the_first_device_does_not_start(self) -> None:
+        made = scheduler(tiny(1), slots=2)
+        for _ in range(START_ATTEMPTS):
+            made.start_failed("cpu:0", "no driver")
+        assert made.has_devices
+        assert indices(made.worker_ready("cpu:1")) == [0]
+
+    def test_where_nothing_is_left_one_worker_will_do(self) -> None:
+        made = Scheduler([], {"npu:0": "n0", "npu:1": "n1"}, TIMEOUT_S)
+        assert made.start() == [StartWorker("npu:0")]
+
+    def test_what_is_said_of_a_slot_that_is_not_needed_changes_nothing(self) -> None:
+        made = scheduler(tiny(1), slots=2, places=["n0", "n0"])
         assert made.worker_ready("cpu:1") == []
         assert made.start_failed("cpu:1", "no driver") == []
         assert made.revive("cpu:1", "n1") == []

@@ -1,0 +1,202 @@
+"""The process that runs APIs, watched without Ray: how it breaks, and how soon another takes over."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ray_precheck.check.settings import CheckSettings
+from ray_precheck.errors import DeviceError
+from ray_precheck.runtime import worker
+from ray_precheck.runtime.devices import DEFAULT_SPARES
+from ray_precheck.runtime.process import CheckProcess
+from ray_precheck.runtime.worker import Worker
+from ray_precheck.schema.casualty import Cause
+from ray_precheck.schema.result import Verdict
+from ray_precheck.schema.task import DeviceSlot, TaskPayload
+
+pytestmark = pytest.mark.frameworks
+FAULTY = Path(__file__).resolve().parent.parent.parent / "scripts" / "faulty"
+SLOT = DeviceSlot("cpu", 0, "", "", "")
+TENSOR = b'{"type": "torch.Tensor", "dtype": "torch.float32", "shape": [4], "Max": 1.0, "Min": 0.5}'
+
+
+@pytest.fixture(autouse=True)
+def _faulty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(FAULTY))
+    # Set by the worker for its processes; put back after each test.
+    for name in ("ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.setenv(name, "")
+
+
+def settings(limit_bytes: int = 0) -> CheckSettings:
+    return CheckSettings("pytorch", "statistics", Path(), memory_limit_bytes=limit_bytes)
+
+
+def payload(index: int, name: str) -> TaskPayload:
+    forward = b'{"input_args": [%s], "input_kwargs": {}, "output": [%s]}' % (TENSOR, TENSOR)
+    return TaskPayload(index, name, forward, None)
+
+
+GOOD = payload(0, "Torch.abs.0")
+
+
+def never() -> bool:
+    return False
+
+
+@pytest.fixture
+def process() -> Iterator[CheckProcess]:
+    made = CheckProcess(SLOT, settings())
+    made.wait_ready()
+    yield made
+    made.close()
+
+
+class TestBatches:
+    def test_what_is_finished_before_a_crash_is_kept_and_the_record_is_named(
+        self, process: CheckProcess
+    ) -> None:
+        batch = [GOOD, payload(1, "Torch.special.erfcx.0"), payload(2, "Torch.neg.0")]
+        report = process.check(batch, [60.0] * 3, never)
+        assert [result.index for result in report.results] == [0]
+        assert report.casualty is not None
+        assert (report.casualty.index, report.casualty.cause) == (1, Cause.CRASHED)
+        assert report.casualty.reason == (
+            "killed its worker (SIGABRT: what():  vector::_M_default_append)"
+        )
+
+    def test_each_record_has_its_own_time(self, process: CheckProcess) -> None:
+        batch = [GOOD, payload(1, "Torch.special.i1e.0"), payload(2, "Torch.neg.0")]
+        begin = time.monotonic()
+        report = process.check(batch, [60.0, 0.5, 60.0], never)
+        assert time.monotonic() - begin < 30
+        assert report.casualty is not None
+        assert (report.casualty.index, report.casualty.cause) == (1, Cause.TIMED_OUT)
+        assert report.casualty.reason == "no answer in 0.5 s (--timeout)"
+
+    def test_a_batch_that_is_halted_gives_what_is_finished(self, process: CheckProcess) -> None:
+        begin = time.monotonic()
+        batch = [GOOD, payload(1, "Torch.special.ndtri.0")]
+        report = process.check(batch, [600.0] * 2, lambda: time.monotonic() > begin + 1)
+        assert [result.index for result in report.results] == [0]
+        assert report.casualty is None
+        assert not psutil.pid_exists(process.pid)
+
+    def test_sigkill_is_told_apart(self, process: CheckProcess) -> None:
+        report = process.check([payload(1, "Torch.special.bessel_y0.0")], [60.0], never)
+        assert report.casualty is not None
+        assert report.casualty.cause is Cause.KILLED
+
+    def test_an_error_that_leaves_the_device_unusable_is_a_provisional_result(
+        self, process: CheckProcess
+    ) -> None:
+        batch = [payload(1, "Torch.special.spherical_bessel_j0.0"), payload(2, "Tensor.add.0")]
+        report = process.check(batch, [60.0] * 2, never)
+        assert report.results == ()
+        assert report.casualty is not None
+        assert report.casualty.cause is Cause.POISONED
+        assert report.casualty.result is not None
+        assert report.casualty.result.forward is Verdict.ERROR
+
+    def test_an_error_that_leaves_the_device_usable_is_a_result(
+        self, process: CheckProcess
+    ) -> None:
+        report = process.check([payload(1, "Torch.special.bessel_j0.0"), GOOD], [60.0] * 2, never)
+        assert report.casualty is None
+        assert [result.forward for result in report.results] == [Verdict.ERROR, Verdict.PASS]
+
+    def test_output_is_forgotten_so_that_no_warning_fills_the_disk(
+        self, process: CheckProcess
+    ) -> None:
+        os.write(process._stderr.fileno(), b"a warning of an earlier record\n")
+        process.check([GOOD], [60.0], never)
+        report = process.check([payload(1, "Torch.special.entr.0")], [60.0], never)
+        assert report.casualty is not None
+        assert report.casualty.reason == "killed its worker (SIGSEGV)"
+
+
+class TestMemory:
+    def test_an_allocation_beyond_the_limit_fails_in_its_record_alone(self) -> None:
+        process = CheckProcess(SLOT, settings(limit_bytes=256 << 20))
+        process.wait_ready()
+        report = process.check([payload(1, "Torch.special.bessel_y1.0")], [60.0], never)
+        process.close()
+        assert report.casualty is not None
+        assert report.casualty.cause is Cause.OUT_OF_MEMORY
+        assert report.casualty.result is not None
+        assert report.casualty.result.message == (
+            "ran out of memory: MemoryError (a worker may take 0.25 GiB, --max-memory)"
+        )
+
+
+class TestEnds:
+    def test_it_ends_with_its_parent_also_where_it_hangs_in_c(self) -> None:
+        source = (
+            "import sys; sys.path.insert(0, sys.argv[1]); import test_check_process as t\n"
+            "p = t.CheckProcess(t.SLOT, t.settings()); p.wait_ready(); print(p.pid, flush=True)\n"
+            "p.check([t.payload(1, 'Torch.special.ndtri.0')], [600.0], t.never)"
+        )
+        command = [sys.executable, "-c", source, str(Path(__file__).parent)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
+            assert parent.stdout is not None
+            child = psutil.Process(int(parent.stdout.readline()))
+            time.sleep(1)
+            parent.kill()
+        assert psutil.wait_procs([child], timeout=20)[1] == []
+
+    @pytest.mark.parametrize(
+        ("fault", "reason"),
+        [
+            ("segfault", "its process died while it started (SIGSEGV)"),
+            ("import", "its process died while it started (exit code 1: SystemExit: libascend_hal"),
+        ],
+    )
+    def test_one_that_cannot_start_says_why(
+        self, fault: str, reason: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FAULTY_START", fault)
+        process = CheckProcess(SLOT, settings())
+        with pytest.raises(DeviceError) as raised:
+            process.wait_ready()
+        process.close()
+        assert str(raised.value).startswith(reason)
+
+
+class TestSpares:
+    def test_a_spare_takes_over_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(worker, "SPARES_AFTER_S", 0.0)
+        made = Worker(SLOT, settings(), spares=1)
+        begin = time.monotonic()
+        made.open()
+        start_s = time.monotonic() - begin
+        (spare,) = made._spares
+        spare.wait_ready()
+        # It is ready; what it said is put back for the one who will ask.
+        spare.wait_ready = lambda: None  # type: ignore[method-assign]
+        report = made.run([payload(1, "Torch.special.entr.0")], [60.0])
+        assert report.casualty is not None
+        begin = time.monotonic()
+        made.open()
+        takeover_s = time.monotonic() - begin
+        assert made._process is spare
+        assert takeover_s < start_s / 4
+        assert made.run([GOOD], [60.0]).results[0].forward is Verdict.PASS
+        made.close()
+
+    def test_a_first_crash_makes_a_spare_wanted(self) -> None:
+        made = Worker(SLOT, settings(), spares=1)
+        made.open()
+        made.run([GOOD], [60.0])
+        assert made._spares == []  # a run that is over soon gains nothing from one
+        made.run([payload(1, "Torch.special.entr.0")], [60.0])
+        assert len(made._spares) == 1
+        made.close()
+
+    def test_a_second_process_takes_no_memory_of_a_device_unasked(self) -> None:
+        assert DEFAULT_SPARES == {"cpu": 1, "npu": 0, "gpu": 0}

@@ -1,0 +1,97 @@
+"""The guardian: what becomes of a command that ends by itself, and of one that is ended."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = [
+    pytest.mark.unit,
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a parent of its orphans"),
+]
+PROGRAM = """
+import os, signal, subprocess, sys, time
+from ray_precheck.guardian import guard
+
+def command(announce):
+    announce("first.csv")
+    announce("the last.csv")
+    {body}
+    return 0
+
+print("over", guard(command, lambda said, how: print("epitaph", said, how, sep="|")), flush=True)
+"""
+
+
+def run(body: str) -> "subprocess.Popen[str]":
+    source = PROGRAM.format(body=body)
+    return subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("return 0", 0),
+        ("return 3", 3),
+        ("sys.exit(2)", 2),
+        ("sys.exit('no')", 1),
+        ("sys.exit()", 0),
+    ],
+)
+def test_an_exit_code_of_its_own_is_passed_on(body: str, code: int) -> None:
+    assert run(body).communicate(timeout=60)[0] == f"over {code}\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "how"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"),
+        ("os._exit(1)", "exit code 1, without a word: so does Ray where its raylet dies"),
+    ],
+)
+def test_a_command_that_is_ended_is_told_with_the_last_thing_it_said(body: str, how: str) -> None:
+    output = run(body).communicate(timeout=60)[0]
+    assert output == f"epitaph|the last.csv|{how}\nover 3\n"
+
+
+def test_an_exception_is_an_end_of_its_own() -> None:
+    assert run("raise ValueError").communicate(timeout=60)[0] == "over 1\n"
+
+
+def test_a_signal_is_passed_on_to_the_command() -> None:
+    body = (
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print('ready', flush=True);"
+        "time.sleep(60)"
+    )
+    process = run(body)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=60)[0] == "over 7\n"
+
+
+def test_what_the_command_leaves_behind_is_ended(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    sleeper = "subprocess.Popen(['sleep', '600'], start_new_session=True).pid"
+    body = f"open({str(pid_file)!r}, 'w').write(str({sleeper})); os._exit(9)"
+    output = run(body).communicate(timeout=60)[0]
+    assert output.endswith("over 3\n")
+    assert not psutil.pid_exists(int(pid_file.read_text()))
+
+
+def test_the_command_ends_with_a_guardian_that_is_killed() -> None:
+    process = run("print(os.getpid(), flush=True); time.sleep(600)")
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    until = time.monotonic() + 10
+    while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < until
+        time.sleep(0.02)
