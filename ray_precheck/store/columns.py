@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ray_precheck.schema.result import OutputCheck, TaskResult
 
+# For the report, which reads whole files by itself.
 csv.field_size_limit(sys.maxsize)
 BOM = b"\xef\xbb\xbf"
 # A spreadsheet runs a cell that starts with one of these (OWASP, CSV Injection).

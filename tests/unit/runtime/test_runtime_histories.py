@@ -7,7 +7,7 @@ from typing import Any
 import histories
 import pytest
 
-from ray_precheck.runtime.scheduler import Command, Record, Scheduler
+from ray_precheck.runtime.scheduler import Command, Record, Scheduler, SlotState
 from ray_precheck.schema.casualty import BatchReport
 from ray_precheck.store import journal
 from ray_precheck.store.columns import BOM
@@ -159,6 +159,20 @@ def lose_the_suspect_of_a_dead_device(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scheduler, "start_failed", forget)
 
 
+def hear_of_a_start_twice(patch: pytest.MonkeyPatch) -> None:
+    ready = Scheduler.worker_ready
+
+    def always(self: Scheduler, name: str) -> list[Command]:
+        self._slots[name].state = SlotState.STARTING
+        return ready(self, name)
+
+    patch.setattr(Scheduler, "worker_ready", always)
+
+
+def start_workers_while_draining(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Scheduler, "revive", lambda self, name, place: [self._restart(name)])
+
+
 def never_wake(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scheduler, "wake", lambda self: [])
 
@@ -232,6 +246,8 @@ FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     move_at_once,
     blame_while_draining,
     lose_the_suspect_of_a_dead_device,
+    hear_of_a_start_twice,
+    start_workers_while_draining,
     never_wake,
     count_a_strike_twice,
     drop_the_result_of_a_casualty,
