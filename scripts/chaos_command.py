@@ -190,10 +190,11 @@ class Command:
         if kind == TREE:
             return everyone
         if kind == DRIVER:
-            return [one for one in everyone if one.pid == self._popen.pid]
+            # The process that was started, or the one below it that runs the command.
+            drivers = [one for one in everyone if self._is_driver(one)]
+            return [chance.choice(drivers)] if drivers else []
         if kind == RAYLET:
-            # Its children are copies of it for a moment, before they become something else.
-            return [one for one in everyone if _is_raylet(one) and one.ppid() == self._popen.pid]
+            return [one for one in everyone if _is_raylet(one)]
         if kind == WRITER:
             return [one for one in everyone if title(one).startswith("ray::Writer")][:1]
         actors = [one for one in everyone if title(one).startswith("ray::Worker")]
@@ -201,10 +202,25 @@ class Command:
         group = chance.choice([each for each in (actors, checks) if each] or [[]])
         return [chance.choice(group)] if group else []
 
+    def _is_driver(self, process: psutil.Process) -> bool:
+        mine = " -m ray_precheck " in title(process)
+        return mine and self._popen.pid in (process.pid, _parent(process).pid)
+
 
 def _is_raylet(process: psutil.Process) -> bool:
-    words = title(process).split(maxsplit=1)
-    return bool(words) and words[0].endswith("/raylet")
+    """Tell the raylet from its children, which are copies of it until they become workers."""
+    return _has_raylet_title(process) and not _has_raylet_title(_parent(process))
+
+
+def _has_raylet_title(process: psutil.Process) -> bool:
+    return title(process).split(" ", maxsplit=1)[0].endswith("/raylet")
+
+
+def _parent(process: psutil.Process) -> psutil.Process:
+    """Return the parent, or the process itself where it is gone."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.parent() or process
+    return process
 
 
 class OutFolder:

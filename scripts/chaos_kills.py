@@ -4,6 +4,7 @@ Comes in: a seed, dumps and how often. Goes out: a `KilledRun` for each, with ev
 as it must be. Called by `chaos`, every run in a process that has no other children.
 """
 
+import contextlib
 import json
 import random
 import re
@@ -15,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 
+import psutil
 from chaos_command import (
     COMMAND_LIMIT_S,
     DRIVER,
@@ -244,7 +246,8 @@ class _Run:
             end_all(victims)
         else:
             for one in victims:
-                one.kill()
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
         landed = Landed(
             kill.kind, kill.phase, names, at_s, moment.rows, moment.stage, self._over.commands - 1
         )
@@ -266,17 +269,18 @@ class _Run:
             replace(kill, end_s=ended_s - kill.at_s, code=code) if kill in mine else kill
             for kill in self._over.kills
         ]
-        if stopping not in (TREE, DRIVER):
-            self._judge(command, code, raylet_died=stopping == RAYLET)
+        # A driver that is killed says nothing, or the process above it says how to go on.
+        if stopping != TREE and not (stopping == DRIVER and code == -9):
+            self._judge(command, code, may_stop=bool(stopping))
         if stopping != DRIVER:  # That one is gone on with at once, whatever still runs.
             self._over.problems += [f"still alive after 10 s: {name}" for name in settle()]
         self._command, self._last = None, command
 
-    def _judge(self, command: Command, code: int, *, raylet_died: bool) -> None:
+    def _judge(self, command: Command, code: int, *, may_stop: bool) -> None:
         self._over.problems += problems_of_end(command, code)
         if code == self._undisturbed.code and " APIs: " in command.output():
             self._complete = True
-        elif raylet_died and code == STOPPED:
+        elif may_stop and code == STOPPED:
             self._over.stops.append(_sentence(command))
         else:
             self._over.problems.append(f"exit code {code}: {_tail(command)}")

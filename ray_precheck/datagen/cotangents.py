@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ray_precheck.datagen.generate import TensorSource
 from ray_precheck.errors import NotCheckable
-from ray_precheck.schema.dtypes import is_differentiable, round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES, is_differentiable, round_to_dtype
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import HostTensor, TensorSpec
 
@@ -70,6 +70,8 @@ def _shape(output: HostTensor | None) -> tuple[int, ...]:
 def _shaped_like(tensor: HostTensor, output: HostTensor) -> HostTensor:
     """Return the gradient with its output's shape and dtype, as autograd wants it."""
     data = tensor.data.reshape(output.shape)
+    if DTYPES[output.dtype].kind == "float":
+        data = data.real  # a record may name a complex gradient for a real output
     if tensor.dtype != output.dtype:
         data = round_to_dtype(data, output.dtype)
     return HostTensor(output.dtype, data)

@@ -104,7 +104,7 @@ def open_dump(path: str | os.PathLike[str]) -> Dump:
     """
     where = Path(path)
     try:
-        _require_file(where, os.stat(where).st_mode)
+        _require_file(where)
         file = where.open("rb")
         with ExitStack() as stack:
             stack.enter_context(file)
@@ -112,12 +112,14 @@ def open_dump(path: str | os.PathLike[str]) -> Dump:
             stack.pop_all()  # The dump is good and keeps its file open.
     except OSError as error:
         raise DumpError(f"cannot read the dump {where}: {error.strerror or error}") from None
-    except ValueError as error:  # a path with a null byte
-        raise DumpError(f"cannot read the dump {str(where)!r}: {error}") from None
     return dump
 
 
-def _require_file(where: Path, mode: int) -> None:
+def _require_file(where: Path) -> None:
+    try:
+        mode = os.stat(where).st_mode
+    except ValueError as error:  # a null byte in the path
+        raise DumpError(f"cannot read the dump {str(where)!r}: {error}") from None
     if stat.S_ISDIR(mode):
         raise DumpError(f"{where} is a folder; name the dump.json in it")
     if not stat.S_ISREG(mode):

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ray_precheck.check.memory import needed_bytes
+from ray_precheck.datagen.cotangents import assign_cotangents
 from ray_precheck.datagen.generate import GeneratedTensors, build_call
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.shown import LONGEST, shown
 from ray_precheck.errors import NotCheckable
 from ray_precheck.plan.select import skip_by_record
 from ray_precheck.schema.record import ApiRecord
-from ray_precheck.schema.values import Symbol, TensorSpec, UnknownSpec
+from ray_precheck.schema.values import HostTensor, Symbol, TensorSpec, UnknownSpec
 
 pytestmark = pytest.mark.unit
 
@@ -276,3 +277,16 @@ def test_any_arguments_are_made_or_refused(args: list[Any], kwargs: dict[str, An
 
 def test_a_spec_of_no_elements_and_huge_extents_has_no_bytes() -> None:
     assert TensorSpec("float32", (0, 10**18)).nbytes == 0
+
+
+@pytest.mark.parametrize(
+    "dtype", ["torch.complex64", "torch.complex128", "torch.int64", "torch.bool"]
+)
+def test_a_gradient_of_another_kind_than_its_output_takes_the_output_s(dtype: str) -> None:
+    raw = json.dumps({"input": [tensor([2], dtype)]}).encode()
+    record = decode_record("Torch.add.0", b"{}", raw)
+    output = HostTensor("float32", np.zeros(2, np.float32))
+    source = GeneratedTensors(0, "Torch.add.0")
+    [cotangent] = assign_cotangents(record, [output], source, may_reshape=True)
+    assert cotangent is not None
+    assert (cotangent.dtype, cotangent.data.dtype) == ("float32", np.float32)
