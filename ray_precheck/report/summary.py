@@ -4,7 +4,6 @@ Comes in: the files. Goes out: counts and a text. Called by the session. The fil
 row, so that the size of the run does not matter.
 """
 
-import csv
 import heapq
 import math
 from collections import Counter
@@ -14,9 +13,10 @@ from itertools import zip_longest
 from pathlib import Path
 
 from ray_precheck.schema.result import Verdict
-from ray_precheck.store.columns import DETAIL_COLUMNS, RESULT_COLUMNS, decode_name
+from ray_precheck.store.columns import DETAIL_COLUMNS, RESULT_COLUMNS, cells_of, decode_name
 from ray_precheck.store.resume import RunFiles
 
+_LONGEST_NAME = 160
 WORST_OUTPUTS = 10
 WORST_TYPES = 10
 _HEADINGS = {name.lower(): name for name in (*RESULT_COLUMNS, *DETAIL_COLUMNS)}
@@ -57,7 +57,7 @@ def read_rows(path: Path) -> Iterator[dict[str, str]]:
     if not path.exists():
         return
     with path.open(encoding="utf-8-sig", newline="", errors="replace") as file:
-        rows = csv.reader(file)
+        rows = cells_of(file)
         headings = [_HEADINGS.get(cell.strip().lower(), cell) for cell in next(rows, [])]
         for cells in filter(None, rows):
             row = dict(zip_longest(headings, cells[: len(headings)], fillvalue=""))
@@ -94,7 +94,7 @@ def format_summary(summary: Summary) -> str:
     if summary.error_types:
         lines += ["", "API types with most errors:"]
         common = summary.error_types.most_common(WORST_TYPES)
-        lines += [f"  {count:6}  {name}" for name, count in common]
+        lines += [f"  {count:6}  {_name(name)}" for name, count in common]
     lines += ["", f"Results: {summary.files.result}", f"Details: {summary.files.details}"]
     return "\n".join(lines)
 
@@ -103,9 +103,15 @@ def _worst_line(row: dict[str, str]) -> str:
     numbers = " ".join(
         f"{_short(row.get(key, '')):>10}" for key in ("MaxAbsErr", "Cosine", "MaxRelativeErr")
     )
-    return (
-        f"  {row['Status']:6} {numbers}  {row['API Name']} ({row['Tested Dtype']}, {row['Shape']})"
-    )
+    name = _name(row["API Name"])
+    return f"  {row['Status']:6} {numbers}  {name} ({row['Tested Dtype']}, {row['Shape']})"
+
+
+def _name(name: str) -> str:
+    """Return a name for the terminal: short, and nothing that a terminal obeys."""
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[: _LONGEST_NAME - 3]}..."
+    return name if name.isprintable() else ascii(name)[1:-1]
 
 
 def _short(text: str) -> str:

@@ -203,3 +203,13 @@ def test_a_run_without_outputs_has_a_short_text(files: RunFiles) -> None:
     assert text.splitlines()[0] == "1 APIs: 0 pass, 0 error, 1 SKIP"
     assert "Worst" not in text
     assert "most errors" not in text
+
+
+def test_names_that_a_terminal_obeys_are_shown_and_long_ones_are_cut() -> None:
+    summary = Summary(run_files(Path("accuracy_checking_result_1.csv")))
+    summary.error_types.update(["Tensor.\x1b[2Jadd", "Tensor.\ud800", "T" * 10**6])
+    text = format_summary(summary)
+    assert "Tensor.\\x1b[2Jadd" in text
+    assert "Tensor.\\ud800" in text
+    assert max(map(len, text.splitlines())) < 200
+    text.encode()
