@@ -26,6 +26,7 @@ from ray_precheck.report.summary import Summary, summarise
 from ray_precheck.runtime.devices import Node, choose_kind, local_devices, place_slots
 from ray_precheck.runtime.environment import prepare_environment
 from ray_precheck.runtime.progress import Progress
+from ray_precheck.runtime.scratch import sweep
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.store.error_data import load_error_data
 from ray_precheck.store.journal import Journal
@@ -194,6 +195,7 @@ def _drive(
         plan = planning.result(timeout=_PATIENCE_S)
     except TimeoutError:
         plan = None
+    sweep()
     if plan is not None and not plan.tasks:
         return _write_without_workers(dump, files, plan.skipped, progress)
     prepare_environment(own_cluster=not config.address, debug=config.debug)

@@ -115,7 +115,9 @@ class Moment:
             case "first batch":
                 return self._after(self.rows > self._first_rows, where * _FIRST_BATCH_S)
             case "middle":
-                return self.rows >= self._first_rows + where * (clock.calls - self._first_rows)
+                return self.rows >= self._first_rows + max(
+                    1.0, where * (clock.calls - self._first_rows)
+                )
             case "completing":
                 return self.stage >= 1 + int(where * STAGES)
             case _:

@@ -9,13 +9,14 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import ray
 
-from ray_precheck.errors import UsageError
+from ray_precheck.errors import StoppedError, UsageError
 from ray_precheck.runtime.devices import RAY_RESOURCES, Node, local_devices
 from ray_precheck.runtime.scratch import scratch_folder
 
@@ -59,7 +60,7 @@ def _start_in(folder: Path, debug: bool) -> Iterator[list[Node]]:
     # Ray reads the mode when it is imported; where it is not set, ray.init turns the token on.
     os.environ.pop(_AUTH_MODE, None)
     try:
-        ray.init(
+        _init(
             address="local",
             num_cpus=os.cpu_count(),
             num_gpus=0,
@@ -77,6 +78,19 @@ def _start_in(folder: Path, debug: bool) -> Iterator[list[Node]]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def _init(**options: Any) -> None:
+    """Start Ray.
+
+    Raises:
+        StoppedError: it did not start.
+    """
+    try:
+        ray.init(**options)
+    except Exception as error:  # Ray raises bare ones
+        reason = str(error).strip().split("\n", maxsplit=1)[0] or type(error).__name__
+        raise StoppedError(f"Ray could not be started on this machine: {reason}") from None
 
 
 def _join(address: str, debug: bool) -> Iterator[list[Node]]:
@@ -106,6 +120,16 @@ def _require_answer(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_TIMEOUT_S).close()
     except (OSError, OverflowError) as error:
         raise ConnectionError(str(error)) from None
+
+
+def require_own_node(nodes: Sequence[Node]) -> None:
+    """See that the driver's own node is among the living.
+
+    Raises:
+        StoppedError: its raylet is dead, without which no actor starts and none can be reached.
+    """
+    if not nodes or nodes[0].node_id != ray.get_runtime_context().get_node_id():
+        raise StoppedError("Ray's node on this machine died (its raylet was killed or crashed)")
 
 
 def living_nodes(devices_here: dict[str, int] | None = None) -> list[Node]:

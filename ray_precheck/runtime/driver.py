@@ -16,7 +16,7 @@ from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.parse import Dump
 from ray_precheck.errors import StoppedError
 from ray_precheck.plan.planner import Plan
-from ray_precheck.runtime.cluster import living_nodes
+from ray_precheck.runtime.cluster import living_nodes, require_own_node
 from ray_precheck.runtime.devices import DEFAULT_SPARES, move_slots
 from ray_precheck.runtime.process import START_TIMEOUT_S
 from ray_precheck.runtime.progress import Progress
@@ -204,6 +204,7 @@ class Driver:
             return []
         self._nodes_seen_at = time.monotonic()
         nodes = living_nodes()
+        require_own_node(nodes)
         alive = {node.node_id for node in nodes}
         if alive == self._nodes:
             return []

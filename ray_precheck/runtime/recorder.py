@@ -13,6 +13,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ray_precheck.errors import PrecheckError, StoppedError
+from ray_precheck.runtime.cluster import living_nodes, require_own_node
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.writer import WriterActor
 from ray_precheck.schema.result import TaskResult
@@ -21,6 +22,7 @@ from ray_precheck.store.resume import RunFiles
 _MOST_UNACKNOWLEDGED = 8
 # Deaths in a row, with nothing acknowledged in between, after which the run stops.
 _MOST_DEATHS = 3
+_NODE_INTERVAL_S = 2.0
 
 
 class Recorder:
@@ -71,6 +73,9 @@ class Recorder:
 
     def _ask(self, ref: Any) -> bool:
         """Wait for an answer; False where the writer died and a new one has taken over."""
+        # A call of an actor on a dead node may never come back.
+        while not ray.wait([ref], timeout=_NODE_INTERVAL_S)[0]:
+            require_own_node(living_nodes())
         try:
             ray.get(ref)
         except RayTaskError as error:

@@ -20,9 +20,28 @@ _OWNER = "owner"
 # Waits for the end of its standard input, which is the end of the process that holds the other end;
 # then for Ray's processes to follow it.
 _WATCHER = """
-import shutil, sys, time
+import os, shutil, signal, sys, time
+
+def users(folder):
+    # Ray's processes that outlive the driver by up to a minute: they have its log files open.
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            exe = os.readlink(f"/proc/{pid}/exe")
+            if exe != os.path.realpath(sys.executable) and "/ray/" not in exe:
+                continue
+            links = (os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd"))
+            if int(pid) != os.getpid() and any(link.startswith(folder) for link in links):
+                yield int(pid)
+        except OSError:
+            pass
+
 sys.stdin.buffer.read()
 time.sleep(3)
+for pid in users(sys.argv[1] + "/"):
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except OSError:
+        pass
 shutil.rmtree(sys.argv[1], ignore_errors=True)
 """
 
@@ -30,7 +49,7 @@ shutil.rmtree(sys.argv[1], ignore_errors=True)
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
     """Make a folder for one run, with mode 700; removes those that killed runs have left behind."""
-    _sweep()
+    sweep()
     # Short: Ray puts Unix sockets below it, whose paths may have 107 characters.
     hidden = Path(tempfile.mkdtemp(prefix=f".{PREFIX}"))
     owner = _lock(hidden / _OWNER)
@@ -67,7 +86,7 @@ def _lock(path: Path) -> int:
     return handle
 
 
-def _sweep() -> None:
+def sweep() -> None:
     """Remove the folders of this user whose process has gone without doing so."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):
