@@ -28,7 +28,12 @@ SETTLE_S = 10.0
 COMMAND_LIMIT_S = 240.0
 STAGES = 6
 # What a command may print to standard error besides one sentence of its own.
-_PROGRESS = re.compile(r"\d+/\d+ done, |device \S+ is given up: |\S+ moves to node |ray-precheck: ")
+_KNOWN = re.compile(
+    r"\d+/\d+ done, |device \S+ is given up: |\S+ moves to node |ray-precheck[: ]"
+    r"|What was acknowledged is on disk"
+)
+# What Ray's library prints itself before it ends a process whose raylet is dead.
+_RAYS_LAST_WORD = re.compile(r"\[[-\d]+ [:,\d]+ E \d+ \d+\] core_worker")
 
 
 def adopt_orphans() -> None:
@@ -138,6 +143,8 @@ class Command:
         with self._output.open("wb") as output, self._errors.open("wb") as errors:
             self._popen = subprocess.Popen(
                 [sys.executable, "-P", "-m", "ray_precheck", *self.arguments],
+                # Ray's workers look for modules in the folder that the driver was started in.
+                cwd=place.out.parent,
                 env=place.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -179,10 +186,13 @@ class Command:
         """Return what it has printed to standard error."""
         return self._errors.read_text(errors="replace")
 
-    def noise(self) -> list[str]:
+    def noise(self, *, raylet_died: bool) -> list[str]:
         """Return the lines on standard error that are neither progress nor its own sentence."""
         lines = [line.strip() for line in self.errors().splitlines()]
-        return [line for line in lines if line and not _PROGRESS.match(line)]
+        strange = [line for line in lines if line and not _KNOWN.match(line)]
+        if raylet_died:
+            return [line for line in strange if not _RAYS_LAST_WORD.match(line)]
+        return strange
 
     def victims(self, kind: str, chance: random.Random) -> list[psutil.Process]:
         """Return the processes to kill for a kind of kill; none where it is not there (yet)."""

@@ -225,7 +225,8 @@ class _Run:
     def _next_arguments(self) -> list[str]:
         """Return how to go on: as the last command says, else with the CSV that is there."""
         if self._last is not None and self._last.code == STOPPED:
-            printed = re.search(r"^ +ray-precheck (run_ut .*)$", self._last.output(), re.MULTILINE)
+            text = self._last.output() + self._last.errors()
+            printed = re.search(r"^ +ray-precheck (run_ut .*)$", text, re.MULTILINE)
             if printed is not None:
                 return shlex.split(printed.group(1))
         result = self._out.result()
@@ -271,27 +272,28 @@ class _Run:
         ]
         # A driver that is killed says nothing, or the process above it says how to go on.
         if stopping != TREE and not (stopping == DRIVER and code == -9):
-            self._judge(command, code, may_stop=bool(stopping))
+            self._judge(command, code, stopping)
         if stopping != DRIVER:  # That one is gone on with at once, whatever still runs.
             self._over.problems += [f"still alive after 10 s: {name}" for name in settle()]
         self._command, self._last = None, command
 
-    def _judge(self, command: Command, code: int, *, may_stop: bool) -> None:
-        self._over.problems += problems_of_end(command, code)
+    def _judge(self, command: Command, code: int, stopping: str) -> None:
+        raylet_died = stopping == RAYLET
+        self._over.problems += problems_of_end(command, code, raylet_died=raylet_died)
         if code == self._undisturbed.code and " APIs: " in command.output():
             self._complete = True
-        elif may_stop and code == STOPPED:
+        elif stopping and code == STOPPED:
             self._over.stops.append(_sentence(command))
         else:
             self._over.problems.append(f"exit code {code}: {_tail(command)}")
 
 
-def problems_of_end(command: Command, code: int) -> list[str]:
+def problems_of_end(command: Command, code: int, *, raylet_died: bool = False) -> list[str]:
     """Return what a command that ended by itself has printed and must not."""
     text = command.output() + command.errors()
     if "Traceback" in text or "internal error" in text:
         return [f"exit code {code} with a traceback: {_tail(command)}"]
-    if noise := command.noise():
+    if noise := command.noise(raylet_died=raylet_died):
         return [f"{len(noise)} strange lines on stderr, the first: {noise[0][:300]}"]
     if code == STOPPED and not _sentence(command):
         return [f"stopped without one sentence that says why: {_tail(command)}"]
@@ -301,7 +303,7 @@ def problems_of_end(command: Command, code: int) -> list[str]:
 def _sentence(command: Command) -> str:
     """Return why a command stopped, in its own words; "" where it does not say so, or twice."""
     text = command.output() + command.errors()
-    found = re.findall(r"^(?:Stopped before|ray-precheck: ).*$", text, re.MULTILINE)
+    found = re.findall(r"^(?:Stopped before|ray-precheck: (?!device)).*$", text, re.MULTILINE)
     return found[0] if len(found) == 1 else ""
 
 

@@ -89,7 +89,7 @@ def _init(**options: Any) -> None:
     try:
         ray.init(**options)
     except Exception as error:  # Ray raises bare ones
-        reason = str(error).strip().split("\n", maxsplit=1)[0] or type(error).__name__
+        reason = str(error).strip().split("\n", maxsplit=1)[0].rstrip(".") or type(error).__name__
         raise StoppedError(f"Ray could not be started on this machine: {reason}") from None
 
 

@@ -1,0 +1,105 @@
+"""The short form of scripts/chaos.py; and that it would notice what it is there to notice."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import chaos_faults
+import pytest
+from conftest import DATA
+
+pytestmark = pytest.mark.cluster
+CHAOS = DATA.parent.parent / "scripts" / "chaos.py"
+TORCH_DUMP = DATA / "torch_cnn" / "dump.json"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of the undisturbed run, which the first test makes."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    yield folder
+    shutil.rmtree(folder)
+
+
+def chaos(folder: Path, *arguments: object) -> tuple[int, str, dict[str, Any]]:
+    """Return the exit code, what was printed, and what was found."""
+    report = folder / "report.json"
+    places = ["--folder", str(folder / "work"), "--json", str(report)]
+    done = subprocess.run(
+        [sys.executable, str(CHAOS), *map(str, arguments), *places],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert report.exists(), done.stdout + done.stderr
+    return done.returncode, done.stdout, json.loads(report.read_text())
+
+
+def test_killed_runs_that_go_on_end_with_the_bytes_of_an_undisturbed_one(
+    tmp_path: Path, undisturbed: Path
+) -> None:
+    options = ["--runs", 4, "--seed", 7, "--jobs", 2, "--dump", TORCH_DUMP]
+    code, printed, found = chaos(tmp_path, "kills", *options, "--undisturbed", undisturbed)
+    assert code == 0, printed
+    runs = found["kills"]
+    assert [run["problems"] for run in runs] == [[], [], [], []]
+    assert {kill["kind"] for run in runs for kill in run["kills"]} == {
+        "tree", "worker", "writer", "raylet",
+    }  # fmt: skip
+    assert "kills of a writer" in printed
+
+
+def test_a_byte_that_differs_is_noticed(tmp_path: Path, undisturbed: Path) -> None:
+    if not (undisturbed / "torch_cnn" / "undisturbed.json").exists():
+        pytest.skip("the undisturbed run is made by the test before this one")
+    altered = tmp_path / "altered"
+    shutil.copytree(undisturbed, altered)
+    (details,) = altered.glob("torch_cnn/out/accuracy_checking_details_*.csv")
+    data = bytearray(details.read_bytes())
+    data[-10] ^= 1
+    details.write_bytes(data)
+    options = ["--runs", 1, "--kinds", "worker", "--dump", TORCH_DUMP, "--undisturbed", altered]
+    code, printed, found = chaos(tmp_path, "kills", *options)
+    assert code == 1
+    (problem,) = found["kills"][0]["problems"]
+    assert problem.startswith("details: ")
+    assert "FAILED: --seed 0 --first 0 --runs 1" in printed
+
+
+def test_calls_that_crash_hang_and_raise_are_errors_and_the_others_as_if_they_were_not_there(
+    tmp_path: Path,
+) -> None:
+    options = ["--calls", 60, "--crash", 4, "--hang", 3, "--raise", 3]
+    _, printed, found = chaos(tmp_path, "faults", *options)
+    faults = found["faults"]
+    assert faults["problems"] == [], printed
+    assert faults["right"] == {"crash": 4, "hang": 3, "raise": 3}
+    assert faults["others_right"] == 50
+    if os.getloadavg()[0] <= 1.5 * (os.cpu_count() or 1):  # Else times are of something else.
+        assert faults["faulty_s"] <= faults["limit_s"]
+
+
+def test_a_row_of_the_faults_that_is_not_as_it_must_be_is_noticed() -> None:
+    head = b"\xef\xbb\xbfAPI Name,Forward Test Success,Backward Test Success,Message\r\n"
+    clean = {"result": head + b"Tensor.add.0,pass,,\r\n", "details": b"Tensor.add.0.forward\r\n"}
+    counts = {"crash": 1, "hang": 1, "raise": 0}
+    broken = chaos_faults.choose_broken(counts)
+    rows = [f"{one.name},error,,{one.reason}\r\n".encode() for one in broken]
+    whole = clean["result"] + b"".join(rows)
+
+    def problems(result: bytes, details: bytes = clean["details"]) -> int:
+        over = chaos_faults.FaultsRun(3, counts, 1)
+        chaos_faults.compare(clean, {"result": result, "details": details}, broken, over)
+        return len(over.problems)
+
+    assert problems(whole) == 0
+    assert problems(whole.replace(b"SIGSEGV", b"SIGBUS")) == 1
+    assert problems(clean["result"] + rows[0]) == 1
+    assert problems(whole.replace(b"add.0,pass", b"add.0,error")) == 1
+    assert problems(whole, b"Tensor.add.1.forward\r\n") == 1
