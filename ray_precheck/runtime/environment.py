@@ -7,8 +7,8 @@ import os
 
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Ray's core writes its errors to our stderr, such as the one that a lost raylet ends us with.
-    "RAY_BACKEND_LOG_LEVEL": "fatal",
+    # The failed start of a worker that is no longer wanted is nobody's business.
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",
     # Dead workers and nodes are our business, said in a line; nobody needs Ray's pages about them.
     "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed|The node with node id|Raylet is terminated",
 }
