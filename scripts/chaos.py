@@ -125,7 +125,8 @@ def do_kills(
     options: argparse.Namespace, package: Path, folder: Path
 ) -> tuple[list[Row], list[dict[str, Any]]]:
     """Kill runs; prints those that fail at once."""
-    dumps = options.dump or [CAPTURES / name / "dump.json" for name in DUMPS]
+    given = [dump.resolve() for dump in options.dump or []]  # Commands run in another folder.
+    dumps = given or [CAPTURES / name / "dump.json" for name in DUMPS]
     setup = Setup(
         package, folder, tuple(range(options.devices)), options.seed, tuple(options.kinds)
     )
