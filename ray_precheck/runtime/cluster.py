@@ -48,11 +48,14 @@ def _start(debug: bool) -> Iterator[list[Node]]:
 
 def _start_in(folder: Path, debug: bool) -> Iterator[list[Node]]:
     token = folder / "token"
+    # Ray lets everyone into the folder that it is given, so that must not be the private one.
+    rays = folder / "r"
+    rays.mkdir()
     token.touch(mode=0o600)
     token.write_text(_TOKEN, encoding="ascii")
     settings = {
         "RAY_AUTH_TOKEN_PATH": str(token),
-        "RAY_TMPDIR": str(folder),
+        "RAY_TMPDIR": str(rays),
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
     before = {name: os.environ.get(name) for name in (*settings, _AUTH_MODE)}
@@ -68,7 +71,7 @@ def _start_in(folder: Path, debug: bool) -> Iterator[list[Node]]:
             object_store_memory=_OBJECT_STORE_BYTES,
             log_to_driver=debug,
             logging_level=logging.INFO if debug else logging.ERROR,
-            _temp_dir=str(folder),
+            _temp_dir=str(rays),
         )
         yield living_nodes(local_devices())
     finally:

@@ -113,7 +113,9 @@ def move_slots(slots: Sequence[DeviceSlot], nodes: Sequence[Node]) -> list[Devic
             load[slot.node_id] += 1
     address = {node.node_id: node.address for node in nodes}
     moved = []
-    for slot in reversed(logical):
+    homeless = [slot for slot in logical if slot.node_id not in load]
+    housed = [slot for slot in logical if slot.node_id in load]
+    for slot in [*homeless, *reversed(housed)]:
         emptiest = min(load, key=lambda node_id: load[node_id], default="")
         is_homeless = slot.node_id not in load
         if not load or not (is_homeless or load[slot.node_id] > load[emptiest] + 1):

@@ -30,7 +30,6 @@ from ray_precheck.runtime.scheduler import (
     StartWorker,
 )
 from ray_precheck.runtime.worker import WorkerActor
-from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.task import DeviceSlot
 from ray_precheck.store.resume import RunFiles
 
@@ -168,19 +167,18 @@ class Driver:
                 self._dismiss(flight.slot)
                 return scheduler.start_failed(flight.slot, _start_reason(error))
             if isinstance(error, OutOfMemoryError):
+                # Ray may have stopped it for the memory of a neighbour.
                 reason = "ran out of memory: Ray stopped its worker to keep the machine alive"
-                return self._lose(flight, scheduler, reason, Cause.OUT_OF_MEMORY)
+                return self._lose(flight, scheduler, reason)
             reason = f"its worker was lost with it every time ({type(error).__name__})"
             return self._lose(flight, scheduler, reason)
         if flight.ticket == 0:
             return scheduler.worker_ready(flight.slot)
         return scheduler.batch_done(flight.slot, flight.ticket, report)
 
-    def _lose(
-        self, flight: _Flight, scheduler: Scheduler, reason: str, cause: Cause = Cause.LOST
-    ) -> list[Command]:
+    def _lose(self, flight: _Flight, scheduler: Scheduler, reason: str) -> list[Command]:
         self._dismiss(flight.slot)
-        return scheduler.worker_lost(flight.slot, flight.ticket, reason, cause)
+        return scheduler.worker_lost(flight.slot, flight.ticket, reason)
 
     def _expired(self, scheduler: Scheduler) -> list[Command]:
         """Give up waiting for workers whose machine does not answer any more."""

@@ -114,12 +114,14 @@ class CheckProcess:
         self, payload: TaskPayload, limit_s: float, halted: Callable[[], bool]
     ) -> TaskResult | Casualty | None:
         until = time.monotonic() + limit_s
+        queued: dict[str, int] = {}
         try:
             while not self._pipe.poll(min(_POLL_S, max(0.0, until - time.monotonic()))):
+                queued = queued or self._queued_ns()
                 if halted():
                     self.close()
                     return None
-                if time.monotonic() >= until:
+                if time.monotonic() >= until + self._starved_s(queued):
                     self.close()
                     reason = f"no answer in {_seconds(limit_s)} s (--timeout)"
                     return Casualty(payload.index, Cause.TIMED_OUT, reason)
@@ -131,6 +133,25 @@ class CheckProcess:
             return answer.result
         self.close()
         return Casualty(payload.index, answer.cause, answer.result.message, answer.result)
+
+    def _queued_ns(self) -> dict[str, int]:
+        """Return for each thread the nanoseconds that it was ready and waited for a processor.
+
+        The second number of schedstat (Linux, Documentation/scheduler/sched-stats); {} elsewhere.
+        """
+        queued = {}
+        for path in Path(f"/proc/{self._popen.pid}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                queued[path.parent.name] = int(path.read_text().split()[1])
+        return queued
+
+    def _starved_s(self, before: dict[str, int]) -> float:
+        """Return the seconds that a record lost to other processes: a busy machine is no hang.
+
+        The longest of its threads, since what they wait side by side counts once.
+        """
+        now = self._queued_ns()
+        return max((ns - before.get(thread, 0) for thread, ns in now.items()), default=0) / 1e9
 
     def _send(self, message: object) -> None:
         with contextlib.suppress(OSError):  # Dead: the next look at the pipe says how it ended.

@@ -44,6 +44,14 @@ def payload(index: int, name: str) -> TaskPayload:
 
 
 GOOD = payload(0, "Torch.abs.0")
+# Some tenths of a second of one core.
+WORK = TaskPayload(
+    0,
+    "Torch.linalg.qr.0",
+    b'{"input_args": [%s], "input_kwargs": {}, "output": []}'
+    % TENSOR.replace(b"[4]", b"[600, 600]"),
+    None,
+)
 
 
 def never() -> bool:
@@ -79,6 +87,31 @@ class TestBatches:
         assert report.casualty is not None
         assert (report.casualty.index, report.casualty.cause) == (1, Cause.TIMED_OUT)
         assert report.casualty.reason == "no answer in 0.5 s (--timeout)"
+
+    def test_a_busy_machine_is_no_hang(self) -> None:
+        first, second = (CheckProcess(SLOT, settings()) for _ in range(2))
+        second.wait_ready()
+        first.wait_ready()
+        alone = self.seconds(first, 3600.0)
+        core = min(os.sched_getaffinity(0))
+        hog = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+        hogs = [subprocess.Popen([sys.executable, "-c", hog]) for _ in range(6)]
+        try:
+            assert self.seconds(second, 2 * alone) > 2 * alone  # else the machine was not busy
+        finally:
+            for process in hogs:
+                process.kill()
+                process.wait()
+
+    def seconds(self, process: CheckProcess, limit_s: float) -> float:
+        """Return how long the first check of a process takes; it must come back in the limit."""
+        begin = time.monotonic()
+        report = process.check([WORK], [limit_s], never)
+        elapsed = time.monotonic() - begin
+        process.close()
+        assert report.casualty is None
+        assert report.results[0].forward is not Verdict.SKIP
+        return elapsed
 
     def test_a_batch_that_is_halted_gives_what_is_finished(self, process: CheckProcess) -> None:
         begin = time.monotonic()
