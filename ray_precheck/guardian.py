@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_FORWARDED = (signal.SIGTERM, signal.SIGHUP)
+# Waited for, and not handled: a handler that runs just before a call that blocks is not heard.
+_AWAITED = (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 # What the child started ends by itself when the child does, or is ended after this time.
 _END_TIMEOUT_S = 8.0
 
@@ -37,15 +37,16 @@ def guard(command: Callable[[Announce], int], epitaph: Callable[[str, str], None
     sys.stderr.flush()
     readable, writable = os.pipe()
     guardian = os.getpid()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     child = os.fork()
     if child == 0:
         os.close(readable)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         _become_child(guardian)
         _leave(command, writable)
     os.close(writable)
-    _watch_over(child)
-    said, is_over = _listen(readable)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    status = _watch_over(child)
+    said, is_over = _read(readable)
     _end_descendants()
     if is_over and status >= 0:
         return status
@@ -79,22 +80,24 @@ def _leave(command: Callable[[Announce], int], writable: int) -> None:
     sys.exit(code)
 
 
-def _watch_over(child: int) -> None:
-    """Pass signals on, leave Ctrl-C to the child, and inherit its orphans."""
-
-    def forward(number: int, frame: FrameType | None) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(child, number)
-
-    for number in _FORWARDED:
-        signal.signal(number, forward)
+def _watch_over(child: int) -> int:
+    """Pass signals on, leave Ctrl-C to the child, inherit its orphans; return how the child ends."""
     # A terminal sends it to both; only the child knows what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    while True:
+        number = signal.sigwait(_AWAITED)
+        if number != signal.SIGCHLD:
+            os.kill(child, number)
+        pid = -1
+        while pid:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == child:
+                return os.waitstatus_to_exitcode(status)
 
 
-def _listen(readable: int) -> tuple[str, bool]:
-    """Read to the end; return the last line, and whether the child came to its end by itself."""
+def _read(readable: int) -> tuple[str, bool]:
+    """Return the last line that the child said, and whether it came to its end by itself."""
     with os.fdopen(readable, "rb") as pipe:
         data = pipe.read()
     lines = data.rstrip(b"\0").decode(errors="surrogateescape").splitlines()

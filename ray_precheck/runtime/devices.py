@@ -115,7 +115,7 @@ def move_slots(slots: Sequence[DeviceSlot], nodes: Sequence[Node]) -> list[Devic
     moved = []
     homeless = [slot for slot in logical if slot.node_id not in load]
     housed = [slot for slot in logical if slot.node_id in load]
-    for slot in [*homeless, *reversed(housed)]:
+    for slot in [*reversed(homeless), *reversed(housed)]:
         emptiest = min(load, key=lambda node_id: load[node_id], default="")
         is_homeless = slot.node_id not in load
         if not load or not (is_homeless or load[slot.node_id] > load[emptiest] + 1):
