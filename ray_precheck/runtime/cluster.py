@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray._raylet import AuthenticationTokenLoader
 
 from ray_precheck.errors import StoppedError, UsageError
 from ray_precheck.runtime.devices import RAY_RESOURCES, Node, local_devices
@@ -22,8 +23,6 @@ from ray_precheck.runtime.scratch import scratch_folder
 
 _ANSWER_TIMEOUT_S = 10.0
 _AUTH_MODE = "RAY_AUTH_MODE"
-# One for the process: Ray keeps the first token that it reads.
-_TOKEN = secrets.token_hex(32)
 # Results are numbers, so the object store holds next to nothing.
 _OBJECT_STORE_BYTES = 128 << 20
 
@@ -52,7 +51,7 @@ def _start_in(folder: Path, debug: bool) -> Iterator[list[Node]]:
     rays = folder / "r"
     rays.mkdir()
     token.touch(mode=0o600)
-    token.write_text(_TOKEN, encoding="ascii")
+    token.write_text(secrets.token_hex(32), encoding="ascii")
     settings = {
         "RAY_AUTH_TOKEN_PATH": str(token),
         "RAY_TMPDIR": str(rays),
@@ -62,6 +61,7 @@ def _start_in(folder: Path, debug: bool) -> Iterator[list[Node]]:
     os.environ.update(settings)
     # Ray reads the mode when it is imported; where it is not set, ray.init turns the token on.
     os.environ.pop(_AUTH_MODE, None)
+    _forget_token()
     try:
         _init(
             address="local",
@@ -81,6 +81,12 @@ def _start_in(folder: Path, debug: bool) -> Iterator[list[Node]]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+        _forget_token()
+
+
+def _forget_token() -> None:
+    """Let Ray read its token again: it keeps the first for as long as the process lives."""
+    AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _init(**options: Any) -> None:
@@ -100,6 +106,7 @@ def _join(address: str, debug: bool) -> Iterator[list[Node]]:
     level = logging.INFO if debug else logging.ERROR
     try:
         _require_answer(address)
+        _forget_token()
         ray.init(address=address, log_to_driver=debug, logging_level=level)
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -38,6 +38,7 @@ def undisturbed(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[b
     from ray_precheck import precheck
 
     report = precheck(dump, out=tmp_path_factory.mktemp("alone"), devices=(0, 1))
+    assert report.completed, report
     return report.files.result.read_bytes(), report.files.details.read_bytes()
 
 

@@ -34,6 +34,15 @@ def test_one_two_and_four_devices_write_the_same_bytes(
     assert others == [first, first]
 
 
+def test_one_process_runs_on_a_cluster_and_on_ones_of_its_own_in_turn(
+    tmp_path: Path, cluster_address: str
+) -> None:
+    dump = write_dump(tmp_path / "dump.json", additions(3))
+    for number, address in enumerate(["", cluster_address, "", ""]):
+        report = precheck(dump, out=tmp_path / str(number), devices=(0,), address=address)
+        assert report.completed, report.stop_reason
+
+
 def test_the_function_returns_both_tables_with_a_row_for_every_call_in_dump_order(
     tmp_path: Path, cluster_address: str
 ) -> None:
