@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray._raylet import AuthenticationTokenLoader
+from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 
 from ray_precheck.errors import StoppedError, UsageError
 from ray_precheck.runtime.devices import RAY_RESOURCES, Node, local_devices
@@ -152,7 +152,9 @@ def living_nodes(devices_here: dict[str, int] | None = None) -> list[Node]:
     for entry in ray.nodes():
         if not entry["Alive"]:
             continue
-        counts = {k: int(entry["Resources"].get(name, 0)) for k, name in RAY_RESOURCES.items()}
+        resources = entry["Resources"]
+        counts = {k: int(resources.get(name, 0)) for k, name in RAY_RESOURCES.items()}
         devices = counts if devices_here is None else devices_here
-        nodes.append(Node(entry["NodeID"], entry["NodeManagerAddress"], devices))
+        cores, store = (int(resources.get(name, 0)) for name in ("CPU", "object_store_memory"))
+        nodes.append(Node(entry["NodeID"], entry["NodeManagerAddress"], devices, cores, store))
     return sorted(nodes, key=lambda node: (node.node_id != here, node.address, node.node_id))

@@ -24,11 +24,16 @@ DEFAULT_SPARES = {"cpu": 1, "npu": 0, "gpu": 0}
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of the cluster: Ray's id and address, and how many devices of each kind it has."""
+    """A node of the cluster: Ray's id and address, and how many devices of each kind it has.
+
+    `cores` is the number of its processor cores, `store_bytes` the size of Ray's object store there.
+    """
 
     node_id: str
     address: str
     devices: dict[str, int]
+    cores: int = 0
+    store_bytes: int = 0
 
 
 def local_devices() -> dict[str, int]:

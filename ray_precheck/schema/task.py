@@ -31,7 +31,9 @@ class DeviceSlot:
     """A place where one worker runs: a physical NPU or GPU, or a logical slot of the CPU.
 
     `node_id` is Ray's node id, `address` the node's address for people, `visible` what the
-    visible-devices variable of the worker is set to.
+    visible-devices variable of the worker is set to. `host` is part of the label where devices of
+    several machines have the same ids. `core` is the core that it is kept on, by its position among
+    those of its machine that may be used; None: any.
     """
 
     kind: str
@@ -39,11 +41,14 @@ class DeviceSlot:
     node_id: str
     address: str
     visible: str
+    host: str = ""
+    core: int | None = None
 
     @property
     def label(self) -> str:
-        """How the slot is called in messages: `npu:3`."""
-        return f"{self.kind}:{self.device_id}"
+        """How the slot is called in messages: `npu:3`, `node-a/npu:3`."""
+        name = f"{self.kind}:{self.device_id}"
+        return f"{self.host}/{name}" if self.host else name
 
     @property
     def place(self) -> str:
