@@ -11,7 +11,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from ray_precheck.config import DEVICE_TYPES, FRAMEWORKS, RETRY, STANDARDS, TESTED, RunConfig
+from ray_precheck.config import (
+    DEVICE_GRAMMAR,
+    DEVICE_TYPES,
+    FRAMEWORKS,
+    RETRY,
+    STANDARDS,
+    TESTED,
+    RunConfig,
+)
 from ray_precheck.errors import PrecheckError, UsageError
 from ray_precheck.guardian import guard
 
@@ -142,9 +150,8 @@ def _add_msprobe_options(parser: argparse.ArgumentParser) -> None:
         "--device",
         nargs="+",
         type=int,
-        default=[0],
         metavar="ID",
-        help="device ids (default 0)",
+        help="ids of devices of this machine (default 0)",
     )
     group.add_argument(
         "-save_error_data",
@@ -157,6 +164,19 @@ def _add_own_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options of ray_precheck")
     group.add_argument(
         "--address", default="", help="a running Ray cluster (default: start one here)"
+    )
+    group.add_argument(
+        "--devices",
+        metavar="WHICH",
+        help="instead of -d, devices of the whole cluster: all (on the CPU one worker for each node),"
+        f" or {DEVICE_GRAMMAR}. NODE is a host name, an address, or a label or its value; without"
+        " IDS every device of the node",
+    )
+    group.add_argument(
+        "--exclude",
+        default="",
+        metavar="WHICH",
+        help="nodes and devices to leave out, written as for --devices",
     )
     group.add_argument("--device-type", default="auto", help=_choices(DEVICE_TYPES, "auto"))
     group.add_argument("--seed", type=int, default=0, help="seed of the inputs (default 0)")
@@ -186,6 +206,7 @@ def _add_own_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="processes that each device keeps ready for one that breaks (default: 1 on the CPU, else 0)",
     )
+    _add_bench_options(group)
     group.add_argument(
         "--retry",
         nargs="+",
@@ -201,18 +222,57 @@ def _add_own_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--debug", action="store_true", help="show tracebacks and what Ray prints")
 
 
+def _add_bench_options(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "--bench-workers",
+        type=int,
+        metavar="N",
+        help="processes that compute benches beside the devices' own (default: one for each spare"
+        " core of the cluster; 0: none)",
+    )
+    group.add_argument(
+        "--bench-budget",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help="seconds that the bench of a record may take, else it is SKIP (default 600)",
+    )
+    group.add_argument(
+        "--shared-fs",
+        action="store_true",
+        help="captured tensors have the same paths on every machine: workers read them themselves",
+    )
+    group.add_argument(
+        "-filter_api",
+        "--filter_api",
+        "--filter-api",
+        action="store_true",
+        help="of calls alike in name, shapes, dtypes and scalars check one; the others name it",
+    )
+
+
 def _choices(choices: Sequence[str], default: str) -> str:
     return f"{'|'.join(choices)} (default: {default})"
 
 
 def run_config(options: argparse.Namespace) -> RunConfig:
-    """Return the configuration that parsed options ask for."""
+    """Return the configuration that parsed options ask for.
+
+    Raises:
+        UsageError: both -d and --devices are given.
+    """
+    if options.device is not None and options.devices is not None:
+        raise UsageError(
+            "-d and --devices exclude each other: -d takes ids of this machine, --devices names"
+            " devices of the cluster"
+        )
     resume = options.result_csv_path
     return RunConfig(
         dump=Path(options.api_info_file),
         framework=options.framework,
         out=Path(options.out_path),
-        devices=tuple(options.device),
+        devices=tuple(options.device or (0,)) if options.devices is None else options.devices,
+        exclude=options.exclude,
         resume_csv=None if resume is None else Path(resume),
         save_error_data=options.save_error_data,
         address=options.address,
@@ -223,6 +283,10 @@ def run_config(options: argparse.Namespace) -> RunConfig:
         standard=options.standard,
         max_memory_gib=options.max_memory,
         spares=options.spares,
+        bench_workers=options.bench_workers,
+        bench_budget_s=options.bench_budget,
+        shared_fs=options.shared_fs,
+        filter_alike=options.filter_api,
         force=options.force,
         retry=tuple(options.retry),
         debug=options.debug,

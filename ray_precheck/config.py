@@ -1,9 +1,11 @@
 """What a run is asked to do.
 
 Comes in: options of the command line or arguments of `precheck`. Goes out: a validated `RunConfig`
-and its fingerprint, which a resumed run must match. Called by the session.
+and its fingerprint, which a resumed run must match. Called by the session. Devices that are named
+with their nodes are written as in `DEVICE_GRAMMAR`.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,25 +19,107 @@ RETRY = ("error", "skip", "crash")
 LARGEST_DEVICE_ID = 4095
 # The share of the machine's memory that all workers together may take for tensors.
 MEMORY_SHARE = 0.7
+# The value of --devices that takes every device of the cluster.
+ALL_DEVICES = "all"
+DEVICE_GRAMMAR = "NODE[:IDS],..., where IDS are 0-7 or 0,2,4-6, as in node-a:0-3,6,node-b:0"
+_IDS = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDevices:
+    """Devices of one node, as an option names them: the node's name, and ids in their order.
+
+    `ids` None means every device of the node.
+    """
+
+    name: str
+    ids: tuple[int, ...] | None
+
+
+def parse_node_devices(option: str, text: str) -> tuple[NodeDevices, ...]:
+    """Return what the value of --devices or --exclude names, node by node.
+
+    Commas part items. An item that is a number or a range belongs to the last `NODE:` before it,
+    every other one begins a node, whose ids stand after its last colon; an IPv6 address is written
+    in brackets.
+
+    Raises:
+        UsageError: an item is neither, an id is out of range or stands twice; says the grammar.
+    """
+    names: list[str] = []
+    ids: dict[str, list[int] | None] = {}
+    for item in (part.strip() for part in text.split(",")):
+        if not item:
+            raise _wrong_item(option, text, "a comma has nothing beside it")
+        name, numbers = _split_item(item)
+        if not name:
+            if not names or ids[names[-1]] is None:
+                raise _wrong_item(option, item, "no NODE: stands before it")
+            name = names[-1]
+        elif name in ids:
+            raise _wrong_item(option, item, f"{name} is named twice")
+        else:
+            names.append(name)
+            ids[name] = None if numbers is None else []
+        there = ids[name]
+        if there is not None and numbers is not None:
+            there.extend(_parse_ids(option, item, numbers, there))
+    return tuple(
+        NodeDevices(name, None if (found := ids[name]) is None else tuple(found)) for name in names
+    )
+
+
+def _split_item(item: str) -> tuple[str, str | None]:
+    """Return the node's name and the ids of an item; "" for no name, None for no ids."""
+    if _IDS.fullmatch(item):
+        return "", item
+    name, colon, numbers = item.rpartition(":")
+    if not colon or item.endswith("]"):
+        return item.strip("[]"), None
+    return name.strip("[]"), numbers
+
+
+def _parse_ids(option: str, item: str, numbers: str, before: list[int]) -> list[int]:
+    match = _IDS.fullmatch(numbers)
+    if match is None:
+        raise _wrong_item(option, item, f"{numbers!r} is no id and no range")
+    first, last = int(match[1]), int(match[2] or match[1])
+    if not first <= last <= LARGEST_DEVICE_ID:
+        raise _wrong_item(option, item, f"ids rise, from 0 to {LARGEST_DEVICE_ID}")
+    found = list(range(first, last + 1))
+    twice = sorted(set(found) & set(before))
+    if twice:
+        raise _wrong_item(option, item, f"id {twice[0]} is named twice")
+    return found
+
+
+def _wrong_item(option: str, item: str, why: str) -> UsageError:
+    return UsageError(f"{option}: {item!r} is wrong: {why}; expected {DEVICE_GRAMMAR}")
 
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
     """The settings of one run.
 
-    `framework` "" means: as the dump says. `resume_csv` is the result CSV to go on in, with `force`
+    `framework` "" means: as the dump says. `devices` are ids of this machine, or the value of
+    --devices: all, or as in `DEVICE_GRAMMAR`, in which `exclude` names what is left out. `resume_csv` is the result CSV to go on in, with `force`
     also where it was made with other settings; its rows of the kinds in `retry` are done again.
     `timeout_s` is how long one record may take before its worker is replaced.
     `max_memory_gib` is what the tensors of one record may take, 0 for a share of the machine's.
     `spares` is how many processes each device keeps ready for one that breaks, None for one on the
     CPU and none on an accelerator, whose memory a second process would take.
     `tested`: the device's own results, the captured ones, or auto (captured in real mode).
+    `bench_workers` is how many processes compute benches beside the devices' own, None for as many
+    as the cluster has spare cores; a bench that takes longer than `bench_budget_s` is a SKIP.
+    `shared_fs`: captured tensors have the same paths on every machine. `filter_alike`: of calls
+    that are alike in name, shapes, dtypes and scalars one is checked.
     """
 
     dump: Path
     framework: str = ""
     out: Path = Path("./")
-    devices: tuple[int, ...] = (0,)
+    devices: tuple[int, ...] | str = (0,)
+    exclude: str = ""
     resume_csv: Path | None = None
     save_error_data: bool = False
     address: str = ""
@@ -48,6 +132,10 @@ class RunConfig:
     force: bool = False
     retry: tuple[str, ...] = ()
     spares: int | None = None
+    bench_workers: int | None = None
+    bench_budget_s: float = 600.0
+    shared_fs: bool = False
+    filter_alike: bool = False
     debug: bool = False
 
     def validate(self) -> None:
@@ -68,10 +156,17 @@ class RunConfig:
             raise UsageError(f"--timeout {self.timeout_s:g} must be larger than 0 seconds")
         if not self.max_memory_gib >= 0:
             raise UsageError(f"--max-memory {self.max_memory_gib:g} must not be negative")
-        if self.spares is not None and self.spares < 0:
-            raise UsageError(f"--spares {self.spares} must not be negative")
-        if self.seed < 0:
-            raise UsageError(f"--seed {self.seed} must not be negative")
+        if not self.bench_budget_s > 0:
+            raise UsageError(
+                f"--bench-budget {self.bench_budget_s:g} must be larger than 0 seconds"
+            )
+        for option, number in (
+            ("--spares", self.spares),
+            ("--bench-workers", self.bench_workers),
+            ("--seed", self.seed),
+        ):
+            if number is not None and number < 0:
+                raise UsageError(f"{option} {number} must not be negative")
         self._validate_retry()
         self._validate_devices()
 
@@ -83,6 +178,12 @@ class RunConfig:
             raise UsageError("--retry needs -csv_path: the result CSV whose rows are done again")
 
     def _validate_devices(self) -> None:
+        if self.exclude:
+            parse_node_devices("--exclude", self.exclude)
+        if isinstance(self.devices, str):
+            if self.devices != ALL_DEVICES:
+                parse_node_devices("--devices", self.devices)
+            return
         if not self.devices:
             raise UsageError("-d needs at least one device id")
         for device in self.devices:
@@ -94,11 +195,16 @@ class RunConfig:
         if twice:
             raise UsageError(f"-d names device {twice[0]} more than once")
 
-    def memory_limit_bytes(self, machine_bytes: int) -> int:
-        """Return what the tensors of one record may take: as asked for, or a worker's share."""
+    def memory_limit_bytes(self, machine_bytes: int, workers: int | None = None) -> int:
+        """Return what the tensors of one record may take: as asked for, or a worker's share.
+
+        `workers` share a machine; by default as many as there are ids.
+        """
         if self.max_memory_gib:
             return int(self.max_memory_gib * 2**30)
-        return int(MEMORY_SHARE * machine_bytes / len(self.devices))
+        if workers is None:
+            workers = 1 if isinstance(self.devices, str) else len(self.devices)
+        return int(MEMORY_SHARE * machine_bytes / workers)
 
     def fingerprint(self, dump_digest: str, framework: str, kind: str) -> dict[str, str]:
         """Return what must be the same for two runs to make the same rows."""
@@ -109,6 +215,8 @@ class RunConfig:
             "seed": str(self.seed),
             "tested": self.tested,
             "standard": self.standard,
+            # Runs from before this setting do not have it: a resume takes them for the same.
+            "filter_api": "on" if self.filter_alike else "off",
         }
 
 

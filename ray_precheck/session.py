@@ -6,11 +6,13 @@ imports the package.
 
 import os
 import signal
+import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -23,8 +25,11 @@ from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import DumpError, PrecheckError, StoppedError, UsageError
 from ray_precheck.plan.planner import Plan, plan_tasks
 from ray_precheck.report.summary import Summary, summarise
-from ray_precheck.runtime.devices import Node, choose_kind, local_devices, place_slots
+from ray_precheck.runtime.devices import Node, choose_kind, local_node
 from ray_precheck.runtime.environment import prepare_environment
+from ray_precheck.runtime.nodes import require_same_package, version_table
+from ray_precheck.runtime.placement import DeviceRequest, place_slots, usable_nodes
+from ray_precheck.runtime.probe import PACKAGE
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.scratch import sweep
 from ray_precheck.schema.result import TaskResult
@@ -70,20 +75,20 @@ def precheck(
     *,
     framework: str = "",
     out: str | Path = "./",
-    devices: Sequence[int] = (0,),
+    devices: Sequence[int] | str = (0,),
     show_progress: bool = False,
     **options: Any,
 ) -> PrecheckReport:
     """Check every API call of a dump and return the report, whose tables are pandas data frames.
 
+    `devices` are ids of this machine, or what `--devices` takes: "all", "node-a:0-3,node-b:0".
     `options` are the other fields of `RunConfig`: `resume_csv`, `seed`, `timeout_s`, `tested`, ...
 
     Raises:
         PrecheckError: the dump, an option or a device is wrong.
     """
-    config = RunConfig(
-        dump=Path(dump), framework=framework, out=Path(out), devices=tuple(devices), **options
-    )
+    ids = devices if isinstance(devices, str) else tuple(devices)
+    config = RunConfig(dump=Path(dump), framework=framework, out=Path(out), devices=ids, **options)
     return run(config, show_progress=show_progress)
 
 
@@ -100,15 +105,17 @@ def run(
             as not completed, and can go on with `resume_csv`.
     """
     config.validate()
-    with ThreadPoolExecutor(1) as background, open_dump(config.dump) as dump:
+    with (
+        ThreadPoolExecutor(1) as background,
+        open_dump(config.dump) as dump,
+        ExitStack() as joined,
+    ):
         framework = _framework(config, dump)
         tests_dump = _tests_dump(config, dump)
         require_framework(framework, device_runs=not tests_dump)
-        kind = choose_kind(config.device_type, framework, local_devices())
-        if not config.address:
-            # Before any file is made; a cluster is asked once it has been joined.
-            place_slots(kind, config.devices, [Node("", "this host", local_devices())])
-        fingerprint = config.fingerprint(dump.digest(), framework, kind)
+        # Before any file is made: what is wrong with the devices leaves nothing behind.
+        places = _places(config, framework, joined, show_progress=show_progress)
+        fingerprint = config.fingerprint(dump.digest(), framework, places.request.kind)
         files, done = _prepare_files(config, dump, fingerprint)
         on_files(files)
         planning = background.submit(plan_tasks, dump, framework, done)
@@ -121,18 +128,18 @@ def run(
             may_run_device=config.tested == "auto",
             error_folder=_error_folder(config, files),
             memory_limit_bytes=config.memory_limit_bytes(
-                os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+                os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), places.most_on_a_node
             ),
         )
         progress = Progress(len(dump.calls), len(done), show=show_progress)
         completed, reason = False, ""
         try:
-            completed = _drive(config, dump, kind, settings, files, planning, progress)
+            completed = _drive(config, dump, places, settings, files, planning, progress)
         except StoppedError as error:
             reason = str(error)
         except PrecheckError:
             if config.resume_csv is None:
-                discard_run(files)  # Such as a wrong -d on a cluster: nothing was written.
+                discard_run(files)  # Nothing was written.
             raise
         finally:
             progress.close()
@@ -156,6 +163,56 @@ def _framework(config: RunConfig, dump: Dump) -> str:
             f"{dump.path} does not name its framework; say it with -f mindspore|pytorch"
         )
     return framework
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where a run may run: what was asked for, and the nodes there were then, the driver's first.
+
+    `most_on_a_node` is how many workers share a machine, None for as many as there are ids.
+    """
+
+    request: DeviceRequest
+    nodes: list[Node]
+    most_on_a_node: int | None
+
+
+def _places(
+    config: RunConfig, framework: str, joined: ExitStack, *, show_progress: bool
+) -> _Places:
+    """Join the cluster of --address, if there is one, until `joined` is closed; see what it has.
+
+    Raises:
+        DeviceError: a device that was asked for is not there.
+        UsageError: no cluster answers, or a node has another version of this package.
+    """
+    here = local_node()
+    nodes = _open_cluster(config, joined, show=show_progress) if config.address else [here]
+    request = DeviceRequest.of(config, "cpu")
+    usable = usable_nodes(request, nodes)
+    # -d takes devices of this machine, which is the first; --devices those of any.
+    asked = usable if isinstance(config.devices, str) else [n for n in usable if n is nodes[0]]
+    request = replace(request, kind=choose_kind(config.device_type, framework, asked))
+    slots = place_slots(request, nodes)
+    require_same_package(here.versions.get(PACKAGE, ""), usable)
+    table = version_table(usable)
+    if table and show_progress:
+        print(table, file=sys.stderr, flush=True)
+    most = max(Counter(slot.node_id for slot in slots).values())
+    return _Places(request, nodes, None if request.ids else most)
+
+
+def _open_cluster(config: RunConfig, opened: ExitStack, *, show: bool) -> list[Node]:
+    """Start or join the cluster of a run until `opened` is closed; return its nodes."""
+    prepare_environment(own_cluster=not config.address, debug=config.debug)
+    # Imported here: Ray takes half a second that a wrong option should not cost.
+    from ray_precheck.runtime.cluster import open_cluster
+
+    def say(line: str) -> None:
+        if show:
+            print(line, file=sys.stderr, flush=True)
+
+    return opened.enter_context(open_cluster(config.address, debug=config.debug, say=say))
 
 
 def _error_folder(config: RunConfig, files: RunFiles) -> Path | None:
@@ -184,7 +241,7 @@ def _prepare_files(
 def _drive(
     config: RunConfig,
     dump: Dump,
-    kind: str,
+    places: _Places,
     settings: CheckSettings,
     files: RunFiles,
     planning: "Future[Plan]",
@@ -198,19 +255,36 @@ def _drive(
     sweep()
     if plan is not None and not plan.tasks:
         return _write_without_workers(dump, files, plan.skipped, progress)
-    prepare_environment(own_cluster=not config.address, debug=config.debug)
-    # Imported here: Ray takes half a second that a wrong option should not cost.
-    from ray_precheck.runtime.cluster import open_cluster
-    from ray_precheck.runtime.driver import Driver
+    with ExitStack() as opened:
+        nodes = places.nodes if config.address else _open_cluster(config, opened, show=False)
+        # In this order: ray.init sets a handler of SIGTERM of its own.
+        stop = opened.enter_context(_stop_on_signal())
+        # Imported here: Ray takes half a second that a wrong option should not cost.
+        from ray_precheck.runtime.cluster import Roster
+        from ray_precheck.runtime.crew import DriveOptions
+        from ray_precheck.runtime.driver import Driver
 
-    # In this order: ray.init sets a handler of SIGTERM of its own.
-    with open_cluster(config.address, debug=config.debug) as nodes, _stop_on_signal() as stop:
-        slots = place_slots(kind, config.devices, nodes)
+        version = local_node().versions.get(PACKAGE, "")
+        options = DriveOptions(
+            timeout_s=config.timeout_s,
+            spares=config.spares,
+            bench_workers=config.bench_workers,
+            bench_budget_s=config.bench_budget_s,
+            shared_fs=config.shared_fs,
+            debug=config.debug,
+        )
         driver = Driver(
-            dump, settings, slots, files, stop.is_set, spares=config.spares, debug=config.debug
+            dump,
+            settings,
+            places.request,
+            place_slots(places.request, nodes),
+            Roster(nodes, version, progress.say),
+            files,
+            stop.is_set,
+            options,
         )
         driver.launch()
-        return driver.run(planning.result(), config.timeout_s, progress)
+        return driver.run(planning.result(), progress)
 
 
 def _write_without_workers(

@@ -10,15 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ray_precheck.runtime.scheduler import (
-    COST_SLACK,
-    MAX_BATCH_RECORDS,
-    MAX_RUNS,
-    STRIKES,
-    Command,
-    Record,
-    SendBatch,
-)
+from ray_precheck.runtime.blame import COST_SLACK, MAX_RUNS, STRIKES
+from ray_precheck.runtime.commands import Command, Record, SendBatch
+from ray_precheck.runtime.task_queue import MAX_BATCH_RECORDS
 from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
 from ray_precheck.schema.result import TaskResult, failed
 from ray_precheck.schema.task import Task

@@ -10,15 +10,9 @@ from dataclasses import dataclass
 from histories_answers import TAINTS, Cast, Choices, Say, broken
 from histories_rules import TIMEOUT_S, Broken, Flight, Rules, require
 
+from ray_precheck.runtime.commands import Command, GiveUpDevice, Record, SendBatch, StartWorker
 from ray_precheck.runtime.devices import Node, move_slots, place_slots
-from ray_precheck.runtime.scheduler import (
-    Command,
-    GiveUpDevice,
-    Record,
-    Scheduler,
-    SendBatch,
-    StartWorker,
-)
+from ray_precheck.runtime.scheduler import Scheduler
 from ray_precheck.schema.casualty import BatchReport, Cause
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.schema.task import DeviceSlot, Task

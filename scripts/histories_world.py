@@ -15,7 +15,7 @@ from histories_workers import TROUBLES, Crew, Layout
 from histories_writer import Files, Restart
 
 from ray_precheck.errors import StoppedError
-from ray_precheck.runtime.scheduler import MAX_RUNS
+from ray_precheck.runtime.blame import MAX_RUNS
 
 
 class History:

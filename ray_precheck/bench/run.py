@@ -6,7 +6,8 @@ become complex128; dtype arguments that name a float become float64, and the res
 the tested dtype only when it is compared.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -28,6 +29,19 @@ class Bench:
         # One thread: the same bits on every host, and the cores are shared out over records.
         torch.set_num_threads(1)
         self._framework = framework
+
+    @contextmanager
+    def threads(self, count: int) -> Iterator[None]:
+        """Compute with so many threads for a while."""
+        before = torch.get_num_threads()
+        if count == before:
+            yield
+            return
+        torch.set_num_threads(count)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
     def resolve(self, name: ApiName) -> Callable[..., Any]:
         """Return the torch callable for an API; raises `NotCheckable` where there is none."""

@@ -1,18 +1,23 @@
 """The checker: from a task's payload to its result, always.
 
 Comes in: a `TaskPayload`. Goes out: a `TaskResult`; a failure of one API is a value and never an
-exception that leaves this module. Called by the worker actor and by `session.rerun`.
+exception that leaves this module. Called by the check process and by `session.rerun`. A check may be
+cut in two: `measure` runs the device, and `check` with what that gave does the rest, anywhere.
 """
 
-import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 from ray_precheck.backends.base import Backend
 from ray_precheck.backends.registry import open_backend
 from ray_precheck.bench.run import Bench
 from ray_precheck.check.directions import check_backward, check_forward
 from ray_precheck.check.job import DirectionCheck, Job, Sides
+from ray_precheck.check.measured import Measured
 from ray_precheck.check.memory import needed_bytes
+from ray_precheck.check.phases import Phase, PhaseClock
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.check.sides import describe, is_out_of_memory
 from ray_precheck.datagen.generate import GeneratedTensors, TensorSource, build_call
@@ -23,24 +28,37 @@ from ray_precheck.plan.select import skip_by_name, skip_by_record
 from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict, failed, skipped
-from ray_precheck.schema.task import TaskPayload
+from ray_precheck.schema.task import BENCH, TaskPayload
 from ray_precheck.store.error_data import save_error_data
+
+if TYPE_CHECKING:
+    from ray_precheck.dump.tensors import TensorFiles
+
+T = TypeVar("T")
+
+
+class DeviceNeeded(Exception):
+    """The captured results do not suffice, and this process has no device."""
 
 
 class Checker(Sides):
-    """Checks one call after the other; holds the bench and, once it is needed, the device."""
+    """Checks one call after the other; holds the bench and, once it is needed, the device.
 
-    def __init__(self, settings: CheckSettings, kind: str) -> None:
+    `kind` is that of the device, or `BENCH` where there is none.
+    """
+
+    def __init__(self, settings: CheckSettings, kind: str, clock: PhaseClock | None = None) -> None:
         self._settings = settings
         self._kind = kind
         self._backend: Backend | None = None
+        self._clock = clock or PhaseClock()
         self.framework = settings.framework
         self.tests_dump = settings.tests_dump
         self.may_run_device = settings.may_run_device
         self.device_label = kind
         self._device_raised = False
         self._damage: Cause | None = None
-        if not settings.tests_dump:
+        if not settings.tests_dump and kind != BENCH:
             self.device()
         self.bench = Bench(settings.framework)
 
@@ -50,7 +68,10 @@ class Checker(Sides):
         Raises:
             NotCheckable: captured results are tested, and there is no framework to stand in.
             BackendMissingError: it is missing where it is what is to be tested.
+            DeviceNeeded: this process has none.
         """
+        if self._kind == BENCH:
+            raise DeviceNeeded
         if self._backend is None:
             try:
                 self._backend = open_backend(self._settings.framework, self._kind)
@@ -68,6 +89,12 @@ class Checker(Sides):
         """Remember that the device raised: it must prove itself before the next record."""
         self._device_raised = True
 
+    @contextmanager
+    def on_device(self) -> Iterator[None]:
+        """Be on the device for a while; it computes with one thread whatever the bench may."""
+        with self._clock.during(Phase.DEVICE), self.bench.threads(1):
+            yield
+
     def prove(self) -> None:
         """Have the device, where there is one, compute 1 + 1.
 
@@ -81,31 +108,80 @@ class Checker(Sides):
         """Return what the last check has done to this process; None where it is as good as before."""
         return self._damage
 
-    def check(self, payload: TaskPayload, source: TensorSource | None = None) -> TaskResult:
-        """Check one call. `source` replaces the tensors that the settings ask for (a replay)."""
-        begin = time.perf_counter()
+    def check(
+        self,
+        payload: TaskPayload,
+        source: TensorSource | None = None,
+        *,
+        measured: Measured | None = None,
+        files: "TensorFiles | None" = None,
+        bench_threads: int = 1,
+    ) -> TaskResult:
+        """Check one call. `source` replaces the tensors that the settings ask for (a replay), `files`
+        are captured ones that cannot be read from the dump's folder here; `measured` is what the
+        device made of the call elsewhere.
+
+        Raises:
+            DeviceNeeded: this process has no device and none has measured the call.
+        """
+        with self.bench.threads(bench_threads):
+            result = self._guarded(
+                payload, lambda: self._judge(self._job(payload, source, files, measured))
+            )
+        seconds = self._clock.seconds
+        return replace(
+            result,
+            inputs_s=seconds[Phase.INPUTS],
+            device_s=seconds[Phase.DEVICE],
+            bench_s=seconds[Phase.BENCH],
+        )
+
+    def measure(
+        self, payload: TaskPayload, files: "TensorFiles | None" = None
+    ) -> TaskResult | Measured:
+        """Run the device alone; a result where it comes to nothing that could be judged."""
+        return self._guarded(payload, lambda: self._job(payload, files=files).measured)
+
+    def _guarded(self, payload: TaskPayload, examine: Callable[[], T]) -> T | TaskResult:
+        """Turn what goes wrong into a result, and see whether it broke this process."""
+        self._clock.start()
         self._damage, self._device_raised = None, False
+        found: T | TaskResult
         try:
-            result = self._examine(payload, source, begin)
+            found = examine()
+        except DeviceNeeded:
+            raise
         except NotCheckable as reason:
-            result = _skipped(payload, str(reason), begin)
+            found = _skipped(payload, str(reason))
         except Exception as error:
             if is_out_of_memory(error):
                 return self._out_of_memory(payload, error)
             # A fault of ours must neither be blamed on the API nor end the run.
-            fault = f"ray_precheck failed on this record: {describe(error)}"
-            result = _skipped(payload, fault, begin)
-        return self._proven(result) if self._device_raised else result
+            found = _skipped(payload, f"ray_precheck failed on this record: {describe(error)}")
+        finally:
+            self._clock.enter(Phase.INPUTS)
+        if self._device_raised and isinstance(found, TaskResult):
+            return self._proven(found)
+        if self._device_raised:
+            self._prove_or_damage()
+        return found
 
     def _proven(self, result: TaskResult) -> TaskResult:
         """See whether an error left the device usable; add to the result that it did not."""
+        why = self._prove_or_damage()
+        if not why:
+            return result
+        note = f"the device was unusable afterwards: {why}"
+        return replace(result, message="; ".join(filter(None, [result.message, note])))
+
+    def _prove_or_damage(self) -> str:
+        """Have the device prove itself; return why it cannot, "" where it can."""
         try:
             self.prove()
         except Exception as error:
             self._damage = Cause.POISONED
-            note = f"the device was unusable afterwards: {describe(error)}"
-            return replace(result, message="; ".join(filter(None, [result.message, note])))
-        return result
+            return describe(error)
+        return ""
 
     def _out_of_memory(self, payload: TaskPayload, error: Exception) -> TaskResult:
         self._damage = Cause.OUT_OF_MEMORY
@@ -116,9 +192,18 @@ class Checker(Sides):
         reason = f"ran out of memory: {describe(cause)}{allowed}"
         return failed(payload.index, payload.name, Outcome.CRASHED, reason, has_backward)
 
-    def _examine(
-        self, payload: TaskPayload, source: TensorSource | None, begin: float
-    ) -> TaskResult:
+    def _job(
+        self,
+        payload: TaskPayload,
+        source: TensorSource | None = None,
+        files: "TensorFiles | None" = None,
+        measured: Measured | None = None,
+    ) -> Job:
+        """Decode a call and make its inputs.
+
+        Raises:
+            NotCheckable: with the reason.
+        """
         record = decode_record(payload.name, payload.forward, payload.backward)
         reason = skip_by_name(record.name, self.framework) or skip_by_record(record)
         if reason:
@@ -126,13 +211,19 @@ class Checker(Sides):
         self._require_memory(record)
         # First of all: the allow list of the bench also says what may be called on the device.
         self.bench.resolve(record.name)
-        source = source or self._source(record)
-        job = Job(record, build_call(record, source), source, self)
-        forward = check_forward(job)
-        backward = _backward(job, forward)
-        notes = [*forward.messages, *backward.messages, *getattr(source, "notes", [])]
+        source = source or self._source(record, files)
+        return Job(payload, record, build_call(record, source), source, self, measured)
+
+    def _judge(self, job: Job) -> TaskResult:
+        payload = job.payload
+        with self._clock.during(Phase.BENCH):
+            forward = check_forward(job)
+            backward = _backward(job, forward)
+        # Cotangents may be drawn for the device and for the bench, each with its notes.
+        drawn = dict.fromkeys(getattr(job.source, "notes", []))
+        notes = [*forward.messages, *backward.messages, *drawn]
         if Verdict.ERROR in (forward.verdict, backward.verdict):
-            notes.extend(self._save_evidence(payload, job, forward, backward))
+            notes.extend(self._save_evidence(job, forward, backward))
         raised = Outcome.RAISED in (forward.outcome, backward.outcome)
         return TaskResult(
             index=payload.index,
@@ -142,7 +233,6 @@ class Checker(Sides):
             backward=backward.verdict,
             message="; ".join(notes),
             checks=(*forward.checks, *backward.checks),
-            elapsed_s=time.perf_counter() - begin,
         )
 
     def _require_memory(self, record: ApiRecord) -> None:
@@ -155,7 +245,7 @@ class Checker(Sides):
             )
 
     def _save_evidence(
-        self, payload: TaskPayload, job: Job, forward: DirectionCheck, backward: DirectionCheck
+        self, job: Job, forward: DirectionCheck, backward: DirectionCheck
     ) -> list[str]:
         """Save the tensors of a failing call; returns what to say where that is not possible."""
         if self._settings.error_folder is None:
@@ -163,7 +253,7 @@ class Checker(Sides):
         try:
             save_error_data(
                 self._settings.error_folder,
-                payload,
+                job.payload,
                 self.framework,
                 job.call,
                 backward.cotangents,
@@ -175,7 +265,9 @@ class Checker(Sides):
             return [f"its tensors could not be saved: {error.strerror or error}"]
         return []
 
-    def _source(self, record: ApiRecord) -> TensorSource:
+    def _source(self, record: ApiRecord, files: "TensorFiles | None") -> TensorSource:
+        if files is not None:
+            return CapturedTensors(files)
         if self._settings.task == "tensor":
             return CapturedTensors(self._settings.data_folder)
         return GeneratedTensors(self._settings.seed, str(record.name))
@@ -194,14 +286,5 @@ def _backward(job: Job, forward: DirectionCheck) -> DirectionCheck:
         return result
 
 
-def _skipped(payload: TaskPayload, reason: str, begin: float) -> TaskResult:
-    result = skipped(payload.index, payload.name, reason, payload.backward is not None)
-    return TaskResult(
-        index=result.index,
-        name=result.name,
-        outcome=result.outcome,
-        forward=result.forward,
-        backward=result.backward,
-        message=result.message,
-        elapsed_s=time.perf_counter() - begin,
-    )
+def _skipped(payload: TaskPayload, reason: str) -> TaskResult:
+    return skipped(payload.index, payload.name, reason, payload.backward is not None)

@@ -9,13 +9,11 @@ from ray_precheck.backends.torch_run import TorchExecution
 from ray_precheck.check.captured import captured_gradients, captured_outputs
 from ray_precheck.check.explain import explain_errors
 from ray_precheck.check.job import DirectionCheck, Job
+from ray_precheck.check.measured import Failure, cotangents_of
 from ray_precheck.check.sides import attempt, attempt_gradients, describe
-from ray_precheck.datagen.cotangents import assign_cotangents
-from ray_precheck.datagen.generate import GeneratedTensors
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.values import HostCall, HostTensor, TensorSpec
-from ray_precheck.store.error_data import SavedTensors
 
 
 def check_forward(job: Job) -> DirectionCheck:
@@ -29,9 +27,9 @@ def check_forward(job: Job) -> DirectionCheck:
     if tested is None:
         if job.sides.tests_dump:
             result.notes.append(_stand_in(job, "outputs"))
-        if job.device.execution is None:
+        if job.measured.outputs is None:
             return _device_failed(job)
-        tested = job.device.execution.outputs
+        tested = job.measured.outputs
     bench = job.bench
     if bench.execution is None:
         raise NotCheckable(f"the bench raised: {describe(bench.error)}")
@@ -54,16 +52,16 @@ def _stand_in(job: Job, what: str) -> str:
 
 def _device_failed(job: Job) -> DirectionCheck:
     """Judge an API that the device cannot run: an error only where the bench can."""
-    error = job.device.error
-    assert error is not None
+    failure = job.measured.error
+    assert failure is not None
     if job.bench.execution is None:
         raise NotCheckable(
-            f"device and bench raised; device: {describe(error)}; bench: {describe(job.bench.error)}"
+            f"device and bench raised; device: {failure.text}; bench: {describe(job.bench.error)}"
         )
-    if job.sides.lacks_kernel(error):
-        raise NotCheckable(f"the CPU has no kernel for it: {describe(error)}")
+    if failure.lacks_kernel:
+        raise NotCheckable(f"the CPU has no kernel for it: {failure.text}")
     result = DirectionCheck(Verdict.ERROR, Outcome.RAISED)
-    result.notes.append(f"the device raised where the bench is fine: {describe(error)}")
+    result.notes.append(f"the device raised where the bench is fine: {failure.text}")
     return result
 
 
@@ -101,7 +99,7 @@ def _against_captured(job: Job) -> DirectionCheck | None:
         return None
     if bench is None or job.bench.gradient_error is not None:
         raise NotCheckable(f"backward: the bench raised: {describe(job.bench.gradient_error)}")
-    cotangents = _cotangents(job, bench.outputs)
+    cotangents = cotangents_of(job, bench.outputs)
     result = DirectionCheck(Verdict.PASS)
     result.cotangents = cotangents
     grads, error = attempt(lambda: _bench_gradients(job, bench, cotangents))
@@ -140,28 +138,26 @@ def _by_input(job: Job, grads: list[HostTensor]) -> list[HostTensor | None]:
 
 
 def _against_device(job: Job) -> DirectionCheck:
-    device, bench = job.device, job.bench
-    if device.execution is None or bench.execution is None:
+    measured, bench = job.measured, job.bench
+    if measured.outputs is None or bench.execution is None:
         raise NotCheckable("backward: the forward pass raised")
-    if len(device.execution.outputs) != len(bench.execution.outputs):
+    if len(measured.outputs) != len(bench.execution.outputs):
         raise NotCheckable("backward: device and bench have different outputs")
-    cotangents = _cotangents(job, device.execution.outputs)
-    grads, error = attempt_gradients(device, cotangents)
-    if error is not None:
-        job.sides.note_device_error()
+    if measured.no_gradients:
+        raise NotCheckable(measured.no_gradients)
+    cotangents = job.cotangents or cotangents_of(job, measured.outputs)
+    grads, failure = measured.gradients, measured.gradient_error
     expected, bench_error = attempt_gradients(bench, cotangents)
     if expected is None:
-        raise NotCheckable(_bench_failed(error, bench_error))
+        raise NotCheckable(_bench_failed(failure, bench_error))
     result = DirectionCheck(Verdict.PASS)
     result.cotangents = cotangents
     if grads is None:
-        assert error is not None
-        if job.sides.lacks_kernel(error):
-            raise NotCheckable(f"backward: the CPU has no kernel for it: {describe(error)}")
+        assert failure is not None
+        if failure.lacks_kernel:
+            raise NotCheckable(f"backward: the CPU has no kernel for it: {failure.text}")
         result.verdict, result.outcome = Verdict.ERROR, Outcome.RAISED
-        result.notes.append(
-            f"backward: the device raised where the bench is fine: {describe(error)}"
-        )
+        result.notes.append(f"backward: the device raised where the bench is fine: {failure.text}")
         return result
     for position, (mine, other) in enumerate(zip(grads, expected, strict=True)):
         name = f"{job.record.name}.backward.output.{position}"
@@ -170,15 +166,9 @@ def _against_device(job: Job) -> DirectionCheck:
     return result
 
 
-def _bench_failed(error: Exception | None, bench_error: Exception | None) -> str:
-    if error is None:
+def _bench_failed(failure: Failure | None, bench_error: Exception | None) -> str:
+    if failure is None:
         return f"backward: the bench raised: {describe(bench_error)}"
-    return f"backward: device and bench raised; device: {describe(error)}; bench: {describe(bench_error)}"
-
-
-def _cotangents(job: Job, outputs: list[Leaf]) -> list[HostTensor | None]:
-    if isinstance(job.source, SavedTensors):
-        return job.source.cotangents(len(outputs))
-    tensors = [leaf if isinstance(leaf, HostTensor) else None for leaf in outputs]
-    generated = isinstance(job.source, GeneratedTensors)
-    return assign_cotangents(job.record, tensors, job.source, may_reshape=generated)
+    return (
+        f"backward: device and bench raised; device: {failure.text}; bench: {describe(bench_error)}"
+    )

@@ -1,9 +1,11 @@
 """One call with its inputs and its two sides, each run at most once and only when needed."""
 
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, Protocol
 
 from ray_precheck.backends.base import CallPlan, Execution
+from ray_precheck.check.measured import Measured, measure
 from ray_precheck.check.sides import Attempt, Side, attempt_forward
 from ray_precheck.compare.outputs import check_output
 from ray_precheck.datagen.generate import TensorSource
@@ -11,28 +13,42 @@ from ray_precheck.plan.select import changes_its_input
 from ray_precheck.schema.dtypes import is_differentiable
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.result import Outcome, OutputCheck, Verdict
+from ray_precheck.schema.task import TaskPayload
 from ray_precheck.schema.values import HostCall, HostTensor
 
 
 class Job:
-    """A call under check. `device` and `bench` run forward when they are first asked for."""
+    """A call under check. `measured` and `bench` run forward when they are first asked for.
+
+    `measured` may be given: then the device has run elsewhere. `cotangents` are what the device's
+    gradients were made of, where it has run here.
+    """
 
     def __init__(
-        self, record: ApiRecord, call: HostCall, source: TensorSource, sides: "Sides"
+        self,
+        payload: TaskPayload,
+        record: ApiRecord,
+        call: HostCall,
+        source: TensorSource,
+        sides: "Sides",
+        measured: Measured | None = None,
     ) -> None:
+        self.payload = payload
         self.record = record
         self.call = call
         self.source = source
         self.sides = sides
         self.plan = call_plan(record)
+        self.cotangents: list[HostTensor | None] | None = None
+        self._given = measured
 
     @cached_property
-    def device(self) -> Attempt:
-        """What became of the device's forward pass."""
-        tried = attempt_forward(self.sides.device(), self.record.name, self.call, self.plan)
-        if tried.error is not None or tried.gradient_error is not None:
-            self.sides.note_device_error()
-        return tried
+    def measured(self) -> Measured:
+        """What the device made of the call."""
+        if self._given is not None:
+            return self._given
+        with self.sides.on_device():
+            return measure(self)
 
     @cached_property
     def bench(self) -> Attempt:
@@ -62,6 +78,9 @@ class Sides(Protocol):
 
     def note_device_error(self) -> None:
         """Be told that the device raised: it may be unusable from now on."""
+
+    def on_device(self) -> AbstractContextManager[None]:
+        """Be told that the device runs, not the bench, as long as the context is open."""
 
 
 class DirectionCheck:

@@ -21,7 +21,15 @@ from typing import BinaryIO
 import orjson
 
 from ray_precheck.dump.names import ApiKey, parse_key, split_key
-from ray_precheck.dump.scan import Member, read_value, scan_dump, value_of
+from ray_precheck.dump.scan import (
+    Member,
+    OnProgress,
+    Span,
+    read_value,
+    scan_dump,
+    silent,
+    value_of,
+)
 from ray_precheck.dump.shown import shown
 from ray_precheck.errors import DumpError
 from ray_precheck.schema.task import Task, TaskPayload
@@ -44,8 +52,8 @@ class DumpCall:
     """One row to come: an API call with its records, or a foreign record with the reason."""
 
     name: str
-    forward: Member | None = None
-    backward: Member | None = None
+    forward: Span | None = None
+    backward: Span | None = None
     foreign: str = ""
 
 
@@ -68,13 +76,13 @@ class Dump:
         call = self.calls[task.index]
         return TaskPayload(task.index, call.name, self.raw(call.forward), self.raw(call.backward))
 
-    def raw(self, member: Member | None) -> bytes | None:
+    def raw(self, span: Span | None) -> bytes | None:
         """Read the raw JSON of one record; None for a record that the dump does not have."""
-        if member is None:
+        if span is None:
             return None
         # Without the file's buffer: forward and backward records lie far from each other.
-        length = max(0, member.end - member.start)
-        return value_of(os.pread(self.file.fileno(), length, member.start))
+        length = max(0, span.end - span.start)
+        return value_of(os.pread(self.file.fileno(), length, span.start))
 
     def digest(self) -> str:
         """SHA-256 of the file, in hexadecimal: what a resumed run must find unchanged."""
@@ -96,8 +104,10 @@ class Dump:
         self.file.close()
 
 
-def open_dump(path: str | os.PathLike[str]) -> Dump:
+def open_dump(path: str | os.PathLike[str], on_progress: OnProgress = silent) -> Dump:
     """Open a dump.json and find its calls.
+
+    `on_progress` is told the bytes that are dealt with and the file's size, every few MiB.
 
     Raises:
         DumpError: no such file, not JSON, cut off, no `data`, unknown task or framework, or no API.
@@ -108,7 +118,7 @@ def open_dump(path: str | os.PathLike[str]) -> Dump:
         file = where.open("rb")
         with ExitStack() as stack:
             stack.enter_context(file)
-            dump = _read_dump(file, where)
+            dump = _read_dump(file, where, on_progress)
             stack.pop_all()  # The dump is good and keeps its file open.
     except OSError as error:
         raise DumpError(f"cannot read the dump {where}: {error.strerror or error}") from None
@@ -127,9 +137,9 @@ def _require_file(where: Path) -> None:
         raise DumpError(f"{where} is no regular file; name a dump.json on a disk")
 
 
-def _read_dump(file: BinaryIO, path: Path) -> Dump:
-    header, members = scan_dump(file, str(path))
-    fields = {member.key: member for member in header}
+def _read_dump(file: BinaryIO, path: Path, on_progress: OnProgress) -> Dump:
+    header, members = scan_dump(file, str(path), on_progress)
+    fields = dict(header)
     if "data" not in fields:
         keys = sorted(fields)[:_SHOWN_FIELDS]
         found = ", ".join(key if _WORD.fullmatch(key) else shown(key) for key in keys) or "nothing"
@@ -153,14 +163,16 @@ def _read_dump(file: BinaryIO, path: Path) -> Dump:
         raise DumpError(f"'data' of {path} is empty: the capture saw no API call")
     if has_modules_only:
         raise DumpError(f"{path} holds modules but no API; capture it with level L1 or mix")
+    size = os.fstat(file.fileno()).st_size
+    on_progress(size, size)
     framework = framework or _guess_framework(file, calls)
     return Dump(path, task, framework, folder, file, calls)
 
 
-def _begins_an_object(file: BinaryIO, member: Member) -> bool:
+def _begins_an_object(file: BinaryIO, span: Span) -> bool:
     """Return whether a value is an object, by its first character that is no blank."""
-    file.seek(member.start)
-    left = member.end - member.start
+    file.seek(span.start)
+    left = span.end - span.start
     while left > 0 and (piece := file.read(min(left, _LARGEST_FIELD_BYTES))):
         if piece.lstrip():
             return piece.lstrip().startswith(b"{")
@@ -168,7 +180,7 @@ def _begins_an_object(file: BinaryIO, member: Member) -> bool:
     return False
 
 
-def _header_text(file: BinaryIO, fields: dict[str, Member], key: str, path: Path) -> str:
+def _header_text(file: BinaryIO, fields: dict[str, Span], key: str, path: Path) -> str:
     """Return a header field as text, "" where it is missing or null.
 
     Raises:
@@ -191,11 +203,11 @@ def _header_text(file: BinaryIO, fields: dict[str, Member], key: str, path: Path
 
 def _guess_framework(file: BinaryIO, calls: list[DumpCall]) -> str:
     """Return the framework that the tensor types of the first records name (old dumps)."""
-    records = (member for call in calls for member in (call.forward, call.backward) if member)
-    for member in islice(records, _LOOKED_AT):
-        if member.end - member.start > LARGEST_RECORD_BYTES:
+    records = (span for call in calls for span in (call.forward, call.backward) if span)
+    for span in islice(records, _LOOKED_AT):
+        if span.end - span.start > LARGEST_RECORD_BYTES:
             continue
-        raw = read_value(file, member)
+        raw = read_value(file, span)
         if b'"mindspore.' in raw:
             return "mindspore"
         if b'"torch.' in raw:
@@ -226,9 +238,8 @@ def _group_calls(
     calls: dict[str, DumpCall] = {}
     modules_only = True
     name_bytes = 0
-    for member in members:
-        key = split_key(member.key)
-        name, direction = key or (member.key, "")
+    for key, span in members:
+        name, direction = split_key(key) or (key, "")
         call = calls.get(name)
         if call is None:
             call = calls[name] = DumpCall(name)
@@ -240,20 +251,20 @@ def _group_calls(
                 )
         if direction:
             modules_only = False
-            _add_record(call, direction, member)
+            _add_record(call, direction, span)
         elif call.forward is None and call.backward is None:
-            reason, is_module = _why_foreign(member.key)
+            reason, is_module = _why_foreign(key)
             modules_only = modules_only and is_module
             call.foreign = reason
     return list(calls.values()), modules_only
 
 
-def _add_record(call: DumpCall, direction: str, member: Member) -> None:
+def _add_record(call: DumpCall, direction: str, span: Span) -> None:
     call.foreign = ""  # a foreign record of the same name gives way to the call
     if direction == "forward":
-        call.forward = member
+        call.forward = span
     else:
-        call.backward = member
+        call.backward = span
 
 
 def _why_foreign(key: str) -> tuple[str, bool]:

@@ -1,16 +1,17 @@
 """Where the members of a large JSON object stand, without decoding them.
 
 Comes in: an open file. Goes out: the byte spans of the header's values and of every member of
-`data`. Called by `dump.parse`. The file is read once in chunks and never held; NumPy finds the
-quotes and braces, so that a gigabyte takes a few seconds and, beside the members, no memory to
-speak of. What is inside a record is not looked at: bare NaN and Infinity are welcome, and a broken
+`data`. Called by `dump.parse`. The file is read in chunks and never held, once for its structure
+and once for the keys; NumPy finds the quotes and braces, so that a gigabyte takes a few seconds
+and, beside the members, no memory to speak of. What is inside a record is not looked at: bare NaN and Infinity are welcome, and a broken
 record stays one record.
 """
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -33,16 +34,28 @@ _INTEREST = bytes(chr(code) in '"{}[]:' for code in range(256))
 _STEPS = bytes({"{": 1, "[": 1, "}": 255, "]": 255}.get(chr(code), 0) for code in range(256))
 _DATA_DEPTH = 2
 _END_BYTES = 1 << 16
-_KEYS_AT_A_TIME = 1 << 16
+_KEYS_AT_A_TIME = 1 << 12
 _WINDOW_BYTES = 1 << 16
 
+# Told how many bytes are dealt with, and of how many.
+OnProgress = Callable[[int, int], None]
 
-class Member(NamedTuple):
-    """A member of a JSON object: its decoded key and the byte span of its value."""
 
-    key: str
+class Span(NamedTuple):
+    """From which byte of the file to which a value stands, with the comma that follows it."""
+
     start: int
     end: int
+
+
+# A member of a JSON object: its decoded key and the span of its value.
+Member = tuple[str, Span]
+# Span(start, end) takes three times as long as tuple.__new__, and a dump has millions of them.
+_span = partial(tuple.__new__, Span)
+
+
+def silent(done: int, total: int) -> None:
+    """Tell nobody how far it is."""
 
 
 @dataclass(slots=True)
@@ -68,8 +81,13 @@ class _Tokens:
         return _Tokens(self.positions[chosen], self.chars[chosen], self.depths[chosen])
 
 
-def scan_dump(file: BinaryIO, path: str) -> tuple[list[Member], Iterator[Member]]:
+def scan_dump(
+    file: BinaryIO, path: str, on_progress: OnProgress = silent
+) -> tuple[list[Member], Iterator[Member]]:
     """Return the members of the top-level object and those of its `data` object, in file order.
+
+    `on_progress` is told the bytes that are dealt with, after each chunk: the first half of the
+    file's size while its structure is read, the rest while the members of `data` are taken.
 
     Raises:
         DumpError: the file is no JSON object, is cut off in the middle, or has more members than
@@ -78,16 +96,20 @@ def scan_dump(file: BinaryIO, path: str) -> tuple[list[Member], Iterator[Member]
     size = file.seek(0, os.SEEK_END)
     offset = _require_object(file, size, path)
     file.seek(offset)
-    tokens = _shallow_tokens(file, offset, size, path)
+    tokens = _shallow_tokens(file, offset, size, path, on_progress)
     if not len(tokens.chars) or tokens.chars[0] != ord("{"):
         raise _no_object(path)
     limit = member_limit(size)
-    header = list(_members(file, tokens, 1, limit, path))
-    data = next((member for member in reversed(header) if member.key == "data"), None)
+    header = list(_members(file, tokens, 1, limit, path, lambda position: None))
+    data = next((span for key, span in reversed(header) if key == "data"), None)
     if data is None:
         return header, iter(())
-    inside = slice(*np.searchsorted(tokens.positions, [data.start, data.end]))
-    return header, _members(file, tokens.only(inside), _DATA_DEPTH, limit, path)
+    inside = tokens.only(slice(*np.searchsorted(tokens.positions, data)))
+
+    def tell(position: int) -> None:
+        on_progress((size + position) // 2, size)
+
+    return header, _members(file, inside, _DATA_DEPTH, limit, path, tell)
 
 
 def member_limit(size: int) -> int:
@@ -125,13 +147,16 @@ def _no_object(path: str) -> DumpError:
     return DumpError(f"{path} is not a dump: a JSON object is expected, as msprobe writes it")
 
 
-def _shallow_tokens(file: BinaryIO, offset: int, size: int, path: str) -> _Tokens:
+def _shallow_tokens(
+    file: BinaryIO, offset: int, size: int, path: str, on_progress: OnProgress
+) -> _Tokens:
     """Return the structural characters down to depth 2."""
     state = _State()
     limit = _TOKENS_OF_A_MEMBER * member_limit(size)
     while chunk := file.read(CHUNK_BYTES):
         _scan_chunk(chunk, offset, state, path)
         offset += len(chunk)
+        on_progress(offset // 2, size)
         if state.count > limit:
             raise _too_many(path, limit // _TOKENS_OF_A_MEMBER)
     if not state.count and not state.in_string:
@@ -197,7 +222,12 @@ def _drop_escaped(chunk: bytes, places: Array, is_quote: Array, state: _State) -
 
 
 def _members(
-    file: BinaryIO, tokens: _Tokens, depth: int, limit: int, path: str
+    file: BinaryIO,
+    tokens: _Tokens,
+    depth: int,
+    limit: int,
+    path: str,
+    tell: Callable[[int], None],
 ) -> Iterator[Member]:
     """Yield the members of the one object that stands at `depth` among the tokens."""
     tokens = tokens.only(tokens.depths == depth)
@@ -218,9 +248,25 @@ def _members(
         value_ends = positions[following - 2].tolist()
         if len(value_ends) < len(value_starts):
             value_ends.append(int(positions[-1]))
-        spans = zip(key_starts, key_ends, value_starts, value_ends, strict=True)
-        for key_start, key_end, start, end in spans:
-            yield Member(_key(window, key_start, key_end), start, end)
+        spans = map(_span, zip(value_starts, value_ends, strict=True))
+        yield from zip(_keys(window, key_starts, key_ends), spans, strict=True)
+        tell(value_ends[-1])
+
+
+def _keys(window: "_Window", starts: list[int], ends: list[int]) -> list[str]:
+    """Return keys as text, all of them at once where they are plain and close to each other."""
+    begin = starts[0]
+    if ends[-1] - begin <= LONGEST_KEY_BYTES:  # so none of them is longer
+        # Latin-1 has a character for every byte: positions stay, and ASCII is right.
+        text = window.read(begin, ends[-1]).decode("latin-1")
+        keys = [
+            text[start - begin + 1 : end - begin - 1]
+            for start, end in zip(starts, ends, strict=True)
+        ]
+        joined = "".join(keys)
+        if joined.isascii() and "\\" not in joined:
+            return keys
+    return [_key(window, start, end) for start, end in zip(starts, ends, strict=True)]
 
 
 @dataclass(slots=True)
@@ -231,10 +277,13 @@ class _Window:
     start: int = 0
     data: bytes = b""
 
+    def read(self, start: int, end: int) -> bytes:
+        self.file.seek(start)
+        return self.file.read(end - start)
+
     def cut(self, start: int, end: int) -> bytes:
         if start < self.start or end > self.start + len(self.data):
-            self.file.seek(start)
-            self.data = self.file.read(max(_WINDOW_BYTES, end - start))
+            self.data = self.read(start, max(start + _WINDOW_BYTES, end))
             self.start = start
         return self.data[start - self.start : end - self.start]
 
@@ -253,10 +302,10 @@ def _key(window: _Window, start: int, end: int) -> str:
     return raw[1:-1].decode(errors="replace")
 
 
-def read_value(file: BinaryIO, member: Member) -> bytes:
+def read_value(file: BinaryIO, span: Span) -> bytes:
     """Return the raw JSON of a member's value, without the comma that follows it."""
-    file.seek(member.start)
-    return value_of(file.read(max(0, member.end - member.start)))
+    file.seek(span.start)
+    return value_of(file.read(max(0, span.end - span.start)))
 
 
 def value_of(raw: bytes) -> bytes:

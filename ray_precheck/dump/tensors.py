@@ -1,16 +1,22 @@
 """Captured tensors of a dump with `task: tensor`.
 
 Comes in: a `TensorSpec` with a `data_name`. Goes out: a `HostTensor`. Called by `datagen` in real
-mode. The files are somebody else's data: `.npy` is read without pickles, `.pt` with torch's
-weights-only loader, and no name may lead out of the dump's folder.
+mode, and by `runtime.shipper` for the bytes of files that another machine is to decode. The files
+are somebody else's data: `.npy` is read without pickles, `.pt` with torch's weights-only loader,
+and no name may lead out of the dump's folder. Who decodes bytes that came from another machine
+does so with the same checks, and what was wrong there is told here in the same words.
 """
 
 import os
+import re
 import struct
 import tokenize
 import zipfile
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path, PurePath
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,6 +32,7 @@ _UNREADABLE = (
     EOFError,
     RuntimeError,
     TypeError,
+    AttributeError,
     LookupError,
     AssertionError,
     MemoryError,
@@ -38,13 +45,151 @@ _UNREADABLE = (
 _LARGEST_ELEMENT_BYTES = 16
 _LARGEST_HEADER_BYTES = 1 << 16
 _LONGEST_REASON = 200
+# Where an object lies in memory: another place in each process, so the row would be another too.
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+class TensorFiles(Protocol):
+    """Where captured files are: in a folder of this machine, or in memory."""
+
+    def open(self, name: str) -> BufferedReader:
+        """Open the file of a `data_name`; raise `NotCheckable` with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderFiles:
+    """The files in the folder `dump_tensor_data` of a dump."""
+
+    folder: Path
+
+    def open(self, name: str) -> BufferedReader:
+        """Open a file.
+
+        Raises:
+            NotCheckable: it is missing, leads out of the folder, or may not be read.
+        """
+        file = self.folder / name
+        try:
+            is_file = file.is_file()
+        except OSError:  # such as a name longer than the file system takes
+            is_file = False
+        if not is_file:
+            raise NotCheckable(f"no file {shown(name)} in {self.folder}")
+        if not file.resolve().is_relative_to(self.folder.resolve()):
+            raise NotCheckable(f"{shown(name)} leads out of the dump's folder")
+        try:
+            return file.open("rb")
+        except OSError as error:
+            raise _unreadable(name, error) from None
+
+    def size_bytes(self, name: str) -> int:
+        """Return the size of a file, 0 for one that is refused."""
+        try:
+            with self.open(name) as opened:
+                return os.fstat(opened.fileno()).st_size
+        except (NotCheckable, OSError):
+            return 0
+
+    def ship(self, name: str, most_bytes: int) -> "Shipped":
+        """Return what another machine must know to decode a file as this one would.
+
+        A file of more than `most_bytes` is not read.
+        """
+        try:
+            with self.open(name) as opened:
+                size = os.fstat(opened.fileno()).st_size
+                if size > most_bytes:
+                    return _too_large(name, size, most_bytes)
+                data = np.empty(size, np.uint8)
+                return data[: opened.readinto(data.data)]
+        except NotCheckable as reason:
+            return Refused(str(reason))
+        except (OSError, MemoryError) as error:
+            return Refused(str(_unreadable(name, error)))
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A file that cannot be had, with the reason, as it follows the argument's path."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SizeOnly:
+    """A file that is too large for its tensor: whoever checks its size needs no more."""
+
+    size_bytes: int
+
+
+# The bytes of a file as uint8, so that Ray's object store and pickle hand them on uncopied; or why
+# there are none.
+Shipped = Array | SizeOnly | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedFiles:
+    """Files that were read on another machine, by `data_name`."""
+
+    files: Mapping[str, Shipped]
+
+    def open(self, name: str) -> BufferedReader:
+        """Open a file: one in memory, so that the loaders do, and say, what they do on disk.
+
+        Raises:
+            NotCheckable: where it was read it could not be used, or it was not sent.
+        """
+        content = self.files.get(name)
+        if content is None:
+            raise NotCheckable(f"{shown(name)} was not sent by the machine that has the dump")
+        if isinstance(content, Refused):
+            raise NotCheckable(content.reason)
+        try:
+            return _in_memory(content)
+        except OSError as error:
+            raise _unreadable(name, error) from None
+
+
+def _in_memory(content: Array | SizeOnly) -> BufferedReader:
+    opened = os.fdopen(os.memfd_create("captured"), "rb")
+    try:
+        if isinstance(content, SizeOnly):
+            os.ftruncate(opened.fileno(), content.size_bytes)  # a hole, which takes no memory
+        else:
+            left = content.data
+            while left:
+                left = left[os.write(opened.fileno(), left) :]
+            os.lseek(opened.fileno(), 0, os.SEEK_SET)
+    except OSError:
+        opened.close()
+        raise
+    return opened
+
+
+def most_file_bytes(spec: TensorSpec) -> int:
+    """Return the size of the largest `.npy` file that is read for a tensor."""
+    return spec.size * _LARGEST_ELEMENT_BYTES + _LARGEST_HEADER_BYTES
+
+
+def is_captured(spec: TensorSpec) -> bool:
+    """Return whether the dump names a file of a kind that is read."""
+    return bool(spec.data_name) and PurePath(spec.data_name or "").suffix in _READERS
+
+
+def _too_large(name: str, size_bytes: int, most_bytes: int) -> SizeOnly | Refused:
+    if PurePath(name).suffix == ".npy":
+        return SizeOnly(size_bytes)
+    return Refused(
+        f"{PurePath(name).name} has {size_bytes} bytes, more than the {most_bytes} that are sent to"
+        " another machine for it; --shared-fs has the workers read it themselves"
+    )
 
 
 class CapturedTensors:
-    """Reads tensors from the folder `dump_tensor_data` of a dump."""
+    """Reads tensors from files; a path stands for the files in that folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, files: TensorFiles | Path) -> None:
+        self._files = FolderFiles(files) if isinstance(files, Path) else files
 
     def tensor(self, spec: TensorSpec, path: str) -> HostTensor:
         """Return the captured tensor of `spec`, checked against its recorded dtype and shape.
@@ -52,81 +197,72 @@ class CapturedTensors:
         Raises:
             NotCheckable: no file is recorded, it is missing or unreadable, or it does not fit.
         """
-        file = self._locate(spec, path)
-        data = _READERS[file.suffix](file, spec, path)
-        _require_shape(data, file, spec, path)
+        try:
+            return HostTensor(spec.dtype, self._carrier_array(spec))
+        except NotCheckable as reason:
+            raise NotCheckable(f"{path}: {reason}") from None
+
+    def _carrier_array(self, spec: TensorSpec) -> Array:
+        if not spec.data_name:
+            raise NotCheckable("the dump names no file for this tensor (data_name)")
+        if not is_captured(spec):
+            raise NotCheckable(f"{shown(spec.data_name)} is neither .npy nor .pt")
+        file = PurePath(spec.data_name)
+        with self._files.open(spec.data_name) as opened:
+            data = _READERS[file.suffix](opened, file.name, spec)
+        _require_shape(data, file.name, spec)
         carrier = DTYPES[spec.dtype].carrier
         same_kind = data.dtype.kind == np.dtype(carrier).kind
         if not same_kind or not np.can_cast(data.dtype, carrier, casting="same_kind"):
-            raise NotCheckable(
-                f"{path}: {file.name} holds {data.dtype}, the dump says {spec.dtype}"
-            )
-        return HostTensor(spec.dtype, data.astype(carrier, copy=False))
-
-    def _locate(self, spec: TensorSpec, path: str) -> Path:
-        if not spec.data_name:
-            raise NotCheckable(f"{path}: the dump names no file for this tensor (data_name)")
-        file = self._folder / spec.data_name
-        if file.suffix not in _READERS:
-            raise NotCheckable(f"{path}: {shown(spec.data_name)} is neither .npy nor .pt")
-        try:
-            is_file = file.is_file()
-        except OSError:  # such as a name longer than the file system takes
-            is_file = False
-        if not is_file:
-            raise NotCheckable(f"{path}: no file {shown(spec.data_name)} in {self._folder}")
-        if not file.resolve().is_relative_to(self._folder.resolve()):
-            raise NotCheckable(f"{path}: {shown(spec.data_name)} leads out of the dump's folder")
-        return file
+            raise NotCheckable(f"{file.name} holds {data.dtype}, the dump says {spec.dtype}")
+        return data.astype(carrier, copy=False)
 
 
-def _require_shape(data: Any, file: Path, spec: TensorSpec, path: str) -> None:
+def _require_shape(data: Any, name: str, spec: TensorSpec) -> None:
     if tuple(data.shape) != spec.shape:
-        raise NotCheckable(
-            f"{path}: {file.name} has shape {list(data.shape)}, the dump says {list(spec.shape)}"
-        )
+        raise NotCheckable(f"{name} has shape {list(data.shape)}, the dump says {list(spec.shape)}")
 
 
-def _read_npy(file: Path, spec: TensorSpec, path: str) -> Array:
+def _read_npy(opened: BufferedReader, name: str, spec: TensorSpec) -> Array:
     try:
-        with file.open("rb") as opened:
-            # What memory a record needs is known from the dump; a larger file would take more.
-            size = os.fstat(opened.fileno()).st_size
-            if size > spec.size * _LARGEST_ELEMENT_BYTES + _LARGEST_HEADER_BYTES:
-                raise NotCheckable(
-                    f"{path}: {file.name} has {size} bytes, more than a tensor of shape"
-                    f" {list(spec.shape)} takes"
-                )
-            data = np.load(opened, allow_pickle=False)
+        # What memory a record needs is known from the dump; a larger file would take more.
+        size = os.fstat(opened.fileno()).st_size
+        if size > most_file_bytes(spec):
+            raise NotCheckable(
+                f"{name} has {size} bytes, more than a tensor of shape {list(spec.shape)} takes"
+            )
+        data = np.load(opened, allow_pickle=False)
     except _UNREADABLE as error:
-        raise NotCheckable(
-            f"{path}: {file.name} is not a readable .npy file: {_first_line(error)}"
-        ) from None
+        raise _unreadable(name, error) from None
     if not isinstance(data, np.ndarray):
-        raise NotCheckable(f"{path}: {file.name} holds an archive, a single array is expected")
+        raise NotCheckable(f"{name} holds an archive, a single array is expected")
     return data
 
 
-def _read_pt(file: Path, spec: TensorSpec, path: str) -> Array:
+def _read_pt(opened: BufferedReader, name: str, spec: TensorSpec) -> Array:
     import pickle
 
     import torch
 
     try:
-        value: Any = torch.load(file, map_location="cpu", weights_only=True)
+        value: Any = torch.load(opened, map_location="cpu", weights_only=True)
         if not isinstance(value, torch.Tensor):
-            raise NotCheckable(f"{path}: {file.name} holds a {type(value).__name__}, not a tensor")
+            raise NotCheckable(f"{name} holds a {type(value).__name__}, not a tensor")
         # Before it is copied: a few numbers can be expanded to any shape.
-        _require_shape(value, file, spec, path)
+        _require_shape(value, name, spec)
         return _to_numpy(value.detach())
     except (*_UNREADABLE, pickle.UnpicklingError) as error:
-        raise NotCheckable(
-            f"{path}: {file.name} is not a readable .pt file: {_first_line(error)}"
-        ) from None
+        raise _unreadable(name, error) from None
+
+
+def _unreadable(name: str, error: Exception) -> NotCheckable:
+    file = PurePath(name)
+    return NotCheckable(f"{file.name} is not a readable {file.suffix} file: {_first_line(error)}")
 
 
 def _first_line(error: Exception) -> str:
     line = str(error).strip().split("\n", 1)[0] or type(error).__name__
+    line = _ADDRESS.sub("", line)
     return line if len(line) <= _LONGEST_REASON else f"{line[: _LONGEST_REASON - 3]}..."
 
 

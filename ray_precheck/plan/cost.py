@@ -1,7 +1,7 @@
 """What a call is expected to cost, from the raw JSON of its records.
 
-Comes in: raw records. Goes out: seconds on one CPU core, good for ordering and for batch sizes and
-nothing else. Called by the planner for every call of a dump, so nothing is decoded.
+Comes in: raw records. Goes out: seconds on one CPU core and bytes, good for ordering, for batch sizes
+and for the choice of who does it, and nothing else. Called by the planner for every call of a dump, so nothing is decoded.
 """
 
 import functools
@@ -21,11 +21,13 @@ _PER_BYTE_S = 20e-9
 _FREE_BYTES = 1 << 16
 _LARGEST_S = 1e6
 _MOST_ELEMENTS = 1 << 63
+_ELEMENT_BYTES = 4
 _PRODUCTS = ("matmul", "linear", "bmm", "mm", "conv", "einsum", "attention", "dense", "dot")
 
 
-def estimate_cost(name: ApiName, forward: bytes, backward: bytes | None) -> float:
-    """Return the seconds that checking a call takes, device and bench together.
+def estimate_load(name: ApiName, forward: bytes, backward: bytes | None) -> tuple[float, int]:
+    """Return the seconds that checking a call takes, device and bench together, and the bytes of its
+    tensors, taken as 32-bit ones.
 
     Elements of all tensors are counted once; sums of products count 2 k floating-point operations
     an output element, with k**2 = |A| |B| / |C| as for a product of matrices A (m,k) and B (k,n).
@@ -43,7 +45,7 @@ def estimate_cost(name: ApiName, forward: bytes, backward: bytes | None) -> floa
         left, right, out = float(sizes[0]), float(sizes[1]), float(max(sizes[-1], 1))
         inner = (left * right / out) ** 0.5
         cost += passes * 2.0 * out * inner * _PER_FLOP_S
-    return min(cost, _LARGEST_S)
+    return min(cost, _LARGEST_S), int(min(elements, _MOST_ELEMENTS)) * _ELEMENT_BYTES
 
 
 def _sizes(record: bytes) -> list[int]:

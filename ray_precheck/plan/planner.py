@@ -1,21 +1,25 @@
 """From a dump to tasks.
 
 Comes in: an open dump and the names that are done. Goes out: the tasks that are left, the costly
-ones first, and the SKIP results of calls whose name already rules them out. Called by the session.
+ones first, and the SKIP results of calls that need no run: their name rules them out, or with
+`--filter_api` another call is alike. Called by the session.
 """
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 from ray_precheck.dump.names import ApiKey, parse_key
 from ray_precheck.dump.parse import LARGEST_RECORD_BYTES, Dump, DumpCall
-from ray_precheck.plan.cost import estimate_cost
+from ray_precheck.dump.window import RecordWindow
+from ray_precheck.plan.alike import AlikeCalls
+from ray_precheck.plan.cost import estimate_load
 from ray_precheck.plan.select import skip_by_name
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.result import TaskResult, skipped
 from ray_precheck.schema.task import Task
 
 _MOST_KINDS = 10_000
+_CALLS_A_REPORT = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,29 +30,66 @@ class Plan:
     skipped: tuple[TaskResult, ...]
 
 
-def plan_tasks(dump: Dump, framework: str, done: Set[str]) -> Plan:
-    """Plan every call of the dump that is not done, costly ones first, ties in dump order."""
+def plan_tasks(
+    dump: Dump,
+    framework: str,
+    done: Set[str],
+    *,
+    filter_alike: bool = False,
+    on_progress: Callable[[int, int], None] = lambda planned, total: None,
+) -> Plan:
+    """Plan every call of the dump that is not done, costly ones first, ties in dump order.
+
+    With `filter_alike`, of calls that are alike the first one in dump order is planned, done or
+    not, and the others are skipped. `on_progress` is told how many calls are planned, and of how
+    many, every few thousand calls.
+    """
     tasks: list[Task] = []
     skips: list[TaskResult] = []
-    kinds: dict[str, tuple[ApiName | None, str]] = {}
+    judge = _Names(framework)
+    ahead, behind = (RecordWindow(dump.file.fileno()) for _ in range(2))
+    alike = AlikeCalls() if filter_alike else None
     for index, call in enumerate(dump.calls):
-        if call.name in done:
+        if index % _CALLS_A_REPORT == 0:
+            on_progress(index, len(dump.calls))
+        is_done = call.name in done
+        if is_done and alike is None:
             continue
-        # Thousands of calls are of one API: its name is read, and judged, once.
-        kind = call.name.rpartition(".")[0]
-        if kind not in kinds:
-            if len(kinds) >= _MOST_KINDS:
-                kinds.clear()
-            kinds[kind] = _judged(call.name, framework)
-        name, reason = kinds[kind]
-        reason = call.foreign or _broken(call) or reason
-        if reason or name is None:
-            skips.append(skipped(index, call.name, reason, call.backward is not None))
+        name, reason = judge.judged(call)
+        if name is None or reason:
+            if not is_done:
+                skips.append(skipped(index, call.name, reason, call.backward is not None))
             continue
-        cost = estimate_cost(name, dump.raw(call.forward) or b"", dump.raw(call.backward))
-        tasks.append(Task(index, call.name, cost))
+        forward, backward = ahead.raw(call.forward) or b"", behind.raw(call.backward)
+        # Of a done call too: it is the first of its kind for calls that are not done.
+        reason = "" if alike is None else alike.reason(call.name, forward, backward)
+        if is_done:
+            continue
+        if reason:
+            skips.append(skipped(index, call.name, reason, backward is not None))
+        else:
+            tasks.append(Task(index, call.name, *estimate_load(name, forward, backward)))
+    on_progress(len(dump.calls), len(dump.calls))
     tasks.sort(key=lambda task: (-task.cost_s, task.index))
     return Plan(tuple(tasks), tuple(skips))
+
+
+class _Names:
+    """Judges calls by their names: thousands are of one API, whose name is read once."""
+
+    def __init__(self, framework: str) -> None:
+        self._framework = framework
+        self._kinds: dict[str, tuple[ApiName | None, str]] = {}
+
+    def judged(self, call: DumpCall) -> tuple[ApiName | None, str]:
+        """Return the API that a call is of, and why it is not checked ("" where it is)."""
+        kind = call.name.rpartition(".")[0]
+        if kind not in self._kinds:
+            if len(self._kinds) >= _MOST_KINDS:
+                self._kinds.clear()
+            self._kinds[kind] = _judged(call.name, self._framework)
+        name, reason = self._kinds[kind]
+        return name, call.foreign or _broken(call) or reason
 
 
 def _judged(call: str, framework: str) -> tuple[ApiName | None, str]:
@@ -60,10 +101,10 @@ def _judged(call: str, framework: str) -> tuple[ApiName | None, str]:
 
 
 def _broken(call: DumpCall) -> str:
-    for member in (call.forward, call.backward):
-        if member is not None and member.end - member.start > LARGEST_RECORD_BYTES:
+    for span in (call.forward, call.backward):
+        if span is not None and span.end - span.start > LARGEST_RECORD_BYTES:
             return (
-                f"a record of it has {member.end - member.start} bytes;"
+                f"a record of it has {span.end - span.start} bytes;"
                 f" at most {LARGEST_RECORD_BYTES >> 20} MiB are read"
             )
     if call.forward is None:

@@ -7,9 +7,11 @@ row, so that the size of the run does not matter.
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from operator import itemgetter
 from pathlib import Path
 
 from ray_precheck.schema.result import Verdict
@@ -19,6 +21,7 @@ from ray_precheck.store.resume import RunFiles
 _LONGEST_NAME = 160
 WORST_OUTPUTS = 10
 WORST_TYPES = 10
+_PASS, _ERROR = Verdict.PASS.value, Verdict.ERROR.value
 _HEADINGS = {name.lower(): name for name in (*RESULT_COLUMNS, *DETAIL_COLUMNS)}
 
 
@@ -36,42 +39,80 @@ class Summary:
 
 
 def summarise(files: RunFiles) -> Summary:
-    """Read both files of a run."""
+    """Read both files of a run; a million rows take a few seconds."""
     summary = Summary(files)
-    for row in read_rows(files.result):
-        verdicts = (row["Forward Test Success"], row["Backward Test Success"])
+    for name, forward, backward in _columns(files.result, tuple(RESULT_COLUMNS)[:3]):
         summary.total += 1
-        if Verdict.ERROR.value in verdicts:
+        if _ERROR in (forward, backward):
             summary.errors += 1
-            summary.error_types[row["API Name"].rsplit(".", 1)[0]] += 1
-        elif verdicts[0] == Verdict.PASS.value:
+            summary.error_types[decode_name(name).rsplit(".", 1)[0]] += 1
+        elif forward == _PASS:
             summary.passes += 1
         else:
             summary.skips += 1
-    summary.worst = heapq.nlargest(WORST_OUTPUTS, _compared(files.details), key=_badness)
+    summary.worst = heapq.nlargest(WORST_OUTPUTS, _candidates(files.details), key=_badness)
     return summary
 
 
 def read_rows(path: Path) -> Iterator[dict[str, str]]:
     """Yield the rows of a CSV file as dicts by heading, with names as the dump has them."""
-    if not path.exists():
-        return
-    with path.open(encoding="utf-8-sig", newline="", errors="replace") as file:
-        rows = cells_of(file)
-        headings = [_HEADINGS.get(cell.strip().lower(), cell) for cell in next(rows, [])]
-        for cells in filter(None, rows):
+    with _opened(path) as (headings, rows):
+        for cells in rows:
             row = dict(zip_longest(headings, cells[: len(headings)], fillvalue=""))
             yield {**row, "API Name": decode_name(row.get("API Name", ""))}
 
 
-def _compared(path: Path) -> Iterator[dict[str, str]]:
-    return (row for row in read_rows(path) if row.get("MaxAbsErr"))
+def _columns(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of these columns for each row, "" where the row or the file has none."""
+    with _opened(path) as (headings, rows):
+        width = len(headings)
+        places = {heading: place for place, heading in enumerate(headings)}
+        pick = itemgetter(*(places.get(heading, width) for heading in wanted))
+        is_whole = places.keys() >= set(wanted)
+        blanks = [""] * (width + 1)
+        for cells in rows:
+            if not is_whole or len(cells) < width:
+                cells = [*cells[:width], *blanks][: width + 1]
+            yield pick(cells)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[list[str], Iterator[list[str]]]]:
+    """Open a CSV file; its headings as ours are written, and the rows that are not empty."""
+    if not path.exists():
+        yield [], iter(())
+        return
+    with path.open(encoding="utf-8-sig", newline="", errors="replace") as file:
+        rows = cells_of(file)
+        headings = [_HEADINGS.get(cell.strip().lower(), cell) for cell in next(rows, [])]
+        yield headings, filter(None, rows)
+
+
+def _candidates(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the detail rows that may be among the worst, going by those that came before.
+
+    So a dict is made of some dozens of rows, not of millions.
+    """
+    columns = tuple(DETAIL_COLUMNS)
+    error, status = columns.index("MaxAbsErr"), columns.index("Status")
+    worst: list[tuple[bool, float]] = []
+    for cells in _columns(path, columns):
+        if not cells[error]:
+            continue
+        badness = (cells[status] == _ERROR, _number(cells[error]))
+        if len(worst) < WORST_OUTPUTS:
+            heapq.heappush(worst, badness)
+        elif badness < worst[0]:
+            continue
+        else:
+            heapq.heapreplace(worst, badness)
+        row = dict(zip(columns, cells, strict=True))
+        yield {**row, "API Name": decode_name(row["API Name"])}
 
 
 def _badness(row: dict[str, str]) -> tuple[bool, float, str]:
     """Order detail rows: errors first, then by the largest absolute error."""
-    largest = _number(row["MaxAbsErr"])
-    return row["Status"] == Verdict.ERROR.value, largest, row["API Name"]
+    return row["Status"] == _ERROR, _number(row["MaxAbsErr"]), row["API Name"]
 
 
 def _number(text: str) -> float:

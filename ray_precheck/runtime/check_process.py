@@ -1,25 +1,32 @@
 """The process that runs APIs: checks what comes through its pipe, one record after the other.
 
-Comes in: `Start`, then batches of `TaskPayload`s. Goes out: `Started`, then an `Answer` for each.
+Comes in: `Start`, then lists of `Work`. Goes out: `Started`, then an `Answer` for each record.
 Started by `runtime.process`, which watches it; whatever an API does to this process ends here. It
 knows nothing of Ray.
 """
 
 import contextlib
 import ctypes
+import mmap
 import os
 import resource
 import signal
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
+from operator import setitem
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ray_precheck.runtime.devices import pin_to_core
-from ray_precheck.runtime.messages import Answer, Start, Started
-from ray_precheck.schema.task import TaskPayload
+from ray_precheck.runtime.messages import Answer, Sealed, Stage, Start, Started, Work, seal
+from ray_precheck.runtime.pipes import receive, send
+from ray_precheck.schema.result import TaskResult
+from ray_precheck.schema.task import BENCH
 
 if TYPE_CHECKING:
     from ray_precheck.check.checker import Checker
@@ -34,30 +41,67 @@ def main() -> None:
     pipe = Connection(int(sys.argv[1]))
     # Ctrl-C on a terminal is for the driver, which lets running batches finish.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    start: Start = pipe.recv()
+    start: Start = receive(pipe)
     try:
         checker = _open(start)
     except Exception as error:
         first_line = str(error).strip().split("\n", maxsplit=1)[0]
-        pipe.send(Started(f"{type(error).__name__}: {first_line}"))
+        send(pipe, Started(f"{type(error).__name__}: {first_line}"))
         return
-    pipe.send(Started())
+    send(pipe, Started())
     with contextlib.suppress(EOFError):
-        while _serve(checker, pipe.recv(), start.slot.label, pipe):
+        while _serve(checker, receive(pipe), pipe):
             pass
 
 
-def _serve(
-    checker: "Checker", payloads: Sequence[TaskPayload], slot: str, pipe: Connection
-) -> bool:
-    """Check a batch; returns whether the process is as good as before."""
-    for payload in payloads:
-        result = replace(checker.check(payload), slot=slot)
+def _serve(checker: "Checker", batch: Sequence[Work], pipe: Connection) -> bool:
+    """Do a batch; returns whether the process is as good as before."""
+    for work in batch:
+        began_s, begin = time.time(), time.perf_counter()
+        with _cores_for(work.threads):
+            found = _do(checker, work)
+        elapsed_s = time.perf_counter() - begin
         cause = checker.damage()
-        pipe.send(Answer(result, cause))
+        index = work.payload.index
+        if isinstance(found, TaskResult):
+            result = replace(found, began_s=began_s)
+            answer = Answer(index, result, None, cause, began_s, elapsed_s)
+        else:
+            answer = Answer(index, None, found, cause, began_s, elapsed_s)
+        send(pipe, answer)
         if cause is not None:
             return False
     return True
+
+
+def _do(checker: "Checker", work: Work) -> TaskResult | Sealed | None:
+    """Do what is asked for with a record; None where that needs a device."""
+    from ray_precheck.check.checker import DeviceNeeded
+
+    if work.stage is Stage.DEVICE:
+        found = checker.measure(work.payload, work.files)
+        return found if isinstance(found, TaskResult) else seal(found)
+    measured = None if work.measured is None else work.measured.open()
+    try:
+        return checker.check(
+            work.payload, measured=measured, files=work.files, bench_threads=work.threads
+        )
+    except DeviceNeeded:
+        return None
+
+
+@contextmanager
+def _cores_for(threads: int) -> Iterator[None]:
+    """Let a record that computes with several threads leave the core of this process."""
+    if threads == 1 or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))  # the kernel leaves out what is not ours
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, own)
 
 
 def _open(start: Start) -> "Checker":
@@ -65,10 +109,12 @@ def _open(start: Start) -> "Checker":
     pin_to_core(start.slot)
     # Imported here: the frameworks behind it must not be loaded before the process is pinned.
     from ray_precheck.check.checker import Checker
+    from ray_precheck.check.phases import PhaseClock
 
-    checker = Checker(start.settings, start.slot.kind)
+    board = mmap.mmap(start.phase_fd, 1)
+    checker = Checker(start.settings, start.slot.kind, PhaseClock(partial(setitem, board, 0)))
     checker.prove()
-    if start.slot.kind == "cpu" and start.settings.memory_limit_bytes:
+    if start.slot.kind in ("cpu", BENCH) and start.settings.memory_limit_bytes:
         _limit_memory(start.settings.memory_limit_bytes)
     return checker
 

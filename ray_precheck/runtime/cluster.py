@@ -1,41 +1,62 @@
 """The Ray cluster of a run: one of our own on this machine, or a running one.
 
-Comes in: an address or "". Goes out: the nodes, the driver's first. Called by the session. Our own
-cluster listens on loopback alone, asks for a token that only this user can read, and leaves no
-process and no file behind.
+Comes in: an address or "". Goes out: the nodes, the driver's first. Called by the session; who has
+joined or left since, by the driver. Our own cluster listens on loopback alone, asks for a token
+that only this user can read, and leaves no process and no file behind.
 """
 
 import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterator, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray import cloudpickle
 from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ray_precheck.errors import StoppedError, UsageError
-from ray_precheck.runtime.devices import RAY_RESOURCES, Node, local_devices
+from ray_precheck.runtime import probe
+from ray_precheck.runtime.devices import RAY_RESOURCES, Node, local_node, visible_devices
+from ray_precheck.runtime.nodes import has_other_package
 from ray_precheck.runtime.scratch import scratch_folder
 
 _ANSWER_TIMEOUT_S = 10.0
+# How long a node may take to say what it is: it starts a process for that, 1 to 5 s (measured).
+PROBE_TIMEOUT_S = 30.0
 _AUTH_MODE = "RAY_AUTH_MODE"
-# Results are numbers, so the object store holds next to nothing.
-_OBJECT_STORE_BYTES = 128 << 20
+# What Ray's object store may take: device outputs that wait for their bench. Its memory is shared
+# memory, which it takes only as it is used.
+_LEAST_STORE_BYTES, _MOST_STORE_BYTES = 128 << 20, 4 << 30
+_SHARED_MEMORY = "/dev/shm"
+_SHARED_MEMORY_SHARE = 0.3
+
+
+def _print(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 @contextmanager
-def open_cluster(address: str, *, debug: bool) -> Iterator[list[Node]]:
+def open_cluster(
+    address: str, *, debug: bool, say: Callable[[str], None] = _print
+) -> Iterator[list[Node]]:
     """Start Ray here, or join the cluster at `address`; yields its nodes, the driver's first.
+
+    `say` is told which nodes of a cluster that was joined are left out, because they do not answer.
 
     Raises:
         UsageError: no cluster answers at the address.
     """
     if address:
-        yield from _join(address, debug)
+        yield from _join(address, debug, say)
     else:
         yield from _start(debug)
 
@@ -65,15 +86,19 @@ def _start_in(folder: Path, debug: bool) -> Iterator[list[Node]]:
     try:
         _init(
             address="local",
-            num_cpus=os.cpu_count(),
+            num_cpus=local_node().cores,
             num_gpus=0,
             include_dashboard=False,
-            object_store_memory=_OBJECT_STORE_BYTES,
+            object_store_memory=_store_bytes(),
             log_to_driver=debug,
             logging_level=logging.INFO if debug else logging.ERROR,
             _temp_dir=str(rays),
         )
-        yield living_nodes(local_devices())
+        here = local_node()
+        yield [
+            replace(node, visible=here.visible, cores=here.cores, versions=here.versions)
+            for node in living_nodes()
+        ]
     finally:
         ray.shutdown()
         for name, value in before.items():
@@ -82,6 +107,16 @@ def _start_in(folder: Path, debug: bool) -> Iterator[list[Node]]:
             else:
                 os.environ[name] = value
         _forget_token()
+
+
+def _store_bytes() -> int:
+    """Return the size of the object store: a share of the shared memory that is free."""
+    try:
+        state = os.statvfs(_SHARED_MEMORY)
+    except OSError:
+        return _LEAST_STORE_BYTES
+    share = int(_SHARED_MEMORY_SHARE * state.f_bavail * state.f_frsize)
+    return min(_MOST_STORE_BYTES, max(_LEAST_STORE_BYTES, share))
 
 
 def _forget_token() -> None:
@@ -102,7 +137,7 @@ def _init(**options: Any) -> None:
         raise StoppedError(f"Ray could not be started on this machine: {reason}") from None
 
 
-def _join(address: str, debug: bool) -> Iterator[list[Node]]:
+def _join(address: str, debug: bool, say: Callable[[str], None]) -> Iterator[list[Node]]:
     level = logging.INFO if debug else logging.ERROR
     try:
         _require_answer(address)
@@ -112,7 +147,13 @@ def _join(address: str, debug: bool) -> Iterator[list[Node]]:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"no Ray cluster answers at --address {address}: {reason}") from None
     try:
-        yield living_nodes()
+        nodes = Roster([], "", say).answers(PROBE_TIMEOUT_S)
+        if not nodes or nodes[0].node_id != ray.get_runtime_context().get_node_id():
+            raise UsageError(
+                f"the node of --address {address} on this machine starts no process within"
+                f" {PROBE_TIMEOUT_S:g} s; see whether it is well, or start it again"
+            )
+        yield nodes
     finally:
         ray.shutdown()
 
@@ -142,19 +183,129 @@ def require_own_node(nodes: Sequence[Node]) -> None:
         raise StoppedError("Ray's node on this machine died (its raylet was killed or crashed)")
 
 
-def living_nodes(devices_here: dict[str, int] | None = None) -> list[Node]:
-    """Return the nodes that are alive, the driver's first.
-
-    `devices_here` replaces what Ray says of their devices, on a cluster of our own.
-    """
+def living_nodes() -> list[Node]:
+    """Return the nodes that are alive, the driver's first, with what Ray says of them alone."""
     here = ray.get_runtime_context().get_node_id()
     nodes = []
     for entry in ray.nodes():
         if not entry["Alive"]:
             continue
-        resources = entry["Resources"]
-        counts = {k: int(resources.get(name, 0)) for k, name in RAY_RESOURCES.items()}
-        devices = counts if devices_here is None else devices_here
-        cores, store = (int(resources.get(name, 0)) for name in ("CPU", "object_store_memory"))
-        nodes.append(Node(entry["NodeID"], entry["NodeManagerAddress"], devices, cores, store))
+        cores, store = (
+            int(entry["Resources"].get(name, 0)) for name in ("CPU", "object_store_memory")
+        )
+        nodes.append(
+            Node(
+                entry["NodeID"],
+                entry["NodeManagerAddress"],
+                {
+                    kind: tuple(map(str, range(count)))
+                    for kind, count in _counted(entry["Resources"]).items()
+                },
+                cores,
+                store,
+                entry["NodeManagerHostname"],
+                entry["Labels"],
+            )
+        )
     return sorted(nodes, key=lambda node: (node.node_id != here, node.address, node.node_id))
+
+
+def _counted(resources: Mapping[str, float]) -> dict[str, int]:
+    return {kind: int(resources.get(name, 0)) for kind, name in RAY_RESOURCES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A node that was asked what it is, and until when it is waited for."""
+
+    node_id: str
+    deadline: float
+
+
+class Roster:
+    """The nodes of a cluster that have said what they are; those that join are asked.
+
+    `known` need not be asked again. Of those that join later, one with another version of this
+    package than `version` ("": any) is left out. `say` is told who is left out, and why.
+    """
+
+    def __init__(self, known: Sequence[Node], version: str, say: Callable[[str], None]) -> None:
+        self._known = {node.node_id: node for node in known}
+        self._version = version
+        self._say = say
+        self._asked: dict[Any, _Question] = {}
+        self._left_out: set[str] = set()
+
+    def nodes(self) -> list[Node]:
+        """Return the living nodes that are known, the driver's first. Waits for nobody."""
+        living = {node.node_id: node for node in living_nodes()}
+        waited_for = {question.node_id for question in self._asked.values()}
+        for node_id in living:
+            if node_id not in self._known and node_id not in self._left_out | waited_for:
+                self._asked[_ask(node_id)] = _Question(node_id, time.monotonic() + PROBE_TIMEOUT_S)
+        self._hear(living)
+        return [self._known[node_id] for node_id in living if node_id in self._known]
+
+    def answers(self, timeout_s: float) -> list[Node]:
+        """Return the nodes as `nodes` does, once all have answered or the time is over."""
+        until = time.monotonic() + timeout_s
+        nodes = self.nodes()
+        while self._asked and time.monotonic() < until:
+            ray.wait(list(self._asked), timeout=until - time.monotonic())
+            nodes = self.nodes()
+        return nodes
+
+    def _hear(self, living: Mapping[str, Node]) -> None:
+        """Take the answers that are there, and leave out who is late or cannot answer."""
+        if not self._asked:
+            return
+        ready, waiting = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
+        for ref in ready:
+            node_id = self._asked.pop(ref).node_id
+            try:
+                facts = ray.get(ref)
+            except RayError as error:
+                self._leave_out(living, node_id, f"it cannot answer ({type(error).__name__})")
+                continue
+            if node_id in living:
+                self._admit(_told(living[node_id], facts, is_here=node_id == next(iter(living))))
+        for ref in waiting:
+            question = self._asked[ref]
+            if question.deadline < time.monotonic():
+                del self._asked[ref]
+                ray.cancel(ref, force=True)
+                why = f"it did not answer in {PROBE_TIMEOUT_S:g} s"
+                self._leave_out(living, question.node_id, why)
+
+    def _admit(self, node: Node) -> None:
+        if self._version and has_other_package(self._version, node):
+            theirs = node.versions.get(probe.PACKAGE, "none")
+            why = f"its {probe.PACKAGE} is {theirs}, not {self._version}"
+            self._leave_out({node.node_id: node}, node.node_id, why)
+        else:
+            self._known[node.node_id] = node
+
+    def _leave_out(self, living: Mapping[str, Node], node_id: str, why: str) -> None:
+        self._left_out.add(node_id)
+        if node_id in living:  # Who has left again is nobody's business.
+            node = living[node_id]
+            self._say(f"node {node.address} ({node.hostname}) is left out: {why}")
+
+
+def _ask(node_id: str) -> Any:
+    """Have a node say what it is, by a task that claims nothing and carries its own code."""
+    cloudpickle.register_pickle_by_value(probe)
+    affinity = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    task = ray.remote(num_cpus=0, max_retries=0)(probe.probe_machine)
+    return task.options(scheduling_strategy=affinity).remote()
+
+
+def _told(node: Node, facts: probe.Facts, *, is_here: bool) -> Node:
+    """Return a node with what it has said; on the driver's machine its own variables count."""
+    counted = {kind: len(ids) for kind, ids in node.visible.items()}
+    if is_here:
+        own = {
+            k: os.environ[name] for k, name in probe.VISIBLE_DEVICES.items() if name in os.environ
+        }
+        facts = {**facts, "variables": {**facts["variables"], **own}}
+    return replace(node, visible=visible_devices(facts, counted), versions=facts["versions"])

@@ -1,22 +1,20 @@
-"""Which devices there are, and how a worker is pinned to one.
+"""Which devices a machine has, which kind is used, and how a worker is pinned to its device.
 
-Comes in: the ids that were asked for and the nodes of the cluster. Goes out: `DeviceSlot`s, or a
-`DeviceError` that lists what there is. Called by the driver; the environment by the worker.
+Comes in: what machines say of themselves (`probe`), ids of `-d`. Goes out: `Node`s and
+`DeviceSlot`s, or a `DeviceError` that lists what there is. Called by the session, the driver and
+`placement`; the environment by the worker.
 """
 
-import glob
-import importlib.metadata
-import importlib.util
 import itertools
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from ray_precheck.errors import DeviceError
-from ray_precheck.schema.task import DeviceSlot
+from ray_precheck.runtime.probe import VISIBLE_DEVICES, Facts, probe_machine
+from ray_precheck.schema.task import BENCH, DeviceSlot
 
-VISIBLE_DEVICES = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "gpu": "CUDA_VISIBLE_DEVICES"}
-_DEVICE_FILES = {"npu": "/dev/davinci[0-9]*", "gpu": "/dev/nvidia[0-9]*"}
 RAY_RESOURCES = {"npu": "NPU", "gpu": "GPU"}
 # Processes that a worker keeps ready for one that breaks: a second one takes memory of a device.
 DEFAULT_SPARES = {"cpu": 1, "npu": 0, "gpu": 0}
@@ -24,35 +22,65 @@ DEFAULT_SPARES = {"cpu": 1, "npu": 0, "gpu": 0}
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of the cluster: Ray's id and address, and how many devices of each kind it has.
+    """A node of the cluster: Ray's id and address, and what it has.
 
-    `cores` is the number of its processor cores, `store_bytes` the size of Ray's object store there.
+    `visible` are the devices of each kind in the order of their ids: what the visible-devices
+    variable of a worker is set to for each. `cores` is the number of its processor cores,
+    `store_bytes` the size of Ray's object store there, `labels` are Ray's, `versions` those of
+    software by name, without what is not installed.
     """
 
     node_id: str
     address: str
-    devices: dict[str, int]
+    visible: Mapping[str, tuple[str, ...]]
     cores: int = 0
     store_bytes: int = 0
+    hostname: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
-def local_devices() -> dict[str, int]:
-    """Return how many NPUs and GPUs this machine lets us see.
+def local_node() -> Node:
+    """Return this machine, before Ray has given it an id."""
+    facts = probe_machine()
+    visible = visible_devices(facts)
+    return Node(
+        "",
+        "127.0.0.1",
+        visible,
+        os.cpu_count() or 1,
+        hostname=socket.gethostname(),
+        versions=facts["versions"],
+    )
 
-    A visible-devices variable that is already set hides the others, as it does for frameworks.
+
+def visible_devices(
+    facts: Facts, counted: Mapping[str, int] | None = None
+) -> dict[str, tuple[str, ...]]:
+    """Return the devices of each kind by their ids, as a `Node` has them.
+
+    `counted` is how many Ray counts; where it counts none the device files do. A visible-devices
+    variable renumbers: it hides the others, and device 0 is the first that it names.
     """
-    counts = {}
-    for kind, pattern in _DEVICE_FILES.items():
-        visible = _visible_ids(kind)
-        there = len(glob.glob(pattern))
-        counts[kind] = there if visible is None else min(there, len(visible))
-    return counts
+    visible = {}
+    for kind in VISIBLE_DEVICES:
+        count = (counted or {}).get(kind) or facts["files"][kind]
+        variable = facts["variables"].get(kind)
+        names = map(str, range(count)) if variable is None else _ids_of(variable)
+        visible[kind] = tuple(itertools.islice(names, count))
+    return visible
 
 
-def choose_kind(wanted: str, framework: str, devices: dict[str, int]) -> str:
-    """Return the kind of device to use: npu, gpu or cpu.
+def _ids_of(variable: str) -> Iterable[str]:
+    ids = [part.strip() for part in variable.split(",") if part.strip()]
+    # An id that does not exist, -1 by custom, hides itself and all that follow it.
+    return itertools.takewhile(lambda device: not device.startswith("-"), ids)
 
-    `auto` takes an NPU where there is one, else (PyTorch built for CUDA) a GPU, else the CPU.
+
+def choose_kind(wanted: str, framework: str, nodes: Sequence[Node]) -> str:
+    """Return the kind of device to use on these nodes: npu, gpu or cpu.
+
+    `auto` takes an NPU where a node has one, else (PyTorch built for CUDA) a GPU, else the CPU.
 
     Raises:
         DeviceError: the kind that was asked for does not run this framework.
@@ -61,22 +89,25 @@ def choose_kind(wanted: str, framework: str, devices: dict[str, int]) -> str:
         raise DeviceError("MindSpore does not run on a GPU here; use --device-type npu or cpu")
     if wanted != "auto":
         return wanted
-    if devices.get("npu") and (framework == "mindspore" or importlib.util.find_spec("torch_npu")):
+    if any(_has_npu(node, framework) for node in nodes):
         return "npu"
-    if devices.get("gpu") and framework == "pytorch" and not _torch_is_cpu_only():
+    if framework == "pytorch" and any(_has_gpu(node) for node in nodes):
         return "gpu"
     return "cpu"
 
 
-def _torch_is_cpu_only() -> bool:
-    try:
-        return "+cpu" in importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return True
+def _has_npu(node: Node, framework: str) -> bool:
+    return bool(node.visible.get("npu")) and (
+        framework == "mindspore" or "torch_npu" in node.versions
+    )
+
+
+def _has_gpu(node: Node) -> bool:
+    return bool(node.visible.get("gpu")) and "+cpu" not in node.versions.get("torch", "+cpu")
 
 
 def place_slots(kind: str, ids: Sequence[int], nodes: Sequence[Node]) -> list[DeviceSlot]:
-    """Return one slot for each id. The first node is the one that the driver runs on.
+    """Return one slot for each id of -d. The first node is the one that the driver runs on.
 
     On the CPU ids are logical, any number of them, dealt out over the nodes in turn. NPUs and GPUs
     are those of the driver's node.
@@ -85,24 +116,21 @@ def place_slots(kind: str, ids: Sequence[int], nodes: Sequence[Node]) -> list[De
         DeviceError: an id is not there; says which are.
     """
     if kind == "cpu":
-        dealt = [nodes[position % len(nodes)] for position in range(len(ids))]
-        return [
-            DeviceSlot(kind, i, n.node_id, n.address, "") for i, n in zip(ids, dealt, strict=True)
-        ]
+        slots = []
+        for position, device in enumerate(ids):
+            core, node = position // len(nodes), nodes[position % len(nodes)]
+            slots.append(DeviceSlot(kind, device, node.node_id, node.address, "", core=core))
+        return slots
     node = nodes[0]
-    visible = _visible_ids(kind)
-    count = node.devices.get(kind, 0)
-    if visible is not None:
-        count = min(count, len(visible))
-    missing = [device for device in ids if device >= count]
+    visible = node.visible.get(kind, ())
+    missing = [device for device in ids if device >= len(visible)]
     if missing:
-        there = f"{kind} {', '.join(map(str, range(count)))}" if count else f"no {kind}"
+        there = f"{kind} {', '.join(map(str, range(len(visible))))}" if visible else f"no {kind}"
         raise DeviceError(
             f"-d {missing[0]}: this machine ({node.address}) has {there};"
             " choose among them, or use --device-type cpu"
         )
-    names = {device: str(device) if visible is None else visible[device] for device in ids}
-    return [DeviceSlot(kind, i, node.node_id, node.address, names[i]) for i in ids]
+    return [DeviceSlot(kind, i, node.node_id, node.address, visible[i]) for i in ids]
 
 
 def move_slots(slots: Sequence[DeviceSlot], nodes: Sequence[Node]) -> list[DeviceSlot]:
@@ -117,6 +145,7 @@ def move_slots(slots: Sequence[DeviceSlot], nodes: Sequence[Node]) -> list[Devic
         if slot.node_id in load:
             load[slot.node_id] += 1
     address = {node.node_id: node.address for node in nodes}
+    cores = {(slot.node_id, slot.core) for slot in logical}
     moved = []
     homeless = [slot for slot in logical if slot.node_id not in load]
     housed = [slot for slot in logical if slot.node_id in load]
@@ -128,7 +157,11 @@ def move_slots(slots: Sequence[DeviceSlot], nodes: Sequence[Node]) -> list[Devic
         if not is_homeless:
             load[slot.node_id] -= 1
         load[emptiest] += 1
-        moved.append(replace(slot, node_id=emptiest, address=address[emptiest]))
+        core = slot.core
+        if core is not None:
+            core = next(c for c in itertools.count() if (emptiest, c) not in cores)
+            cores = (cores - {(slot.node_id, slot.core)}) | {(emptiest, core)}
+        moved.append(replace(slot, node_id=emptiest, address=address[emptiest], core=core))
     return moved
 
 
@@ -147,16 +180,7 @@ def pin_to_core(slot: DeviceSlot) -> None:
     MindSpore's own threads spin while they wait. Measured with two workers on two cores: 350 to 570
     records a second each, and 510 to 610 when each is kept on its core, for half the processor time.
     """
-    if slot.kind == "cpu" and hasattr(os, "sched_setaffinity"):
+    if slot.kind in ("cpu", BENCH) and hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[slot.device_id % len(cores)]})
-
-
-def _visible_ids(kind: str) -> list[str] | None:
-    """Return the ids that the user's variable lets through, None where it is not set."""
-    text = os.environ.get(VISIBLE_DEVICES[kind])
-    if text is None:
-        return None
-    ids = [part.strip() for part in text.split(",") if part.strip()]
-    # An id that does not exist, -1 by custom, hides itself and all that follow it.
-    return list(itertools.takewhile(lambda device: not device.startswith("-"), ids))
+        core = slot.device_id if slot.core is None else slot.core
+        os.sched_setaffinity(0, {cores[core % len(cores)]})

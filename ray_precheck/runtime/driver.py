@@ -4,159 +4,215 @@ Comes in: a plan and where to run it. Goes out: rows on the disk. Called by the 
 """
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import ray
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.parse import Dump
 from ray_precheck.errors import StoppedError
 from ray_precheck.plan.planner import Plan
-from ray_precheck.runtime.cluster import living_nodes, require_own_node
-from ray_precheck.runtime.devices import DEFAULT_SPARES, move_slots
-from ray_precheck.runtime.process import START_TIMEOUT_S
-from ray_precheck.runtime.progress import Progress
-from ray_precheck.runtime.recorder import Recorder
-from ray_precheck.runtime.scheduler import (
+from ray_precheck.runtime.bench_slots import follow_cores, number_cores, place_benches
+from ray_precheck.runtime.bench_stage import BenchStage
+from ray_precheck.runtime.cluster import Roster, require_own_node
+from ray_precheck.runtime.commands import (
     Command,
+    Forget,
     GiveUpDevice,
+    Prepare,
     Record,
-    Scheduler,
     SendBatch,
     StartWorker,
 )
-from ray_precheck.runtime.worker import WorkerActor
+from ray_precheck.runtime.cost_model import CostModel
+from ray_precheck.runtime.crew import Crew, DriveOptions, Flight
+from ray_precheck.runtime.devices import Node
+from ray_precheck.runtime.placement import DeviceRequest, follow_nodes, usable_nodes
+from ray_precheck.runtime.process import START_TIMEOUT_S
+from ray_precheck.runtime.progress import Progress
+from ray_precheck.runtime.recorder import Recorder
+from ray_precheck.runtime.scheduler import Scheduler
+from ray_precheck.runtime.shipper import Shipper
+from ray_precheck.schema.casualty import BatchReport
 from ray_precheck.schema.task import DeviceSlot
 from ray_precheck.store.resume import RunFiles
+from ray_precheck.store.timeline import Span, Timeline, timeline_path
 
 POLL_S = 0.2
 GRACE_S = 5.0
 # How long a worker may take to hand over what is finished once it is told to stop.
 _HALT_S = 2.0
-# Workers keep the time limits of their records themselves; one that is this late is gone.
-_ANSWER_SLACK_S = 60.0
 _NODES_INTERVAL_S = 2.0
-
-
-@dataclass(slots=True)
-class _Flight:
-    """A call of an actor that has not come back: of which slot, and until when it may take.
-
-    `ticket` is the batch's, 0 for the start of a worker.
-    """
-
-    slot: str
-    deadline: float
-    ticket: int = 0
-
-
-@dataclass(slots=True)
-class _Crew:
-    """The actors of a run, by slot, the node that each is on, and what is in flight."""
-
-    workers: dict[str, Any] = field(default_factory=dict)
-    homes: dict[str, str] = field(default_factory=dict)
-    flights: dict[Any, _Flight] = field(default_factory=dict)
+# The share of the smallest object store that may wait for benches; Ray spills above 80 %.
+_STORE_SHARE = 0.4
+# What captured files on their way to other machines may take of the driver's object store.
+_SHIPPED_SHARE = 0.3
 
 
 class Driver:
-    """Drives one run. `stop_requested` is asked between events; it ends the run in good order.
+    """Drives one run on the slots of a request. `nodes` are those of the cluster, the driver's first.
 
-    `spares` is how many processes a worker keeps ready, None for what its kind of device allows.
+    `stop_requested` is asked between events; it ends the run in good order.
     """
 
     def __init__(
         self,
         dump: Dump,
         settings: CheckSettings,
+        request: DeviceRequest,
         slots: Sequence[DeviceSlot],
+        roster: Roster,
         files: RunFiles,
         stop_requested: Callable[[], bool],
-        *,
-        spares: int | None = None,
-        debug: bool = False,
+        options: DriveOptions,
     ) -> None:
         self._dump = dump
         self._settings = settings
-        self._slots = {slot.label: slot for slot in slots}
+        self._request = request
+        self._slots = {slot.label: slot for slot in number_cores(slots)}
+        self._machines = {slot.label: slot.node_id for slot in slots}
+        self._benches: dict[str, DeviceSlot] = {}
+        self._most_benches = 0
+        self._roster = roster
+        self._nodes = roster.nodes()
+        self._nodes_seen_at = time.monotonic()
         self._files = files
         self._stop_requested = stop_requested
-        self._spares = spares
-        self._debug = debug
-        self._crew = _Crew()
+        self._options = options
+        self._crew = Crew(dump, settings, options, self._nodes[0].node_id, self._shipper())
+        self._crew.slots.update(self._slots)
         self._given_up: dict[str, str] = {}
-        self._nodes = {slot.node_id for slot in slots}
-        self._nodes_seen_at = time.monotonic()
+
+    def _shipper(self) -> Shipper | None:
+        if self._settings.task != "tensor" or self._options.shared_fs:
+            return None
+        most_bytes = int(_SHIPPED_SHARE * self._nodes[0].store_bytes)
+        return Shipper(
+            self._dump,
+            most_bytes,
+            put=ray.put,
+            with_results=self._settings.tests_dump,
+            memory_limit_bytes=self._settings.memory_limit_bytes,
+        )
 
     def launch(self) -> None:
         """Start a worker on every slot; they load their frameworks while the plan is made."""
         for label in self._slots:
-            self._start_worker(label)
+            self._crew.start(label)
 
-    def run(self, plan: Plan, timeout_s: float, progress: Progress) -> bool:
+    def run(self, plan: Plan, progress: Progress) -> bool:
         """Run the plan; returns True at its end, False where it was stopped on request.
 
         Raises:
             StoppedError: the disk, the writer or every device is gone; what is written stays.
         """
+        scheduler = self._scheduler(plan)
+        recorder = Recorder(self._files, progress)
+        recorder.record(list(plan.skipped))
+        timeline = Timeline.open(timeline_path(self._files.result))
+        try:
+            # Workers were launched already; the scheduler drops the slots that it does not need.
+            commands = scheduler.start()
+            wanted = {command.slot for command in commands if isinstance(command, StartWorker)}
+            for label in set(self._slots) - wanted:
+                self._crew.dismiss(label)
+                del self._slots[label]
+            for label in self._benches:
+                self._crew.start(label)
+            while not scheduler.finished:
+                if self._stop_requested():
+                    self._wind_down(scheduler, recorder, progress, timeline)
+                    return False
+                self._step(scheduler, recorder, progress, timeline, POLL_S)
+            recorder.complete([call.name for call in self._dump.calls])
+        finally:
+            self._crew.dismiss_all()
+            timeline.close()
+        return True
+
+    def _scheduler(self, plan: Plan) -> Scheduler:
+        """Return the scheduler of the plan; chooses the bench workers."""
+        model = CostModel()
+        alone = self._settings.tests_dump
+        worth = int(model.worthwhile_benches(plan.tasks, has_device=not alone))
+        if alone:
+            worth = min(worth, len(plan.tasks) - len(self._slots))
+        wanted = self._options.bench_workers
+        self._most_benches = worth if wanted is None else wanted
+        nodes = usable_nodes(self._request, self._nodes)
+        self._benches = {
+            slot.label: slot
+            for slot in place_benches(
+                list(self._slots.values()), nodes, self._most_benches, crowded=wanted is not None
+            )
+        }
+        self._crew.slots.update(self._benches)
+        stores = [node.store_bytes for node in nodes if node.store_bytes]
+        bench = BenchStage(
+            {label: slot.place for label, slot in self._benches.items()},
+            int(_STORE_SHARE * min(stores, default=0)),
+        )
         with_backward = frozenset(
             task.index for task in plan.tasks if self._dump.calls[task.index].backward is not None
         )
-        places = {label: slot.place for label, slot in self._slots.items()}
-        scheduler = Scheduler(plan.tasks, places, timeout_s, with_backward)
-        recorder = Recorder(self._files, progress)
-        recorder.record(list(plan.skipped))
-        # Workers were launched already; the scheduler drops the slots that it does not need.
-        wanted = {command.slot for command in scheduler.start() if isinstance(command, StartWorker)}
-        for label in set(self._slots) - wanted:
-            self._dismiss(label)
-            del self._slots[label]
-        try:
-            while not scheduler.finished:
-                if self._stop_requested():
-                    self._wind_down(scheduler, recorder, progress)
-                    return False
-                self._step(scheduler, recorder, progress, POLL_S)
-            recorder.complete([call.name for call in self._dump.calls])
-        finally:
-            for label in list(self._crew.workers):
-                self._dismiss(label)
-        return True
+        return Scheduler(
+            plan.tasks,
+            {label: slot.place for label, slot in self._slots.items()},
+            self._options.timeout_s,
+            with_backward,
+            bench=bench,
+            bench_suffices=alone,
+            ahead=frozenset(filter(self._crew.needs_files, self._crew.slots)),
+            machines=self._machines,
+            model=model,
+        )
 
     def _step(
-        self, scheduler: Scheduler, recorder: Recorder, progress: Progress, wait_s: float
+        self,
+        scheduler: Scheduler,
+        recorder: Recorder,
+        progress: Progress,
+        timeline: Timeline,
+        wait_s: float,
     ) -> None:
-        """Wait for the next news and act on it."""
-        refs = [*self._crew.flights, *recorder.pending]
-        ready: list[Any] = []
-        if refs:
-            ready, _ = ray.wait(refs, num_returns=1, timeout=wait_s)
-        else:
-            time.sleep(wait_s)
+        """Wait for the next news and act on them."""
         commands: list[Command] = []
-        for ref in ready:
+        spans: list[Span] = []
+        for ref in self._news(recorder, wait_s):
             if ref in self._crew.flights:
-                commands.extend(self._on_flight(ref, scheduler))
+                commands.extend(self._on_flight(ref, scheduler, spans))
             else:
                 recorder.acknowledge(ref)
+        timeline.add(spans)
         commands.extend(self._expired(scheduler))
         commands.extend(self._on_nodes(scheduler, progress))
         self._carry_out(commands, recorder, progress)
         self._carry_out(scheduler.wake(), recorder, progress)
+        self._crew.send_held()
         progress.tick()
         if not scheduler.has_devices:
             recorder.flush()
             reasons = "; ".join(f"{slot}: {reason}" for slot, reason in self._given_up.items())
             raise StoppedError(f"no device is left: {reasons}")
 
-    def _on_flight(self, ref: Any, scheduler: Scheduler) -> list[Command]:
-        flight = self._crew.flights.pop(ref)
+    def _news(self, recorder: Recorder, wait_s: float) -> list[Any]:
+        """Wait for something to come back; return everything that has."""
+        refs = [*self._crew.flights, *recorder.pending]
+        if not refs:
+            time.sleep(wait_s)
+            return []
+        ready: list[Any]
+        ready, others = ray.wait(refs, num_returns=1, timeout=wait_s)
+        if ready and others:
+            ready += ray.wait(others, num_returns=len(others), timeout=0)[0]
+        return ready
+
+    def _on_flight(self, ref: Any, scheduler: Scheduler, spans: list[Span]) -> list[Command]:
+        flight = self._crew.land(ref)
         try:
-            report = ray.get(ref)
+            answer = ray.get(ref)
         except RayTaskError as error:
             if flight.ticket == 0:  # It says why it cannot start, and can be asked again.
                 return scheduler.start_failed(flight.slot, _start_reason(error))
@@ -164,7 +220,7 @@ class Driver:
         except RayError as error:
             self._nodes_seen_at = 0.0  # It may be the node that is gone.
             if flight.ticket == 0:
-                self._dismiss(flight.slot)
+                self._crew.dismiss(flight.slot)
                 return scheduler.start_failed(flight.slot, _start_reason(error))
             if isinstance(error, OutOfMemoryError):
                 # Ray may have stopped it for the memory of a neighbour.
@@ -174,21 +230,37 @@ class Driver:
             return self._lose(flight, scheduler, reason)
         if flight.ticket == 0:
             return scheduler.worker_ready(flight.slot)
+        report, made = answer
+        self._crew.keep(flight.ticket, made)
+        spans.extend(self._spans(flight, report))
         return scheduler.batch_done(flight.slot, flight.ticket, report)
 
-    def _lose(self, flight: _Flight, scheduler: Scheduler, reason: str) -> list[Command]:
-        self._dismiss(flight.slot)
+    def _spans(self, flight: Flight, report: BatchReport) -> Iterable[Span]:
+        """Yield what a worker did and when, for the timeline."""
+        slot = self._crew.slots[flight.slot]
+        row = f"{slot.kind}:{slot.device_id}"
+        stage = flight.stage.value
+        for result in report.results:
+            elapsed_s = result.inputs_s + result.device_s + result.bench_s
+            yield Span(slot.address, row, result.name, stage, result.began_s, elapsed_s)
+        for each in report.measured:
+            name = self._dump.calls[each.index].name
+            yield Span(slot.address, row, name, stage, each.began_s, each.elapsed_s)
+
+    def _lose(self, flight: Flight, scheduler: Scheduler, reason: str) -> list[Command]:
+        self._crew.forget(flight.ticket)
+        self._crew.dismiss(flight.slot)
         return scheduler.worker_lost(flight.slot, flight.ticket, reason)
 
     def _expired(self, scheduler: Scheduler) -> list[Command]:
         """Give up waiting for workers whose machine does not answer any more."""
-        now = time.monotonic()
-        late = [ref for ref, flight in self._crew.flights.items() if flight.deadline < now]
         commands: list[Command] = []
-        for ref in late:
-            flight = self._crew.flights.pop(ref)
+        for ref in self._crew.late():
+            if ref not in self._crew.flights:
+                continue  # gone with another one of its worker
+            flight = self._crew.land(ref)
             if flight.ticket == 0:
-                self._dismiss(flight.slot)
+                self._crew.dismiss(flight.slot)
                 reason = f"it did not start in {START_TIMEOUT_S:g} s"
                 commands.extend(scheduler.start_failed(flight.slot, reason))
             else:
@@ -197,40 +269,73 @@ class Driver:
         return commands
 
     def _on_nodes(self, scheduler: Scheduler, progress: Progress) -> list[Command]:
-        """Look now and then for nodes that have left or joined; move the slots of the CPU."""
+        """Look now and then for nodes that have left or joined."""
         if time.monotonic() - self._nodes_seen_at < _NODES_INTERVAL_S:
             return []
         self._nodes_seen_at = time.monotonic()
-        nodes = living_nodes()
+        nodes = self._roster.nodes()
         require_own_node(nodes)
-        alive = {node.node_id for node in nodes}
-        if alive == self._nodes:
+        before, self._nodes = self._nodes, nodes
+        if {node.node_id for node in nodes} == {node.node_id for node in before}:
             return []
-        self._nodes = alive
-        commands: list[Command] = []
-        for slot in move_slots(list(self._slots.values()), nodes):
-            before = self._slots[slot.label]
-            gone = before.node_id not in alive
-            why = f"node {before.address} is gone" if gone else "a node has joined"
-            progress.say(f"{why}: {slot.label} moves to {slot.address}")
-            self._slots[slot.label] = slot
-            self._given_up.pop(slot.label, None)
-            if gone:
-                commands.extend(self._abandon(slot.label, scheduler))
-            commands.extend(scheduler.revive(slot.label, slot.place))
+        commands = self._follow_cores(scheduler, before)
+        changes = follow_nodes(self._request, list(self._slots.values()), nodes)
+        for slot in changes.lost:
+            commands.extend(self._abandon(slot.label, scheduler))
+            progress.say(f"node {slot.address} is gone, and {slot.label} with it")
+        for slot in changes.moved:
+            commands.extend(self._move(slot, scheduler, progress))
+        for slot in changes.added:
+            progress.say(f"a node has joined: {slot.label} on {slot.address}")
+            self._know(slot)
+            commands.extend(scheduler.add_slot(slot.label, slot.place))
+        scheduler.ahead = frozenset(filter(self._crew.needs_files, self._crew.slots))
         return commands
+
+    def _move(self, slot: DeviceSlot, scheduler: Scheduler, progress: Progress) -> list[Command]:
+        before = self._slots[slot.label]
+        gone = before.node_id not in {node.node_id for node in self._nodes}
+        why = f"node {before.address} is gone" if gone else "a node has joined"
+        progress.say(f"{why}: {slot.label} moves to {slot.address}")
+        self._know(slot)
+        self._given_up.pop(slot.label, None)
+        commands = self._abandon(slot.label, scheduler) if gone else []
+        return [*commands, *scheduler.revive(slot.label, slot.place)]
+
+    def _know(self, slot: DeviceSlot) -> None:
+        self._slots[slot.label] = self._crew.slots[slot.label] = slot
+        self._machines[slot.label] = slot.node_id
 
     def _abandon(self, label: str, scheduler: Scheduler) -> list[Command]:
         """Wait no longer for a worker whose node is dead; what it still says is ignored."""
-        flights = [f for f in self._crew.flights.values() if f.slot == label and f.ticket]
-        self._dismiss(label)
+        tickets = self._crew.tickets_of(label)
+        self._crew.dismiss(label)
         reason = "its worker was lost with it every time (its node died)"
         return [
             command
-            for flight in flights
-            for command in scheduler.worker_lost(label, flight.ticket, reason)
+            for ticket in tickets
+            for command in scheduler.worker_lost(label, ticket, reason)
             if not isinstance(command, StartWorker)  # `revive` starts it at its new place
         ]
+
+    def _follow_cores(self, scheduler: Scheduler, before: Sequence[Node]) -> list[Command]:
+        """Have bench workers on the nodes that are there now."""
+        alive = {node.node_id for node in self._nodes}
+        commands: list[Command] = []
+        for node in before:
+            if node.node_id in alive:
+                continue
+            labels = [n for n, slot in self._benches.items() if slot.node_id == node.node_id]
+            for label in labels:
+                self._crew.dismiss(label)
+                del self._benches[label]
+            commands.extend(scheduler.place_lost(node.node_id, labels))
+        nodes = usable_nodes(self._request, self._nodes)
+        slots, benches = list(self._slots.values()), list(self._benches.values())
+        for slot in follow_cores(slots, benches, nodes, self._most_benches):
+            self._benches[slot.label] = self._crew.slots[slot.label] = slot
+            commands.extend(scheduler.add_bench(slot.label, slot.place))
+        return commands
 
     def _carry_out(
         self, commands: Sequence[Command], recorder: Recorder, progress: Progress
@@ -238,61 +343,44 @@ class Driver:
         for command in commands:
             match command:
                 case StartWorker(slot):
-                    self._start_worker(slot)
-                case SendBatch(slot, ticket, tasks, limits_s):
-                    payloads = [self._dump.payload(task) for task in tasks]
-                    ref = self._crew.workers[slot].run.remote(payloads, limits_s)
-                    deadline = time.monotonic() + sum(limits_s) + _ANSWER_SLACK_S
-                    self._crew.flights[ref] = _Flight(slot, deadline, ticket)
+                    self._crew.start(slot)
+                case SendBatch():
+                    self._crew.send(command)
+                case Prepare(_, ticket, tasks):
+                    if self._crew.shipper is not None:
+                        self._crew.shipper.prepare(ticket, tasks)
+                case Forget(ticket):
+                    self._crew.forget(ticket)
                 case Record(results):
                     recorder.record(results)
                 case GiveUpDevice(slot, reason):
-                    self._given_up[slot] = reason
-                    self._dismiss(slot)
+                    if slot in self._slots:
+                        self._given_up[slot] = reason
+                    self._crew.dismiss(slot)
                     progress.say(f"device {slot} is given up: {reason}")
 
-    def _start_worker(self, label: str) -> None:
-        """Have a fresh worker on a slot: from the actor that is there, or from a new one."""
-        slot = self._slots[label]
-        if self._crew.homes.get(label) != slot.node_id:
-            self._dismiss(label)
-        if any(f.slot == label and not f.ticket for f in self._crew.flights.values()):
-            return  # It starts already: lost and moved at the same time.
-        if label not in self._crew.workers:
-            affinity = NodeAffinitySchedulingStrategy(slot.node_id, soft=False)
-            spares = DEFAULT_SPARES[slot.kind] if self._spares is None else self._spares
-            self._crew.workers[label] = WorkerActor.options(scheduling_strategy=affinity).remote(
-                slot, self._settings, spares, debug=self._debug
-            )
-            self._crew.homes[label] = slot.node_id
-        deadline = time.monotonic() + START_TIMEOUT_S + _ANSWER_SLACK_S
-        self._crew.flights[self._crew.workers[label].open.remote()] = _Flight(label, deadline)
-
-    def _dismiss(self, label: str) -> None:
-        """Kill a worker, with its processes, and forget what it has in flight."""
-        worker = self._crew.workers.pop(label, None)
-        self._crew.homes.pop(label, None)
-        if worker is not None:
-            ray.kill(worker)
-        for ref in [ref for ref, f in self._crew.flights.items() if f.slot == label]:
-            del self._crew.flights[ref]
-
-    def _wind_down(self, scheduler: Scheduler, recorder: Recorder, progress: Progress) -> None:
+    def _wind_down(
+        self, scheduler: Scheduler, recorder: Recorder, progress: Progress, timeline: Timeline
+    ) -> None:
         """Give batches in flight a few seconds, then have them ended; write what is finished."""
         scheduler.drain()
-        self._step_until_empty(GRACE_S, scheduler, recorder, progress)
-        for label in scheduler.busy_slots:
-            self._crew.workers[label].halt.remote()
-        self._step_until_empty(_HALT_S, scheduler, recorder, progress)
+        self._step_until_empty(GRACE_S, scheduler, recorder, progress, timeline)
+        self._crew.halt(scheduler.busy_slots)
+        self._step_until_empty(_HALT_S, scheduler, recorder, progress, timeline)
         recorder.flush()
 
     def _step_until_empty(
-        self, seconds: float, scheduler: Scheduler, recorder: Recorder, progress: Progress
+        self,
+        seconds: float,
+        scheduler: Scheduler,
+        recorder: Recorder,
+        progress: Progress,
+        timeline: Timeline,
     ) -> None:
         until = time.monotonic() + seconds
         while scheduler.in_flight and time.monotonic() < until:
             wait_s = max(0.0, min(POLL_S, until - time.monotonic()))
-            self._step(scheduler, recorder, progress, wait_s)
+            self._step(scheduler, recorder, progress, timeline, wait_s)
 
 
 def _start_reason(error: RayError) -> str:

@@ -1,19 +1,63 @@
-"""What goes through the pipe between a check process and the one who started it."""
+"""What goes through the pipe between a check process and the one who started it, and what of it
+goes on to a bench on another machine."""
 
+import pickle
 from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
 
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.result import TaskResult
-from ray_precheck.schema.task import DeviceSlot
+from ray_precheck.schema.task import DeviceSlot, TaskPayload
+
+if TYPE_CHECKING:
+    from ray_precheck.dump.tensors import TensorFiles
+
+
+class Stage(Enum):
+    """What is done with a record: all of it, the device's half, or the bench's half."""
+
+    CHECK = "check"
+    DEVICE = "device"
+    BENCH = "bench"
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """Something that only check processes open: it may hold objects of a framework, which whoever
+    hands it on must not load. `buffers` are its arrays, each as `(N,)` uint8.
+    """
+
+    data: bytes
+    buffers: tuple[Any, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes."""
+        return len(self.data) + sum(int(buffer.nbytes) for buffer in self.buffers)
+
+    def open(self) -> Any:
+        """Return what was sealed; its arrays share memory with the buffers."""
+        return pickle.loads(self.data, buffers=self.buffers)
+
+
+def seal(content: object) -> Sealed:
+    """Seal what may only be opened in a check process; its arrays are not copied."""
+    import numpy as np
+
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(content, protocol=5, buffer_callback=buffers.append)
+    return Sealed(data, tuple(np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers))
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a process is told first."""
+    """What a process is told first; `phase_fd` is the file in which it says what it is at."""
 
     slot: DeviceSlot
     settings: CheckSettings
+    phase_fd: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +68,27 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The result of one record. Where it broke the process `cause` says how, and the process ends."""
+class Work:
+    """One record: what is to be done, with how many threads, what the device made of it for the
+    bench's half, and the captured files where they are not read from a folder.
+    """
 
-    result: TaskResult
+    payload: TaskPayload
+    stage: Stage = Stage.CHECK
+    threads: int = 1
+    measured: Sealed | None = None
+    files: "TensorFiles | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of one record: its result, or what the device made of it, or neither: it needs a
+    device. Where it broke the process `cause` says how, and the process ends.
+    """
+
+    index: int
+    result: TaskResult | None = None
+    measured: Sealed | None = None
     cause: Cause | None = None
+    began_s: float = 0.0
+    elapsed_s: float = 0.0

@@ -6,6 +6,8 @@ in time. Called by the worker actor; needs no Ray.
 """
 
 import contextlib
+import math
+import mmap
 import os
 import signal
 import subprocess
@@ -14,15 +16,18 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection, Pipe
+from dataclasses import dataclass, field
+from multiprocessing.connection import Pipe
 from pathlib import Path
 
+from ray_precheck.check.phases import Phase
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import DeviceError
-from ray_precheck.runtime.messages import Answer, Start, Started
-from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
+from ray_precheck.runtime.messages import Answer, Sealed, Start, Started, Work
+from ray_precheck.runtime.pipes import receive, send
+from ray_precheck.schema.casualty import BatchReport, Casualty, Cause, MeasuredTask
 from ray_precheck.schema.result import TaskResult
-from ray_precheck.schema.task import DeviceSlot, TaskPayload
+from ray_precheck.schema.task import DeviceSlot
 
 START_TIMEOUT_S = 300.0
 # How long a killed process may take to be gone: one that hangs in a driver's call cannot be killed.
@@ -41,21 +46,21 @@ class CheckProcess:
 
     def __init__(self, slot: DeviceSlot, settings: CheckSettings, *, debug: bool = False) -> None:
         self._debug = debug
-        self._is_fresh = True
+        self._board, board_fd = _shared_byte()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
         self._pipe, child_end = Pipe()
         with child_end:
-            self._popen = _LAUNCHER.submit(self._launch, child_end).result()
-        self._send(Start(slot, settings))
+            self._popen = _LAUNCHER.submit(self._launch, child_end.fileno(), board_fd).result()
+        os.close(board_fd)
+        self._send(Start(slot, settings, board_fd))
 
-    def _launch(self, child_end: Connection) -> "subprocess.Popen[bytes]":
-        handle = child_end.fileno()
+    def _launch(self, handle: int, board_fd: int) -> "subprocess.Popen[bytes]":
         # -P: what lies in the working directory is no module.
         arguments = [sys.executable, "-P", "-m", "ray_precheck.runtime.check_process"]
         return subprocess.Popen(
             [*arguments, str(handle), str(os.getpid())],
             env=_environment(),
-            pass_fds=(handle,),
+            pass_fds=(handle, board_fd),
             stdin=subprocess.DEVNULL,
             stdout=self._stderr,
             stderr=self._stderr,
@@ -66,11 +71,6 @@ class CheckProcess:
         """The process id."""
         return self._popen.pid
 
-    @property
-    def is_fresh(self) -> bool:
-        """Whether it has not been given any record."""
-        return self._is_fresh
-
     def wait_ready(self) -> None:
         """Wait until it has loaded its frameworks.
 
@@ -80,7 +80,7 @@ class CheckProcess:
         try:
             if not self._pipe.poll(START_TIMEOUT_S):
                 raise DeviceError(f"it did not start in {START_TIMEOUT_S:g} s")
-            started: Started = self._pipe.recv()
+            started: Started = receive(self._pipe)
         except (EOFError, OSError):
             how = self._death()[1]
             raise DeviceError(f"its process died while it started ({how})") from None
@@ -89,50 +89,69 @@ class CheckProcess:
 
     def check(
         self,
-        payloads: Sequence[TaskPayload],
+        batch: Sequence[Work],
         limits_s: Sequence[float],
-        halted: Callable[[], bool],
-    ) -> BatchReport:
-        """Have a batch checked; `limits_s` are the seconds that each record may take.
+        halted: Callable[[], bool] = lambda: False,
+        *,
+        budget_s: float = math.inf,
+    ) -> tuple[BatchReport, dict[int, Sealed]]:
+        """Have a batch done; returns the report and what the device made of records, by index.
 
-        Ends early where `halted` says so: the process is killed, what is finished is returned.
+        `limits_s` are the seconds that each record may take before its bench, `budget_s` what a
+        bench may take. Ends early where `halted` says so: the process is killed, what is finished
+        is returned.
         """
-        self._is_fresh = False
-        results: list[TaskResult] = []
-        self._send(list(payloads))
-        for payload, limit_s in zip(payloads, limits_s, strict=True):
-            outcome = self._await_answer(payload, limit_s, halted)
-            if isinstance(outcome, Casualty):
-                return BatchReport(tuple(results), outcome)
-            if outcome is None:
-                return BatchReport(tuple(results))
-            results.append(outcome)
+        sealed: dict[int, Sealed] = {}
+        tally = _Tally()
+        begin = time.monotonic()
+        self._send(list(batch))
+        tally.handover_s = time.monotonic() - begin
+        for work, limit_s in zip(batch, limits_s, strict=True):
+            answer = self._await_answer(work.payload.index, limit_s, budget_s, halted)
+            if answer is None:
+                return tally.report(), sealed
+            if isinstance(answer, Casualty):
+                return tally.report(answer), sealed
+            tally.add(answer)
+            if answer.measured is not None:
+                sealed[answer.index] = answer.measured
         self._forget_output()
-        return BatchReport(tuple(results))
+        return tally.report(), sealed
 
     def _await_answer(
-        self, payload: TaskPayload, limit_s: float, halted: Callable[[], bool]
-    ) -> TaskResult | Casualty | None:
-        until = time.monotonic() + limit_s
+        self, index: int, limit_s: float, budget_s: float, halted: Callable[[], bool]
+    ) -> Answer | Casualty | None:
+        spent_s = dict.fromkeys((False, True), 0.0)
         queued: dict[str, int] = {}
+        seen_at = time.monotonic()
         try:
-            while not self._pipe.poll(min(_POLL_S, max(0.0, until - time.monotonic()))):
-                queued = queued or self._queued_ns()
+            while not self._pipe.poll(min(_POLL_S, limit_s)):
+                is_bench = self._board[0] == Phase.BENCH
+                now, before = time.monotonic(), queued
+                queued = self._queued_ns()
+                # A busy machine is no hang: what its threads wait for a processor is left out.
+                spent_s[is_bench] += max(0.0, now - seen_at - _starved_s(before, queued))
+                seen_at = now
                 if halted():
                     self.close()
                     return None
-                if time.monotonic() >= until + self._starved_s(queued):
+                if spent_s[True] >= budget_s:
+                    self.close()
+                    reason = f"its bench took longer than {_seconds(budget_s)} s (--bench-budget)"
+                    return Casualty(index, Cause.OVER_BUDGET, reason)
+                if spent_s[False] >= limit_s:
                     self.close()
                     reason = f"no answer in {_seconds(limit_s)} s (--timeout)"
-                    return Casualty(payload.index, Cause.TIMED_OUT, reason)
-            answer: Answer = self._pipe.recv()
+                    return Casualty(index, Cause.TIMED_OUT, reason)
+            answer: Answer = receive(self._pipe)
         except (EOFError, OSError):
             cause, how = self._death()
-            return Casualty(payload.index, cause, f"killed its worker ({how})")
+            return Casualty(index, cause, f"killed its worker ({how})")
         if answer.cause is None:
-            return answer.result
+            return answer
         self.close()
-        return Casualty(payload.index, answer.cause, answer.result.message, answer.result)
+        message = answer.result.message if answer.result is not None else answer.cause.value
+        return Casualty(index, answer.cause, message, answer.result)
 
     def _queued_ns(self) -> dict[str, int]:
         """Return for each thread the nanoseconds that it was ready and waited for a processor.
@@ -145,17 +164,9 @@ class CheckProcess:
                 queued[path.parent.name] = int(path.read_text().split()[1])
         return queued
 
-    def _starved_s(self, before: dict[str, int]) -> float:
-        """Return the seconds that a record lost to other processes: a busy machine is no hang.
-
-        The longest of its threads, since what they wait side by side counts once.
-        """
-        now = self._queued_ns()
-        return max((ns - before.get(thread, 0) for thread, ns in now.items()), default=0) / 1e9
-
     def _send(self, message: object) -> None:
         with contextlib.suppress(OSError):  # Dead: the next look at the pipe says how it ended.
-            self._pipe.send(message)
+            send(self._pipe, message)
 
     def _death(self) -> tuple[Cause, str]:
         """Return how the process ended, for the machine and for people."""
@@ -197,6 +208,55 @@ class CheckProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(_END_TIMEOUT_S)
         self._stderr.close()
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What has come of a batch so far."""
+
+    results: list[TaskResult] = field(default_factory=list)
+    measured: list[MeasuredTask] = field(default_factory=list)
+    needs_device: list[int] = field(default_factory=list)
+    handover_s: float = 0.0
+
+    def add(self, answer: Answer) -> None:
+        if answer.result is not None:
+            self.results.append(answer.result)
+        elif answer.measured is not None:
+            nbytes = answer.measured.nbytes
+            task = MeasuredTask(answer.index, nbytes, answer.began_s, answer.elapsed_s)
+            self.measured.append(task)
+            self.handover_s += max(0.0, time.time() - answer.began_s - answer.elapsed_s)
+        else:
+            self.needs_device.append(answer.index)
+
+    def report(self, casualty: Casualty | None = None) -> BatchReport:
+        return BatchReport(
+            tuple(self.results),
+            casualty,
+            tuple(self.measured),
+            tuple(self.needs_device),
+            self.handover_s,
+        )
+
+
+def _starved_s(before: dict[str, int], now: dict[str, int]) -> float:
+    """Return the seconds that a process lost to others between two looks at its threads.
+
+    The longest of its threads, since what they wait side by side counts once.
+    """
+    return (
+        max((ns - before[thread] for thread, ns in now.items() if thread in before), default=0)
+        / 1e9
+    )
+
+
+def _shared_byte() -> tuple[mmap.mmap, int]:
+    """Return a byte that a process started with the file descriptor shares, and the descriptor."""
+    with tempfile.TemporaryFile() as file:
+        file.truncate(1)
+        handle = os.dup(file.fileno())
+    return mmap.mmap(handle, 1), handle
 
 
 def _environment() -> dict[str, str]:

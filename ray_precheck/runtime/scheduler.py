@@ -5,107 +5,34 @@ out the commands that they return. Workers pull: each has at most one batch in f
 estimated cost, so that a slow device does not hold the run.
 
 A record is always in exactly one place: the queue, among those that must run alone, among the
-suspects, in one batch, or recorded. A worker that breaks says which record it was at; that one
-becomes a suspect and the rest of the batch goes back to the queue. A suspect runs alone on a fresh
-worker, and only what happens there can make it guilty.
+suspects, in one batch (of a device or of a bench worker, or reserved for one), waiting for its
+bench, or recorded. A worker that breaks says which record it was at; that one becomes a suspect and
+the rest of the batch goes back to the queue. A suspect runs alone on a fresh worker, and only what
+happens there can make it guilty. A bench that breaks its worker blames nobody: the record is
+checked again, device and bench together.
 """
 
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
+from ray_precheck.runtime.bench_stage import BenchStage, Parcel
+from ray_precheck.runtime.blame import COST_SLACK, START_ATTEMPTS, Blame
+from ray_precheck.runtime.commands import (
+    Command,
+    Forget,
+    GiveUpDevice,
+    Prepare,
+    Record,
+    SendBatch,
+    StartWorker,
+)
+from ray_precheck.runtime.cost_model import CostModel
+from ray_precheck.runtime.messages import Stage
+from ray_precheck.runtime.slots import SlotState, SlotTable
+from ray_precheck.runtime.task_queue import TaskQueue
 from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
-from ray_precheck.schema.result import TaskResult, failed
 from ray_precheck.schema.task import Task
-
-MAX_BATCH_RECORDS = 64
-TARGET_BATCH_S = 0.4
-START_ATTEMPTS = 3
-# The time limit grows by this many times the estimated cost: estimates are made for one CPU core.
-COST_SLACK = 20.0
-# How often a record must break its worker to be found guilty, the last time alone on a fresh one.
-# A crash is confirmed by one retry. SIGKILL and a lost worker may come from outside (the kernel's
-# memory killer, a node that goes down), so they are confirmed by two.
-STRIKES = {
-    Cause.CRASHED: 2,
-    Cause.KILLED: 3,
-    Cause.SILENT: 3,
-    Cause.LOST: 3,
-    Cause.TIMED_OUT: 1,
-    Cause.OUT_OF_MEMORY: 1,
-    Cause.POISONED: 1,
-}
-# A record is run in a batch at most once, which tells nothing where the whole worker was lost; then
-# alone at most once on a used worker, where the first strike makes it a suspect. A suspect is always
-# alone and fresh: at worst it is one strike short of every cause before the next one convicts it.
-MAX_RUNS = 2 + sum(strikes - 1 for strikes in STRIKES.values()) + 1
-
-
-@dataclass(frozen=True, slots=True)
-class StartWorker:
-    """Have a fresh worker on a slot: start one, or replace the one that is there."""
-
-    slot: str
-
-
-@dataclass(frozen=True, slots=True)
-class SendBatch:
-    """Send tasks to the worker of a slot; each may take its number of seconds, one after the other.
-
-    The answer must name the `ticket`: an answer to an older one comes too late.
-    """
-
-    slot: str
-    ticket: int
-    tasks: tuple[Task, ...]
-    limits_s: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """Write results; each record is in exactly one of these commands."""
-
-    results: tuple[TaskResult, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUpDevice:
-    """A device could not be started; the others go on."""
-
-    slot: str
-    reason: str
-
-
-Command = StartWorker | SendBatch | Record | GiveUpDevice
-
-
-class SlotState(Enum):
-    """Where the worker of a slot is in its life."""
-
-    STARTING = "starting"
-    IDLE = "idle"
-    BUSY = "busy"
-    GIVEN_UP = "given up"
-
-
-@dataclass(slots=True)
-class _Slot:
-    """`place` is what dies together: slots on the CPU of one machine share it, devices do not.
-
-    `moves_to` is the place of its next worker, None where that stays. `fresh`: nothing has run on the
-    worker but, at most, the one record that it has now. `suspect` is what the slot will run as soon
-    as its worker is fresh.
-    """
-
-    place: str
-    moves_to: str | None = None
-    state: SlotState = SlotState.STARTING
-    fresh: bool = False
-    ticket: int = 0
-    batch: dict[int, Task] = field(default_factory=dict)
-    suspect: Task | None = None
-    failed_starts: int = 0
 
 
 @dataclass(slots=True)
@@ -114,6 +41,10 @@ class Scheduler:
 
     `places` says for each slot by its label what it shares its fate with. `with_backward` are the
     indices of calls that have a backward record, for the rows of records that no worker answers for.
+    `bench` are the workers for benches, where there are any; with `bench_suffices` they may also do
+    whole records (whose results were captured). `ahead` are the slots that captured files have to be
+    sent to, which is done one batch ahead; `machines` says where slots are whose place is not their
+    machine.
     """
 
     tasks: Iterable[Task]
@@ -121,45 +52,46 @@ class Scheduler:
     timeout_s: float
     with_backward: frozenset[int] = frozenset()
     draining: bool = False
-    _queue: deque[Task] = field(init=False)
+    bench: BenchStage = field(default_factory=lambda: BenchStage({}, 0))
+    bench_suffices: bool = False
+    ahead: frozenset[str] = frozenset()
+    machines: Mapping[str, str] = field(default_factory=dict)
+    model: CostModel = field(default_factory=CostModel)
+    _queue: TaskQueue = field(init=False)
     _alone: deque[Task] = field(init=False, default_factory=deque)
-    _suspects: deque[Task] = field(init=False, default_factory=deque)
-    _strikes: Counter[tuple[int, Cause]] = field(init=False, default_factory=Counter)
-    _broke_at: dict[int, str] = field(init=False, default_factory=dict)
-    _slots: dict[str, _Slot] = field(init=False)
-    _cost_left_s: float = field(init=False)
+    _blame: Blame = field(init=False)
+    _slots: SlotTable = field(init=False)
     _last_ticket: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
-        self._queue = deque(self.tasks)
-        self._slots = {slot: _Slot(place) for slot, place in self.places.items()}
-        self._cost_left_s = sum(task.cost_s for task in self._queue)
+        self._queue = TaskQueue(deque(self.tasks))
+        self._blame = Blame(self.with_backward)
+        self._slots = SlotTable(self.places)
 
     @property
     def finished(self) -> bool:
         """Whether nothing is left to send and nothing is in flight."""
-        waiting = bool(
-            self._queue
-            or self._alone
-            or self._suspects
-            or any(slot.suspect for slot in self._slots.values())
-        )
-        return not (waiting and not self.draining) and not self.in_flight
+        left = self._has_waiting or not self.bench.is_empty
+        return not (left and not self.draining) and not self.in_flight
+
+    @property
+    def _has_waiting(self) -> bool:
+        return bool(self._queue or self._alone or self._blame.suspects or self._slots.kept)
 
     @property
     def in_flight(self) -> int:
         """Number of records that a worker has."""
-        return sum(len(slot.batch) for slot in self._slots.values())
+        return self._slots.in_batches + self.bench.in_flight
 
     @property
     def has_devices(self) -> bool:
         """Whether any device has not been given up."""
-        return any(slot.state is not SlotState.GIVEN_UP for slot in self._slots.values())
+        return self._slots.has_living
 
     @property
     def busy_slots(self) -> list[str]:
-        """The slots whose worker has a batch."""
-        return [name for name, slot in self._slots.items() if slot.state is SlotState.BUSY]
+        """The slots whose worker has a batch, those for benches too."""
+        return [*self._slots.busy(), *self.bench.busy()]
 
     def start(self) -> list[Command]:
         """Begin: start a worker on every slot, but on no more than there are records.
@@ -171,15 +103,39 @@ class Scheduler:
         places = {self._slots[name].place for name in wanted}
         if self._queue and len(places) == 1:
             wanted += [name for name in others if self._slots[name].place not in places][:1]
-        self._slots = {name: self._slots[name] for name in wanted}
-        return [StartWorker(name) for name in wanted]
+        self._slots.keep_only(wanted)
+        return [StartWorker(name) for name in [*wanted, *self.bench.names]]
 
     def drain(self) -> None:
         """Send nothing more; what is in flight may finish."""
         self.draining = True
 
+    def add_slot(self, name: str, place: str) -> list[Command]:
+        """A device has joined."""
+        if name in self._slots or self.draining:
+            return []
+        self._slots.add(name, place)
+        return [StartWorker(name)]
+
+    def add_bench(self, name: str, place: str) -> list[Command]:
+        """A core has joined that can run benches."""
+        if name in self.bench or self.draining:
+            return []
+        self.bench.add(name, place)
+        return [StartWorker(name)]
+
+    def place_lost(self, place: str, benches: Iterable[str]) -> list[Command]:
+        """A machine is gone, with these bench workers and what devices there have made."""
+        parcels = self.bench.lose_waiting(place)
+        for name in benches:
+            parcels += self.bench.remove(name)
+        return self._check_again(parcels)
+
     def worker_ready(self, name: str) -> list[Command]:
         """A fresh worker has started and waits for work; without a start to wait for: nothing."""
+        if name in self.bench:
+            self.bench.ready(name)
+            return self._feed_benches()
         slot = self._slots.get(name)
         if slot is None or slot.state is not SlotState.STARTING:
             return []
@@ -189,17 +145,29 @@ class Scheduler:
 
     def start_failed(self, name: str, reason: str) -> list[Command]:
         """A worker could not start: try again a few times, then give the device up."""
+        if name in self.bench:
+            if self.draining or self.bench.start_failed(name):
+                return [] if self.draining else [StartWorker(name)]
+            return [GiveUpDevice(name, reason)]
         slot = self._slots.get(name)
         if slot is None or slot.state is not SlotState.STARTING or self.draining:
             return []
         slot.failed_starts += 1
         if slot.failed_starts < START_ATTEMPTS:
             return [StartWorker(name)]
-        slot.state = SlotState.GIVEN_UP
-        if slot.suspect is not None:
-            self._suspects.appendleft(slot.suspect)
-            slot.suspect = None
-        return [GiveUpDevice(name, reason)]
+        self._slots.enter(name, SlotState.GIVEN_UP)
+        suspect = self._slots.keep_suspect(name, None)
+        if suspect is not None:
+            self._blame.suspects.appendleft(suspect)
+        return [*self._release(name), GiveUpDevice(name, reason)]
+
+    def _release(self, name: str) -> list[Command]:
+        """Put the batch that is reserved for a slot back to the queue."""
+        reserved = self._slots.reserve(name, None)
+        if reserved is None:
+            return []
+        self._queue.put_back(reserved.tasks)
+        return [Forget(reserved.ticket)]
 
     def revive(self, name: str, place: str) -> list[Command]:
         """A slot has a new place, or a device that was given up is there again.
@@ -220,14 +188,15 @@ class Scheduler:
 
         An answer that comes late or twice, or that is none to this batch, changes nothing.
         """
+        if name in self.bench:
+            return self._bench_done(name, ticket, report)
         slot = self._slots.get(name)
         if slot is None or not slot.batch or ticket != slot.ticket:
             return []
-        batch, slot.batch = slot.batch, {}
-        answers = {result.index: result for result in report.results if result.index in batch}
-        for index in answers:
-            del batch[index]
-        commands: list[Command] = [Record(tuple(answers.values()))] if answers else []
+        batch = self._slots.take(name)
+        commands = self._record_answers(batch, report)
+        if slot.stage is Stage.DEVICE:
+            commands += self._pass_on(name, batch, report)
         casualty = report.casualty
         broken = batch.get(casualty.index) if casualty is not None else None
         if broken is not None:
@@ -242,6 +211,78 @@ class Scheduler:
             return [*commands, *self._replace(name)]
         return [*commands, *self._feed(name)]
 
+    def _record_answers(self, batch: dict[int, Task], report: BatchReport) -> list[Command]:
+        """Take what is finished out of a batch; learn from what it has taken."""
+        answers = {result.index: result for result in report.results if result.index in batch}
+        for index, result in answers.items():
+            self.model.learn(batch.pop(index), result)
+        return [Record(tuple(answers.values()))] if answers else []
+
+    def _pass_on(self, name: str, batch: dict[int, Task], report: BatchReport) -> list[Command]:
+        """Take what the device has measured out of a batch; it waits for its bench now."""
+        slot = self._slots[name]
+        machine = self.machines.get(name, slot.place)
+        self.bench.withdraw(slot.ticket)
+        measured = {each.index: each for each in report.measured if each.index in batch}
+        tasks = tuple(batch.pop(index) for index in measured)
+        if not tasks or self.draining:
+            self._queue.put_back(tasks)
+            return [Forget(slot.ticket)]
+        nbytes = sum(each.nbytes for each in measured.values())
+        self.bench.arrive(Parcel(slot.ticket, machine, tasks, nbytes, report.handover_s))
+        return self._feed_benches()
+
+    def _bench_done(self, name: str, ticket: int, report: BatchReport) -> list[Command]:
+        parcel = self.bench.done(name, ticket)
+        if parcel is None:
+            return []
+        batch = {task.index: task for task in parcel.tasks}
+        commands = self._record_answers(batch, report)
+        casualty = report.casualty
+        if casualty is None and parcel.ticket and not batch:
+            self.model.learn_handover(parcel.tasks, parcel.made_s, report)
+        if casualty is not None and casualty.cause is Cause.OVER_BUDGET:
+            slow = batch.pop(casualty.index, None)
+            commands += [Record((self._blame.over_budget(slow, casualty),))] if slow else []
+        # The bench says nothing of the device, so nobody is blamed for what breaks it.
+        self._alone.extend(batch.values())
+        if parcel.ticket:
+            commands.append(Forget(parcel.ticket))
+        if casualty is not None:
+            commands += self._lose_bench(name)
+        return [*commands, *self._feed_benches()]
+
+    def _lose_bench(self, name: str) -> list[Command]:
+        """Have a new bench worker; what the old one had is checked in one piece."""
+        commands = self._check_again(self.bench.lose(name))
+        return commands if self.draining else [*commands, StartWorker(name)]
+
+    def _check_again(self, parcels: Iterable[Parcel]) -> list[Command]:
+        commands: list[Command] = []
+        for parcel in parcels:
+            self._alone.extend(parcel.tasks)
+            commands += [Forget(parcel.ticket)] if parcel.ticket else []
+        return commands
+
+    def _feed_benches(self) -> list[Command]:
+        """Give the bench workers what waits for them."""
+        commands: list[Command] = []
+        while not self.draining and (found := self.bench.next_assignment()):
+            name, parcel = found
+            batch = self._order(name, parcel.tasks, Stage.BENCH, parcel.ticket)
+            self.bench.assign(name, batch.ticket, parcel)
+            commands += [*self._prepare(batch), batch]
+        if not self.bench_suffices or self.draining:
+            return commands
+        for name in self.bench.with_room(self.ahead):
+            tasks, stage = self._from_queue(may_split=False)
+            if not tasks:
+                break
+            batch = self._order(name, tasks, stage)
+            self.bench.take(name, batch.ticket, tasks)
+            commands += [*self._prepare(batch), batch]
+        return commands
+
     def _requeue_after(self, broken: int, batch: Mapping[int, Task]) -> dict[int, Task]:
         """Requeue what comes after the record that broke the worker: it was not run.
 
@@ -249,7 +290,7 @@ class Scheduler:
         """
         order = list(batch)
         position = order.index(broken)
-        self._requeue(batch[index] for index in order[position + 1 :])
+        self._queue.put_back(batch[index] for index in order[position + 1 :])
         return {index: batch[index] for index in order[:position]}
 
     def worker_lost(
@@ -259,11 +300,14 @@ class Scheduler:
 
         Nobody knows which record it was at, so those of its batch run again one by one.
         """
+        if name in self.bench:
+            return [*self._lose_bench(name), *self._feed_benches()]
         slot = self._slots.get(name)
         awaited = {SlotState.BUSY: slot.ticket, SlotState.IDLE: 0} if slot is not None else {}
         if slot is None or ticket != awaited.get(slot.state):
             return []
-        batch, slot.batch = slot.batch, {}
+        self.bench.withdraw(slot.ticket)
+        batch = self._slots.take(name)
         return [*self._break_all(name, batch, cause, reason), *self._replace(name)]
 
     def _break_all(
@@ -271,7 +315,7 @@ class Scheduler:
     ) -> list[Command]:
         """Deal with records that got no answer, where nobody says which one was running."""
         if self.draining:
-            self._requeue(batch.values())
+            self._queue.put_back(batch.values())
             return []
         if len(batch) > 1:
             self._alone.extend(batch.values())
@@ -284,110 +328,108 @@ class Scheduler:
 
     def _strike(self, name: str, task: Task, casualty: Casualty) -> list[Command]:
         """Count a strike against a record; convict it if that was on a fresh worker of its own."""
-        slot, cause = self._slots[name], casualty.cause
-        self._strikes[task.index, cause] += 1
-        self._broke_at[task.index] = slot.place
+        slot = self._slots[name]
         was_fresh, slot.fresh = slot.fresh, False
-        if was_fresh and self._strikes[task.index, cause] >= STRIKES[cause]:
-            return [Record((casualty.result or self._failure(task, casualty),))]
-        self._suspects.append(task)
-        return []
-
-    def _failure(self, task: Task, casualty: Casualty) -> TaskResult:
-        has_backward = task.index in self.with_backward
-        outcome = casualty.cause.outcome
-        return failed(task.index, task.name, outcome, casualty.reason, has_backward)
-
-    def _requeue(self, tasks: Iterable[Task]) -> None:
-        """Put tasks that were not run back to the head of the queue."""
-        waiting = list(tasks)
-        self._queue.extendleft(reversed(waiting))
-        self._cost_left_s += sum(task.cost_s for task in waiting)
+        verdict = self._blame.strike(task, casualty, slot.place, fresh=was_fresh)
+        return [] if verdict is None else [Record((verdict,))]
 
     def _replace(self, name: str) -> list[Command]:
         """Start a successor where there is something left for it; it takes on the next suspect."""
         slot = self._slots[name]
         if self.draining or self.finished:
-            slot.state, slot.fresh = SlotState.STARTING, False
+            self._slots.enter(name, SlotState.STARTING)
+            slot.fresh = False
             return []
         start = self._restart(name)
-        self._choose_suspect(slot)
+        self._choose_suspect(name)
         return [start]
 
     def _restart(self, name: str) -> StartWorker:
         slot = self._slots[name]
-        slot.state, slot.fresh = SlotState.STARTING, False
+        self._slots.enter(name, SlotState.STARTING)
+        slot.fresh = False
         if slot.moves_to is not None:
             slot.place, slot.moves_to = slot.moves_to, None
         return StartWorker(name)
 
     def wake(self) -> list[Command]:
         """Feed the workers that are idle while records wait (after another worker's death)."""
-        if not (self._queue or self._alone or self._suspects):
-            return []
-        commands: list[Command] = []
-        for name, slot in self._slots.items():
-            if slot.state is SlotState.IDLE:
-                commands.extend(self._feed(name))
+        commands = self._feed_benches()
+        if not self._has_waiting:
+            return commands
+        for name in self._slots.idle():
+            commands.extend(self._feed(name))
         return commands
 
     def _feed(self, name: str) -> list[Command]:
         slot = self._slots[name]
-        slot.state = SlotState.IDLE
+        self._slots.enter(name, SlotState.IDLE)
         if self.draining:
             return []
-        self._choose_suspect(slot)
+        self._choose_suspect(name)
         if slot.suspect is not None and not slot.fresh:
             return [self._restart(name)]
-        batch = self._next_batch(slot)
-        if not batch:
-            return []
-        self._last_ticket += 1
-        slot.state, slot.ticket = SlotState.BUSY, self._last_ticket
-        slot.batch = {task.index: task for task in batch}
-        # Whoever shares its worker with others cannot be convicted there.
-        slot.fresh = slot.fresh and len(batch) == 1
-        limits = tuple(self.timeout_s + COST_SLACK * task.cost_s for task in batch)
-        return [SendBatch(name, slot.ticket, batch, limits)]
+        commands: list[Command] = []
+        batch = self._slots.reserve(name, None) if slot.suspect is None else None
+        if batch is None:
+            tasks, stage, commands = self._next_batch(name)
+            if not tasks:
+                return commands
+            batch = self._order(name, tasks, stage)
+            commands += self._prepare(batch)
+        self._slots.give(name, batch)
+        return [*commands, batch, *self._reserve(name)]
 
-    def _choose_suspect(self, slot: _Slot) -> None:
+    def _order(self, name: str, tasks: Sequence[Task], stage: Stage, parcel: int = 0) -> SendBatch:
+        self._last_ticket += 1
+        limits = tuple(self.timeout_s + COST_SLACK * task.cost_s for task in tasks)
+        if stage is Stage.DEVICE:
+            self.bench.promise(self._last_ticket, tasks)
+        return SendBatch(name, self._last_ticket, tuple(tasks), limits, stage, parcel)
+
+    def _prepare(self, batch: SendBatch) -> list[Command]:
+        if batch.slot not in self.ahead:
+            return []
+        return [Prepare(batch.slot, batch.ticket, batch.tasks)]
+
+    def _reserve(self, name: str) -> list[Command]:
+        """Choose the next batch of a slot already, where its files have to be sent there."""
+        if name not in self.ahead or self._slots[name].reserved is not None:
+            return []
+        tasks, stage = self._from_queue(may_split=False)
+        if not tasks:
+            return []
+        batch = self._order(name, tasks, stage)
+        self._slots.reserve(name, batch)
+        return self._prepare(batch)
+
+    def _choose_suspect(self, name: str) -> None:
         """Have a slot run a suspect next; the one that it had goes back, as the slot may have moved."""
-        if slot.suspect is not None:
-            self._suspects.appendleft(slot.suspect)
-        slot.suspect = self._take_suspect(slot.place)
+        before = self._slots.keep_suspect(name, None)
+        if before is not None:
+            self._blame.suspects.appendleft(before)
+        self._slots.keep_suspect(name, self._take_suspect(self._slots[name].place))
 
     def _take_suspect(self, place: str) -> Task | None:
-        """Take a record to run alone: not where it broke a worker, so long as there is elsewhere.
+        if not self._blame.suspects:
+            return None
+        elsewhere = self._slots.is_elsewhere(place)
+        return self._blame.take_suspect(place, elsewhere=elsewhere)
 
-        A device that breaks every worker must not make healthy records guilty.
-        """
-        elsewhere = any(
-            slot.place != place and slot.state is not SlotState.GIVEN_UP
-            for slot in self._slots.values()
-        )
-        for task in self._suspects:
-            if not elsewhere or self._broke_at.get(task.index) != place:
-                self._suspects.remove(task)
-                return task
-        return None
-
-    def _next_batch(self, slot: _Slot) -> tuple[Task, ...]:
-        if slot.suspect is not None:
-            suspect, slot.suspect = slot.suspect, None
-            return (suspect,)
+    def _next_batch(self, name: str) -> tuple[tuple[Task, ...], Stage, list[Command]]:
+        """Return what a slot does next, and what is to be done before."""
+        suspect = self._slots.keep_suspect(name, None)
+        if suspect is not None:
+            return (suspect,), Stage.CHECK, []
         if self._alone:
-            return (self._alone.popleft(),)
-        # Guided self-scheduling (Polychronopoulos and Kuck, IEEE Trans. Computers C-36, 1987): a
-        # share of what is left, so that the last batches are small and all devices end together.
-        share = self._cost_left_s / (2 * max(1, len(self._slots)))
-        budget = min(TARGET_BATCH_S, share)
-        batch: list[Task] = []
-        spent = 0.0
-        while self._queue and len(batch) < MAX_BATCH_RECORDS:
-            if batch and spent + self._queue[0].cost_s > budget:
-                break
-            task = self._queue.popleft()
-            spent += task.cost_s
-            batch.append(task)
-        self._cost_left_s -= spent
-        return tuple(batch)
+            return (self._alone.popleft(),), Stage.CHECK, []
+        # Where the queue is empty, what is reserved for a busy slot is taken back.
+        commands = [] if self._queue else self._release(self._slots.with_reserve() or name)
+        tasks, stage = self._from_queue(may_split=True)
+        return tasks, stage, commands
+
+    def _from_queue(self, *, may_split: bool) -> tuple[tuple[Task, ...], Stage]:
+        """Take a batch from the queue, and say what is to be done with it."""
+        room = self.bench.room_bytes if may_split and not self.bench_suffices else 0
+        tasks, splits = self._queue.take(len(self._slots), room, self.model)
+        return tasks, Stage.DEVICE if splits else Stage.CHECK

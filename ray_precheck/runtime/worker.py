@@ -1,28 +1,46 @@
 """The actor on every device slot. It runs no API itself: a process of its own does, and this one
 watches it.
 
-Comes in: batches of `TaskPayload`s. Goes out: a `BatchReport`, numbers and text only. An API that
-crashes or hangs ends its process alone, so that what the batch had finished is kept, and the record
-that broke it is known.
+Comes in: an `Order`. Goes out: a `BatchReport`, numbers and text only, and beside it, through Ray's
+object store, what the device made of records whose bench is to run elsewhere. An API that crashes or
+hangs ends its process alone, so that what the batch had finished is kept, and the record that broke
+it is known. A slot without a device runs benches only.
 """
 
+import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import ray
 
 from ray_precheck.runtime.devices import pin_process
+from ray_precheck.runtime.messages import Sealed, Stage, Work
 from ray_precheck.runtime.process import CheckProcess
 from ray_precheck.schema.casualty import BatchReport
 from ray_precheck.schema.task import DeviceSlot, TaskPayload
 
 if TYPE_CHECKING:
     from ray_precheck.check.settings import CheckSettings
+    from ray_precheck.dump.tensors import TensorFiles
 
 # A run that is over sooner gains nothing from a spare, and would share its core with the start.
 SPARES_AFTER_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A batch: what is to be done with its records, how long each may take, with how many threads
+    its bench computes, and how long a bench may take.
+    """
+
+    payloads: tuple[TaskPayload, ...]
+    limits_s: tuple[float, ...]
+    threads: tuple[int, ...]
+    stage: Stage = Stage.CHECK
+    budget_s: float = math.inf
 
 
 class Worker:
@@ -60,15 +78,42 @@ class Worker:
         self._process.wait_ready()
         self._keep_spares()
 
-    def run(self, payloads: Sequence[TaskPayload], limits_s: Sequence[float]) -> BatchReport:
-        """Check a batch, one record after the other, each in its time."""
+    def run(
+        self,
+        order: Order,
+        parcel: Mapping[int, Sealed] | None = None,
+        files: Mapping[int, "TensorFiles"] | None = None,
+    ) -> tuple[BatchReport, Any]:
+        """Do a batch, one record after the other, each in its time.
+
+        `parcel` is, for the bench's half, what a device made of the records, by index; `files` are
+        the captured files of each, where they are not to be read from the dump's folder. Returns the
+        report, and a reference to what this device made of records that it was to measure, if any.
+        """
         assert self._process is not None, "open comes first"
-        report = self._process.check(payloads, limits_s, self._halted.is_set)
+        work = [
+            Work(
+                payload,
+                order.stage,
+                threads,
+                None if parcel is None else parcel[payload.index],
+                None if files is None else files[payload.index],
+            )
+            for payload, threads in zip(order.payloads, order.threads, strict=True)
+        ]
+        report, sealed = self._process.check(
+            work, order.limits_s, self._halted.is_set, budget_s=order.budget_s
+        )
         if report.casualty is not None:
             self._opened_at = 0.0
         self._keep_spares()
-        return report
+        if not sealed:
+            return report, None
+        begin = time.monotonic()
+        made = ray.put(sealed)
+        return replace(report, handover_s=report.handover_s + time.monotonic() - begin), made
 
+    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
     def halt(self) -> None:
         """End the batch in flight: `run` returns what is finished."""
         self._halted.set()
@@ -90,7 +135,7 @@ class Worker:
 
 
 # Its death must not be hidden by a restart: what becomes of its records is the scheduler's to say.
-# A second thread answers `halt` while a batch runs.
-WorkerActor: Any = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0, max_concurrency=2)(
-    Worker
-)
+# A second thread answers `halt` while a batch runs; batches come one after the other.
+WorkerActor: Any = ray.remote(
+    num_cpus=0, max_restarts=0, max_task_retries=0, concurrency_groups={"control": 1}
+)(Worker)

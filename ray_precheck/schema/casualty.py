@@ -12,6 +12,7 @@ class Cause(Enum):
     CRASHED = "the process ended by a signal or an exit code"
     KILLED = "the process was ended by SIGKILL, which anyone may have sent"
     TIMED_OUT = "no answer in time"
+    OVER_BUDGET = "its bench took longer than it may"
     OUT_OF_MEMORY = "an allocation failed"
     POISONED = "the device cannot compute 1 + 1 any more"
     SILENT = "the worker answered without a result for it"
@@ -38,11 +39,27 @@ class Casualty:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredTask:
+    """A record whose device half is done: the bytes that wait for its bench, and when it ran, in
+    seconds since the epoch."""
+
+    index: int
+    nbytes: int
+    began_s: float = 0.0
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class BatchReport:
     """The answer of a worker: the records that it finished, and the one that broke it.
 
-    Records are run in their order: what comes after the casualty was not run.
+    Records are run in their order: what comes after the casualty was not run. `measured` are those
+    that wait for the bench, `needs_device` the indices that a worker without one could not check.
+    `handover_s` is what it took to pass tensors on between processes.
     """
 
     results: tuple[TaskResult, ...]
     casualty: Casualty | None = None
+    measured: tuple[MeasuredTask, ...] = ()
+    needs_device: tuple[int, ...] = ()
+    handover_s: float = 0.0

@@ -72,7 +72,11 @@ class OutputCheck:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """One result row and its detail rows; numbers and text only, cheap to send."""
+    """One result row and its detail rows; numbers and text only, cheap to send.
+
+    The seconds are those that making the inputs, the device and the bench took, each where it ran;
+    `began_s` is when the check began, in seconds since the epoch.
+    """
 
     index: int
     name: str
@@ -81,8 +85,10 @@ class TaskResult:
     backward: Verdict
     message: str = ""
     checks: tuple[OutputCheck, ...] = ()
-    elapsed_s: float = 0.0
-    slot: str = ""
+    began_s: float = 0.0
+    inputs_s: float = 0.0
+    device_s: float = 0.0
+    bench_s: float = 0.0
 
 
 def skipped(index: int, name: str, reason: str, has_backward: bool) -> TaskResult:

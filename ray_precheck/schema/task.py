@@ -2,18 +2,23 @@
 
 from dataclasses import dataclass
 
+# The kind of a slot that has a processor core for benches and no device.
+BENCH = "bench"
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
     """One API call to check: its place in the dump, its name and what it is expected to cost.
 
     A task has no tensors and no record: the driver may hold a million of them.
-    `cost_s` is an estimate in seconds on one CPU core, used only for order and batch size.
+    `cost_s` is an estimate in seconds on one CPU core, device and bench together, used only for
+    order, batch size and the choice of who does it; `nbytes` are the bytes of all its tensors.
     """
 
     index: int
     name: str
     cost_s: float
+    nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,4 +58,4 @@ class DeviceSlot:
     @property
     def place(self) -> str:
         """What the slot shares its fate with: a CPU its machine, a device only itself."""
-        return self.node_id if self.kind == "cpu" else self.label
+        return self.node_id if self.kind in ("cpu", BENCH) else self.label

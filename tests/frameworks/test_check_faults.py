@@ -113,7 +113,7 @@ def test_gradients_that_raise_on_both_sides_are_a_skip_with_both_messages(
 ) -> None:
     payload = call("Torch.sum", tensor(3, grad=True), grads=[tensor()])
     with pytest.MonkeyPatch.context() as patch:
-        _break_gradients(patch, torch_checker.bench)  # both sides are of one class
+        _break_gradients(patch, torch_checker.device())  # both sides are of one class
         result = torch_checker.check(payload)
     assert (result.forward, result.backward) == (Verdict.PASS, Verdict.SKIP)
     assert result.message.count("no gradient") == 2

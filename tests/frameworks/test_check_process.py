@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -14,9 +15,10 @@ from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import DeviceError
 from ray_precheck.runtime import worker
 from ray_precheck.runtime.devices import DEFAULT_SPARES
+from ray_precheck.runtime.messages import Work
 from ray_precheck.runtime.process import CheckProcess
-from ray_precheck.runtime.worker import Worker
-from ray_precheck.schema.casualty import Cause
+from ray_precheck.runtime.worker import Order, Worker
+from ray_precheck.schema.casualty import BatchReport, Cause
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import DeviceSlot, TaskPayload
 
@@ -43,6 +45,10 @@ def payload(index: int, name: str) -> TaskPayload:
     return TaskPayload(index, name, forward, None)
 
 
+def run(worker: Worker, each: TaskPayload) -> BatchReport:
+    return worker.run(Order((each,), (60.0,), (1,)))[0]
+
+
 GOOD = payload(0, "Torch.abs.0")
 # Some seconds of one core: much longer than the parent waits before it looks for the first time.
 WORK = TaskPayload(
@@ -54,8 +60,10 @@ WORK = TaskPayload(
 )
 
 
-def never() -> bool:
-    return False
+def check(
+    process: CheckProcess, batch: list[TaskPayload], limits_s: list[float], **options: Any
+) -> BatchReport:
+    return process.check([Work(each) for each in batch], limits_s, **options)[0]
 
 
 @pytest.fixture
@@ -71,7 +79,7 @@ class TestBatches:
         self, process: CheckProcess
     ) -> None:
         batch = [GOOD, payload(1, "Torch.special.erfcx.0"), payload(2, "Torch.neg.0")]
-        report = process.check(batch, [60.0] * 3, never)
+        report = check(process, batch, [60.0] * 3)
         assert [result.index for result in report.results] == [0]
         assert report.casualty is not None
         assert (report.casualty.index, report.casualty.cause) == (1, Cause.CRASHED)
@@ -82,7 +90,7 @@ class TestBatches:
     def test_each_record_has_its_own_time(self, process: CheckProcess) -> None:
         batch = [GOOD, payload(1, "Torch.special.i1e.0"), payload(2, "Torch.neg.0")]
         begin = time.monotonic()
-        report = process.check(batch, [60.0, 0.5, 60.0], never)
+        report = check(process, batch, [60.0, 0.5, 60.0])
         assert time.monotonic() - begin < 30
         assert report.casualty is not None
         assert (report.casualty.index, report.casualty.cause) == (1, Cause.TIMED_OUT)
@@ -107,7 +115,7 @@ class TestBatches:
     def seconds(self, process: CheckProcess, limit_s: float) -> float:
         """Return how long the first check of a process takes; it must come back in the limit."""
         begin = time.monotonic()
-        report = process.check([WORK], [limit_s], never)
+        report = check(process, [WORK], [limit_s])
         elapsed = time.monotonic() - begin
         process.close()
         assert report.casualty is None
@@ -117,13 +125,13 @@ class TestBatches:
     def test_a_batch_that_is_halted_gives_what_is_finished(self, process: CheckProcess) -> None:
         begin = time.monotonic()
         batch = [GOOD, payload(1, "Torch.special.ndtri.0")]
-        report = process.check(batch, [600.0] * 2, lambda: time.monotonic() > begin + 1)
+        report = check(process, batch, [600.0] * 2, halted=lambda: time.monotonic() > begin + 1)
         assert [result.index for result in report.results] == [0]
         assert report.casualty is None
         assert not psutil.pid_exists(process.pid)
 
     def test_sigkill_is_told_apart(self, process: CheckProcess) -> None:
-        report = process.check([payload(1, "Torch.special.bessel_y0.0")], [60.0], never)
+        report = check(process, [payload(1, "Torch.special.bessel_y0.0")], [60.0])
         assert report.casualty is not None
         assert report.casualty.cause is Cause.KILLED
 
@@ -131,7 +139,7 @@ class TestBatches:
         self, process: CheckProcess
     ) -> None:
         batch = [payload(1, "Torch.special.spherical_bessel_j0.0"), payload(2, "Tensor.add.0")]
-        report = process.check(batch, [60.0] * 2, never)
+        report = check(process, batch, [60.0] * 2)
         assert report.results == ()
         assert report.casualty is not None
         assert report.casualty.cause is Cause.POISONED
@@ -141,7 +149,7 @@ class TestBatches:
     def test_an_error_that_leaves_the_device_usable_is_a_result(
         self, process: CheckProcess
     ) -> None:
-        report = process.check([payload(1, "Torch.special.bessel_j0.0"), GOOD], [60.0] * 2, never)
+        report = check(process, [payload(1, "Torch.special.bessel_j0.0"), GOOD], [60.0] * 2)
         assert report.casualty is None
         assert [result.forward for result in report.results] == [Verdict.ERROR, Verdict.PASS]
 
@@ -149,8 +157,8 @@ class TestBatches:
         self, process: CheckProcess
     ) -> None:
         os.write(process._stderr.fileno(), b"a warning of an earlier record\n")
-        process.check([GOOD], [60.0], never)
-        report = process.check([payload(1, "Torch.special.entr.0")], [60.0], never)
+        check(process, [GOOD], [60.0])
+        report = check(process, [payload(1, "Torch.special.entr.0")], [60.0])
         assert report.casualty is not None
         assert report.casualty.reason == "killed its worker (SIGSEGV)"
 
@@ -159,7 +167,7 @@ class TestMemory:
     def test_an_allocation_beyond_the_limit_fails_in_its_record_alone(self) -> None:
         process = CheckProcess(SLOT, settings(limit_bytes=256 << 20))
         process.wait_ready()
-        report = process.check([payload(1, "Torch.special.bessel_y1.0")], [60.0], never)
+        report = check(process, [payload(1, "Torch.special.bessel_y1.0")], [60.0])
         process.close()
         assert report.casualty is not None
         assert report.casualty.cause is Cause.OUT_OF_MEMORY
@@ -174,7 +182,7 @@ class TestEnds:
         source = (
             "import sys; sys.path.insert(0, sys.argv[1]); import test_check_process as t\n"
             "p = t.CheckProcess(t.SLOT, t.settings()); p.wait_ready(); print(p.pid, flush=True)\n"
-            "p.check([t.payload(1, 'Torch.special.ndtri.0')], [600.0], t.never)"
+            "t.check(p, [t.payload(1, 'Torch.special.ndtri.0')], [600.0])"
         )
         command = [sys.executable, "-c", source, str(Path(__file__).parent)]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
@@ -213,22 +221,22 @@ class TestSpares:
         spare.wait_ready()
         # It is ready; what it said is put back for the one who will ask.
         spare.wait_ready = lambda: None  # type: ignore[method-assign]
-        report = made.run([payload(1, "Torch.special.entr.0")], [60.0])
+        report = run(made, payload(1, "Torch.special.entr.0"))
         assert report.casualty is not None
         begin = time.monotonic()
         made.open()
         takeover_s = time.monotonic() - begin
         assert made._process is spare
         assert takeover_s < start_s / 4
-        assert made.run([GOOD], [60.0]).results[0].forward is Verdict.PASS
+        assert run(made, GOOD).results[0].forward is Verdict.PASS
         made.close()
 
     def test_a_first_crash_makes_a_spare_wanted(self) -> None:
         made = Worker(SLOT, settings(), spares=1)
         made.open()
-        made.run([GOOD], [60.0])
+        run(made, GOOD)
         assert made._spares == []  # a run that is over soon gains nothing from one
-        made.run([payload(1, "Torch.special.entr.0")], [60.0])
+        run(made, payload(1, "Torch.special.entr.0"))
         assert len(made._spares) == 1
         made.close()
 

@@ -13,6 +13,7 @@ from ray_precheck.compare.standards import ROUNDING
 from ray_precheck.datagen.generate import GeneratedTensors
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.result import Verdict
+from ray_precheck.schema.task import TaskPayload
 from ray_precheck.schema.values import Constant, HostCall, HostTensor, SequenceSpec, TensorSpec
 
 pytestmark = pytest.mark.unit
@@ -82,7 +83,13 @@ def explained(
 ) -> tuple[DirectionCheck, str]:
     """Check one scalar output against a bench in float64, and explain its error."""
     call = HostCall((inputs,), {})
-    job = Job(record(spec(), api=api), call, GeneratedTensors(0, "x"), NoSides())
+    job = Job(
+        TaskPayload(0, "x", None, None),
+        record(spec(), api=api),
+        call,
+        GeneratedTensors(0, "x"),
+        NoSides(),
+    )
 
     def bench(again: HostCall, cotangents: list[HostTensor | None]) -> list[Leaf]:
         data = again.args[0].data.astype(np.float64)

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.config import RunConfig
-from ray_precheck.errors import UsageError
+from ray_precheck.config import NodeDevices, RunConfig, parse_node_devices
+from ray_precheck.errors import ResumeError, UsageError
+from ray_precheck.store.columns import RESULT_COLUMNS
+from ray_precheck.store.resume import resume_run, start_run
 
 pytestmark = pytest.mark.unit
 
@@ -24,6 +26,9 @@ def config(**settings: Any) -> RunConfig:
         {"framework": "mindspore"},
         {"framework": "pytorch", "device_type": "gpu", "tested": "dump"},
         {"devices": (0, 4095), "seed": 2**40, "timeout_s": 0.5},
+        {"devices": "all", "exclude": "node-a,node-b:0-3"},
+        {"devices": "node-a:0-3,6,node-b:0"},
+        {"bench_workers": 0, "bench_budget_s": 0.5, "shared_fs": True, "filter_alike": True},
         {"resume_csv": Path("r.csv"), "retry": ("error", "skip", "crash"), "force": True},
     ],
 )
@@ -51,6 +56,23 @@ def test_what_is_right_passes(settings: dict[str, Any]) -> None:
         ({"timeout_s": -1.5}, "--timeout -1.5 must be larger than 0 seconds"),
         ({"timeout_s": float("nan")}, "--timeout nan must be larger than 0 seconds"),
         ({"seed": -1}, "--seed -1 must not be negative"),
+        ({"bench_workers": -1}, "--bench-workers -1 must not be negative"),
+        ({"spares": -1}, "--spares -1 must not be negative"),
+        ({"bench_budget_s": 0.0}, "--bench-budget 0 must be larger than 0 seconds"),
+        (
+            {"bench_budget_s": float("nan")},
+            "--bench-budget nan must be larger than 0 seconds",
+        ),
+        (
+            {"devices": "0-3"},
+            "--devices: '0-3' is wrong: no NODE: stands before it; expected NODE[:IDS],..., where"
+            " IDS are 0-7 or 0,2,4-6, as in node-a:0-3,6,node-b:0",
+        ),
+        (
+            {"devices": "all", "exclude": "a:3-1"},
+            "--exclude: 'a:3-1' is wrong: ids rise, from 0 to 4095; expected NODE[:IDS],..., where"
+            " IDS are 0-7 or 0,2,4-6, as in node-a:0-3,6,node-b:0",
+        ),
         ({"devices": ()}, "-d needs at least one device id"),
         ({"devices": (0, -1)}, "-d -1 is no device id; they go from 0 to 4095"),
         ({"devices": (4096,)}, "-d 4096 is no device id; they go from 0 to 4095"),
@@ -73,12 +95,80 @@ def test_what_is_wrong_is_named_with_what_is_expected(
     assert str(wrong.value) == message
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("node-a:0-3,6,node-b:0", [("node-a", (0, 1, 2, 3, 6)), ("node-b", (0,))]),
+        ("node-a:7,0-1", [("node-a", (7, 0, 1))]),
+        (" node-a:0 , 2 , node-b ", [("node-a", (0, 2)), ("node-b", None)]),
+        ("10.0.0.1:0-1,[fe80::1]:0,[fe80::2]", [
+            ("10.0.0.1", (0, 1)), ("fe80::1", (0,)), ("fe80::2", None),
+        ]),
+        ("rack=r7:0,3:1", [("rack=r7", (0,)), ("3", (1,))]),
+        ("a:4095", [("a", (4095,))]),
+    ],
+)  # fmt: skip
+def test_devices_are_named_node_by_node(
+    text: str, named: list[tuple[str, tuple[int, ...] | None]]
+) -> None:
+    assert parse_node_devices("--devices", text) == tuple(NodeDevices(*each) for each in named)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "a comma has nothing beside it"),
+        ("a:0,", "a comma has nothing beside it"),
+        ("a,,b", "a comma has nothing beside it"),
+        ("3,a:0", "'3' is wrong: no NODE: stands before it"),
+        ("a,3", "'3' is wrong: no NODE: stands before it"),
+        (":3", "':3' is wrong: no NODE: stands before it"),
+        ("a:", "'a:' is wrong: '' is no id and no range"),
+        ("a:x", "'x' is no id and no range"),
+        ("a:-1", "'-1' is no id and no range"),
+        ("a:0-", "'0-' is no id and no range"),
+        ("a:0-4096", "ids rise, from 0 to 4095"),
+        ("a:0-99999999999999", "ids rise, from 0 to 4095"),
+        ("a:0-3,2", "'2' is wrong: id 2 is named twice"),
+        ("a:0,b:0,a:1", "'a:1' is wrong: a is named twice"),
+        ("a:\u0663", "is no id and no range"),
+    ],
+)
+def test_what_names_no_devices_is_refused_with_the_grammar(text: str, why: str) -> None:
+    with pytest.raises(UsageError) as wrong:
+        parse_node_devices("--exclude", text)
+    assert why in str(wrong.value)
+    assert str(wrong.value).endswith("as in node-a:0-3,6,node-b:0")
+
+
+def test_workers_of_a_machine_share_its_memory() -> None:
+    assert config(devices=(0, 1)).memory_limit_bytes(1000) == 350
+    assert config(devices="all").memory_limit_bytes(1000, 7) == 100
+    assert config(max_memory_gib=1, devices="all").memory_limit_bytes(1000, 7) == 2**30
+
+
+def test_a_run_from_before_a_setting_can_be_gone_on_with(tmp_path: Path) -> None:
+    before = config().fingerprint("digest", "pytorch", "cpu")
+    del before["filter_api"]
+    files = start_run(tmp_path, "20260101120000", before)
+    files.result.write_text(",".join(RESULT_COLUMNS) + "\n")
+    for alike in (False, True):
+        now = config(filter_alike=alike).fingerprint("digest", "pytorch", "cpu")
+        assert resume_run(files, {"Torch.add.0"}, now, force=alike) == set()
+    now = config(filter_alike=False).fingerprint("digest", "pytorch", "cpu")
+    with pytest.raises(ResumeError, match="was made with filter_api on, not off"):
+        resume_run(files, {"Torch.add.0"}, now)
+
+
 def test_a_config_does_not_change() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         config().seed = 3  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("settings", [{"seed": 1}, {"tested": "device"}, {"standard": "other"}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"seed": 1}, {"tested": "device"}, {"standard": "other"}, {"filter_alike": True}],
+)
 def test_settings_that_change_rows_change_the_fingerprint(settings: dict[str, Any]) -> None:
     def fingerprint(**given: Any) -> dict[str, str]:
         return config(**given).fingerprint("digest", "pytorch", "cpu")
@@ -95,6 +185,8 @@ def test_dump_framework_and_device_type_are_in_the_fingerprint() -> None:
     "settings",
     [
         {"devices": (0, 1, 2)},
+        {"devices": "all", "exclude": "node-a"},
+        {"bench_workers": 3, "bench_budget_s": 1.0, "shared_fs": True},
         {"timeout_s": 1.0},
         {"out": Path("/x")},
         {"save_error_data": True},

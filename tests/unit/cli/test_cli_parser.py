@@ -93,10 +93,42 @@ def test_our_own_options_are_understood() -> None:
     )
 
 
+@pytest.mark.parametrize("value", ["all", "node-a:0-3,6,node-b:0"])
+def test_devices_of_the_cluster_are_named_instead_of_ids(value: str) -> None:
+    config = parsed(f"run_ut -api_info ./dump.json --devices {value} --exclude node-c,node-a:1")
+    assert config == RunConfig(DUMP, devices=value, exclude="node-c,node-a:1")
+
+
+@pytest.mark.parametrize("ids", ["-d 0", "--device 0 1", "-d 1"])
+def test_ids_and_devices_of_the_cluster_exclude_each_other(ids: str) -> None:
+    with pytest.raises(UsageError, match="-d and --devices exclude each other"):
+        parsed(f"run_ut -api_info d.json --devices all {ids}")
+
+
+def test_options_of_the_bench_are_understood() -> None:
+    line = "run_ut -api_info ./dump.json --bench-workers 0 --bench-budget 7.5 --shared-fs"
+    assert parsed(line) == RunConfig(DUMP, bench_workers=0, bench_budget_s=7.5, shared_fs=True)
+    assert RunConfig(DUMP).bench_workers is None
+
+
+@pytest.mark.parametrize("option", ["-filter_api", "--filter_api", "--filter-api"])
+def test_alike_calls_are_filtered_by_choice_under_every_spelling(option: str) -> None:
+    assert not parsed("-f pytorch run_ut -api_info ./dump.json").filter_alike
+    for line in (
+        f"-f pytorch run_ut -api_info ./dump.json {option}",
+        f"-f pytorch run_ut {option} -api_info ./dump.json",
+        f"run_ut {option} -f pytorch -api_info ./dump.json",
+    ):
+        assert parsed(line) == RunConfig(DUMP, "pytorch", filter_alike=True)
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("", "required: COMMAND"),
+        ("run_ut -api_info d.json --devices", "expected one argument"),
+        ("run_ut -api_info d.json --bench-workers few", "invalid int value: 'few'"),
+        ("run_ut -api_info d.json --bench-budget soon", "invalid float value: 'soon'"),
         ("run_ut", "-api_info"),
         ("run_it -api_info d.json", "run_it"),
         ("run_ut -api_info d.json -d one", "invalid int value: 'one'"),
@@ -131,6 +163,14 @@ BEGIN = "-f mindspore run_ut -api_info d.json"
         (f"{BEGIN} --force --seed 3 --retry skip", f"{BEGIN} --seed 3"),
         (f"{BEGIN} --retry error skip crash -d 0 1", f"{BEGIN} -d 0 1"),
         (f"{BEGIN} --retry=error -csv_path old.csv -d 0 1", f"{BEGIN} -d 0 1"),
+        (
+            f"{BEGIN} --devices a:0-3,b:0 --exclude a:1 -filter_api -csv_path old.csv --shared-fs",
+            f"{BEGIN} --devices a:0-3,b:0 --exclude a:1 -filter_api --shared-fs",
+        ),
+        (
+            f"{BEGIN} -filter_api --force --bench-workers 2",
+            f"{BEGIN} -filter_api --bench-workers 2",
+        ),
         (f"{BEGIN} --forc --retr error skip --timeout 3", f"{BEGIN} --timeout 3"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ray_precheck.dump import scan
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import DumpError
 from ray_precheck.schema.task import Task
@@ -228,3 +229,21 @@ def test_the_file_is_closed_after_use(tmp_path: Path) -> None:
     with open_dump(written(tmp_path, {"A.b.0.forward": {}})) as dump:
         assert not dump.file.closed
     assert dump.file.closed
+
+
+def test_progress_is_told_in_bytes_from_nothing_to_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(scan, "_KEYS_AT_A_TIME", 10)
+    path = written(tmp_path, {f"Torch.add.{n}.forward": FORWARD for n in range(100)})
+    told: list[tuple[int, int]] = []
+    open_dump(path, on_progress=lambda done, total: told.append((done, total))).file.close()
+    size = path.stat().st_size
+    done = [each for each, _ in told]
+    assert {total for _, total in told} == {size}
+    assert done == sorted(done)
+    assert done[-1] == size
+    # The structure is the first half, the keys are the second.
+    assert sum(each <= size / 2 for each in done) == -(-size // 100)
+    assert sum(size / 2 < each for each in done) >= 10

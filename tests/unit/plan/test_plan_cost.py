@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_precheck.plan.cost import estimate_cost
+from ray_precheck.plan.cost import estimate_load
 from ray_precheck.schema.record import ApiName
 
 pytestmark = pytest.mark.unit
@@ -19,7 +19,7 @@ def raw(*shapes: tuple[int, ...]) -> bytes:
 
 
 def cost(api: str, forward: bytes, backward: bytes | None = None) -> float:
-    return estimate_cost(ApiName("Torch", api, 0), forward, backward)
+    return estimate_load(ApiName("Torch", api, 0), forward, backward)[0]
 
 
 def test_a_call_without_tensors_still_costs_something() -> None:

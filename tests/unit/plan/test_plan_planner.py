@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ray_precheck.dump.parse import open_dump
+from ray_precheck.plan import planner
 from ray_precheck.plan.planner import Plan, plan_tasks
 from ray_precheck.schema.result import Outcome, Verdict
 
@@ -111,3 +112,26 @@ def test_a_skipped_call_has_a_backward_cell_where_it_has_a_backward_record(tmp_p
 def test_broken_records_are_planned_and_left_to_the_worker(tmp_path: Path) -> None:
     data: dict[str, Any] = {"Torch.add.0.forward": 5, "Torch.mul.0.forward": {"shape": [-1, "x"]}}
     assert len(planned(tmp_path, data).tasks) == 2
+
+
+def test_progress_is_told_in_calls_done_ones_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planner, "_CALLS_A_REPORT", 2)
+    path = tmp_path / "dump.json"
+    data = {f"Torch.add.{n}.forward": forward(10) for n in range(5)}
+    path.write_text(json.dumps({"framework": "pytorch", "data": data}))
+    told: list[tuple[int, int]] = []
+    with open_dump(path) as dump:
+        plan_tasks(dump, "pytorch", {"Torch.add.2"}, on_progress=lambda *now: told.append(now))
+    assert told == [(0, 5), (2, 5), (4, 5), (5, 5)]
+
+
+def test_backward_records_in_reverse_order_are_those_of_their_calls(tmp_path: Path) -> None:
+    data = {f"Torch.add.{n}.forward": forward(10) for n in range(3)}
+    sizes = {0: 10**5, 1: 10**7, 2: 10**6}
+    data |= {
+        f"Torch.add.{n}.backward": {"input": forward(sizes[n])["output"], "output": []}
+        for n in (2, 1, 0)
+    }
+    assert [task.index for task in planned(tmp_path, data).tasks] == [1, 2, 0]

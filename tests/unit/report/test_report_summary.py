@@ -1,10 +1,20 @@
 """The summary: counts, the worst outputs, and the text."""
 
+import math
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
-from ray_precheck.report.summary import Summary, format_summary, read_rows, summarise
+from ray_precheck.report.summary import (
+    WORST_OUTPUTS,
+    Summary,
+    format_summary,
+    read_rows,
+    summarise,
+)
 from ray_precheck.schema.result import (
     Metrics,
     Outcome,
@@ -108,6 +118,40 @@ def test_nan_and_what_is_no_number_count_as_the_largest_error(files: RunFiles) -
     )
     names = [row["API Name"].split(".")[1] for row in summary.worst]
     assert names == ["nan", "inf", "big"]
+
+
+@given(
+    outputs=st.lists(
+        st.tuples(st.sampled_from([0.0, 0.5, 2.0, math.nan, math.inf]), st.booleans()), max_size=60
+    )
+)
+@example(outputs=[(0.5, False)] * 15)
+@settings(max_examples=100, deadline=None)
+def test_the_worst_are_those_of_all_rows_whatever_came_before(
+    outputs: list[tuple[float, bool]],
+) -> None:
+    results = [
+        compared(f"Mint.a.{place}", [error], forward=ERROR if is_error else PASS)
+        for place, (error, is_error) in enumerate(outputs)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        files = run_files(Path(folder) / "accuracy_checking_result_1.csv")
+        summary = summary_of(files, *results)
+        rows = list(read_rows(files.details))
+
+    def badness(row: dict[str, str]) -> tuple[bool, float, str]:
+        error = float(row["MaxAbsErr"])
+        return row["Status"] == "error", math.inf if math.isnan(error) else error, row["API Name"]
+
+    assert summary.worst == sorted(rows, key=badness, reverse=True)[:WORST_OUTPUTS]
+
+
+def test_columns_that_a_file_lacks_are_empty(files: RunFiles) -> None:
+    files.result.write_bytes(b"API Name,Message\r\nTorch.a.0,\r\nTorch.b.0,pass,pass,pass\r\n")
+    files.details.write_bytes(b"API Name,MaxAbsErr\r\nTorch.a.0.forward.output.0,0.5,error\r\n")
+    summary = summarise(files)
+    assert (summary.total, summary.passes, summary.errors, summary.skips) == (2, 0, 0, 2)
+    assert [row["Status"] for row in summary.worst] == [""]
 
 
 def test_outputs_without_metrics_are_not_among_the_worst(files: RunFiles) -> None:

@@ -8,17 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from ray_precheck.runtime.scheduler import (
-    MAX_BATCH_RECORDS,
-    MAX_RUNS,
-    STRIKES,
-    Command,
-    GiveUpDevice,
-    Record,
-    Scheduler,
-    SendBatch,
-    StartWorker,
-)
+from ray_precheck.runtime.blame import MAX_RUNS, STRIKES
+from ray_precheck.runtime.commands import Command, GiveUpDevice, Record, SendBatch, StartWorker
+from ray_precheck.runtime.scheduler import Scheduler
+from ray_precheck.runtime.task_queue import MAX_BATCH_RECORDS
 from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict
 from ray_precheck.schema.task import Task

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from mock_pool import answers, broken, make_tasks
 
-from ray_precheck.runtime.scheduler import Command, Record, Scheduler, SendBatch
+from ray_precheck.runtime.commands import Command, Record, SendBatch
+from ray_precheck.runtime.scheduler import Scheduler
 from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.schema.task import Task

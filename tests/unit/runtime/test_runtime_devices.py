@@ -1,8 +1,5 @@
 """Which devices there are, who may use them, and how a worker is pinned to one."""
 
-import glob
-import importlib.metadata
-import importlib.util
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -13,14 +10,15 @@ from hypothesis import strategies as st
 
 from ray_precheck.errors import DeviceError
 from ray_precheck.runtime.devices import (
-    VISIBLE_DEVICES,
     Node,
     choose_kind,
-    local_devices,
+    local_node,
     move_slots,
     pin_process,
     place_slots,
+    visible_devices,
 )
+from ray_precheck.runtime.probe import VISIBLE_DEVICES, Facts
 from ray_precheck.schema.task import DeviceSlot
 
 pytestmark = pytest.mark.unit
@@ -28,86 +26,77 @@ pytestmark = pytest.mark.unit
 NPU_VARIABLE, GPU_VARIABLE = VISIBLE_DEVICES["npu"], VISIBLE_DEVICES["gpu"]
 
 
-@pytest.fixture(autouse=True)
-def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in VISIBLE_DEVICES.values():
-        monkeypatch.delenv(variable, raising=False)
-
-
-def machine_with(monkeypatch: pytest.MonkeyPatch, npus: int = 0, gpus: int = 0) -> None:
-    """Pretend that there are device files."""
-
-    def files(pattern: str) -> list[str]:
-        count = npus if "davinci" in pattern else gpus
-        return [pattern.replace("[0-9]*", str(i)) for i in range(count)]
-
-    monkeypatch.setattr(glob, "glob", files)
-
-
-def node(name: str = "n0", **devices: int) -> Node:
+def node(name: str = "n0", *, versions: dict[str, str] | None = None, **devices: int) -> Node:
     """A node with devices by kind."""
-    return Node(name, f"10.0.0.{name[1:]}", devices)
+    visible = {kind: tuple(map(str, range(count))) for kind, count in devices.items()}
+    return Node(name, f"10.0.0.{name[1:]}", visible, versions=versions or {})
 
 
-def torch_is(monkeypatch: pytest.MonkeyPatch, version: str | None, *, npu: bool = False) -> None:
-    """Pretend that this torch is installed (None: none), with or without torch_npu."""
+def seen(npus: int, *, ray: int = 0, variable: str | None = None) -> tuple[str, ...]:
+    """The NPUs of a machine with device files, which Ray counts as well, and a variable."""
+    facts: Facts = {
+        "files": {"npu": npus, "gpu": 3},
+        "variables": {} if variable is None else {"npu": variable},
+        "versions": {},
+    }
+    found = visible_devices(facts, {"npu": ray, "gpu": 0})
+    assert found["gpu"] == ("0", "1", "2")
+    return found["npu"]
 
-    def version_of(name: str) -> str:
-        if version is None:
-            raise importlib.metadata.PackageNotFoundError(name)
-        return version
 
-    monkeypatch.setattr(importlib.metadata, "version", version_of)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if npu else None)
+class TestVisibleDevices:
+    def test_device_files_are_counted(self) -> None:
+        assert seen(4) == ("0", "1", "2", "3")
 
+    def test_a_machine_without_any_has_none(self) -> None:
+        assert seen(0) == ()
 
-class TestLocalDevices:
-    def test_device_files_are_counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        machine_with(monkeypatch, npus=8, gpus=2)
-        assert local_devices() == {"npu": 8, "gpu": 2}
+    def test_what_ray_counts_comes_before_device_files(self) -> None:
+        assert seen(0, ray=2) == ("0", "1")
+        assert seen(8, ray=2) == ("0", "1")
 
-    def test_a_machine_without_any_has_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        machine_with(monkeypatch)
-        assert local_devices() == {"npu": 0, "gpu": 0}
-
-    @pytest.mark.parametrize(("visible", "count"), [("4,5", 2), ("", 0), (" 6 , ", 1)])
-    def test_the_variable_of_the_user_hides_the_others(
-        self, monkeypatch: pytest.MonkeyPatch, visible: str, count: int
+    @pytest.mark.parametrize(
+        ("variable", "visible"),
+        [("4,5", ("4", "5")), ("", ()), (" 6 , ", ("6",)), ("7,0,3", ("7", "0", "3"))],
+    )
+    def test_the_variable_of_the_user_hides_the_others_and_numbers_anew(
+        self, variable: str, visible: tuple[str, ...]
     ) -> None:
-        machine_with(monkeypatch, npus=8, gpus=2)
-        monkeypatch.setenv(NPU_VARIABLE, visible)
-        assert local_devices() == {"npu": count, "gpu": 2}
+        assert seen(8, variable=variable) == visible
+        assert seen(0, ray=8, variable=variable) == visible
 
-    def test_the_variable_of_the_user_makes_no_device(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        machine_with(monkeypatch)
-        monkeypatch.setenv(GPU_VARIABLE, "0,1")
-        assert local_devices()["gpu"] == 0
+    def test_the_variable_of_the_user_makes_no_device(self) -> None:
+        assert seen(0, variable="0,1") == ()
+        assert seen(1, variable="0,1") == ("0",)
 
-    def test_minus_one_hides_every_gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        machine_with(monkeypatch, gpus=2)
-        monkeypatch.setenv(GPU_VARIABLE, "-1")
-        assert local_devices()["gpu"] == 0
+    def test_minus_one_hides_itself_and_what_follows(self) -> None:
+        assert seen(8, variable="-1") == ()
+        assert seen(8, variable="3,-1,4") == ("3",)
+
+    def test_this_machine_is_a_node(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        here = local_node()
+        assert set(here.visible) == {"npu", "gpu"}
+        assert here.cores == os.cpu_count()
+        assert here.hostname
 
 
 class TestKind:
     @pytest.mark.parametrize("wanted", ["npu", "cpu"])
     def test_what_is_asked_for_is_used(self, wanted: str) -> None:
-        assert choose_kind(wanted, "mindspore", {"npu": 0, "gpu": 8}) == wanted
+        assert choose_kind(wanted, "mindspore", [node(gpu=8)]) == wanted
 
     def test_a_gpu_may_be_asked_for_with_pytorch(self) -> None:
-        assert choose_kind("gpu", "pytorch", {}) == "gpu"
+        assert choose_kind("gpu", "pytorch", []) == "gpu"
 
     def test_mindspore_does_not_run_on_a_gpu(self) -> None:
         with pytest.raises(DeviceError, match="use --device-type npu or cpu"):
-            choose_kind("gpu", "mindspore", {"gpu": 1})
+            choose_kind("gpu", "mindspore", [node(gpu=1)])
 
     def test_auto_takes_an_npu_for_mindspore(self) -> None:
-        assert choose_kind("auto", "mindspore", {"npu": 1, "gpu": 8}) == "npu"
+        assert choose_kind("auto", "mindspore", [node(npu=1, gpu=8)]) == "npu"
 
     def test_auto_takes_the_cpu_for_mindspore_without_npus(self) -> None:
-        assert choose_kind("auto", "mindspore", {"npu": 0, "gpu": 8}) == "cpu"
+        assert choose_kind("auto", "mindspore", [node(gpu=8)]) == "cpu"
 
     @pytest.mark.parametrize(
         ("version", "npu", "devices", "kind"),
@@ -120,16 +109,16 @@ class TestKind:
             (None, False, {"npu": 0, "gpu": 1}, "cpu"),
         ],
     )
-    def test_auto_takes_what_the_installed_torch_can_use(
-        self,
-        monkeypatch: pytest.MonkeyPatch,
-        version: str | None,
-        npu: bool,
-        devices: dict[str, int],
-        kind: str,
+    def test_auto_takes_what_the_torch_of_a_node_can_use(
+        self, version: str | None, npu: bool, devices: dict[str, int], kind: str
     ) -> None:
-        torch_is(monkeypatch, version, npu=npu)
-        assert choose_kind("auto", "pytorch", devices) == kind
+        versions = {"torch": version} if version else {}
+        versions |= {"torch_npu": "2.6.0"} if npu else {}
+        # The head has no device and a torch for the CPU, which says nothing of the other.
+        head = node(versions={"torch": "2.6.0+cpu"})
+        assert (
+            choose_kind("auto", "pytorch", [head, node("n1", versions=versions, **devices)]) == kind
+        )
 
 
 class TestSlots:
@@ -152,19 +141,9 @@ class TestSlots:
         with pytest.raises(DeviceError, match=r"-d 0: this machine \(10\.0\.0\.0\) has no gpu"):
             place_slots("gpu", [0], [node("n0", npu=2)])
 
-    def test_ids_count_among_the_devices_that_the_user_lets_us_see(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv(NPU_VARIABLE, "4,7")
-        slots = place_slots("npu", [1, 0], [node("n0", npu=2)])
+    def test_ids_count_among_the_devices_that_the_user_lets_us_see(self) -> None:
+        slots = place_slots("npu", [1, 0], [Node("n0", "10.0.0.0", {"npu": ("4", "7")})])
         assert [(slot.device_id, slot.visible) for slot in slots] == [(1, "7"), (0, "4")]
-
-    def test_an_id_beyond_the_devices_that_the_user_lets_us_see_is_refused(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv(NPU_VARIABLE, "4,7")
-        with pytest.raises(DeviceError, match="-d 2"):
-            place_slots("npu", [2], [node("n0", npu=8)])
 
     def test_ids_of_the_cpu_are_logical_and_dealt_out_over_the_nodes(self) -> None:
         slots = place_slots("cpu", [0, 1, 7], [node("n0"), node("n1")])
@@ -198,6 +177,11 @@ class TestMoving:
     def test_a_slot_that_moves_has_the_address_of_its_new_node(self) -> None:
         (moved,) = move_slots(logical("n1"), [node("n2")])
         assert moved == DeviceSlot("cpu", 0, "n2", "10.0.0.2", "")
+
+    def test_a_slot_that_moves_takes_a_core_that_no_slot_of_its_new_node_has(self) -> None:
+        slots = place_slots("cpu", range(5), [node("n0"), node("n1")])
+        moved = {slot.label: slot.core for slot in move_slots(slots, [node("n0")])}
+        assert moved == {"cpu:3": 3, "cpu:1": 4}
 
     def test_a_node_that_joins_takes_slots_from_the_fullest(self) -> None:
         slots = logical("n0", "n1", "n0", "n0")

@@ -7,7 +7,8 @@ from typing import Any
 import histories
 import pytest
 
-from ray_precheck.runtime.scheduler import Command, Record, Scheduler, SlotState
+from ray_precheck.runtime.commands import Command, Record
+from ray_precheck.runtime.scheduler import Scheduler, SlotState
 from ray_precheck.schema.casualty import BatchReport
 from ray_precheck.store import journal
 from ray_precheck.store.columns import BOM

@@ -13,13 +13,8 @@ from scheduler_events import (
     sending,
 )
 
-from ray_precheck.runtime.scheduler import (
-    START_ATTEMPTS,
-    Command,
-    Record,
-    SendBatch,
-    StartWorker,
-)
+from ray_precheck.runtime.blame import START_ATTEMPTS
+from ray_precheck.runtime.commands import Command, Record, SendBatch, StartWorker
 from ray_precheck.schema.result import Outcome, TaskResult
 
 pytestmark = pytest.mark.unit

@@ -18,17 +18,10 @@ from scheduler_events import (
     tiny,
 )
 
-from ray_precheck.runtime.scheduler import (
-    COST_SLACK,
-    MAX_BATCH_RECORDS,
-    START_ATTEMPTS,
-    TARGET_BATCH_S,
-    GiveUpDevice,
-    Record,
-    Scheduler,
-    SendBatch,
-    StartWorker,
-)
+from ray_precheck.runtime.blame import COST_SLACK, START_ATTEMPTS
+from ray_precheck.runtime.commands import GiveUpDevice, Record, SendBatch, StartWorker
+from ray_precheck.runtime.scheduler import Scheduler
+from ray_precheck.runtime.task_queue import MAX_BATCH_RECORDS, TARGET_BATCH_S
 from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
 
 pytestmark = pytest.mark.unit
@@ -143,7 +136,7 @@ class TestBatches:
 
     def test_every_record_of_a_batch_has_a_limit_of_its_own(self) -> None:
         made = scheduler(make_tasks([0.0625, 0.03125]))
-        made._cost_left_s = 100.0
+        made._queue.cost_left_s = 100.0
         limits = sending(made.worker_ready("cpu:0")).limits_s
         assert limits == (TIMEOUT_S + COST_SLACK * 0.0625, TIMEOUT_S + COST_SLACK * 0.03125)
 
@@ -313,7 +306,7 @@ class TestDraining:
         halted = answers(batch.tasks[: count - 1])
         commands = made.batch_done("cpu:0", batch.ticket, halted)
         assert recorded(commands) == list(halted.results)
-        assert made._strikes.total() == 0
+        assert made._blame._strikes.total() == 0
         assert made.finished
 
     def test_nor_does_a_worker_that_was_lost(self) -> None:
@@ -321,7 +314,7 @@ class TestDraining:
         batch = sending(made.worker_ready("cpu:0"))
         made.drain()
         assert made.worker_lost("cpu:0", batch.ticket, "no answer", Cause.OUT_OF_MEMORY) == []
-        assert made._strikes.total() == 0
+        assert made._blame._strikes.total() == 0
 
     def test_a_verdict_that_is_due_is_recorded(self) -> None:
         made = scheduler(huge(2))

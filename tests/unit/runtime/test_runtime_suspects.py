@@ -14,14 +14,9 @@ from scheduler_events import (
     tiny,
 )
 
-from ray_precheck.runtime.scheduler import (
-    MAX_RUNS,
-    STRIKES,
-    Record,
-    Scheduler,
-    SendBatch,
-    StartWorker,
-)
+from ray_precheck.runtime.blame import MAX_RUNS, STRIKES
+from ray_precheck.runtime.commands import Record, SendBatch, StartWorker
+from ray_precheck.runtime.scheduler import Scheduler
 from ray_precheck.schema.casualty import BatchReport, Cause
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import Task
@@ -85,7 +80,7 @@ class TestCasualties:
         batch = sending(made.worker_ready("cpu:0"))
         sent = len(batch.tasks)
         break_at(made, batch, 0)
-        assert made._cost_left_s == pytest.approx(0.001 * 79)
+        assert made._queue.cost_left_s == pytest.approx(0.001 * 79)
         assert sent > 1
 
     def test_it_runs_alone_on_a_fresh_worker_before_what_has_not_run(self) -> None:
@@ -274,7 +269,7 @@ class TestLostWorkers:
         finish(made, first)
         commands = made.worker_lost("cpu:0", 0, "died")
         assert commands == [StartWorker("cpu:0")]
-        assert made._strikes.total() == 0
+        assert made._blame._strikes.total() == 0
 
     def test_a_worker_that_starts_is_not_lost_but_fails_to_start(self) -> None:
         assert scheduler(tiny(1)).worker_lost("cpu:0", 0, "died") == []

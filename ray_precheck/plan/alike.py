@@ -1,0 +1,112 @@
+"""Which calls of a dump are alike: the same API with the same shapes, dtypes and scalars.
+
+Comes in: names and raw JSON records, in dump order. Goes out: for each call after the first of its
+kind, the reason for its SKIP row. Called by the planner with `--filter_api`.
+
+What tells two calls apart is what the dump says of every value, nested ones too, forward and
+backward: of a tensor its type, dtype, shape and requires_grad, of anything else all. What a tensor
+held (Max, Min, Mean, Norm, md5, the name of its file) does not count.
+"""
+
+import json
+import re
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+_TELLS_APART = ("type", "dtype", "shape", "requires_grad")
+# A digest for each kind of record, so that a million of them are 100 MB and not their text.
+_DIGEST_BYTES = 16
+_MOST_RECORDS = 1 << 16
+# A call of 1,500 tensors has 0.5 MB. Decoded, a record takes 20 times as much.
+_LARGEST_BYTES = 1 << 20
+_NO_RECORD = b"-"
+
+# A member that says nothing of a tensor's kind: a number, a word or a plain text.
+_STATISTIC = rb'(?:\s*+,\s*+"(?!(?:%s)")[^"\\]++"\s*+:\s*+(?:[-+.\w]++|"[^"\\]*+"))*+' % b"|".join(
+    name.encode() for name in _TELLS_APART
+)
+_REQUIRES_GRAD = rb'(\s*+,\s*+"requires_grad"\s*+:\s*+(?:true|false))?+'
+# A whole tensor as msprobe writes it. In JSON no text can hold `{"type"`: its quotes are escaped.
+# All repeats are possessive: no record, whatever it holds, is gone through twice.
+_TENSOR = re.compile(
+    rb'(\{\s*+"type"\s*+:\s*+"[^"\\]*+"\s*+,\s*+"dtype"\s*+:\s*+"[^"\\]*+"\s*+,'
+    rb'\s*+"shape"\s*+:\s*+\[[^\[\]{}"]*+\])'
+    + _STATISTIC
+    + _REQUIRES_GRAD
+    + _STATISTIC
+    + rb"\s*+\}"
+)
+
+
+class AlikeCalls:
+    """The kinds of calls seen so far, each with the name of its first call."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[bytes, str] = {}
+        self._digests: dict[bytes, bytes | None] = {}
+
+    def reason(self, name: str, forward: bytes, backward: bytes | None) -> str:
+        """Return why this call need not be checked, "" where it is the first of its kind.
+
+        `name` is that of the call, with its number. A record that is no JSON, or of more than
+        1 MiB, is like no other.
+        """
+        ahead = self._digest(forward)
+        behind = _NO_RECORD if backward is None else self._digest(backward)
+        if ahead is None or behind is None:
+            return ""
+        kind = name.rpartition(".")[0].encode("utf-8", "surrogatepass")
+        key = _digest(b"".join((ahead, behind, kind)))
+        reason = self._reasons.get(key)
+        if reason is not None:
+            return reason
+        self._reasons[key] = (
+            f"alike {name} in name, shapes, dtypes and scalars, which was checked (--filter_api)"
+        )
+        return ""
+
+    def _digest(self, record: bytes) -> bytes | None:
+        """Return what stands for all records alike this one, None for one that is like no other.
+
+        Records that differ in nothing but the statistics of tensors are decoded once.
+        """
+        if len(record) > _LARGEST_BYTES:
+            return None
+        text = _digest(_TENSOR.sub(rb"\1\2}", record))
+        if text not in self._digests:
+            if len(self._digests) >= _MOST_RECORDS:
+                self._digests.clear()
+            self._digests[text] = _digest_of_values(record)
+        return self._digests[text]
+
+
+def _digest_of_values(record: bytes) -> bytes | None:
+    try:
+        # As `dump.decode` reads it: bare NaN and Infinity are for json, the rest is faster.
+        value = orjson.loads(record)
+    except ValueError:
+        try:
+            value = json.loads(record)
+        except (ValueError, RecursionError):
+            return None
+    try:
+        return _digest(json.dumps(_without_statistics(value), sort_keys=True).encode())
+    except (ValueError, RecursionError):  # ValueError: an int of more digits than Python writes
+        return None
+
+
+def _without_statistics(value: Any) -> Any:
+    """Return a value of a record without what its tensors held."""
+    if isinstance(value, list):
+        return [_without_statistics(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if isinstance(value.get("type"), str) and "dtype" in value and "shape" in value:
+        return {key: value[key] for key in _TELLS_APART if key in value}
+    return {key: _without_statistics(item) for key, item in value.items()}
+
+
+def _digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=_DIGEST_BYTES).digest()

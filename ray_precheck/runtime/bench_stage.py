@@ -1,0 +1,248 @@
+"""The benches that run elsewhere than their device: who is free, what waits, how many bytes.
+
+Comes in: what devices have made of records (parcels), and news of the bench workers. Goes out: who
+is to do what. Pure, a part of the scheduler and called by it alone. Nothing that goes wrong here
+blames a record: the scheduler has it checked once more by one process.
+"""
+
+from collections import deque
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ray_precheck.runtime.blame import START_ATTEMPTS
+from ray_precheck.runtime.cost_model import bench_threads
+from ray_precheck.schema.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """Tasks that a device at `place` has run; `nbytes` is what waits in memory for their bench.
+
+    `made_s` is what the device's side took to hand them over.
+    """
+
+    ticket: int
+    place: str
+    tasks: tuple[Task, ...]
+    nbytes: int
+    made_s: float = 0.0
+
+    @property
+    def threads(self) -> int:
+        """How many bench workers its bench takes the cores of."""
+        return max(bench_threads(task.cost_s) for task in self.tasks)
+
+
+class BenchState(Enum):
+    """Where a bench worker is in its life; LENT: another one computes with its core."""
+
+    STARTING = "starting"
+    READY = "ready"
+    LENT = "lent"
+    GIVEN_UP = "given up"
+
+
+@dataclass(slots=True)
+class _BenchSlot:
+    place: str
+    state: BenchState = BenchState.STARTING
+    failed_starts: int = 0
+    # What it has, the oldest first, by the ticket of the batch.
+    parcels: dict[int, Parcel] = field(default_factory=dict)
+    borrowed: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class BenchStage:
+    """The bench workers, by name at their `places`, and what they do.
+
+    `most_bytes` may wait for them at a time.
+    """
+
+    places: Mapping[str, str]
+    most_bytes: int
+    # Number of records that bench workers have.
+    in_flight: int = field(init=False, default=0)
+    _slots: dict[str, _BenchSlot] = field(init=False)
+    _waiting: deque[Parcel] = field(init=False, default_factory=deque)
+    _promised: dict[int, tuple[int, int]] = field(init=False, default_factory=dict)
+    _bytes: int = field(init=False, default=0)
+    _parcels: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self._slots = {name: _BenchSlot(place) for name, place in self.places.items()}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._slots
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the bench workers."""
+        return list(self._slots)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits, is promised or in work."""
+        return self._parcels == 0
+
+    @property
+    def room_bytes(self) -> int:
+        """How many bytes of a new parcel there is room for; 0 also where all have enough to do.
+
+        Each has one in work and one coming, so that none waits and little is left at the end.
+        """
+        usable = sum(
+            slot.state in (BenchState.READY, BenchState.LENT) for slot in self._slots.values()
+        )
+        return max(0, self.most_bytes - self._bytes) if self._parcels < 2 * usable else 0
+
+    def promise(self, ticket: int, tasks: Sequence[Task]) -> None:
+        """Expect a parcel of tasks that are on their way to a device."""
+        nbytes = sum(task.nbytes for task in tasks)
+        threads = max(bench_threads(task.cost_s) for task in tasks)
+        self._promised[ticket] = nbytes, threads
+        self._bytes += nbytes
+        self._parcels += threads
+
+    def withdraw(self, ticket: int) -> None:
+        """Expect a parcel no longer."""
+        nbytes, threads = self._promised.pop(ticket, (0, 0))
+        self._bytes -= nbytes
+        self._parcels -= threads
+
+    def arrive(self, parcel: Parcel) -> None:
+        """Take a parcel that was promised."""
+        self.withdraw(parcel.ticket)
+        self._enter(parcel)
+        self._waiting.append(parcel)
+
+    def _enter(self, parcel: Parcel) -> None:
+        self._bytes += parcel.nbytes
+        self._parcels += parcel.threads
+
+    def _leave(self, parcel: Parcel) -> None:
+        self._bytes -= parcel.nbytes
+        self._parcels -= parcel.threads
+
+    def next_assignment(self) -> tuple[str, Parcel] | None:
+        """Choose who takes the parcel that has waited longest; None where nobody can.
+
+        Whoever is free comes first. One that comes from another machine may also be sent to one who
+        is busy: it is fetched meanwhile.
+        """
+        if not self._waiting:
+            return None
+        parcel = self._waiting[0]
+        ready = [(n, s) for n, s in self._slots.items() if s.state is BenchState.READY]
+        chosen = next((n for n, s in ready if not s.parcels and s.place == parcel.place), "")
+        chosen = chosen or next((n for n, s in ready if not s.parcels), "")
+        if not chosen and parcel.threads == 1:
+            chosen = next(
+                (n for n, s in ready if len(s.parcels) == 1 and s.place != parcel.place), ""
+            )
+        if not chosen:
+            return None
+        self._waiting.popleft()
+        self._lend(chosen, parcel.threads - 1)
+        return chosen, parcel
+
+    def _lend(self, borrower: str, count: int) -> None:
+        """Keep the cores of some others free for a parcel that computes with several threads."""
+        place = self._slots[borrower].place
+        for name, slot in self._slots.items():
+            if len(self._slots[borrower].borrowed) >= count:
+                return
+            is_free = slot.state is BenchState.READY and not slot.parcels
+            if name != borrower and is_free and slot.place == place:
+                slot.state = BenchState.LENT
+                self._slots[borrower].borrowed.append(name)
+
+    def assign(self, name: str, ticket: int, parcel: Parcel) -> None:
+        """A worker has a parcel now, under the ticket of a batch."""
+        self.in_flight += len(parcel.tasks)
+        self._slots[name].parcels[ticket] = parcel
+
+    def take(self, name: str, ticket: int, tasks: tuple[Task, ...]) -> None:
+        """A worker has whole records now, which no device has run."""
+        parcel = Parcel(0, self._slots[name].place, tasks, 0)
+        self._enter(parcel)
+        self.assign(name, ticket, parcel)
+
+    def busy(self) -> list[str]:
+        """Return the workers that have something to do."""
+        return [name for name, slot in self._slots.items() if slot.parcels]
+
+    def with_room(self, ahead: Container[str]) -> list[str]:
+        """Return the workers that may take a batch: who has none, and who is `ahead` with one."""
+        return [
+            name
+            for name, slot in self._slots.items()
+            if slot.state is BenchState.READY and len(slot.parcels) <= (name in ahead)
+        ]
+
+    def done(self, name: str, ticket: int) -> Parcel | None:
+        """A batch has come back; None where it was not awaited."""
+        slot = self._slots.get(name)
+        parcel = slot.parcels.pop(ticket, None) if slot is not None else None
+        if slot is None or parcel is None:
+            return None
+        self._leave(parcel)
+        self.in_flight -= len(parcel.tasks)
+        if not slot.parcels:
+            self._give_back(slot)
+        return parcel
+
+    def _give_back(self, slot: _BenchSlot) -> None:
+        for name in slot.borrowed:
+            lender = self._slots.get(name)
+            if lender is not None and lender.state is BenchState.LENT:
+                lender.state = BenchState.READY
+        slot.borrowed.clear()
+
+    def ready(self, name: str) -> None:
+        """A worker has started."""
+        slot = self._slots[name]
+        if slot.state is BenchState.STARTING:
+            slot.state, slot.failed_starts = BenchState.READY, 0
+
+    def start_failed(self, name: str) -> bool:
+        """A worker could not start; returns whether to try again."""
+        slot = self._slots[name]
+        if slot.state is not BenchState.STARTING:
+            return False
+        slot.failed_starts += 1
+        if slot.failed_starts < START_ATTEMPTS:
+            return True
+        slot.state = BenchState.GIVEN_UP
+        return False
+
+    def lose(self, name: str) -> list[Parcel]:
+        """A worker is gone, and a new one starts; returns what it had."""
+        slot = self._slots[name]
+        parcels = list(slot.parcels.values())
+        slot.parcels.clear()
+        for parcel in parcels:
+            self._leave(parcel)
+            self.in_flight -= len(parcel.tasks)
+        self._give_back(slot)
+        slot.state = BenchState.STARTING
+        return parcels
+
+    def lose_waiting(self, place: str | None = None) -> list[Parcel]:
+        """Drop the parcels that wait: all, or those that lie at a place that is gone."""
+        lost = [parcel for parcel in self._waiting if place in (None, parcel.place)]
+        for parcel in lost:
+            self._waiting.remove(parcel)
+            self._leave(parcel)
+        return lost
+
+    def add(self, name: str, place: str) -> None:
+        """A core more can compute."""
+        self._slots[name] = _BenchSlot(place)
+
+    def remove(self, name: str) -> list[Parcel]:
+        """A core is gone with its machine; returns what it had."""
+        parcels = self.lose(name) if name in self._slots else []
+        self._slots.pop(name, None)
+        return parcels

@@ -1,0 +1,191 @@
+"""The actors of a run and what each has in flight.
+
+Comes in: what is to be started and sent. Goes out: flights that have landed. Called by the driver.
+Tensors never come here: what devices have made, and captured files, stay in Ray's object store, of
+which only references are held.
+"""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from ray_precheck.check.settings import CheckSettings
+from ray_precheck.dump.parse import Dump
+from ray_precheck.runtime.commands import SendBatch
+from ray_precheck.runtime.cost_model import bench_threads
+from ray_precheck.runtime.devices import DEFAULT_SPARES
+from ray_precheck.runtime.messages import Stage
+from ray_precheck.runtime.process import START_TIMEOUT_S
+from ray_precheck.runtime.shipper import Shipper
+from ray_precheck.runtime.worker import Order, WorkerActor
+from ray_precheck.schema.task import BENCH, DeviceSlot
+
+# Workers keep the time limits of their records themselves; one that is this late is gone.
+ANSWER_SLACK_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class DriveOptions:
+    """How a run is driven.
+
+    `spares` is how many processes a worker keeps ready, None for what its kind of device allows.
+    `bench_workers`: None for as many as there are cores to spare and benches to run.
+    """
+
+    timeout_s: float = 300.0
+    spares: int | None = None
+    bench_workers: int | None = None
+    bench_budget_s: float = 600.0
+    shared_fs: bool = False
+    debug: bool = False
+
+
+@dataclass(slots=True)
+class Flight:
+    """A call of an actor that has not come back: of which slot, and until when it may take.
+
+    `ticket` is the batch's, 0 for the start of a worker.
+    """
+
+    slot: str
+    deadline: float
+    ticket: int = 0
+    stage: Stage = Stage.CHECK
+
+
+@dataclass(slots=True)
+class Crew:
+    """The actors by slot, the node that each is on, and what is in flight.
+
+    `home` is the node of the driver, which has the dump; `shipper` sends captured files to the slots
+    on others, None where those can read them too.
+    """
+
+    dump: Dump
+    settings: CheckSettings
+    options: DriveOptions
+    home: str
+    shipper: Shipper | None = None
+    slots: dict[str, DeviceSlot] = field(default_factory=dict)
+    flights: dict[Any, Flight] = field(default_factory=dict)
+    _workers: dict[str, Any] = field(default_factory=dict)
+    _homes: dict[str, str] = field(default_factory=dict)
+    _starting: set[str] = field(default_factory=set)
+    _held: dict[int, SendBatch] = field(default_factory=dict)
+    _parcels: dict[int, Any] = field(default_factory=dict)
+
+    def start(self, label: str) -> None:
+        """Have a fresh worker on a slot: from the actor that is there, or from a new one."""
+        slot = self.slots[label]
+        if self._homes.get(label) != slot.node_id:
+            self.dismiss(label)
+        if label in self._starting:
+            return  # It starts already: lost and moved at the same time.
+        if label not in self._workers:
+            affinity = NodeAffinitySchedulingStrategy(slot.node_id, soft=False)
+            spares = DEFAULT_SPARES.get(slot.kind, 0)
+            if self.options.spares is not None and slot.kind != BENCH:
+                spares = self.options.spares
+            self._workers[label] = WorkerActor.options(scheduling_strategy=affinity).remote(
+                slot, self.settings, spares, debug=self.options.debug
+            )
+            self._homes[label] = slot.node_id
+        deadline = time.monotonic() + START_TIMEOUT_S + ANSWER_SLACK_S
+        self.flights[self._workers[label].open.remote()] = Flight(label, deadline)
+        self._starting.add(label)
+
+    def send(self, batch: SendBatch) -> None:
+        """Send a batch, or keep it until the files that it needs are there."""
+        parcel = self._parcels[batch.parcel] if batch.parcel else None
+        files = None
+        if self.shipper is not None and self.needs_files(batch.slot):
+            shipment = self.shipper.take(batch.ticket)
+            if shipment is None:
+                self._held[batch.ticket] = batch
+                return
+            files = shipment.ref
+        self._held.pop(batch.ticket, None)
+        order = Order(
+            tuple(self.dump.payload(task) for task in batch.tasks),
+            batch.limits_s,
+            tuple(bench_threads(task.cost_s) for task in batch.tasks),
+            batch.stage,
+            self.options.bench_budget_s,
+        )
+        # References as arguments of their own: Ray fetches them to the worker's node.
+        answer = self._workers[batch.slot].run.remote(order, parcel, files)
+        benches_s = self.options.bench_budget_s * len(batch.tasks)
+        deadline = time.monotonic() + sum(batch.limits_s) + benches_s + ANSWER_SLACK_S
+        self.flights[answer] = Flight(batch.slot, deadline, batch.ticket, batch.stage)
+
+    def needs_files(self, label: str) -> bool:
+        """Return whether captured files have to be sent to a slot."""
+        return self.shipper is not None and self.slots[label].node_id != self.home
+
+    def send_held(self) -> None:
+        """Send the batches whose files have arrived in the object store since."""
+        if self.shipper is None:
+            return
+        for ticket in self.shipper.ready():
+            if ticket in self._held:
+                self.send(self._held[ticket])
+
+    def land(self, ref: Any) -> Flight:
+        """Take a flight that has come back."""
+        flight = self.flights.pop(ref)
+        if flight.ticket == 0:
+            self._starting.discard(flight.slot)
+        elif self.shipper is not None:
+            self.shipper.forget(flight.ticket)
+        return flight
+
+    def keep(self, ticket: int, made: Any) -> None:
+        """Keep the reference to what a device has made, until it is forgotten."""
+        if made is not None:
+            self._parcels[ticket] = made
+
+    def forget(self, ticket: int) -> None:
+        """Drop what was made or prepared under a ticket."""
+        self._parcels.pop(ticket, None)
+        self._held.pop(ticket, None)
+        if self.shipper is not None:
+            self.shipper.forget(ticket)
+
+    def late(self) -> list[Any]:
+        """Return the flights whose time is over: their machine does not answer any more."""
+        now = time.monotonic()
+        return [ref for ref, flight in self.flights.items() if flight.deadline < now]
+
+    def tickets_of(self, label: str) -> list[int]:
+        """Return the tickets of the batches that a slot has, or waits for."""
+        sent = [f.ticket for f in self.flights.values() if f.slot == label and f.ticket]
+        return [*sent, *(t for t, batch in self._held.items() if batch.slot == label)]
+
+    def halt(self, labels: Iterable[str]) -> None:
+        """Have workers hand over what is finished, and end."""
+        for label in labels:
+            if label in self._workers:
+                self._workers[label].halt.remote()
+
+    def dismiss(self, label: str) -> None:
+        """Kill a worker, with its processes, and forget what it has in flight."""
+        worker = self._workers.pop(label, None)
+        self._homes.pop(label, None)
+        self._starting.discard(label)
+        if worker is not None:
+            ray.kill(worker)
+        for ticket in self.tickets_of(label):
+            self.forget(ticket)
+        for ref in [ref for ref, f in self.flights.items() if f.slot == label]:
+            del self.flights[ref]
+
+    def dismiss_all(self) -> None:
+        """Kill every worker."""
+        for label in list(self._workers):
+            self.dismiss(label)
+        if self.shipper is not None:
+            self.shipper.close()

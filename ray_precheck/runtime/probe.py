@@ -1,0 +1,102 @@
+"""What a machine says of itself: its device files, its visible-devices variables, its versions.
+
+Goes out: `Facts`. Called in this process, and on every node of a joined cluster by a task that
+carries this module with it, because the package there may be another version or missing: so it
+imports the standard library alone, and nothing of it may be looked up in the package.
+"""
+
+from __future__ import annotations
+
+import glob
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+from pathlib import Path
+from typing import TypedDict
+
+VISIBLE_DEVICES = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "gpu": "CUDA_VISIBLE_DEVICES"}
+DEVICE_FILES = {"npu": "/dev/davinci[0-9]*", "gpu": "/dev/nvidia[0-9]*"}
+PACKAGE = "ray_precheck"
+# The rows of the table of versions: what is read with importlib.metadata, and drivers from files.
+DISTRIBUTIONS = ("torch", "torch_npu", "mindspore", "numpy")
+DRIVERS = {
+    "NPU driver": ("/usr/local/Ascend/driver/version.info", r"(?m)^Version=(\S+)"),
+    "GPU driver": ("/proc/driver/nvidia/version", r"Kernel Module.*?\s([0-9]+\.[0-9.]+)"),
+}
+
+
+class Facts(TypedDict):
+    """`files` counts the device files of each kind; `variables` are the visible-devices variables
+    that are set, by kind; `versions` are by name, without those that are not installed."""
+
+    files: dict[str, int]
+    variables: dict[str, str]
+    versions: dict[str, str]
+
+
+def probe_machine() -> Facts:
+    """Return what this process can see of its machine; imports no framework."""
+    environment = _environment()
+    return {
+        "files": {kind: len(glob.glob(pattern)) for kind, pattern in DEVICE_FILES.items()},
+        "variables": {
+            kind: environment[variable]
+            for kind, variable in VISIBLE_DEVICES.items()
+            if variable in environment
+        },
+        "versions": _versions(),
+    }
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment that the machine's user has set.
+
+    Ray changes the variables of its workers where RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO=1, so in a
+    worker those of its raylet count, which is its parent.
+    """
+    parent = Path("/proc") / str(os.getppid())
+    try:
+        if (parent / "comm").read_text().strip() == "raylet":
+            text = (parent / "environ").read_bytes().decode(errors="replace")
+            pairs = (line.partition("=") for line in text.split("\0"))
+            return {name: value for name, equals, value in pairs if equals}
+    except OSError:
+        pass
+    return dict(os.environ)
+
+
+def _versions() -> dict[str, str]:
+    found = {PACKAGE: _package_version(), "python": platform.python_version()}
+    for name in DISTRIBUTIONS:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    for name, (path, pattern) in DRIVERS.items():
+        try:
+            text = Path(path).read_text(errors="replace")
+        except OSError:
+            continue
+        match = re.search(pattern, text)
+        found[name] = match[1] if match else "unknown"
+    return {name: version for name, version in found.items() if version}
+
+
+def _package_version() -> str:
+    """Return the `__version__` of the package that workers would import here, "" where none is.
+
+    It is read from the file: a checkout has no metadata, and an import would run what it finds.
+    """
+    try:
+        spec = importlib.util.find_spec(PACKAGE)
+    except (ImportError, ValueError):
+        return ""
+    if spec is None:
+        return ""
+    try:
+        match = re.search(r'(?m)^__version__ = "(.+)"', Path(spec.origin or "").read_text())
+    except OSError:
+        return "unknown"
+    return match[1] if match else "unknown"

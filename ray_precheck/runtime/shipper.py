@@ -1,0 +1,257 @@
+"""Captured tensors on their way to workers that cannot see the dump's folder.
+
+Comes in: batches that are about to be sent, by ticket. Goes out: for each a `Parcel` in Ray's object
+store with the files that its records name. Called by the driver's loop, on one thread; files are
+read and put on a thread of its own, ahead of the batches. What is in flight is bounded by bytes.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import PurePath
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from ray_precheck.check.memory import needed_bytes
+from ray_precheck.dump.decode import decode_record
+from ray_precheck.dump.parse import Dump
+from ray_precheck.dump.tensors import (
+    FolderFiles,
+    Shipped,
+    ShippedFiles,
+    is_captured,
+    most_file_bytes,
+)
+from ray_precheck.errors import NotCheckable, StoppedError
+from ray_precheck.schema.record import ApiRecord
+from ray_precheck.schema.task import Task
+from ray_precheck.schema.values import TensorSpec, walk_specs
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """Files in the object store: `ref` stands for a dict from task index to `ShippedFiles`.
+
+    `nbytes` are the bytes of the files; each is there once, however many tasks name it.
+    """
+
+    ref: Any
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Manifest:
+    """What a parcel is to hold: the names of each task, the limit of each file, and all bytes."""
+
+    names: dict[int, tuple[str, ...]]
+    limits: dict[str, int]
+    nbytes: int
+
+
+@dataclass(slots=True)
+class _Shipment:
+    """A ticket between `prepare` and `forget`. `parcel` is None until there is room to read it."""
+
+    manifest: Future[_Manifest]
+    parcel: Future[Parcel] | None = None
+
+
+class Shipper:
+    """Reads the files of prepared batches in the order in which they were prepared.
+
+    The bytes that are put and not forgotten, with those that are being read, never exceed
+    `most_bytes`; a batch that is larger than that goes alone. `put` is `ray.put`. Without
+    `with_results` captured outputs and gradients stay where they are: a device is what is tested.
+    Of a record that needs more than `memory_limit_bytes` nothing is sent, as its worker skips it
+    (0: no limit).
+    """
+
+    def __init__(
+        self,
+        dump: Dump,
+        most_bytes: int,
+        *,
+        put: Callable[[object], object],
+        with_results: bool = True,
+        memory_limit_bytes: int = 0,
+    ) -> None:
+        self._dump = dump
+        self._files = FolderFiles(dump.data_folder)
+        self._most_bytes = most_bytes
+        self._put = put
+        self._with_results = with_results
+        self._memory_limit_bytes = memory_limit_bytes
+        # No thread ever waits for room: a step is handed to the executor when it can be done.
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="shipper")
+        self._lock = Lock()
+        self._shipments: dict[int, _Shipment] = {}
+        self._waiting: deque[int] = deque()
+        self._fresh: list[int] = []
+        self._in_flight_bytes = 0
+
+    def prepare(self, ticket: int, tasks: Sequence[Task]) -> None:
+        """Begin to read the files of a batch. A ticket is prepared once."""
+        with self._lock:
+            manifest = self._executor.submit(self._list_files, tuple(tasks))
+            self._shipments[ticket] = _Shipment(manifest)
+            self._waiting.append(ticket)
+        manifest.add_done_callback(self._advance)
+
+    def ready(self) -> list[int]:
+        """Return the tickets that have become ready, or have failed, since the last call."""
+        with self._lock:
+            fresh, self._fresh = self._fresh, []
+            return [ticket for ticket in fresh if ticket in self._shipments]
+
+    def take(self, ticket: int) -> Parcel | None:
+        """Return the parcel of a prepared ticket, again and again; None while it is not there yet.
+
+        Raises:
+            StoppedError: it could not be read or put; what went wrong is its cause.
+        """
+        with self._lock:
+            shipment = self._shipments[ticket]
+        for step in (shipment.manifest, shipment.parcel):
+            if step is None or not step.done():
+                return None
+            error = step.exception()
+            if error is not None:
+                raise StoppedError(
+                    f"cannot send the captured tensors in {self._files.folder} to another machine:"
+                    f" {_first_line(error)}"
+                ) from error
+        return None if shipment.parcel is None else shipment.parcel.result()
+
+    def forget(self, ticket: int) -> None:
+        """Free what a ticket holds, at any time; one that is not known is ignored.
+
+        What is being read for it counts until that has ended.
+        """
+        with self._lock:
+            shipment = self._shipments.pop(ticket, None)
+        if shipment is None:
+            return
+        if shipment.parcel is not None:
+            # Only the number: whatever holds the shipment holds its object in Ray's store.
+            freed = partial(self._release, shipment.manifest.result().nbytes)
+            shipment.parcel.add_done_callback(freed)  # at once where it has ended
+            shipment.parcel.cancel()
+        self._advance()
+
+    def close(self) -> None:
+        """Forget everything and end the thread; safe to call twice. Ray must still be there."""
+        with self._lock:
+            self._waiting.clear()
+            tickets = list(self._shipments)
+        for ticket in tickets:
+            self.forget(ticket)
+        self._executor.shutdown(cancel_futures=True)
+
+    def _advance(self, _: object = None) -> None:
+        """Have the next batches read for which there is room, in the order of their preparation.
+
+        Called whenever a list of files is made, and whenever bytes are freed, on any thread.
+        """
+        begun: list[tuple[int, Future[Any]]] = []
+        with self._lock:
+            while self._waiting:
+                ticket = self._waiting[0]
+                shipment = self._shipments.get(ticket)
+                if shipment is not None:
+                    if not shipment.manifest.done():
+                        break
+                    step = self._begin(shipment)
+                    if step is None:
+                        break
+                    begun.append((ticket, step))
+                self._waiting.popleft()
+        for ticket, step in begun:
+            step.add_done_callback(partial(self._announce, ticket))
+
+    def _begin(self, shipment: _Shipment) -> Future[Any] | None:
+        """Have a parcel made; returns the step that ends it, None where there is no room yet."""
+        if shipment.manifest.exception() is not None:
+            return shipment.manifest
+        manifest = shipment.manifest.result()
+        total = self._in_flight_bytes + manifest.nbytes
+        if manifest.nbytes and self._in_flight_bytes and total > self._most_bytes:
+            return None
+        self._in_flight_bytes = total
+        shipment.parcel = self._executor.submit(self._pack, manifest)
+        return shipment.parcel
+
+    def _announce(self, ticket: int, _: object) -> None:
+        with self._lock:
+            self._fresh.append(ticket)
+
+    def _release(self, freed_bytes: int, _: object) -> None:
+        with self._lock:
+            self._in_flight_bytes -= freed_bytes
+        self._advance()
+
+    def _list_files(self, tasks: Sequence[Task]) -> _Manifest:
+        """Find out which files the records of a batch name, and what they have in bytes."""
+        names: dict[int, tuple[str, ...]] = {}
+        limits: dict[str, int] = {}
+        for task in tasks:
+            of_task = self._limits_of(task)
+            names[task.index] = tuple(of_task)
+            for name, limit in of_task.items():
+                limits[name] = max(limit, limits.get(name, 0))
+        sizes = {name: self._files.size_bytes(name) for name in limits}
+        # A file that is too large is not read, and one that has grown since is too large.
+        nbytes = sum(size for name, size in sizes.items() if size <= limits[name])
+        limits = {name: min(limit, sizes[name]) for name, limit in limits.items()}
+        return _Manifest(names, limits, nbytes)
+
+    def _limits_of(self, task: Task) -> dict[str, int]:
+        """Return the files of a task by name, with the size above which each is not sent."""
+        payload = self._dump.payload(task)
+        try:
+            record = decode_record(payload.name, payload.forward, payload.backward)
+        except NotCheckable:
+            return {}  # Its worker finds the same.
+        if self._memory_limit_bytes and needed_bytes(record) > self._memory_limit_bytes:
+            return {}
+        limits: dict[str, int] = {}
+        for spec in _tensors(record, self._with_results):
+            if is_captured(spec):
+                name = spec.data_name or ""
+                limits[name] = max(self._file_limit(spec), limits.get(name, 0))
+        return limits
+
+    def _file_limit(self, spec: TensorSpec) -> int:
+        if PurePath(spec.data_name or "").suffix == ".npy":
+            return most_file_bytes(spec)
+        # A .pt file holds the whole storage of a tensor, of which the tensor may be a small part.
+        return max(most_file_bytes(spec), self._most_bytes)
+
+    def _pack(self, manifest: _Manifest) -> Parcel:
+        content: dict[str, Shipped] = {
+            name: self._files.ship(name, limit) for name, limit in manifest.limits.items()
+        }
+        by_task = {
+            index: ShippedFiles({name: content[name] for name in names})
+            for index, names in manifest.names.items()
+        }
+        nbytes = sum(one.nbytes for one in content.values() if isinstance(one, np.ndarray))
+        return Parcel(self._put(by_task), nbytes)
+
+
+def _tensors(record: ApiRecord, with_results: bool) -> Iterator[TensorSpec]:
+    specs: Iterable[Any] = chain(
+        (spec for _, spec in record.input_leaves()),
+        record.grads_in or (),
+        chain(record.outputs, record.grads_out or ()) if with_results else (),
+    )
+    leaves = (leaf for spec in specs for _, leaf in walk_specs(spec, ""))
+    return (leaf for leaf in leaves if isinstance(leaf, TensorSpec))
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n", maxsplit=1)[0] or type(error).__name__

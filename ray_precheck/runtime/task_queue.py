@@ -1,0 +1,59 @@
+"""What is left to send, the costly records first, and how it is cut into batches.
+
+Pure, a part of the scheduler and called by it alone.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ray_precheck.runtime.cost_model import CostModel
+from ray_precheck.schema.task import Task
+
+MAX_BATCH_RECORDS = 64
+TARGET_BATCH_S = 0.4
+
+
+@dataclass(slots=True)
+class TaskQueue:
+    """Tasks in the order to run them, and what they cost together, in estimated seconds."""
+
+    tasks: deque[Task]
+    cost_left_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cost_left_s = sum(task.cost_s for task in self.tasks)
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def put_back(self, tasks: Iterable[Task]) -> None:
+        """Put tasks that were not run back to the head."""
+        waiting = list(tasks)
+        self.tasks.extendleft(reversed(waiting))
+        self.cost_left_s += sum(task.cost_s for task in waiting)
+
+    def take(
+        self, devices: int, room_bytes: int, model: CostModel
+    ) -> tuple[tuple[Task, ...], bool]:
+        """Take a batch, and say whether its benches are to run elsewhere.
+
+        Batches are small where records are costly and near the end. `room_bytes` is what there is
+        room for elsewhere; all records of a batch go one way.
+        """
+        # Guided self-scheduling (Polychronopoulos and Kuck, IEEE Trans. Computers C-36, 1987): a
+        # share of what is left, so that the last batches are small and all devices end together.
+        budget_s = min(TARGET_BATCH_S, self.cost_left_s / (2 * max(1, devices)))
+        batch: list[Task] = []
+        spent_s, splits = 0.0, False
+        while self.tasks and len(batch) < MAX_BATCH_RECORDS:
+            task = self.tasks[0]
+            fits = room_bytes > 0 and task.nbytes <= room_bytes and model.is_worth(task)
+            if batch and (spent_s + task.cost_s > budget_s or splits is not fits):
+                break
+            splits = fits
+            room_bytes -= task.nbytes if fits else 0
+            spent_s += task.cost_s
+            batch.append(self.tasks.popleft())
+        self.cost_left_s -= spent_s
+        return tuple(batch), splits

@@ -1,0 +1,101 @@
+"""What a machine says of itself, also where the package is another one or missing."""
+
+import glob
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ray_precheck
+from ray_precheck.runtime import probe
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in probe.VISIBLE_DEVICES.values():
+        monkeypatch.delenv(variable, raising=False)
+
+
+def test_device_files_are_counted_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def files(pattern: str) -> list[str]:
+        count = 8 if "davinci" in pattern else 2
+        return [pattern.replace("[0-9]*", str(i)) for i in range(count)]
+
+    monkeypatch.setattr(glob, "glob", files)
+    assert probe.probe_machine()["files"] == {"npu": 8, "gpu": 2}
+
+
+def test_only_variables_that_are_set_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert probe.probe_machine()["variables"] == {}
+    monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "")
+    assert probe.probe_machine()["variables"] == {"npu": ""}
+
+
+def test_versions_are_those_of_what_is_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    npu, gpu = tmp_path / "version.info", tmp_path / "version"
+    npu.write_text("Version=24.1.rc2\nascendhal_version=7.35.23\n")
+    gpu.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19\n")
+    files = zip((npu, gpu), probe.DRIVERS.items(), strict=True)
+    monkeypatch.setattr(
+        probe, "DRIVERS", {name: (str(path), pattern) for path, (name, (_, pattern)) in files}
+    )
+    monkeypatch.setattr(probe, "DISTRIBUTIONS", ("numpy", "no-such-framework"))
+    versions = probe.probe_machine()["versions"]
+    assert versions.pop("python") == sys.version.split()[0]
+    assert versions.pop("numpy").count(".") == 2
+    assert versions == {
+        "ray_precheck": ray_precheck.__version__,
+        "NPU driver": "24.1.rc2",
+        "GPU driver": "535.104.05",
+    }
+
+
+def test_a_driver_that_does_not_say_its_version_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "version").write_text("?")
+    monkeypatch.setattr(probe, "DRIVERS", {"NPU driver": (str(tmp_path / "version"), "v(.)")})
+    assert probe.probe_machine()["versions"]["NPU driver"] == "unknown"
+
+
+def test_the_nvidia_open_driver_is_read() -> None:
+    import re
+
+    text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build"
+    found = re.search(probe.DRIVERS["GPU driver"][1], text)
+    assert found is not None
+    assert found[1] == "550.54.15"
+
+
+@pytest.mark.parametrize(
+    ("content", "version"), [('__version__ = "0.0.9"', "0.0.9"), ("", "unknown")]
+)
+def test_the_package_is_the_one_that_would_be_imported_and_is_not_run(
+    tmp_path: Path, content: str, version: str
+) -> None:
+    package = tmp_path / "ray_precheck"
+    package.mkdir()
+    (package / "__init__.py").write_text(f"raise SystemExit\n{content}\n")
+    assert probed_alone(tmp_path) == version
+
+
+def test_a_machine_without_the_package_says_nothing_of_it(tmp_path: Path) -> None:
+    assert probed_alone(tmp_path) is None
+
+
+def probed_alone(folder: Path) -> str | None:
+    """The version that the probe finds where only this folder and the standard library are."""
+    code = f"import sys; sys.path.insert(0, {str(folder)!r})\n{Path(probe.__file__).read_text()}"
+    code = code.replace("from __future__ import annotations\n", "")
+    code += "\nimport json; print(json.dumps(probe_machine()))"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
+    )
+    found: str | None = json.loads(done.stdout)["versions"].get("ray_precheck")
+    return found
