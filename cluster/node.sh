@@ -156,7 +156,8 @@ write_pid() {
 # Start Ray in a session of its own and wait until it runs; its words go to a log.
 start_in_background() {
     local log=$state/ray.log waited=0
-    setsid "$ray" start --block "$@" >"$log" 2>&1 </dev/null &
+    # In a folder without code: Ray lets its workers import from where it was started.
+    (cd "$state" && exec setsid "$ray" start --block "$@" >"$log" 2>&1 </dev/null) &
     local pid=$!
     write_pid "$pid"
     until grep -q "Ray runtime started" "$log"; do

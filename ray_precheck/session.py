@@ -33,14 +33,13 @@ from ray_precheck.runtime.probe import PACKAGE
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.scratch import sweep
 from ray_precheck.schema.result import TaskResult
-from ray_precheck.store.error_data import load_error_data
+from ray_precheck.store.error_data import ERROR_FOLDER, load_error_data
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import RunFiles, discard_run, resume_run, run_files, start_run
 
 if TYPE_CHECKING:
     import pandas
 
-ERROR_FOLDER = "error_data"
 # A plan that is made this quickly is waited for before Ray starts: it may be empty.
 _PATIENCE_S = 0.5
 

@@ -24,8 +24,12 @@ MOST_RECORDS = 30
 # A record that runs well and leaves its process unable to run another one.
 TAINTS = "taints"
 _HOW = (*Cause, TAINTS)
+# A record that a worker without a device cannot check.
+NEEDS_DEVICE = "needs a device"
+_HOW_OF_BENCH = (*(cause for cause in Cause if cause is not Cause.POISONED), NEEDS_DEVICE)
 _ALWAYS = 1_000_000
-_COSTS = (0.0, 1e-6, 0.01, 0.15, 5.0)
+_COSTS = (0.0, 1e-6, 0.01, 0.15, 5.0, 30.0)
+_SIZES = (0, 1000, 400_000, 2_000_000)
 _WITH_BACKWARD, _SKIPPED = 1, 4
 _PROVISIONAL = (Cause.OUT_OF_MEMORY, Cause.POISONED)
 
@@ -54,8 +58,11 @@ class Cast:
     def __init__(self, choices: Choices) -> None:
         below, chance = choices.below, choices.chance
         count = 1 + min(below(MOST_RECORDS), below(MOST_RECORDS), below(MOST_RECORDS))
-        costs = _digits(below(len(_COSTS) ** 8) if chance(2) else 0, len(_COSTS))
-        self.tasks = [Task(i, f"Mint.a.{i}", _COSTS[costs[i % 8]]) for i in range(count)]
+        costs = _digits(below(len(_COSTS) ** 8) if below(4) else 0, len(_COSTS))
+        sizes = _digits(below(len(_SIZES) ** 8) if chance(2) else 0, len(_SIZES))
+        self.tasks = [
+            Task(i, f"Mint.a.{i}", _COSTS[costs[i % 8]], _SIZES[sizes[i % 8]]) for i in range(count)
+        ]
         self.names = [task.name for task in self.tasks]
         kinds = _digits(below(5**8) if chance(2) else 0, 5)
         self._answers = [_ANSWERS[i][kinds[i % 8]] for i in range(count)]
@@ -64,6 +71,9 @@ class Cast:
         self._ways: dict[int, tuple[Cause | str, int]] = {}
         for _ in range(below(2 + count // 3)):
             self._ways[below(count)] = _HOW[below(len(_HOW))], (_ALWAYS, 1, 2)[below(3)]
+        self._bench_ways: dict[int, Cause | str] = {}
+        for _ in range(below(2 + count // 3)):
+            self._bench_ways[below(count)] = _HOW_OF_BENCH[below(len(_HOW_OF_BENCH))]
         self._runs = [0] * count
 
     def run(self, index: int) -> Cause | str | None:
@@ -71,6 +81,14 @@ class Cast:
         self._runs[index] += 1
         how, times = self._ways.get(index, (None, 0))
         return how if self._runs[index] <= times else None
+
+    def run_bench(self, index: int) -> Cause | str | None:
+        """Run a record in a process without a device; returns how it misbehaves there."""
+        return self._bench_ways.get(index)
+
+    def measures(self, index: int) -> bool:
+        """Return whether the device makes something of a record that a bench can judge."""
+        return index % 5 != 4
 
     def answer(self, index: int) -> TaskResult:
         """Return what a healthy worker, or for what is skipped the plan, says of a record."""

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from ray_precheck.runtime.blame import COST_SLACK, MAX_RUNS, STRIKES
 from ray_precheck.runtime.commands import Command, Record, SendBatch
+from ray_precheck.runtime.messages import Stage
 from ray_precheck.runtime.task_queue import MAX_BATCH_RECORDS
 from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
-from ray_precheck.schema.result import TaskResult, failed
+from ray_precheck.schema.result import TaskResult, failed, skipped
 from ray_precheck.schema.task import Task
 from ray_precheck.store.columns import DETAIL_COLUMNS, RESULT_COLUMNS, header
 
@@ -58,7 +59,10 @@ class Flight:
 
 @dataclass(slots=True)
 class Rules:
-    """The rules of one life of the driver: who ran where, who broke what, who is settled."""
+    """The rules of one life of the driver: who ran where, who broke what, who is settled.
+
+    `alone` are those that ran with others, or in two halves, to no end.
+    """
 
     pending: set[int]
     with_backward: frozenset[int]
@@ -68,7 +72,7 @@ class Rules:
     broke_at: dict[int, str] = field(default_factory=dict)
     in_flight: set[int] = field(default_factory=set)
     alone: set[int] = field(default_factory=set)
-    last_ticket: int = 0
+    tickets: set[int] = field(default_factory=set)
     starts: int = 0
     reasons_to_start: int = 0
 
@@ -78,14 +82,39 @@ class Rules:
         most = slots + self.reasons_to_start
         require(self.starts <= most, f"{self.starts} starts, where {most} are the most")
 
-    def sent(self, flight: Flight, elsewhere: bool) -> None:
-        """Check a batch that is sent; `elsewhere` says whether there is a slot at another place."""
+    def sent(self, flight: Flight, elsewhere: bool, kept: set[int]) -> None:
+        """Check a batch that is sent to a device; `elsewhere` says whether there is a slot at another
+        place, `kept` which records wait somewhere else.
+        """
         batch = flight.batch
         assert batch is not None
+        indices = self._sent(batch, kept)
+        require(batch.stage is not Stage.BENCH, "a device is to be a bench")
+        for index in indices:
+            if index in self.alone:
+                whole = len(indices) == 1 and batch.stage is Stage.CHECK
+                require(whole, f"record {index} runs with others, or in halves, once more")
+            if index in self.broke_at:
+                whole = len(indices) == 1 and batch.stage is Stage.CHECK
+                require(whole, f"suspect {index} runs with others, or in halves")
+                require(flight.fresh, f"suspect {index} runs on a used worker")
+                require(
+                    not elsewhere or self.broke_at[index] != flight.place,
+                    f"suspect {index} runs where it broke a worker",
+                )
+
+    def sent_to_bench(self, batch: SendBatch, kept: set[int]) -> None:
+        """Check a batch that is sent to a bench worker: nobody whom it could not clear."""
+        indices = self._sent(batch, kept)
+        require(self.alone.isdisjoint(indices), "a bench was tried in vain, and is tried again")
+        require(self.broke_at.keys().isdisjoint(indices), "a bench gets a suspect")
+
+    def _sent(self, batch: SendBatch, kept: set[int]) -> list[int]:
         indices = [task.index for task in batch.tasks]
         require(not self.draining, "a batch is sent while draining")
-        require(batch.ticket > self.last_ticket, "a ticket is used twice")
-        self.last_ticket = batch.ticket
+        require(batch.ticket not in self.tickets, "a ticket is used twice")
+        self.tickets.add(batch.ticket)
+        require(kept.isdisjoint(indices), "a record runs that waits somewhere else")
         require(1 <= len(indices) <= MAX_BATCH_RECORDS, f"a batch of {len(indices)} records")
         require(len(set(indices)) == len(indices), "a record is in a batch twice")
         require(self.pending.issuperset(indices), "a record runs that is settled")
@@ -93,16 +122,37 @@ class Rules:
         limits = tuple(TIMEOUT_S + COST_SLACK * task.cost_s for task in batch.tasks)
         require(batch.limits_s == limits, "a time limit is wrong")
         self.in_flight.update(indices)
-        for index in indices:
-            if index in self.alone:
-                require(len(indices) == 1, f"record {index} runs with others once more")
-            if index in self.broke_at:
-                require(len(indices) == 1, f"suspect {index} runs with others")
-                require(flight.fresh, f"suspect {index} runs on a used worker")
-                require(
-                    not elsewhere or self.broke_at[index] != flight.place,
-                    f"suspect {index} runs where it broke a worker",
-                )
+        return indices
+
+    def bench_ended(
+        self, tasks: Sequence[Task], report: BatchReport | None, commands: Sequence[Command]
+    ) -> None:
+        """Check what `commands` record of what a bench worker had: what it answers, and that a bench
+        took too long. Nobody is blamed. `report` is None where the worker was lost.
+        """
+        due = [] if report is None else list(report.results)
+        casualty = None if report is None else report.casualty
+        for task in tasks:
+            self._count_run(task)
+            broke_it = casualty is not None and task.index == casualty.index
+            if casualty is not None and broke_it and casualty.cause is Cause.OVER_BUDGET:
+                due.append(self._over_budget(task, casualty))
+        self.in_flight.difference_update(task.index for task in tasks)
+        self.pending.difference_update(result.index for result in due)
+        self.check_whole(tasks)
+        _check_records(commands, due)
+
+    def check_whole(self, tasks: Sequence[Task]) -> None:
+        """Expect those of tasks that are not settled to be checked alone, in one piece."""
+        self.alone.update(self.pending.intersection(task.index for task in tasks))
+
+    def _count_run(self, task: Task) -> None:
+        self.runs[task.index] += 1
+        require(self.runs[task.index] <= MAX_RUNS, f"record {task.index} runs too often")
+
+    def _over_budget(self, task: Task, casualty: Casualty) -> TaskResult:
+        has_backward = task.index in self.with_backward
+        return skipped(task.index, task.name, casualty.reason, has_backward)
 
     def ended(
         self,
@@ -116,8 +166,9 @@ class Rules:
         `report` is None where the worker was lost for `reason`.
         """
         self.in_flight.difference_update(task.index for task in flight.tasks)
-        said = {} if report is None else {result.index: result for result in report.results}
-        due = list(said.values())
+        due = [] if report is None else list(report.results)
+        said = {result.index for result in due}
+        said |= set() if report is None else {each.index for each in report.measured}
         left = [task for task in flight.tasks if task.index not in said]
         casualty = None if report is None else report.casualty
         broken: list[Task] = []
@@ -126,9 +177,8 @@ class Rules:
             position = indices.index(casualty.index)
             broken, left = left[position : position + 1], left[:position]
         for task in [*(t for t in flight.tasks if t.index in said), *left, *broken]:
-            self.runs[task.index] += 1
-            require(self.runs[task.index] <= MAX_RUNS, f"record {task.index} runs too often")
-        require(due or left or broken or self.draining, "a batch has come to nothing")
+            self._count_run(task)
+        require(said or left or broken or self.draining, "a batch has come to nothing")
         if report is None:
             self.reasons_to_start += 1
         if not self.draining:
@@ -152,6 +202,9 @@ class Rules:
     def _strike(self, flight: Flight, task: Task, casualty: Casualty) -> list[TaskResult]:
         """Count it; return the verdict where the record was alone with a fresh worker."""
         index, cause = task.index, casualty.cause
+        if cause is Cause.OVER_BUDGET:
+            self.reasons_to_start += 2
+            return [self._over_budget(task, casualty)]
         self.strikes[index, cause] += 1
         self.broke_at[index] = flight.place
         self.reasons_to_start += 2

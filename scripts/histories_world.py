@@ -10,8 +10,10 @@ from pathlib import Path
 
 from histories_answers import Cast, Choices
 from histories_disk import Died, Disk
+from histories_layout import Layout
 from histories_rules import Broken, require
-from histories_workers import TROUBLES, Crew, Layout
+from histories_troubles import TROUBLES
+from histories_workers import Crew
 from histories_writer import Files, Restart
 
 from ray_precheck.errors import StoppedError
@@ -38,8 +40,9 @@ class History:
         self._files = Files(folder, disk, choices, names, self._has_trouble, self._say)
         # At worst a record is sent alone as often as it may run, and as often with others that break
         # the worker first; each has a start of its own.
+        slots = self._layout.slots + self._layout.benches
         lives, count = self._troubles + 2, len(self._cast.tasks)
-        self._most_events = lives * (count * (2 * MAX_RUNS + 4) + 12 * self._layout.slots + 40)
+        self._most_events = lives * (count * (2 * MAX_RUNS + 4) + 12 * slots + 40)
         self._events = 0
 
     def run(self, *, every_prefix: bool = False) -> None:
@@ -86,6 +89,7 @@ class History:
         while not crew.scheduler.finished:
             self._step(crew)
             crew.carry_out(crew.scheduler.wake())
+            crew.benches.check_busy()
             if not crew.scheduler.has_devices:
                 files.flush()
                 raise StoppedError("no device is left")
@@ -102,7 +106,7 @@ class History:
             else:
                 _TROUBLES[trouble - len(TROUBLES)](self, crew)
             return
-        waiting = list(crew.flights)
+        waiting = crew.due()
         news: list[Callable[[], None]] = crew.news()
         if self._files.unwritten:
             news.append(self._files.write)
@@ -110,7 +114,7 @@ class History:
             raise Broken("nothing is in flight, and yet the run is not finished")
         chosen = self._choices.below(len(waiting) + len(news))
         if chosen < len(waiting):
-            crew.deliver(waiting[chosen])
+            waiting[chosen]()
         else:
             news[chosen - len(waiting)]()
 

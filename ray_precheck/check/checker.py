@@ -6,8 +6,10 @@ cut in two: `measure` runs the device, and `check` with what that gave does the 
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TypeVar
 
 from ray_precheck.backends.base import Backend
@@ -222,8 +224,12 @@ class Checker(Sides):
         # Cotangents may be drawn for the device and for the bench, each with its notes.
         drawn = dict.fromkeys(getattr(job.source, "notes", []))
         notes = [*forward.messages, *backward.messages, *drawn]
-        if Verdict.ERROR in (forward.verdict, backward.verdict):
-            notes.extend(self._save_evidence(job, forward, backward))
+        evidence: tuple[tuple[str, bytes], ...] = ()
+        if Verdict.ERROR in (forward.verdict, backward.verdict) and self._settings.error_folder:
+            try:
+                evidence = self._save_evidence(job, forward, backward)
+            except OSError as error:
+                notes.append(f"its tensors could not be saved: {error.strerror or error}")
         raised = Outcome.RAISED in (forward.outcome, backward.outcome)
         return TaskResult(
             index=payload.index,
@@ -233,6 +239,7 @@ class Checker(Sides):
             backward=backward.verdict,
             message="; ".join(notes),
             checks=(*forward.checks, *backward.checks),
+            evidence=evidence,
         )
 
     def _require_memory(self, record: ApiRecord) -> None:
@@ -246,13 +253,19 @@ class Checker(Sides):
 
     def _save_evidence(
         self, job: Job, forward: DirectionCheck, backward: DirectionCheck
-    ) -> list[str]:
-        """Save the tensors of a failing call; returns what to say where that is not possible."""
-        if self._settings.error_folder is None:
-            return []
-        try:
+    ) -> tuple[tuple[str, bytes], ...]:
+        """Save the tensors of a failing call, or return them as files where their folder is on
+        another machine.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        with ExitStack() as stack:
+            folder = self._settings.error_folder
+            if folder is None or self._settings.sends_evidence:
+                folder = Path(stack.enter_context(TemporaryDirectory(prefix="ray-precheck-")))
             save_error_data(
-                self._settings.error_folder,
+                folder,
                 job.payload,
                 self.framework,
                 job.call,
@@ -261,9 +274,9 @@ class Checker(Sides):
                 failing=[check.name for check in (*forward.failing, *backward.failing)],
                 tested="dump" if self.tests_dump else "device",
             )
-        except OSError as error:
-            return [f"its tensors could not be saved: {error.strerror or error}"]
-        return []
+            if not self._settings.sends_evidence:
+                return ()
+            return tuple((file.name, file.read_bytes()) for file in sorted(folder.iterdir()))
 
     def _source(self, record: ApiRecord, files: "TensorFiles | None") -> TensorSource:
         if files is not None:

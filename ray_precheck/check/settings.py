@@ -10,7 +10,8 @@ class CheckSettings:
 
     `tests_dump`: captured results are tested where the dump has them (real mode).
     `may_run_device`: where it has none, the device stands in. `error_folder`: where the tensors of
-    failing outputs go, None to save nothing. `memory_limit_bytes`: what the tensors of one record
+    failing outputs go, None to save nothing; with `sends_evidence` they are sent with the result, as
+    that folder is on another machine. `memory_limit_bytes`: what the tensors of one record
     may take, 0 for no limit.
     """
 
@@ -21,4 +22,5 @@ class CheckSettings:
     tests_dump: bool = False
     may_run_device: bool = True
     error_folder: Path | None = None
+    sends_evidence: bool = False
     memory_limit_bytes: int = 0

@@ -37,7 +37,7 @@ _END_BYTES = 1 << 16
 _KEYS_AT_A_TIME = 1 << 12
 _WINDOW_BYTES = 1 << 16
 
-# Told how many bytes are dealt with, and of how many.
+# Told how much is dealt with, and of how much: bytes of a file, calls of a plan.
 OnProgress = Callable[[int, int], None]
 
 

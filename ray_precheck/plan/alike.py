@@ -74,7 +74,8 @@ class AlikeCalls:
         """
         if len(record) > _LARGEST_BYTES:
             return None
-        text = _digest(_TENSOR.sub(rb"\1\2}", record))
+        # What is between the statistics; split takes half the time of sub.
+        text = _digest(b"\0".join(filter(None, _TENSOR.split(record))))
         if text not in self._digests:
             if len(self._digests) >= _MOST_RECORDS:
                 self._digests.clear()

@@ -22,22 +22,25 @@ _FREE_BYTES = 1 << 16
 _LARGEST_S = 1e6
 _MOST_ELEMENTS = 1 << 63
 _ELEMENT_BYTES = 4
+_OUTPUT = b'"output"'
 _PRODUCTS = ("matmul", "linear", "bmm", "mm", "conv", "einsum", "attention", "dense", "dot")
 
 
 def estimate_load(name: ApiName, forward: bytes, backward: bytes | None) -> tuple[float, int]:
     """Return the seconds that checking a call takes, device and bench together, and the bytes of its
-    tensors, taken as 32-bit ones.
+    outputs and gradients, taken as 32-bit ones.
 
     Elements of all tensors are counted once; sums of products count 2 k floating-point operations
     an output element, with k**2 = |A| |B| / |C| as for a product of matrices A (m,k) and B (k,n).
     """
     sizes = _sizes(forward)
     elements = float(sum(sizes))
+    made = sum(_sizes(forward[forward.rfind(_OUTPUT) :]))
     cost = _PER_CALL_S + _decoding_s(forward)
     passes = 1
     if backward is not None:
         elements += sum(_sizes(backward))
+        made += sum(_sizes(backward[backward.rfind(_OUTPUT) :]))
         cost += _PER_GRADIENT_S + _decoding_s(backward)
         passes = 3
     cost += elements * _PER_ELEMENT_S
@@ -45,7 +48,7 @@ def estimate_load(name: ApiName, forward: bytes, backward: bytes | None) -> tupl
         left, right, out = float(sizes[0]), float(sizes[1]), float(max(sizes[-1], 1))
         inner = (left * right / out) ** 0.5
         cost += passes * 2.0 * out * inner * _PER_FLOP_S
-    return min(cost, _LARGEST_S), int(min(elements, _MOST_ELEMENTS)) * _ELEMENT_BYTES
+    return min(cost, _LARGEST_S), min(made, _MOST_ELEMENTS) * _ELEMENT_BYTES
 
 
 def _sizes(record: bytes) -> list[int]:

@@ -5,11 +5,12 @@ ones first, and the SKIP results of calls that need no run: their name rules the
 `--filter_api` another call is alike. Called by the session.
 """
 
-from collections.abc import Callable, Set
+from collections.abc import Set
 from dataclasses import dataclass
 
 from ray_precheck.dump.names import ApiKey, parse_key
 from ray_precheck.dump.parse import LARGEST_RECORD_BYTES, Dump, DumpCall
+from ray_precheck.dump.scan import OnProgress, silent
 from ray_precheck.dump.window import RecordWindow
 from ray_precheck.plan.alike import AlikeCalls
 from ray_precheck.plan.cost import estimate_load
@@ -36,7 +37,7 @@ def plan_tasks(
     done: Set[str],
     *,
     filter_alike: bool = False,
-    on_progress: Callable[[int, int], None] = lambda planned, total: None,
+    on_progress: OnProgress = silent,
 ) -> Plan:
     """Plan every call of the dump that is not done, costly ones first, ties in dump order.
 

@@ -82,6 +82,11 @@ class BenchStage:
         return list(self._slots)
 
     @property
+    def has_living(self) -> bool:
+        """Whether any has not been given up."""
+        return any(slot.state is not BenchState.GIVEN_UP for slot in self._slots.values())
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing waits, is promised or in work."""
         return self._parcels == 0
@@ -206,31 +211,38 @@ class BenchStage:
         if slot.state is BenchState.STARTING:
             slot.state, slot.failed_starts = BenchState.READY, 0
 
+    def is_starting(self, name: str) -> bool:
+        """Return whether a start of a worker may succeed or fail yet."""
+        return self._slots[name].state is BenchState.STARTING
+
     def start_failed(self, name: str) -> bool:
-        """A worker could not start; returns whether to try again."""
+        """A worker that starts could not; returns whether to try again."""
         slot = self._slots[name]
-        if slot.state is not BenchState.STARTING:
-            return False
         slot.failed_starts += 1
         if slot.failed_starts < START_ATTEMPTS:
             return True
         slot.state = BenchState.GIVEN_UP
         return False
 
-    def lose(self, name: str) -> list[Parcel]:
-        """A worker is gone, and a new one starts; returns what it had."""
+    def lose(self, name: str) -> dict[int, Parcel]:
+        """A worker is gone, and a new one starts; returns what it had, by the ticket of the batch."""
         slot = self._slots[name]
-        parcels = list(slot.parcels.values())
-        slot.parcels.clear()
-        for parcel in parcels:
+        parcels, slot.parcels = slot.parcels, {}
+        for parcel in parcels.values():
             self._leave(parcel)
             self.in_flight -= len(parcel.tasks)
         self._give_back(slot)
+        for other in self._slots.values():
+            # Once it is there again it may be lent to somebody else.
+            other.borrowed = [lender for lender in other.borrowed if lender != name]
         slot.state = BenchState.STARTING
         return parcels
 
     def lose_waiting(self, place: str | None = None) -> list[Parcel]:
-        """Drop the parcels that wait: all, or those that lie at a place that is gone."""
+        """Drop the parcels that wait: all, or those that lie at a place that is gone.
+
+        Returns them.
+        """
         lost = [parcel for parcel in self._waiting if place in (None, parcel.place)]
         for parcel in lost:
             self._waiting.remove(parcel)
@@ -241,8 +253,8 @@ class BenchStage:
         """A core more can compute."""
         self._slots[name] = _BenchSlot(place)
 
-    def remove(self, name: str) -> list[Parcel]:
-        """A core is gone with its machine; returns what it had."""
-        parcels = self.lose(name) if name in self._slots else []
+    def remove(self, name: str) -> dict[int, Parcel]:
+        """A core is gone with its machine; returns what it had, by the ticket of the batch."""
+        parcels = self.lose(name) if name in self._slots else {}
         self._slots.pop(name, None)
         return parcels

@@ -147,7 +147,7 @@ def _join(address: str, debug: bool, say: Callable[[str], None]) -> Iterator[lis
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"no Ray cluster answers at --address {address}: {reason}") from None
     try:
-        nodes = Roster([], "", say).answers(PROBE_TIMEOUT_S)
+        nodes = Roster([], "", say).answers()
         if not nodes or nodes[0].node_id != ray.get_runtime_context().get_node_id():
             raise UsageError(
                 f"the node of --address {address} on this machine starts no process within"
@@ -246,12 +246,12 @@ class Roster:
         self._hear(living)
         return [self._known[node_id] for node_id in living if node_id in self._known]
 
-    def answers(self, timeout_s: float) -> list[Node]:
-        """Return the nodes as `nodes` does, once all have answered or the time is over."""
-        until = time.monotonic() + timeout_s
+    def answers(self) -> list[Node]:
+        """Return the nodes as `nodes` does, once each has answered or is left out."""
         nodes = self.nodes()
-        while self._asked and time.monotonic() < until:
-            ray.wait(list(self._asked), timeout=until - time.monotonic())
+        while self._asked:
+            until = min(question.deadline for question in self._asked.values())
+            ray.wait(list(self._asked), timeout=max(0.0, until - time.monotonic()))
             nodes = self.nodes()
         return nodes
 

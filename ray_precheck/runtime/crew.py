@@ -7,7 +7,7 @@ which only references are held.
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
@@ -91,12 +91,16 @@ class Crew:
             if self.options.spares is not None and slot.kind != BENCH:
                 spares = self.options.spares
             self._workers[label] = WorkerActor.options(scheduling_strategy=affinity).remote(
-                slot, self.settings, spares, debug=self.options.debug
+                slot, self._settings_at(slot.node_id), spares, debug=self.options.debug
             )
             self._homes[label] = slot.node_id
         deadline = time.monotonic() + START_TIMEOUT_S + ANSWER_SLACK_S
         self.flights[self._workers[label].open.remote()] = Flight(label, deadline)
         self._starting.add(label)
+
+    def _settings_at(self, node_id: str) -> CheckSettings:
+        """Return the settings for a node: only on the driver's own the results are at hand."""
+        return replace(self.settings, sends_evidence=node_id != self.home)
 
     def send(self, batch: SendBatch) -> None:
         """Send a batch, or keep it until the files that it needs are there."""

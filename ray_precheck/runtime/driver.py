@@ -5,6 +5,7 @@ Comes in: a plan and where to run it. Goes out: rows on the disk. Called by the 
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -49,6 +50,16 @@ _NODES_INTERVAL_S = 2.0
 _STORE_SHARE = 0.4
 # What captured files on their way to other machines may take of the driver's object store.
 _SHIPPED_SHARE = 0.3
+
+
+@dataclass(slots=True)
+class _Run:
+    """What a run acts on. The timeline is opened once the writer has the files of the run."""
+
+    scheduler: Scheduler
+    recorder: Recorder
+    progress: Progress
+    timeline: Timeline | None = None
 
 
 class Driver:
@@ -108,28 +119,27 @@ class Driver:
         Raises:
             StoppedError: the disk, the writer or every device is gone; what is written stays.
         """
-        scheduler = self._scheduler(plan)
-        recorder = Recorder(self._files, progress)
-        recorder.record(list(plan.skipped))
-        timeline = Timeline.open(timeline_path(self._files.result))
+        run = _Run(self._scheduler(plan), Recorder(self._files, progress), progress)
+        run.recorder.record(list(plan.skipped))
         try:
             # Workers were launched already; the scheduler drops the slots that it does not need.
-            commands = scheduler.start()
+            commands = run.scheduler.start()
             wanted = {command.slot for command in commands if isinstance(command, StartWorker)}
             for label in set(self._slots) - wanted:
                 self._crew.dismiss(label)
                 del self._slots[label]
             for label in self._benches:
                 self._crew.start(label)
-            while not scheduler.finished:
+            while not run.scheduler.finished:
                 if self._stop_requested():
-                    self._wind_down(scheduler, recorder, progress, timeline)
+                    self._wind_down(run)
                     return False
-                self._step(scheduler, recorder, progress, timeline, POLL_S)
-            recorder.complete([call.name for call in self._dump.calls])
+                self._step(run, POLL_S)
+            run.recorder.complete([call.name for call in self._dump.calls])
         finally:
             self._crew.dismiss_all()
-            timeline.close()
+            if run.timeline is not None:
+                run.timeline.close()
         return True
 
     def _scheduler(self, plan: Plan) -> Scheduler:
@@ -169,33 +179,35 @@ class Driver:
             model=model,
         )
 
-    def _step(
-        self,
-        scheduler: Scheduler,
-        recorder: Recorder,
-        progress: Progress,
-        timeline: Timeline,
-        wait_s: float,
-    ) -> None:
+    def _step(self, run: _Run, wait_s: float) -> None:
         """Wait for the next news and act on them."""
         commands: list[Command] = []
         spans: list[Span] = []
-        for ref in self._news(recorder, wait_s):
+        for ref in self._news(run.recorder, wait_s):
             if ref in self._crew.flights:
-                commands.extend(self._on_flight(ref, scheduler, spans))
+                commands.extend(self._on_flight(ref, run.scheduler, spans))
             else:
-                recorder.acknowledge(ref)
-        timeline.add(spans)
-        commands.extend(self._expired(scheduler))
-        commands.extend(self._on_nodes(scheduler, progress))
-        self._carry_out(commands, recorder, progress)
-        self._carry_out(scheduler.wake(), recorder, progress)
+                run.recorder.acknowledge(ref)
+        commands.extend(self._expired(run.scheduler))
+        commands.extend(self._on_nodes(run))
+        self._carry_out(commands, run)
+        self._carry_out(run.scheduler.wake(), run)
         self._crew.send_held()
-        progress.tick()
-        if not scheduler.has_devices:
-            recorder.flush()
+        self._note(spans, run)
+        run.progress.tick()
+        if not run.scheduler.has_devices:
+            run.recorder.flush()
             reasons = "; ".join(f"{slot}: {reason}" for slot, reason in self._given_up.items())
             raise StoppedError(f"no device is left: {reasons}")
+
+    def _note(self, spans: Sequence[Span], run: _Run) -> None:
+        """Add to the timeline."""
+        if spans and run.timeline is None:
+            # The writer has locked the files by then: nobody else has this timeline.
+            run.recorder.flush()
+            run.timeline = Timeline.open(timeline_path(self._files.result))
+        if spans and run.timeline is not None:
+            run.timeline.add(spans)
 
     def _news(self, recorder: Recorder, wait_s: float) -> list[Any]:
         """Wait for something to come back; return everything that has."""
@@ -268,7 +280,7 @@ class Driver:
                 commands.extend(self._lose(flight, scheduler, reason))
         return commands
 
-    def _on_nodes(self, scheduler: Scheduler, progress: Progress) -> list[Command]:
+    def _on_nodes(self, run: _Run) -> list[Command]:
         """Look now and then for nodes that have left or joined."""
         if time.monotonic() - self._nodes_seen_at < _NODES_INTERVAL_S:
             return []
@@ -278,6 +290,7 @@ class Driver:
         before, self._nodes = self._nodes, nodes
         if {node.node_id for node in nodes} == {node.node_id for node in before}:
             return []
+        scheduler, progress = run.scheduler, run.progress
         commands = self._follow_cores(scheduler, before)
         changes = follow_nodes(self._request, list(self._slots.values()), nodes)
         for slot in changes.lost:
@@ -337,9 +350,7 @@ class Driver:
             commands.extend(scheduler.add_bench(slot.label, slot.place))
         return commands
 
-    def _carry_out(
-        self, commands: Sequence[Command], recorder: Recorder, progress: Progress
-    ) -> None:
+    def _carry_out(self, commands: Sequence[Command], run: _Run) -> None:
         for command in commands:
             match command:
                 case StartWorker(slot):
@@ -352,35 +363,25 @@ class Driver:
                 case Forget(ticket):
                     self._crew.forget(ticket)
                 case Record(results):
-                    recorder.record(results)
+                    run.recorder.record(results)
                 case GiveUpDevice(slot, reason):
                     if slot in self._slots:
                         self._given_up[slot] = reason
                     self._crew.dismiss(slot)
-                    progress.say(f"device {slot} is given up: {reason}")
+                    run.progress.say(f"device {slot} is given up: {reason}")
 
-    def _wind_down(
-        self, scheduler: Scheduler, recorder: Recorder, progress: Progress, timeline: Timeline
-    ) -> None:
+    def _wind_down(self, run: _Run) -> None:
         """Give batches in flight a few seconds, then have them ended; write what is finished."""
-        scheduler.drain()
-        self._step_until_empty(GRACE_S, scheduler, recorder, progress, timeline)
-        self._crew.halt(scheduler.busy_slots)
-        self._step_until_empty(_HALT_S, scheduler, recorder, progress, timeline)
-        recorder.flush()
+        run.scheduler.drain()
+        self._step_until_empty(GRACE_S, run)
+        self._crew.halt(run.scheduler.busy_slots)
+        self._step_until_empty(_HALT_S, run)
+        run.recorder.flush()
 
-    def _step_until_empty(
-        self,
-        seconds: float,
-        scheduler: Scheduler,
-        recorder: Recorder,
-        progress: Progress,
-        timeline: Timeline,
-    ) -> None:
+    def _step_until_empty(self, seconds: float, run: _Run) -> None:
         until = time.monotonic() + seconds
-        while scheduler.in_flight and time.monotonic() < until:
-            wait_s = max(0.0, min(POLL_S, until - time.monotonic()))
-            self._step(scheduler, recorder, progress, timeline, wait_s)
+        while run.scheduler.in_flight and time.monotonic() < until:
+            self._step(run, max(0.0, min(POLL_S, until - time.monotonic())))
 
 
 def _start_reason(error: RayError) -> str:

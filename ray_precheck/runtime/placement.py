@@ -50,7 +50,7 @@ class Changes:
     """What other nodes mean for the slots of a run.
 
     `moved` are known by their labels and belong on another node from now on, `added` are new,
-    `lost` are those whose node is gone, until it comes back.
+    `lost` are all whose node is gone now, also those that were lost before.
     """
 
     moved: tuple[DeviceSlot, ...] = ()
@@ -104,13 +104,9 @@ def follow_nodes(
     if request.ids:
         moved = move_slots(slots, usable_nodes(request, nodes))
     else:
-        known = {slot.label: slot for slot in slots}
+        known = {slot.label for slot in slots}
         for wanted in _wanted_anew(request, slots, nodes):
-            before = known.get(wanted.label)
-            if before is None:
-                added.append(wanted)
-            elif before.node_id not in alive:
-                moved.append(wanted)
+            (moved if wanted.label in known else added).append(wanted)
     housed = {slot.label for slot in moved}
     lost = (s for s in slots if s.node_id not in alive and s.label not in housed)
     return Changes(tuple(moved), tuple(added), tuple(lost))
@@ -192,7 +188,7 @@ def _wanted_anew(
 ) -> Iterator[DeviceSlot]:
     """Yield the slots of the nodes that have none of these slots; hosts keep their names."""
     homes = {slot.node_id for slot in slots}
-    fresh = [node for node in usable_nodes(request, nodes) if node.node_id not in homes]
+    fresh = [node for node in nodes if node.node_id not in homes]
     if request.takes_all:
         names = _unique_hosts(nodes, slots)
         for node in fresh:

@@ -126,10 +126,10 @@ class Scheduler:
 
     def place_lost(self, place: str, benches: Iterable[str]) -> list[Command]:
         """A machine is gone, with these bench workers and what devices there have made."""
-        parcels = self.bench.lose_waiting(place)
+        commands = self._check_again(self.bench.lose_waiting(place))
         for name in benches:
-            parcels += self.bench.remove(name)
-        return self._check_again(parcels)
+            commands += self._check_lost(self.bench.remove(name))
+        return [*commands, *self._feed_benches()]
 
     def worker_ready(self, name: str) -> list[Command]:
         """A fresh worker has started and waits for work; without a start to wait for: nothing."""
@@ -146,9 +146,7 @@ class Scheduler:
     def start_failed(self, name: str, reason: str) -> list[Command]:
         """A worker could not start: try again a few times, then give the device up."""
         if name in self.bench:
-            if self.draining or self.bench.start_failed(name):
-                return [] if self.draining else [StartWorker(name)]
-            return [GiveUpDevice(name, reason)]
+            return [] if self.draining else self._bench_start_failed(name, reason)
         slot = self._slots.get(name)
         if slot is None or slot.state is not SlotState.STARTING or self.draining:
             return []
@@ -160,6 +158,13 @@ class Scheduler:
         if suspect is not None:
             self._blame.suspects.appendleft(suspect)
         return [*self._release(name), GiveUpDevice(name, reason)]
+
+    def _bench_start_failed(self, name: str, reason: str) -> list[Command]:
+        if not self.bench.is_starting(name):
+            return []
+        if self.bench.start_failed(name):
+            return [StartWorker(name)]
+        return [GiveUpDevice(name, reason), *self._feed_benches()]
 
     def _release(self, name: str) -> list[Command]:
         """Put the batch that is reserved for a slot back to the queue."""
@@ -254,8 +259,12 @@ class Scheduler:
 
     def _lose_bench(self, name: str) -> list[Command]:
         """Have a new bench worker; what the old one had is checked in one piece."""
-        commands = self._check_again(self.bench.lose(name))
+        commands = self._check_lost(self.bench.lose(name))
         return commands if self.draining else [*commands, StartWorker(name)]
+
+    def _check_lost(self, batches: Mapping[int, Parcel]) -> list[Command]:
+        """Check what a bench worker had; a batch may still have waited for files."""
+        return [*(Forget(ticket) for ticket in batches), *self._check_again(batches.values())]
 
     def _check_again(self, parcels: Iterable[Parcel]) -> list[Command]:
         commands: list[Command] = []
@@ -266,13 +275,16 @@ class Scheduler:
 
     def _feed_benches(self) -> list[Command]:
         """Give the bench workers what waits for them."""
-        commands: list[Command] = []
-        while not self.draining and (found := self.bench.next_assignment()):
+        if self.draining:
+            return []
+        # Where none is left that could ever come for it, devices check what waits.
+        commands = [] if self.bench.has_living else self._check_again(self.bench.lose_waiting())
+        while (found := self.bench.next_assignment()):
             name, parcel = found
             batch = self._order(name, parcel.tasks, Stage.BENCH, parcel.ticket)
             self.bench.assign(name, batch.ticket, parcel)
             commands += [*self._prepare(batch), batch]
-        if not self.bench_suffices or self.draining:
+        if not self.bench_suffices:
             return commands
         for name in self.bench.with_room(self.ahead):
             tasks, stage = self._from_queue(may_split=False)
@@ -370,9 +382,12 @@ class Scheduler:
         if slot.suspect is not None and not slot.fresh:
             return [self._restart(name)]
         commands: list[Command] = []
+        # Files are sent in turn: those of a suspect would wait for room that a reserved batch takes.
         batch = self._slots.reserve(name, None) if slot.suspect is None else None
         if batch is None:
-            tasks, stage, commands = self._next_batch(name)
+            commands = self._release(name)
+            tasks, stage, more = self._next_batch(name)
+            commands += more
             if not tasks:
                 return commands
             batch = self._order(name, tasks, stage)

@@ -4,12 +4,14 @@ Comes in: results. Goes out: an acknowledgement, once they are on the disk.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ray
 
 from ray_precheck.schema.result import TaskResult
+from ray_precheck.store.error_data import ERROR_FOLDER, save_files
 from ray_precheck.store.journal import Journal
 
 
@@ -27,8 +29,19 @@ class Writer:
 
     def append(self, results: Sequence[TaskResult]) -> int:
         """Write results; returns their number when they are on the disk."""
-        self._journal().append(results)
+        self._journal().append([self._with_evidence(result) for result in results])
         return len(results)
+
+    def _with_evidence(self, result: TaskResult) -> TaskResult:
+        """Save the tensors of a failing call that come from another machine."""
+        if not result.evidence:
+            return result
+        try:
+            save_files(self._paths[0].absolute().parent / ERROR_FOLDER, result.evidence)
+        except OSError as error:
+            note = f"its tensors could not be saved: {error.strerror or error}"
+            return replace(result, message="; ".join(filter(None, [result.message, note])))
+        return result
 
     def complete(self, order: Sequence[str]) -> None:
         """Put both files in dump order and close them."""

@@ -75,7 +75,8 @@ class TaskResult:
     """One result row and its detail rows; numbers and text only, cheap to send.
 
     The seconds are those that making the inputs, the device and the bench took, each where it ran;
-    `began_s` is when the check began, in seconds since the epoch.
+    `began_s` is when the check began, in seconds since the epoch. `evidence` are files for
+    `error_data`, by name, where the worker could not write them itself.
     """
 
     index: int
@@ -89,6 +90,7 @@ class TaskResult:
     inputs_s: float = 0.0
     device_s: float = 0.0
     bench_s: float = 0.0
+    evidence: tuple[tuple[str, bytes], ...] = ()
 
 
 def skipped(index: int, name: str, reason: str, has_backward: bool) -> TaskResult:

@@ -8,6 +8,7 @@ the JSON has the dtype of every file.
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from ray_precheck.schema.values import HostCall, HostTensor, TensorSpec
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]")
 _VERSION = 1
+# Beside the result CSV.
+ERROR_FOLDER = "error_data"
 
 
 def save_error_data(
@@ -75,6 +78,17 @@ def save_error_data(
         else payload.backward.decode("utf-8", "replace"),
     }
     (folder / f"{stem}.json").write_text(json.dumps(description, indent=1), encoding="utf-8")
+
+
+def save_files(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:
+    """Write files that `save_error_data` has made on another machine.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files:
+        (folder / Path(name).name).write_bytes(content)
 
 
 def input_tensors(call: HostCall) -> dict[str, HostTensor]:

@@ -19,7 +19,7 @@ def whole_rows(lines: Iterable[bytes]) -> Iterator[bytes]:
     is_open = False
     pending: list[bytes] = []
     for line in lines:
-        # Nearly every one of millions of lines; `in` and `count` take three times as long.
+        # Nearly every one of millions of lines; of bytes `in` and `count` take three times as long.
         if not pending and line.find(b'"') < 0:
             if line.endswith(b"\n"):
                 yield line
@@ -41,7 +41,7 @@ def row_name(row: bytes) -> str:
 
 def row_cells(row: bytes) -> list[str]:
     """Return the cells of a row; the csv module is asked where something is quoted."""
-    if b'"' in row:
+    if row.find(b'"') >= 0:
         return decode_row(row)
     return row.decode("utf-8", errors="replace").rstrip("\r\n").split(",")
 

@@ -2,7 +2,8 @@
 
 Python imports a module of this name at its start. In the processes that check APIs it waits for the
 import of torch, and then breaks the functions in `FAULTS`: in every dtype but float64, so that the
-bench stays right. Nothing else of torch is changed, and no other process.
+bench stays right; those in `BENCH_FAULTS` in float64 alone. Nothing else of torch is changed, and no
+other process.
 """
 
 import ctypes
@@ -91,18 +92,26 @@ FAULTS: dict[str, Callable[[], None]] = {
     "bessel_y1": _hoard,
     "spherical_bessel_j0": _poison,
 }
+# The same for what breaks the bench.
+BENCH_FAULTS: dict[str, Callable[[], None]] = {
+    "airy_ai": _sleep,
+    "modified_bessel_i0": _segfault,
+}
 
 
 def _break_torch(torch: Any) -> None:
-    for name, fault in FAULTS.items():
-        setattr(torch.special, name, _broken(torch, getattr(torch.special, name), fault))
+    for name, fault in {**FAULTS, **BENCH_FAULTS}.items():
+        right = getattr(torch.special, name)
+        setattr(torch.special, name, _broken(torch, right, fault, in_bench=name in BENCH_FAULTS))
     for owner, name in ((torch, "ones"), (torch.Tensor, "add")):
         setattr(owner, name, _poisonable(torch, getattr(owner, name)))
 
 
-def _broken(torch: Any, right: Callable[..., Any], fault: Callable[[], None]) -> Callable[..., Any]:
+def _broken(
+    torch: Any, right: Callable[..., Any], fault: Callable[[], None], *, in_bench: bool
+) -> Callable[..., Any]:
     def function(value: Any, *args: Any, **kwargs: Any) -> Any:
-        if value.dtype != torch.float64:
+        if (value.dtype == torch.float64) is in_bench:
             fault()
         return right(value, *args, **kwargs)
 

@@ -1,6 +1,7 @@
 """One Ray cluster for the whole test session, on loopback, ended by its process id."""
 
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -28,10 +29,19 @@ _ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed|The node with node id|Raylet is terminated",
+    # How often Ray writes what it knows of its object store.
+    "RAY_debug_dump_period_milliseconds": "300",
     # A torch with broken operators, of which the captures use none.
     "PYTHONPATH": str(FAULTY),
 }
 os.environ.update(_ENVIRONMENT)
+
+
+def store_state() -> dict[str, int]:
+    """Return Ray's own numbers of the object store of the cluster, by their names in its report."""
+    (report,) = _FOLDER.glob("session_2*/logs/debug_state.txt")
+    found = re.findall(r"^- ([a-z /]+): (\d+)$", report.read_text(), re.MULTILINE)
+    return {name: int(number) for name, number in found}
 
 
 @pytest.fixture(scope="session")

@@ -51,9 +51,16 @@ def slow(number: int = 0, size: int = 2200) -> dict[str, Any]:
     }
 
 
-def broken(fault: str, number: int = 0) -> dict[str, Any]:
+def large(number: int = 0, size: int = 1500) -> dict[str, Any]:
+    """Return a call whose bench takes much longer than it takes to hand its tensors over."""
+    square = tensor("float32", [size, size], -1.0, 1.0)
+    record = {**forward(square, square), "output": [square]}
+    return {f"Torch.matmul.{number}.forward": record}
+
+
+def broken(fault: str, number: int = 0, size: int = 4) -> dict[str, Any]:
     """Return a call of an operator that scripts/faulty has broken."""
-    record = forward(tensor("float32", [4, 4], 0.5, 1.0))
+    record = forward(tensor("float32", [size, size], 0.5, 1.0))
     return {f"Torch.special.{fault}.{number}.forward": record}
 
 

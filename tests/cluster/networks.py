@@ -89,8 +89,11 @@ class Network:
         """Return the name of a node's network namespace."""
         return f"{self._tag}n{number}"
 
-    def start(self, number: int) -> None:
-        """Make a node and start Ray on it; number 1 comes first."""
+    def start(self, number: int, hidden: Path | None = None) -> None:
+        """Make a node and start Ray on it; number 1 comes first.
+
+        What is in the folder `hidden` is not to be seen on this node.
+        """
         if number not in self._numbers:
             self._connect(number)
         where = (
@@ -105,6 +108,10 @@ class Network:
         ]  # fmt: skip
         if number == 1:
             command.append(f"--temp-dir={self.folder / 'head'}")
+        if hidden is not None:
+            # `ip netns exec` gives the command mounts of its own.
+            script = 'mount -t tmpfs none "$0" && exec "$@"'
+            command = ["sh", "-c", script, str(hidden), *command]
         log = (self.folder / f"node{number}.log").open("wb")
         with log:
             self._processes[number] = self.spawn(number, command, log)

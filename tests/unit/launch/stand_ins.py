@@ -20,11 +20,12 @@ _WRITE = 'echo "${NODE:-first} $(basename "$0") $*" >>"$CALLS"\n'
 _COMMANDS = {
     # Says what Ray says once it runs, and runs until it is told to end.
     "ray": """
+[ "$1" = start ] || exit 0
 env | grep ^RAY_ >"$CALLS.${NODE:-first}.environment"
 [ -z "${RAY_FAILS:-}" ] || { echo "cannot bind the port"; exit 1; }
 echo "  ray start --address='$HEAD'"
 echo "Ray runtime started."
-sleep 600 & wait
+sleep 600 & trap 'kill $!; exit' TERM; wait
 """,
     # As Slurm does: the command on each node of the list, and signals handed on.
     "srun": """
@@ -41,9 +42,13 @@ wait
 """,
     "scontrol": 'printf "%s\\n" $NODES\n',
     # What wait-for-nodes runs, and how start-head finds out whether there is a dashboard.
-    "python": '[ "$1" = - ] && exit "${NODES_MISSING:-0}"\nexit 1\n',
+    "python": """
+[ "$1" = - ] || exit 1
+[ -z "${NODES_MISSING:-}" ] || exit 1
+while [ "$(grep -c ' ray start ' "$CALLS")" -lt "$2" ]; do sleep 0.05; done
+""",
     "ray-precheck": """
-trap 'echo "first ray-precheck got TERM" >>"$CALLS"; exit 3' TERM
+trap 'echo "first ray-precheck got TERM" >>"$CALLS"; kill $!; exit 3' TERM
 [ -z "${PRECHECK_HANGS:-}" ] || { sleep 600 & wait; }
 exit "${PRECHECK_CODE:-0}"
 """,

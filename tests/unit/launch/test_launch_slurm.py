@@ -26,7 +26,8 @@ def run(stand_ins: StandIns, nodes: str = "a b c", **more: str) -> "subprocess.P
 
 
 def nothing_is_left(stand_ins: StandIns) -> bool:
-    states = [stand_ins.folder / node for node in "abc"]
+    # Of a node that did not start the log stays.
+    states = [stand_ins.folder / node / "pid" for node in "abcs"]
     tokens = list(stand_ins.checkout.glob(".ray-precheck-*"))
     return not (stand_ins.living() or tokens or any(state.exists() for state in states))
 

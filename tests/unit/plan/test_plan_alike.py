@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.plan import alike
@@ -167,6 +169,32 @@ def test_what_is_no_json_is_like_no_other(record: bytes) -> None:
     assert calls.reason("Torch.cat.1", record, None) == ""
     assert calls.reason("Torch.cat.2", raw(FORWARD), record) == ""
     assert calls.reason("Torch.cat.3", raw(FORWARD), record) == ""
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=40),
+        st.recursive(
+            st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=4)),
+            lambda inner: st.one_of(
+                st.lists(inner, max_size=3),
+                st.dictionaries(
+                    st.sampled_from(["type", "dtype", "shape", "Max", "\ud800", "value"]), inner
+                ),
+            ),
+        ).map(raw),
+    )
+)
+@settings(max_examples=300, deadline=None)
+def test_any_record_is_alike_itself_or_none(record: bytes) -> None:
+    calls = AlikeCalls()
+    assert calls.reason(FIRST, record, record) == ""
+    is_json = True
+    try:
+        json.loads(record)
+    except ValueError:
+        is_json = False
+    assert bool(calls.reason("Torch.cat.1", record, record)) == is_json
 
 
 def test_a_record_of_megabytes_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,14 @@
 """Events for a scheduler, and what to look for among its commands."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from mock_pool import answers, broken, make_tasks
 
-from ray_precheck.runtime.commands import Command, Record, SendBatch
+from ray_precheck.runtime.bench_stage import BenchStage
+from ray_precheck.runtime.commands import Command, Forget, Record, SendBatch
 from ray_precheck.runtime.scheduler import Scheduler
-from ray_precheck.schema.casualty import Cause
+from ray_precheck.schema.casualty import BatchReport, Cause, MeasuredTask
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.schema.task import Task
 
@@ -32,10 +34,51 @@ def scheduler(tasks: list[Task], slots: int = 1, places: Sequence[str] = ()) -> 
     return made
 
 
+def staged(
+    tasks: list[Task],
+    slots: int = 1,
+    benches: int = 1,
+    *,
+    machines: Mapping[str, str] | None = None,
+    most_bytes: int = 1 << 40,
+    **more: Any,
+) -> Scheduler:
+    """A scheduler with bench workers that has been started; each slot is a place of its own.
+
+    `machines` are those of slots and bench workers by their labels, `m0` where one is left out.
+    """
+    found = machines or {}
+    labels = [f"cpu:{i}" for i in range(slots)]
+    places = {f"bench:{i}": found.get(f"bench:{i}", "m0") for i in range(benches)}
+    made = Scheduler(
+        tasks,
+        {label: label for label in labels},
+        TIMEOUT_S,
+        bench=BenchStage(places, most_bytes),
+        machines={label: found.get(label, "m0") for label in labels},
+        **more,
+    )
+    made.start()
+    return made
+
+
 def sending(commands: Sequence[Command]) -> SendBatch:
     """The one batch among commands."""
     (batch,) = [command for command in commands if isinstance(command, SendBatch)]
     return batch
+
+
+def sent_to(commands: Sequence[Command]) -> dict[str, SendBatch]:
+    """The batches among commands by who gets them; each gets one."""
+    batches = [command for command in commands if isinstance(command, SendBatch)]
+    found = {batch.slot: batch for batch in batches}
+    assert len(found) == len(batches)
+    return found
+
+
+def forgotten(commands: Sequence[Command]) -> list[int]:
+    """The tickets of which commands say that they are not needed any more."""
+    return [command.ticket for command in commands if isinstance(command, Forget)]
 
 
 def indices(commands: Sequence[Command]) -> list[int]:
@@ -60,3 +103,11 @@ def break_at(
 def finish(made: Scheduler, batch: SendBatch) -> list[Command]:
     """Have a batch answered."""
     return made.batch_done(batch.slot, batch.ticket, answers(batch.tasks))
+
+
+def measure(made: Scheduler, batch: SendBatch, nbytes: int | None = None) -> list[Command]:
+    """Have a device do its half of a batch; each record leaves what was expected, or `nbytes`."""
+    tasks = tuple(
+        MeasuredTask(task.index, task.nbytes if nbytes is None else nbytes) for task in batch.tasks
+    )
+    return made.batch_done(batch.slot, batch.ticket, BatchReport((), measured=tasks))

@@ -101,9 +101,19 @@ def until(condition: Callable[[], bool]) -> None:
 
 def await_ready(shipper: Shipper, *tickets: int) -> None:
     """Wait for tickets, in any order; each is told of once."""
-    seen: list[int] = []
-    until(lambda: bool(seen.extend(shipper.ready())) or len(seen) >= len(tickets))
-    assert sorted(seen) == sorted(tickets)
+    assert sorted(await_any(shipper, len(tickets))) == sorted(tickets)
+
+
+def await_any(shipper: Shipper, count: int) -> list[int]:
+    """Wait until at least so many more tickets have become ready, and return them."""
+    seen = shipper.ready()
+
+    def are_enough() -> bool:
+        seen.extend(shipper.ready())
+        return len(seen) >= count
+
+    until(are_enough)
+    return seen
 
 
 def one_each(folder: Path, counts: Sequence[int]) -> Dump:

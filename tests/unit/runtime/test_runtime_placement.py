@@ -146,6 +146,9 @@ class TestNamed:
     def test_a_label_has_the_name_that_was_given(self, name: str) -> None:
         assert placed([A, B], devices=f"{name}:0") == [f"{name}/npu:0"]
 
+    def test_on_one_machine_labels_do_not_name_it(self) -> None:
+        assert placed([B], devices="node-b:1") == ["npu:1"]
+
     def test_a_node_alone_means_all_of_its_devices(self) -> None:
         assert placed([A, B], devices="node-b") == ["node-b/npu:0", "node-b/npu:1"]
         assert placed([A, B], "cpu", devices="node-b") == ["node-b/cpu:0"]
@@ -245,7 +248,7 @@ class TestFollowing:
         assert labels(changes.lost) == ["node-b/npu:1"]
 
     def test_a_node_is_known_again_by_its_address_where_host_names_were_the_same(self) -> None:
-        a, b, c = (node(name, 1, hostname="vm") for name in "abc")
+        a, b, c = node("a"), node("b", 1, hostname="vm"), node("c", 1, hostname="vm")
         wanted = request(devices="all")
         slots = place_slots(wanted, [a, b, c])
         again = node("c", 1, life=2, hostname="vm")

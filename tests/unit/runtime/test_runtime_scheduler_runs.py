@@ -15,7 +15,7 @@ from ray_precheck.schema.result import Outcome
 pytestmark = pytest.mark.unit
 
 # How often a record may break its worker and yet be answered in the end, however it runs.
-FORGIVEN = {cause: strikes - 1 for cause, strikes in STRIKES.items()}
+FORGIVEN = {Cause.OVER_BUDGET: 0, **{cause: strikes - 1 for cause, strikes in STRIKES.items()}}
 
 
 def pool(
@@ -127,7 +127,15 @@ def test_bad_records_of_one_batch_are_all_found() -> None:
     assert {i for i, r in made.recorded.items() if r.outcome is Outcome.CRASHED} == set(bad)
 
 
-@pytest.mark.parametrize("cause", list(Cause))
+def test_a_bench_that_takes_too_long_is_a_skip_after_one_run() -> None:
+    made = pool([0.0] * 3, {1: (Cause.OVER_BUDGET, ALWAYS)})
+    made.run(most_events=20)
+    assert made.runs[1] == 1
+    assert made.recorded[1].outcome is Outcome.SKIPPED
+    assert [made.recorded[i].outcome for i in (0, 2)] == [Outcome.COMPLETED] * 2
+
+
+@pytest.mark.parametrize("cause", list(STRIKES))
 def test_a_guilty_record_has_as_many_runs_as_its_cause_needs(cause: Cause) -> None:
     made = pool([0.0], {0: (cause, ALWAYS)})
     made.run(most_events=20)
@@ -136,7 +144,7 @@ def test_a_guilty_record_has_as_many_runs_as_its_cause_needs(cause: Cause) -> No
     assert made.recorded[0].outcome is expected
 
 
-@pytest.mark.parametrize("cause", list(Cause))
+@pytest.mark.parametrize("cause", list(STRIKES))
 def test_in_a_batch_it_has_one_or_two_more(cause: Cause) -> None:
     made = pool([0.0, 0.0, 0.0], {1: (cause, ALWAYS)})
     made.run(most_events=30)

@@ -11,6 +11,7 @@ import pytest
 from shipper_dumps import (
     HEADER_BYTES,
     Store,
+    await_any,
     await_ready,
     captured,
     forward,
@@ -211,7 +212,7 @@ def test_no_more_is_in_flight_than_was_set_and_every_batch_arrives(
             shipper.prepare(index, tasks_of(dump, index))
         there: list[int] = []
         for _ in counts:
-            until(lambda: bool(there.extend(shipper.ready())) or bool(there))
+            there += await_any(shipper, 0 if there else 1)
             time.sleep(random.choice([0, 0.002]))  # Let more of them come before one goes.
             ticket = there.pop(random.randrange(len(there)))
             assert parcel(shipper, ticket).ref == ticket
@@ -332,14 +333,19 @@ def test_a_dump_that_cannot_be_read_any_more_is_told_by_take(tmp_path: Path) -> 
             shipper.take(0)
 
 
-def test_closing_ends_the_thread_though_there_is_no_room(tmp_path: Path) -> None:
+def test_closing_ends_the_thread_and_begins_nothing_that_waits_for_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Store()
     with shipping(one_each(tmp_path, [4] * 3), store, most_bytes=150) as shipper:
         for ticket in range(3):
             shipper.prepare(ticket, tasks_of(shipper._dump, ticket))
         await_ready(shipper, 0)
         assert any(thread.name.startswith("shipper") for thread in threading.enumerate())
+        begun: list[object] = []
+        monkeypatch.setattr(shipper, "_begin", begun.append)
         shipper.close()
         shipper.close()
+        assert begun == []
         assert not any(thread.name.startswith("shipper") for thread in threading.enumerate())
         assert (len(store.refs), store.alive, shipper.ready()) == (1, 0, [])

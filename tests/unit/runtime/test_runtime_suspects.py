@@ -8,9 +8,11 @@ from scheduler_events import (
     finish,
     huge,
     indices,
+    measure,
     recorded,
     scheduler,
     sending,
+    staged,
     tiny,
 )
 
@@ -98,20 +100,20 @@ class TestCasualties:
         assert commands[1:] == [StartWorker("cpu:0")]
         assert indices(made.worker_ready("cpu:0")) == [second.tasks[0].index]
 
-    @pytest.mark.parametrize("cause", list(Cause))
+    @pytest.mark.parametrize("cause", list(STRIKES))
     def test_nothing_that_happens_in_a_batch_is_a_verdict(self, cause: Cause) -> None:
         made = scheduler(make_tasks([0.0] * 2))
         batch = sending(made.worker_ready("cpu:0"))
         assert recorded(break_at(made, batch, 0, cause)) == []
 
-    @pytest.mark.parametrize("cause", list(Cause))
+    @pytest.mark.parametrize("cause", list(STRIKES))
     def test_nor_is_what_happens_alone_on_a_used_worker(self, cause: Cause) -> None:
         made = scheduler(huge(2))
         second = sending(finish(made, sending(made.worker_ready("cpu:0"))))
         assert recorded(break_at(made, second, 0, cause)) == []
         assert indices(made.worker_ready("cpu:0")) == [1]
 
-    @pytest.mark.parametrize("cause", list(Cause))
+    @pytest.mark.parametrize("cause", list(STRIKES))
     def test_alone_and_fresh_it_takes_as_many_strikes_as_the_cause_needs(
         self, cause: Cause
     ) -> None:
@@ -123,7 +125,7 @@ class TestCasualties:
         assert len(recorded(commands)) == 1
         assert made.finished
 
-    @pytest.mark.parametrize("cause", list(Cause))
+    @pytest.mark.parametrize("cause", list(STRIKES))
     def test_strikes_of_a_batch_count_but_the_last_must_be_alone(self, cause: Cause) -> None:
         made = scheduler(huge(2))
         used = sending(finish(made, sending(made.worker_ready("cpu:0"))))
@@ -136,7 +138,15 @@ class TestCasualties:
         assert STRIKES[Cause.CRASHED] == 2
         assert [STRIKES[c] for c in (Cause.KILLED, Cause.LOST, Cause.SILENT)] == [3, 3, 3]
         assert [STRIKES[c] for c in (Cause.TIMED_OUT, *PROVISIONAL)] == [1, 1, 1]
-        assert set(STRIKES) == set(Cause)
+        assert set(STRIKES) == set(Cause) - {Cause.OVER_BUDGET}
+
+    def test_and_a_bench_that_takes_too_long_needs_none(self) -> None:
+        made = scheduler(tiny(2))
+        batch = sending(made.worker_ready("cpu:0"))
+        (result,) = recorded(break_at(made, batch, 0, Cause.OVER_BUDGET))
+        assert (result.outcome, result.forward) == (Outcome.SKIPPED, Verdict.SKIP)
+        assert result.message == "broke"
+        assert not made._blame.suspects
 
     def test_strikes_of_different_causes_do_not_add_up(self) -> None:
         made = scheduler(tiny(1))
@@ -145,18 +155,19 @@ class TestCasualties:
             assert commands == [StartWorker("cpu:0")]
 
     def test_a_record_runs_no_more_often_than_the_bound_and_may_need_all_of_it(self) -> None:
-        made = scheduler(make_tasks([0.0, 0.0]))
+        made = staged(huge(1))
+        made.worker_ready("bench:0")
         batch = sending(made.worker_ready("cpu:0"))
-        made.worker_lost("cpu:0", batch.ticket, "died")
-        used = sending(finish(made, sending(made.worker_ready("cpu:0"))))
-        commands, runs = break_at(made, used, 0, Cause.TIMED_OUT), 2
+        break_at(made, sending(measure(made, batch)), 0)
+        used = sending(made.wake())
+        commands, runs = break_at(made, used, 0, Cause.TIMED_OUT), 3
         short = [c for c, strikes in STRIKES.items() for _ in range(strikes - 1)]
         for cause in [*short, Cause.TIMED_OUT]:
             assert recorded(commands) == []
             commands = break_at(made, sending(made.worker_ready("cpu:0")), 0, cause)
             runs += 1
         assert len(recorded(commands)) == 1
-        assert runs == MAX_RUNS == 10
+        assert runs == MAX_RUNS == 11
 
     def test_a_guilty_record_is_an_error_with_the_reason(self) -> None:
         made = scheduler(tiny(1))

@@ -205,15 +205,24 @@ def test_numbers_that_are_taken_are_not_given_twice_after_a_cut(path: Path) -> N
         assert last == [("node-z", "npu:0"), ("node-b", "npu:0")], length
 
 
-def test_what_follows_a_broken_event_is_cut(path: Path) -> None:
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"\x00" * 40 + b",\n",
+        b"3,\n",
+        b'{"ph":"M","pid":1,"tid":2,"args":3},\n',
+        b'{"ph":"M","args":{}},\n',
+        b'{"ph":"X","pid":1,"tid":"2"},\n',
+    ],
+)
+def test_what_follows_a_broken_event_is_cut(path: Path, broken: bytes) -> None:
     write(path, SPANS)
     lines = path.read_bytes().splitlines(keepends=True)
-    for broken in (b"\x00" * 40 + b",\n", b"3,\n", b'{"ph":"M","pid":1,"tid":2,"args":3},\n'):
-        path.write_bytes(b"".join([*lines[:4], broken, *lines[4:]]))
-        write(path, SPANS[:1])
-        events = events_in(path)
-        assert events[:3] == json.loads(b"[" + b"".join(lines[1:4]).rstrip(b",\n") + b"]")
-        assert drawn(events)[-1] == lines_of(SPANS)[0]
+    path.write_bytes(b"".join([*lines[:4], broken, *lines[4:]]))
+    write(path, SPANS[:1])
+    events = events_in(path)
+    assert events[:3] == json.loads(b"[" + b"".join(lines[1:4]).rstrip(b",\n") + b"]")
+    assert drawn(events)[-1] == lines_of(SPANS)[0]
 
 
 def test_what_follows_an_event_without_a_comma_is_cut(path: Path) -> None:

@@ -1,0 +1,121 @@
+"""The bench as a stage of its own, on a real Ray cluster."""
+
+import json
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from conftest import DATA, store_state
+from dumps import additions, broken, large, write_dump
+
+from ray_precheck import PrecheckReport, precheck
+from ray_precheck.store.timeline import timeline_path
+
+pytestmark = pytest.mark.cluster
+
+
+def run(
+    dump: Path, out: Path, address: str, bench_workers: int | None, **options: object
+) -> PrecheckReport:
+    report = precheck(dump, out=out, address=address, bench_workers=bench_workers, **options)
+    assert report.completed, report.stop_reason
+    return report
+
+
+def both_files(report: PrecheckReport) -> tuple[bytes, bytes]:
+    return report.files.result.read_bytes(), report.files.details.read_bytes()
+
+
+def stages(report: PrecheckReport) -> Counter[tuple[str, str]]:
+    """Return how many records each row of the timeline has in each stage."""
+    events = json.loads(timeline_path(report.files.result).read_text())
+    rows = {
+        (event["pid"], event["tid"]): event["args"]["name"]
+        for event in events
+        if event["name"] == "thread_name"
+    }
+    return Counter(
+        (rows[event["pid"], event["tid"]], event["cat"]) for event in events if event["ph"] == "X"
+    )
+
+
+def test_with_bench_workers_and_without_the_files_have_the_same_bytes(
+    tmp_path: Path, cluster_address: str
+) -> None:
+    costly = [large(number, 600 + 50 * number) for number in range(12)]
+    dump = write_dump(tmp_path / "dump.json", additions(300), *costly)
+    fused = run(dump, tmp_path / "fused", cluster_address, 0)
+    staged = run(dump, tmp_path / "staged", cluster_address, 2)
+    assert both_files(fused) == both_files(staged)
+    assert set(stages(fused)) == {("cpu:0", "check")}
+    seen = stages(staged)
+    benches = seen["bench:0", "bench"] + seen["bench:1", "bench"]
+    assert benches == seen["cpu:0", "device"] > 0
+    # Small ones stay where they are: to hand them over costs more than their bench.
+    assert seen["cpu:0", "check"] >= 300
+
+
+def test_records_whose_results_were_captured_need_no_device(
+    tmp_path: Path, cluster_address: str
+) -> None:
+    dump = DATA / "torch_llm_tensor" / "dump.json"
+    alone = run(dump, tmp_path / "alone", cluster_address, 0)
+    helped = run(dump, tmp_path / "helped", cluster_address, 1)
+    assert both_files(alone) == both_files(helped)
+    assert stages(helped)["bench:0", "check"] > 0
+
+
+@pytest.mark.parametrize("bench_workers", [0, 1])
+def test_a_bench_over_its_budget_is_a_skip_and_its_neighbours_are_checked(
+    tmp_path: Path, cluster_address: str, bench_workers: int
+) -> None:
+    slow = broken("airy_ai", size=1500)
+    dump = write_dump(tmp_path / "dump.json", slow, large(0), additions(5))
+    report = run(dump, tmp_path, cluster_address, bench_workers, bench_budget_s=3.0)
+    rows = report.results.set_index("API Name")
+    assert list(rows.loc["Torch.special.airy_ai.0"]) == [
+        "SKIP", "", "its bench took longer than 3 s (--bench-budget)",
+    ]  # fmt: skip
+    assert set(rows.drop("Torch.special.airy_ai.0")["Forward Test Success"]) == {"pass"}
+
+
+def test_a_bench_that_crashes_elsewhere_gives_the_row_that_it_gives_beside_its_device(
+    tmp_path: Path, cluster_address: str
+) -> None:
+    dump = write_dump(
+        tmp_path / "dump.json", broken("modified_bessel_i0", size=1500), large(0), additions(5)
+    )
+    fused = run(dump, tmp_path / "fused", cluster_address, 0)
+    staged = run(dump, tmp_path / "staged", cluster_address, 1)
+    assert both_files(fused) == both_files(staged)
+    row = fused.results.set_index("API Name").loc["Torch.special.modified_bessel_i0.0"]
+    assert row["Forward Test Success"] == "error"
+    assert row["Message"].startswith("killed its worker (SIGSEGV")
+
+
+def test_outputs_that_wait_for_a_bench_are_never_spilled_to_disk(
+    tmp_path: Path, cluster_address: str
+) -> None:
+    before = store_state()["cumulative spill requests"]
+    objects: list[int] = []
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.wait(0.2):
+            objects.append(store_state().get("num local plasma objects", 0))
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        # 16 outputs of 19 MB go through a store of 128 MB.
+        dump = write_dump(tmp_path / "dump.json", *(large(number, 2200) for number in range(16)))
+        report = run(dump, tmp_path / "out", cluster_address, 1)
+        time.sleep(0.6)  # Ray's report is as old as that
+    finally:
+        stop.set()
+        watcher.join()
+    assert stages(report)["bench:0", "bench"] > 3
+    assert max(objects) > 0
+    assert store_state()["cumulative spill requests"] == before

@@ -1,0 +1,98 @@
+"""Captured tensors on machines that do not see the folder of the dump."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import DATA
+from dumps import slow, write_dump
+from networks import Network, can_make_networks
+from test_cluster_bench import stages
+
+from ray_precheck import PrecheckReport, precheck, rerun
+from ray_precheck.report.summary import summarise
+from ray_precheck.schema.result import Verdict
+from ray_precheck.store.resume import run_files
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(
+        not can_make_networks(), reason="network namespaces need root and the command ip"
+    ),
+]
+CAPTURE = "torch_llm_tensor"
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    """Return a capture with tensors in a folder of its own, its calls many times over."""
+    path = Path(shutil.copytree(DATA / CAPTURE, tmp_path / "capture")) / "dump.json"
+    content = json.loads(path.read_text())
+    content["data"] = {
+        f"{api}.{int(number) + 100 * copy}.{direction}": record
+        for copy in range(40)
+        for key, record in content["data"].items()
+        for api, number, direction in [key.rsplit(".", 2)]
+    }
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[Network]:
+    with Network() as made:
+        made.start(1)
+        made.start(2, hidden=tmp_path)
+        yield made
+
+
+def run_on(network: Network, dump: Path, out: Path, *options: str) -> tuple[PrecheckReport, str]:
+    command = [sys.executable, "-m", "ray_precheck", "run_ut", "-api_info", str(dump)]
+    where = ["-o", str(out), "--address", network.address, "-d", "0", "1", *options]
+    run = network.spawn(1, [*command, *where], subprocess.PIPE)
+    output = run.communicate(timeout=200)[0].decode()
+    assert "Traceback" not in output, output
+    (result,) = out.glob("accuracy_checking_result_*.csv")
+    return PrecheckReport(summarise(run_files(result)), run.returncode in (0, 1)), output
+
+
+@pytest.mark.parametrize("tested", ["auto", "device"])
+def test_they_travel_through_the_object_store(
+    network: Network, dump: Path, tmp_path: Path, tested: str
+) -> None:
+    alone = precheck(dump, out=tmp_path / "alone", tested=tested)
+    report, output = run_on(network, dump, tmp_path / "out", "--tested", tested)
+    assert report.completed, output
+    assert report.files.result.read_bytes() == alone.files.result.read_bytes()
+    assert report.files.details.read_bytes() == alone.files.details.read_bytes()
+    assert any(row == "cpu:1" for row, _ in stages(report)), output  # the other machine's
+
+
+def test_with_a_shared_file_system_workers_read_the_files_themselves(
+    network: Network, dump: Path, tmp_path: Path
+) -> None:
+    report, output = run_on(network, dump, tmp_path / "out", "--shared-fs")
+    assert report.completed, output
+    # It is not shared with the second machine, whose records therefore find no file.
+    messages = report.results["Message"]
+    assert messages.str.contains("no file").any(), output
+
+
+def test_the_tensors_of_what_fails_are_saved_beside_the_results(
+    network: Network, tmp_path: Path
+) -> None:
+    # svd is not unique, so its rows are errors.
+    calls = [slow(number, 40) for number in range(300)]
+    dump = write_dump(tmp_path / "svd.json", *calls)
+    report, output = run_on(network, dump, tmp_path / "out", "-save_error_data")
+    assert report.completed, output
+    assert any(row == "cpu:1" for row, _ in stages(report)), output
+    failing = report.results.query("`Forward Test Success` == 'error'")["API Name"]
+    assert len(failing) > 100
+    folder = tmp_path / "out" / "error_data"
+    assert {path.stem for path in folder.glob("*.json")} == set(failing)
+    assert rerun(next(folder.glob("*.json"))).forward is Verdict.ERROR

@@ -1,0 +1,123 @@
+"""The scheduler in simulated time: what the driver's costs, crashes and lost machines do to a run."""
+
+import pytest
+from simulate_costs import WORKLOADS, Workload, draw_heavy, draw_workload
+from simulate_ray import FREE, DriverCosts
+from simulate_world import Account, Faults, Setup, World
+
+pytestmark = pytest.mark.unit
+
+MESSAGE_S = 5e-3
+DEVICES = 16
+
+
+def simulate(
+    workload: Workload,
+    devices: int = DEVICES,
+    *,
+    costs: DriverCosts = FREE,
+    faults: Faults = Faults(),
+    benches: int = 0,
+) -> Account:
+    return World(workload, Setup(devices, benches, faults, costs, scheduler_s=0.0)).run()
+
+
+def send_costs(seconds: float) -> DriverCosts:
+    """A driver whose sending takes `seconds`, and nothing else anything."""
+    return DriverCosts(**{**dict.fromkeys(DriverCosts.__slots__, 0.0), "send_s": seconds})
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_every_record_is_recorded_once(name: str) -> None:
+    account = simulate(draw_workload(name, 2000, seed=1), costs=DriverCosts())
+    assert set(account.recorded) == {1}
+
+
+def test_a_driver_that_costs_nothing_keeps_its_devices_busy() -> None:
+    account = simulate(draw_workload("20ms", 20_000, seed=1))
+    assert account.efficiency > 0.99
+    assert account.wall_s >= account.bound_s
+
+
+def test_a_heavy_tail_ends_close_to_the_least_time_there_can_be() -> None:
+    account = simulate(draw_workload("heavy20ms", 20_000, seed=1))
+    assert account.wall_s < 1.05 * account.bound_s
+
+
+def test_a_driver_that_is_asked_for_more_than_it_can_is_what_limits() -> None:
+    workload = draw_workload("20ms", 4000, seed=1)
+    free, slow = simulate(workload), simulate(workload, costs=send_costs(MESSAGE_S))
+    very_slow = simulate(workload, costs=send_costs(40 * MESSAGE_S))
+    assert free.efficiency > slow.efficiency > 0.5
+    # All messages one after the other take longer than the devices do.
+    assert very_slow.batches * 40 * MESSAGE_S > very_slow.bound_s
+    assert very_slow.wall_s >= very_slow.batches * 40 * MESSAGE_S
+    assert very_slow.efficiency < 0.5
+    assert very_slow.driver_s == pytest.approx(very_slow.batches * 40 * MESSAGE_S)
+
+
+def test_more_devices_do_not_help_a_driver_that_is_the_limit() -> None:
+    workload = draw_workload("tiny", 20_000, seed=1)
+    few, many = (simulate(workload, n, costs=send_costs(0.05)) for n in (DEVICES, 8 * DEVICES))
+    assert many.wall_s > 0.9 * few.wall_s
+
+
+def test_a_writer_that_falls_behind_makes_the_driver_wait() -> None:
+    costs = DriverCosts(
+        **{**dict.fromkeys(DriverCosts.__slots__, 0.0), "write_per_record_s": 10e-3}
+    )
+    account = simulate(draw_workload("20ms", 2000, seed=1), costs=costs)
+    assert account.blocked_s > 0.5 * account.wall_s
+    assert account.wall_s >= account.writer_s == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        Faults(slow_every=4),
+        Faults(crash_every=100),
+        Faults(loss_at_s=1.0, lost_nodes=1, notice_s=0.5, return_s=1.0),
+        Faults(4, 3.0, 100, 1.5, 1.0, 1, 0.5, 1.0),
+    ],
+    ids=["slow devices", "crashes", "a lost node", "all of it"],
+)
+@pytest.mark.parametrize("benches", [0, DEVICES])
+def test_what_goes_wrong_costs_time_and_no_record(faults: Faults, benches: int) -> None:
+    workload = draw_workload("20ms", 4000, seed=1)
+    account = simulate(workload, faults=faults, benches=benches)
+    assert set(account.recorded) == {1}
+    assert account.wall_s > simulate(workload, benches=benches).wall_s
+
+
+def test_devices_that_are_gone_for_good_cost_what_they_had() -> None:
+    faults = Faults(loss_at_s=1.0, lost_nodes=1, notice_s=0.5, return_s=1e9)
+    account = simulate(draw_workload("20ms", 4000, seed=1), faults=faults)
+    assert set(account.recorded) == {1}
+    assert account.away_s > 0
+    # Half of the devices have to do nearly all of it.
+    assert account.wall_s > 1.5 * account.bound_s
+
+
+def test_slow_devices_do_not_hold_the_run() -> None:
+    workload = draw_workload("20ms", 8000, seed=1)
+    account = simulate(workload, faults=Faults(slow_every=4, slow_factor=3.0))
+    assert account.wall_s < 1.1 * account.bound_s
+
+
+def test_a_seed_decides_everything() -> None:
+    def figures(seed: int) -> tuple[float, float, int]:
+        workload = draw_workload("heavy", 3000, seed)
+        faults = Faults(4, 3.0, 100, 1.5, 0.1, 1, 0.5, 1.0)
+        account = simulate(workload, costs=DriverCosts(), faults=faults)
+        return account.wall_s, account.useful_s, account.batches
+
+    assert figures(1) == figures(1)
+    assert figures(1) != figures(2)
+
+
+def test_one_record_in_a_hundred_takes_half_of_the_time() -> None:
+    import random
+
+    costs = sorted(draw_heavy([1e-3, 2e-3, 5e-3], 10_000, random.Random(0), mean_s=20e-3))
+    assert sum(costs) == pytest.approx(200.0)
+    assert sum(costs[-100:]) == pytest.approx(100.0, rel=0.01)
