@@ -6,6 +6,8 @@
                                               whole commands in pairs, and one device against a
                                               bare loop without Ray
     scripts/bench.py memory DUMP [--calls N]  the driver's peak memory for a large dump
+    scripts/bench.py stage DUMP [--pairs N]   the loop with a bench worker on a second core, against
+                                              device and bench on one core, and on two fused ones
 
 Machines are shared and noisy: whole commands are compared in pairs, one right after the other, and
 medians of ratios are printed. CMD is a command that checks a dump with msprobe and takes DUMP and
@@ -55,6 +57,9 @@ def main() -> int:
     memory = commands.add_parser("memory")
     memory.add_argument("dump", type=Path)
     memory.add_argument("--calls", type=int, default=100_000)
+    stage = commands.add_parser("stage")
+    stage.add_argument("dump", type=Path)
+    stage.add_argument("--pairs", type=int, default=3)
     options = parser.parse_args()
     print(machine())
     actions = {
@@ -62,6 +67,7 @@ def main() -> int:
         "identity": lambda: bench_identity(options.dump, options.kills),
         "speed": lambda: bench_speed(options.dump, options.msprobe, options.pairs),
         "memory": lambda: bench_memory(options.dump, options.calls),
+        "stage": lambda: bench_stage(options.dump, options.pairs),
     }
     return 0 if actions[options.command]() else 1
 
@@ -266,7 +272,8 @@ def driven_loop() -> None:
 
     session.Progress = ClockedProgress  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as folder:
-        session.run(RunConfig(Path(sys.argv[1]), out=Path(folder)), show_progress=False)
+        config = RunConfig(Path(sys.argv[1]), out=Path(folder), bench_workers=0)
+        session.run(config, show_progress=False)
     print(clock.rate())
 
 
@@ -289,6 +296,38 @@ class _Clock:
     def rate(self) -> float:
         """Return records per second."""
         return self._count / (self._last - (self._first or 0.0))
+
+
+# How a capture is run on one core and, in two ways, on two.
+_WAYS = {
+    "one core, fused": ("-d", "0", "--bench-workers", "0"),
+    "bench stage on a second core": ("-d", "0", "--bench-workers", "1"),
+    "two devices, fused": ("-d", "0", "1", "--bench-workers", "0"),
+}
+
+
+def bench_stage(dump: Path, pairs: int) -> bool:
+    """Print how much faster the loop is with a bench worker beside the one device."""
+    ratios: dict[str, list[float]] = {way: [] for way in _WAYS}
+    for _ in range(pairs):
+        spans = {way: loop_s(dump, options) for way, options in _WAYS.items()}
+        fused = spans["one core, fused"]
+        for way, span in spans.items():
+            ratios[way].append(fused / span)
+        print(", ".join(f"{way}: {span:.2f} s ({fused / span:.2f})" for way, span in spans.items()))
+    medians = {way: statistics.median(found) for way, found in ratios.items()}
+    print("medians: " + ", ".join(f"{way}: {median:.2f}" for way, median in medians.items()))
+    return medians["bench stage on a second core"] >= 1.6
+
+
+def loop_s(dump: Path, options: Sequence[str]) -> float:
+    """Run a dump; return the seconds from its first record's begin to its last one's end."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_precheck(dump, Path(folder), *options)
+        (timeline,) = Path(folder).glob("*.timeline.json")
+        events = [event for event in json.loads(timeline.read_text()) if event["ph"] == "X"]
+    begin = min(event["ts"] for event in events)
+    return (max(event["ts"] + event["dur"] for event in events) - begin) / 1e6
 
 
 def bench_memory(dump: Path, calls: int) -> bool:

@@ -133,6 +133,11 @@ class Benches:
             if label not in seen:
                 yield partial(self._deliver_start, label)
 
+    def deliver_starts(self) -> None:
+        """Let what starts come to its end."""
+        for label in list(self.starting):
+            self._deliver_start(label)
+
     def _deliver_start(self, label: str) -> None:
         del self.starting[label]
         crew = self._crew

@@ -17,6 +17,7 @@ BAD_PLACE = "n1"
 _CORES = 4
 # Where the dump is: everywhere, on the driver's node, or on a machine where nothing runs.
 _HOMES = ("", "n0", "elsewhere")
+_BENCHES = (0, 0, 1, 1, 1, 2, 3, 4)
 _MOST_BYTES = (1 << 40, 3_000_000, 1_000_000, 0)
 
 
@@ -24,7 +25,8 @@ class Layout:
     """How many slots and nodes there are. Logical slots move between nodes, devices do not.
 
     `benches` is how many bench workers are wanted, `bench_suffices` whether these may do whole
-    records. `most_bytes` may wait for benches, `room_bytes` be on its way to other machines.
+    records, `benches_are_first` that they are ready before any device, `benches_are_slow` that
+    devices are done before them. `most_bytes` may wait for benches, `room_bytes` be on its way to other machines.
     """
 
     def __init__(self, choices: Choices) -> None:
@@ -33,8 +35,10 @@ class Layout:
         self.nodes = 1 + below(3)
         self.is_logical = not chance(5)
         self.has_bad_place = chance(8)
-        self.benches = max(0, below(6) - 1)
+        self.benches = _BENCHES[below(len(_BENCHES))]
         self.bench_suffices = chance(4)
+        self.benches_are_first = not chance(3)
+        self.benches_are_slow = chance(2)
         self.home = _HOMES[max(0, below(4) - 1)]
         self.most_bytes = _MOST_BYTES[below(4)]
         self.room_bytes = _MOST_BYTES[below(3)]

@@ -10,6 +10,7 @@ from histories_rules import Flight, require
 from histories_workers import Crew, Process
 
 from ray_precheck.runtime.commands import Record
+from ray_precheck.runtime.devices import Node
 from ray_precheck.schema.casualty import Cause
 
 
@@ -82,12 +83,28 @@ def _fail_starts(crew: Crew) -> None:
 def _end_node(crew: Crew) -> None:
     others = crew.nodes[1:]  # The first one is the driver's.
     if others:
-        # Rather one that holds what waits for a bench.
-        others = [n for n in others if n.node_id in crew.parcels.nodes()] or others
-        node = others[crew.choices.below(len(others))]
-        crew.nodes.remove(node)
-        crew.alive = [each.node_id for each in crew.nodes]
-        crew.say("node {} dies", node.node_id)
+        _end(crew, others[crew.choices.below(len(others))])
+
+
+def _end(crew: Crew, node: Node) -> None:
+    crew.nodes.remove(node)
+    crew.alive = [each.node_id for each in crew.nodes]
+    crew.say("node {} dies", node.node_id)
+
+
+def _end_node_later(crew: Crew) -> None:
+    crew.ends_what_waits = True
+
+
+def end_what_waits(crew: Crew) -> bool:
+    """End a node, if that is to be, as soon as something waits there for a bench."""
+    full = [node for node in crew.nodes[1:] if node.node_id in crew.parcels.nodes()]
+    if not (crew.ends_what_waits and full):
+        return False
+    crew.ends_what_waits = False
+    _end(crew, full[0])
+    crew.see_nodes()
+    return True
 
 
 def _add_node(crew: Crew) -> None:
@@ -119,6 +136,7 @@ TROUBLES: tuple[Callable[[Crew], None], ...] = (
     _kill_worker_for_memory,
     _fail_starts,
     _end_node,
+    _end_node_later,
     _add_node,
     _revive,
     lambda crew: crew.benches.kill(),

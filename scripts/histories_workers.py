@@ -76,6 +76,7 @@ class Crew:
         self.failing_starts: dict[str, int] = {}
         self._ghosts: list[tuple[str, int, BatchReport]] = []
         self.doubles_next = False
+        self.ends_what_waits = False
         slots = layout.device_slots(self.nodes)
         self.slots = {slot.label: slot for slot in slots}
         self.benches = Benches(self, layout.benches, slots, self.nodes)
@@ -92,6 +93,8 @@ class Crew:
         )
         self.carry_out(self.scheduler.start())
         self.slots = {label: self.slots[label] for label in self.flights}
+        if layout.benches_are_first:
+            self.benches.deliver_starts()
 
     @property
     def device_slots(self) -> list[DeviceSlot]:
@@ -193,13 +196,15 @@ class Crew:
             for label, flight in self.flights.items()
             if flight.batch is None or self.shipments.has_arrived(flight.batch.ticket)
         ]
+        if found and self.layout.benches_are_slow:
+            return found
         return [*found, *self.benches.due()]
 
     def news(self) -> list[Callable[[], None]]:
         """Return what may happen beside answers of workers."""
         found: list[Callable[[], None]] = []
         if self.nodes_seen != self.alive:
-            found.append(self._see_nodes)
+            found.append(self.see_nodes)
         if self._ghosts:
             found.append(self._hear_ghosts)
         return found
@@ -307,7 +312,7 @@ class Crew:
             require(not commands, "an answer counts that came too late")
         self._ghosts.clear()
 
-    def _see_nodes(self) -> None:
+    def see_nodes(self) -> None:
         """Look for nodes that have left or joined, as the driver does."""
         before, self.nodes_seen = self.nodes_seen, self.alive
         alive = self.alive

@@ -12,7 +12,7 @@ from histories_answers import Cast, Choices
 from histories_disk import Died, Disk
 from histories_layout import Layout
 from histories_rules import Broken, require
-from histories_troubles import TROUBLES
+from histories_troubles import TROUBLES, end_what_waits
 from histories_workers import Crew
 from histories_writer import Files, Restart
 
@@ -105,6 +105,8 @@ class History:
                 TROUBLES[trouble](crew)
             else:
                 _TROUBLES[trouble - len(TROUBLES)](self, crew)
+            return
+        if end_what_waits(crew):
             return
         waiting = crew.due()
         news: list[Callable[[], None]] = crew.news()

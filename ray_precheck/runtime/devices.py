@@ -40,6 +40,13 @@ class Node:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
+def usable_cores() -> int:
+    """Return how many processor cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def local_node() -> Node:
     """Return this machine, before Ray has given it an id."""
     facts = probe_machine()
@@ -48,7 +55,7 @@ def local_node() -> Node:
         "",
         "127.0.0.1",
         visible,
-        os.cpu_count() or 1,
+        usable_cores(),
         hostname=socket.gethostname(),
         versions=facts["versions"],
     )

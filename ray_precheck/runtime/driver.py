@@ -39,15 +39,18 @@ from ray_precheck.runtime.shipper import Shipper
 from ray_precheck.schema.casualty import BatchReport
 from ray_precheck.schema.task import DeviceSlot
 from ray_precheck.store.resume import RunFiles
-from ray_precheck.store.timeline import Span, Timeline, timeline_path
+from ray_precheck.store.timeline import Span, Timeline
 
 POLL_S = 0.2
 GRACE_S = 5.0
 # How long a worker may take to hand over what is finished once it is told to stop.
 _HALT_S = 2.0
 _NODES_INTERVAL_S = 2.0
-# The share of the smallest object store that may wait for benches; Ray spills above 80 %.
+_SKIPS_A_MESSAGE = 4096
+# The share of the smallest object store that may wait for benches; Ray spills above 80 %. And of the
+# memory of a record: what waits is in memory once more with its float64 copies when it is its turn.
 _STORE_SHARE = 0.4
+_MEMORY_SHARE = 0.1
 # What captured files on their way to other machines may take of the driver's object store.
 _SHIPPED_SHARE = 0.3
 
@@ -120,7 +123,8 @@ class Driver:
             StoppedError: the disk, the writer or every device is gone; what is written stays.
         """
         run = _Run(self._scheduler(plan), Recorder(self._files, progress), progress)
-        run.recorder.record(list(plan.skipped))
+        for first in range(0, len(plan.skipped), _SKIPS_A_MESSAGE):
+            run.recorder.record(plan.skipped[first : first + _SKIPS_A_MESSAGE])
         try:
             # Workers were launched already; the scheduler drops the slots that it does not need.
             commands = run.scheduler.start()
@@ -159,10 +163,12 @@ class Driver:
             )
         }
         self._crew.slots.update(self._benches)
-        stores = [node.store_bytes for node in nodes if node.store_bytes]
+        stores = [_STORE_SHARE * node.store_bytes for node in nodes if node.store_bytes]
+        if self._settings.memory_limit_bytes:
+            stores.append(_MEMORY_SHARE * self._settings.memory_limit_bytes)
         bench = BenchStage(
             {label: slot.place for label, slot in self._benches.items()},
-            int(_STORE_SHARE * min(stores, default=0)),
+            int(min(stores, default=0)),
         )
         with_backward = frozenset(
             task.index for task in plan.tasks if self._dump.calls[task.index].backward is not None
@@ -205,7 +211,7 @@ class Driver:
         if spans and run.timeline is None:
             # The writer has locked the files by then: nobody else has this timeline.
             run.recorder.flush()
-            run.timeline = Timeline.open(timeline_path(self._files.result))
+            run.timeline = Timeline.open(self._files.timeline)
         if spans and run.timeline is not None:
             run.timeline.add(spans)
 

@@ -6,7 +6,7 @@ Comes in: acknowledged results. Called by the session and the driver.
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Never, TextIO
 
 from tqdm import tqdm
@@ -14,6 +14,7 @@ from tqdm import tqdm
 from ray_precheck.schema.result import TaskResult, Verdict
 
 PLAIN_INTERVAL_S = 10.0
+STAGE_INTERVAL_S = 3.0
 _DEFAULT_SIZE: dict[str, Any] = {"ncols": 100, "nrows": 20}
 
 
@@ -75,6 +76,22 @@ class Progress:
     def _tally(self) -> str:
         counts = self._counts
         return f"{counts[Verdict.PASS]} pass, {counts[Verdict.ERROR]} error, {counts[Verdict.SKIP]} skip"
+
+
+class StageProgress:
+    """Shows how far a step before the run is, once it has taken some seconds; from any thread."""
+
+    def __init__(self, doing: str, say: Callable[[str], None]) -> None:
+        self._doing = doing
+        self._say = say
+        self._shown = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        """Be told how much is done, and of how much."""
+        now = time.monotonic()
+        if now - self._shown >= STAGE_INTERVAL_S:
+            self._shown = now
+            self._say(f"{self._doing}: {done / max(total, 1):.0%}")
 
 
 def _width(stream: TextIO) -> int:

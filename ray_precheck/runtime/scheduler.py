@@ -279,7 +279,7 @@ class Scheduler:
             return []
         # Where none is left that could ever come for it, devices check what waits.
         commands = [] if self.bench.has_living else self._check_again(self.bench.lose_waiting())
-        while (found := self.bench.next_assignment()):
+        while found := self.bench.next_assignment():
             name, parcel = found
             batch = self._order(name, parcel.tasks, Stage.BENCH, parcel.ticket)
             self.bench.assign(name, batch.ticket, parcel)

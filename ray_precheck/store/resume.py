@@ -24,11 +24,13 @@ _DETAILS_STEM = "accuracy_checking_details_"
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """The files of a run: result rows, detail rows, and the settings that they were made with."""
+    """The files of a run: result rows, detail rows, the settings that they were made with, and what
+    ran where and when."""
 
     result: Path
     details: Path
     settings: Path
+    timeline: Path
 
 
 def run_files(result: Path) -> RunFiles:
@@ -47,6 +49,7 @@ def run_files(result: Path) -> RunFiles:
         result,
         result.with_name(f"{_DETAILS_STEM}{stamp}.csv"),
         result.with_name(f"accuracy_checking_{stamp}.run.json"),
+        result.with_name(f"accuracy_checking_{stamp}.timeline.json"),
     )
 
 
@@ -70,7 +73,7 @@ def new_run_files(folder: Path, stamp: str) -> RunFiles:
     while True:
         files = run_files(folder / f"{_RESULT_STEM}{name}.csv")
         try:
-            if files.details.exists() or files.settings.exists():
+            if any(path.exists() for path in (files.details, files.settings, files.timeline)):
                 raise FileExistsError
             os.close(os.open(files.result, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
             return files

@@ -61,8 +61,7 @@ def timeline_path(result_csv: Path) -> Path:
     Raises:
         ResumeError: its name is not `accuracy_checking_result_{timestamp}.csv`.
     """
-    settings = run_files(result_csv).settings
-    return settings.with_name(f"{settings.name.removesuffix('.run.json')}.timeline.json")
+    return run_files(result_csv).timeline
 
 
 class Timeline:

@@ -11,7 +11,6 @@ from conftest import DATA, store_state
 from dumps import additions, broken, large, write_dump
 
 from ray_precheck import PrecheckReport, precheck
-from ray_precheck.store.timeline import timeline_path
 
 pytestmark = pytest.mark.cluster
 
@@ -30,7 +29,7 @@ def both_files(report: PrecheckReport) -> tuple[bytes, bytes]:
 
 def stages(report: PrecheckReport) -> Counter[tuple[str, str]]:
     """Return how many records each row of the timeline has in each stage."""
-    events = json.loads(timeline_path(report.files.result).read_text())
+    events = json.loads(report.files.timeline.read_text())
     rows = {
         (event["pid"], event["tid"]): event["args"]["name"]
         for event in events

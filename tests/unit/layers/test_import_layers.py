@@ -22,7 +22,8 @@ TABLE = Table(
     ),
     reserved={
         "ray": [
-            f"runtime.{name}" for name in ("cluster", "worker", "writer", "recorder", "driver")
+            f"runtime.{name}"
+            for name in ("cluster", "worker", "writer", "recorder", "crew", "driver")
         ],
         "mindspore": ["backends.mindspore_backend"],
         "torch": ["backends.torch_*", "bench", "bench.*", "dump.tensors"],

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from ray_precheck.runtime import progress as progress_module
-from ray_precheck.runtime.progress import Progress, overall
+from ray_precheck.runtime.progress import Progress, StageProgress, overall
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict
 
 pytestmark = pytest.mark.unit
@@ -161,3 +161,15 @@ def test_a_call_is_in_error_where_either_direction_is(
     forward: Verdict, backward: Verdict, expected: Verdict
 ) -> None:
     assert overall(result(forward, backward)) is expected
+
+
+def test_a_step_before_the_run_shows_how_far_it_is_once_it_takes_long(clock: Clock) -> None:
+    said: list[str] = []
+    stage = StageProgress("opening dump.json", said.append)
+    stage(10, 100)
+    clock.now_s += 4.0
+    stage(40, 100)
+    stage(41, 100)
+    clock.now_s += 4.0
+    stage(0, 0)
+    assert said == ["opening dump.json: 40%", "opening dump.json: 0%"]

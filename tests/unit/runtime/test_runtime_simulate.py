@@ -67,7 +67,7 @@ def test_a_writer_that_falls_behind_makes_the_driver_wait() -> None:
         **{**dict.fromkeys(DriverCosts.__slots__, 0.0), "write_per_record_s": 10e-3}
     )
     account = simulate(draw_workload("20ms", 2000, seed=1), costs=costs)
-    assert account.blocked_s > 0.5 * account.wall_s
+    assert 0.5 * account.wall_s < account.blocked_s <= account.wall_s
     assert account.wall_s >= account.writer_s == pytest.approx(20.0)
 
 
