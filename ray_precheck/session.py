@@ -30,7 +30,7 @@ from ray_precheck.runtime.environment import prepare_environment
 from ray_precheck.runtime.nodes import require_same_package, version_table
 from ray_precheck.runtime.placement import DeviceRequest, place_slots, usable_nodes
 from ray_precheck.runtime.probe import PACKAGE
-from ray_precheck.runtime.progress import Progress
+from ray_precheck.runtime.progress import Progress, StageProgress
 from ray_precheck.runtime.scratch import sweep
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.store.error_data import ERROR_FOLDER, load_error_data
@@ -106,7 +106,7 @@ def run(
     config.validate()
     with (
         ThreadPoolExecutor(1) as background,
-        open_dump(config.dump) as dump,
+        open_dump(config.dump, _stage(f"opening {config.dump}", show_progress)) as dump,
         ExitStack() as joined,
     ):
         framework = _framework(config, dump)
@@ -117,7 +117,15 @@ def run(
         fingerprint = config.fingerprint(dump.digest(), framework, places.request.kind)
         files, done = _prepare_files(config, dump, fingerprint)
         on_files(files)
-        planning = background.submit(plan_tasks, dump, framework, done)
+        progress = Progress(len(dump.calls), len(done), show=show_progress)
+        planning = background.submit(
+            plan_tasks,
+            dump,
+            framework,
+            done,
+            filter_alike=config.filter_alike,
+            on_progress=StageProgress(f"planning {len(dump.calls)} calls", progress.say),
+        )
         settings = CheckSettings(
             framework=framework,
             task=dump.task,
@@ -130,7 +138,6 @@ def run(
                 os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), places.most_on_a_node
             ),
         )
-        progress = Progress(len(dump.calls), len(done), show=show_progress)
         completed, reason = False, ""
         try:
             completed = _drive(config, dump, places, settings, files, planning, progress)
@@ -143,6 +150,16 @@ def run(
         finally:
             progress.close()
     return PrecheckReport(summarise(files), completed, reason)
+
+
+def _stage(doing: str, show: bool) -> StageProgress:
+    """Return what shows how far a step is before there is a bar."""
+
+    def say(line: str) -> None:
+        if show:
+            print(line, file=sys.stderr, flush=True)
+
+    return StageProgress(doing, say)
 
 
 def _framework(config: RunConfig, dump: Dump) -> str:

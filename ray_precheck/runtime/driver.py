@@ -299,7 +299,8 @@ class Driver:
         scheduler, progress = run.scheduler, run.progress
         commands = self._follow_cores(scheduler, before)
         changes = follow_nodes(self._request, list(self._slots.values()), nodes)
-        for slot in changes.lost:
+        left = {node.node_id for node in before}
+        for slot in (slot for slot in changes.lost if slot.node_id in left):
             commands.extend(self._abandon(slot.label, scheduler))
             progress.say(f"node {slot.address} is gone, and {slot.label} with it")
         for slot in changes.moved:

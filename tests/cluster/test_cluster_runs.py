@@ -141,3 +141,15 @@ def test_an_address_at_which_no_cluster_answers_is_an_error(tmp_path: Path) -> N
     dump = write_dump(tmp_path / "a.json", additions(3))
     with pytest.raises(UsageError, match="no Ray cluster answers at --address"):
         run(dump, tmp_path, "127.0.0.1:1")
+
+
+def test_of_calls_that_are_alike_one_is_checked_where_that_is_asked_for(
+    tmp_path: Path, cluster_address: str
+) -> None:
+    dump = write_dump(tmp_path / "dump.json", additions(4))
+    report = run(dump, tmp_path / "filtered", cluster_address, filter_alike=True)
+    rows = report.results.set_index("API Name")
+    assert list(rows["Forward Test Success"]) == ["pass", "SKIP", "SKIP", "SKIP"]
+    assert "Tensor.add.0" in rows.loc["Tensor.add.3", "Message"]
+    everything = run(dump, tmp_path / "all", cluster_address)
+    assert set(everything.results["Forward Test Success"]) == {"pass"}

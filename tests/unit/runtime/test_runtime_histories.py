@@ -7,9 +7,12 @@ from typing import Any
 import histories
 import pytest
 
-from ray_precheck.runtime.commands import Command, Record
-from ray_precheck.runtime.scheduler import Scheduler, SlotState
-from ray_precheck.schema.casualty import BatchReport
+from ray_precheck.runtime.bench_stage import BenchStage, Parcel
+from ray_precheck.runtime.commands import Command, Forget, Record
+from ray_precheck.runtime.scheduler import Scheduler
+from ray_precheck.runtime.slots import SlotState
+from ray_precheck.runtime.task_queue import TaskQueue
+from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
 from ray_precheck.store import journal
 from ray_precheck.store.columns import BOM
 from ray_precheck.store.journal import Journal
@@ -18,7 +21,7 @@ pytestmark = pytest.mark.unit
 
 HISTORIES = 10_000
 # A planted fault must be found within so many.
-MOST_TO_FIND = 2000
+MOST_TO_FIND = 4000
 
 
 def test_ten_thousand_histories_break_no_rule() -> None:
@@ -65,19 +68,20 @@ def convict_on_a_used_worker(patch: pytest.MonkeyPatch) -> None:
 
     def stay_fresh(self: Scheduler, name: str, *others: Any) -> list[Command]:
         commands = done(self, name, *others)
-        self._slots[name].fresh = True
+        if name in self._slots:
+            self._slots[name].fresh = True
         return commands
 
     patch.setattr(Scheduler, "batch_done", stay_fresh)
 
 
 def forget_the_rest(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Scheduler, "_requeue", lambda self, tasks: None)
+    patch.setattr(TaskQueue, "put_back", lambda self, tasks: None)
 
 
 def requeue_what_was_run(patch: pytest.MonkeyPatch) -> None:
     def all_others(self: Scheduler, broken: int, batch: dict[int, Any]) -> dict[int, Any]:
-        self._requeue(task for index, task in batch.items() if index != broken)
+        self._queue.put_back(task for index, task in batch.items() if index != broken)
         return {}
 
     patch.setattr(Scheduler, "_requeue_after", all_others)
@@ -87,7 +91,9 @@ def hear_late_answers(patch: pytest.MonkeyPatch) -> None:
     done = Scheduler.batch_done
 
     def any_ticket(self: Scheduler, name: str, ticket: int, report: BatchReport) -> list[Command]:
-        return done(self, name, self._slots[name].ticket, report)
+        if name in self._slots:
+            ticket = self._slots[name].ticket
+        return done(self, name, ticket, report)
 
     patch.setattr(Scheduler, "batch_done", any_ticket)
 
@@ -96,8 +102,10 @@ def hear_late_losses(patch: pytest.MonkeyPatch) -> None:
     lost = Scheduler.worker_lost
 
     def any_ticket(self: Scheduler, name: str, ticket: int, *others: Any) -> list[Command]:
-        slot = self._slots[name]
-        return lost(self, name, slot.ticket if slot.batch else 0, *others)
+        slot = self._slots.get(name)
+        if slot is not None:
+            ticket = slot.ticket if slot.batch else 0
+        return lost(self, name, ticket, *others)
 
     patch.setattr(Scheduler, "worker_lost", any_ticket)
 
@@ -114,15 +122,16 @@ def record_twice(patch: pytest.MonkeyPatch) -> None:
 
 def take_suspects_anywhere(patch: pytest.MonkeyPatch) -> None:
     def first(self: Scheduler, place: str) -> Any:
-        return self._suspects.popleft() if self._suspects else None
+        return self._blame.suspects.popleft() if self._blame.suspects else None
 
     patch.setattr(Scheduler, "_take_suspect", first)
 
 
 def keep_a_suspect_when_moving(patch: pytest.MonkeyPatch) -> None:
-    def keep(self: Scheduler, slot: Any) -> None:
+    def keep(self: Scheduler, name: str) -> None:
+        slot = self._slots[name]
         if slot.suspect is None:
-            slot.suspect = self._take_suspect(slot.place)
+            self._slots.keep_suspect(name, self._take_suspect(slot.place))
 
     patch.setattr(Scheduler, "_choose_suspect", keep)
 
@@ -154,7 +163,8 @@ def lose_the_suspect_of_a_dead_device(patch: pytest.MonkeyPatch) -> None:
     failed = Scheduler.start_failed
 
     def forget(self: Scheduler, name: str, reason: str) -> list[Command]:
-        self._slots[name].suspect = None
+        if name in self._slots:
+            self._slots.keep_suspect(name, None)
         return failed(self, name, reason)
 
     patch.setattr(Scheduler, "start_failed", forget)
@@ -164,7 +174,8 @@ def hear_of_a_start_twice(patch: pytest.MonkeyPatch) -> None:
     ready = Scheduler.worker_ready
 
     def always(self: Scheduler, name: str) -> list[Command]:
-        self._slots[name].state = SlotState.STARTING
+        if name in self._slots:
+            self._slots[name].state = SlotState.STARTING
         return ready(self, name)
 
     patch.setattr(Scheduler, "worker_ready", always)
@@ -182,24 +193,185 @@ def count_a_strike_twice(patch: pytest.MonkeyPatch) -> None:
     strike = Scheduler._strike
 
     def twice(self: Scheduler, name: str, task: Any, casualty: Any) -> list[Command]:
-        self._strikes[task.index, casualty.cause] += 1
+        self._blame._strikes[task.index, casualty.cause] += 1
         return strike(self, name, task, casualty)
 
     patch.setattr(Scheduler, "_strike", twice)
 
 
 def drop_the_result_of_a_casualty(patch: pytest.MonkeyPatch) -> None:
-    failure = Scheduler._failure
     strike = Scheduler._strike
 
     def without(self: Scheduler, name: str, task: Any, casualty: Any) -> list[Command]:
         commands = strike(self, name, task, casualty)
         return [
-            Record((failure(self, task, casualty),)) if isinstance(c, Record) else c
+            Record((self._blame._failure(task, casualty),)) if isinstance(c, Record) else c
             for c in commands
         ]
 
     patch.setattr(Scheduler, "_strike", without)
+
+
+# What goes wrong between a device and a bench.
+
+
+def never_withdraw_a_promise(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BenchStage, "withdraw", lambda self, ticket: None)
+
+
+def blame_for_a_bench(patch: pytest.MonkeyPatch) -> None:
+    done = Scheduler._bench_done
+
+    def guilty(self: Scheduler, name: str, ticket: int, report: BatchReport) -> list[Command]:
+        casualty = report.casualty
+        if casualty is not None:
+            over = Casualty(casualty.index, Cause.OVER_BUDGET, casualty.reason)
+            report = BatchReport(report.results, over)
+        return done(self, name, ticket, report)
+
+    patch.setattr(Scheduler, "_bench_done", guilty)
+
+
+def try_a_slow_bench_again(patch: pytest.MonkeyPatch) -> None:
+    done = Scheduler._bench_done
+
+    def crashed(self: Scheduler, name: str, ticket: int, report: BatchReport) -> list[Command]:
+        casualty = report.casualty
+        if casualty is not None:
+            crash = Casualty(casualty.index, Cause.CRASHED, casualty.reason)
+            report = BatchReport(report.results, crash)
+        return done(self, name, ticket, report)
+
+    patch.setattr(Scheduler, "_bench_done", crashed)
+
+
+def drop_what_waits_on_a_lost_node(patch: pytest.MonkeyPatch) -> None:
+    lose = BenchStage.lose_waiting
+
+    def forget(self: BenchStage, place: str | None = None) -> list[Parcel]:
+        return [] if lose(self, place) else []
+
+    patch.setattr(BenchStage, "lose_waiting", forget)
+
+
+def keep_what_waits_on_a_lost_node(patch: pytest.MonkeyPatch) -> None:
+    lose = BenchStage.lose_waiting
+    patch.setattr(
+        BenchStage,
+        "lose_waiting",
+        lambda self, place=None: lose(self) if place is None else [],
+    )
+
+
+def wait_for_benches_that_are_given_up(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BenchStage, "has_living", True)
+
+
+def lose_the_batch_that_is_reserved(patch: pytest.MonkeyPatch) -> None:
+    def drop(self: Scheduler, name: str) -> list[Command]:
+        reserved = self._slots.reserve(name, None)
+        return [] if reserved is None else [Forget(reserved.ticket)]
+
+    patch.setattr(Scheduler, "_release", drop)
+
+
+def keep_files_that_nobody_needs(patch: pytest.MonkeyPatch) -> None:
+    release = Scheduler._release
+    patch.setattr(
+        Scheduler,
+        "_release",
+        lambda self, name: [c for c in release(self, name) if not isinstance(c, Forget)],
+    )
+
+
+def let_a_suspect_wait_behind_the_next_batch(patch: pytest.MonkeyPatch) -> None:
+    release = Scheduler._release
+
+    def unless_suspect(self: Scheduler, name: str) -> list[Command]:
+        return [] if self._slots[name].suspect is not None else release(self, name)
+
+    patch.setattr(Scheduler, "_release", unless_suspect)
+
+
+def send_before_the_files_are_there(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Scheduler, "_prepare", lambda self, batch: [])
+
+
+def send_what_a_lost_bench_waited_for(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        Scheduler,
+        "_check_lost",
+        lambda self, batches: self._check_again(batches.values()),
+    )
+
+
+def feed_a_busy_bench(patch: pytest.MonkeyPatch) -> None:
+    def to_any(self: BenchStage) -> tuple[str, Parcel] | None:
+        ready = [n for n, slot in self._slots.items() if slot.state.value == "ready"]
+        return (ready[0], self._waiting.popleft()) if ready and self._waiting else None
+
+    patch.setattr(BenchStage, "next_assignment", to_any)
+
+
+def give_a_bench_whole_records_without_end(patch: pytest.MonkeyPatch) -> None:
+    def all_ready(self: BenchStage, ahead: Any) -> list[str]:
+        return [n for n, slot in self._slots.items() if slot.state.value == "ready"]
+
+    patch.setattr(BenchStage, "with_room", all_ready)
+
+
+def count_no_bytes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BenchStage, "room_bytes", 1 << 60)
+
+
+def forget_what_is_lent(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BenchStage, "_give_back", lambda self, slot: slot.borrowed.clear())
+
+
+def lend_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BenchStage, "_lend", lambda self, borrower, count: None)
+
+
+def hear_late_benches(patch: pytest.MonkeyPatch) -> None:
+    done = BenchStage.done
+
+    def oldest(self: BenchStage, name: str, ticket: int) -> Parcel | None:
+        return done(self, name, next(iter(self._slots[name].parcels), ticket))
+
+    patch.setattr(BenchStage, "done", oldest)
+
+
+def try_a_bench_twice(patch: pytest.MonkeyPatch) -> None:
+    def requeue(self: Scheduler, parcels: Any) -> list[Command]:
+        parcels = list(parcels)
+        for parcel in parcels:
+            self._queue.put_back(parcel.tasks)
+        return [Forget(parcel.ticket) for parcel in parcels if parcel.ticket]
+
+    patch.setattr(Scheduler, "_check_again", requeue)
+
+
+def leave_what_was_made(patch: pytest.MonkeyPatch) -> None:
+    done = Scheduler._bench_done
+    patch.setattr(
+        Scheduler,
+        "_bench_done",
+        lambda self, *others: [c for c in done(self, *others) if not isinstance(c, Forget)],
+    )
+
+
+def send_to_a_bench_that_starts(patch: pytest.MonkeyPatch) -> None:
+    lose = Scheduler._lose_bench
+
+    def and_send(self: Scheduler, name: str) -> list[Command]:
+        commands = lose(self, name)
+        self.bench.ready(name)
+        return commands
+
+    patch.setattr(Scheduler, "_lose_bench", and_send)
+
+
+# What goes wrong on the disk.
 
 
 def write_the_result_first(patch: pytest.MonkeyPatch) -> None:
@@ -252,6 +424,26 @@ FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     never_wake,
     count_a_strike_twice,
     drop_the_result_of_a_casualty,
+    never_withdraw_a_promise,
+    blame_for_a_bench,
+    try_a_slow_bench_again,
+    drop_what_waits_on_a_lost_node,
+    keep_what_waits_on_a_lost_node,
+    wait_for_benches_that_are_given_up,
+    lose_the_batch_that_is_reserved,
+    keep_files_that_nobody_needs,
+    let_a_suspect_wait_behind_the_next_batch,
+    send_before_the_files_are_there,
+    send_what_a_lost_bench_waited_for,
+    feed_a_busy_bench,
+    give_a_bench_whole_records_without_end,
+    count_no_bytes,
+    forget_what_is_lent,
+    lend_nothing,
+    hear_late_benches,
+    try_a_bench_twice,
+    leave_what_was_made,
+    send_to_a_bench_that_starts,
     write_the_result_first,
     write_known_rows_again,
     reopen_without_repair,
