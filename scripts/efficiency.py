@@ -9,6 +9,8 @@ What is printed for each run:
   the first record's begin to the last one's end, and once to the moment when both files were
   complete and in order. Ray's start and that of the workers are left out: all devices are ready
   before any begins.
+- bare: the same for as many processes that only sleep, without Ray and without this package, right
+  after: what this machine takes by itself, which a run cannot win back.
 - over the bound: how much longer the wall is than max(total / devices, longest), below which no
   schedule can come.
 
@@ -134,19 +136,42 @@ def main() -> int:
         os.environ["RAY_worker_niceness"] = str(given.niceness)
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     print(f"{'costs':6} {'devices':>7} {'records':>8} {'efficiency':>10} {'to files':>8}"
-          f" {'over bound':>10}  losses")  # fmt: skip
+          f" {'bare':>6} {'over bound':>10}  losses")  # fmt: skip
     for costs in given.costs:
         for devices in given.devices:
             count = max(1, round(given.seconds * devices / LARGE_S))
-            runs = []
+            runs, bare = [], []
             for seed in range(given.repeats):
                 runs.append(measure(draw_workload(COSTS[costs], count, seed), devices))
-                _print(costs, count, [runs[-1]])
-            _print("median", count, runs)
+                bare.append(bare_efficiency(devices))
+                _print(costs, count, [runs[-1]], [bare[-1]])
+            _print("median", count, runs, bare)
     return 0
 
 
-def _print(name: str, count: int, runs: Sequence[Run]) -> None:
+def bare_efficiency(devices: int, sleeps: int = 100) -> float:
+    """Return the share of their time that processes slept which did nothing else.
+
+    They are kept on cores in turn, as workers on the CPU are.
+    """
+    code = (
+        "import os, sys, time\n"
+        "cores = sorted(os.sched_getaffinity(0))\n"
+        "os.sched_setaffinity(0, {cores[int(sys.argv[1]) % len(cores)]})\n"
+        "time.sleep(2.0)\n"
+        "begin = time.perf_counter()\n"
+        f"for _ in range({sleeps}): time.sleep({LARGE_S})\n"
+        "print(time.perf_counter() - begin)"
+    )
+    sleepers = [
+        subprocess.Popen([sys.executable, "-I", "-c", code, str(n)], stdout=subprocess.PIPE)
+        for n in range(devices)
+    ]
+    seconds = [float(sleeper.communicate()[0]) for sleeper in sleepers]
+    return sleeps * LARGE_S * devices / sum(seconds)
+
+
+def _print(name: str, count: int, runs: Sequence[Run], bare: Sequence[float]) -> None:
     def median(values: Sequence[float]) -> float:
         return statistics.median(values)
 
@@ -154,7 +179,7 @@ def _print(name: str, count: int, runs: Sequence[Run]) -> None:
     shown = ", ".join(f"{part} {median([each[part] for each in losses]):.2%}" for part in losses[0])
     print(
         f"{name:6} {runs[0].devices:7} {count:8} {median([r.efficiency for r in runs]):10.4f}"
-        f" {median([r.loop_efficiency for r in runs]):8.4f}"
+        f" {median([r.loop_efficiency for r in runs]):8.4f} {median(bare):6.4f}"
         f" {median([r.over_bound for r in runs]):10.2%}  {shown}; load {os.getloadavg()[0]:.1f}",
         flush=True,
     )

@@ -26,7 +26,8 @@ class Layout:
 
     `benches` is how many bench workers are wanted, `bench_suffices` whether these may do whole
     records, `benches_are_first` that they are ready before any device, `benches_are_slow` that
-    devices are done before them. `most_bytes` may wait for benches, `room_bytes` be on its way to other machines.
+    devices are done before them, `ends_what_waits` that a node dies where something waits for
+    them. `most_bytes` may wait for benches, `room_bytes` be on its way to other machines.
     """
 
     def __init__(self, choices: Choices) -> None:
@@ -39,6 +40,7 @@ class Layout:
         self.bench_suffices = chance(4)
         self.benches_are_first = not chance(3)
         self.benches_are_slow = chance(2)
+        self.ends_what_waits = chance(3)
         self.home = _HOMES[max(0, below(4) - 1)]
         self.most_bytes = _MOST_BYTES[below(4)]
         self.room_bytes = _MOST_BYTES[below(3)]

@@ -92,10 +92,6 @@ def _end(crew: Crew, node: Node) -> None:
     crew.say("node {} dies", node.node_id)
 
 
-def _end_node_later(crew: Crew) -> None:
-    crew.ends_what_waits = True
-
-
 def end_what_waits(crew: Crew) -> bool:
     """End a node, if that is to be, as soon as something waits there for a bench."""
     full = [node for node in crew.nodes[1:] if node.node_id in crew.parcels.nodes()]
@@ -136,7 +132,6 @@ TROUBLES: tuple[Callable[[Crew], None], ...] = (
     _kill_worker_for_memory,
     _fail_starts,
     _end_node,
-    _end_node_later,
     _add_node,
     _revive,
     lambda crew: crew.benches.kill(),

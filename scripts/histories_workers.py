@@ -76,7 +76,7 @@ class Crew:
         self.failing_starts: dict[str, int] = {}
         self._ghosts: list[tuple[str, int, BatchReport]] = []
         self.doubles_next = False
-        self.ends_what_waits = False
+        self.ends_what_waits = layout.ends_what_waits
         slots = layout.device_slots(self.nodes)
         self.slots = {slot.label: slot for slot in slots}
         self.benches = Benches(self, layout.benches, slots, self.nodes)

@@ -102,7 +102,7 @@ def main() -> int:
     values = ((f.name.removesuffix("_s"), getattr(costs, f.name) * 1e6) for f in fields(costs))
     print("microseconds: " + ", ".join(f"{name} {us:.3g}" for name, us in values))
     if given.profile:
-        return _profile(given.profile, given.costs[0], given.seed, costs)
+        return _profile(given, costs)
     print(HEADER)
     rows = []
     for name in given.costs:
@@ -172,10 +172,11 @@ def _saturation(name: str, rows: Sequence[Row]) -> str:
     )
 
 
-def _profile(devices: int, name: str, seed: int, costs: DriverCosts) -> int:
+def _profile(given: argparse.Namespace, costs: DriverCosts) -> int:
     """Print what the scheduler's functions take with so many devices, the costliest first."""
-    workload = draw_workload(name, LEAST_PER_DEVICE * devices, seed)
-    world = World(workload, Setup(devices, costs=costs, seed=seed))
+    devices, seed = given.profile, given.seed
+    workload = draw_workload(given.costs[0], LEAST_PER_DEVICE * devices, seed)
+    world = World(workload, Setup(devices, given.benches * devices, costs=costs, seed=seed))
     profile = cProfile.Profile()
     profile.runcall(world.run)
     stats = pstats.Stats(profile)

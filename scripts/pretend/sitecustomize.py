@@ -43,13 +43,11 @@ class Checker:
         """Nothing ever breaks it."""
 
     def check(self, payload: Any, **_: object) -> Any:
-        """Sleep, and return what most checks do: a pass with two outputs."""
+        """Return what most checks do, a pass with two outputs, when the time of the call is over."""
         from ray_precheck.schema.result import Metrics, Outcome, OutputCheck, TaskResult, Verdict
 
-        seconds = json.loads(payload.forward)["input_kwargs"]["sleep_s"]["value"]
         begin = time.perf_counter()
-        time.sleep(seconds)
-        elapsed_s = time.perf_counter() - begin
+        seconds = json.loads(payload.forward)["input_kwargs"]["sleep_s"]["value"]
         metrics = Metrics(0.99999994, 1.2e-7, 3.4e-6, (1, 2), 0.5, 2.0)
         checks = tuple(
             OutputCheck(
@@ -57,9 +55,11 @@ class Checker:
             )
             for output in ("forward.output.0", "forward.output.1")
         )
+        # What is above belongs to the time that the check is to take, as it does in a real one.
+        time.sleep(max(0.0, begin + seconds - time.perf_counter()))
         return TaskResult(
             payload.index, payload.name, Outcome.COMPLETED, Verdict.PASS, Verdict.NONE, "", checks,
-            device_s=elapsed_s,
+            device_s=time.perf_counter() - begin,
         )  # fmt: skip
 
 

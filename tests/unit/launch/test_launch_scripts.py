@@ -1,6 +1,7 @@
 """start-head, start-worker, stop, env and submit: options, token, ports, state. Ray is a stand-in."""
 
 import os
+import signal
 import stat
 import subprocess
 from pathlib import Path
@@ -173,6 +174,15 @@ def test_stop_ends_the_node_with_all_that_it_started(stand_ins: StandIns) -> Non
     assert stand_ins.run("stop").returncode == 0
     assert stand_ins.living() == []
     assert not (stand_ins.folder / "s").exists()
+
+
+def test_stop_ends_what_a_killed_node_has_left_behind(stand_ins: StandIns) -> None:
+    stand_ins.run("start-head")
+    node = int((stand_ins.folder / "s" / "pid").read_text().split()[0])
+    os.kill(node, signal.SIGKILL)
+    assert [process.name() for process in stand_ins.living() if process.pid != node] == ["sleep"]
+    assert stand_ins.run("stop").returncode == 0
+    assert stand_ins.living() == []
 
 
 def test_stop_kills_what_does_not_heed_it(stand_ins: StandIns) -> None:

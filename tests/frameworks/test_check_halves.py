@@ -1,0 +1,135 @@
+"""A check that is cut in two, the device's half and the bench's, says what a whole one says."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from records import call, ms_tensor, raising, tensor
+
+from ray_precheck.check.checker import Checker, DeviceNeeded
+from ray_precheck.check.measured import Measured
+from ray_precheck.check.settings import CheckSettings
+from ray_precheck.dump.parse import open_dump
+from ray_precheck.runtime.messages import Sealed, seal
+from ray_precheck.schema.result import TaskResult, Verdict
+from ray_precheck.schema.task import BENCH, Task, TaskPayload
+
+pytestmark = pytest.mark.frameworks
+DATA = Path(__file__).resolve().parent.parent / "data"
+
+
+@pytest.fixture(scope="module")
+def torch_bench() -> Checker:
+    """Return a checker without a device."""
+    return Checker(CheckSettings("pytorch", "statistics", Path()), BENCH)
+
+
+@pytest.fixture(scope="module")
+def mindspore_bench() -> Checker:
+    """Return a checker without a device, and without MindSpore."""
+    return Checker(CheckSettings("mindspore", "statistics", Path()), BENCH)
+
+
+def timeless(result: TaskResult) -> TaskResult:
+    return replace(result, inputs_s=0.0, device_s=0.0, bench_s=0.0)
+
+
+def in_halves(device: Checker, bench: Checker, payload: TaskPayload) -> TaskResult:
+    """Check a call on both, with what goes from one to the other sealed as between processes."""
+    measured = device.measure(payload)
+    if isinstance(measured, TaskResult):
+        return measured
+    sealed = seal(measured)
+    return bench.check(payload, measured=Sealed(sealed.data, sealed.buffers).open())
+
+
+@pytest.mark.parametrize("capture", ["torch_cnn", "torch_llm_bf16", "mindspore_llm_fp16"])
+def test_every_call_of_a_capture(
+    capture: str,
+    torch_checker: Checker,
+    mindspore_checker: Checker,
+    torch_bench: Checker,
+    mindspore_bench: Checker,
+) -> None:
+    is_torch = capture.startswith("torch")
+    device = torch_checker if is_torch else mindspore_checker
+    bench = torch_bench if is_torch else mindspore_bench
+    with open_dump(DATA / capture / "dump.json") as dump:
+        seen: set[Any] = set()
+        for index, each in enumerate(dump.calls):
+            payload = dump.payload(Task(index, each.name, 0.0))
+            whole = device.check(payload)
+            halves = in_halves(device, bench, payload)
+            assert timeless(halves) == timeless(whole), each.name
+            seen.add((whole.forward, whole.backward))
+    assert (Verdict.PASS, Verdict.PASS) in seen
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        call("Torch.add", tensor(3, grad=True), tensor(4, grad=True), grads=[tensor(3)]),
+        call("Torch.argmax", tensor(3, grad=True), grads=[tensor()]),
+        call("Torch.neg", tensor(3, grad=True), grads=[1.0]),
+        call("Torch.nothing_of_that_name", tensor(3)),
+        call("Torch.rand", 3),
+    ],
+    ids=["both raise", "no gradient", "no cotangent fits", "unknown", "random"],
+)
+def test_calls_that_cannot_be_checked(
+    payload: TaskPayload, torch_checker: Checker, torch_bench: Checker
+) -> None:
+    whole = torch_checker.check(payload)
+    assert Verdict.SKIP in (whole.forward, whole.backward)
+    assert timeless(in_halves(torch_checker, torch_bench, payload)) == timeless(whole)
+
+
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_a_device_that_raises(
+    with_gradients: bool,
+    torch_checker: Checker,
+    torch_bench: Checker,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gradients = [tensor(3)] if with_gradients else None
+    payload = call("Torch.add", tensor(3, grad=True), tensor(3, grad=True), grads=gradients)
+    broken = raising(RuntimeError("the driver says no"))
+    monkeypatch.setattr(torch_checker.device(), "forward", broken)
+    whole = torch_checker.check(payload)
+    assert whole.forward is Verdict.ERROR
+    assert "the device raised where the bench is fine" in whole.message
+    assert timeless(in_halves(torch_checker, torch_bench, payload)) == timeless(whole)
+
+
+def test_the_half_of_the_device_does_not_run_the_bench(
+    torch_checker: Checker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_checker.bench, "forward", raising(AssertionError("the bench ran")))
+    measured = torch_checker.measure(call("Torch.add", tensor(3), tensor(3)))
+    assert isinstance(measured, Measured)
+    assert measured.nbytes == 12
+
+
+def test_without_a_device_a_whole_check_says_that_it_needs_one(mindspore_bench: Checker) -> None:
+    with pytest.raises(DeviceNeeded):
+        mindspore_bench.check(call("Mint.add", ms_tensor(3), ms_tensor(3)))
+
+
+def test_the_bench_computes_with_its_threads_and_the_device_with_one(
+    torch_checker: Checker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, int] = {}
+    for name, side in (("device", torch_checker.device()), ("bench", torch_checker.bench)):
+        forward = side.forward
+
+        def counted(*args: Any, _name: str = name, _forward: Any = forward) -> Any:
+            seen[_name] = torch.get_num_threads()
+            return _forward(*args)
+
+        monkeypatch.setattr(side, "forward", counted)
+    before = torch.get_num_threads()
+    torch_checker.check(call("Torch.add", tensor(3), tensor(3)), bench_threads=3)
+    assert seen == {"device": 1, "bench": 3}
+    assert torch.get_num_threads() == before

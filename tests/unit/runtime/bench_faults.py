@@ -1,0 +1,195 @@
+"""Faults that are planted between devices and benches, for histories to find.
+
+Each is a function that patches one thing; called by `test_runtime_histories.py`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ray_precheck.runtime.bench_stage import BenchStage, Parcel
+from ray_precheck.runtime.commands import Command, Forget
+from ray_precheck.runtime.scheduler import Scheduler
+from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
+
+
+def never_withdraw_a_promise(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BenchStage, "withdraw", lambda self, ticket: None)
+
+
+def blame_for_a_bench(patch: pytest.MonkeyPatch) -> None:
+    done = Scheduler._bench_done
+
+    def guilty(self: Scheduler, name: str, ticket: int, report: BatchReport) -> list[Command]:
+        casualty = report.casualty
+        if casualty is not None:
+            over = Casualty(casualty.index, Cause.OVER_BUDGET, casualty.reason)
+            report = BatchReport(report.results, over)
+        return done(self, name, ticket, report)
+
+    patch.setattr(Scheduler, "_bench_done", guilty)
+
+
+def try_a_slow_bench_again(patch: pytest.MonkeyPatch) -> None:
+    done = Scheduler._bench_done
+
+    def crashed(self: Scheduler, name: str, ticket: int, report: BatchReport) -> list[Command]:
+        casualty = report.casualty
+        if casualty is not None:
+            crash = Casualty(casualty.index, Cause.CRASHED, casualty.reason)
+            report = BatchReport(report.results, crash)
+        return done(self, name, ticket, report)
+
+    patch.setattr(Scheduler, "_bench_done", crashed)
+
+
+def drop_what_waits_on_a_lost_node(patch: pytest.MonkeyPatch) -> None:
+    lose = BenchStage.lose_waiting
+
+    def forget(self: BenchStage, place: str | None = None) -> list[Parcel]:
+        lose(self, place)
+        return []
+
+    patch.setattr(BenchStage, "lose_waiting", forget)
+
+
+def keep_what_waits_on_a_lost_node(patch: pytest.MonkeyPatch) -> None:
+    lose = BenchStage.lose_waiting
+    patch.setattr(
+        BenchStage,
+        "lose_waiting",
+        lambda self, place=None: lose(self) if place is None else [],
+    )
+
+
+def wait_for_benches_that_are_given_up(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BenchStage, "has_living", True)
+
+
+def lose_the_batch_that_is_reserved(patch: pytest.MonkeyPatch) -> None:
+    def drop(self: Scheduler, name: str) -> list[Command]:
+        reserved = self._slots.reserve(name, None)
+        return [] if reserved is None else [Forget(reserved.ticket)]
+
+    patch.setattr(Scheduler, "_release", drop)
+
+
+def keep_files_that_nobody_needs(patch: pytest.MonkeyPatch) -> None:
+    release = Scheduler._release
+    patch.setattr(
+        Scheduler,
+        "_release",
+        lambda self, name: [c for c in release(self, name) if not isinstance(c, Forget)],
+    )
+
+
+def let_a_suspect_wait_behind_the_next_batch(patch: pytest.MonkeyPatch) -> None:
+    release = Scheduler._release
+
+    def unless_suspect(self: Scheduler, name: str) -> list[Command]:
+        return [] if self._slots[name].suspect is not None else release(self, name)
+
+    patch.setattr(Scheduler, "_release", unless_suspect)
+
+
+def send_before_the_files_are_there(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Scheduler, "_prepare", lambda self, batch: [])
+
+
+def send_what_a_lost_bench_waited_for(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        Scheduler,
+        "_check_lost",
+        lambda self, batches: self._check_again(batches.values()),
+    )
+
+
+def feed_a_busy_bench(patch: pytest.MonkeyPatch) -> None:
+    def to_any(self: BenchStage) -> tuple[str, Parcel] | None:
+        ready = [n for n, slot in self._slots.items() if slot.state.value == "ready"]
+        return (ready[0], self._waiting.popleft()) if ready and self._waiting else None
+
+    patch.setattr(BenchStage, "next_assignment", to_any)
+
+
+def give_a_bench_whole_records_without_end(patch: pytest.MonkeyPatch) -> None:
+    def all_ready(self: BenchStage, ahead: Any) -> list[str]:
+        return [n for n, slot in self._slots.items() if slot.state.value == "ready"]
+
+    patch.setattr(BenchStage, "with_room", all_ready)
+
+
+def count_no_bytes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BenchStage, "room_bytes", 1 << 60)
+
+
+def forget_what_is_lent(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BenchStage, "_give_back", lambda self, slot: slot.borrowed.clear())
+
+
+def lend_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BenchStage, "_lend", lambda self, borrower, count: None)
+
+
+def hear_late_benches(patch: pytest.MonkeyPatch) -> None:
+    done = BenchStage.done
+
+    def oldest(self: BenchStage, name: str, ticket: int) -> Parcel | None:
+        return done(self, name, next(iter(self._slots[name].parcels), ticket))
+
+    patch.setattr(BenchStage, "done", oldest)
+
+
+def try_a_bench_twice(patch: pytest.MonkeyPatch) -> None:
+    def requeue(self: Scheduler, parcels: Any) -> list[Command]:
+        parcels = list(parcels)
+        for parcel in parcels:
+            self._queue.put_back(parcel.tasks)
+        return [Forget(parcel.ticket) for parcel in parcels if parcel.ticket]
+
+    patch.setattr(Scheduler, "_check_again", requeue)
+
+
+def leave_what_was_made(patch: pytest.MonkeyPatch) -> None:
+    done = Scheduler._bench_done
+    patch.setattr(
+        Scheduler,
+        "_bench_done",
+        lambda self, *others: [c for c in done(self, *others) if not isinstance(c, Forget)],
+    )
+
+
+def send_to_a_bench_that_starts(patch: pytest.MonkeyPatch) -> None:
+    lose = Scheduler._lose_bench
+
+    def and_send(self: Scheduler, name: str) -> list[Command]:
+        commands = lose(self, name)
+        self.bench.ready(name)
+        return commands
+
+    patch.setattr(Scheduler, "_lose_bench", and_send)
+
+
+BENCH_FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
+    never_withdraw_a_promise,
+    blame_for_a_bench,
+    try_a_slow_bench_again,
+    drop_what_waits_on_a_lost_node,
+    keep_what_waits_on_a_lost_node,
+    wait_for_benches_that_are_given_up,
+    lose_the_batch_that_is_reserved,
+    keep_files_that_nobody_needs,
+    let_a_suspect_wait_behind_the_next_batch,
+    send_before_the_files_are_there,
+    send_what_a_lost_bench_waited_for,
+    feed_a_busy_bench,
+    give_a_bench_whole_records_without_end,
+    count_no_bytes,
+    forget_what_is_lent,
+    lend_nothing,
+    hear_late_benches,
+    try_a_bench_twice,
+    leave_what_was_made,
+    send_to_a_bench_that_starts,
+]

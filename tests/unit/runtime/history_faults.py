@@ -1,0 +1,240 @@
+"""Faults that are planted in what the scheduler does with devices, and in the journal, for histories to find.
+
+Each is a function that patches one thing; called by `test_runtime_histories.py`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ray_precheck.runtime.commands import Command, Record
+from ray_precheck.runtime.scheduler import Scheduler
+from ray_precheck.runtime.slots import SlotState
+from ray_precheck.runtime.task_queue import TaskQueue
+from ray_precheck.schema.casualty import BatchReport
+from ray_precheck.store import journal
+from ray_precheck.store.columns import BOM
+from ray_precheck.store.journal import Journal
+
+# What goes wrong with devices.
+
+
+def convict_in_a_batch(patch: pytest.MonkeyPatch) -> None:
+    strike = Scheduler._strike
+
+    def always(self: Scheduler, name: str, *others: Any) -> list[Command]:
+        self._slots[name].fresh = True
+        return strike(self, name, *others)
+
+    patch.setattr(Scheduler, "_strike", always)
+
+
+def convict_on_a_used_worker(patch: pytest.MonkeyPatch) -> None:
+    done = Scheduler.batch_done
+
+    def stay_fresh(self: Scheduler, name: str, *others: Any) -> list[Command]:
+        commands = done(self, name, *others)
+        if name in self._slots:
+            self._slots[name].fresh = True
+        return commands
+
+    patch.setattr(Scheduler, "batch_done", stay_fresh)
+
+
+def forget_the_rest(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TaskQueue, "put_back", lambda self, tasks: None)
+
+
+def requeue_what_was_run(patch: pytest.MonkeyPatch) -> None:
+    def all_others(self: Scheduler, broken: int, batch: dict[int, Any]) -> dict[int, Any]:
+        self._queue.put_back(task for index, task in batch.items() if index != broken)
+        return {}
+
+    patch.setattr(Scheduler, "_requeue_after", all_others)
+
+
+def hear_late_answers(patch: pytest.MonkeyPatch) -> None:
+    done = Scheduler.batch_done
+
+    def any_ticket(self: Scheduler, name: str, ticket: int, report: BatchReport) -> list[Command]:
+        if name in self._slots:
+            ticket = self._slots[name].ticket
+        return done(self, name, ticket, report)
+
+    patch.setattr(Scheduler, "batch_done", any_ticket)
+
+
+def hear_late_losses(patch: pytest.MonkeyPatch) -> None:
+    lost = Scheduler.worker_lost
+
+    def any_ticket(self: Scheduler, name: str, ticket: int, *others: Any) -> list[Command]:
+        slot = self._slots.get(name)
+        if slot is not None:
+            ticket = slot.ticket if slot.batch else 0
+        return lost(self, name, ticket, *others)
+
+    patch.setattr(Scheduler, "worker_lost", any_ticket)
+
+
+def record_twice(patch: pytest.MonkeyPatch) -> None:
+    done = Scheduler.batch_done
+
+    def doubled(self: Scheduler, *others: Any) -> list[Command]:
+        commands = done(self, *others)
+        return [*commands, *(c for c in commands if isinstance(c, Record))][: len(commands) + 1]
+
+    patch.setattr(Scheduler, "batch_done", doubled)
+
+
+def take_suspects_anywhere(patch: pytest.MonkeyPatch) -> None:
+    def first(self: Scheduler, place: str) -> Any:
+        return self._blame.suspects.popleft() if self._blame.suspects else None
+
+    patch.setattr(Scheduler, "_take_suspect", first)
+
+
+def keep_a_suspect_when_moving(patch: pytest.MonkeyPatch) -> None:
+    def keep(self: Scheduler, name: str) -> None:
+        slot = self._slots[name]
+        if slot.suspect is None:
+            self._slots.keep_suspect(name, self._take_suspect(slot.place))
+
+    patch.setattr(Scheduler, "_choose_suspect", keep)
+
+
+def move_at_once(patch: pytest.MonkeyPatch) -> None:
+    revive = Scheduler.revive
+
+    def now(self: Scheduler, name: str, place: str) -> list[Command]:
+        self._slots[name].place = place
+        return revive(self, name, place)
+
+    patch.setattr(Scheduler, "revive", now)
+
+
+def blame_while_draining(patch: pytest.MonkeyPatch) -> None:
+    break_all = Scheduler._break_all
+
+    def regardless(self: Scheduler, *others: Any) -> list[Command]:
+        draining, self.draining = self.draining, False
+        try:
+            return break_all(self, *others)
+        finally:
+            self.draining = draining
+
+    patch.setattr(Scheduler, "_break_all", regardless)
+
+
+def lose_the_suspect_of_a_dead_device(patch: pytest.MonkeyPatch) -> None:
+    failed = Scheduler.start_failed
+
+    def forget(self: Scheduler, name: str, reason: str) -> list[Command]:
+        if name in self._slots:
+            self._slots.keep_suspect(name, None)
+        return failed(self, name, reason)
+
+    patch.setattr(Scheduler, "start_failed", forget)
+
+
+def hear_of_a_start_twice(patch: pytest.MonkeyPatch) -> None:
+    ready = Scheduler.worker_ready
+
+    def always(self: Scheduler, name: str) -> list[Command]:
+        if name in self._slots:
+            self._slots[name].state = SlotState.STARTING
+        return ready(self, name)
+
+    patch.setattr(Scheduler, "worker_ready", always)
+
+
+def start_workers_while_draining(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Scheduler, "revive", lambda self, name, place: [self._restart(name)])
+
+
+def never_wake(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Scheduler, "wake", lambda self: [])
+
+
+def count_a_strike_twice(patch: pytest.MonkeyPatch) -> None:
+    strike = Scheduler._strike
+
+    def twice(self: Scheduler, name: str, task: Any, casualty: Any) -> list[Command]:
+        self._blame._strikes[task.index, casualty.cause] += 1
+        return strike(self, name, task, casualty)
+
+    patch.setattr(Scheduler, "_strike", twice)
+
+
+def drop_the_result_of_a_casualty(patch: pytest.MonkeyPatch) -> None:
+    strike = Scheduler._strike
+
+    def without(self: Scheduler, name: str, task: Any, casualty: Any) -> list[Command]:
+        commands = strike(self, name, task, casualty)
+        return [
+            Record((self._blame._failure(task, casualty),)) if isinstance(c, Record) else c
+            for c in commands
+        ]
+
+    patch.setattr(Scheduler, "_strike", without)
+
+
+# What goes wrong on the disk.
+
+
+def write_the_result_first(patch: pytest.MonkeyPatch) -> None:
+    write = Journal._write
+    held: list[bytes] = []
+
+    def swapped(self: Journal, fd: int, data: bytes) -> None:
+        if data.startswith(BOM):
+            write(self, fd, data)
+        elif fd == self._details_fd:
+            held[:] = [data]
+        else:
+            write(self, fd, data)
+            write(self, self._details_fd, held[0])
+
+    patch.setattr(Journal, "_write", swapped)
+
+
+def write_known_rows_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Journal, "_without_known", lambda self, results: results)
+
+
+def reopen_without_repair(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Journal, "reopen", Journal.open)
+
+
+def never_sync(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Journal, "_write", lambda self, fd, data: journal.os.write(fd, memoryview(data)))
+
+
+def leave_the_order(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Journal, "complete", lambda self, order: self.close())
+
+
+FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
+    convict_in_a_batch,
+    convict_on_a_used_worker,
+    forget_the_rest,
+    requeue_what_was_run,
+    hear_late_answers,
+    hear_late_losses,
+    record_twice,
+    take_suspects_anywhere,
+    keep_a_suspect_when_moving,
+    move_at_once,
+    blame_while_draining,
+    lose_the_suspect_of_a_dead_device,
+    hear_of_a_start_twice,
+    start_workers_while_draining,
+    never_wake,
+    count_a_strike_twice,
+    drop_the_result_of_a_casualty,
+    write_the_result_first,
+    write_known_rows_again,
+    reopen_without_repair,
+    never_sync,
+    leave_the_order,
+]

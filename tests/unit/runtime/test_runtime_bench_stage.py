@@ -1,0 +1,306 @@
+"""Who takes what a device has made, and how many bytes may wait for it."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from mock_pool import make_tasks
+
+from ray_precheck.runtime.bench_stage import BenchStage, BenchState, Parcel
+from ray_precheck.runtime.blame import START_ATTEMPTS
+from ray_precheck.runtime.cost_model import HUGE_S, HUGE_THREADS
+from ray_precheck.schema.task import Task
+
+pytestmark = pytest.mark.unit
+
+LARGE = 1 << 40
+A_TASK = (Task(0, "Mint.a.0", 1.0, 100),)
+HUGE_TASK = (Task(1, "Mint.a.1", HUGE_S, 100),)
+
+
+def stage(places: Sequence[str], most_bytes: int = LARGE, ready: int = 99) -> BenchStage:
+    """Bench workers b0, b1, ... at places; the first `ready` have started."""
+    made = BenchStage({f"b{i}": place for i, place in enumerate(places)}, most_bytes)
+    for name in made.names[:ready]:
+        made.ready(name)
+    return made
+
+
+def parcel(ticket: int, place: str = "m0", tasks: tuple[Task, ...] = A_TASK) -> Parcel:
+    return Parcel(ticket, place, tasks, sum(task.nbytes for task in tasks))
+
+
+def hand_out(made: BenchStage, *parcels: Parcel) -> list[str]:
+    """Have parcels arrive; returns who gets them, in their turn."""
+    for each in parcels:
+        made.promise(each.ticket, each.tasks)
+        made.arrive(each)
+    names = []
+    while found := made.next_assignment():
+        name, taken = found
+        made.assign(name, 1000 + taken.ticket, taken)
+        names.append(name)
+    return names
+
+
+def states(made: BenchStage) -> list[BenchState]:
+    return [made._slots[name].state for name in made.names]
+
+
+class TestAssignment:
+    def test_a_parcel_goes_to_who_is_free_first_on_its_own_machine(self) -> None:
+        assert hand_out(stage(["m0", "m1"]), parcel(1, "m1"), parcel(2, "m1")) == ["b1", "b0"]
+
+    def test_the_one_that_has_waited_longest_comes_first(self) -> None:
+        made = stage(["m0"], ready=0)
+        assert hand_out(made, parcel(1), parcel(2)) == []
+        made.ready("b0")
+        found = made.next_assignment()
+        assert found is not None
+        assert found[1].ticket == 1
+
+    def test_a_busy_worker_gets_a_second_one_only_from_another_machine(self) -> None:
+        assert hand_out(stage(["m0"]), parcel(1), parcel(2)) == ["b0"]
+        assert hand_out(stage(["m0"]), parcel(1), parcel(2, "m1")) == ["b0", "b0"]
+
+    def test_and_no_third_one(self) -> None:
+        parcels = [parcel(i, "m1") for i in (1, 2, 3)]
+        assert hand_out(stage(["m0"]), *parcels) == ["b0", "b0"]
+
+    def test_who_starts_or_is_given_up_gets_nothing(self) -> None:
+        made = stage(["m0", "m0"], ready=0)
+        for _ in range(START_ATTEMPTS):
+            made.start_failed("b1")
+        assert hand_out(made, parcel(1)) == []
+        assert made.has_living
+        for _ in range(START_ATTEMPTS):
+            made.start_failed("b0")
+        assert not made.has_living
+
+    def test_a_worker_is_given_up_after_three_starts_that_fail_in_a_row(self) -> None:
+        made = stage(["m0"], ready=0)
+        assert [made.start_failed("b0") for _ in range(START_ATTEMPTS - 1)] == [True, True]
+        made.ready("b0")
+        made.lose("b0")
+        assert [made.start_failed("b0") for _ in range(START_ATTEMPTS)] == [True, True, False]
+        assert states(made) == [BenchState.GIVEN_UP]
+
+    def test_an_answer_that_is_not_awaited_is_none(self) -> None:
+        made = stage(["m0", "m0"])
+        hand_out(made, parcel(1), parcel(2))
+        assert made.done("b0", 1002) is None
+        assert made.done("nobody", 1001) is None
+        assert made.in_flight == 2
+        assert made.done("b0", 1001) == parcel(1)
+        assert made.done("b0", 1001) is None
+        assert made.in_flight == 1
+
+    def test_whole_records_take_no_bytes_and_end_like_parcels(self) -> None:
+        made = stage(["m0"], most_bytes=0)
+        made.take("b0", 7, A_TASK)
+        assert (made.busy(), made.in_flight, made.is_empty) == (["b0"], 1, False)
+        assert made.done("b0", 7) == Parcel(0, "m0", A_TASK, 0)
+        assert (made.busy(), made.in_flight, made.is_empty) == ([], 0, True)
+
+    def test_room_for_a_batch_is_with_who_has_none_or_is_one_ahead(self) -> None:
+        made = stage(["m0", "m1", "m2"], ready=2)
+        made.take("b0", 1, A_TASK)
+        made.take("b1", 2, A_TASK)
+        assert made.with_room(frozenset()) == []
+        assert made.with_room({"b1", "b2"}) == ["b1"]
+        made.take("b1", 3, A_TASK)
+        assert made.with_room({"b1", "b2"}) == []
+
+
+class TestRoom:
+    def test_there_is_room_for_one_in_work_and_one_coming_for_each_that_is_ready(self) -> None:
+        made = stage(["m0", "m0"], ready=1)
+        for ticket in (1, 2):
+            assert made.room_bytes > 0
+            made.promise(ticket, A_TASK)
+        assert made.room_bytes == 0
+        made.ready("b1")
+        assert made.room_bytes == LARGE - 200
+
+    def test_a_promise_counts_until_it_is_withdrawn(self) -> None:
+        made = stage(["m0"], most_bytes=1000)
+        made.promise(1, A_TASK)
+        assert made.room_bytes == 900
+        made.withdraw(1)
+        made.withdraw(1)
+        assert made.room_bytes == 1000
+        assert made.is_empty
+
+    def test_what_arrives_counts_instead_of_what_was_promised(self) -> None:
+        made = stage(["m0"], most_bytes=1000)
+        made.promise(1, A_TASK)
+        made.arrive(Parcel(1, "m0", A_TASK, 30))
+        assert made.room_bytes == 970
+
+    def test_and_until_its_bench_is_done(self) -> None:
+        made = stage(["m0"], most_bytes=1000)
+        hand_out(made, parcel(1))
+        assert made.room_bytes == 900
+        made.done("b0", 1001)
+        assert made.room_bytes == 1000
+
+    def test_a_huge_record_takes_the_room_of_the_cores_that_it_computes_with(self) -> None:
+        made = stage(["m0"] * 3)
+        made.promise(1, HUGE_TASK)
+        assert HUGE_THREADS == 4
+        made.promise(2, A_TASK)
+        assert made.room_bytes > 0
+        made.promise(3, A_TASK)
+        assert made.room_bytes == 0
+
+    def test_nothing_waits_where_a_place_is_lost(self) -> None:
+        made = stage(["m2"], ready=0)
+        hand_out(made, parcel(1, "m0"), parcel(2, "m1"), parcel(3, "m0"))
+        assert [each.ticket for each in made.lose_waiting("m0")] == [1, 3]
+        assert [each.ticket for each in made.lose_waiting()] == [2]
+        assert made.is_empty
+
+
+class TestLentCores:
+    def test_a_huge_record_has_the_cores_of_those_on_its_machine_who_are_free(self) -> None:
+        made = stage(["m0"] * 6 + ["m1"])
+        made.take("b1", 1, A_TASK)
+        assert hand_out(made, parcel(2, tasks=HUGE_TASK)) == ["b0"]
+        ready, lent = BenchState.READY, BenchState.LENT
+        assert states(made) == [ready, ready, lent, lent, lent, ready, ready]
+
+    def test_who_has_lent_its_core_gets_nothing(self) -> None:
+        made = stage(["m0"] * 3)
+        assert hand_out(made, parcel(1, tasks=HUGE_TASK), parcel(2)) == ["b0"]
+
+    def test_the_cores_come_back_when_it_is_done(self) -> None:
+        made = stage(["m0"] * 3)
+        hand_out(made, parcel(1, tasks=HUGE_TASK))
+        made.done("b0", 1001)
+        assert states(made) == [BenchState.READY] * 3
+        assert hand_out(made, parcel(2), parcel(3), parcel(4)) == ["b0", "b1", "b2"]
+
+    def test_and_when_the_borrower_dies(self) -> None:
+        made = stage(["m0"] * 3)
+        hand_out(made, parcel(1, tasks=HUGE_TASK))
+        assert made.lose("b0") == {1001: parcel(1, tasks=HUGE_TASK)}
+        assert states(made) == [BenchState.STARTING, BenchState.READY, BenchState.READY]
+
+    def test_and_when_its_machine_leaves(self) -> None:
+        made = stage(["m0"] * 3)
+        hand_out(made, parcel(1, tasks=HUGE_TASK))
+        assert list(made.remove("b0")) == [1001]
+        assert states(made) == [BenchState.READY] * 2
+        assert made.is_empty
+
+    def test_a_lender_that_died_and_lends_again_is_not_given_back_by_the_first(self) -> None:
+        made = stage(["m0"] * 3, ready=0)
+        for name in ("b1", "b2"):
+            made.ready(name)
+        assert hand_out(made, parcel(1, tasks=HUGE_TASK)) == ["b1"]
+        made.lose("b2")
+        for name in ("b0", "b2"):
+            made.ready(name)
+        assert hand_out(made, parcel(2, tasks=HUGE_TASK)) == ["b0"]
+        made.done("b1", 1001)
+        assert states(made) == [BenchState.READY, BenchState.READY, BenchState.LENT]
+
+    def test_one_that_is_gone_is_not_missed(self) -> None:
+        made = stage(["m0"] * 3)
+        hand_out(made, parcel(1, tasks=HUGE_TASK))
+        made.remove("b1")
+        assert made.done("b0", 1001) is not None
+        assert states(made) == [BenchState.READY] * 2
+
+
+class Bytes(RuleBasedStateMachine):
+    """Devices that ask for room, promise, and make no more than that; benches that work and die."""
+
+    MOST = 1000
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stage = stage(["m0", "m1", "m0"], most_bytes=self.MOST)
+        self.last = 0
+        self.promised: dict[int, tuple[Task, ...]] = {}
+        self.waiting: list[Parcel] = []
+        self.working: dict[int, tuple[str, Parcel]] = {}
+
+    @rule(nbytes=st.integers(0, 1200), cost_s=st.sampled_from([1.0, HUGE_S]))
+    def ask(self, nbytes: int, cost_s: float) -> None:
+        if 0 < self.stage.room_bytes >= nbytes:
+            self.last += 1
+            self.promised[self.last] = (Task(self.last, "Mint.a.0", cost_s, nbytes),)
+            self.stage.promise(self.last, self.promised[self.last])
+
+    @precondition(lambda self: self.promised)
+    @rule(share=st.integers(0, 4), place=st.sampled_from(["m0", "m1"]))
+    def make(self, share: int, place: str) -> None:
+        ticket, tasks = self.promised.popitem()
+        self.waiting.append(Parcel(ticket, place, tasks, tasks[0].nbytes * share // 4))
+        self.stage.arrive(self.waiting[-1])
+
+    @precondition(lambda self: self.promised)
+    @rule()
+    def break_down(self) -> None:
+        self.stage.withdraw(self.promised.popitem()[0])
+
+    @rule()
+    def hand_out(self) -> None:
+        while found := self.stage.next_assignment():
+            name, taken = found
+            self.waiting.remove(taken)
+            self.stage.assign(name, taken.ticket, taken)
+            self.working[taken.ticket] = name, taken
+
+    @precondition(lambda self: self.working)
+    @rule()
+    def finish(self) -> None:
+        ticket, (name, taken) = self.working.popitem()
+        assert self.stage.done(name, ticket) == taken
+
+    @rule(name=st.sampled_from(["b0", "b1", "b2"]))
+    def die(self, name: str) -> None:
+        lost = self.stage.lose(name)
+        assert lost == {t: each for t, (who, each) in self.working.items() if who == name}
+        self.working = {t: each for t, each in self.working.items() if each[0] != name}
+        self.stage.ready(name)
+
+    @rule(place=st.sampled_from(["m0", "m1"]))
+    def leave(self, place: str) -> None:
+        lost = self.stage.lose_waiting(place)
+        assert lost == [each for each in self.waiting if each.place == place]
+        self.waiting = [each for each in self.waiting if each.place != place]
+
+    @invariant()
+    def no_more_bytes_than_allowed(self) -> None:
+        total = sum(task.nbytes for tasks in self.promised.values() for task in tasks)
+        total += sum(each.nbytes for each in self.waiting)
+        total += sum(each.nbytes for _, each in self.working.values())
+        assert total == self.stage._bytes <= self.MOST
+        assert self.stage.room_bytes in (0, self.MOST - total)
+        assert self.stage.in_flight == len(self.working)
+        assert self.stage.is_empty == (not (self.promised or self.waiting or self.working))
+
+    @invariant()
+    def only_borrowed_cores_are_lent(self) -> None:
+        lent = [
+            n
+            for n, s in zip(self.stage.names, states(self.stage), strict=True)
+            if s.value == "lent"
+        ]
+        borrowed = [n for slot in self.stage._slots.values() for n in slot.borrowed]
+        assert sorted(lent) == sorted(borrowed)
+
+
+Bytes.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestNoMoreBytesThanAllowed = pytest.mark.unit(Bytes.TestCase)
+
+
+@given(st.lists(st.sampled_from([0.1, 1.0, HUGE_S - 1e-9, HUGE_S, 100.0]), min_size=1, max_size=5))
+def test_a_parcel_has_the_threads_of_its_costliest_record(costs: list[float]) -> None:
+    tasks = tuple(make_tasks(costs))
+    expected = HUGE_THREADS if max(costs) >= HUGE_S else 1
+    assert Parcel(1, "m0", tasks, 0).threads == expected

@@ -1,0 +1,98 @@
+"""How what is left to send is cut into batches."""
+
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ray_precheck.runtime.cost_model import CostModel
+from ray_precheck.runtime.task_queue import MAX_BATCH_RECORDS, TARGET_BATCH_S, TaskQueue
+from ray_precheck.schema.task import Task
+
+pytestmark = pytest.mark.unit
+
+LARGE = 1 << 40
+
+
+def queue(*tasks: tuple[float, int]) -> TaskQueue:
+    """A queue of tasks by cost in seconds and size in bytes."""
+    return TaskQueue(deque(Task(i, f"Mint.a.{i}", *each) for i, each in enumerate(tasks)))
+
+
+def test_a_batch_is_all_one_way() -> None:
+    # Worth it, too small, and worth it again: three batches, though the budget has room for all.
+    made = queue((0.01, 0), (1e-6, 0), (0.01, 0))
+    made.cost_left_s = 100.0
+    taken = [made.take(1, LARGE, CostModel()) for _ in range(3)]
+    assert [([task.index for task in tasks], splits) for tasks, splits in taken] == [
+        ([0], True),
+        ([1], False),
+        ([2], True),
+    ]
+
+
+def test_small_records_stay_fused() -> None:
+    tasks, splits = queue(*[(1e-6, 0)] * 10).take(1, LARGE, CostModel())
+    assert not splits
+    assert len(tasks) > 1
+
+
+def test_all_stay_fused_where_there_is_no_room() -> None:
+    _, splits = queue((5.0, 0)).take(1, 0, CostModel())
+    assert not splits
+
+
+def test_so_does_one_that_is_larger_than_the_room() -> None:
+    assert queue((5.0, 100)).take(1, 100, CostModel())[1]
+    assert not queue((5.0, 101)).take(1, 100, CostModel())[1]
+
+
+def test_a_batch_takes_no_more_bytes_than_there_is_room_for() -> None:
+    made = queue(*[(0.01, 40)] * 5)
+    made.cost_left_s = 100.0
+    tasks, splits = made.take(1, 100, CostModel())
+    assert (len(tasks), splits) == (2, True)
+
+
+def test_what_is_put_back_comes_first_and_counts_again() -> None:
+    made = queue(*[(0.25, 0)] * 4)
+    first, _ = made.take(1, 0, CostModel())
+    assert made.cost_left_s == pytest.approx(0.25 * (4 - len(first)))
+    made.put_back(first)
+    assert made.cost_left_s == pytest.approx(1.0)
+    assert [task.index for task in made.tasks] == [0, 1, 2, 3]
+
+
+def test_an_empty_queue_gives_nothing() -> None:
+    assert queue().take(1, LARGE, CostModel()) == ((), False)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 1e-6, 0.003, 0.01, 0.3, 30.0]), st.integers(0, 1000)),
+        max_size=150,
+    ),
+    st.integers(1, 8),
+    st.integers(0, 3000),
+)
+def test_every_task_is_taken_once_in_order_and_within_bounds(
+    tasks: list[tuple[float, int]], devices: int, room_bytes: int
+) -> None:
+    made, model, taken = queue(*tasks), CostModel(), []
+    while made:
+        left_s = made.cost_left_s
+        batch, splits = made.take(devices, room_bytes, model)
+        assert 1 <= len(batch) <= MAX_BATCH_RECORDS
+        budget_s = min(TARGET_BATCH_S, left_s / (2 * devices))
+        assert len(batch) == 1 or sum(task.cost_s for task in batch) <= budget_s
+        if splits:
+            assert sum(task.nbytes for task in batch) <= room_bytes
+            assert all(model.is_worth(task) for task in batch)
+        else:
+            assert room_bytes == 0 or not all(
+                model.is_worth(task) and task.nbytes <= room_bytes for task in batch
+            )
+        taken += [task.index for task in batch]
+    assert taken == list(range(len(tasks)))
+    assert made.cost_left_s == pytest.approx(0.0, abs=1e-6)
