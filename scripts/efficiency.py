@@ -45,6 +45,8 @@ PRETEND = ROOT / "scripts" / "pretend"
 # Of plan/cost.py: what a call without a backward record is estimated at, and each element.
 PER_CALL_S = 1.2e-3
 PER_ELEMENT_S = 60e-9
+# What Ray's workers are started with; of Ray's own configuration, hence its spelling.
+NICENESS = "RAY_worker_niceness"
 COSTS = {"equal": "20ms", "heavy": "heavy20ms"}
 
 
@@ -133,7 +135,7 @@ def main() -> int:
     parser.add_argument("--niceness", type=int, help="of Ray's workers; Ray's own default is 15")
     given = parser.parse_args()
     if given.niceness is not None:
-        os.environ["RAY_worker_niceness"] = str(given.niceness)
+        os.environ[NICENESS] = str(given.niceness)
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     print(f"{'costs':6} {'devices':>7} {'records':>8} {'efficiency':>10} {'to files':>8}"
           f" {'bare':>6} {'over bound':>10}  losses")  # fmt: skip

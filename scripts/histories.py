@@ -3,10 +3,12 @@
     scripts/histories.py --count 1000000 --seed 0 --jobs 1
 
 In each history workers crash, hang and forget, answers are lost, late or doubled, nodes leave and
-join, drivers and writers die at any byte, and the power fails. Whatever happens every record ends
-with one row, nobody is blamed who did not break a fresh worker alone, no record runs more often than
-its bound, and the files can be read after every prefix of what was written. A history that breaks a
-rule is made smaller and printed with its seed.
+join, drivers and writers die at any byte, and the power fails. In most some benches run in other
+processes than their devices, in many captured files are sent ahead. Whatever happens every record
+ends with one row, nobody is blamed who did not break a fresh worker alone, no record runs more often
+than its bound, a record is in one place at a time, no more bytes wait for benches than may, no bench
+worker is idle while something waits for it, and the files can be read after every prefix of what was
+written. A history that breaks a rule is made smaller and printed with its seed.
 """
 
 import argparse

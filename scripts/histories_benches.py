@@ -89,6 +89,7 @@ class Benches:
         needs_files = crew.layout.needs_files(self.slots[label])
         if batch.stage is Stage.BENCH:
             flight.node = crew.parcels.take(batch).node
+            require(flight.node in crew.nodes_seen, "a bench is sent what is gone with its node")
             flight.lost = flight.node not in crew.alive
             require(not has or flight.node != node, f"{label} gets a second batch from its machine")
         else:

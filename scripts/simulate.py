@@ -126,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--benches", type=int, default=0, help="bench workers for each device")
     parser.add_argument("--faults", action="store_true")
     parser.add_argument("--measure", action="store_true")
+    parser.add_argument("--one-append", action="store_true", help="all results of a step as one")
     parser.add_argument("--cost", type=_cost, nargs="+", default=[], metavar="NAME=SECONDS")
     parser.add_argument("--scheduler-us", type=float)
     parser.add_argument("--target-batch-s", type=float, default=task_queue.TARGET_BATCH_S)
@@ -155,7 +156,8 @@ def _row(name: str, devices: int, costs: DriverCosts, given: argparse.Namespace)
         nodes = max(1, devices // 256) if devices > 8 else 0
         faults = Faults(10, 3.0, 2000, 1.5, third_s, nodes, 5.0, 10.0)
     scheduler_s = None if given.scheduler_us is None else given.scheduler_us / 1e6
-    setup = Setup(devices, given.benches * devices, faults, costs, scheduler_s, given.seed)
+    benches = given.benches * devices
+    setup = Setup(devices, benches, faults, costs, scheduler_s, given.seed, given.one_append)
     return Row(name, World(workload, setup).run())
 
 

@@ -36,25 +36,26 @@ class DriverCosts:
     """Seconds of the driver for each message and record, of Ray for the way, and of the writer.
 
     A step of the driver waits once, over all flights, then gets, schedules, and sends. The defaults
-    are medians measured with `scripts/simulate.py --measure` on 2 cores of an AMD EPYC, Python 3.11,
-    Ray 2.60.
+    are rounded medians of four measurements (`scripts/simulate.py --measure`) on 2 cores of an AMD
+    EPYC with a load of 9 to 15, Python 3.11, Ray 2.60. `write_s` is mostly two fsyncs.
     """
 
-    wait_s: float = 180e-6
-    wait_per_flight_s: float = 0.75e-6
+    wait_s: float = 200e-6
+    wait_per_flight_s: float = 0.8e-6
     get_s: float = 25e-6
     get_per_record_s: float = 10e-6
-    send_s: float = 120e-6
+    send_s: float = 150e-6
     send_per_record_s: float = 10e-6
-    record_s: float = 90e-6
+    record_s: float = 80e-6
     record_per_record_s: float = 19e-6
     acknowledge_s: float = 15e-6
-    book_per_record_s: float = 10e-6
-    one_way_s: float = 450e-6
-    write_s: float = 1e-3
-    write_per_record_s: float = 50e-6
+    book_per_record_s: float = 6e-6
+    one_way_s: float = 500e-6
+    write_s: float = 5e-3
+    write_per_record_s: float = 40e-6
 
 
+MEASURED = DriverCosts()
 FREE = DriverCosts(**dict.fromkeys(DriverCosts.__slots__, 0.0))
 
 
@@ -230,5 +231,4 @@ def _write_s(size: int) -> float:
         journal = Journal.open(files.result, files.details)
         seconds, _ = _timed(lambda: journal.append(next(batches)))
         journal.close()
-    # Not the median: a disk takes its time now and then, and the writer waits for it.
     return statistics.median(seconds)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from simulate_costs import Workload
-from simulate_ray import DriverCosts
+from simulate_ray import MEASURED, DriverCosts
 
 from ray_precheck.runtime.bench_stage import BenchStage
 from ray_precheck.runtime.commands import Command, Forget, Record, SendBatch, StartWorker
@@ -56,14 +56,18 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is simulated. `scheduler_s`: what the scheduler takes for each event, None to measure it."""
+    """What is simulated. `scheduler_s`: what the scheduler takes for each event, None to measure it.
+
+    `one_append` is what the driver does not do: all results of a step go to the writer as one.
+    """
 
     devices: int
     benches: int = 0
     faults: Faults = Faults()
-    costs: DriverCosts = DriverCosts()
+    costs: DriverCosts = MEASURED
     scheduler_s: float | None = None
     seed: int = 0
+    one_append: bool = False
 
 
 @dataclass(slots=True)
@@ -228,6 +232,7 @@ class World:
         return self._asked(partial(done, news.name, news.ticket, report))
 
     def _carry_out(self, commands: Sequence[Command]) -> None:
+        results: list[int] = []
         for command in commands:
             match command:
                 case StartWorker(name):
@@ -235,12 +240,17 @@ class World:
                     self._start(name, self.now_s + self.setup.faults.restart_s)
                 case SendBatch():
                     self._send(command)
-                case Record(results):
-                    self._record([result.index for result in results])
+                case Record():
+                    results += [result.index for result in command.results]
+                    if not self.setup.one_append:
+                        self._record(results)
+                        results = []
                 case Forget():
                     pass
                 case _:
                     raise AssertionError(f"not simulated: {command}")
+        if results:
+            self._record(results)
 
     def _start(self, name: str, ready_s: float) -> None:
         self._lives[name] = self._lives.get(name, 0) + 1
@@ -272,7 +282,9 @@ class World:
         """Return the report of a batch, what it takes, and what of that is of use."""
         share = {Stage.CHECK: 1.0, Stage.DEVICE: 1 - BENCH_SHARE, Stage.BENCH: BENCH_SHARE}
         factor = self._factors.get(batch.slot, 1.0) * share[batch.stage]
-        results, measured, elapsed_s = [], [], 0.0
+        results: list[TaskResult] = []
+        measured: list[MeasuredTask] = []
+        elapsed_s = 0.0
         for task in batch.tasks:
             actual_s = self.workload.actual_s[task.index] * factor
             if task.index in self._killers and batch.stage is not Stage.BENCH:

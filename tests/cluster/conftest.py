@@ -1,5 +1,6 @@
 """One Ray cluster for the whole test session, on loopback, ended by its process id."""
 
+import atexit
 import os
 import re
 import secrets
@@ -20,6 +21,7 @@ FAULTY = DATA.parent.parent / "scripts" / "faulty"
 
 # Ray reads these when it is imported, so they are set when this file is: before any test runs.
 _FOLDER = Path(tempfile.mkdtemp(prefix="rpt-"))
+atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
 _TOKEN = _FOLDER / "token"
 _TOKEN.touch(mode=0o600)
 _TOKEN.write_text(secrets.token_hex(32))
@@ -73,7 +75,6 @@ def cluster_address() -> Iterator[str]:
             os.killpg(head.pid, signal.SIGKILL)
             head.wait()
         log.close()
-        shutil.rmtree(_FOLDER, ignore_errors=True)
 
 
 def _wait_for(port: int, head: "subprocess.Popen[bytes]") -> None:

@@ -64,6 +64,19 @@ def broken(fault: str, number: int = 0, size: int = 4) -> dict[str, Any]:
     return {f"Torch.special.{fault}.{number}.forward": record}
 
 
+def many_times(capture: Path, copies: int) -> Path:
+    """Have every call of a dump so many times, under new numbers; returns its path."""
+    content = json.loads(capture.read_text())
+    content["data"] = {
+        f"{api}.{int(number) + 1000 * copy}.{direction}": record
+        for copy in range(copies)
+        for key, record in content["data"].items()
+        for api, number, direction in [key.rsplit(".", 2)]
+    }
+    capture.write_text(json.dumps(content))
+    return capture
+
+
 def write_dump(path: Path, *parts: dict[str, Any]) -> Path:
     """Write a dump of these records and return its path."""
     data = {key: record for part in parts for key, record in part.items()}

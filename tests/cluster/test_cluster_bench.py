@@ -1,6 +1,7 @@
 """The bench as a stage of its own, on a real Ray cluster."""
 
 import json
+import shutil
 import threading
 import time
 from collections import Counter
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import DATA, store_state
-from dumps import additions, broken, large, write_dump
+from dumps import additions, broken, large, many_times, write_dump
 
 from ray_precheck import PrecheckReport, precheck
 
@@ -59,7 +60,8 @@ def test_with_bench_workers_and_without_the_files_have_the_same_bytes(
 def test_records_whose_results_were_captured_need_no_device(
     tmp_path: Path, cluster_address: str
 ) -> None:
-    dump = DATA / "torch_llm_tensor" / "dump.json"
+    capture = Path(shutil.copytree(DATA / "torch_llm_tensor", tmp_path / "capture"))
+    dump = many_times(capture / "dump.json", 40)
     alone = run(dump, tmp_path / "alone", cluster_address, 0)
     helped = run(dump, tmp_path / "helped", cluster_address, 1)
     assert both_files(alone) == both_files(helped)

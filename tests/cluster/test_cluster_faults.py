@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -18,13 +18,16 @@ from dumps import additions, broken, slow, write_dump
 
 from ray_precheck import RunConfig, StoppedError, precheck
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.dump.parse import open_dump
+from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.plan.planner import plan_tasks
-from ray_precheck.runtime.cluster import open_cluster
+from ray_precheck.runtime.cluster import Roster, open_cluster
+from ray_precheck.runtime.crew import DriveOptions
+from ray_precheck.runtime.devices import Node
 from ray_precheck.runtime.driver import Driver
+from ray_precheck.runtime.placement import DeviceRequest
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.task import DeviceSlot
-from ray_precheck.store.resume import new_run_files
+from ray_precheck.store.resume import RunFiles, new_run_files
 
 pytestmark = pytest.mark.cluster
 
@@ -196,6 +199,20 @@ def test_a_removed_out_folder_stops_the_run_with_one_sentence(
     assert "\n" not in report.stop_reason
 
 
+def made(
+    dump: Dump,
+    settings: CheckSettings,
+    slots: list[DeviceSlot],
+    nodes: list[Node],
+    files: RunFiles,
+    stop: Callable[[], bool] = lambda: False,
+) -> Driver:
+    """Return a driver of these slots, without bench workers."""
+    request, roster = DeviceRequest("cpu", ids=(0,)), Roster(nodes, "", print)
+    options = DriveOptions(bench_workers=0)
+    return Driver(dump, settings, request, slots, roster, files, stop, options)
+
+
 def test_with_no_device_that_starts_the_run_stops_and_says_why(
     tmp_path: Path, cluster_address: str
 ) -> None:
@@ -206,10 +223,10 @@ def test_with_no_device_that_starts_the_run_stops_and_says_why(
         plan = plan_tasks(dump, "pytorch", set())
         # A GPU that is not there: the worker raises when it opens it.
         slot = DeviceSlot("gpu", 0, nodes[0].node_id, nodes[0].address, "0")
-        driver = Driver(dump, settings, [slot], files, lambda: False)
+        driver = made(dump, settings, [slot], nodes, files)
         driver.launch()
         with pytest.raises(StoppedError, match=r"no device is left: gpu:0: .*sees no GPU"):
-            driver.run(plan, 300.0, Progress(3, 0, show=False))
+            driver.run(plan, Progress(3, 0, show=False))
 
 
 def test_a_device_that_does_not_start_is_given_up_and_the_others_go_on(
@@ -224,9 +241,9 @@ def test_a_device_that_does_not_start_is_given_up_and_the_others_go_on(
             DeviceSlot("cpu", 0, here.node_id, here.address, ""),
         ]
         settings = CheckSettings("pytorch", "statistics", tmp_path)
-        driver = Driver(dump, settings, slots, files, lambda: False)
+        driver = made(dump, settings, slots, nodes, files)
         driver.launch()
-        assert driver.run(plan_tasks(dump, "pytorch", set()), 300.0, Progress(31, 0))
+        assert driver.run(plan_tasks(dump, "pytorch", set()), Progress(31, 0))
     assert files.result.read_bytes().count(b",pass,") == 30
     assert "device gpu:0 is given up: " in capsys.readouterr().err
 
@@ -305,9 +322,11 @@ def test_a_stop_request_leaves_a_run_that_can_go_on(tmp_path: Path, cluster_addr
         plan = plan_tasks(dump, "pytorch", set())
         settings = CheckSettings("pytorch", "statistics", tmp_path)
         slot = DeviceSlot("cpu", 0, nodes[0].node_id, nodes[0].address, "")
-        driver = Driver(dump, settings, [slot], files, lambda: files.result.stat().st_size > 300)
+        driver = made(
+            dump, settings, [slot], nodes, files, lambda: files.result.stat().st_size > 300
+        )
         driver.launch()
-        assert driver.run(plan, 300.0, Progress(265, 0, show=False)) is False
+        assert driver.run(plan, Progress(265, 0, show=False)) is False
     rows = files.result.read_bytes().count(b"\n") - 1
     assert 0 < rows < 265
     config = RunConfig(path, out=tmp_path / "out", address=cluster_address, resume_csv=files.result)
@@ -331,8 +350,8 @@ def test_what_a_batch_has_finished_is_written_when_the_run_is_stopped(
             """Stop once the batch hangs: its process has been started and has done the first."""
             return time.monotonic() > asked_at + 8
 
-        driver = Driver(dump, settings, [slot], files, stop)
+        driver = made(dump, settings, [slot], nodes, files, stop)
         driver.launch()
-        assert driver.run(plan_tasks(dump, "pytorch", set()), 300.0, Progress(66, 0)) is False
+        assert driver.run(plan_tasks(dump, "pytorch", set()), Progress(66, 0)) is False
     names = [line.split(b",")[0].decode() for line in files.result.read_bytes().splitlines()[1:]]
     assert names == [f"Tensor.add.{number}" for number in range(5)]

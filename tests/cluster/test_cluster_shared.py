@@ -1,6 +1,5 @@
 """Captured tensors on machines that do not see the folder of the dump."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import DATA
-from dumps import slow, write_dump
+from dumps import many_times, slow, write_dump
 from networks import Network, can_make_networks
 from test_cluster_bench import stages
 
@@ -30,16 +29,7 @@ CAPTURE = "torch_llm_tensor"
 @pytest.fixture
 def dump(tmp_path: Path) -> Path:
     """Return a capture with tensors in a folder of its own, its calls many times over."""
-    path = Path(shutil.copytree(DATA / CAPTURE, tmp_path / "capture")) / "dump.json"
-    content = json.loads(path.read_text())
-    content["data"] = {
-        f"{api}.{int(number) + 100 * copy}.{direction}": record
-        for copy in range(40)
-        for key, record in content["data"].items()
-        for api, number, direction in [key.rsplit(".", 2)]
-    }
-    path.write_text(json.dumps(content))
-    return path
+    return many_times(Path(shutil.copytree(DATA / CAPTURE, tmp_path / "capture")) / "dump.json", 40)
 
 
 @pytest.fixture

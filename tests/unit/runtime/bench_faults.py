@@ -54,15 +54,6 @@ def drop_what_waits_on_a_lost_node(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BenchStage, "lose_waiting", forget)
 
 
-def keep_what_waits_on_a_lost_node(patch: pytest.MonkeyPatch) -> None:
-    lose = BenchStage.lose_waiting
-    patch.setattr(
-        BenchStage,
-        "lose_waiting",
-        lambda self, place=None: lose(self) if place is None else [],
-    )
-
-
 def wait_for_benches_that_are_given_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BenchStage, "has_living", True)
 
@@ -176,7 +167,6 @@ BENCH_FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     blame_for_a_bench,
     try_a_slow_bench_again,
     drop_what_waits_on_a_lost_node,
-    keep_what_waits_on_a_lost_node,
     wait_for_benches_that_are_given_up,
     lose_the_batch_that_is_reserved,
     keep_files_that_nobody_needs,

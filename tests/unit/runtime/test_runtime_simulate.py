@@ -1,5 +1,7 @@
 """The scheduler in simulated time: what the driver's costs, crashes and lost machines do to a run."""
 
+import random
+
 import pytest
 from simulate_costs import WORKLOADS, Workload, draw_heavy, draw_workload
 from simulate_ray import FREE, DriverCosts
@@ -9,6 +11,7 @@ pytestmark = pytest.mark.unit
 
 MESSAGE_S = 5e-3
 DEVICES = 16
+NO_FAULTS = Faults()
 
 
 def simulate(
@@ -16,7 +19,7 @@ def simulate(
     devices: int = DEVICES,
     *,
     costs: DriverCosts = FREE,
-    faults: Faults = Faults(),
+    faults: Faults = NO_FAULTS,
     benches: int = 0,
 ) -> Account:
     return World(workload, Setup(devices, benches, faults, costs, scheduler_s=0.0)).run()
@@ -71,6 +74,17 @@ def test_a_writer_that_falls_behind_makes_the_driver_wait() -> None:
     assert account.wall_s >= account.writer_s == pytest.approx(20.0)
 
 
+def test_one_append_for_all_results_of_a_step_spares_the_writer() -> None:
+    workload = draw_workload("20ms", 4000, seed=1)
+    costs = DriverCosts(**{**dict.fromkeys(DriverCosts.__slots__, 0.0), "write_s": 0.1})
+    by_batch, by_step = (
+        World(workload, Setup(64, costs=costs, scheduler_s=0.0, one_append=one)).run()
+        for one in (False, True)
+    )
+    assert by_step.wall_s < 0.5 * by_batch.wall_s
+    assert set(by_step.recorded) == set(by_batch.recorded) == {1}
+
+
 @pytest.mark.parametrize(
     "faults",
     [
@@ -116,8 +130,6 @@ def test_a_seed_decides_everything() -> None:
 
 
 def test_one_record_in_a_hundred_takes_half_of_the_time() -> None:
-    import random
-
     costs = sorted(draw_heavy([1e-3, 2e-3, 5e-3], 10_000, random.Random(0), mean_s=20e-3))
     assert sum(costs) == pytest.approx(200.0)
     assert sum(costs[-100:]) == pytest.approx(100.0, rel=0.01)

@@ -275,6 +275,8 @@ class TestPlaces:
         made.bench.lose("bench:0")
         for batch in batches:
             assert not sent_to(measure(made, batch))
+        assert made.in_flight == 0
+        assert not made.finished
         commands = made.place_lost("m1", ["bench:0"])
         assert forgotten(commands) == [batch.ticket for batch in batches]
         assert sorted(task.index for task in made._alone) == [0, 1]
