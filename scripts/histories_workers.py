@@ -191,7 +191,7 @@ class Crew:
 
     def due(self) -> list[Callable[[], None]]:
         """Return the starts and batches that may come to their end."""
-        found = [
+        found: list[Callable[[], None]] = [
             partial(self.deliver, label)
             for label, flight in self.flights.items()
             if flight.batch is None or self.shipments.has_arrived(flight.batch.ticket)

@@ -5,8 +5,8 @@ is to do what. Pure, a part of the scheduler and called by it alone. Nothing tha
 blames a record: the scheduler has it checked once more by one process.
 """
 
-from collections import deque
-from collections.abc import Container, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -65,13 +65,19 @@ class BenchStage:
     # Number of records that bench workers have.
     in_flight: int = field(init=False, default=0)
     _slots: dict[str, _BenchSlot] = field(init=False)
+    # Kept up to date, so that no event costs more where there are more workers.
+    _free: dict[str, None] = field(init=False, default_factory=dict)
+    _usable: set[str] = field(init=False, default_factory=set)
+    _at: Counter[str] = field(init=False, default_factory=Counter)
     _waiting: deque[Parcel] = field(init=False, default_factory=deque)
     _promised: dict[int, tuple[int, int]] = field(init=False, default_factory=dict)
     _bytes: int = field(init=False, default=0)
     _parcels: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
-        self._slots = {name: _BenchSlot(place) for name, place in self.places.items()}
+        self._slots = {}
+        for name, place in self.places.items():
+            self.add(name, place)
 
     def __contains__(self, name: str) -> bool:
         return name in self._slots
@@ -97,10 +103,24 @@ class BenchStage:
 
         Each has one in work and one coming, so that none waits and little is left at the end.
         """
-        usable = sum(
-            slot.state in (BenchState.READY, BenchState.LENT) for slot in self._slots.values()
-        )
-        return max(0, self.most_bytes - self._bytes) if self._parcels < 2 * usable else 0
+        has_room = self._parcels < 2 * len(self._usable)
+        return max(0, self.most_bytes - self._bytes) if has_room else 0
+
+    def _turn(self, name: str, state: BenchState) -> None:
+        self._slots[name].state = state
+        self._note(name)
+
+    def _note(self, name: str) -> None:
+        """Keep the books after a worker has changed."""
+        slot = self._slots.get(name)
+        if slot is not None and slot.state is BenchState.READY and not slot.parcels:
+            self._free[name] = None
+        else:
+            self._free.pop(name, None)
+        if slot is not None and slot.state in (BenchState.READY, BenchState.LENT):
+            self._usable.add(name)
+        else:
+            self._usable.discard(name)
 
     def promise(self, ticket: int, tasks: Sequence[Task]) -> None:
         """Expect a parcel of tasks that are on their way to a device."""
@@ -139,34 +159,39 @@ class BenchStage:
         if not self._waiting:
             return None
         parcel = self._waiting[0]
-        ready = [(n, s) for n, s in self._slots.items() if s.state is BenchState.READY]
-        chosen = next((n for n, s in ready if not s.parcels and s.place == parcel.place), "")
-        chosen = chosen or next((n for n, s in ready if not s.parcels), "")
-        if not chosen and parcel.threads == 1:
-            chosen = next(
-                (n for n, s in ready if len(s.parcels) == 1 and s.place != parcel.place), ""
-            )
+        near = (name for name in self._free if self._slots[name].place == parcel.place)
+        chosen = next(near, "") or next(iter(self._free), "") or self._fetching(parcel)
         if not chosen:
             return None
         self._waiting.popleft()
         self._lend(chosen, parcel.threads - 1)
         return chosen, parcel
 
+    def _fetching(self, parcel: Parcel) -> str:
+        """Return a worker with one parcel that can have this one fetched meanwhile, "" for none."""
+        if parcel.threads > 1 or self._at[parcel.place] == len(self._slots):
+            return ""
+        for name, slot in self._slots.items():
+            is_elsewhere = slot.place != parcel.place and slot.state is BenchState.READY
+            if is_elsewhere and len(slot.parcels) == 1:
+                return name
+        return ""
+
     def _lend(self, borrower: str, count: int) -> None:
         """Keep the cores of some others free for a parcel that computes with several threads."""
         place = self._slots[borrower].place
-        for name, slot in self._slots.items():
+        for name in list(self._free) if count else []:
             if len(self._slots[borrower].borrowed) >= count:
                 return
-            is_free = slot.state is BenchState.READY and not slot.parcels
-            if name != borrower and is_free and slot.place == place:
-                slot.state = BenchState.LENT
+            if name != borrower and self._slots[name].place == place:
+                self._turn(name, BenchState.LENT)
                 self._slots[borrower].borrowed.append(name)
 
     def assign(self, name: str, ticket: int, parcel: Parcel) -> None:
         """A worker has a parcel now, under the ticket of a batch."""
         self.in_flight += len(parcel.tasks)
         self._slots[name].parcels[ticket] = parcel
+        self._note(name)
 
     def take(self, name: str, ticket: int, tasks: tuple[Task, ...]) -> None:
         """A worker has whole records now, which no device has run."""
@@ -178,8 +203,10 @@ class BenchStage:
         """Return the workers that have something to do."""
         return [name for name, slot in self._slots.items() if slot.parcels]
 
-    def with_room(self, ahead: Container[str]) -> list[str]:
+    def with_room(self, ahead: Collection[str]) -> list[str]:
         """Return the workers that may take a batch: who has none, and who is `ahead` with one."""
+        if not ahead:
+            return list(self._free)
         return [
             name
             for name, slot in self._slots.items()
@@ -196,20 +223,22 @@ class BenchStage:
         self.in_flight -= len(parcel.tasks)
         if not slot.parcels:
             self._give_back(slot)
+        self._note(name)
         return parcel
 
     def _give_back(self, slot: _BenchSlot) -> None:
         for name in slot.borrowed:
             lender = self._slots.get(name)
             if lender is not None and lender.state is BenchState.LENT:
-                lender.state = BenchState.READY
+                self._turn(name, BenchState.READY)
         slot.borrowed.clear()
 
     def ready(self, name: str) -> None:
         """A worker has started."""
         slot = self._slots[name]
         if slot.state is BenchState.STARTING:
-            slot.state, slot.failed_starts = BenchState.READY, 0
+            slot.failed_starts = 0
+            self._turn(name, BenchState.READY)
 
     def is_starting(self, name: str) -> bool:
         """Return whether a start of a worker may succeed or fail yet."""
@@ -221,7 +250,7 @@ class BenchStage:
         slot.failed_starts += 1
         if slot.failed_starts < START_ATTEMPTS:
             return True
-        slot.state = BenchState.GIVEN_UP
+        self._turn(name, BenchState.GIVEN_UP)
         return False
 
     def lose(self, name: str) -> dict[int, Parcel]:
@@ -235,7 +264,7 @@ class BenchStage:
         for other in self._slots.values():
             # Once it is there again it may be lent to somebody else.
             other.borrowed = [lender for lender in other.borrowed if lender != name]
-        slot.state = BenchState.STARTING
+        self._turn(name, BenchState.STARTING)
         return parcels
 
     def lose_waiting(self, place: str | None = None) -> list[Parcel]:
@@ -252,9 +281,13 @@ class BenchStage:
     def add(self, name: str, place: str) -> None:
         """A core more can compute."""
         self._slots[name] = _BenchSlot(place)
+        self._at[place] += 1
 
     def remove(self, name: str) -> dict[int, Parcel]:
         """A core is gone with its machine; returns what it had, by the ticket of the batch."""
-        parcels = self.lose(name) if name in self._slots else {}
-        self._slots.pop(name, None)
+        if name not in self._slots:
+            return {}
+        parcels = self.lose(name)
+        self._at[self._slots.pop(name).place] -= 1
+        self._note(name)
         return parcels

@@ -153,9 +153,11 @@ class Crew:
             self._parcels[ticket] = made
 
     def forget(self, ticket: int) -> None:
-        """Drop what was made or prepared under a ticket."""
+        """Drop what was made or prepared under a ticket, and wait for its batch no longer."""
         self._parcels.pop(ticket, None)
         self._held.pop(ticket, None)
+        for ref in [ref for ref, flight in self.flights.items() if flight.ticket == ticket]:
+            del self.flights[ref]
         if self.shipper is not None:
             self.shipper.forget(ticket)
 

@@ -37,6 +37,7 @@ from ray_precheck.runtime.recorder import Recorder
 from ray_precheck.runtime.scheduler import Scheduler
 from ray_precheck.runtime.shipper import Shipper
 from ray_precheck.schema.casualty import BatchReport
+from ray_precheck.schema.result import TaskResult
 from ray_precheck.schema.task import DeviceSlot
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.timeline import Span, Timeline
@@ -86,7 +87,7 @@ class Driver:
         self._settings = settings
         self._request = request
         self._slots = {slot.label: slot for slot in number_cores(slots)}
-        self._machines = {slot.label: slot.node_id for slot in slots}
+        self._machines: dict[str, str] = {}
         self._benches: dict[str, DeviceSlot] = {}
         self._most_benches = 0
         self._roster = roster
@@ -96,7 +97,8 @@ class Driver:
         self._stop_requested = stop_requested
         self._options = options
         self._crew = Crew(dump, settings, options, self._nodes[0].node_id, self._shipper())
-        self._crew.slots.update(self._slots)
+        for slot in self._slots.values():
+            self._know(slot)
         self._given_up: dict[str, str] = {}
 
     def _shipper(self) -> Shipper | None:
@@ -196,8 +198,7 @@ class Driver:
                 run.recorder.acknowledge(ref)
         commands.extend(self._expired(run.scheduler))
         commands.extend(self._on_nodes(run))
-        self._carry_out(commands, run)
-        self._carry_out(run.scheduler.wake(), run)
+        self._carry_out([*commands, *run.scheduler.wake()], run)
         self._crew.send_held()
         self._note(spans, run)
         run.progress.tick()
@@ -318,25 +319,21 @@ class Driver:
         why = f"node {before.address} is gone" if gone else "a node has joined"
         progress.say(f"{why}: {slot.label} moves to {slot.address}")
         self._know(slot)
-        self._given_up.pop(slot.label, None)
         commands = self._abandon(slot.label, scheduler) if gone else []
+        self._given_up.pop(slot.label, None)
         return [*commands, *scheduler.revive(slot.label, slot.place)]
 
     def _know(self, slot: DeviceSlot) -> None:
         self._slots[slot.label] = self._crew.slots[slot.label] = slot
-        self._machines[slot.label] = slot.node_id
+        if slot.place != slot.node_id:
+            self._machines[slot.label] = slot.node_id
 
     def _abandon(self, label: str, scheduler: Scheduler) -> list[Command]:
         """Wait no longer for a worker whose node is dead; what it still says is ignored."""
-        tickets = self._crew.tickets_of(label)
         self._crew.dismiss(label)
+        self._given_up[label] = "its node is gone"
         reason = "its worker was lost with it every time (its node died)"
-        return [
-            command
-            for ticket in tickets
-            for command in scheduler.worker_lost(label, ticket, reason)
-            if not isinstance(command, StartWorker)  # `revive` starts it at its new place
-        ]
+        return scheduler.slot_lost(label, reason)
 
     def _follow_cores(self, scheduler: Scheduler, before: Sequence[Node]) -> list[Command]:
         """Have bench workers on the nodes that are there now."""
@@ -358,6 +355,7 @@ class Driver:
         return commands
 
     def _carry_out(self, commands: Sequence[Command], run: _Run) -> None:
+        results: list[TaskResult] = []
         for command in commands:
             match command:
                 case StartWorker(slot):
@@ -369,13 +367,15 @@ class Driver:
                         self._crew.shipper.prepare(ticket, tasks)
                 case Forget(ticket):
                     self._crew.forget(ticket)
-                case Record(results):
-                    run.recorder.record(results)
+                case Record(found):
+                    results.extend(found)
                 case GiveUpDevice(slot, reason):
                     if slot in self._slots:
                         self._given_up[slot] = reason
                     self._crew.dismiss(slot)
                     run.progress.say(f"device {slot} is given up: {reason}")
+        # Last, and in one piece: workers wait for their batches, and a write is as slow as the disk.
+        run.recorder.record(results)
 
     def _wind_down(self, run: _Run) -> None:
         """Give batches in flight a few seconds, then have them ended; write what is finished."""

@@ -15,12 +15,14 @@ _QUIET = {
 # The switch by which Ray takes the loopback address for its node, so that nothing listens on
 # another one. (`_node_ip_address="127.0.0.1"` is translated back to the network's address.)
 _LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+# Ray runs its workers at nice 15, after everything else on the machine.
+_PRIORITY = {"RAY_worker_niceness": "0"}
 
 
 def prepare_environment(*, own_cluster: bool, debug: bool) -> None:
     """Set what Ray reads when it is imported; what the user has set stays."""
     for name, value in {
         **({} if debug else _QUIET),
-        **(_LOOPBACK_ONLY if own_cluster else {}),
+        **({**_LOOPBACK_ONLY, **_PRIORITY} if own_cluster else {}),
     }.items():
         os.environ.setdefault(name, value)

@@ -154,10 +154,7 @@ class Scheduler:
         if slot.failed_starts < START_ATTEMPTS:
             return [StartWorker(name)]
         self._slots.enter(name, SlotState.GIVEN_UP)
-        suspect = self._slots.keep_suspect(name, None)
-        if suspect is not None:
-            self._blame.suspects.appendleft(suspect)
-        return [*self._release(name), GiveUpDevice(name, reason)]
+        return [*self._give_back(name), GiveUpDevice(name, reason)]
 
     def _bench_start_failed(self, name: str, reason: str) -> list[Command]:
         if not self.bench.is_starting(name):
@@ -165,6 +162,23 @@ class Scheduler:
         if self.bench.start_failed(name):
             return [StartWorker(name)]
         return [GiveUpDevice(name, reason), *self._feed_benches()]
+
+    def slot_lost(self, name: str, reason: str) -> list[Command]:
+        """The machine of a slot is gone: nothing more happens there until it is revived."""
+        slot = self._slots.get(name)
+        if slot is None:
+            return []
+        self.bench.withdraw(slot.ticket)
+        commands = self._break_all(name, self._slots.take(name), Cause.LOST, reason)
+        self._slots.enter(name, SlotState.GIVEN_UP)
+        return [*commands, *self._give_back(name)]
+
+    def _give_back(self, name: str) -> list[Command]:
+        """Take from a slot what it keeps for later."""
+        suspect = self._slots.keep_suspect(name, None)
+        if suspect is not None:
+            self._blame.suspects.appendleft(suspect)
+        return self._release(name)
 
     def _release(self, name: str) -> list[Command]:
         """Put the batch that is reserved for a slot back to the queue."""

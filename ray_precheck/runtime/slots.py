@@ -55,6 +55,7 @@ class SlotTable:
     in_batches: int = 0
     _slots: dict[str, Slot] = field(init=False)
     _idle: dict[str, None] = field(init=False, default_factory=dict)
+    _reserving: dict[str, None] = field(init=False, default_factory=dict)
     _living: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -146,8 +147,12 @@ class SlotTable:
         slot = self._slots[name]
         before, slot.reserved = slot.reserved, batch
         self.kept += (batch is not None) - (before is not None)
+        if batch is None:
+            self._reserving.pop(name, None)
+        else:
+            self._reserving[name] = None
         return before
 
     def with_reserve(self) -> str:
         """Return a slot for which a batch is kept, "" for none."""
-        return next((name for name, slot in self._slots.items() if slot.reserved), "")
+        return next(iter(self._reserving), "")

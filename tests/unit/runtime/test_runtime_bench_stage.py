@@ -180,7 +180,7 @@ class TestLentCores:
         hand_out(made, parcel(1, tasks=HUGE_TASK))
         made.done("b0", 1001)
         assert states(made) == [BenchState.READY] * 3
-        assert hand_out(made, parcel(2), parcel(3), parcel(4)) == ["b0", "b1", "b2"]
+        assert sorted(hand_out(made, parcel(2), parcel(3), parcel(4))) == ["b0", "b1", "b2"]
 
     def test_and_when_the_borrower_dies(self) -> None:
         made = stage(["m0"] * 3)
