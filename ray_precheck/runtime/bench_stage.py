@@ -14,6 +14,8 @@ from ray_precheck.runtime.blame import START_ATTEMPTS
 from ray_precheck.runtime.cost_model import bench_threads
 from ray_precheck.schema.task import Task
 
+_PARCELS_EACH = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
@@ -101,9 +103,10 @@ class BenchStage:
     def room_bytes(self) -> int:
         """How many bytes of a new parcel there is room for; 0 also where all have enough to do.
 
-        Each has one in work and one coming, so that none waits and little is left at the end.
+        Each has one in work, one that waits and one on its way: while a device does a whole record
+        its benches must not run dry. Costly records come first, so that little is left at the end.
         """
-        has_room = self._parcels < 2 * len(self._usable)
+        has_room = self._parcels < _PARCELS_EACH * len(self._usable)
         return max(0, self.most_bytes - self._bytes) if has_room else 0
 
     def _turn(self, name: str, state: BenchState) -> None:

@@ -117,6 +117,7 @@ class Crew:
             tuple(self.dump.payload(task) for task in batch.tasks),
             batch.limits_s,
             tuple(bench_threads(task.cost_s) for task in batch.tasks),
+            batch.ticket,
             batch.stage,
             self.options.bench_budget_s,
         )
@@ -147,10 +148,9 @@ class Crew:
             self.shipper.forget(flight.ticket)
         return flight
 
-    def keep(self, ticket: int, made: Any) -> None:
-        """Keep the reference to what a device has made, until it is forgotten."""
-        if made is not None:
-            self._parcels[ticket] = made
+    def collect(self, flight: Flight) -> None:
+        """Have what a device has made put into the object store, to be kept until it is forgotten."""
+        self._parcels[flight.ticket] = self._workers[flight.slot].hand_over.remote(flight.ticket)
 
     def forget(self, ticket: int) -> None:
         """Drop what was made or prepared under a ticket, and wait for its batch no longer."""

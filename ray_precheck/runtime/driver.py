@@ -231,7 +231,7 @@ class Driver:
     def _on_flight(self, ref: Any, scheduler: Scheduler, spans: list[Span]) -> list[Command]:
         flight = self._crew.land(ref)
         try:
-            answer = ray.get(ref)
+            report = ray.get(ref)
         except RayTaskError as error:
             if flight.ticket == 0:  # It says why it cannot start, and can be asked again.
                 return scheduler.start_failed(flight.slot, _start_reason(error))
@@ -249,8 +249,8 @@ class Driver:
             return self._lose(flight, scheduler, reason)
         if flight.ticket == 0:
             return scheduler.worker_ready(flight.slot)
-        report, made = answer
-        self._crew.keep(flight.ticket, made)
+        if report.measured:
+            self._crew.collect(flight)
         spans.extend(self._spans(flight, report))
         return scheduler.batch_done(flight.slot, flight.ticket, report)
 

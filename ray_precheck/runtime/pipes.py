@@ -1,56 +1,86 @@
-"""Messages with large arrays over a pipe, without a second copy of the arrays in the pickle.
+"""Messages with large arrays between two processes of one machine, with one copy of the arrays.
 
-Called by both ends of the pipe between a check process and the one who started it.
+Called by both ends of the pipe between a check process and the one who started it. Arrays go through
+memory that both share: through the pipe itself 3 MB took 17 ms, as the two processes take turns.
 """
 
+import mmap
 import os
 import pickle
+import socket
 import struct
+import tempfile
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
-# A pipe takes less at a time; this bounds what a signal can interrupt.
-_PIECE_BYTES = 1 << 20
+# A system call takes less at a time; this bounds what a signal can interrupt.
+_PIECE_BYTES = 1 << 26
+_COUNT = struct.Struct("<Q")
 
 
 def send(pipe: Connection, message: object) -> None:
-    """Send a message; contiguous arrays in it follow as raw bytes (PEP 574).
+    """Send a message; contiguous arrays in it go through shared memory (PEP 574).
 
     Raises:
-        OSError: the other end is closed.
+        OSError: the other end is closed, or there is no memory left to share.
     """
     buffers: list[pickle.PickleBuffer] = []
     data = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
     views = [buffer.raw() for buffer in buffers]
-    pipe.send_bytes(struct.pack(f"<{len(views)}Q", *(view.nbytes for view in views)))
+    lengths = [view.nbytes for view in views]
+    pipe.send_bytes(struct.pack(f"<{len(lengths)}Q", *lengths))
+    if sum(lengths):
+        handle = _shared(views)
+        try:
+            with socket.socket(fileno=os.dup(pipe.fileno())) as wire:
+                socket.send_fds(wire, [b"\0"], [handle])
+        finally:
+            os.close(handle)
     pipe.send_bytes(data)
-    for view in views:
-        start = 0
-        while start < view.nbytes:
-            start += os.write(pipe.fileno(), view[start : start + _PIECE_BYTES])
+
+
+def _shared(views: Sequence[memoryview]) -> int:
+    """Return a file descriptor of memory that holds the views, one after the other."""
+    if hasattr(os, "memfd_create"):
+        handle = os.memfd_create("ray_precheck", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile() as file:
+            handle = os.dup(file.fileno())
+    try:
+        for view in views:
+            start = 0
+            while start < view.nbytes:
+                start += os.write(handle, view[start : start + _PIECE_BYTES])
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
 
 
 def receive(pipe: Connection) -> Any:
-    """Wait for a message and return it.
+    """Wait for a message and return it; its arrays share memory that nobody else writes to.
 
     Raises:
         EOFError: the other end was closed, maybe in the middle of a message.
     """
     header = pipe.recv_bytes()
-    lengths = struct.unpack(f"<{len(header) // 8}Q", header)
-    data = pipe.recv_bytes()
-    return pickle.loads(data, buffers=[_read(pipe.fileno(), length) for length in lengths])
+    lengths = struct.unpack(f"<{len(header) // _COUNT.size}Q", header)
+    buffers = _receive_shared(pipe, lengths) if sum(lengths) else [b""] * len(lengths)
+    return pickle.loads(pipe.recv_bytes(), buffers=buffers)
 
 
-def _read(handle: int, length: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    found = np.empty(length, np.uint8)
-    view = memoryview(found.data)
-    start = 0
-    while start < length:
-        count = os.readv(handle, [view[start:]])
-        if count == 0:
-            raise EOFError
-        start += count
-    return found
+def _receive_shared(pipe: Connection, lengths: Sequence[int]) -> list[Any]:
+    with socket.socket(fileno=os.dup(pipe.fileno())) as wire:
+        data, handles, _, _ = socket.recv_fds(wire, 1, 1)
+    if not data or not handles:
+        raise EOFError
+    try:
+        memory = mmap.mmap(handles[0], sum(lengths), access=mmap.ACCESS_WRITE)
+    finally:
+        os.close(handles[0])
+    whole = np.frombuffer(memory, np.uint8)
+    starts = np.cumsum([0, *lengths])
+    return [whole[begin : begin + count] for begin, count in zip(starts, lengths, strict=False)]

@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from ray_precheck.check.settings import CheckSettings
     from ray_precheck.dump.tensors import TensorFiles
 
-# A run that is over sooner gains nothing from a spare, and would share its core with the start.
-SPARES_AFTER_S = 5.0
+# A run that is over sooner gains nothing from a spare: its start takes up to 3 s of the worker's core.
+SPARES_AFTER_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ class Order:
     payloads: tuple[TaskPayload, ...]
     limits_s: tuple[float, ...]
     threads: tuple[int, ...]
+    ticket: int = 0
     stage: Stage = Stage.CHECK
     budget_s: float = math.inf
 
@@ -58,6 +59,7 @@ class Worker:
         self._wanted_spares = spares
         self._process: CheckProcess | None = None
         self._spares: list[CheckProcess] = []
+        self._made: dict[int, dict[int, Sealed]] = {}
         self._halted = threading.Event()
         self._opened_at = 0.0
         pin_process(slot)
@@ -83,12 +85,12 @@ class Worker:
         order: Order,
         parcel: Mapping[int, Sealed] | None = None,
         files: Mapping[int, "TensorFiles"] | None = None,
-    ) -> tuple[BatchReport, Any]:
+    ) -> BatchReport:
         """Do a batch, one record after the other, each in its time.
 
         `parcel` is, for the bench's half, what a device made of the records, by index; `files` are
-        the captured files of each, where they are not to be read from the dump's folder. Returns the
-        report, and a reference to what this device made of records that it was to measure, if any.
+        the captured files of each, where they are not to be read from the dump's folder. What this
+        device makes of records that it is to measure is kept for `hand_over`.
         """
         assert self._process is not None, "open comes first"
         work = [
@@ -107,11 +109,15 @@ class Worker:
         if report.casualty is not None:
             self._opened_at = 0.0
         self._keep_spares()
-        if not sealed:
-            return report, None
-        begin = time.monotonic()
-        made = ray.put(sealed)
-        return replace(report, handover_s=report.handover_s + time.monotonic() - begin), made
+        if sealed:
+            self._made[order.ticket] = sealed
+        return report
+
+    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
+    def hand_over(self, ticket: int) -> dict[int, Sealed]:
+        """Give away what was made of a batch, by index: to Ray's object store, while the next batch
+        runs."""
+        return self._made.pop(ticket)
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
     def halt(self) -> None:
@@ -135,7 +141,7 @@ class Worker:
 
 
 # Its death must not be hidden by a restart: what becomes of its records is the scheduler's to say.
-# A second thread answers `halt` while a batch runs; batches come one after the other.
+# A second thread answers `halt` and `hand_over` while a batch runs; batches come one after the other.
 WorkerActor: Any = ray.remote(
     num_cpus=0, max_restarts=0, max_task_retries=0, concurrency_groups={"control": 1}
 )(Worker)

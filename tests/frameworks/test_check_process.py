@@ -46,7 +46,7 @@ def payload(index: int, name: str) -> TaskPayload:
 
 
 def run(worker: Worker, each: TaskPayload) -> BatchReport:
-    return worker.run(Order((each,), (60.0,), (1,)))[0]
+    return worker.run(Order((each,), (60.0,), (1,)))
 
 
 GOOD = payload(0, "Torch.abs.0")
