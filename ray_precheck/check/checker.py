@@ -98,15 +98,13 @@ class Checker(Sides):
             yield
 
     def prove(self) -> None:
-        """Have the device compute 1 + 1; where there is none, the bench gets ready for its first call.
+        """Have the device, where there is one, compute 1 + 1.
 
         Raises:
             Exception: whatever it raises, or `DeviceError` where the sum is wrong.
         """
         if self._backend is not None:
             self._backend.prove()
-        if self._kind == BENCH:
-            self.bench.warm_up()
 
     def damage(self) -> Cause | None:
         """Return what the last check has done to this process; None where it is as good as before."""

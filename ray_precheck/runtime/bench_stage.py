@@ -5,6 +5,7 @@ is to do what. Pure, a part of the scheduler and called by it alone. Nothing tha
 blames a record: the scheduler has it checked once more by one process.
 """
 
+import math
 from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,13 +16,16 @@ from ray_precheck.runtime.cost_model import bench_threads
 from ray_precheck.schema.task import Task
 
 _PARCELS_EACH = 3
+# A parcel whose benches take less is no loss behind another one, where somebody else gets free.
+_SHORT_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
     """Tasks that a device at `place` has run; `nbytes` is what waits in memory for their bench.
 
-    `made_s` is what the device's side took to hand them over.
+    `made_s` is what the device's side took to hand them over, `bench_s` what their benches are
+    expected to take.
     """
 
     ticket: int
@@ -29,6 +33,7 @@ class Parcel:
     tasks: tuple[Task, ...]
     nbytes: int
     made_s: float = 0.0
+    bench_s: float = math.inf
 
     @property
     def threads(self) -> int:
@@ -156,8 +161,8 @@ class BenchStage:
     def next_assignment(self) -> tuple[str, Parcel] | None:
         """Choose who takes the parcel that has waited longest; None where nobody can.
 
-        Whoever is free comes first. One that comes from another machine may also be sent to one who
-        is busy: it is fetched meanwhile.
+        Whoever is free comes first. One that is short, or comes from another machine, may also be
+        sent to one who is busy: it is fetched meanwhile.
         """
         if not self._waiting:
             return None
@@ -172,11 +177,12 @@ class BenchStage:
 
     def _fetching(self, parcel: Parcel) -> str:
         """Return a worker with one parcel that can have this one fetched meanwhile, "" for none."""
-        if parcel.threads > 1 or self._at[parcel.place] == len(self._slots):
+        is_short = parcel.bench_s < _SHORT_S
+        if parcel.threads > 1 or (self._at[parcel.place] == len(self._slots) and not is_short):
             return ""
         for name, slot in self._slots.items():
-            is_elsewhere = slot.place != parcel.place and slot.state is BenchState.READY
-            if is_elsewhere and len(slot.parcels) == 1:
+            may_wait = is_short or slot.place != parcel.place
+            if may_wait and slot.state is BenchState.READY and len(slot.parcels) == 1:
                 return name
         return ""
 

@@ -39,8 +39,12 @@ def bench_threads(cost_s: float) -> int:
 
 @dataclass(slots=True)
 class CostModel:
-    """Estimates in seconds, corrected by ratios of measured to estimated time."""
+    """Estimates in seconds, corrected by ratios of measured to estimated time.
 
+    `whole_ratio` is that of whole records, device and bench together.
+    """
+
+    whole_ratio: float = 1.0
     _bench_ratio: float = _BENCH_SHARE
     _bench_ratios: dict[str, float] = field(default_factory=dict)
     _handover_ratio: float = 1.0
@@ -74,6 +78,9 @@ class CostModel:
         """Correct the estimate of a bench by what one has taken."""
         if task.cost_s <= 0 or result.bench_s <= 0:
             return
+        if result.device_s > 0:  # device and bench in one piece
+            whole = (result.inputs_s + result.device_s + result.bench_s) / task.cost_s
+            self.whole_ratio += _WEIGHT / 8 * (whole - self.whole_ratio)
         ratio = result.bench_s / task.cost_s
         kind = _kind(task)
         if len(self._bench_ratios) >= _MOST_KINDS:

@@ -248,7 +248,9 @@ class Scheduler:
             self._queue.put_back(tasks)
             return [Forget(slot.ticket)]
         nbytes = sum(each.nbytes for each in measured.values())
-        self.bench.arrive(Parcel(slot.ticket, machine, tasks, nbytes, report.handover_s))
+        bench_s = sum(map(self.model.bench_s, tasks))
+        parcel = Parcel(slot.ticket, machine, tasks, nbytes, report.handover_s, bench_s)
+        self.bench.arrive(parcel)
         return self._feed_benches()
 
     def _bench_done(self, name: str, ticket: int, report: BatchReport) -> list[Command]:

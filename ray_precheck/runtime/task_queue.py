@@ -43,13 +43,14 @@ class TaskQueue:
         """
         # Guided self-scheduling (Polychronopoulos and Kuck, IEEE Trans. Computers C-36, 1987): a
         # share of what is left, so that the last batches are small and all devices end together.
-        budget_s = min(TARGET_BATCH_S, self.cost_left_s / (2 * max(1, devices)))
+        scale = model.whole_ratio
+        budget_s = min(TARGET_BATCH_S, scale * self.cost_left_s / (2 * max(1, devices)))
         batch: list[Task] = []
         spent_s, splits = 0.0, False
         while self.tasks and len(batch) < MAX_BATCH_RECORDS:
             task = self.tasks[0]
             fits = room_bytes > 0 and task.nbytes <= room_bytes and model.is_worth(task)
-            if batch and (spent_s + task.cost_s > budget_s or splits is not fits):
+            if batch and (scale * (spent_s + task.cost_s) > budget_s or splits is not fits):
                 break
             splits = fits
             room_bytes -= task.nbytes if fits else 0
