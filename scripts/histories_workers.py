@@ -293,8 +293,8 @@ class Crew:
         self.rules.ended(flight, report, "", commands)
         self.carry_out(commands)
 
-    def _lose(self, flight: Flight, reason: str, *, restarts: bool = True) -> None:
-        """The whole worker is gone; `restarts`: the scheduler's successor is started."""
+    def _lose(self, flight: Flight, reason: str) -> None:
+        """The whole worker is gone."""
         batch, label = flight.batch, flight.slot
         assert batch is not None
         self.say("{} is lost: {}", label, reason)
@@ -302,7 +302,7 @@ class Crew:
         self._homes.pop(label)
         commands = self.scheduler.worker_lost(label, batch.ticket, reason, flight.cause)
         self.rules.ended(flight, None, reason, commands)
-        self.carry_out([c for c in commands if restarts or not isinstance(c, StartWorker)])
+        self.carry_out(commands)
 
     def _hear_ghosts(self) -> None:
         """Let answers come that were given up waiting for, or that were heard already."""
@@ -323,13 +323,25 @@ class Crew:
             is_gone = self.slots[label].node_id not in alive
             self.slots[label] = slot
             if is_gone:
-                flight = self.flights.get(label)
-                if flight is not None and flight.batch is not None:
-                    self._lose(flight, "its node died", restarts=False)
-                self.dismiss(label)
+                self._abandon(label)
             self.rules.reasons_to_start += 2
             self.carry_out(self.scheduler.revive(label, slot.place))
+        for label, slot in self.slots.items():
+            if slot.node_id in before and slot.node_id not in alive:
+                self._abandon(label)
         self.scheduler.ahead = self._ahead()
+
+    def _abandon(self, label: str) -> None:
+        """The node of a worker is gone: nothing more is to come from there."""
+        flight = self.flights.get(label)
+        self.dismiss(label)
+        self._homes.pop(label, None)
+        self.given_up.add(label)
+        commands = self.scheduler.slot_lost(label, "its node died")
+        require(not any(isinstance(c, StartWorker) for c in commands), "a start on a dead node")
+        if flight is not None and flight.batch is not None:
+            self.rules.ended(flight, None, "its node died", commands)
+        self.carry_out(commands)
 
     def drain(self) -> None:
         """Stop on request: batches finish, or are ended, or never answer."""
