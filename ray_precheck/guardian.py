@@ -17,7 +17,7 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 # Waited for, and not handled: a handler that runs just before a call that blocks is not heard.
-_AWAITED = (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+_AWAITED = (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGINT)
 # What the child started ends by itself when the child does, or is ended after this time.
 _END_TIMEOUT_S = 8.0
 
@@ -81,14 +81,14 @@ def _leave(command: Callable[[Announce], int], writable: int) -> None:
 
 
 def _watch_over(child: int) -> int:
-    """Pass signals on, leave Ctrl-C to the child, inherit its orphans; return how the child ends."""
-    # A terminal sends it to both; only the child knows what to do.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Pass signals on, inherit the child's orphans; return how the child ends."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     while True:
-        number = signal.sigwait(_AWAITED)
-        if number != signal.SIGCHLD:
-            os.kill(child, number)
+        told = signal.sigwaitinfo(_AWAITED)
+        # Ctrl-C on a terminal is sent to both, by the kernel: a code above 0 (sigaction(2)).
+        has_it = told.si_signo == signal.SIGINT and told.si_code > 0
+        if told.si_signo != signal.SIGCHLD and not has_it:
+            os.kill(child, told.si_signo)
         pid = -1
         while pid:
             pid, status = os.waitpid(-1, os.WNOHANG)

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 # A plan that is made this quickly is waited for before Ray starts: it may be empty.
 _PATIENCE_S = 0.5
+# Who signals a whole process group is heard twice: by the command, and through its guardian.
+_SAME_REQUEST_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,10 +319,14 @@ def _write_without_workers(
 def _stop_on_signal() -> Iterator[threading.Event]:
     """Turn Ctrl-C and SIGTERM into a request to stop; a second Ctrl-C interrupts at once."""
     stop = threading.Event()
+    asked_at = 0.0
 
     def request(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():
+        nonlocal asked_at
+        now = time.monotonic()
+        if stop.is_set() and now - asked_at > _SAME_REQUEST_S:
             raise KeyboardInterrupt
+        asked_at = asked_at if stop.is_set() else now
         stop.set()
 
     if threading.current_thread() is not threading.main_thread():

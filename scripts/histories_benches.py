@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # One in work, and one that is fetched meanwhile.
 _MOST_EACH = 2
+# What is expected to take less may wait behind another one of its machine.
+_SHORT_S = 0.2
 
 
 @dataclass(slots=True)
@@ -91,7 +93,10 @@ class Benches:
             flight.node = crew.parcels.take(batch).node
             require(flight.node in crew.nodes_seen, "a bench is sent what is gone with its node")
             flight.lost = flight.node not in crew.alive
-            require(not has or flight.node != node, f"{label} gets a second batch from its machine")
+            bench_s = sum(map(crew.scheduler.model.bench_s, batch.tasks))
+            may_wait = flight.node != node or bench_s < _SHORT_S
+            require(not has or may_wait, f"{label} gets a second long batch from its machine")
+            require(not has or flight.threads == 1, f"{label} gets a huge batch and is busy")
         else:
             require(crew.layout.bench_suffices, "a bench gets whole records, and has no device")
             require(batch.stage is Stage.CHECK, "a bench is to be a device")

@@ -22,7 +22,7 @@ _MOST_BYTES = (1 << 40, 3_000_000, 1_000_000, 0)
 
 
 class Layout:
-    """How many slots and nodes there are. Logical slots move between nodes, devices do not.
+    """How many slots and nodes there are. Logical slots move between nodes, devices leave with theirs.
 
     `benches` is how many bench workers are wanted, `bench_suffices` whether these may do whole
     records, `benches_are_first` that they are ready before any device, `benches_are_slow` that
@@ -54,7 +54,11 @@ class Layout:
         ids = range(self.slots)
         if self.is_logical:
             return place_slots("cpu", ids, nodes)
-        return [DeviceSlot("npu", i, "n0", "10.0.0.0", str(i)) for i in ids]
+        homes = [nodes[i % len(nodes)] for i in ids]
+        return [
+            DeviceSlot("npu", i, home.node_id, home.address, str(i))
+            for i, home in zip(ids, homes, strict=True)
+        ]
 
 
 def make_node(number: int) -> Node:

@@ -332,14 +332,17 @@ class Crew:
         self.scheduler.ahead = self._ahead()
 
     def _abandon(self, label: str) -> None:
-        """The node of a worker is gone: nothing more is to come from there."""
+        """Wait no longer for a worker whose node is dead, as the driver does."""
+        self.say("{} is abandoned", label)
         flight = self.flights.get(label)
         self.dismiss(label)
         self._homes.pop(label, None)
         self.given_up.add(label)
+        self.rules.reasons_to_start += 1  # the suspect that it was started for goes elsewhere
         commands = self.scheduler.slot_lost(label, "its node died")
         require(not any(isinstance(c, StartWorker) for c in commands), "a start on a dead node")
         if flight is not None and flight.batch is not None:
+            flight.cause = Cause.LOST  # whatever else was the matter with it
             self.rules.ended(flight, None, "its node died", commands)
         self.carry_out(commands)
 

@@ -126,7 +126,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--benches", type=int, default=0, help="bench workers for each device")
     parser.add_argument("--faults", action="store_true")
     parser.add_argument("--measure", action="store_true")
-    parser.add_argument("--one-append", action="store_true", help="all results of a step as one")
+    parser.add_argument(
+        "--append-per-batch", action="store_true", help="not all results of a step as one append"
+    )
     parser.add_argument("--cost", type=_cost, nargs="+", default=[], metavar="NAME=SECONDS")
     parser.add_argument("--scheduler-us", type=float)
     parser.add_argument("--target-batch-s", type=float, default=task_queue.TARGET_BATCH_S)
@@ -157,7 +159,7 @@ def _row(name: str, devices: int, costs: DriverCosts, given: argparse.Namespace)
         faults = Faults(10, 3.0, 2000, 1.5, third_s, nodes, 5.0, 10.0)
     scheduler_s = None if given.scheduler_us is None else given.scheduler_us / 1e6
     benches = given.benches * devices
-    setup = Setup(devices, benches, faults, costs, scheduler_s, given.seed, given.one_append)
+    setup = Setup(devices, benches, faults, costs, scheduler_s, given.seed, given.append_per_batch)
     return Row(name, World(workload, setup).run())
 
 

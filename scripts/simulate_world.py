@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 
 from simulate_costs import Workload
 from simulate_ray import MEASURED, DriverCosts
@@ -58,7 +59,8 @@ class Faults:
 class Setup:
     """What is simulated. `scheduler_s`: what the scheduler takes for each event, None to measure it.
 
-    `one_append` is what the driver does not do: all results of a step go to the writer as one.
+    The driver hands all results of a step to the writer as one append; `append_per_batch`: one for
+    each batch.
     """
 
     devices: int
@@ -67,7 +69,7 @@ class Setup:
     costs: DriverCosts = MEASURED
     scheduler_s: float | None = None
     seed: int = 0
-    one_append: bool = False
+    append_per_batch: bool = False
 
 
 @dataclass(slots=True)
@@ -124,6 +126,7 @@ class World:
     _count: int = field(init=False, default=0)
     _flights: dict[tuple[str, int], None] = field(init=False, default_factory=dict)
     _lives: dict[str, int] = field(init=False, default_factory=dict)
+    _free_s: dict[str, float] = field(init=False, default_factory=dict)
     _lost: frozenset[str] = field(init=False, default=frozenset())
     _away: set[str] = field(init=False, default_factory=set)
     _acknowledged_s: deque[float] = field(init=False, default_factory=deque)
@@ -210,8 +213,7 @@ class World:
             ready.append(heapq.heappop(self._arrivals)[2])
         for news in ready:
             commands += self._on_news(news)
-        self._carry_out(commands)
-        self._carry_out(self._asked(self._scheduler.wake))
+        self._carry_out(commands + self._asked(self._scheduler.wake))
         account.steps += 1
         account.driver_s += self.now_s - begin_s - (account.blocked_s - blocked_before_s)
 
@@ -232,7 +234,8 @@ class World:
         return self._asked(partial(done, news.name, news.ticket, report))
 
     def _carry_out(self, commands: Sequence[Command]) -> None:
-        results: list[int] = []
+        """Send what is to be sent, then hand over what is to be written, as the driver does."""
+        appends: list[list[int]] = []
         for command in commands:
             match command:
                 case StartWorker(name):
@@ -241,19 +244,19 @@ class World:
                 case SendBatch():
                     self._send(command)
                 case Record():
-                    results += [result.index for result in command.results]
-                    if not self.setup.one_append:
-                        self._record(results)
-                        results = []
+                    appends.append([result.index for result in command.results])
                 case Forget():
                     pass
                 case _:
                     raise AssertionError(f"not simulated: {command}")
-        if results:
-            self._record(results)
+        if appends and not self.setup.append_per_batch:
+            appends = [list(chain.from_iterable(appends))]
+        for indices in appends:
+            self._record(indices)
 
     def _start(self, name: str, ready_s: float) -> None:
         self._lives[name] = self._lives.get(name, 0) + 1
+        self._free_s[name] = ready_s
         self._flights[name, 0] = None
         self._come_back(ready_s, News(name, self._lives[name]))
 
@@ -272,7 +275,10 @@ class World:
         account.batches += 1
         report, elapsed_s, useful_s = self._worked(batch)
         self._flights[batch.slot, batch.ticket] = None
-        done_s = self.now_s + elapsed_s + 2 * costs.one_way_s
+        # A bench worker may have one in work still; it does one after the other.
+        begin_s = max(self.now_s + costs.one_way_s, self._free_s.get(batch.slot, 0.0))
+        self._free_s[batch.slot] = begin_s + elapsed_s
+        done_s = begin_s + elapsed_s + costs.one_way_s
         records = len(batch.tasks)
         life = self._lives[batch.slot]
         news = News(batch.slot, life, batch.ticket, records, report, useful_s)
@@ -319,18 +325,15 @@ class World:
             self.now_s += self.setup.costs.acknowledge_s
 
     def _lose(self) -> list[Command]:
-        """Tell the scheduler of devices that are gone with their machine; they start at its return."""
+        """Tell the scheduler of devices that are gone with their machine."""
         commands: list[Command] = []
-        tickets = dict.fromkeys(sorted(self._lost), 0)
-        for name, ticket in [flight for flight in self._flights if flight[0] in self._lost]:
-            del self._flights[name, ticket]
-            tickets[name] = ticket
-        for name, ticket in tickets.items():
+        for flight in [flight for flight in self._flights if flight[0] in self._lost]:
+            del self._flights[flight]
+        for name in sorted(self._lost):
             self._lives[name] += 1
-            told = partial(self._scheduler.worker_lost, name, ticket, NODE_REASON)
-            commands += self._asked(told)
+            commands += self._asked(partial(self._scheduler.slot_lost, name, NODE_REASON))
         self._away.update(self._lost)
-        return [each for each in commands if not isinstance(each, StartWorker)]
+        return commands
 
     def _return(self) -> list[Command]:
         commands: list[Command] = []

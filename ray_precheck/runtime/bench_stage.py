@@ -16,7 +16,7 @@ from ray_precheck.runtime.cost_model import bench_threads
 from ray_precheck.schema.task import Task
 
 _PARCELS_EACH = 3
-# A parcel whose benches take less is no loss behind another one, where somebody else gets free.
+# A parcel whose benches take less is no loss behind another such one, where somebody else gets free.
 _SHORT_S = 0.2
 
 
@@ -181,8 +181,10 @@ class BenchStage:
         if parcel.threads > 1 or (self._at[parcel.place] == len(self._slots) and not is_short):
             return ""
         for name, slot in self._slots.items():
-            may_wait = is_short or slot.place != parcel.place
-            if may_wait and slot.state is BenchState.READY and len(slot.parcels) == 1:
+            if slot.state is not BenchState.READY or len(slot.parcels) != 1:
+                continue
+            (first,) = slot.parcels.values()
+            if slot.place != parcel.place or (is_short and first.bench_s < _SHORT_S):
                 return name
         return ""
 

@@ -64,16 +64,40 @@ def test_an_exception_is_an_end_of_its_own() -> None:
     assert run("raise ValueError").communicate(timeout=60)[0] == "over 1\n"
 
 
-def test_a_signal_is_passed_on_to_the_command() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_passed_on_to_the_command(number: signal.Signals) -> None:
     body = (
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print('ready', flush=True);"
+        f"signal.signal({int(number)}, lambda *_: sys.exit(7)); print('ready', flush=True);"
         "time.sleep(60)"
     )
     process = run(body)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     assert process.communicate(timeout=60)[0] == "over 7\n"
+
+
+def test_ctrl_c_on_a_terminal_which_the_command_hears_itself_is_not_passed_on() -> None:
+    body = (
+        "heard = []; signal.signal(signal.SIGINT, lambda *_: heard.append(1));"
+        "print('ready', flush=True); [time.sleep(0.1) for _ in range(20)];"
+        "print('heard', len(heard), flush=True)"
+    )
+    master, terminal = os.openpty()
+    source = PROGRAM.format(body=body)
+    # A session of its own, whose terminal this is.
+    shell = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+    start = f"{shell} os.execv(sys.executable, [sys.executable, '-c', {source!r}])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", start], stdin=terminal, stdout=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    os.write(master, b"\x03")
+    assert process.communicate(timeout=60)[0] == "heard 1\nover 0\n"
+    os.close(master)
+    os.close(terminal)
 
 
 def test_what_the_command_leaves_behind_is_ended(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ray_precheck.runtime.bench_stage import BenchStage
 from ray_precheck.runtime.commands import Command, Record
 from ray_precheck.runtime.scheduler import Scheduler
 from ray_precheck.runtime.slots import SlotState
@@ -137,6 +138,60 @@ def lose_the_suspect_of_a_dead_device(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scheduler, "start_failed", forget)
 
 
+def keep_the_promise_of_a_lost_slot(patch: pytest.MonkeyPatch) -> None:
+    lost = Scheduler.slot_lost
+
+    def with_promise(self: Scheduler, name: str, reason: str) -> list[Command]:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(BenchStage, "withdraw", lambda *_: None)
+            return lost(self, name, reason)
+
+    patch.setattr(Scheduler, "slot_lost", with_promise)
+
+
+def keep_what_a_lost_slot_had_in_store(patch: pytest.MonkeyPatch) -> None:
+    lost = Scheduler.slot_lost
+
+    def keep(self: Scheduler, name: str, reason: str) -> list[Command]:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Scheduler, "_give_back", lambda *_: [])
+            return lost(self, name, reason)
+
+    patch.setattr(Scheduler, "slot_lost", keep)
+
+
+def forget_the_batch_of_a_lost_slot(patch: pytest.MonkeyPatch) -> None:
+    lost = Scheduler.slot_lost
+
+    def without(self: Scheduler, name: str, reason: str) -> list[Command]:
+        if name in self._slots:
+            self._slots.take(name)
+        return lost(self, name, reason)
+
+    patch.setattr(Scheduler, "slot_lost", without)
+
+
+def start_on_a_lost_machine(patch: pytest.MonkeyPatch) -> None:
+    lost = Scheduler.slot_lost
+
+    def and_start(self: Scheduler, name: str, reason: str) -> list[Command]:
+        return [*lost(self, name, reason), self._restart(name)]
+
+    patch.setattr(Scheduler, "slot_lost", and_start)
+
+
+def wait_for_a_lost_slot(patch: pytest.MonkeyPatch) -> None:
+    lost = Scheduler.slot_lost
+
+    def as_if_it_started(self: Scheduler, name: str, reason: str) -> list[Command]:
+        commands = lost(self, name, reason)
+        if name in self._slots:
+            self._slots.enter(name, SlotState.STARTING)
+        return commands
+
+    patch.setattr(Scheduler, "slot_lost", as_if_it_started)
+
+
 def hear_of_a_start_twice(patch: pytest.MonkeyPatch) -> None:
     ready = Scheduler.worker_ready
 
@@ -227,6 +282,11 @@ FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     move_at_once,
     blame_while_draining,
     lose_the_suspect_of_a_dead_device,
+    keep_the_promise_of_a_lost_slot,
+    keep_what_a_lost_slot_had_in_store,
+    forget_the_batch_of_a_lost_slot,
+    start_on_a_lost_machine,
+    wait_for_a_lost_slot,
     hear_of_a_start_twice,
     start_workers_while_draining,
     never_wake,

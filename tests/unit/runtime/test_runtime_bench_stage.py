@@ -1,5 +1,6 @@
 """Who takes what a device has made, and how many bytes may wait for it."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -16,6 +17,7 @@ from ray_precheck.schema.task import Task
 pytestmark = pytest.mark.unit
 
 LARGE = 1 << 40
+SHORT_S, LONG_S = 0.01, 10.0
 A_TASK = (Task(0, "Mint.a.0", 1.0, 100),)
 HUGE_TASK = (Task(1, "Mint.a.1", HUGE_S, 100),)
 
@@ -28,8 +30,13 @@ def stage(places: Sequence[str], most_bytes: int = LARGE, ready: int = 99) -> Be
     return made
 
 
-def parcel(ticket: int, place: str = "m0", tasks: tuple[Task, ...] = A_TASK) -> Parcel:
-    return Parcel(ticket, place, tasks, sum(task.nbytes for task in tasks))
+def parcel(
+    ticket: int,
+    place: str = "m0",
+    tasks: tuple[Task, ...] = A_TASK,
+    bench_s: float = LONG_S,
+) -> Parcel:
+    return Parcel(ticket, place, tasks, sum(task.nbytes for task in tasks), bench_s=bench_s)
 
 
 def hand_out(made: BenchStage, *parcels: Parcel) -> list[str]:
@@ -61,12 +68,28 @@ class TestAssignment:
         assert found is not None
         assert found[1].ticket == 1
 
-    def test_a_busy_worker_gets_a_second_one_only_from_another_machine(self) -> None:
+    def test_a_busy_worker_gets_a_second_long_one_only_from_another_machine(self) -> None:
         assert hand_out(stage(["m0"]), parcel(1), parcel(2)) == ["b0"]
         assert hand_out(stage(["m0"]), parcel(1), parcel(2, "m1")) == ["b0", "b0"]
 
-    def test_and_no_third_one(self) -> None:
-        parcels = [parcel(i, "m1") for i in (1, 2, 3)]
+    def test_a_short_one_waits_behind_another_one_of_its_machine(self) -> None:
+        made = stage(["m0"])
+        assert hand_out(made, parcel(1), parcel(2, bench_s=SHORT_S)) == ["b0", "b0"]
+        assert made.busy() == ["b0"]
+        assert made.in_flight == 2
+
+    def test_but_not_while_somebody_is_free(self) -> None:
+        parcels = [parcel(i, bench_s=SHORT_S) for i in (1, 2, 3)]
+        assert sorted(hand_out(stage(["m0", "m0"]), *parcels[:2])) == ["b0", "b1"]
+        assert sorted(hand_out(stage(["m0", "m1"]), *parcels)) == ["b0", "b0", "b1"]
+
+    def test_nor_one_that_needs_several_cores(self) -> None:
+        huge = parcel(2, tasks=HUGE_TASK, bench_s=SHORT_S)
+        assert hand_out(stage(["m0"]), parcel(1), huge) == ["b0"]
+
+    @pytest.mark.parametrize(("place", "bench_s"), [("m1", LONG_S), ("m0", SHORT_S)])
+    def test_and_no_third_one(self, place: str, bench_s: float) -> None:
+        parcels = [parcel(i, place, bench_s=bench_s) for i in (1, 2, 3)]
         assert hand_out(stage(["m0"]), *parcels) == ["b0", "b0"]
 
     def test_who_starts_or_is_given_up_gets_nothing(self) -> None:
@@ -236,10 +259,15 @@ class Bytes(RuleBasedStateMachine):
             self.stage.promise(self.last, self.promised[self.last])
 
     @precondition(lambda self: self.promised)
-    @rule(share=st.integers(0, 4), place=st.sampled_from(["m0", "m1"]))
-    def make(self, share: int, place: str) -> None:
+    @rule(
+        share=st.integers(0, 4),
+        place=st.sampled_from(["m0", "m1"]),
+        bench_s=st.sampled_from([SHORT_S, LONG_S]),
+    )
+    def make(self, share: int, place: str, bench_s: float) -> None:
         ticket, tasks = self.promised.popitem()
-        self.waiting.append(Parcel(ticket, place, tasks, tasks[0].nbytes * share // 4))
+        nbytes = tasks[0].nbytes * share // 4
+        self.waiting.append(Parcel(ticket, place, tasks, nbytes, bench_s=bench_s))
         self.stage.arrive(self.waiting[-1])
 
     @precondition(lambda self: self.promised)
@@ -283,6 +311,16 @@ class Bytes(RuleBasedStateMachine):
         assert self.stage.room_bytes in (0, self.MOST - total)
         assert self.stage.in_flight == len(self.working)
         assert self.stage.is_empty == (not (self.promised or self.waiting or self.working))
+
+    @invariant()
+    def who_is_free_or_usable_is_counted_right(self) -> None:
+        slots = self.stage._slots
+        ready = {name for name, slot in slots.items() if slot.state is BenchState.READY}
+        lent = {name for name, slot in slots.items() if slot.state is BenchState.LENT}
+        assert set(self.stage._free) == {name for name in ready if not slots[name].parcels}
+        assert self.stage._usable == ready | lent
+        assert self.stage._at == Counter(slot.place for slot in slots.values())
+        assert all(len(slot.parcels) <= 2 for slot in slots.values())
 
     @invariant()
     def only_borrowed_cores_are_lent(self) -> None:

@@ -85,6 +85,20 @@ class TestCorrection:
         assert before < model.handover_s(record)
         assert not model.is_worth(record)
 
+    def test_whole_records_teach_how_fast_the_machine_is(self) -> None:
+        model, record = CostModel(), task(0.1)
+        taken = replace(answer(record), inputs_s=0.05, device_s=0.1, bench_s=0.15)
+        before = model.whole_ratio
+        for _ in range(300):
+            model.learn(record, taken)
+        assert before == 1.0
+        assert model.whole_ratio == pytest.approx(3.0, rel=0.01)
+
+    def test_and_a_bench_alone_does_not(self) -> None:
+        model = CostModel()
+        learn(model, task(0.1), bench_s=60.0, times=50)
+        assert model.whole_ratio == 1.0
+
     @pytest.mark.parametrize(("cost_s", "bench_s"), [(0.0, 1.0), (1.0, 0.0)])
     def test_nothing_is_learnt_of_what_was_not_measured(
         self, cost_s: float, bench_s: float

@@ -42,6 +42,13 @@ def test_a_driver_that_costs_nothing_keeps_its_devices_busy() -> None:
     assert account.wall_s >= account.bound_s
 
 
+@pytest.mark.parametrize("name", ["20ms", "heavy20ms"])
+def test_a_bench_worker_does_one_batch_after_the_other(name: str) -> None:
+    account = simulate(draw_workload(name, 20_000, seed=1), benches=DEVICES)
+    assert account.wall_s >= account.bound_s
+    assert account.efficiency <= 1
+
+
 def test_a_heavy_tail_ends_close_to_the_least_time_there_can_be() -> None:
     account = simulate(draw_workload("heavy20ms", 20_000, seed=1))
     assert account.wall_s < 1.05 * account.bound_s
@@ -78,8 +85,8 @@ def test_one_append_for_all_results_of_a_step_spares_the_writer() -> None:
     workload = draw_workload("20ms", 4000, seed=1)
     costs = DriverCosts(**{**dict.fromkeys(DriverCosts.__slots__, 0.0), "write_s": 0.1})
     by_batch, by_step = (
-        World(workload, Setup(64, costs=costs, scheduler_s=0.0, one_append=one)).run()
-        for one in (False, True)
+        World(workload, Setup(64, costs=costs, scheduler_s=0.0, append_per_batch=each)).run()
+        for each in (True, False)
     )
     assert by_step.wall_s < 0.5 * by_batch.wall_s
     assert set(by_step.recorded) == set(by_batch.recorded) == {1}
@@ -110,6 +117,15 @@ def test_devices_that_are_gone_for_good_cost_what_they_had() -> None:
     assert account.away_s > 0
     # Half of the devices have to do nearly all of it.
     assert account.wall_s > 1.5 * account.bound_s
+
+
+@pytest.mark.parametrize("benches", [0, DEVICES])
+def test_nor_is_the_run_held_where_they_were_to_run_suspects(benches: int) -> None:
+    # So many crashes that some of the lost devices start a worker for a suspect just then.
+    faults = Faults(0, 0.0, 20, 1.5, loss_at_s=5.0, lost_nodes=1, notice_s=0.5, return_s=1e9)
+    account = simulate(draw_workload("20ms", 4000, seed=1), faults=faults, benches=benches)
+    assert set(account.recorded) == {1}
+    assert account.wall_s < 1e3 * account.bound_s
 
 
 def test_slow_devices_do_not_hold_the_run() -> None:

@@ -64,6 +64,20 @@ def test_what_is_put_back_comes_first_and_counts_again() -> None:
     assert [task.index for task in made.tasks] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize(("ratio", "count"), [(1.0, 40), (0.5, 64), (2.0, 20), (100.0, 1)])
+def test_batches_are_as_long_as_records_take_here(ratio: float, count: int) -> None:
+    made = queue(*[(TARGET_BATCH_S / 40 - 1e-9, 0)] * 10_000)
+    tasks, _ = made.take(1, 0, CostModel(whole_ratio=ratio))
+    assert len(tasks) == min(MAX_BATCH_RECORDS, count)
+
+
+@pytest.mark.parametrize("ratio", [0.01, 1.0, 10.0])
+def test_and_the_last_ones_are_the_same_share_of_what_is_left(ratio: float) -> None:
+    made = queue(*[(1e-4, 0)] * 40)
+    tasks, _ = made.take(2, 0, CostModel(whole_ratio=ratio))
+    assert len(tasks) == pytest.approx(10, abs=1)
+
+
 def test_an_empty_queue_gives_nothing() -> None:
     assert queue().take(1, LARGE, CostModel()) == ((), False)
 
