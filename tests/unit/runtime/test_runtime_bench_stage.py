@@ -72,11 +72,15 @@ class TestAssignment:
         assert hand_out(stage(["m0"]), parcel(1), parcel(2)) == ["b0"]
         assert hand_out(stage(["m0"]), parcel(1), parcel(2, "m1")) == ["b0", "b0"]
 
-    def test_a_short_one_waits_behind_another_one_of_its_machine(self) -> None:
+    def test_a_short_one_waits_behind_another_short_one_of_its_machine(self) -> None:
         made = stage(["m0"])
-        assert hand_out(made, parcel(1), parcel(2, bench_s=SHORT_S)) == ["b0", "b0"]
+        short = [parcel(i, bench_s=SHORT_S) for i in (1, 2)]
+        assert hand_out(made, *short) == ["b0", "b0"]
         assert made.busy() == ["b0"]
         assert made.in_flight == 2
+
+    def test_and_not_behind_a_long_one(self) -> None:
+        assert hand_out(stage(["m0"]), parcel(1), parcel(2, bench_s=SHORT_S)) == ["b0"]
 
     def test_but_not_while_somebody_is_free(self) -> None:
         parcels = [parcel(i, bench_s=SHORT_S) for i in (1, 2, 3)]
