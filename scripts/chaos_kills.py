@@ -143,8 +143,13 @@ def differences(out: Path, wanted: dict[str, bytes]) -> list[str]:
                 f" and should be {other!r}"
             )
     names = sorted(path.name for path in out.iterdir())
-    if len(names) != 3 or not all(name.startswith("accuracy_checking_") for name in names):
+    if len(names) != 4 or not all(name.startswith("accuracy_checking_") for name in names):
         found.append(f"the out folder holds {names}")
+    for timeline in out.glob("*.timeline.json"):
+        try:
+            json.loads(timeline.read_text())
+        except ValueError as error:
+            found.append(f"{timeline.name} of a finished run is no JSON: {error}")
     return found
 
 

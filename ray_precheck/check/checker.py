@@ -98,11 +98,12 @@ class Checker(Sides):
             yield
 
     def prove(self) -> None:
-        """Have the device, where there is one, compute 1 + 1.
+        """Have the bench compute something, and the device, where there is one, 1 + 1.
 
         Raises:
             Exception: whatever it raises, or `DeviceError` where the sum is wrong.
         """
+        self.bench.warm_up()
         if self._backend is not None:
             self._backend.prove()
 

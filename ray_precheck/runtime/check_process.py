@@ -114,7 +114,6 @@ def _open(start: Start) -> "Checker":
     board = mmap.mmap(start.phase_fd, 1)
     checker = Checker(start.settings, start.slot.kind, PhaseClock(partial(setitem, board, 0)))
     checker.prove()
-    checker.bench.warm_up()
     if start.slot.kind in ("cpu", BENCH) and start.settings.memory_limit_bytes:
         _limit_memory(start.settings.memory_limit_bytes)
     return checker

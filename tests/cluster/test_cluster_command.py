@@ -265,7 +265,7 @@ def test_a_full_disk_stops_the_run_resumable_and_nothing_is_torn(tmp_path: Path)
     try:
         done = precheck("run_ut", "-api_info", TORCH_DUMP, "-o", disk)
         assert done.returncode == 3, done.stdout + done.stderr
-        assert "cannot write the results" in done.stdout
+        assert "cannot write the " in done.stdout  # results or timeline, whichever comes first
         assert "No space left on device" in done.stdout
         assert "-csv_path" in done.stdout
         for path in (the_file(disk, "result"), the_file(disk, "details")):
