@@ -81,13 +81,14 @@ def test_the_records_of_a_node_that_dies_are_done_elsewhere(
     assert files_of(tmp_path) == undisturbed
 
 
-def test_a_node_that_joins_later_is_used(
-    network: Network, dump: Path, undisturbed: tuple[bytes, bytes], tmp_path: Path
-) -> None:
-    run = start_run(network, dump, tmp_path)
+def test_a_node_that_joins_later_is_used(network: Network, tmp_path: Path) -> None:
+    # Long enough for a second Ray to start meanwhile.
+    calls = [slow(number, 600) for number in range(120)]
+    dump = write_dump(tmp_path / "dump.json", additions(100), *calls)
+    run = start_run(network, dump, tmp_path / "out")
     wait_for_batch(network, 1)
     network.start(2)
     wait_for_batch(network, 2)
-    output = run.communicate(timeout=120)[0].decode()
+    output = run.communicate(timeout=200)[0].decode()
     assert f"a node has joined: cpu:1 moves to {network.host(2)}" in output
-    assert files_of(tmp_path) == undisturbed
+    assert files_of(tmp_path / "out")[0].count(b"\n") == 221
