@@ -56,8 +56,14 @@ class Recorder:
             self.acknowledge(next(iter(self._unacknowledged)))
 
     def acknowledge(self, ref: Any) -> None:
-        """Wait for one answer; one that a writer took to its grave is asked for again."""
-        if self._ask(ref) and ref in self._unacknowledged:
+        """Wait for one answer; one that a writer took to its grave is asked for again.
+
+        What is no answer of the writer is ignored: the call of a worker that was dismissed a moment
+        ago, with its error, must not pass for the end of the writer.
+        """
+        if ref not in self._unacknowledged:
+            return
+        if self._ask(ref):
             self._progress.add(self._unacknowledged.pop(ref))
 
     def flush(self) -> None:

@@ -26,6 +26,7 @@ from ray_precheck.runtime.devices import Node
 from ray_precheck.runtime.driver import Driver
 from ray_precheck.runtime.placement import DeviceRequest
 from ray_precheck.runtime.progress import Progress
+from ray_precheck.runtime.recorder import Recorder
 from ray_precheck.schema.task import DeviceSlot
 from ray_precheck.store.resume import RunFiles, new_run_files
 
@@ -168,6 +169,24 @@ def test_a_writer_that_dies_every_time_stops_the_run(
     report = precheck(dump, out=tmp_path / "out", address=cluster_address)
     assert not report.completed
     assert report.stop_reason.startswith("the process that writes the results died 3 times")
+
+
+def test_the_error_of_a_dismissed_worker_does_not_pass_for_the_end_of_the_writer(
+    tmp_path: Path, cluster_address: str
+) -> None:
+    class Gone:
+        def work(self) -> None:
+            os._exit(1)
+
+    with open_cluster(cluster_address, debug=False):
+        recorder = Recorder(new_run_files(tmp_path, "20260101120000"), Progress(0, 0, show=False))
+        writer = recorder._writer
+        actor = ray.remote(num_cpus=0, max_restarts=0)(Gone).remote()
+        ref = actor.work.remote()
+        ray.wait([ref], timeout=60)
+        recorder.acknowledge(ref)
+        assert recorder._writer is writer
+        assert recorder._deaths == 0
 
 
 def test_no_process_is_left_after_a_run_with_faults(tmp_path: Path, cluster_address: str) -> None:

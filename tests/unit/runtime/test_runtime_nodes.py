@@ -5,6 +5,7 @@ import pytest
 from ray_precheck.errors import DeviceError, UsageError
 from ray_precheck.runtime.devices import Node
 from ray_precheck.runtime.nodes import (
+    has_other_package,
     is_called,
     listed_nodes,
     node_called,
@@ -103,7 +104,9 @@ class TestVersions:
         assert name in version_table([node(1, **{name: "9"}), node(2, **{name: ""})])
 
     def test_one_version_of_the_package_is_fine(self) -> None:
-        require_same_package("1.0", [node(1), node(2)])
+        nodes = [node(1), node(2)]
+        require_same_package("1.0", nodes)
+        assert not any(has_other_package("1.0", each) for each in nodes)
 
     def test_another_version_of_the_package_or_none_is_refused_with_the_nodes(self) -> None:
         nodes = [node(1), node(2, ray_precheck="0.9"), node(3, ray_precheck="")]

@@ -184,6 +184,7 @@ def test_a_batch_without_files_needs_no_room(tmp_path: Path) -> None:
         for ticket in range(3):
             shipper.prepare(ticket, tasks_of(dump, ticket))
         await_ready(shipper, 0, 1, 2)
+        assert parcel(shipper, 1).nbytes == 0
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -299,8 +300,10 @@ def test_a_batch_that_waits_for_room_holds_nobody_up_once_forgotten(tmp_path: Pa
             shipper.prepare(ticket, tasks_of(shipper._dump, ticket))
         await_ready(shipper, 0)
         time.sleep(0.05)
+        assert shipper.take(2) is None
         shipper.forget(1)
         await_ready(shipper, 2)
+        assert parcel(shipper, 2).nbytes > 0
 
 
 def test_an_error_is_told_by_take_and_the_next_batch_goes_on(tmp_path: Path) -> None:
