@@ -1,9 +1,11 @@
 """ray_precheck: find the operators of a training step that are numerically wrong on a device.
 
 `precheck` runs a dump of msprobe's and returns a `PrecheckReport`; `rerun` checks one API again
-that a run with `-save_error_data` saved. Everything that can go wrong is a `PrecheckError`.
+that a run with `-save_error_data` saved; `reference` declares a bench of one's own. Everything
+that can go wrong is a `PrecheckError`.
 """
 
+from ray_precheck.bench.declared import reference
 from ray_precheck.config import RunConfig
 from ray_precheck.errors import (
     BackendMissingError,
@@ -29,6 +31,7 @@ __all__ = [
     "StoppedError",
     "UsageError",
     "precheck",
+    "reference",
     "rerun",
     "run",
 ]

@@ -7,6 +7,7 @@ unreadable input, 3 stopped and resumable). Errors are one sentence on standard 
 import argparse
 import shlex
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -14,6 +15,7 @@ from typing import NoReturn
 from ray_precheck.config import (
     DEVICE_GRAMMAR,
     DEVICE_TYPES,
+    DISTRIBUTIONS,
     FRAMEWORKS,
     RETRY,
     STANDARDS,
@@ -30,9 +32,13 @@ COMMANDS = {
     "acc_check": "another name of run_ut (msprobe 26)",
     "multi_acc_check": "another name of multi_run_ut (msprobe 26)",
 }
+COMPARE_RESULTS = "compare_results"
 # Not in the command that goes on: the CSV is named anew, and what a resume has dropped or accepted
 # once is so for good (a second --retry would drop what the first one has done again).
 _RESUME_OPTIONS = ("-csv_path", "--result_csv_path", "--retry", "--force")
+COMPARE_EXIT_CODES = (
+    "exit codes: 0 none in error, 1 some output is in error, 2 wrong usage or input"
+)
 EXIT_CODES = (
     "exit codes: 0 all passed, 1 some API is in error, 2 wrong usage or input, 3 stopped, resumable"
 )
@@ -86,6 +92,8 @@ def main(
 
 def _run(given: list[str], announce: Callable[[str], None]) -> int:
     options = build_parser().parse_args(given)
+    if options.command == COMPARE_RESULTS:
+        return _compare_results(options)
     config = run_config(options)
     # Imported here, so that --help and wrong options answer at once.
     from ray_precheck.report.summary import format_summary
@@ -99,6 +107,19 @@ def _run(given: list[str], announce: Callable[[str], None]) -> int:
     print(f"\nStopped before the end{reason}. To go on:")
     print(f"  {resume_command(given, report.files.result)}")
     return STOPPED
+
+
+def _compare_results(options: argparse.Namespace) -> int:
+    """Compare two result sets and return the exit code."""
+    from ray_precheck.report.compare_results import compare_results
+    from ray_precheck.report.compare_text import format_comparison
+    from ray_precheck.schema.result import Verdict
+
+    stamp = time.strftime("%Y%m%d%H%M%S")
+    paths = Path(options.device_details), Path(options.reference_details)
+    comparison = compare_results(*paths, Path(options.out_path), stamp)
+    print(format_comparison(comparison))
+    return IN_ERROR if comparison.count(Verdict.ERROR) else PASSED
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -120,7 +141,31 @@ def build_parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text, epilog=EXIT_CODES)
         _add_msprobe_options(command)
         _add_own_options(command)
+    _add_compare_results(commands)
     return parser
+
+
+def _add_compare_results(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    text = "compare the errors of one device with those of another, from two details files"
+    command = commands.add_parser(
+        COMPARE_RESULTS, help=text, description=text, epilog=COMPARE_EXIT_CODES
+    )
+    command.add_argument(
+        "device_details", metavar="DETAILS", help="the details CSV of the device that is judged"
+    )
+    command.add_argument(
+        "reference_details",
+        metavar="REFERENCE",
+        help="that of the device that it is compared with: the same dump, seed and --tested",
+    )
+    command.add_argument(
+        "-o",
+        "--out_path",
+        default="./",
+        metavar="FOLDER",
+        help="folder of the comparison (default ./)",
+    )
+    command.add_argument("--debug", action="store_true", help="show tracebacks")
 
 
 def _add_msprobe_options(parser: argparse.ArgumentParser) -> None:
@@ -181,13 +226,23 @@ def _add_own_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--device-type", default="auto", help=_choices(DEVICE_TYPES, "auto"))
     group.add_argument("--seed", type=int, default=0, help="seed of the inputs (default 0)")
     group.add_argument(
+        "--distribution",
+        default="recorded",
+        help=f"of generated inputs; {_choices(DISTRIBUTIONS, 'recorded: mean, norm, meaning')}",
+    )
+    group.add_argument(
         "--timeout",
         type=float,
         default=300.0,
         metavar="S",
         help="seconds for a record (default 300)",
     )
-    group.add_argument("--standard", default="msprobe", help=_choices(STANDARDS, "msprobe"))
+    group.add_argument(
+        "--standard",
+        default="msprobe",
+        metavar="RULE",
+        help=f"the rule of the verdicts, {_choices(STANDARDS, 'msprobe')}, or a YAML file",
+    )
     group.add_argument(
         "--tested",
         default="auto",
@@ -243,6 +298,13 @@ def _add_bench_options(group: "argparse._ArgumentGroup") -> None:
         help="captured tensors have the same paths on every machine: workers read them themselves",
     )
     group.add_argument(
+        "--bench-module",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a Python file with benches of your own, @ray_precheck.reference(...); repeatable",
+    )
+    group.add_argument(
         "-filter_api",
         "--filter_api",
         "--filter-api",
@@ -287,6 +349,8 @@ def run_config(options: argparse.Namespace) -> RunConfig:
         bench_budget_s=options.bench_budget,
         shared_fs=options.shared_fs,
         filter_alike=options.filter_api,
+        bench_modules=tuple(options.bench_module),
+        distribution=options.distribution,
         force=options.force,
         retry=tuple(options.retry),
         debug=options.debug,

@@ -11,11 +11,24 @@ from pathlib import Path
 
 from ray_precheck.errors import UsageError
 
-FRAMEWORKS = ("mindspore", "pytorch")
+FRAMEWORKS = ("mindspore", "pytorch", "mindtorch")
 DEVICE_TYPES = ("auto", "npu", "gpu", "cpu")
 TESTED = ("auto", "device", "dump")
-STANDARDS = ("msprobe",)
+STANDARDS = (
+    "msprobe",
+    "auto",
+    "published",
+    "benchmark",
+    "absolute",
+    "binary",
+    "ulp",
+    "thousandth",
+)
+# The names of files for --standard end so; everything else is a standard's own name.
+STANDARD_FILES = (".yaml", ".yml")
 RETRY = ("error", "skip", "crash")
+RECORDED, UNIFORM = "recorded", "uniform"
+DISTRIBUTIONS = (RECORDED, UNIFORM)
 LARGEST_DEVICE_ID = 4095
 # The share of the machine's memory that all workers together may take for tensors.
 MEMORY_SHARE = 0.7
@@ -108,11 +121,14 @@ class RunConfig:
     `max_memory_gib` is what the tensors of one record may take, 0 for a share of the machine's.
     `spares` is how many processes each device keeps ready for one that breaks, None for one on the
     CPU and none on an accelerator, whose memory a second process would take.
+    `standard` is the name of a rule of the verdicts, or a YAML file with rules.
     `tested`: the device's own results, the captured ones, or auto (captured in real mode).
     `bench_workers` is how many processes compute benches beside the devices' own, None for as many
     as the cluster has spare cores; a bench that takes longer than `bench_budget_s` is a SKIP.
     `shared_fs`: captured tensors have the same paths on every machine. `filter_alike`: of calls
-    that are alike in name, shapes, dtypes and scalars one is checked.
+    that are alike in name, shapes, dtypes and scalars one is checked. `bench_modules` are Python files
+    with benches of one's own. `distribution`: generated inputs have the recorded mean, norm and
+    extremes and suit their API (recorded), or are uniform between the extremes (uniform).
     """
 
     dump: Path
@@ -136,6 +152,8 @@ class RunConfig:
     bench_budget_s: float = 600.0
     shared_fs: bool = False
     filter_alike: bool = False
+    bench_modules: tuple[str | Path, ...] = ()
+    distribution: str = RECORDED
     debug: bool = False
 
     def validate(self) -> None:
@@ -150,8 +168,11 @@ class RunConfig:
             raise UsageError(_expected("--device-type", self.device_type, DEVICE_TYPES))
         if self.tested not in TESTED:
             raise UsageError(_expected("--tested", self.tested, TESTED))
-        if self.standard not in STANDARDS:
-            raise UsageError(_expected("--standard", self.standard, STANDARDS))
+        if self.standard not in STANDARDS and not self.standard.endswith(STANDARD_FILES):
+            choices = (*STANDARDS, "a YAML file (NAME.yaml)")
+            raise UsageError(_expected("--standard", self.standard, choices))
+        if self.distribution not in DISTRIBUTIONS:
+            raise UsageError(_expected("--distribution", self.distribution, DISTRIBUTIONS))
         if not self.timeout_s > 0:
             raise UsageError(f"--timeout {self.timeout_s:g} must be larger than 0 seconds")
         if not self.max_memory_gib >= 0:
@@ -206,17 +227,23 @@ class RunConfig:
             workers = 1 if isinstance(self.devices, str) else len(self.devices)
         return int(MEMORY_SHARE * machine_bytes / workers)
 
-    def fingerprint(self, dump_digest: str, framework: str, kind: str) -> dict[str, str]:
-        """Return what must be the same for two runs to make the same rows."""
+    def fingerprint(
+        self, dump_digest: str, framework: str, kind: str, standard: str = ""
+    ) -> dict[str, str]:
+        """Return what must be the same for two runs to make the same rows.
+
+        `standard` says what the rule of the verdicts is; by default it is its name.
+        """
         return {
             "dump": dump_digest,
             "framework": framework,
             "device type": kind,
             "seed": str(self.seed),
             "tested": self.tested,
-            "standard": self.standard,
+            "standard": standard or self.standard,
             # Runs from before this setting do not have it: a resume takes them for the same.
             "filter_api": "on" if self.filter_alike else "off",
+            "distribution": self.distribution,
         }
 
 

@@ -18,9 +18,13 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from ray_precheck.backends.mindtorch_paths import prefer_native
 from ray_precheck.backends.registry import require_framework
+from ray_precheck.bench.declared import bench_digest, load_declarations, read_bench_modules
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.config import RunConfig
+from ray_precheck.compare.standards.base import added_headings
+from ray_precheck.compare.standards.user_file import load_standard
+from ray_precheck.config import FRAMEWORKS, RunConfig
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import DumpError, PrecheckError, StoppedError, UsageError
 from ray_precheck.plan.planner import Plan, plan_tasks
@@ -33,6 +37,7 @@ from ray_precheck.runtime.probe import PACKAGE
 from ray_precheck.runtime.progress import Progress, StageProgress
 from ray_precheck.runtime.scratch import sweep
 from ray_precheck.schema.result import TaskResult
+from ray_precheck.store.columns import added_setting
 from ray_precheck.store.error_data import ERROR_FOLDER, load_error_data
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import RunFiles, discard_run, resume_run, run_files, start_run
@@ -106,6 +111,9 @@ def run(
             as not completed, and can go on with `resume_csv`.
     """
     config.validate()
+    standard = load_standard(config.standard)
+    bench_modules = read_bench_modules(config.bench_modules)
+    load_declarations(bench_modules)  # What is wrong with them is said before anything starts.
     with (
         ThreadPoolExecutor(1) as background,
         open_dump(config.dump, _stage(f"opening {config.dump}", show_progress)) as dump,
@@ -116,7 +124,11 @@ def run(
         require_framework(framework, device_runs=not tests_dump)
         # Before any file is made: what is wrong with the devices leaves nothing behind.
         places = _places(config, framework, joined, show_progress=show_progress)
-        fingerprint = config.fingerprint(dump.digest(), framework, places.request.kind)
+        fingerprint = config.fingerprint(
+            dump.digest(), framework, places.request.kind, standard.name
+        ) | added_setting(added_headings(standard))
+        # Runs from before this setting do not have it: a resume takes them for the same.
+        fingerprint["benches"] = bench_digest(bench_modules)
         files, done = _prepare_files(config, dump, fingerprint)
         on_files(files)
         progress = Progress(len(dump.calls), len(done), show=show_progress)
@@ -139,6 +151,9 @@ def run(
             memory_limit_bytes=config.memory_limit_bytes(
                 os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), places.most_on_a_node
             ),
+            standard=standard,
+            bench_modules=bench_modules,
+            distribution=config.distribution,
         )
         completed, reason = False, ""
         try:
@@ -165,11 +180,13 @@ def _stage(doing: str, show: bool) -> StageProgress:
 
 
 def _framework(config: RunConfig, dump: Dump) -> str:
-    """Return the framework of the run.
+    """Return the framework of the run. msprobe takes dumps of mindtorch with -f mindspore.
 
     Raises:
         DumpError: the dump is of another framework than asked for, or does not tell.
     """
+    if (config.framework, dump.framework) == ("mindspore", "mindtorch"):
+        return dump.framework
     if config.framework and dump.framework and config.framework != dump.framework:
         raise DumpError(
             f"{dump.path} is a dump of {dump.framework}, but -f {config.framework} was given;"
@@ -178,7 +195,7 @@ def _framework(config: RunConfig, dump: Dump) -> str:
     framework = config.framework or dump.framework
     if not framework:
         raise DumpError(
-            f"{dump.path} does not name its framework; say it with -f mindspore|pytorch"
+            f"{dump.path} does not name its framework; say it with -f {'|'.join(FRAMEWORKS)}"
         )
     return framework
 
@@ -340,19 +357,35 @@ def _stop_on_signal() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def rerun(saved: str | Path, *, device_type: str = "cpu") -> TaskResult:
+def rerun(
+    saved: str | Path,
+    *,
+    device_type: str = "cpu",
+    standard: str = "msprobe",
+    bench_modules: Sequence[str | Path] = (),
+) -> TaskResult:
     """Load one API that `-save_error_data` saved and check it again, in this process.
 
-    `saved` is its JSON, `error_data/{api}.json`.
+    `saved` is its JSON, `error_data/{api}.json`; `standard` is what `--standard` takes,
+    `bench_modules` what `--bench-module` does.
 
     Raises:
-        PrecheckError: the file is no such JSON, or the framework is not installed.
+        PrecheckError: the file is no such JSON, there is no such standard, or the framework is not
+            installed.
     """
+    prefer_native()
     from ray_precheck.check.checker import Checker
 
     data = load_error_data(Path(saved))
     require_framework(data.framework)
-    settings = CheckSettings(data.framework, "statistics", Path(saved).parent)
+    settings = CheckSettings(
+        data.framework,
+        "statistics",
+        Path(saved).parent,
+        data.seed,
+        standard=load_standard(standard),
+        bench_modules=read_bench_modules(bench_modules),
+    )
     result = Checker(settings, device_type).check(data.payload, data.source)
     if data.tested == "device":
         return result

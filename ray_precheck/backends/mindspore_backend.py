@@ -4,8 +4,8 @@ NPU: written after MindSpore's documentation and not run there; no NPU was at ha
 """
 
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from operator import attrgetter
 from types import FunctionType
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 from mindspore import mint, ops
+from mindspore.common.api import _pynative_executor
 
 from ray_precheck.backends.base import CallPlan, Execution, Leaf, flatten_outputs, map_leaves
 from ray_precheck.backends.denied import denial
@@ -29,16 +30,24 @@ _ROOTS: dict[str, Any] = {
     "Functional": ops,
 }
 _FUNCTION_TYPES = (FunctionType, ops.Primitive, ops.MultitypeFuncGraph)
+# Where operators are that mindspore.ops does not export (mindspore.ops.auto_generate).
+_ALSO = {"Functional": ops.auto_generate}
 _SUBMODULES = {"Mint": ("", "linalg", "special", "nn.functional")}
 _NO_KERNEL = (
     "only supports Ascend",
     "Create kernelmod for op",
+    "Not implement exception",
+    "is not supported on this device",
     "not support for complex type",
     "unregistered",
     "Unsupported op [",
     "Select CPU operator",
     "Select CPU kernel",
     "not support on CPU",
+    "Not found op",
+    "should not come here for",
+    "There is no branch to go",
+    "support Ascend only",
 )
 
 
@@ -73,12 +82,26 @@ class MindSporeBackend:
         return function
 
     def forward(self, function: Callable[..., Any], call: HostCall, plan: CallPlan) -> Execution:
-        """Run the API in the recorded dtypes on this device."""
-        return _MindSporeExecution(function, call, plan, self._arithmetic)
+        """Run the API in the recorded dtypes on this device.
+
+        A dump has a tuple as a list, and some functions (permute, normal) take no list: where lists
+        fail, tuples are tried. After a failure MindSpore wants a new pull-back.
+        """
+        try:
+            return _MindSporeExecution(function, call, plan, self._arithmetic)
+        except (TypeError, ValueError, RuntimeError):
+            if not any(isinstance(value, list) for value in (*call.args, *call.kwargs.values())):
+                raise
+        return _MindSporeExecution(function, _with_tuples(call), plan, self._arithmetic)
 
     def lacks_kernel(self, error: Exception) -> bool:
         """Return whether the CPU has no kernel; on an NPU that is a finding, not a gap."""
         return self._kind == "cpu" and any(text in str(error) for text in _NO_KERNEL)
+
+    def seed(self, seed: int) -> None:
+        """Seed the generators of `mindspore.ops` and those of `mindspore.mint`."""
+        ms.set_seed(seed)
+        ms.manual_seed(seed)
 
     def prove(self) -> None:
         """Compute 1 + 1 on the device; reading the sum waits for it."""
@@ -86,6 +109,15 @@ class MindSporeBackend:
         total = mint.add(one, one).asnumpy().tolist()
         if total != [2.0] * 8:
             raise DeviceError(f"{self._kind} computes 1 + 1 = {total[0]:g}")
+
+
+def _with_tuples(call: HostCall) -> HostCall:
+    kwargs = {key: _as_tuple(value) for key, value in call.kwargs.items()}
+    return HostCall(tuple(map(_as_tuple, call.args)), kwargs)
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _lookup(name: ApiName) -> Callable[..., Any] | None:
@@ -102,6 +134,8 @@ def _lookup(name: ApiName) -> Callable[..., Any] | None:
         own_classes = ms.Tensor.__mro__[:-1]
         return getattr(root, last) if any(last in vars(c) for c in own_classes) else None
     found = getattr(root, last, None)
+    if found is None and not module:
+        found = getattr(_ALSO.get(name.prefix), last, None)
     if last.startswith("_") or not isinstance(found, _FUNCTION_TYPES):
         return None
     home = getattr(found, "__module__", None) or ""
@@ -128,7 +162,8 @@ class _MindSporeExecution:
         leaves = [self._tensors[i] for i in plan.differentiable]
         with arithmetic():
             if leaves:
-                _, self._pull_back = ms.vjp(self._run_leaves, *leaves)
+                with _ending_recording():
+                    _, self._pull_back = ms.vjp(self._run_leaves, *leaves)
             else:
                 self._results = self._run(self._tensors)
             self.outputs: list[Leaf] = [_to_host(leaf) for leaf in self._results]
@@ -167,10 +202,21 @@ class _MindSporeExecution:
         # The pull-back refers to this object: without this, the tensors of the record would stay
         # until Python looks for cycles.
         pull_back, self._pull_back = self._pull_back, None
-        with self._arithmetic():
+        with self._arithmetic(), _ending_recording():
             grads = pull_back(tuple(incoming))
             grads = grads if isinstance(grads, tuple | list) else (grads,)
             return [_tensor_to_host(grad) for grad in grads]
+
+
+@contextmanager
+def _ending_recording() -> Iterator[None]:
+    """End what MindSpore records for gradients where it raises: it goes on recording by itself, and
+    then operators of later calls fail, although 1 + 1 is 2.
+    """
+    with ExitStack() as failed:
+        failed.callback(_pynative_executor.clear_res)
+        yield
+        failed.pop_all()
 
 
 def _collect_tensors(call: HostCall) -> list[ms.Tensor]:

@@ -9,12 +9,14 @@ import importlib.util
 from typing import Any
 
 from ray_precheck.backends.base import Backend
+from ray_precheck.backends.mindtorch_paths import adapter_folder, native_folder
 from ray_precheck.errors import BackendMissingError
 
 # framework of the dump -> (module to import, class in it, package needed, extra that installs it)
 _BACKENDS = {
     "mindspore": ("ray_precheck.backends.mindspore_backend", "MindSporeBackend", "mindspore"),
     "pytorch": ("ray_precheck.backends.torch_backend", "TorchBackend", "torch"),
+    "mindtorch": ("ray_precheck.backends.mindtorch_backend", "MindTorchBackend", "mindspore"),
 }
 _EXTRAS = {"mindspore": "mindspore", "torch": "torch"}
 
@@ -23,10 +25,11 @@ def require_framework(framework: str, *, device_runs: bool = True) -> None:
     """Raise where a package that a dump needs is not installed; imports nothing.
 
     torch is needed always, it computes the bench. The framework itself is needed where the device
-    runs, not where only captured outputs are tested.
+    runs, not where only captured outputs are tested. A mindtorch dump needs two packages called
+    torch, the native one and MSAdapter's.
 
     Raises:
-        BackendMissingError: names the package and the extra that installs it.
+        BackendMissingError: names the package and what to do.
     """
     needed = ["torch"]
     if framework not in _BACKENDS:
@@ -43,6 +46,10 @@ def require_framework(framework: str, *, device_runs: bool = True) -> None:
                 f"{use} needs {name}, which is not installed here;"
                 f" install it with: pip install 'ray_precheck[{_EXTRAS[name]}]'"
             )
+    if framework == "mindtorch":
+        native_folder()
+        if device_runs:
+            adapter_folder()
 
 
 def open_backend(framework: str, kind: str) -> Backend:

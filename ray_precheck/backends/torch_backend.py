@@ -4,18 +4,25 @@ NPU: written after torch_npu's documentation and not run there; no NPU was at ha
 """
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from ray_precheck.backends.base import CallPlan, Execution
+from ray_precheck.backends.denied import denial
 from ray_precheck.backends.torch_names import resolve_torch
 from ray_precheck.backends.torch_run import TorchExecution, TorchPlace
-from ray_precheck.errors import BackendMissingError, DeviceError
+from ray_precheck.errors import BackendMissingError, DeviceError, NotCheckable
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall
 
-_NO_KERNEL = ("not implemented for", "Could not run 'aten::", "is not currently implemented for")
+_NO_KERNEL = (
+    "not implemented for",
+    "Could not run 'aten::",
+    "Could not run 'npu::",
+    "is not currently implemented for",
+)
 
 
 class TorchBackend:
@@ -32,7 +39,7 @@ class TorchBackend:
 
     def resolve(self, name: ApiName) -> Callable[..., Any]:
         """Return torch's function for an API of the dump."""
-        return resolve_torch(name)
+        return _resolve_npu(name) if name.prefix == "NPU" else resolve_torch(name)
 
     def forward(self, function: Callable[..., Any], call: HostCall, plan: CallPlan) -> Execution:
         """Run the API in the recorded dtypes on this device."""
@@ -42,12 +49,34 @@ class TorchBackend:
         """Return whether the CPU has no kernel; on an accelerator that is a finding, not a gap."""
         return self._kind == "cpu" and any(text in str(error) for text in _NO_KERNEL)
 
+    def seed(self, seed: int) -> None:
+        """Seed the generators of the CPU and of the device."""
+        torch.manual_seed(seed)
+
     def prove(self) -> None:
         """Compute 1 + 1 on the device; reading the sum waits for it."""
         one = torch.ones(8, device=self._device)
         total = (one + one).tolist()
         if total != [2.0] * 8:
             raise DeviceError(f"{self._device} computes 1 + 1 = {total[0]:g}")
+
+
+def _resolve_npu(name: ApiName) -> Callable[..., Any]:
+    """Return an operator of torch_npu; only names that have a bench are ever asked for."""
+    reason = denial(name.api)
+    if reason:
+        raise NotCheckable(f"{name.type_name} is refused: {reason}")
+    try:
+        import torch_npu
+    except ImportError as error:
+        raise NotCheckable(
+            f"{name.type_name} is an operator of torch_npu, which is not to be had here: {error}"
+        ) from None
+    found: Callable[..., Any] | None = vars(torch_npu).get(name.api)
+    if not callable(found) or isinstance(found, type | ModuleType):
+        version = getattr(torch_npu, "__version__", "here")
+        raise NotCheckable(f"{name.type_name} is not an operator of torch_npu {version}")
+    return found
 
 
 def _open_device(kind: str) -> str:

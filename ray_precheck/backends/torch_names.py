@@ -27,22 +27,26 @@ _ROOTS: dict[str, Any] = {
 # Functions of tensors that torch does not list as overridable, because they take no tensor
 # argument that could override them, or because they only call another function.
 _ALSO_ALLOWED = {
-    "Torch": """arange zeros ones full linspace logspace eye scalar_tensor tensor as_tensor complex tril_indices
-        triu_indices bartlett_window blackman_window hamming_window hann_window kaiser_window
-        polar heaviside sigmoid tanh sparse_coo_tensor""".split(),
-    "Functional": """celu_ elu_ hardsigmoid hardswish hardtanh_ leaky_relu_ relu_ rrelu_ selu_ sigmoid tanh
-        threshold_ upsample upsample_bilinear upsample_nearest""".split(),
-    "Tensor": [
-        "new_zeros",
-        "new_ones",
-        "new_full",
-        "new_tensor",
-        "unflatten",
-        "stride",
-        "__iter__",
-    ],
-    "VF": [],
+    "Torch": frozenset(
+        """arange zeros ones full linspace logspace eye scalar_tensor tensor as_tensor asarray complex
+        tril_indices triu_indices bartlett_window blackman_window hamming_window hann_window
+        kaiser_window polar heaviside sigmoid tanh range vander fill as_strided segment_reduce
+        sparse_coo_tensor fft.fftfreq fft.rfftfreq embedding_renorm_
+        rand rand_like randn randn_like randint randint_like randperm normal""".split()
+    ),
+    "Functional": frozenset(
+        """hardsigmoid hardswish sigmoid tanh upsample upsample_bilinear upsample_nearest
+        scaled_mm grouped_mm scaled_grouped_mm""".split()
+    ),
+    "Tensor": frozenset(
+        """new_zeros new_ones new_full new_tensor unflatten stride to_sparse_coo
+        to_sparse_csr to_sparse_csc to_sparse_bsr to_sparse_bsc""".split()
+    ),
+    "VF": frozenset[str](),
 }
+
+# Moves to an accelerator: to the device under test, whatever its kind is, and for the bench to the CPU.
+_MOVES = frozenset("cuda hpu ipu mtia npu xpu".split())
 
 
 def resolve_torch(name: ApiName) -> Callable[..., Any]:
@@ -59,12 +63,19 @@ def resolve_torch(name: ApiName) -> Callable[..., Any]:
     reason = denial(name.api)
     if reason:
         raise NotCheckable(f"{name.type_name} is refused: {reason}")
+    if name.prefix == "Tensor" and name.api in _MOVES:
+        return _moved
     function = _lookup(_ROOTS[name.prefix], name.api)
     if function is None or not _is_allowed(name, function):
         raise NotCheckable(
             f"{name.type_name} is not an operator of torch {torch.__version__} that may be called"
         )
     return function
+
+
+def _moved(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """Return a copy: a tensor of a call is already on the device that is asked for."""
+    return tensor.clone()
 
 
 def _lookup(root: Any, dotted: str) -> Callable[..., Any] | None:
@@ -86,7 +97,20 @@ def _is_allowed(name: ApiName, function: Callable[..., Any]) -> bool:
         return True
     if name.prefix == "Torch" and name.api.startswith("_foreach_"):
         return True
-    return function in _overridable()
+    return function in _overridable() or _is_in_place_form(name)
+
+
+def _is_in_place_form(name: ApiName) -> bool:
+    """Return whether a function is `torch.relu_` or the like.
+
+    torch lists the method `Tensor.relu_`, or `torch.relu`, and not the function that changes its
+    argument.
+    """
+    if name.prefix == "Tensor" or not name.api.endswith("_") or name.api.endswith("__"):
+        return False
+    method = getattr(torch.Tensor, name.api, None)
+    plain = _lookup(_ROOTS[name.prefix], name.api[:-1])
+    return method in _overridable() or plain in _overridable()
 
 
 @functools.cache

@@ -80,6 +80,8 @@ class TorchExecution:
             result = function(*args, **kwargs)
         if result is None and plan.in_place:
             result = args[0]
+        if result is None:
+            result = kwargs.get("out")
         self._results = flatten_outputs(result, torch.is_tensor)
         self.outputs: list[Leaf] = [_to_host(leaf) for leaf in self._results]
 
@@ -127,8 +129,12 @@ class TorchExecution:
         for leaf, cotangent in zip(self._results, cotangents, strict=True):
             if cotangent is None or not torch.is_tensor(leaf) or not leaf.requires_grad:
                 continue
+            arrived = self._place.to_torch(cotangent)
+            # MindSpore has complex outputs where torch has real ones (abs); the record's gradient of
+            # them is real.
+            arrived = arrived if leaf.is_complex() or not arrived.is_complex() else arrived.real
             outputs.append(leaf)
-            incoming.append(self._place.to_torch(cotangent).to(leaf.dtype))
+            incoming.append(arrived.to(leaf.dtype))
         if not outputs:
             raise NotCheckable("no output depends on an input that requires a gradient")
         return outputs, incoming
@@ -143,6 +149,8 @@ def _tensor_to_host(tensor: torch.Tensor) -> HostTensor:
     values = tensor.detach()
     if values.layout is not torch.strided:
         values = values.to_dense()
+    if values._is_zerotensor():  # the gradient of sgn; it has no memory, and numpy() refuses it
+        values = values.clone()
     name = str(values.dtype).removeprefix("torch.")
     if name not in DTYPES:
         raise NotCheckable(f"an output of dtype {values.dtype} cannot be compared")

@@ -125,6 +125,41 @@ def scatter_nd(indices: Tensor, updates: Tensor, shape: Sequence[int]) -> Tensor
     return scatter_nd_add(torch.zeros(list(shape), dtype=updates.dtype), indices, updates)
 
 
+def scatter_rows_update(tensor: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+    """Write rows at indices; of one index, its last row stays."""
+    return scatter_nd_update(tensor, indices.unsqueeze(-1), updates)
+
+
+def scatter_rows_add(tensor: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+    """Add rows at indices."""
+    return scatter_nd_add(tensor, indices.unsqueeze(-1), updates)
+
+
+def scatter_rows_sub(tensor: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+    """Subtract rows at indices."""
+    return scatter_nd_sub(tensor, indices.unsqueeze(-1), updates)
+
+
+def scatter_rows_mul(tensor: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+    """Multiply rows at indices."""
+    return scatter_nd_mul(tensor, indices.unsqueeze(-1), updates)
+
+
+def scatter_rows_div(tensor: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+    """Divide rows at indices."""
+    return scatter_nd_div(tensor, indices.unsqueeze(-1), updates)
+
+
+def scatter_rows_max(tensor: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+    """Take the larger of the old and the new rows at indices."""
+    return scatter_nd_max(tensor, indices.unsqueeze(-1), updates)
+
+
+def scatter_rows_min(tensor: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+    """Take the smaller of the old and the new rows at indices."""
+    return scatter_nd_min(tensor, indices.unsqueeze(-1), updates)
+
+
 def _scatter_nd_reduce(tensor: Tensor, indices: Tensor, updates: Tensor, how: str) -> Tensor:
     depth = indices.shape[-1]
     rows = tensor.reshape(-1, *tensor.shape[depth:])
@@ -143,6 +178,30 @@ def segment_sum(tensor: Tensor, segment_ids: Tensor, num_segments: int) -> Tenso
 def segment_prod(tensor: Tensor, segment_ids: Tensor, num_segments: int) -> Tensor:
     """Multiply the rows of each segment; 1 for an empty one."""
     return _segments(tensor, segment_ids, num_segments, 1.0, "prod")
+
+
+def segment_max(tensor: Tensor, segment_ids: Tensor, num_segments: int) -> Tensor:
+    """Return the largest of each segment's rows."""
+    return _extremes(tensor, segment_ids, num_segments, "amax")
+
+
+def segment_min(tensor: Tensor, segment_ids: Tensor, num_segments: int) -> Tensor:
+    """Return the smallest of each segment's rows."""
+    return _extremes(tensor, segment_ids, num_segments, "amin")
+
+
+def _extremes(tensor: Tensor, segment_ids: Tensor, num_segments: int, how: str) -> Tensor:
+    """Return the extremes of segments; refused where one is empty.
+
+    MindSpore fills it with the extreme of the tested dtype, which the bench does not know.
+    """
+    if len(torch.unique(segment_ids[segment_ids >= 0])) < int(num_segments):
+        raise NotCheckable("a segment is empty: it holds the extreme of the dtype, not of values")
+    start = -torch.inf if how == "amax" else torch.inf
+    if not tensor.is_floating_point():
+        limits = torch.iinfo(tensor.dtype)
+        start = limits.min if how == "amax" else limits.max
+    return _segments(tensor, segment_ids, num_segments, start, how)
 
 
 def _segments(
@@ -191,8 +250,3 @@ def sequence_mask(lengths: Tensor, maxlen: int | None = None) -> Tensor:
     """Return True for the first `lengths` places of a new last dimension."""
     size = int(lengths.max()) if maxlen is None else int(maxlen)
     return torch.arange(size) < lengths.unsqueeze(-1)
-
-
-def sort_unique(tensor: Tensor) -> Any:
-    """Return the sorted unique values and, for each element, its place among them."""
-    return torch.unique(tensor, sorted=True, return_inverse=True)

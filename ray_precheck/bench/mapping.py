@@ -14,8 +14,10 @@ from ray_precheck.backends.denied import denial
 from ray_precheck.backends.torch_names import resolve_torch
 from ray_precheck.bench.rows import MINT_ROWS
 from ray_precheck.bench.rows_ops import OPS_NAMESAKES, OPS_ROWS
+from ray_precheck.bench.rows_rare import RARE_ROWS
 from ray_precheck.bench.rows_tensor import TENSOR_NAMESAKES, TENSOR_ROWS
 from ray_precheck.bench.signatures import Row
+from ray_precheck.bench.unmapped import missing_reason
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.record import ApiName
 
@@ -27,7 +29,7 @@ _TORCH_PREFIXES = {
     "Functional": ("Torch", "Functional"),
 }
 _VERIFIED = {"Tensor": TENSOR_NAMESAKES, "Functional": OPS_NAMESAKES}
-_ROWS = {**MINT_ROWS, **TENSOR_ROWS, **OPS_ROWS}
+_ROWS = {**MINT_ROWS, **TENSOR_ROWS, **OPS_ROWS, **RARE_ROWS}
 
 
 def resolve_mindspore(name: ApiName) -> Callable[..., Any]:
@@ -48,9 +50,8 @@ def resolve_mindspore(name: ApiName) -> Callable[..., Any]:
                 return resolve_torch(ApiName(prefix, name.api, name.number))
             except NotCheckable:
                 continue
-    raise NotCheckable(
-        f"{name.type_name} has no bench: no operator of torch is known to be the same"
-    )
+    reason = missing_reason(name) or "no operator of torch is known to be the same"
+    raise NotCheckable(f"{name.type_name} has no bench: {reason}")
 
 
 def _call(type_name: str, rows: tuple[Row, ...], *args: Any, **kwargs: Any) -> Any:

@@ -6,7 +6,7 @@ both, compared one by one; all others have rows, or no bench. How a signature is
 `bench.signatures`. Checked against MindSpore 2.10 and torch 2.13.
 """
 
-from ray_precheck.bench import indexed, references
+from ray_precheck.bench import indexed, references, references_rare
 from ray_precheck.bench.rows import ELEMENTWISE, MORE_ELEMENTWISE, elementwise
 from ray_precheck.bench.signatures import Row, names, rows
 
@@ -222,7 +222,7 @@ _INDEXING: dict[str, tuple[Row, ...]] = {
     ),
     "tensor_scatter_update": rows(indexed.scatter_nd_update, _ND),
     "tensor_slice": rows(indexed.slice_of, "input begin size"),
-    "unique": rows(indexed.sort_unique, "input"),
+    "unique": rows(references_rare.unique, "input"),
     "unsorted_segment_prod": rows(indexed.segment_prod, "x segment_ids num_segments"),
     "unsorted_segment_sum": rows(indexed.segment_sum, "input_x segment_ids num_segments"),
 }
@@ -242,9 +242,9 @@ _REST: dict[str, tuple[Row, ...]] = {
     "atleast_1d": rows("Torch.atleast_1d", "inputs"),
     "atleast_2d": rows("Torch.atleast_2d", "inputs"),
     "atleast_3d": rows("Torch.atleast_3d", "inputs"),
-    "dsplit": rows("Torch.dsplit", "input indices_or_sections"),
-    "hsplit": rows("Torch.hsplit", "input indices_or_sections"),
-    "vsplit": rows("Torch.vsplit", "input indices_or_sections"),
+    "dsplit": rows(references_rare.dsplit, "input indices_or_sections"),
+    "hsplit": rows(references_rare.hsplit, "input indices_or_sections"),
+    "vsplit": rows(references_rare.vsplit, "input indices_or_sections"),
     "fills": rows(references.full_like, "x value"),
     "identity": rows(references.identity, "x"),
     "tanh_": rows("Tensor.tanh_", "input"),
@@ -256,7 +256,7 @@ _REST: dict[str, tuple[Row, ...]] = {
     "baddbmm": rows("Torch.baddbmm", "input batch1 batch2 beta alpha"),
     "bmm": rows("Torch.bmm", "input_x mat2"),
     "broadcast_to": rows("Torch.broadcast_to", "input shape>size"),
-    "bucketize": rows("Torch.bucketize", "input boundaries * right"),
+    "bucketize": rows(references_rare.bucketize, "input boundaries * right"),
     "cast": rows(references.cast, "input dtype"),
     "cholesky": rows("Torch.cholesky", "input_x upper"),
     "cholesky_inverse": rows("Torch.cholesky_inverse", "input_x upper"),
@@ -272,7 +272,7 @@ _REST: dict[str, tuple[Row, ...]] = {
     "deg2rad": rows("Torch.deg2rad", "x"),
     "diag": rows(references.diag, "input"),
     "diff": rows("Torch.diff", "x n axis>dim prepend append"),
-    "dot": rows("Torch.matmul", "input other"),
+    "dot": rows(references_rare.dot, "input other"),
     "eye": rows("Torch.eye", "n m? dtype"),
     "flatten": rows(references.flatten_batch, "input order * start_dim end_dim"),
     "frac": rows("Torch.frac", "x"),
@@ -321,7 +321,7 @@ _REST: dict[str, tuple[Row, ...]] = {
     "subtract": rows("Torch.sub", "input& other& * alpha"),
     "sum": rows("Torch.sum", "input dim=None keepdim=False * dtype"),
     "svd": rows(references.singular_values, "input full_matrices compute_uv"),
-    "tensor_split": rows("Torch.tensor_split", "input indices_or_sections axis>dim"),
+    "tensor_split": rows(references_rare.tensor_split, "input indices_or_sections axis"),
     "topk": rows("Torch.topk", "input k dim? largest sorted"),
     "transpose": rows("Torch.permute", "input dims"),
     "trapz": rows("Torch.trapezoid", "y * dx dim", "y x? * dim"),

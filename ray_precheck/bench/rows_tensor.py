@@ -5,7 +5,7 @@ Many methods have two overloads, one as in NumPy (`axis`, `keepdims`) and one as
 with torch one by one. How a signature is written: `bench.signatures`. MindSpore 2.10, torch 2.13.
 """
 
-from ray_precheck.bench import indexed, references
+from ray_precheck.bench import indexed, references, references_rare
 from ray_precheck.bench.rows import ELEMENTWISE, MORE_ELEMENTWISE, elementwise
 from ray_precheck.bench.signatures import Row, names, rows
 
@@ -15,7 +15,7 @@ TENSOR_NAMESAKES = names(
     cholesky cholesky_inverse cholesky_solve clamp clamp_ clip clone contiguous copy_ cos cosh cov
     cross deg2rad det diagflat diagonal_scatter digamma dim div_ dsplit erf erfc erfinv erfinv_ exp
     exp_ expand expm1 fill_ fill_diagonal_ flip fliplr flipud floor floor_ floor_divide_ frac ger
-    hardshrink histc hsplit i0 imag index_add_ index_fill_ inner inverse is_complex
+    hardshrink histc hsplit i0 imag inner inverse is_complex
     is_floating_point is_signed isfinite isinf isneginf isposinf isreal item kthvalue lerp lgamma
     log log10 log1p log2 log_ logdet logical_not logit logsumexp lu_solve masked_fill masked_fill_
     masked_scatter masked_scatter_ masked_select matrix_power mm moveaxis movedim msort mul_
@@ -25,7 +25,7 @@ TENSOR_NAMESAKES = names(
     sqrt square sum_to_size swapdims t tan tanh tanh_ triangular_solve tril triu trunc
     type_as unbind unique unique_consecutive view_as vsplit zero_
     __abs__ __add__ __and__ __bool__ __eq__ __float__ __floordiv__ __ge__ __gt__ __iadd__
-    __ifloordiv__ __imod__ __imul__ __index__ __int__ __invert__ __isub__ __itruediv__ __le__
+    __ifloordiv__ __imod__ __imul__ __index__ __int__ __isub__ __itruediv__ __le__
     __len__ __lt__ __matmul__ __mod__ __mul__ __ne__ __neg__ __or__ __pos__ __pow__ __radd__
     __rfloordiv__ __rmatmul__ __rmod__ __rmul__ __rpow__ __rsub__ __rtruediv__ __setitem__ __sub__
     __truediv__ __xor__"""
@@ -44,6 +44,8 @@ TENSOR_ROWS: dict[str, tuple[Row, ...]] = {
     },
     "Tensor.__contains__": rows(references.contains, "self element"),
     "Tensor.__getitem__": rows(references.getitem, "self index"),
+    # `~x` is the logical complement in MindSpore, also of integers.
+    "Tensor.__invert__": rows("Torch.logical_not", "self"),
     "Tensor.__req__": rows("Torch.eq", "self other&"),
     "Tensor.__round__": rows("Torch.round", "self"),
     "Tensor.add": rows("Torch.add", "self other& * alpha"),
@@ -81,7 +83,7 @@ TENSOR_ROWS: dict[str, tuple[Row, ...]] = {
     "Tensor.diag": rows(references.diag, "self diagonal"),
     "Tensor.diagonal": rows("Torch.diagonal", "self offset axis1>dim1 axis2>dim2"),
     "Tensor.diff": rows("Torch.diff", "self n axis>dim prepend append"),
-    "Tensor.dot": rows("Torch.dot", "self other>tensor"),
+    "Tensor.dot": rows(references_rare.dot, "self other"),
     # mindspore.Tensor.equal compares element by element, torch.Tensor.equal whole tensors.
     "Tensor.equal": rows("Torch.eq", "self other&"),
     "Tensor.expand_as": rows("Tensor.expand_as", "self other", "self x>other"),
@@ -95,7 +97,9 @@ TENSOR_ROWS: dict[str, tuple[Row, ...]] = {
     ),
     "Tensor.float_power": rows("Torch.float_power", "self other>exponent&", "self exponent&"),
     "Tensor.fmod": rows("Torch.fmod", "self other"),
-    "Tensor.fold": rows("Functional.fold", "self output_size kernel_size dilation padding stride"),
+    "Tensor.fold": rows(
+        references_rare.fold, "self output_size kernel_size dilation padding stride"
+    ),
     "Tensor.gather": (
         *rows("Torch.gather", "self dim:int! index^"),
         *rows(indexed.gather, "self input_indices>indices:tensor axis batch_dims"),
@@ -106,6 +110,8 @@ TENSOR_ROWS: dict[str, tuple[Row, ...]] = {
         *rows("Torch.index_add", "self dim:int! index^ source * alpha"),
         *rows(indexed.index_add, "self indices:tensor y axis use_lock> check_index_bound>"),
     ),
+    "Tensor.index_add_": rows("Tensor.index_add_", "self dim index^ source * alpha"),
+    "Tensor.index_fill_": rows("Tensor.index_fill_", "self dim index^ value"),
     "Tensor.index_copy_": rows("Tensor.index_copy_", "self dim index^ source"),
     "Tensor.index_fill": rows("Torch.index_fill", "self axis>dim index^ value"),
     "Tensor.index_put": rows(indexed.index_put, "self indices values accumulate"),
@@ -198,10 +204,10 @@ TENSOR_ROWS: dict[str, tuple[Row, ...]] = {
         "self split_size_or_sections axis>dim",
     ),
     "Tensor.squeeze": rows("Torch.squeeze", "self axis>dim?", "self dim"),
-    "Tensor.std": rows(
-        "Torch.std",
-        f"self axis>dim=None ddof>correction=0 {_KEEP}=False",
-        "self dim=None * correction=1 keepdim=False",
+    "Tensor.std": (
+        *rows("Torch.std", f"self axis>dim=None ddof>correction=0 {_KEEP}=False"),
+        *rows("Torch.std", "self dim=None * correction! keepdim=False"),
+        *rows(references_rare.std_by_dim, "self dim * keepdim"),
     ),
     "Tensor.sub": rows("Torch.sub", "self other& * alpha", "self y>other&"),
     "Tensor.sub_": rows("Tensor.sub_", "self other alpha", "self y>other"),
@@ -214,7 +220,7 @@ TENSOR_ROWS: dict[str, tuple[Row, ...]] = {
     "Tensor.svd": rows(references.singular_values, "self full_matrices compute_uv"),
     "Tensor.swapaxes": rows("Torch.swapaxes", "self axis0 axis1", "self axis1>axis0 axis2>axis1"),
     "Tensor.take": rows(indexed.take, "self indices axis mode", "self index>indices"),
-    "Tensor.tensor_split": rows("Torch.tensor_split", "self indices_or_sections axis>dim"),
+    "Tensor.tensor_split": rows(references_rare.tensor_split, "self indices_or_sections axis"),
     "Tensor.tile": rows("Torch.tile", "self *dims", "self *reps>dims"),
     "Tensor.to": rows(
         references.to,

@@ -3,7 +3,8 @@
 Comes in: an API name and the `HostCall` that the device got. Goes out: a `TorchExecution` in
 float64 on the CPU. Called by `check`. Integers and booleans stay what they are, complex numbers
 become complex128; dtype arguments that name a float become float64, and the result is rounded to
-the tested dtype only when it is compared.
+the tested dtype only when it is compared. A user's own bench comes first, then those of fused
+operators, then the frameworks' operators of the same name.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from ray_precheck.backends.base import CallPlan
 from ray_precheck.backends.torch_names import resolve_torch
 from ray_precheck.backends.torch_run import TorchExecution, TorchPlace
 from ray_precheck.bench.mapping import resolve_mindspore
+from ray_precheck.bench.registry import References
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall
 
@@ -25,10 +27,11 @@ _PLACE = TorchPlace(device="cpu", widen=True)
 class Bench:
     """Finds and runs references for the APIs of one framework."""
 
-    def __init__(self, framework: str) -> None:
+    def __init__(self, framework: str, references: References | None = None) -> None:
         # One thread: the same bits on every host, and the cores are shared out over records.
         torch.set_num_threads(1)
         self._framework = framework
+        self._references = references or References(framework)
 
     def warm_up(self) -> None:
         """Compute something small, forward and backward: the first time takes 0.3 s longer."""
@@ -51,9 +54,16 @@ class Bench:
 
     def resolve(self, name: ApiName) -> Callable[..., Any]:
         """Return the torch callable for an API; raises `NotCheckable` where there is none."""
-        if self._framework == "pytorch":
+        found = self._references.find(name)
+        if found is not None:
+            return found
+        if self._framework in ("pytorch", "mindtorch"):
             return resolve_torch(name)
         return resolve_mindspore(name)
+
+    def origin(self, name: ApiName) -> str:
+        """Return file and function of a user's own bench, "" for every other."""
+        return self._references.origin(name)
 
     def forward(
         self, function: Callable[..., Any], call: HostCall, plan: CallPlan

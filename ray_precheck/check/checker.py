@@ -14,19 +14,32 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ray_precheck.backends.base import Backend
 from ray_precheck.backends.registry import open_backend
+from ray_precheck.bench.registry import References
 from ray_precheck.bench.run import Bench
 from ray_precheck.check.directions import check_backward, check_forward
 from ray_precheck.check.job import DirectionCheck, Job, Sides
 from ray_precheck.check.measured import Measured
 from ray_precheck.check.memory import needed_bytes
 from ray_precheck.check.phases import Phase, PhaseClock
+from ray_precheck.check.random_directions import (
+    Seeded,
+    check_random_backward,
+    check_random_forward,
+    seed_of,
+)
+from ray_precheck.check.second_try import with_safer_inputs
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.check.sides import describe, is_out_of_memory
-from ray_precheck.datagen.generate import GeneratedTensors, TensorSource, build_call
+from ray_precheck.datagen.generate import (
+    GeneratedTensors,
+    TensorSource,
+    build_call,
+    generated_tensors,
+)
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.errors import BackendMissingError, NotCheckable
-from ray_precheck.plan.select import skip_by_name, skip_by_record
+from ray_precheck.plan.select import is_random, skip_by_name, skip_by_record
 from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict, failed, skipped
@@ -53,16 +66,19 @@ class Checker(Sides):
         self._settings = settings
         self._kind = kind
         self._backend: Backend | None = None
+        self._generators: Seeded | None = None
         self._clock = clock or PhaseClock()
         self.framework = settings.framework
         self.tests_dump = settings.tests_dump
+        self.standard = settings.standard
         self.may_run_device = settings.may_run_device
         self.device_label = kind
         self._device_raised = False
         self._damage: Cause | None = None
+        references = self._references = References(settings.framework, settings.bench_modules)
         if not settings.tests_dump and kind != BENCH:
             self.device()
-        self.bench = Bench(settings.framework)
+        self.bench = Bench(settings.framework, references)
 
     def device(self) -> Backend:
         """Return the framework under test, opened at the first call.
@@ -76,7 +92,9 @@ class Checker(Sides):
             raise DeviceNeeded
         if self._backend is None:
             try:
-                self._backend = open_backend(self._settings.framework, self._kind)
+                backend = open_backend(self._settings.framework, self._kind)
+                self._backend = self._references.finds_tested(backend)
+                self._generators = backend if isinstance(backend, Seeded) else None
             except BackendMissingError as error:
                 if self.tests_dump:
                     raise NotCheckable(f"the dump holds no result of it, and {error}") from None
@@ -90,6 +108,12 @@ class Checker(Sides):
     def note_device_error(self) -> None:
         """Remember that the device raised: it must prove itself before the next record."""
         self._device_raised = True
+
+    def seed_device(self, record: ApiRecord) -> None:
+        """Seed the device's generators, so that a call draws the same numbers wherever it runs."""
+        self.device()
+        if self._generators is not None:
+            self._generators.seed(seed_of(self._settings.seed, str(record.name)))
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
@@ -129,7 +153,7 @@ class Checker(Sides):
         """
         with self.bench.threads(bench_threads):
             result = self._guarded(
-                payload, lambda: self._judge(self._job(payload, source, files, measured))
+                payload, lambda: self._judge(self._tried(payload, source, files, measured))
             )
         seconds = self._clock.seconds
         return replace(
@@ -143,7 +167,7 @@ class Checker(Sides):
         self, payload: TaskPayload, files: "TensorFiles | None" = None
     ) -> TaskResult | Measured:
         """Run the device alone; a result where it comes to nothing that could be judged."""
-        return self._guarded(payload, lambda: self._job(payload, files=files).measured)
+        return self._guarded(payload, lambda: self._tried(payload, files=files).measured)
 
     def _guarded(self, payload: TaskPayload, examine: Callable[[], T]) -> T | TaskResult:
         """Turn what goes wrong into a result, and see whether it broke this process."""
@@ -195,6 +219,28 @@ class Checker(Sides):
         reason = f"ran out of memory: {describe(cause)}{allowed}"
         return failed(payload.index, payload.name, Outcome.CRASHED, reason, has_backward)
 
+    def _tried(
+        self,
+        payload: TaskPayload,
+        source: TensorSource | None = None,
+        files: "TensorFiles | None" = None,
+        measured: Measured | None = None,
+    ) -> Job:
+        """Return the job of a call, with safer inputs where the first ones make both sides raise.
+
+        Raises:
+            NotCheckable: with the reason.
+        """
+        job = self._job(payload, source, files, measured)
+        # Who has measured it elsewhere has made the second try there.
+        if measured is not None or not isinstance(job.source, GeneratedTensors):
+            return job
+        # Many of them have no bench to ask, and none needs one.
+        if is_random(job.record):
+            return job
+        with self._clock.during(Phase.BENCH):
+            return with_safer_inputs(job)
+
     def _job(
         self,
         payload: TaskPayload,
@@ -213,15 +259,17 @@ class Checker(Sides):
             raise NotCheckable(reason)
         self._require_memory(record)
         # First of all: the allow list of the bench also says what may be called on the device.
-        self.bench.resolve(record.name)
+        if not is_random(record):
+            self.bench.resolve(record.name)
         source = source or self._source(record, files)
+        if measured is not None and measured.safer and isinstance(source, GeneratedTensors):
+            source = source.safer(record, measured.safer)
         return Job(payload, record, build_call(record, source), source, self, measured)
 
     def _judge(self, job: Job) -> TaskResult:
         payload = job.payload
         with self._clock.during(Phase.BENCH):
-            forward = check_forward(job)
-            backward = _backward(job, forward)
+            forward, backward = self._directions(job)
         # Cotangents may be drawn for the device and for the bench, each with its notes.
         drawn = dict.fromkeys(getattr(job.source, "notes", []))
         notes = [*forward.messages, *backward.messages, *drawn]
@@ -242,6 +290,14 @@ class Checker(Sides):
             checks=(*forward.checks, *backward.checks),
             evidence=evidence,
         )
+
+    def _directions(self, job: Job) -> tuple[DirectionCheck, DirectionCheck]:
+        if not is_random(job.record):
+            forward = check_forward(job)
+            return forward, _backward(job, forward, check_backward)
+        seed = self._settings.seed
+        forward = check_random_forward(job, seed)
+        return forward, _backward(job, forward, lambda job: check_random_backward(job, seed))
 
     def _require_memory(self, record: ApiRecord) -> None:
         limit = self._settings.memory_limit_bytes
@@ -274,6 +330,7 @@ class Checker(Sides):
                 {**forward.pairs, **backward.pairs},
                 failing=[check.name for check in (*forward.failing, *backward.failing)],
                 tested="dump" if self.tests_dump else "device",
+                seed=self._settings.seed,
             )
             if not self._settings.sends_evidence:
                 return ()
@@ -284,16 +341,18 @@ class Checker(Sides):
             return CapturedTensors(files)
         if self._settings.task == "tensor":
             return CapturedTensors(self._settings.data_folder)
-        return GeneratedTensors(self._settings.seed, str(record.name))
+        return generated_tensors(self._settings.seed, record, self._settings.distribution)
 
 
-def _backward(job: Job, forward: DirectionCheck) -> DirectionCheck:
+def _backward(
+    job: Job, forward: DirectionCheck, check: Callable[[Job], DirectionCheck]
+) -> DirectionCheck:
     if not job.record.has_backward:
         return DirectionCheck(Verdict.NONE)
     try:
         if forward.outcome is Outcome.RAISED:
             raise NotCheckable("backward: the forward pass raised")
-        return check_backward(job)
+        return check(job)
     except NotCheckable as reason:
         result = DirectionCheck(Verdict.SKIP)
         result.notes.append(str(reason))

@@ -4,16 +4,32 @@ Comes in: a `Job`. Goes out: a `DirectionCheck`. Called by the checker. Either t
 are tested (real mode) or the device's own; the bench is the same for both.
 """
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
 from ray_precheck.backends.base import Execution, Leaf
 from ray_precheck.backends.torch_run import TorchExecution
+from ray_precheck.bench.run import Bench
 from ray_precheck.check.captured import captured_gradients, captured_outputs
 from ray_precheck.check.explain import explain_errors
 from ray_precheck.check.job import DirectionCheck, Job
 from ray_precheck.check.measured import Failure, cotangents_of
+from ray_precheck.check.peers import Peers, Pick
 from ray_precheck.check.sides import attempt, attempt_gradients, describe
+from ray_precheck.compare.ambiguous import chosen_like
+from ray_precheck.compare.comparison import no_peers
 from ray_precheck.errors import NotCheckable
+from ray_precheck.schema.dtypes import DTYPES, Array, saturated_like
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.values import HostCall, HostTensor, TensorSpec
+
+# How many elements they give depends on the values of their input.
+_SIZED_BY_VALUES = frozenset(
+    """argwhere bincount flatnonzero masked_select nonzero repeat_interleave unique
+    unique_consecutive unique_dim unique_with_pad where""".split()
+)
+PeersByPlace = Callable[[int, Leaf], Callable[[], Sequence[Array]]]
 
 
 def check_forward(job: Job) -> DirectionCheck:
@@ -23,24 +39,54 @@ def check_forward(job: Job) -> DirectionCheck:
         NotCheckable: neither side can be run, or only the bench fails.
     """
     result = DirectionCheck(Verdict.PASS)
-    tested = captured_outputs(job.record, job.source) if job.sides.tests_dump else None
+    tested = tested_outputs(job, result)
     if tested is None:
-        if job.sides.tests_dump:
-            result.notes.append(_stand_in(job, "outputs"))
-        if job.measured.outputs is None:
-            return _device_failed(job)
-        tested = job.measured.outputs
+        return device_failed(job)
     bench = job.bench
     if bench.execution is None:
         raise NotCheckable(f"the bench raised: {describe(bench.error)}")
-    expected = bench.execution.outputs
+    expected = chosen_like(job.record.name, job.call, tested, bench.execution.outputs)
     if len(tested) != len(expected):
         return _wrong_count(job, len(tested), len(expected))
+    peers = _peers(job, lambda peer, _: peer.outputs)
     for position, (mine, other) in enumerate(zip(tested, expected, strict=True)):
         name = f"{job.record.name}.forward.output.{position}"
-        result.compare(name, mine, other, job.sides.framework)
+        other = _overflowing_like(mine, other)
+        result.compare(name, mine, other, job.judge("forward"), peers(position, mine))
+    result.notes.extend(_length_note(job, result))
     explain_errors(job, result, lambda call, _: job.run_bench(call).outputs)
     return result
+
+
+def _overflowing_like(tested: Leaf, bench: Leaf) -> Leaf:
+    """Return the bench's leaf with what overflows the tested dtype as the tested one has it, where the
+    format allows more than one way (fp8)."""
+    tensors = isinstance(tested, HostTensor) and isinstance(bench, HostTensor)
+    if not tensors or tested.shape != bench.shape or DTYPES[bench.dtype].kind != "float":
+        return bench
+    return replace(bench, data=saturated_like(bench.data, tested.data, tested.dtype))
+
+
+def _length_note(job: Job, result: DirectionCheck) -> list[str]:
+    """Say why shapes differ, where they depend on the values."""
+    api = job.record.name.api.rsplit(".", 1)[-1]
+    if api not in _SIZED_BY_VALUES or not any(check.metrics is None for check in result.failing):
+        return []
+    return ["the shape of its output depends on the values: an element counts on one side alone"]
+
+
+def tested_outputs(job: Job, result: DirectionCheck) -> list[Leaf] | None:
+    """Return the captured outputs, or the device's own; None where the device raised.
+
+    Raises:
+        NotCheckable: the dump holds none, and the device may not stand in.
+    """
+    tested = captured_outputs(job.record, job.source) if job.sides.tests_dump else None
+    if tested is not None:
+        return tested
+    if job.sides.tests_dump:
+        result.notes.append(_stand_in(job, "outputs"))
+    return job.measured.outputs
 
 
 def _stand_in(job: Job, what: str) -> str:
@@ -50,8 +96,12 @@ def _stand_in(job: Job, what: str) -> str:
     return f"the dump holds no {what} of this call, so this machine's {job.sides.device_label} was tested"
 
 
-def _device_failed(job: Job) -> DirectionCheck:
-    """Judge an API that the device cannot run: an error only where the bench can."""
+def device_failed(job: Job) -> DirectionCheck:
+    """Judge an API that the device cannot run: an error only where the bench can.
+
+    Raises:
+        NotCheckable: the bench cannot either, or it is a kernel that the CPU lacks.
+    """
     failure = job.measured.error
     assert failure is not None
     if job.bench.execution is None:
@@ -66,6 +116,11 @@ def _device_failed(job: Job) -> DirectionCheck:
 
 
 def _wrong_count(job: Job, tested: int, expected: int) -> DirectionCheck:
+    bench = job.sides.bench
+    author = bench.origin(job.record.name) if isinstance(bench, Bench) else ""
+    if author:
+        theirs = "the dump holds" if job.sides.tests_dump else "the device returned"
+        raise NotCheckable(f"{author} returned {expected} outputs where {theirs} {tested}")
     if job.sides.tests_dump:
         raise NotCheckable(f"the dump holds {tested} outputs where the bench has {expected}")
     result = DirectionCheck(Verdict.ERROR)
@@ -107,9 +162,10 @@ def _against_captured(job: Job) -> DirectionCheck | None:
         raise NotCheckable(f"backward: the bench raised: {describe(error)}")
     shapes = [None if grad is None else grad.shape for grad in grads]
     matched = captured_gradients(job.record, job.source, shapes)
+    peers = _peers(job, lambda peer, moved: _bench_gradients(job, peer, moved), cotangents)
     for mine, (theirs, tested) in matched.items():
         name = f"{job.record.name}.backward.output.{theirs}"
-        result.compare(name, tested, grads[mine], job.sides.framework)
+        result.compare(name, tested, grads[mine], job.judge("backward"), peers(mine, tested))
     order = list(matched)
 
     def recompute(call: HostCall, incoming: list[HostTensor | None]) -> list[Leaf]:
@@ -159,9 +215,10 @@ def _against_device(job: Job) -> DirectionCheck:
         result.verdict, result.outcome = Verdict.ERROR, Outcome.RAISED
         result.notes.append(f"backward: the device raised where the bench is fine: {failure.text}")
         return result
+    peers = _peers(job, lambda peer, moved: peer.gradients(moved), cotangents)
     for position, (mine, other) in enumerate(zip(grads, expected, strict=True)):
         name = f"{job.record.name}.backward.output.{position}"
-        result.compare(name, mine, other, job.sides.framework)
+        result.compare(name, mine, other, job.judge("backward"), peers(position, mine))
     explain_errors(job, result, lambda call, incoming: job.run_bench(call).gradients(incoming))
     return result
 
@@ -172,3 +229,15 @@ def _bench_failed(failure: Failure | None, bench_error: Exception | None) -> str
     return (
         f"backward: device and bench raised; device: {failure.text}; bench: {describe(bench_error)}"
     )
+
+
+def _peers(job: Job, pick: Pick, cotangents: Sequence[HostTensor | None] = ()) -> PeersByPlace:
+    """Return what gives the peers of a leaf by its position; nothing is run before they are read."""
+    peers = Peers(
+        job.sides.bench.resolve(job.record.name), job.call, job.plan, pick, tuple(cotangents)
+    )
+
+    def of(position: int, tested: Leaf) -> Callable[[], Sequence[Array]]:
+        return partial(peers.of, position, tested) if isinstance(tested, HostTensor) else no_peers
+
+    return of

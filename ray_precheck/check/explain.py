@@ -1,8 +1,9 @@
-"""Why an output is in error although the API may be right: rounding that no kernel can avoid.
+"""Why an output is in error by msprobe's rule, although the API may be right: rounding that no
+kernel can avoid; and where that is not why, what the numbers say of the cause.
 
 Comes in: a `DirectionCheck` with errors, and a way to run the bench again. Goes out: sentences in
 the Message of those rows. Called by the forward and backward checks, only where there is an error;
-a verdict is never changed here.
+a verdict is never changed here. The other standards measure rounding and name causes themselves.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +15,9 @@ import numpy as np
 from ray_precheck.backends.base import Leaf, map_leaves
 from ray_precheck.check.job import DirectionCheck, Job
 from ray_precheck.check.sides import OutOfMemory, attempt
-from ray_precheck.compare.standards import ROUNDING, ulp
+from ray_precheck.compare.cause import likely_cause
+from ray_precheck.compare.standards.base import ROUNDING, ulp
+from ray_precheck.compare.standards.msprobe import MSPROBE
 from ray_precheck.compare.thresholds import ROUNDING_NOISE_ULP
 from ray_precheck.schema.dtypes import DTYPES, Array, quantum
 from ray_precheck.schema.result import Metrics, OutputCheck, Verdict
@@ -37,25 +40,44 @@ _MULTILINEAR = frozenset(
 def explain_errors(job: Job, result: DirectionCheck, recompute: Recompute) -> None:
     """Add to each error that rounding explains the sentence that says how.
 
-    `recompute` gives the bench's leaves, in the order of `result.checks`, for other inputs.
+    `recompute` gives the bench's leaves, in the order of `result.checks`, for other inputs. To an
+    error that rounding does not explain its likely cause is added, where there is one.
     """
+    if job.sides.standard.name != MSPROBE.name:
+        return
     for position, check in enumerate(result.checks):
         tested = result.pairs[check.name][0]
         if not _is_open(check) or not isinstance(tested, HostTensor):
             continue
-        note = _summed_terms(job, result, recompute, position, tested.dtype) or _conditioning(
-            job, result, recompute, position, tested.dtype
-        )
+        note = _rounding(job, result, recompute, position, tested.dtype) or _cause(result, check)
         if note:
-            message = f"{check.message}; {ROUNDING} {note}"
-            result.checks[position] = replace(check, message=message)
+            result.checks[position] = replace(check, message=f"{check.message}; {note}")
 
 
 def _is_open(check: OutputCheck) -> bool:
     """Return whether an output is in error, by its numbers, without an explanation yet."""
-    if check.verdict is not Verdict.ERROR or check.metrics is None or check.metrics.mismatch:
-        return False
-    return ROUNDING not in check.message
+    is_error = check.verdict is Verdict.ERROR and check.metrics is not None
+    return is_error and ROUNDING not in check.message
+
+
+def _rounding(
+    job: Job, result: DirectionCheck, recompute: Recompute, position: int, dtype: str
+) -> str:
+    metrics = result.checks[position].metrics
+    if metrics is None or metrics.mismatch:
+        return ""
+    note = _summed_terms(job, result, recompute, position, dtype) or _conditioning(
+        job, result, recompute, position, dtype
+    )
+    return f"{ROUNDING} {note}" if note else ""
+
+
+def _cause(result: DirectionCheck, check: OutputCheck) -> str:
+    tested, bench = result.pairs[check.name]
+    if not isinstance(bench, HostTensor) or tested.shape != bench.shape:
+        return ""
+    cause = likely_cause(tested.data, bench.data, tested.dtype)
+    return f"likely cause: {cause}" if cause else ""
 
 
 def _summed_terms(

@@ -1,5 +1,6 @@
 """One call with its inputs and its two sides, each run at most once and only when needed."""
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, Protocol
@@ -7,10 +8,13 @@ from typing import Any, Protocol
 from ray_precheck.backends.base import CallPlan, Execution
 from ray_precheck.check.measured import Measured, measure
 from ray_precheck.check.sides import Attempt, Side, attempt_forward
-from ray_precheck.compare.outputs import check_output
+from ray_precheck.compare.comparison import no_peers
+from ray_precheck.compare.outputs import Judge, check_output
+from ray_precheck.compare.standards.base import Standard
+from ray_precheck.compare.standards.msprobe import MSPROBE
 from ray_precheck.datagen.generate import TensorSource
-from ray_precheck.plan.select import changes_its_input
-from ray_precheck.schema.dtypes import is_differentiable
+from ray_precheck.plan.select import changes_its_input, is_random
+from ray_precheck.schema.dtypes import Array, is_differentiable
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.result import Outcome, OutputCheck, Verdict
 from ray_precheck.schema.task import TaskPayload
@@ -48,12 +52,19 @@ class Job:
         if self._given is not None:
             return self._given
         with self.sides.on_device():
+            if is_random(self.record):
+                self.sides.seed_device(self.record)
             return measure(self)
 
     @cached_property
     def bench(self) -> Attempt:
         """What became of the bench's forward pass."""
         return attempt_forward(self.sides.bench, self.record.name, self.call, self.plan)
+
+    def judge(self, direction: str) -> Judge:
+        """Return how the outputs (forward) or the gradients (backward) of this call are judged."""
+        type_name = self.record.name.type_name
+        return Judge(self.sides.framework, self.sides.standard, type_name, direction)
 
     def run_bench(self, call: HostCall) -> Execution:
         """Run the bench on other inputs of the same call; whatever it raises goes through."""
@@ -62,10 +73,11 @@ class Job:
 
 
 class Sides(Protocol):
-    """Where calls run: the checker, which opens the device when it is needed."""
+    """Where calls run: the checker, which opens the device when it is needed; `standard` judges."""
 
     bench: Side
     framework: str
+    standard: Standard = MSPROBE
     tests_dump: bool
     may_run_device: bool
     device_label: str
@@ -78,6 +90,9 @@ class Sides(Protocol):
 
     def note_device_error(self) -> None:
         """Be told that the device raised: it may be unusable from now on."""
+
+    def seed_device(self, record: ApiRecord) -> None:
+        """Seed the device's generators for a call whose output is random."""
 
     def on_device(self) -> AbstractContextManager[None]:
         """Be told that the device runs, not the bench, as long as the context is open."""
@@ -97,11 +112,25 @@ class DirectionCheck:
         self.pairs: dict[str, tuple[Any, Any]] = {}
         self.cotangents: list[HostTensor | None] = []
 
-    def compare(self, name: str, tested: Any, bench: Any, framework: str) -> None:
+    def compare(
+        self,
+        name: str,
+        tested: Any,
+        bench: Any,
+        judge: Judge,
+        peers: Callable[[], Sequence[Array]] = no_peers,
+    ) -> None:
         """Add one detail row; the direction is in error where any of its rows is."""
-        check = check_output(name, tested, bench, framework)
+        check = check_output(name, tested, bench, judge, peers)
         self.checks.append(check)
         self.pairs[name] = (tested, bench)
+        if check.verdict is Verdict.ERROR:
+            self.verdict = Verdict.ERROR
+
+    def add(self, check: OutputCheck, tested: Any) -> None:
+        """Add a detail row of an output that has no bench."""
+        self.checks.append(check)
+        self.pairs[check.name] = (tested, None)
         if check.verdict is Verdict.ERROR:
             self.verdict = Verdict.ERROR
 

@@ -33,7 +33,8 @@ class Measured:
 
     `outputs` is None where forward raised `error`. `gradients`, of the differentiable inputs in
     order, is None where none were asked for, where backward raised `gradient_error`, and where there
-    is nothing to differentiate, for the reason `no_gradients`.
+    is nothing to differentiate, for the reason `no_gradients`. `safer` is what the device raised with
+    the first inputs, where all this is of a second try with safer ones; "" of a first try.
     """
 
     outputs: list[Leaf] | None
@@ -41,6 +42,7 @@ class Measured:
     gradients: list[HostTensor] | None = None
     gradient_error: Failure | None = None
     no_gradients: str = ""
+    safer: str = ""
 
     @property
     def nbytes(self) -> int:

@@ -3,6 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from ray_precheck.bench.declared import BenchModule
+from ray_precheck.compare.standards.base import Standard
+from ray_precheck.compare.standards.msprobe import MSPROBE
+from ray_precheck.config import RECORDED
+
 
 @dataclass(frozen=True, slots=True)
 class CheckSettings:
@@ -12,7 +17,8 @@ class CheckSettings:
     `may_run_device`: where it has none, the device stands in. `error_folder`: where the tensors of
     failing outputs go, None to save nothing; with `sends_evidence` they are sent with the result, as
     that folder is on another machine. `memory_limit_bytes`: what the tensors of one record
-    may take, 0 for no limit.
+    may take, 0 for no limit. `distribution` is that of generated inputs. `standard` makes the verdicts, with its limits.
+    `bench_modules` are users' own benches, files as text.
     """
 
     framework: str
@@ -24,3 +30,6 @@ class CheckSettings:
     error_folder: Path | None = None
     sends_evidence: bool = False
     memory_limit_bytes: int = 0
+    standard: Standard = MSPROBE
+    bench_modules: tuple[BenchModule, ...] = ()
+    distribution: str = RECORDED

@@ -1,30 +1,71 @@
 """One output of an API against the bench: the detail row.
 
-Comes in: a leaf of the tested outputs and the bench's leaf. Goes out: an `OutputCheck`. Called by
-`check`. The bench is rounded to the tested dtype first, so that a correctly rounded half-precision
-result has error 0.
+Comes in: a leaf of the tested outputs and the bench's leaf, and how they are judged. Goes out: an
+`OutputCheck`. Called by `check`. For the metrics the bench is rounded to the tested dtype first, so
+that a correctly rounded half-precision result has error 0; a standard gets it unrounded as well.
 """
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ray_precheck.compare.comparison import Comparison, no_peers
 from ray_precheck.compare.metrics import measure
-from ray_precheck.compare.standards import judge
+from ray_precheck.compare.standards.base import Cells, Standard, added_cells
+from ray_precheck.compare.standards.msprobe import MSPROBE
 from ray_precheck.schema.dtypes import DTYPES, Array, framework_dtype, round_to_dtype
 from ray_precheck.schema.result import Metrics, OutputCheck, Verdict
+from ray_precheck.schema.uncompared import Uncompared
 from ray_precheck.schema.values import HostTensor
 
 
-def check_output(name: str, tested: Any, bench: Any, framework: str) -> OutputCheck:
-    """Compare one leaf: tensors by numbers, everything else by equality."""
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """How the leaves of one direction of a call are judged.
+
+    `framework` spells the dtypes; the others are what a `Comparison` says of the call.
+    """
+
+    framework: str
+    standard: Standard = MSPROBE
+    type_name: str = ""
+    direction: str = "forward"
+
+
+def check_output(
+    name: str,
+    tested: Any,
+    bench: Any,
+    judge: Judge,
+    peers: Callable[[], Sequence[Array]] = no_peers,
+) -> OutputCheck:
+    """Compare one leaf: tensors by the standard of `judge`, everything else by equality.
+
+    `peers` are asked for only by standards that need them.
+    """
+    if isinstance(bench, Uncompared):
+        return _not_compared(name, tested, bench, judge.framework)
     if isinstance(tested, HostTensor) and isinstance(bench, int | float | complex):
         bench = _number(bench)
     if isinstance(bench, HostTensor) and isinstance(tested, int | float | complex):
         tested = _number(tested)
     if isinstance(tested, HostTensor) and isinstance(bench, HostTensor):
-        return _check_tensor(name, tested, bench, framework)
-    return _check_value(name, tested, bench, framework)
+        return _check_tensor(name, tested, bench, judge, peers)
+    return _check_value(name, tested, bench, judge.framework)
+
+
+def _not_compared(name: str, tested: Any, bench: Uncompared, framework: str) -> OutputCheck:
+    return OutputCheck(
+        name=name,
+        bench_dtype="",
+        tested_dtype=_dtype_cell(tested, framework),
+        shape=str(tested.shape) if isinstance(tested, HostTensor) else "",
+        metrics=None,
+        verdict=Verdict.SKIP,
+        message=f"not compared: {bench.reason}",
+    )
 
 
 def _number(value: complex) -> HostTensor:
@@ -35,8 +76,15 @@ def _number(value: complex) -> HostTensor:
     return HostTensor(dtype, np.asarray(value, dtype))
 
 
-def _check_tensor(name: str, tested: HostTensor, bench: HostTensor, framework: str) -> OutputCheck:
+def _check_tensor(
+    name: str,
+    tested: HostTensor,
+    bench: HostTensor,
+    judge: Judge,
+    peers: Callable[[], Sequence[Array]],
+) -> OutputCheck:
     metrics: Metrics | None = None
+    columns: Cells = ()
     if tested.shape != bench.shape:
         verdict = Verdict.ERROR
         message = f"shape {list(tested.shape)} where the bench has {list(bench.shape)}"
@@ -44,16 +92,27 @@ def _check_tensor(name: str, tested: HostTensor, bench: HostTensor, framework: s
         info = DTYPES[tested.dtype]
         smallest_normal = 2.0**info.min_exponent if info.mantissa_bits else 1.0
         metrics = measure(tested.data, _rounded_bench(tested, bench), smallest_normal)
-        judgement = judge(metrics, tested.dtype)
+        comparison = Comparison(
+            type_name=judge.type_name,
+            direction=judge.direction,
+            dtype=tested.dtype,
+            device_out=tested.data,
+            bench_out=bench.data,
+            metrics=metrics,
+            peers=peers,
+        )
+        judgement = judge.standard.judge(comparison)
         verdict, message = judgement.verdict, judgement.message
+        columns = added_cells(judge.standard, comparison, judgement.columns)
     return OutputCheck(
         name=name,
-        bench_dtype=_dtype_cell(bench, framework),
-        tested_dtype=_dtype_cell(tested, framework),
+        bench_dtype=_dtype_cell(bench, judge.framework),
+        tested_dtype=_dtype_cell(tested, judge.framework),
         shape=str(tested.shape),
         metrics=metrics,
         verdict=verdict,
         message=message,
+        columns=columns,
     )
 
 

@@ -1,4 +1,9 @@
-"""Limits of the standards, each with its source."""
+"""Limits of the standards, each with its source.
+
+Called by the standards, and by the comparison of two result sets. "msprobe" below is
+mindstudio-probe 26.2, its paths count from `msprobe/pytorch/api_accuracy_checker/`; the same
+files stand in github.com/Ascend/msprobe and, as debug/accuracy_tools/msprobe, in gitee.com/ascend/mstt.
+"""
 
 # The rule of msprobe's precheck for MindSpore, the same for every dtype: cosine similarity above,
 # largest absolute error below. 0.99 is mindstudio-probe 26.2, core/common/const.py, CompareConst.
@@ -12,3 +17,62 @@ MAX_ABS_ERR_LIMIT = 0.0001
 # within a few (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2).
 # It explains a verdict in its Message and never changes one.
 ROUNDING_NOISE_ULP = 8.0
+
+# The tables below are msprobe's precision_standard/standard_config.py, class StandardConfig, and
+# have a row for each dtype; every dtype without one has the row of `DEFAULT_DTYPE`, as there.
+DEFAULT_DTYPE = "float32"
+
+# _small_value: an element whose bench is not above it is a small value, judged by its absolute
+# error instead of its relative one.
+SMALL_VALUE = {"float16": 2.0**-10, "bfloat16": 2.0**-10, "float32": 2.0**-20}
+# _benchmark_small_value_atol and _threshold_small_value_atol: a small value whose absolute error
+# is above it is wrong. 1e-16 means that whatever is not equal is wrong.
+BENCHMARK_SMALL_VALUE_ATOL = {"float16": 1e-16, "bfloat16": 1e-16, "float32": 2.0**-30}
+ABSOLUTE_SMALL_VALUE_ATOL = {"float16": 2.0**-16, "bfloat16": 1e-16, "float32": 2.0**-30}
+# _rtol: the relative error that no other element may be above.
+ABSOLUTE_RTOL = {"float16": 2.0**-10, "bfloat16": 2.0**-8, "float32": 2.0**-20}
+# _minmum_err: no error of the reference counts as less than this, so that a ratio to an error of
+# nearly nothing says nothing.
+SMALLEST_REFERENCE_ERR = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-14}
+# compare/algorithm.py, get_abs_bench_with_eps: what is added to the divisor of a relative error.
+# That is the machine epsilon of the dtype in which msprobe holds the bench (float32 for float16,
+# float64 for float32), and BFLOAT16_EPS for bfloat16.
+RELATIVE_ERR_EPS = {"float16": 2.0**-23, "bfloat16": 2.0**-8, "float32": 2.0**-52}
+
+# get_benchmark_ratio_threshold and _small_value_threshold["error_threshold"]: how many times the
+# error of the reference an error may be, by level, in the order of `RATIO_METRICS`.
+RATIO_METRICS = ("max_rel_err", "mean_rel_err", "rmse", "small_value_err")
+RATIO_LIMITS = {
+    "L0": (10.0, 2.0, 2.0, 2.0),
+    "L1": (5.0, 1.5, 1.5, 2.0),
+    "L2": (2.0, 1.2, 1.2, 2.0),
+}
+# L1_API_LIST and L2_API_LIST; all others are L0. msprobe lists backward kernels by their own names
+# (npu_rms_norm_backward); here the backward check of an API has the level of its forward check.
+# The names after each list are what PyTorch and MindSpore call the same operators ("GELU" there is
+# the name of a module).
+LEVEL_APIS = {
+    "L1": frozenset(
+        """embedding npu_fusion_attention scatter_ scatter_add_
+        flash_attention_score""".split()
+    ),
+    "L2": frozenset(
+        """addmm npu_cross_entropy_loss GELU layer_norm matmul mm index one_hot sum npu_rms_norm nonzero
+        cross_entropy gelu rms_norm""".split()
+    ),
+}
+
+# precision_standard/ulp_compare.py with core/common/const.py (ULP_FLOAT32_THRESHOLD,
+# ULP_FLOAT16_THRESHOLD) and StandardConfig.get_ulp_threshold: an element that is more units in the
+# last place off than the threshold is wrong; float32 passes where the mean is below its limit or
+# the share of the wrong ones below its own, the half types by the share alone (None: no limit).
+# The fp8 formats have the limits of the half types (_get_fp8_ulp_err_status).
+_HALVES = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+ULP_THRESHOLD = {"float32": 32.0, **dict.fromkeys(_HALVES, 1.0)}
+ULP_MEAN_LIMIT: dict[str, float | None] = {"float32": 64.0, **dict.fromkeys(_HALVES)}
+ULP_SHARE_LIMIT = {"float32": 0.05, **dict.fromkeys(_HALVES, 0.001)}
+
+# "Double thousandth": core/common/const.py THOUSAND_RATIO_THRESHOLD and THOUSANDTH_PASS_VALUE: the
+# share of the elements whose relative error is below the first must be at least the second.
+THOUSANDTH_LIMIT = 0.001
+THOUSANDTH_SHARE = 0.999

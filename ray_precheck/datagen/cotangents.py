@@ -43,7 +43,8 @@ def assign_cotangents(
         chosen = next((c for c in free if _size(outputs[c]) == spec.size), None)
         if chosen is None and may_reshape and free:
             chosen = free[0]
-            spec = replace(spec, shape=_shape(outputs[chosen]))
+            # The norm is that of as many elements as were recorded.
+            spec = replace(spec, shape=_shape(outputs[chosen]), norm=None)
         if chosen is not None:
             target = outputs[chosen]
             assert target is not None

@@ -8,14 +8,27 @@ copies of each other.
 
 import hashlib
 import math
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
-from ray_precheck.datagen.ranges import INFINITE_SHARE, ValueRange, value_range
+from ray_precheck.config import RECORDED
+from ray_precheck.datagen.distribution import recorded_body, true_share
+from ray_precheck.datagen.draws import (
+    complex_numbers,
+    floats,
+    integers,
+    two_values,
+    whole_numbers,
+)
+from ray_precheck.datagen.meaning import Meaning
+from ray_precheck.datagen.meaning_table import meanings_of
+from ray_precheck.datagen.ranges import ValueRange, value_range
+from ray_precheck.datagen.safer import SAFE_MEANING, describe_safer, safe_spec, smallest_extent
 from ray_precheck.dump.shown import shown
 from ray_precheck.errors import NotCheckable
-from ray_precheck.schema.dtypes import CHUNK_ELEMENTS, DTYPES, Array, round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import (
     Constant,
@@ -29,6 +42,7 @@ from ray_precheck.schema.values import (
     ValueSpec,
 )
 
+_INPUTS = ("input_args.", "input_kwargs.")
 _MOST_DIMENSIONS = 32
 _LARGEST_ELEMENT_BYTES = 16
 
@@ -41,30 +55,75 @@ class TensorSource(Protocol):
 
 
 class GeneratedTensors:
-    """Draws tensors of one API call from their recorded ranges; collects notes for the Message."""
+    """Draws tensors of one API call as their records say; collects notes for the Message.
 
-    def __init__(self, seed: int, api_name: str) -> None:
+    `meanings` are, by argument path, what an argument's values must be for the API to make sense of
+    them. With `distribution` uniform floats are uniform over their range, as are whole numbers, and
+    meanings do not count. `below` is None but for safer inputs, as `datagen.safer` has them.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        api_name: str,
+        distribution: str = RECORDED,
+        meanings: Mapping[str, Meaning] | None = None,
+        below: int | None = None,
+    ) -> None:
         self._seed = seed
         self._api_name = api_name
+        self._is_recorded = distribution == RECORDED
+        self._meanings = meanings if meanings and self._is_recorded else {}
+        self._below = below
         self.notes: list[str] = []
 
+    @property
+    def may_be_safer(self) -> bool:
+        """Whether there are safer inputs: not of safer ones, and not of the uniform distribution."""
+        return self._is_recorded and self._below is None
+
+    def safer(self, record: ApiRecord, why: str) -> "GeneratedTensors":
+        """Return the source of safer inputs of this call; `why` is what the device raised."""
+        below = smallest_extent(record)
+        found = GeneratedTensors(self._seed, self._api_name, RECORDED, self._meanings, below)
+        found.notes.append(
+            f"checked with safer inputs ({describe_safer(below)}): with inputs as they were recorded"
+            f" device and bench raised; device: {why}"
+        )
+        return found
+
     def tensor(self, spec: TensorSpec, path: str) -> HostTensor:
-        """Draw a tensor: uniform over its range, rounded once to its dtype."""
+        """Draw a tensor of its range, distribution and meaning, rounded once to its dtype."""
         _require_array(spec, path)
+        meaning = self._meanings.get(path)
+        if self._below is not None and path.startswith(_INPUTS):
+            spec, meaning = safe_spec(spec, self._below), meaning or SAFE_MEANING
+        if meaning is not None:
+            spec = meaning.bounded(spec)
         span = value_range(spec)
         if span.note:
             self.notes.append(f"{path}: {span.note}")
-        generator = self._generator(path)
-        kind = DTYPES[spec.dtype].kind
-        if kind == "float":
-            data = _floats(generator, span, spec.shape, spec.dtype)
-        elif kind == "complex":
-            data = np.empty(spec.shape, DTYPES[spec.dtype].carrier)
-            data.real = _floats(generator, span, spec.shape, "float64")
-            data.imag = _floats(generator, span, spec.shape, "float64")
-        else:
-            data = _integers(generator, span, spec)
+        data = self._drawn(spec, span, self._generator(path))
+        if meaning is not None and meaning.companion is not None:
+            path_beside, spec_beside = meaning.companion
+            data = meaning.beside(data, self.tensor(spec_beside, path_beside).data)
+        elif meaning is not None and spec.size:
+            data = meaning.shaped(data, spec, self._generator(f"{meaning.stream(path)}\0meaning"))
         return HostTensor(spec.dtype, np.asarray(data))
+
+    def _drawn(self, spec: TensorSpec, span: ValueRange, generator: np.random.Generator) -> Array:
+        kind = DTYPES[spec.dtype].kind
+        body = recorded_body(spec, span) if self._is_recorded and kind != "bool" else None
+        if kind == "float":
+            return floats(generator, span, spec.shape, spec.dtype, body)
+        if kind == "complex":
+            return complex_numbers(generator, span, spec, body)
+        share = true_share(spec, span) if self._is_recorded else None
+        if share is not None and spec.size > 1:
+            return two_values(generator, span, spec, share)
+        if body is not None:
+            return whole_numbers(generator, span, spec, body)
+        return integers(generator, span, spec)
 
     def _generator(self, path: str) -> np.random.Generator:
         """Return the counter-based generator of one argument.
@@ -75,6 +134,11 @@ class GeneratedTensors:
         text = f"{self._seed}\0{self._api_name}\0{path}".encode("utf-8", errors="surrogatepass")
         key = int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little")
         return np.random.Generator(np.random.Philox(key=key))
+
+
+def generated_tensors(seed: int, record: ApiRecord, distribution: str) -> GeneratedTensors:
+    """Return the source of the generated tensors of a call."""
+    return GeneratedTensors(seed, str(record.name), distribution, meanings_of(record))
 
 
 def _require_array(spec: TensorSpec, path: str) -> None:
@@ -88,49 +152,6 @@ def _require_array(spec: TensorSpec, path: str) -> None:
     count = math.prod(extent for extent in spec.shape if extent)
     if count * _LARGEST_ELEMENT_BYTES > np.iinfo(np.intp).max:
         raise NotCheckable(f"{path}: a tensor of shape {shown(list(spec.shape))} cannot be made")
-
-
-def _floats(
-    generator: np.random.Generator, span: ValueRange, shape: tuple[int, ...], dtype: str
-) -> Array:
-    """Return numbers uniform over the range, rounded once, with the infinities that it asks for.
-
-    The float64 numbers that are rounded exist only in chunks.
-    """
-    values = np.empty(shape, DTYPES[dtype].carrier)
-    flat = values.reshape(-1)
-    for start in range(0, len(flat), CHUNK_ELEMENTS):
-        chunk = flat[start : start + CHUNK_ELEMENTS]
-        chunk[:] = round_to_dtype(_uniform(generator, span, len(chunk)), dtype)
-    for wanted, infinity in ((span.minus_infinity, -np.inf), (span.plus_infinity, np.inf)):
-        if wanted and len(flat):
-            flat[generator.integers(len(flat), size=_share(len(flat)))] = infinity
-    return values
-
-
-def _uniform(generator: np.random.Generator, span: ValueRange, count: int) -> Array:
-    """Return float64 numbers, uniform over the range; a range of one value costs no draw."""
-    if span.low == span.high:
-        return np.full(count, span.low, dtype=np.float64)
-    share = generator.random(count)
-    # low + share * (high - low) would overflow where the range is wider than the largest float.
-    return np.clip(span.low * (1.0 - share) + span.high * share, span.low, span.high)
-
-
-def _share(count: int) -> int:
-    """Return how many elements are made infinite, at least one."""
-    return max(1, round(count * INFINITE_SHARE))
-
-
-def _integers(generator: np.random.Generator, span: ValueRange, spec: TensorSpec) -> Array:
-    """Return whole numbers of the closed range, or booleans."""
-    carrier = DTYPES[spec.dtype].carrier
-    low, high = int(span.low), int(span.high)
-    if carrier == "bool":
-        return generator.integers(low, high, spec.shape, endpoint=True).astype(bool)
-    return np.asarray(
-        generator.integers(low, high, spec.shape, dtype=np.dtype(carrier).type, endpoint=True)
-    )
 
 
 def build_call(record: ApiRecord, source: TensorSource) -> HostCall:

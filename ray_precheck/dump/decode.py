@@ -154,6 +154,8 @@ def _decode_tensor(value: dict[str, Any], path: str) -> ValueSpec:
         high=high,
         requires_grad=requires_grad if isinstance(requires_grad, bool) else None,
         data_name=data_name if isinstance(data_name, str) else None,
+        mean=_statistic(value.get("Mean")),
+        norm=_statistic(value.get("Norm")),
     )
 
 
@@ -182,6 +184,11 @@ def _bound(value: Any, path: str) -> Bound:
         return float(value)
     except (TypeError, ValueError):
         raise NotCheckable(f"{path}: Max or Min {shown(value)} is not a number") from None
+
+
+def _statistic(value: Any) -> Bound:
+    """Return Mean or Norm; None for whatever is no number, as inputs can do without them."""
+    return value if isinstance(value, int | float) else None
 
 
 def _plain(*kinds: type) -> Callable[[dict[str, Any], str], ValueSpec]:

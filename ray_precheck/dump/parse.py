@@ -202,14 +202,18 @@ def _header_text(file: BinaryIO, fields: dict[str, Span], key: str, path: Path) 
 
 
 def _guess_framework(file: BinaryIO, calls: list[DumpCall]) -> str:
-    """Return the framework that the tensor types of the first records name (old dumps)."""
+    """Return the framework that the tensor types of the first records name (old dumps).
+
+    MindSpore has no API under the prefix Torch: that is MSAdapter, whose tensors are MindSpore's.
+    """
     records = (span for call in calls for span in (call.forward, call.backward) if span)
     for span in islice(records, _LOOKED_AT):
         if span.end - span.start > LARGEST_RECORD_BYTES:
             continue
         raw = read_value(file, span)
         if b'"mindspore.' in raw:
-            return "mindspore"
+            has_torch = any(call.name.startswith("Torch.") for call in calls)
+            return "mindtorch" if has_torch else "mindspore"
         if b'"torch.' in raw:
             return "pytorch"
     return ""

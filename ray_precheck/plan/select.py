@@ -7,24 +7,41 @@ name alone and is called by the planner; `skip_by_record` is called where the re
 from dataclasses import dataclass
 
 from ray_precheck.schema.record import ApiName, ApiRecord
-from ray_precheck.schema.values import Constant, ValueSpec
+from ray_precheck.schema.values import Constant, Symbol, ValueSpec
 
 PREFIXES = {
     "mindspore": ("Mint", "MintFunctional", "Tensor", "Functional"),
-    "pytorch": ("Functional", "Tensor", "Torch", "VF"),
+    "pytorch": ("Functional", "Tensor", "Torch", "VF", "NPU"),
+    "mindtorch": ("Functional", "Tensor", "Torch"),
 }
 _OTHER_PREFIXES = {
     "Distributed": "a collective operator needs its other ranks",
     "MintDistributed": "a collective operator needs its other ranks",
-    "NPU": "an operator of torch_npu has no bench yet",
-    "Aten": "an aten operator has no bench yet; capture the API that calls it (level L1)",
 }
-_RANDOM = frozenset(
-    """bernoulli bernoulli_ cauchy cauchy_ exponential_ fractional_max_pool2d fractional_max_pool3d
-        geometric_ gumbel_softmax laplace log_normal log_normal_ multinomial normal normal_
-        poisson rand rand_like randint randint_like randn randn_like random_ randperm rrelu
-        rrelu_ standard_normal uniform uniform_""".split()
+# Random whatever their arguments are; they are judged by statistics (`check.random_rules`).
+RANDOM = frozenset(
+    """bernoulli bernoulli_ bernoulli_ext binomial cauchy cauchy_ exponential_ gamma geometric_
+        gumbel_softmax laplace log_normal log_normal_ multinomial normal normal_ poisson rand
+        rand_like randint randint_like randn randn_like random_ random_categorical random_gamma
+        random_poisson randperm shuffle standard_laplace standard_normal uniform uniform_""".split()
 )
+# Random, too, and no statistic tells whether they are right.
+_UNJUDGED = {
+    **dict.fromkeys(
+        """fractional_max_pool2d fractional_max_pool2d_with_indices fractional_max_pool3d
+        fractional_max_pool3d_with_indices""".split(),
+        "where it pools is random, and no statistic of it is known",
+    ),
+    **dict.fromkeys(
+        """kaiming_normal_ kaiming_uniform_ orthogonal_ sparse_ trunc_normal_ xavier_normal_
+        xavier_uniform_""".split(),
+        "its output is random, and no statistic of it is known",
+    ),
+    **dict.fromkeys(
+        ["lobpcg", "pca_lowrank", "svd_lowrank"],
+        "it is a randomised algorithm: its result depends on random numbers",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +52,17 @@ class _Dropout:
     keyword: str
     default: float
     training_position: int | None = None
+    training_default: bool = True
 
 
 _DROP = _Dropout(1, "p", 0.5, 2)
+# input, hx, weights, has_biases, num_layers, dropout, train, ...
+_RECURRENT = _Dropout(5, "dropout", 0.0, 6)
+_UNJUDGED_DROPOUTS = {
+    **dict.fromkeys(["lstm", "gru", "rnn_tanh", "rnn_relu"], _RECURRENT),
+    "multi_head_attention_forward": _Dropout(11, "dropout_p", 0.0, 14),
+}
+_RRELU = _Dropout(1, "lower", 0.125, 3, training_default=False)
 _DROPOUTS = {
     **dict.fromkeys(
         [
@@ -52,37 +77,73 @@ _DROPOUTS = {
             "native_dropout",
             "alpha_dropout_",
             "feature_dropout_",
+            "feature_alpha_dropout_",
         ],
         _DROP,
     ),
     "scaled_dot_product_attention": _Dropout(4, "dropout_p", 0.0),
+    **dict.fromkeys(["rrelu", "rrelu_"], _RRELU),
 }
+# With a dtype among their arguments.
+_READS_BITS = ("view",)
 _TRAINING_KEYWORDS = ("training", "train")
 
 
 def skip_by_name(name: ApiName, framework: str) -> str:
-    """Return why calls of this name cannot be checked, "" where they may be."""
-    if name.prefix in PREFIXES.get(framework, ()):
-        return ""
+    """Return why calls of this name cannot be checked, "" where they may be.
+
+    A prefix that is no framework's may be one that a user's own bench declares, if it can stand in
+    Python at all: the bench says.
+    """
     if name.prefix in _OTHER_PREFIXES:
         return _OTHER_PREFIXES[name.prefix]
-    known = ", ".join(PREFIXES.get(framework, ()))
-    return f"prefix {name.prefix} is not supported for {framework} (supported: {known})"
+    if not name.prefix.isidentifier() or any(name.prefix in known for known in PREFIXES.values()):
+        return unsupported_prefix(name, framework)
+    return ""
+
+
+def unsupported_prefix(name: ApiName, framework: str) -> str:
+    """Return that a prefix is none of a framework's, "" where it is one."""
+    known = PREFIXES.get(framework, ())
+    if name.prefix in known:
+        return ""
+    supported = ", ".join(known)
+    return f"prefix {name.prefix} is not supported for {framework} (supported: {supported})"
 
 
 def skip_by_record(record: ApiRecord) -> str:
-    """Return why this call cannot be checked, "" where it can: its output is random."""
-    api = record.name.api.rsplit(".", 1)[-1]
-    if api in _RANDOM or (api in _DROPOUTS and _drops(record, _DROPOUTS[api])):
-        return "its output is random, so that two runs cannot be compared element by element"
-    return ""
+    """Return why this call cannot be checked, "" where it can: it depends on the bits of its input, or
+    is random in a way that neither a bench nor a statistic can judge."""
+    api = _last_name(record)
+    if api in _READS_BITS and any(
+        _is_dtype(spec) for spec in (*record.args, *dict(record.kwargs).values())
+    ):
+        return "it reads the bits of its input as another dtype, which the bench holds in float64"
+    if api in _UNJUDGED_DROPOUTS and _drops(record, _UNJUDGED_DROPOUTS[api]):
+        return "it drops at random between its steps, which does not show in its output"
+    return _UNJUDGED.get(api, "")
+
+
+def _is_dtype(spec: ValueSpec) -> bool:
+    return isinstance(spec, Symbol) and spec.kind == "dtype"
+
+
+def is_random(record: ApiRecord) -> bool:
+    """Return whether two right runs of a call may differ, so that only statistics can judge it."""
+    api = _last_name(record)
+    return api in RANDOM or (api in _DROPOUTS and _drops(record, _DROPOUTS[api]))
+
+
+def _last_name(record: ApiRecord) -> str:
+    return record.name.api.rsplit(".", 1)[-1]
 
 
 def _drops(record: ApiRecord, dropout: _Dropout) -> bool:
     probability = _argument(record, dropout.position, (dropout.keyword,), dropout.default)
     if dropout.training_position is None:
         return probability != 0
-    training = _argument(record, dropout.training_position, _TRAINING_KEYWORDS, True)
+    default = dropout.training_default
+    training = _argument(record, dropout.training_position, _TRAINING_KEYWORDS, default)
     return probability != 0 and training is not False
 
 

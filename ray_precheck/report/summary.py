@@ -135,7 +135,7 @@ def format_summary(summary: Summary) -> str:
     if summary.error_types:
         lines += ["", "API types with most errors:"]
         common = summary.error_types.most_common(WORST_TYPES)
-        lines += [f"  {count:6}  {_name(name)}" for name, count in common]
+        lines += [f"  {count:6}  {shown_name(name)}" for name, count in common]
     lines += ["", f"Results: {summary.files.result}", f"Details: {summary.files.details}"]
     return "\n".join(lines)
 
@@ -144,11 +144,11 @@ def _worst_line(row: dict[str, str]) -> str:
     numbers = " ".join(
         f"{_short(row.get(key, '')):>10}" for key in ("MaxAbsErr", "Cosine", "MaxRelativeErr")
     )
-    name = _name(row["API Name"])
+    name = shown_name(row["API Name"])
     return f"  {row['Status']:6} {numbers}  {name} ({row['Tested Dtype']}, {row['Shape']})"
 
 
-def _name(name: str) -> str:
+def shown_name(name: str) -> str:
     """Return a name for the terminal: short, and nothing that a terminal obeys."""
     if len(name) > _LONGEST_NAME:
         name = f"{name[: _LONGEST_NAME - 3]}..."

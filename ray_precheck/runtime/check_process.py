@@ -2,7 +2,8 @@
 
 Comes in: `Start`, then lists of `Work`. Goes out: `Started`, then an `Answer` for each record.
 Started by `runtime.process`, which watches it; whatever an API does to this process ends here. It
-knows nothing of Ray.
+knows nothing of Ray. A backend may run its framework in a child of this process (MSAdapter): where
+that dies this process dies in the same way, so that whoever watches it sees how.
 """
 
 import contextlib
@@ -20,11 +21,14 @@ from functools import partial
 from multiprocessing.connection import Connection
 from operator import setitem
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+from ray_precheck.backends.base import DeviceDied
+from ray_precheck.backends.mindtorch_paths import prefer_native
 from ray_precheck.runtime.devices import pin_to_core
 from ray_precheck.runtime.messages import Answer, Sealed, Stage, Start, Started, Work, seal
 from ray_precheck.runtime.pipes import receive, send
+from ray_precheck.runtime.process_tree import descendants
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.schema.task import BENCH
 
@@ -41,7 +45,18 @@ def main() -> None:
     pipe = Connection(int(sys.argv[1]))
     # Ctrl-C on a terminal is for the driver, which lets running batches finish.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    start: Start = receive(pipe)
+    try:
+        _check(receive(pipe), pipe)
+    except DeviceDied as death:
+        _die_like(death.exit_code)
+
+
+def _check(start: Start, pipe: Connection) -> None:
+    """Open the device, and do batches until the pipe is closed.
+
+    Raises:
+        DeviceDied: the process of the device has ended.
+    """
     try:
         checker = _open(start)
     except Exception as error:
@@ -52,6 +67,15 @@ def main() -> None:
     with contextlib.suppress(EOFError):
         while _serve(checker, receive(pipe), pipe):
             pass
+
+
+def _die_like(exit_code: int) -> NoReturn:
+    """End this process as another one has ended."""
+    if exit_code < 0:
+        with contextlib.suppress(OSError):  # SIGKILL has no handler that could be in the way.
+            signal.signal(-exit_code, signal.SIG_DFL)
+        os.kill(os.getpid(), -exit_code)
+    os._exit(exit_code or 1)
 
 
 def _serve(checker: "Checker", batch: Sequence[Work], pipe: Connection) -> bool:
@@ -107,6 +131,7 @@ def _cores_for(threads: int) -> Iterator[None]:
 def _open(start: Start) -> "Checker":
     """Load the frameworks and prove the device."""
     pin_to_core(start.slot)
+    prefer_native()
     # Imported here: the frameworks behind it must not be loaded before the process is pinned.
     from ray_precheck.check.checker import Checker
     from ray_precheck.check.phases import PhaseClock
@@ -115,7 +140,8 @@ def _open(start: Start) -> "Checker":
     checker = Checker(start.settings, start.slot.kind, PhaseClock(partial(setitem, board, 0)))
     checker.prove()
     if start.slot.kind in ("cpu", BENCH) and start.settings.memory_limit_bytes:
-        _limit_memory(start.settings.memory_limit_bytes)
+        for pid in (os.getpid(), *descendants(os.getpid())):
+            _limit_memory(pid, start.settings.memory_limit_bytes)
     return checker
 
 
@@ -131,17 +157,18 @@ def _end_with_parent(parent: int) -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def _limit_memory(limit_bytes: int) -> None:
-    """Let allocations fail beyond what is loaded now and `limit_bytes`.
+def _limit_memory(pid: int, limit_bytes: int) -> None:
+    """Let allocations of a process fail beyond what is loaded now and `limit_bytes`.
 
     RLIMIT_DATA counts private writable memory (setrlimit(2), Linux 4.7 and later). Only on the CPU:
     drivers of accelerators reserve far more than they use.
     """
     with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/self/status").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         loaded_kib = next(int(line.split()[1]) for line in lines if line.startswith("VmData:"))
-        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        resource.setrlimit(resource.RLIMIT_DATA, ((loaded_kib << 10) + limit_bytes, hard))
+        hard = resource.prlimit(pid, resource.RLIMIT_DATA)[1]
+        limits = ((loaded_kib << 10) + limit_bytes, hard)
+        resource.prlimit(pid, resource.RLIMIT_DATA, limits)
 
 
 if __name__ == "__main__":

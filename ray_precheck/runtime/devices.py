@@ -15,6 +15,8 @@ from ray_precheck.errors import DeviceError
 from ray_precheck.runtime.probe import VISIBLE_DEVICES, Facts, probe_machine
 from ray_precheck.schema.task import BENCH, DeviceSlot
 
+# The frameworks whose kernels are MindSpore's: they need no torch_npu, and have no GPU.
+_ON_MINDSPORE = ("mindspore", "mindtorch")
 RAY_RESOURCES = {"npu": "NPU", "gpu": "GPU"}
 # Processes that a worker keeps ready for one that breaks: a second one takes memory of a device.
 DEFAULT_SPARES = {"cpu": 1, "npu": 0, "gpu": 0}
@@ -92,7 +94,7 @@ def choose_kind(wanted: str, framework: str, nodes: Sequence[Node]) -> str:
     Raises:
         DeviceError: the kind that was asked for does not run this framework.
     """
-    if wanted == "gpu" and framework == "mindspore":
+    if wanted == "gpu" and framework in _ON_MINDSPORE:
         raise DeviceError("MindSpore does not run on a GPU here; use --device-type npu or cpu")
     if wanted != "auto":
         return wanted
@@ -105,7 +107,7 @@ def choose_kind(wanted: str, framework: str, nodes: Sequence[Node]) -> str:
 
 def _has_npu(node: Node, framework: str) -> bool:
     return bool(node.visible.get("npu")) and (
-        framework == "mindspore" or "torch_npu" in node.versions
+        framework in _ON_MINDSPORE or "torch_npu" in node.versions
     )
 
 

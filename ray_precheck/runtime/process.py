@@ -25,6 +25,7 @@ from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import DeviceError
 from ray_precheck.runtime.messages import Answer, Sealed, Start, Started, Work
 from ray_precheck.runtime.pipes import receive, send
+from ray_precheck.runtime.process_tree import descendants
 from ray_precheck.schema.casualty import BatchReport, Casualty, Cause, MeasuredTask
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.schema.task import DeviceSlot
@@ -156,12 +157,14 @@ class CheckProcess:
     def _queued_ns(self) -> dict[str, int]:
         """Return for each thread the nanoseconds that it was ready and waited for a processor.
 
-        The second number of schedstat (Linux, Documentation/scheduler/sched-stats); {} elsewhere.
+        Those of the processes that it has started count too: one of them may have the device. The
+        second number of schedstat (Linux, Documentation/scheduler/sched-stats); {} elsewhere.
         """
         queued = {}
-        for path in Path(f"/proc/{self._popen.pid}/task").glob("*/schedstat"):
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                queued[path.parent.name] = int(path.read_text().split()[1])
+        for pid in (self._popen.pid, *descendants(self._popen.pid)):
+            for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+                with contextlib.suppress(OSError, ValueError, IndexError):
+                    queued[path.parent.name] = int(path.read_text().split()[1])
         return queued
 
     def _send(self, message: object) -> None:

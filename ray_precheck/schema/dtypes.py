@@ -114,6 +114,20 @@ def round_to_dtype(values: Array, dtype: str) -> Array:
     return rounded
 
 
+def saturated_like(values: Array, tested: Array, dtype: str) -> Array:
+    """Return float64 `values` with those beyond a format without infinities at its largest number,
+    where `tested`, of the same shape, has that.
+
+    OFP8 1.0, section 5.2, allows two conversions: to NaN (ml_dtypes, torch before 2.13) and to the
+    largest number with the same sign (torch 2.13), of infinities, too. Others stay as they are.
+    """
+    info = DTYPES[dtype]
+    if info.kind != "float" or info.overflow == math.inf:
+        return values
+    largest = np.copysign(info.largest, values)
+    return np.where((np.abs(values) > info.largest) & (tested == largest), largest, values)
+
+
 def _rounded(wide: Array, info: DType) -> Array:
     spacing = quantum(wide, info.name)
     rounded = np.rint(wide / spacing) * spacing

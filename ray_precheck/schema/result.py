@@ -59,7 +59,10 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class OutputCheck:
-    """One detail row: an output (or a gradient) compared with the bench."""
+    """One detail row: an output (or a gradient) compared with the bench.
+
+    `columns` are the cells of the columns that the standard adds, by their headings.
+    """
 
     name: str
     bench_dtype: str
@@ -68,6 +71,7 @@ class OutputCheck:
     metrics: Metrics | None
     verdict: Verdict
     message: str = ""
+    columns: tuple[tuple[str, float | str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

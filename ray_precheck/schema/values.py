@@ -17,10 +17,11 @@ Bound = float | int | bool | None
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor in a dump: canonical dtype, shape, recorded extremes and the captured file.
+    """A tensor in a dump: canonical dtype, shape, recorded statistics and the captured file.
 
-    `low` and `high` are Min and Max of the dump; None where the dump has null.
-    `requires_grad` is None where the framework does not record it (MindSpore).
+    `low`, `high`, `mean` and `norm` are Min, Max, Mean and Norm (the L2 norm) of the dump; None
+    where the dump has null. `requires_grad` is None where the framework does not record it
+    (MindSpore).
     """
 
     dtype: str
@@ -29,6 +30,8 @@ class TensorSpec:
     high: Bound = None
     requires_grad: bool | None = None
     data_name: str | None = None
+    mean: Bound = None
+    norm: Bound = None
 
     @property
     def size(self) -> int:

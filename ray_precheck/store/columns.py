@@ -1,14 +1,15 @@
 """The one table of the columns of both CSV files.
 
 Comes in: a `TaskResult`. Goes out: encoded CSV rows; and back: the name in a row. Called by the
-journal, by resume and by the report. The columns are msprobe's, so that its users' scripts work.
+journal, by resume and by the report. The columns are msprobe's, so that its users' scripts work; a
+standard other than the default adds its own after them, and the settings of a run say which.
 """
 
 import csv
 import io
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ray_precheck.schema.result import OutputCheck, TaskResult
 
@@ -46,15 +47,43 @@ DETAIL_COLUMNS: dict[str, DetailCell] = {
 }
 
 
+# The setting of a run that lists what its standard adds to the details; missing: nothing.
+ADDED_SETTING = "added columns"
+
+
+def added_setting(headings: Sequence[str]) -> dict[str, str]:
+    """Return the settings that say which columns are added; {} for none."""
+    return {ADDED_SETTING: ", ".join(headings)} if headings else {}
+
+
+def added_columns(settings: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the headings of the added columns that the settings of a run list."""
+    listed = settings.get(ADDED_SETTING, "")
+    return tuple(listed.split(", ")) if listed else ()
+
+
 def result_row(result: TaskResult) -> bytes:
     """Return the row of a result, encoded, with its line end."""
     return encode_row(cell(result) for cell in RESULT_COLUMNS.values())
 
 
-def detail_rows(result: TaskResult) -> bytes:
-    """Return the detail rows of a result, encoded, with their line ends."""
-    rows = (encode_row(cell(check) for cell in DETAIL_COLUMNS.values()) for check in result.checks)
-    return b"".join(rows)
+def detail_rows(result: TaskResult, *added: str) -> bytes:
+    """Return the detail rows of a result, encoded, with their line ends; `added` are the headings
+    of the columns after the default ones."""
+    return b"".join(encode_row(_detail_cells(check, added)) for check in result.checks)
+
+
+def _detail_cells(check: OutputCheck, added: Sequence[str]) -> Iterator[str]:
+    for cell in DETAIL_COLUMNS.values():
+        yield cell(check)
+    if added:
+        found = dict(check.columns)
+        for heading in added:
+            yield _added_cell(found.get(heading, ""))
+
+
+def _added_cell(value: float | str) -> str:
+    return _text(value) if isinstance(value, str) else repr(float(value))
 
 
 def header(columns: Iterable[str]) -> bytes:

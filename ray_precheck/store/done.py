@@ -4,7 +4,7 @@ Comes in: both files as they were left, and the calls of the dump. Goes out: nam
 changed. Called by resume.
 """
 
-from collections.abc import Callable, Collection, Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -95,8 +95,10 @@ def _result_rows(path: Path) -> Iterator[ResultRow]:
             yield ResultRow(decode_name(name), verdicts, message)
 
 
-def without_details(details: Path, calls: Set[str]) -> set[str]:
+def without_details(details: Path, calls: Set[str], added: Sequence[str] = ()) -> set[str]:
     """Return which of the calls have no detail row, and the call of the last detail row.
+
+    The details have the columns `added` after the default ones.
 
     A power loss makes no such call, for details are on the disk before their result row. A cut of
     the file does, and it may have gone between the detail rows of the last call.
@@ -109,6 +111,7 @@ def without_details(details: Path, calls: Set[str]) -> set[str]:
     if not details.exists():
         return missing
     with details.open("rb") as file:
-        for call, _, _ in rows_by_call(rows_below(file, DETAIL_COLUMNS), are_details=True):
+        rows = rows_below(file, (*DETAIL_COLUMNS, *added))
+        for call, _, _ in rows_by_call(rows, are_details=True):
             missing.discard(call)
     return missing | {call}

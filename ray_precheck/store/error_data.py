@@ -36,12 +36,14 @@ def save_error_data(
     *,
     failing: list[str],
     tested: str = "device",
+    seed: int = 0,
 ) -> None:
     """Write inputs, incoming gradients, and both sides of every failing output.
 
     Files are `{api}.forward.input.{i}.npy`, `{api}.forward.output.{device|bench}.{i}.npy`,
     likewise backward, and `{api}.json`. `tested` says whose results failed: the device's own, or
-    captured ones (dump), which are saved under `device` too.
+    captured ones (dump), which are saved under `device` too. `seed` is the run's, by which a random
+    API draws the same numbers again.
 
     Raises:
         OSError: the folder cannot be written.
@@ -70,6 +72,7 @@ def save_error_data(
         "api": payload.name,
         "framework": framework,
         "tested": tested,
+        "seed": seed,
         "inputs": {path: f"{stem}.forward.input.{i}.npy" for i, path in enumerate(inputs)},
         "dtypes": dtypes,
         "forward": (payload.forward or b"").decode("utf-8", errors="replace"),
@@ -137,6 +140,7 @@ class ErrorData:
     framework: str
     source: "SavedTensors"
     tested: str
+    seed: int
 
 
 class SavedTensors:
@@ -204,7 +208,8 @@ def load_error_data(path: Path) -> ErrorData:
             path.name.removesuffix(".json"),
             dict(found["dtypes"]),
         )
-        return ErrorData(payload, found["framework"], source, str(found.get("tested", "device")))
+        tested, seed = str(found.get("tested", "device")), int(found.get("seed", 0))
+        return ErrorData(payload, found["framework"], source, tested, seed)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -39,12 +39,13 @@ class Journal:
         self.result_path = result_path
         self.details_path = details_path
         self._reopened_with: set[str] | None = None
+        self._added = _added_columns(result_path)
         self._result_fd = self._details_fd = -1
         try:
             self._result_fd = _open_to_append(result_path)
             lock_file(self._result_fd)
             self._details_fd = _open_to_append(details_path)
-            self._begin(self._details_fd, header(DETAIL_COLUMNS))
+            self._begin(self._details_fd, header((*DETAIL_COLUMNS, *self._added)))
             self._begin(self._result_fd, header(RESULT_COLUMNS))
         except OSError:
             self.close()
@@ -75,7 +76,7 @@ class Journal:
         try:
             with locked(result_path):
                 names = names_in(result_path)
-                repair(result_path, details_path, names)
+                repair(result_path, details_path, names, _added_columns(result_path))
         except OSError as error:
             raise _cannot_write(error, result_path) from None
         journal = cls.open(result_path, details_path)
@@ -90,7 +91,7 @@ class Journal:
                 batch. Where a file cannot even be cut back, the next repair does that.
         """
         results = self._without_known(results)
-        details = b"".join(detail_rows(result) for result in results)
+        details = b"".join(detail_rows(result, *self._added) for result in results)
         rows = b"".join(result_row(result) for result in results)
         ends: list[tuple[int, int]] = []
         try:
@@ -157,6 +158,12 @@ class Journal:
             if fd >= 0:
                 os.close(fd)
         self._result_fd = self._details_fd = -1
+
+
+def _added_columns(result: Path) -> tuple[str, ...]:
+    """Return the columns that the settings beside a result CSV add to the details; () without any."""
+    settings = load_settings(run_files(result).settings)
+    return () if settings is None else settings.added_columns
 
 
 def _open_to_append(path: Path) -> int:

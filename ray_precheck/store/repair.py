@@ -8,7 +8,7 @@ and these the next repair drops.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
@@ -32,19 +32,19 @@ _LONGEST_HEADER = 1000
 _CHUNK_BYTES = 1 << 20
 
 
-def repair(result: Path, details: Path, done: Set[str]) -> None:
+def repair(result: Path, details: Path, done: Set[str], added: Sequence[str] = ()) -> None:
     """Keep the first result row of every name in `done`, and its detail rows; drop all else.
 
-    A torn last line is cut and a torn header mended. A missing, empty or header-only file is fine.
+    The details have the columns `added` after the default ones. A torn last line is cut and a torn header mended. A missing, empty or header-only file is fine.
 
     Raises:
         ResumeError: a file has other columns; nothing is changed in it.
         StoppedError: a file cannot be written; it is as it was.
     """
-    for path, columns in ((result, RESULT_COLUMNS), (details, DETAIL_COLUMNS)):
+    for path, columns in ((result, (*RESULT_COLUMNS,)), (details, (*DETAIL_COLUMNS, *added))):
         try:
             if path.exists():
-                _repair_file(path, columns, done, are_details=columns is DETAIL_COLUMNS)
+                _repair_file(path, columns, done, are_details=path is details)
         except OSError as error:
             raise StoppedError(f"cannot write {path}: {error.strerror or error}") from None
 

@@ -6,12 +6,12 @@ files to write, and the names that are done. Called by the session before it pla
 
 import contextlib
 import os
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
 from ray_precheck.errors import ResumeError, StoppedError, UsageError
-from ray_precheck.store.columns import DETAIL_COLUMNS
+from ray_precheck.store.columns import ADDED_SETTING, DETAIL_COLUMNS, added_columns
 from ray_precheck.store.done import read_done, without_details
 from ray_precheck.store.lock import locked
 from ray_precheck.store.repair import repair, rows_below
@@ -143,15 +143,18 @@ def _resume_locked(
     retry: Collection[str],
 ) -> set[str]:
     settings = _read_settings(files)
+    added = added_columns(fingerprint)
     done = load_done(files, names, settings, retry)
     if not force:
         _require_same(files, settings, fingerprint, done - names)
+    if settings is not None:
+        _require_own_columns(files, added)
     _require_writable(files)
     if settings is None:
-        _set_foreign_details_aside(files)
+        _set_foreign_details_aside(files, added)
     elif settings.fingerprint == fingerprint and not retry and _is_untouched(files, settings):
         return done
-    repair(files.result, files.details, done)
+    repair(files.result, files.details, done, added)
     # Rows without a settings file are msprobe's. They stay so when the run is resumed once more.
     adopted = bool(done) if settings is None else settings.adopted
     try:
@@ -176,7 +179,8 @@ def load_done(
     whole = settings is None or settings.adopted or _is_untouched(files, settings)
     try:
         done, with_details = read_done(files.result, names, retry)
-        lost = set() if whole else without_details(files.details, with_details)
+        added = settings.added_columns if settings is not None else ()
+        lost = set() if whole else without_details(files.details, with_details, added)
     except OSError as error:
         raise ResumeError(f"cannot read {error.filename}: {error.strerror}") from None
     return done - (lost & names)
@@ -215,6 +219,9 @@ def _require_same(
         row = f": it has a row for {min(foreign)}, which this dump has not" if foreign else ""
         differences.append(f"is of another dump{row}")
         other.pop("dump", None)
+    if "standard" in other:
+        # Another rule has other columns; that goes without saying.
+        other.pop(ADDED_SETTING, None)
     if other:
         pairs = [f"{key} {before[key]}, not {value}" for key, value in other.items()]
         differences.append(f"was made with {' and '.join(pairs)}")
@@ -242,14 +249,33 @@ def _require_writable(files: RunFiles) -> None:
             remove_leftover(path)
 
 
-def _set_foreign_details_aside(files: RunFiles) -> None:
+def _require_own_columns(files: RunFiles, added: Sequence[str]) -> None:
+    """Raise where the details are of another standard: with --force the settings may differ."""
+    try:
+        _require_columns(files, added)
+    except ResumeError as error:
+        raise ResumeError(
+            f"{error}; one file cannot hold the columns of two standards, also not with --force:"
+            " take the same --standard, or start anew"
+        ) from None
+
+
+def _require_columns(files: RunFiles, added: Sequence[str]) -> None:
+    """Raise where the details have other columns than the default ones and those added."""
+    try:
+        with files.details.open("rb") as file:
+            rows_below(file, (*DETAIL_COLUMNS, *added))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ResumeError(f"cannot read {files.details}: {error.strerror}") from None
+
+
+def _set_foreign_details_aside(files: RunFiles, added: Sequence[str]) -> None:
     """Rename a details file that has other columns, as msprobe's for PyTorch has."""
     aside = files.details.with_suffix(".msprobe.csv")
     try:
-        with files.details.open("rb") as file:
-            rows_below(file, DETAIL_COLUMNS)
-    except FileNotFoundError:
-        return
+        _require_columns(files, added)
     except ResumeError:
         if aside.exists():
             raise

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.store.columns import BOM
+from ray_precheck.store.columns import BOM, added_columns
 from ray_precheck.store.rows import replace_file
 
 _WHOLE_PAIR = re.compile(r'"([^"\\]+)": "([^"\\]*)"')
@@ -28,6 +28,11 @@ class RunSettings:
     fingerprint: dict[str, str]
     adopted: bool = False
     completed: tuple[int, int] | None = None
+
+    @property
+    def added_columns(self) -> tuple[str, ...]:
+        """The headings that the details have after the default ones."""
+        return added_columns(self.fingerprint)
 
     def is_untouched(self, result: Path, details: Path) -> bool:
         """Return whether both files are as the completed run left them, going by their sizes."""

@@ -68,9 +68,9 @@ def test_the_readme_command_checks_a_mindspore_capture(tmp_path: Path, temporary
         "-f", "mindspore", "multi_run_ut", "-api_info", dump, "-d", 0, 1, "-o", tmp_path,
         TMPDIR=str(temporary),
     )  # fmt: skip
-    assert done.returncode == 1, done.stderr
-    assert done.stdout.startswith("125 APIs: 124 pass, 1 error, 0 SKIP\n")
-    assert "Mint.sum.0.forward.output.0 (Float32, (32,))" in done.stdout
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("125 APIs: 125 pass, 0 error, 0 SKIP\n")
+    assert "Mint.log.0.forward.output.0 (Float32, (32, 512))" in done.stdout
     assert f"Results: {the_file(tmp_path, 'result')}" in done.stdout
     # Nothing of Ray's or MindSpore's start-up; a slow machine may show our own line every 10 s.
     assert all(re.match(r"\d+/125 done, ", line) for line in done.stderr.splitlines()), done.stderr

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from records import (
     altered,
     call,
@@ -19,6 +20,7 @@ from records import (
 )
 
 import ray_precheck
+from ray_precheck.backends.torch_backend import TorchBackend
 from ray_precheck.check.checker import Checker
 from ray_precheck.schema.result import Verdict
 
@@ -43,7 +45,9 @@ def _files(folder: Path) -> set[str]:
 def test_a_rerun_of_a_failing_call_gives_the_same_numbers(
     tmp_path: Path, capture: str, name: str, directions: set[str]
 ) -> None:
-    checker = Checker(capture_settings(capture, error_folder=tmp_path), "cpu")
+    checker = Checker(
+        capture_settings(capture, error_folder=tmp_path, distribution="uniform"), "cpu"
+    )
     result = checker.check(payload_of(capture, name))
     assert {d for d in ("forward", "backward") if getattr(result, d) is Verdict.ERROR} == directions
     again = ray_precheck.rerun(tmp_path / f"{name}.json")
@@ -55,7 +59,9 @@ def test_a_rerun_of_a_failing_call_gives_the_same_numbers(
 def test_the_files_of_a_failing_call_are_named_by_direction_side_and_number(
     tmp_path: Path,
 ) -> None:
-    checker = Checker(capture_settings("torch_cnn", error_folder=tmp_path), "cpu")
+    checker = Checker(
+        capture_settings("torch_cnn", error_folder=tmp_path, distribution="uniform"), "cpu"
+    )
     result = checker.check(payload_of("torch_cnn", "Functional.conv2d.0"))
     name = "Functional.conv2d.0"
     inputs = {f"{name}.forward.input.{i}.npy" for i in range(3)}
@@ -102,7 +108,9 @@ def test_a_call_that_passes_or_is_skipped_leaves_no_file(tmp_path: Path) -> None
 
 
 def test_bfloat16_is_saved_as_its_bits_with_its_dtype_in_the_json(tmp_path: Path) -> None:
-    checker = Checker(capture_settings("torch_llm_bf16", error_folder=tmp_path), "cpu")
+    checker = Checker(
+        capture_settings("torch_llm_bf16", error_folder=tmp_path, distribution="uniform"), "cpu"
+    )
     checker.check(payload_of("torch_llm_bf16", "Functional.linear.14"))
     file = "Functional.linear.14.forward.input.0.npy"
     description = json.loads((tmp_path / "Functional.linear.14.json").read_text())
@@ -141,3 +149,17 @@ def test_a_rerun_finds_the_incoming_gradient_of_a_later_output(
     assert (result.forward, result.backward) == (Verdict.ERROR, Verdict.PASS)
     again = ray_precheck.rerun(tmp_path / "Torch.linalg.eigh.0.json")
     assert timeless(again) == timeless(result)
+
+
+def test_a_rerun_of_a_random_call_draws_the_same_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_wide(size: int) -> torch.Tensor:
+        return 1.2 * torch.randn(size)
+
+    monkeypatch.setattr(TorchBackend, "resolve", lambda backend, name: too_wide)
+    checker = statistics_checker("pytorch", error_folder=tmp_path, seed=7)
+    result = checker.check(call("Torch.randn", 10_000))
+    assert result.forward is Verdict.ERROR
+    again = ray_precheck.rerun(tmp_path / "Torch.randn.0.json")
+    assert again.message == result.message  # with the statistics of these very draws

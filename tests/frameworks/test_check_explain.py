@@ -52,7 +52,8 @@ def test_the_weight_gradient_of_a_convolution_is_explained_by_its_terms(
 
 
 def test_the_captured_convolution_is_explained_by_its_terms() -> None:
-    checker = Checker(capture_settings("torch_cnn"), "cpu")
+    # Uniform gradients are much larger than the recorded ones, whose errors pass.
+    checker = Checker(capture_settings("torch_cnn", distribution="uniform"), "cpu")
     result = checker.check(payload_of("torch_cnn", "Functional.conv2d.0"))
     assert result.backward is Verdict.ERROR
     assert result.message.count("the terms that are summed there") == 2

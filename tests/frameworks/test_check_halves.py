@@ -74,7 +74,7 @@ def test_every_call_of_a_capture(
         call("Torch.argmax", tensor(3, grad=True), grads=[tensor()]),
         call("Torch.neg", tensor(3, grad=True), grads=[1.0]),
         call("Torch.nothing_of_that_name", tensor(3)),
-        call("Torch.rand", 3),
+        call("Torch.svd_lowrank", tensor(4, 4)),
     ],
     ids=["both raise", "no gradient", "no cotangent fits", "unknown", "random"],
 )

@@ -71,8 +71,10 @@ CASES: dict[str, tuple[TaskPayload, tuple[list[str], list[str]]]] = {
         both(["(0, 3)"], ["(0, 3)", "(0, 3)"]),
     ),
     "slices": (
-        call("Tensor.__getitem__", tensor(4, 5, 6), (slice(None), ROWS, 0), grads=[tensor(4, 2)]),
-        both(["(4, 2)"], ["(4, 5, 6)"]),
+        # Strides in a middle dimension depend on the machine: MindSpore 2.10's StridedSliceGrad raises
+        # "input memory out of bounds" for them on some.
+        call("Tensor.__getitem__", tensor(4, 5, 6), (ROWS, slice(None), 0), grads=[tensor(2, 5)]),
+        both(["(2, 5)"], ["(4, 5, 6)"]),
     ),
     "Ellipsis and None": (
         call("Tensor.__getitem__", tensor(4, 6), (..., None, slice(2)), grads=[tensor(4, 1, 2)]),
@@ -266,16 +268,18 @@ def test_a_missing_kernel_does_not_reach_the_next_call(mindspore_checker: Checke
 @pytest.mark.parametrize(
     "payload",
     [
-        call("MintFunctional.dropout", tensor(4), 0.5, True),
+        call("Functional.dropout", tensor(4), 0.5, True),
         call("Functional.dropout", tensor(4)),
-        call("Mint.rand_like", tensor(4)),
+        call("Functional.rand_like", tensor(4)),
     ],
     ids=lambda payload: payload.name,
 )
-def test_a_random_output_is_skipped(mindspore_checker: Checker, payload: TaskPayload) -> None:
+def test_a_random_output_is_not_compared_element_by_element(
+    mindspore_checker: Checker, payload: TaskPayload
+) -> None:
     result = mindspore_checker.check(payload)
-    assert (result.forward, result.checks) == (Verdict.SKIP, ())
-    assert "random" in result.message
+    assert (result.forward, result.checks[0].metrics) == (Verdict.PASS, None)
+    assert result.message == "its output is random: judged by statistics"
 
 
 @pytest.mark.parametrize(
@@ -306,3 +310,13 @@ def test_an_index_of_several_numbers_is_a_tuple_as_it_was_when_captured(
     )
     _assert_passes(result, Verdict.NONE)
     assert shapes(result) == ["(6,)"]
+
+
+def test_after_a_gradient_that_raises_the_next_call_is_as_good_as_before(
+    mindspore_checker: Checker,
+) -> None:
+    # MindSpore's CPU has no kernel for the gradient of acos.
+    first = mindspore_checker.check(call("Mint.acos", tensor(3), grads=[tensor(3)]))
+    assert first.backward is Verdict.SKIP
+    result = mindspore_checker.check(call("Functional.mv", tensor(3, 4), tensor(4)))
+    _assert_passes(result, Verdict.NONE)

@@ -330,10 +330,12 @@ def test_what_one_side_writes_to_its_input_does_not_reach_the_other(
     ],
     ids=lambda payload: payload.name,
 )
-def test_a_random_output_is_skipped(torch_checker: Checker, payload: TaskPayload) -> None:
+def test_a_random_output_is_not_compared_element_by_element(
+    torch_checker: Checker, payload: TaskPayload
+) -> None:
     result = torch_checker.check(payload)
-    assert (result.forward, result.checks) == (Verdict.SKIP, ())
-    assert "random" in result.message
+    assert (result.forward, result.checks[0].metrics) == (Verdict.PASS, None)
+    assert result.message == "its output is random: judged by statistics"
 
 
 def test_attention_without_dropout_is_checked(torch_checker: Checker) -> None:

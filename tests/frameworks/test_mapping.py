@@ -360,7 +360,7 @@ def test_every_row_has_a_target() -> None:
             assert callable(_target(row))
 
 
-@pytest.mark.parametrize("name", ["Functional.lstsq", "Tensor.index", "Functional.polygamma"])
+@pytest.mark.parametrize("name", ["Functional.lstsq", "Tensor.lstsq", "Functional.iou"])
 def test_a_namesake_that_was_not_verified_has_no_bench(name: str) -> None:
     with pytest.raises(NotCheckable, match="no bench"):
         resolve_mindspore(_api(name))

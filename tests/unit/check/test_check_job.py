@@ -9,7 +9,10 @@ import pytest
 from ray_precheck.backends.base import CallPlan, Leaf
 from ray_precheck.check.explain import explain_errors
 from ray_precheck.check.job import DirectionCheck, Job, Sides, call_plan
+from ray_precheck.compare.outputs import Judge
 from ray_precheck.compare.standards import ROUNDING
+from ray_precheck.compare.standards.absolute import Absolute
+from ray_precheck.compare.standards.msprobe import Msprobe
 from ray_precheck.datagen.generate import GeneratedTensors
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.result import Verdict
@@ -17,6 +20,8 @@ from ray_precheck.schema.task import TaskPayload
 from ray_precheck.schema.values import Constant, HostCall, HostTensor, SequenceSpec, TensorSpec
 
 pytestmark = pytest.mark.unit
+
+JUDGE = Judge("pytorch")
 
 
 class NoSides(Sides):
@@ -65,17 +70,41 @@ def test_a_plan_says_whether_the_first_argument_is_changed() -> None:
 
 def test_a_direction_is_in_error_where_one_of_its_rows_is() -> None:
     check = DirectionCheck(Verdict.PASS)
-    check.compare(
-        "Torch.a.b.0.forward.output.0", tensor("float32", 1), tensor("float64", 1), "pytorch"
-    )
+    check.compare("Torch.a.b.0.forward.output.0", tensor("float32", 1), tensor("float64", 1), JUDGE)
     assert (check.verdict, check.messages) == (Verdict.PASS, [])
-    check.compare("Torch.a.b.0.forward.output.1", 3, 4, "pytorch")
-    check.compare("Torch.a.b.0.forward.output.2", 3, 3, "pytorch")
+    check.compare("Torch.a.b.0.forward.output.1", 3, 4, JUDGE)
+    check.compare("Torch.a.b.0.forward.output.2", 3, 3, JUDGE)
     check.notes.append("note")
     assert check.verdict is Verdict.ERROR
     assert [row.name[-1] for row in check.failing] == ["1"]
     assert check.messages == ["forward.output.1: 3 where the bench has 4", "note"]
     assert check.pairs["Torch.a.b.0.forward.output.1"] == (3, 4)
+
+
+def test_only_the_rule_of_msprobe_is_explained_by_rounding_and_causes() -> None:
+    """The other standards measure rounding themselves, and name causes."""
+    tested, inputs = tensor("float32", *range(8, 0, -1)), tensor("float32", *range(8))
+    messages = []
+    for standard in (Msprobe(), Absolute()):
+        sides = NoSides()
+        sides.standard = standard
+        job = Job(
+            TaskPayload(0, "x", None, None),
+            record(spec(), api="neg"),
+            HostCall((inputs,), {}),
+            GeneratedTensors(0, "x"),
+            sides,
+        )
+        check = DirectionCheck(Verdict.PASS)
+        bench = HostTensor("float64", -tested.data.astype("float64"))
+        check.compare("Torch.neg.0.forward.output.0", tested, bench, Judge("pytorch", standard))
+        leaves = [bench]
+        explain_errors(job, check, lambda *_, leaves=leaves: leaves)  # it depends on no input
+        messages.append(check.checks[0].message)
+    cause = "likely cause: the sign of every element is flipped"
+    assert messages[0].endswith(f"is not below 0.0001; {cause}")
+    assert messages[1].startswith("share of elements whose relative error is above")
+    assert messages[1].count(cause) == 1
 
 
 def explained(
@@ -96,7 +125,7 @@ def explained(
         return [HostTensor("float64", np.array([function(data)]))]
 
     check = DirectionCheck(Verdict.PASS)
-    check.compare("Torch.x.0.forward.output.0", tested, bench(call, [])[0], "pytorch")
+    check.compare("Torch.x.0.forward.output.0", tested, bench(call, [])[0], JUDGE)
     explain_errors(job, check, bench)
     return check, check.checks[0].message
 

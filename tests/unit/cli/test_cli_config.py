@@ -41,17 +41,24 @@ def test_what_is_right_passes(settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"framework": "jax"}, "-f 'jax' is unknown; expected one of: mindspore, pytorch"),
+        (
+            {"framework": "jax"},
+            "-f 'jax' is unknown; expected one of: mindspore, pytorch, mindtorch",
+        ),
         (
             {"framework": "MindSpore"},
-            "-f 'MindSpore' is unknown; expected one of: mindspore, pytorch",
+            "-f 'MindSpore' is unknown; expected one of: mindspore, pytorch, mindtorch",
         ),
         (
             {"device_type": "tpu"},
             "--device-type 'tpu' is unknown; expected one of: auto, npu, gpu, cpu",
         ),
         ({"tested": ""}, "--tested '' is unknown; expected one of: auto, device, dump"),
-        ({"standard": "loose"}, "--standard 'loose' is unknown; expected one of: msprobe"),
+        (
+            {"standard": "loose"},
+            "--standard 'loose' is unknown; expected one of: msprobe, auto, published, benchmark,"
+            " absolute, binary, ulp, thousandth, a YAML file (NAME.yaml)",
+        ),
         ({"timeout_s": 0.0}, "--timeout 0 must be larger than 0 seconds"),
         ({"timeout_s": -1.5}, "--timeout -1.5 must be larger than 0 seconds"),
         ({"timeout_s": float("nan")}, "--timeout nan must be larger than 0 seconds"),

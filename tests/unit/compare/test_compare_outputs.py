@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.compare.outputs import check_output
+from ray_precheck.compare.outputs import Judge, check_output
 from ray_precheck.schema.dtypes import DTYPES, round_to_dtype
 from ray_precheck.schema.result import OutputCheck, Verdict
 from ray_precheck.schema.values import HostTensor
@@ -21,7 +21,7 @@ def tensor(dtype: str, values: Any) -> HostTensor:
 
 
 def checked(tested: Any, bench: Any, framework: str = "pytorch") -> OutputCheck:
-    return check_output(NAME, tested, bench, framework)
+    return check_output(NAME, tested, bench, Judge(framework))
 
 
 def test_a_row_has_name_dtypes_shape_numbers_and_verdict() -> None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ray_precheck.compare.standards import ROUNDING, Judgement, judge, ulp
+from ray_precheck.compare.standards.base import ROUNDING, Judgement, ulp
+from ray_precheck.compare.standards.msprobe import judge
 from ray_precheck.compare.thresholds import COSINE_LIMIT, MAX_ABS_ERR_LIMIT
 from ray_precheck.schema.result import Metrics, Verdict
 

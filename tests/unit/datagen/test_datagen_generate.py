@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_precheck.datagen import generate
+from ray_precheck.datagen import draws
 from ray_precheck.datagen.generate import GeneratedTensors, build_call
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.dtypes import DTYPES, Array, round_to_dtype
@@ -187,7 +187,7 @@ def test_the_size_of_the_chunks_changes_no_number(
     monkeypatch: pytest.MonkeyPatch, dtype: str, chunk_elements: int
 ) -> None:
     whole = drawn(dtype, -1.0, INF, (4, 25))
-    monkeypatch.setattr(generate, "CHUNK_ELEMENTS", chunk_elements)
+    monkeypatch.setattr(draws, "CHUNK_ELEMENTS", chunk_elements)
     np.testing.assert_array_equal(drawn(dtype, -1.0, INF, (4, 25)), whole)
 
 

@@ -51,7 +51,7 @@ def decoded(element: Any) -> ValueSpec:
 
 @pytest.mark.parametrize("kind", TENSOR_TYPES)
 def test_every_kind_of_tensor_has_dtype_shape_and_extremes(kind: str) -> None:
-    assert decoded(tensor(type=kind)) == TensorSpec("float32", (2, 3), -2, 1.5)
+    assert decoded(tensor(type=kind)) == TensorSpec("float32", (2, 3), -2, 1.5, mean=0.1, norm=3.0)
 
 
 def test_a_tensor_keeps_its_gradient_flag_and_its_file() -> None:
@@ -80,8 +80,17 @@ def test_extremes_of_a_boolean_tensor_are_booleans() -> None:
 
 def test_extremes_that_are_null_or_missing_are_none() -> None:
     missing = {"type": "mindspore.Tensor", "dtype": "Float32", "shape": []}
-    for element in (tensor(Max=None, Min=None, shape=[]), missing):
+    for element in (tensor(Max=None, Min=None, Mean=None, Norm=None, shape=[]), missing):
         assert decoded(element) == TensorSpec("float32", (), None, None)
+
+
+def test_mean_and_norm_are_kept_where_they_are_numbers() -> None:
+    spec = decoded(tensor(Mean=2**70, Norm=math.inf))
+    assert isinstance(spec, TensorSpec)
+    assert (spec.mean, spec.norm) == (2**70, math.inf)
+    spec = decoded(tensor(Mean="-0.5", Norm=[1]))
+    assert isinstance(spec, TensorSpec)
+    assert (spec.mean, spec.norm) == (None, None)
 
 
 def test_bare_nan_and_infinity_are_read() -> None:
@@ -108,7 +117,7 @@ def test_extremes_of_64_bit_integers_are_exact() -> None:
 
 def test_what_has_dtype_and_shape_is_a_tensor_whatever_its_type() -> None:
     assert decoded(tensor(type="torch.distributed.tensor.DTensor")) == TensorSpec(
-        "float32", (2, 3), -2, 1.5
+        "float32", (2, 3), -2, 1.5, mean=0.1, norm=3.0
     )
 
 
@@ -208,7 +217,10 @@ def test_lists_are_sequences_and_dicts_without_type_are_mappings() -> None:
             MappingSpec(
                 (
                     ("a", Constant(None)),
-                    ("b", SequenceSpec((TensorSpec("float32", (2, 3), -2, 1.5),))),
+                    (
+                        "b",
+                        SequenceSpec((TensorSpec("float32", (2, 3), -2, 1.5, mean=0.1, norm=3.0),)),
+                    ),
                 )
             ),
         )
@@ -231,10 +243,17 @@ def test_a_record_has_arguments_outputs_and_gradients() -> None:
         "Torch.linalg.inv.3", json.dumps(forward).encode(), json.dumps(backward).encode()
     )
     assert record.name == ApiName("Torch", "linalg.inv", 3)
-    assert record.args == (TensorSpec("float32", (2, 3), -2, 1.5),)
+    assert record.args == (TensorSpec("float32", (2, 3), -2, 1.5, mean=0.1, norm=3.0),)
     assert record.kwargs == (("alpha", Constant(2)), ("out", Constant(None)))
-    assert record.outputs == record.grads_in == (TensorSpec("float32", (3,), -2, 1.5),)
-    assert record.grads_out == (TensorSpec("float32", (2, 3), -2, 1.5), Constant(None))
+    assert (
+        record.outputs
+        == record.grads_in
+        == (TensorSpec("float32", (3,), -2, 1.5, mean=0.1, norm=3.0),)
+    )
+    assert record.grads_out == (
+        TensorSpec("float32", (2, 3), -2, 1.5, mean=0.1, norm=3.0),
+        Constant(None),
+    )
 
 
 def test_fields_that_are_missing_or_null_are_empty() -> None:

@@ -25,8 +25,9 @@ TABLE = Table(
             f"runtime.{name}"
             for name in ("cluster", "worker", "writer", "recorder", "crew", "driver")
         ],
-        "mindspore": ["backends.mindspore_backend"],
-        "torch": ["backends.torch_*", "bench", "bench.*", "dump.tensors"],
+        # In the process of MSAdapter `torch` is MSAdapter's.
+        "mindspore": ["backends.mindspore_backend", "backends.mindtorch_*"],
+        "torch": ["backends.torch_*", "backends.mindtorch_*", "bench", "bench.*", "dump.tensors"],
         "torch_npu": ["backends.torch_*", "bench", "bench.*", "dump.tensors"],
     },
 )

@@ -99,9 +99,9 @@ def test_every_call_of_the_dump_is_a_task_or_skipped_with_a_reason(tmp_path: Pat
 
 def test_a_skipped_call_has_a_backward_cell_where_it_has_a_backward_record(tmp_path: Path) -> None:
     data = {
-        "Aten.add.0.forward": forward(10),
-        "Aten.mul.0.forward": forward(10),
-        "Aten.mul.0.backward": {"input": []},
+        "Distributed.add.0.forward": forward(10),
+        "Distributed.mul.0.forward": forward(10),
+        "Distributed.mul.0.backward": {"input": []},
     }
     assert [skip.backward for skip in planned(tmp_path, data).skipped] == [
         Verdict.NONE,

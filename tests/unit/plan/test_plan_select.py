@@ -2,9 +2,22 @@
 
 import pytest
 
-from ray_precheck.plan.select import changes_its_input, skip_by_name, skip_by_record
+from ray_precheck.plan.select import (
+    changes_its_input,
+    is_random,
+    skip_by_name,
+    skip_by_record,
+    unsupported_prefix,
+)
 from ray_precheck.schema.record import ApiName, ApiRecord
-from ray_precheck.schema.values import Constant, SequenceSpec, TensorSpec, UnknownSpec, ValueSpec
+from ray_precheck.schema.values import (
+    Constant,
+    SequenceSpec,
+    Symbol,
+    TensorSpec,
+    UnknownSpec,
+    ValueSpec,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -20,13 +33,13 @@ def call(type_name: str, *args: ValueSpec, **kwargs: ValueSpec) -> ApiRecord:
     ("framework", "prefixes"),
     [
         ("mindspore", ("Mint", "MintFunctional", "Tensor", "Functional")),
-        ("pytorch", ("Functional", "Tensor", "Torch", "VF")),
+        ("pytorch", ("Functional", "Tensor", "Torch", "VF", "NPU")),
     ],
 )
 def test_the_prefixes_of_a_framework_may_be_checked(
     framework: str, prefixes: tuple[str, ...]
 ) -> None:
-    assert [skip_by_name(ApiName(prefix, "add", 0), framework) for prefix in prefixes] == [""] * 4
+    assert {skip_by_name(ApiName(prefix, "add", 0), framework) for prefix in prefixes} == {""}
 
 
 @pytest.mark.parametrize("framework", ["mindspore", "pytorch"])
@@ -35,8 +48,6 @@ def test_the_prefixes_of_a_framework_may_be_checked(
     [
         ("Distributed", "needs its other ranks"),
         ("MintDistributed", "needs its other ranks"),
-        ("NPU", "torch_npu has no bench"),
-        ("Aten", "capture the API that calls it"),
     ],
 )
 def test_prefixes_without_a_bench_say_what_is_missing(
@@ -45,8 +56,19 @@ def test_prefixes_without_a_bench_say_what_is_missing(
     assert says in skip_by_name(ApiName(prefix, "add", 0), framework)
 
 
+@pytest.mark.parametrize("prefix", ["Aten", "MindSpeed", "MyOps"])
+def test_a_prefix_of_no_framework_may_be_one_that_a_users_bench_declares(prefix: str) -> None:
+    assert skip_by_name(ApiName(prefix, "add", 0), "pytorch") == ""
+    assert "is not supported for pytorch" in unsupported_prefix(ApiName(prefix, "a", 0), "pytorch")
+
+
+@pytest.mark.parametrize("prefix", ["=1", "My-Ops", "two words", "\0"])
+def test_a_prefix_that_no_python_file_can_declare_is_refused_by_name(prefix: str) -> None:
+    assert "is not supported for pytorch" in skip_by_name(ApiName(prefix, "add", 0), "pytorch")
+
+
 @pytest.mark.parametrize(
-    ("framework", "prefix"), [("mindspore", "Torch"), ("pytorch", "Mint"), ("pytorch", "torch")]
+    ("framework", "prefix"), [("mindspore", "Torch"), ("pytorch", "Mint"), ("mindspore", "NPU")]
 )
 def test_other_prefixes_are_named_with_the_supported_ones(framework: str, prefix: str) -> None:
     reason = skip_by_name(ApiName(prefix, "add", 0), framework)
@@ -58,20 +80,49 @@ def test_other_prefixes_are_named_with_the_supported_ones(framework: str, prefix
     "api",
     ["Torch.rand", "Torch.randn_like", "Tensor.normal_", "Mint.randperm", "Torch.bernoulli"],
 )
-def test_random_apis_are_not_compared(api: str) -> None:
-    assert "its output is random" in skip_by_record(call(api, TENSOR))
+def test_random_apis_are_judged_by_statistics(api: str) -> None:
+    record = call(api, TENSOR)
+    assert (is_random(record), skip_by_record(record)) == (True, "")
 
 
 @pytest.mark.parametrize(
     "api", ["Torch.add", "Torch.linalg.norm", "Functional.relu", "Tensor.rand2"]
 )
 def test_other_apis_are_compared(api: str) -> None:
-    assert skip_by_record(call(api, TENSOR)) == ""
+    assert (is_random(call(api, TENSOR)), skip_by_record(call(api, TENSOR))) == (False, "")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        call("Functional.fractional_max_pool2d", TENSOR),
+        call("Torch.svd_lowrank", TENSOR),
+        call("Torch.nn.init.xavier_uniform_", TENSOR),
+        call("VF.lstm", *[TENSOR] * 3, Constant(True), Constant(2), Constant(0.5), Constant(True)),
+        call("Tensor.view", TENSOR, Symbol("dtype", "int32")),
+    ],
+)
+def test_what_neither_bench_nor_statistic_can_judge_has_a_reason(record: ApiRecord) -> None:
+    assert skip_by_record(record)
+    assert not is_random(record)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        call("VF.lstm", *[TENSOR] * 3, Constant(True), Constant(2), Constant(0.5), Constant(False)),
+        call("VF.lstm", *[TENSOR] * 3, Constant(True), Constant(2), Constant(0.0), Constant(True)),
+        call("Functional.rrelu", TENSOR),
+        call("Tensor.view", TENSOR, Constant(2)),
+    ],
+)
+def test_what_draws_nothing_is_compared(record: ApiRecord) -> None:
+    assert (is_random(record), skip_by_record(record)) == (False, "")
 
 
 def test_the_last_part_of_a_dotted_name_says_whether_it_is_random() -> None:
-    assert skip_by_record(call("Torch.nn.init.uniform_", TENSOR))
-    assert skip_by_record(call("Torch.normal.add", TENSOR)) == ""
+    assert is_random(call("Torch.nn.init.uniform_", TENSOR))
+    assert not is_random(call("Torch.normal.add", TENSOR))
 
 
 @pytest.mark.parametrize(
@@ -104,7 +155,7 @@ def test_the_last_part_of_a_dotted_name_says_whether_it_is_random() -> None:
     ],
 )
 def test_dropout_is_random_unless_it_drops_nothing(record: ApiRecord, random: bool) -> None:
-    assert bool(skip_by_record(record)) == random
+    assert is_random(record) == random
 
 
 @pytest.mark.parametrize(

@@ -88,15 +88,18 @@ class TestKind:
     def test_a_gpu_may_be_asked_for_with_pytorch(self) -> None:
         assert choose_kind("gpu", "pytorch", []) == "gpu"
 
-    def test_mindspore_does_not_run_on_a_gpu(self) -> None:
+    @pytest.mark.parametrize("framework", ["mindspore", "mindtorch"])
+    def test_mindspore_does_not_run_on_a_gpu(self, framework: str) -> None:
         with pytest.raises(DeviceError, match="use --device-type npu or cpu"):
-            choose_kind("gpu", "mindspore", [node(gpu=1)])
+            choose_kind("gpu", framework, [node(gpu=1)])
 
-    def test_auto_takes_an_npu_for_mindspore(self) -> None:
-        assert choose_kind("auto", "mindspore", [node(npu=1, gpu=8)]) == "npu"
+    @pytest.mark.parametrize("framework", ["mindspore", "mindtorch"])
+    def test_auto_takes_an_npu_for_mindspore(self, framework: str) -> None:
+        assert choose_kind("auto", framework, [node(npu=1, gpu=8)]) == "npu"
 
-    def test_auto_takes_the_cpu_for_mindspore_without_npus(self) -> None:
-        assert choose_kind("auto", "mindspore", [node(gpu=8)]) == "cpu"
+    @pytest.mark.parametrize("framework", ["mindspore", "mindtorch"])
+    def test_auto_takes_the_cpu_for_mindspore_without_npus(self, framework: str) -> None:
+        assert choose_kind("auto", framework, [node(gpu=8)]) == "cpu"
 
     @pytest.mark.parametrize(
         ("version", "npu", "devices", "kind"),

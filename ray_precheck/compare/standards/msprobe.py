@@ -1,35 +1,45 @@
-"""From numbers to a verdict.
+"""The rule of msprobe's precheck, the default: Cosine > 0.99 and MaxAbsErr < 0.0001.
 
-Comes in: `Metrics` and the tested dtype. Goes out: a `Judgement`. Called by `compare.outputs`.
+Comes in: a `Comparison`, of which the metrics count. Goes out: a `Judgement`. Called by
+`compare.outputs`.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-import numpy as np
-
+from ray_precheck.compare.comparison import Comparison
+from ray_precheck.compare.standards.base import ROUNDING, Judgement, ulp
 from ray_precheck.compare.thresholds import COSINE_LIMIT, MAX_ABS_ERR_LIMIT, ROUNDING_NOISE_ULP
-from ray_precheck.schema.dtypes import DTYPES, quantum
+from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.result import Metrics, Verdict
-
-# Starts every sentence that explains an error by rounding, so that scripts can tell these apart.
-ROUNDING = "rounding:"
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """A verdict and its explanation, "" for a pass without anything to say."""
+class Msprobe:
+    """Cosine above and MaxAbsErr below a limit, the same for every dtype; adds no column."""
 
-    verdict: Verdict
-    message: str
+    name: ClassVar[str] = "msprobe"
+    columns: ClassVar[tuple[str, ...]] = ()
+
+    cosine: float = COSINE_LIMIT
+    max_abs_err: float = MAX_ABS_ERR_LIMIT
+
+    def judge(self, comparison: Comparison) -> Judgement:
+        """Judge by the metrics, against the bench that is rounded to the tested dtype."""
+        return judge(comparison.metrics, comparison.dtype, self)
 
 
-def judge(metrics: Metrics, tested_dtype: str) -> Judgement:
+MSPROBE = Msprobe()
+
+
+def judge(metrics: Metrics, tested_dtype: str, limits: Msprobe | None = None) -> Judgement:
     """Judge an output by msprobe's rule: Cosine > 0.99 and MaxAbsErr < 0.0001.
 
     A cosine of None is not judged (fewer than two elements). An error's message names the number,
     its limit and the place, and says so where the limit lies below the rounding noise of
     `tested_dtype` at that magnitude.
     """
+    limits = limits or Msprobe()
     notes = []
     if metrics.left_out:
         notes.append(f"{metrics.left_out} NaN or infinite elements agree and are left out")
@@ -37,25 +47,26 @@ def judge(metrics: Metrics, tested_dtype: str) -> Judgement:
         return Judgement(Verdict.ERROR, "; ".join([metrics.mismatch, *notes]))
     reasons = []
     # The comparisons are written so that a NaN fails.
-    if metrics.cosine is not None and not metrics.cosine > COSINE_LIMIT:
-        reasons.append(f"cosine {metrics.cosine:.6g} is not above {COSINE_LIMIT}")
-    if not metrics.max_abs_err < MAX_ABS_ERR_LIMIT:
+    if metrics.cosine is not None and not metrics.cosine > limits.cosine:
+        reasons.append(f"cosine {metrics.cosine:.6g} is not above {limits.cosine}")
+    if not metrics.max_abs_err < limits.max_abs_err:
         place = list(metrics.worst_index)
         reasons.append(
-            f"MaxAbsErr {metrics.max_abs_err:.6g} at index {place} is not below {MAX_ABS_ERR_LIMIT}"
+            f"MaxAbsErr {metrics.max_abs_err:.6g} at index {place} is not below"
+            f" {limits.max_abs_err}"
         )
-        reasons.extend(_rounding_note(metrics, tested_dtype))
+        reasons.extend(_rounding_note(metrics, tested_dtype, limits.max_abs_err))
     verdict = Verdict.ERROR if reasons else Verdict.PASS
     return Judgement(verdict, "; ".join([*reasons, *notes]))
 
 
-def _rounding_note(metrics: Metrics, tested_dtype: str) -> list[str]:
+def _rounding_note(metrics: Metrics, tested_dtype: str, limit: float) -> list[str]:
     """Say so where the limit is finer than the tested dtype can be at this magnitude."""
     if DTYPES[tested_dtype].kind not in ("float", "complex"):
         return []
     here = ulp(metrics.bench_at_worst, tested_dtype)
     units = metrics.max_abs_err / here
-    if here > MAX_ABS_ERR_LIMIT:
+    if here > limit:
         at = f"one unit in the last place of {tested_dtype} at {metrics.bench_at_worst:.6g} is {here:.3g}"
         if units <= ROUNDING_NOISE_ULP:
             return [
@@ -69,8 +80,3 @@ def _rounding_note(metrics: Metrics, tested_dtype: str) -> list[str]:
             f" largest output {metrics.bench_largest:.6g}"
         ]
     return []
-
-
-def ulp(magnitude: float, dtype: str) -> float:
-    """Return one unit in the last place of `dtype` at a magnitude."""
-    return float(quantum(np.asarray(magnitude), dtype))

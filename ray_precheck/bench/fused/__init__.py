@@ -1,0 +1,4 @@
+"""References of fused operators, written from their published formulas, one file a family.
+
+`table` says which operator has which; the families know nothing of names and overloads.
+"""

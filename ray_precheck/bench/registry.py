@@ -1,0 +1,162 @@
+"""Who computes the bench of an API that the frameworks' own operators do not: users, and `fused`.
+
+Comes in: the API's name, and the modules of the run. Goes out: the function that is the bench, and
+what is tested where a user's module says so. Called by the bench and by the checker.
+"""
+
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ray_precheck.backends.base import Backend, CallPlan, Execution
+from ray_precheck.bench.declared import RAISED, BenchModule, Declaration, load_declarations
+from ray_precheck.bench.fused.one_node import as_one_node
+from ray_precheck.bench.fused.table import MINDSPORE_ROWS, NPU_ROWS
+from ray_precheck.bench.signatures import Row
+from ray_precheck.errors import NotCheckable
+from ray_precheck.plan.select import unsupported_prefix
+from ray_precheck.schema.record import ApiName
+from ray_precheck.schema.values import HostCall
+
+_FUSED: dict[str, dict[str, tuple[Row, ...]]] = {
+    "pytorch": NPU_ROWS,
+    "mindtorch": NPU_ROWS,
+    "mindspore": MINDSPORE_ROWS,
+}
+_OWN = "--bench-module FILE can give one"
+# Prefixes whose operators no framework's list knows: what there is stands in the tables above.
+_NOT_LISTED = {
+    "NPU": f"it is an operator of torch_npu without a built-in one; {_OWN}",
+    "MindSpeed": f"it is an operator of MindSpeed without a built-in one; {_OWN}",
+    "Aten": f"capture the API that calls it (level L1); {_OWN}",
+}
+
+
+class BenchError(Exception):
+    """A function of a user's raised; the message names it."""
+
+
+class References:
+    """The references of one framework: those of users' modules, then those of fused operators.
+
+    Raises:
+        UsageError: a module cannot be loaded, see `load_declarations`.
+    """
+
+    def __init__(self, framework: str, modules: Sequence[BenchModule] = ()) -> None:
+        self._framework = framework
+        self._declared = load_declarations(modules)
+        self._fused = _FUSED.get(framework, {})
+
+    def find(self, name: ApiName) -> Callable[..., Any] | None:
+        """Return the bench of an API, None where the framework's own names decide.
+
+        Raises:
+            NotCheckable: no list of the framework has such names, and there is no bench here.
+        """
+        declared = self._declared.get(name.type_name)
+        if declared is not None:
+            function = functools.partial(_of_user, declared)
+            return function if _is_in_place(name) else as_one_node(function)
+        rows = self._fused.get(name.type_name)
+        if rows is not None:
+            return as_one_node(functools.partial(_bound, name.type_name, rows))
+        if name.prefix in _NOT_LISTED:
+            raise NotCheckable(f"{name.type_name} has no bench: {_NOT_LISTED[name.prefix]}")
+        reason = unsupported_prefix(name, self._framework)
+        if reason:
+            raise NotCheckable(f"{name.type_name} has no bench: {reason}; {_OWN}")
+        return None
+
+    def origin(self, name: ApiName) -> str:
+        """Return file and function of the user's that is the bench, "" where it is none."""
+        declared = self._declared.get(name.type_name)
+        return "" if declared is None else declared.origin
+
+    def tested(self, name: ApiName) -> Callable[..., Any] | None:
+        """Return what a user's module says is tested, None where it does not say.
+
+        Raises:
+            NotCheckable: there is nothing at its dotted path.
+        """
+        declared = self._declared.get(name.type_name)
+        if declared is None or declared.tested is None:
+            return None
+        return declared.tested if callable(declared.tested) else _at(declared.tested, declared)
+
+    def finds_tested(self, backend: Backend) -> Backend:
+        """Return the backend, one that finds what users' modules say is tested."""
+        return _FindsTested(backend, self) if self._declared else backend
+
+
+class _FindsTested:
+    """A backend that looks for an API among users' functions before its own."""
+
+    def __init__(self, backend: Backend, references: References) -> None:
+        self._backend = backend
+        self._references = references
+        self.framework = backend.framework
+
+    def resolve(self, name: ApiName) -> Callable[..., Any]:
+        """Return what is tested; raise `NotCheckable` where it may not or cannot be called."""
+        tested = self._references.tested(name)
+        if tested is not None:
+            return tested
+        try:
+            return self._backend.resolve(name)
+        except NotCheckable as reason:
+            origin = self._references.origin(name)
+            if not origin:
+                raise
+            where = "@reference(..., tested=...) says where else it is"
+            raise NotCheckable(f"{reason}; {origin}: {where}") from None
+
+    def forward(self, function: Callable[..., Any], call: HostCall, plan: CallPlan) -> Execution:
+        """Run it on the device."""
+        return self._backend.forward(function, call, plan)
+
+    def lacks_kernel(self, error: Exception) -> bool:
+        """Return whether an error says that the device has no kernel."""
+        return self._backend.lacks_kernel(error)
+
+    def prove(self) -> None:
+        """Compute 1 + 1 on the device."""
+        self._backend.prove()
+
+
+def _is_in_place(name: ApiName) -> bool:
+    return name.api.endswith("_") and not name.api.endswith("__")
+
+
+def _bound(type_name: str, rows: tuple[Row, ...], *args: Any, **kwargs: Any) -> Any:
+    """Call the reference of the first signature that takes the arguments."""
+    for row in rows:
+        found = row.signature.bind(args, kwargs)
+        if found is not None and callable(row.target):
+            return row.target(*found[0], **found[1])
+    raise NotCheckable(f"the bench of {type_name} does not know these arguments")
+
+
+def _of_user(declared: Declaration, *args: Any, **kwargs: Any) -> Any:
+    """Call a user's function; what it raises names it."""
+    try:
+        return declared.function(*args, **kwargs)
+    except RAISED as error:
+        text = " ".join(str(error).split())
+        raise BenchError(f"{declared.origin} raised {type(error).__name__}: {text}") from error
+
+
+def _at(path: str, declared: Declaration) -> Callable[..., Any]:
+    """Return the function at a dotted path, of the longest part of it that is a module."""
+    module, _, rest = path.rpartition(".")
+    try:
+        found: Any = getattr(importlib.import_module(module), rest)
+    except RAISED as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        raise NotCheckable(
+            f"{declared.origin}: tested={path!r} is not to be had here: {text}"
+        ) from error
+    if not callable(found):
+        raise NotCheckable(f"{declared.origin}: tested={path!r} is no function")
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,152 @@
+"""Float64 arithmetic that rounds as a composed implementation in another dtype does.
+
+Comes in: a dtype. Goes out: a context in which every elementary operator of torch, forward and
+backward, rounds its float64 result to that dtype; fused operators are taken apart first, by torch's
+own decompositions. Called by `check.peers`, which runs the bench inside of it: what comes out is
+what an honest implementation gives that rounds after each step, without knowing the API.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch._decomp import decomposition_table
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from ray_precheck.schema.dtypes import Array
+
+_ATEN = torch.ops.aten
+# Operators that eager frameworks also offer as compositions of others. What is not listed is one
+# step: its exact result is rounded once.
+_COMPOSED = frozenset(
+    """_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data native_layer_norm
+    native_layer_norm_backward native_group_norm native_group_norm_backward native_batch_norm
+    native_batch_norm_backward _native_batch_norm_legit _fused_rms_norm _fused_rms_norm_backward
+    gelu gelu_backward silu silu_backward sigmoid_backward tanh_backward sigmoid mish mish_backward
+    softplus softplus_backward log_sigmoid_forward log_sigmoid_backward elu elu_backward hardswish
+    hardswish_backward hardsigmoid hardsigmoid_backward logsumexp var std var_mean std_mean
+    mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss
+    huber_loss_backward binary_cross_entropy binary_cross_entropy_backward nll_loss_forward
+    binary_cross_entropy_with_logits soft_margin_loss addmm addmv addbmm baddbmm addcmul addcdiv
+    lerp logit logaddexp rsub""".split()
+)
+
+# What the real and the complex numbers of a call are rounded to where its result is complex or wide.
+_PARTS = {
+    "float64": ("float64", "complex128"),
+    "complex128": ("float64", "complex128"),
+    "complex64": ("float32", "complex64"),
+}
+# Sums are made in so many lanes, as vector units do; each adds one term after the other.
+_LANES = 8
+
+
+@contextmanager
+def rounded_arithmetic(dtype: str) -> Iterator[None]:
+    """Round every step to `dtype` as long as the context is open.
+
+    The tensors inside are float64, with values that `dtype` holds.
+    """
+    with sdpa_kernel(SDPBackend.MATH), _RoundedArithmetic(dtype):
+        yield
+
+
+class _RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self, dtype: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        real, complex_ = _PARTS.get(dtype, (dtype, "complex64"))
+        self._narrow = {
+            torch.float64: getattr(torch, real),
+            torch.complex128: getattr(torch, complex_),
+        }
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        total = _SUMS.get(func)
+        if (
+            total is not None
+            and self._narrow.get(args[0].dtype) in _IN_FLOAT32
+            and "dtype" not in kwargs
+        ):
+            return self._rounded(total(args[0], *args[1:], **kwargs))
+        if func.overloadpacket.__name__ in _COMPOSED and func in decomposition_table:
+            with self:
+                return decomposition_table[func](*args, **kwargs)
+        result = func(*args, **kwargs)
+        if func.is_view:
+            return result
+        if func._schema.is_mutable:
+            return _in_place(result, self._rounded)
+        return tree_map(self._rounded, result)
+
+    def _rounded(self, value: Any) -> Any:
+        if not torch.is_tensor(value) or value.dtype not in self._narrow:
+            return value
+        return value.to(self._narrow[value.dtype]).to(value.dtype)
+
+
+def _in_place(result: Any, rounded: Callable[[Any], Any]) -> Any:
+    if torch.is_tensor(result) and result.is_floating_point():
+        result.copy_(rounded(result))
+    return result
+
+
+def _sum(x: torch.Tensor, dim: Any = None, keepdim: bool = False) -> torch.Tensor:
+    """Sum in float32, in lanes: of the orders that kernels take one with a large error."""
+    dims = sorted(d % max(x.dim(), 1) for d in _dims(dim, x.dim()))
+    if not x.dim() or not x.numel():
+        return x.clone()
+    kept = [d for d in range(x.dim()) if d not in dims]
+    terms = x.detach().permute(*dims, *kept).to(torch.float32).contiguous().numpy()
+    shape = [x.shape[d] for d in kept]
+    terms = terms.reshape(-1, int(np.prod(shape, dtype=np.int64)))
+    with np.errstate(all="ignore"):
+        total = _sum_rows(terms)
+    if keepdim:
+        shape = [1 if d in dims else x.shape[d] for d in range(x.dim())]
+    return torch.from_numpy(np.asarray(total, np.float64)).reshape(shape)
+
+
+def _sum_rows(terms: Array) -> Array:
+    """Sum the rows of `(n, m)` one after the other, each lane by itself, then the lanes."""
+    lanes = min(_LANES, len(terms))
+    whole = len(terms) // lanes * lanes
+    # Along the first of several dimensions NumPy adds row after row; a single column it would sum
+    # pairwise.
+    by_lane = np.add.reduce(terms[:whole].reshape(whole // lanes, -1))
+    total = by_lane.reshape(lanes, -1).cumsum(0, dtype=terms.dtype)[-1]
+    for row in terms[whole:]:
+        total = total + row
+    return np.asarray(total)
+
+
+def _mean(x: torch.Tensor, dim: Any = None, keepdim: bool = False) -> torch.Tensor:
+    count = 1
+    for d in _dims(dim, x.dim()):
+        count *= x.shape[d] if x.dim() else 1
+    return _sum(x, dim, keepdim) / count
+
+
+def _dims(dim: Any, count: int) -> list[int]:
+    if dim is None or dim == []:
+        return list(range(count))
+    return [dim] if isinstance(dim, int) else list(dim)
+
+
+_IN_FLOAT32 = (torch.float32, torch.float16, torch.bfloat16)
+_SUMS: dict[Any, Callable[..., torch.Tensor]] = {
+    _ATEN.sum.default: _sum,
+    _ATEN.sum.dim_IntList: _sum,
+    _ATEN.mean.default: _mean,
+    _ATEN.mean.dim: _mean,
+}

@@ -1,0 +1,157 @@
+"""The table of references: operators of `mindspore.ops`, and methods, that models rarely call.
+
+How a signature is written: `bench.signatures`. Checked against MindSpore 2.10 and torch 2.13.
+"""
+
+from ray_precheck.bench import indexed, references, references_rare
+from ray_precheck.bench.signatures import Row, rows
+
+_WRITES = ("add", "sub", "mul", "div", "max", "min")
+_ROW_WRITE = "input_x indices updates"
+_UNPOOL = "x indices^ kernel_size stride? padding output_size?"
+_WINDOW = "window_length periodic"
+_SEGMENTS = "x segment_ids num_segments"
+_BESSEL = {
+    **dict.fromkeys(["i0", "i0e", "i1", "i1e"], "{}"),
+    **dict.fromkeys(["j0", "j1", "y0", "y1"], "bessel_{}"),
+    **dict.fromkeys(["k0", "k1"], "modified_bessel_{}"),
+}
+
+_OPS: dict[str, tuple[Row, ...]] = {
+    **{f"bessel_{n}": rows("Torch.special." + form.format(n), "x") for n, form in _BESSEL.items()},
+    **{
+        f"bessel_{n}e": rows(f"Torch.special.scaled_modified_bessel_{n}", "x") for n in ("k0", "k1")
+    },
+    **{
+        f"scatter_{how}": rows(getattr(indexed, f"scatter_rows_{how}"), _ROW_WRITE)
+        for how in (*_WRITES, "update")
+    },
+    **{
+        f"scatter_nd_{how}": rows(
+            getattr(indexed, f"scatter_nd_{how}"), f"{_ROW_WRITE} use_locking>"
+        )
+        for how in (*_WRITES, "update")
+    },
+    "accumulate_n": rows(references.add_all, "x"),
+    "adaptive_avg_pool2d_ext": rows("Functional.adaptive_avg_pool2d", "input output_size"),
+    "adaptive_max_pool3d": rows(
+        "Functional.adaptive_max_pool3d", "input output_size return_indices"
+    ),
+    "affine_grid": rows("Functional.affine_grid", "theta size align_corners=False"),
+    "assign": rows(references_rare.overwrite, "variable value"),
+    "assign_add": rows("Torch.add", "variable value>other"),
+    "assign_sub": rows("Torch.sub", "variable value>other"),
+    "baddbmm_ext": rows("Torch.baddbmm", "input batch1 batch2 * beta alpha"),
+    "bartlett_window": rows(references_rare.bartlett_window, f"{_WINDOW} * dtype"),
+    "batch_dot": rows(references_rare.batch_dot, "x1 x2 axes"),
+    "batch_to_space_nd": rows(references_rare.batch_to_space_nd, "input_x block_shape crops"),
+    "blackman_window": rows(references_rare.blackman_window, f"{_WINDOW} * dtype"),
+    "channel_shuffle": rows("Torch.channel_shuffle", "x groups"),
+    "clip_by_global_norm": rows(references_rare.clip_by_global_norm, "x clip_norm use_norm"),
+    "clip_by_norm": rows(references_rare.clip_by_norm, "x max_norm norm_type error_if_nonfinite"),
+    "col2im": rows(
+        references_rare.col2im, "input_x output_size kernel_size dilation padding_value stride"
+    ),
+    "conv3d_transpose": rows(
+        references_rare.conv3d_transpose,
+        "inputs weight pad_mode padding stride dilation group>groups output_padding",
+    ),
+    "diff_ext": rows("Torch.diff", "input n dim prepend append"),
+    "eig": rows("Torch.linalg.eig", "A"),
+    "eigvals": rows("Torch.linalg.eigvals", "A"),
+    "einsum_ext": rows("Torch.einsum", "*operands"),
+    "erfinv_": rows("Tensor.erfinv_", "input"),
+    "expand": rows(references_rare.expand, "input_x size"),
+    "fftfreq": rows("Torch.fft.fftfreq", "n d dtype"),
+    "fill": rows(references_rare.filled, "type shape value"),
+    "float_power_ext": rows("Torch.float_power", "input& exponent&"),
+    "fold": rows(references_rare.fold, "input output_size kernel_size dilation padding stride"),
+    "geqrf": rows("Torch.geqrf", "input"),
+    "hamming_window": rows("Torch.hamming_window", f"{_WINDOW} alpha beta * dtype"),
+    "hann_window": rows("Torch.hann_window", f"{_WINDOW} * dtype"),
+    "inplace_add": rows(references_rare.inplace_add, "x v indices"),
+    "inplace_index_add": rows(indexed.index_add, "var indices updates>y axis"),
+    "inplace_sigmoid": rows("Torch.sigmoid", "input"),
+    "inplace_sub": rows(references_rare.inplace_sub, "x v indices"),
+    "inplace_update": rows(references_rare.inplace_update, "x v indices"),
+    "intopk": rows(references_rare.in_top_k, "x1 x2>targets k"),
+    "is_nonzero": rows("Torch.is_nonzero", "input"),
+    "kaiser_window": rows("Torch.kaiser_window", f"{_WINDOW} beta * dtype"),
+    "logspace": rows("Torch.logspace", "start end steps base * dtype"),
+    "lrn": rows(references_rare.local_response_norm, "x depth_radius bias alpha beta norm_region"),
+    "lu_solve": rows("Torch.lu_solve", "b LU_data LU_pivots"),
+    "lu_unpack": rows("Torch.lu_unpack", "LU_data LU_pivots unpack_data unpack_pivots"),
+    "matrix_diag": rows(references_rare.matrix_diag, "x k num_rows num_cols padding_value align"),
+    "max_unpool1d": rows("Functional.max_unpool1d", _UNPOOL),
+    "max_unpool2d": rows("Functional.max_unpool2d", _UNPOOL),
+    "max_unpool3d": rows("Functional.max_unpool3d", _UNPOOL),
+    "mirror_pad": rows(references_rare.mirror_pad, "input_x paddings mode"),
+    "mse_loss_ext": rows("Functional.mse_loss", "input target reduction"),
+    "multilabel_margin_loss": rows("Functional.multilabel_margin_loss", "input target^ reduction"),
+    "orgqr": rows("Torch.orgqr", "input input2"),
+    "ormqr": rows("Torch.ormqr", "input tau>input2 other>input3 left transpose"),
+    "padding": rows(references_rare.pad_last, "x pad_dim_size"),
+    "polygamma": rows(references_rare.polygamma, "n input>tensor"),
+    "population_count": rows(references_rare.population_count, "input_x"),
+    "put_": rows("Tensor.put_", "input index^ source accumulate"),
+    "reshape_": rows("Torch.reshape", "input shape"),
+    "rfftfreq": rows("Torch.fft.rfftfreq", "n d dtype"),
+    "shape": rows(references_rare.shape, "input_x"),
+    "shape_": rows(references_rare.shape, "x"),
+    "space_to_batch_nd": rows(references_rare.space_to_batch_nd, "input_x block_size paddings"),
+    "stft": rows(
+        references_rare.stft,
+        "x n_fft hop_length win_length window center pad_mode normalized onesided return_complex",
+    ),
+    "stop_gradient_": rows("Tensor.detach", "input"),
+    "tensor_range": rows("Torch.arange", "start end step"),
+    "unique_with_pad": rows(references_rare.unique_with_pad, "x pad_num"),
+    "unsorted_segment_max": rows(indexed.segment_max, _SEGMENTS),
+    "unsorted_segment_min": rows(indexed.segment_min, _SEGMENTS),
+    "vander": rows("Torch.vander", "x N"),
+    "zeta": rows("Torch.special.zeta", "input& other&"),
+}
+
+_METHODS: dict[str, tuple[Row, ...]] = {
+    "choose": rows(references_rare.choose, "self choices mode"),
+    "col2im": rows(
+        references_rare.col2im, "self output_size kernel_size dilation padding_value stride"
+    ),
+    "eigvals": rows("Torch.linalg.eigvals", "self"),
+    "geqrf": rows("Torch.geqrf", "self"),
+    "index": rows(references_rare.index_by, "self indices"),
+    "inplace_update": rows(references_rare.inplace_update, "self v indices"),
+    "is_contiguous": rows("Tensor.is_contiguous", "self"),
+    "is_pinned": rows("Tensor.is_pinned", "self"),
+    "stride": rows("Tensor.stride", "self dim"),
+    "to_": rows(references.identity, "self device> non_blocking>"),
+    "tolist": rows("Tensor.tolist", "self"),
+    "unique_with_pad": rows(references_rare.unique_with_pad, "self pad_num"),
+    "unsorted_segment_max": rows(indexed.segment_max, "self segment_ids num_segments"),
+    "unsorted_segment_min": rows(indexed.segment_min, "self segment_ids num_segments"),
+}
+
+# Operators that `mindspore.mint` shows beside those of its documentation.
+_MINT: dict[str, tuple[Row, ...]] = {
+    "Mint.cdist_": rows("Torch.cdist", "x1 x2 p"),
+    "Mint.equal_ext_op": rows("Torch.equal", "input other"),
+    "Mint.flatten_ext": rows("Torch.flatten", "input start_dim end_dim"),
+    "Mint.item": rows("Tensor.item", "input"),
+    "Mint.softmax_ext": rows("Torch.softmax", "input dim * dtype", "input dim dtype"),
+    "Mint.special.round_op": rows("Torch.round", "input decimals"),
+    "MintFunctional.adaptive_avg_pool3d_ext": rows(
+        "Functional.adaptive_avg_pool3d", "input output_size"
+    ),
+    "MintFunctional.hardtanh_op": rows("Functional.hardtanh", "input min_val max_val"),
+    "MintFunctional.inplace_elu": rows("Functional.elu", "input alpha"),
+    "MintFunctional.inplace_silu": rows("Functional.silu", "input"),
+    "MintFunctional.norm_ext": rows("Torch.norm", "input p dim keepdim * dtype"),
+    "MintFunctional.silu_func": rows("Functional.silu", "input"),
+    "MintFunctional.threshold_op": rows("Functional.threshold", "input threshold value"),
+}
+
+RARE_ROWS: dict[str, tuple[Row, ...]] = {
+    **{f"Functional.{name}": row for name, row in _OPS.items()},
+    **{f"Tensor.{name}": row for name, row in _METHODS.items()},
+    **_MINT,
+}

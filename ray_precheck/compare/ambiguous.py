@@ -1,0 +1,213 @@
+"""Outputs that are right in more than one way: indices of ties, bases up to a factor.
+
+Comes in: the name and the arguments of a call, the tested outputs and the bench's. Goes out: the
+bench's outputs as they would be had it chosen like the tested side where both choices are right;
+where the tested choice is wrong they stay as they were. Called by `check.directions` before outputs
+are compared. Pure NumPy: the choice is judged by the inputs that both sides got.
+
+An index is as good as another where it selects an equal value. Eigenvectors, singular vectors and the
+columns of Q are right up to a factor of modulus 1, the same one for what belongs to them; eigenvalues
+of `eig` come in any order.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ray_precheck.schema.dtypes import DTYPES, Array
+from ray_precheck.schema.record import ApiName
+from ray_precheck.schema.values import HostCall, HostTensor
+
+# A vector that turns into the other by a factor has an inner product near 1 with it.
+_SAME_VECTOR = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """How an operator's indices select from its first argument.
+
+    `position` is that of the dimension among the arguments, `default` what it is where none is given
+    (None: the flattened input). `ordered` operators select each index once. `outputs`: how many there
+    are where the last one holds indices; `max` of all elements has one, and that is a value.
+    """
+
+    position: int
+    default: int | None
+    ordered: bool = False
+    outputs: int = 2
+
+
+_SELECTIONS = {
+    **dict.fromkeys(["argmax", "argmin"], _Selection(1, None, outputs=1)),
+    **dict.fromkeys(["max", "min", "cummax", "cummin"], _Selection(1, None)),
+    "argmax_with_value": _Selection(1, 0),
+    "argmin_with_value": _Selection(1, 0),
+    **dict.fromkeys(["median", "nanmedian", "mode"], _Selection(1, -1)),
+    "kthvalue": _Selection(2, -1),
+    "topk": _Selection(2, -1, ordered=True),
+    "top_k": _Selection(9, -1, ordered=True),
+    "sort": _Selection(1, -1, ordered=True),
+    "argsort": _Selection(1, -1, ordered=True, outputs=1),
+}
+_DIMENSION_KEYWORDS = ("dim", "axis")
+
+
+def chosen_like(
+    name: ApiName, call: HostCall, tested: Sequence[Any], bench: Sequence[Any]
+) -> list[Any]:
+    """Return the bench's outputs, with the tested side's choices where they are as right.
+
+    Outputs are the flattened leaves of both sides. What cannot be aligned is returned as it is:
+    other shapes, other numbers of outputs, operators that choose nothing.
+    """
+    api = name.api.rsplit(".", 1)[-1]
+    if not _alike(tested, bench):
+        return list(bench)
+    if api in _SELECTIONS:
+        return _selected_like(_SELECTIONS[api], call, tested, bench)
+    if api in _BASES:
+        return _turned_like(_BASES[api], tested, bench)
+    return list(bench)
+
+
+def _alike(tested: Sequence[Any], bench: Sequence[Any]) -> bool:
+    """Return whether all outputs are tensors of the same shapes."""
+    pairs = list(zip(tested, bench, strict=False))
+    return len(tested) == len(bench) and all(
+        isinstance(t, HostTensor) and isinstance(b, HostTensor) and t.shape == b.shape
+        for t, b in pairs
+    )
+
+
+def _selected_like(
+    selection: _Selection, call: HostCall, tested: Sequence[HostTensor], bench: Sequence[HostTensor]
+) -> list[Any]:
+    source = next(iter([*call.args, *call.kwargs.values()]), None)
+    holds_indices = len(tested) == selection.outputs and DTYPES[tested[-1].dtype].kind == "int"
+    if not isinstance(source, HostTensor) or not holds_indices:
+        return list(bench)
+    if call.kwargs.get("stable") is True:  # Ties have one right order then.
+        return list(bench)
+    # Of values and indices the indices come last.
+    dimension = _dimension(selection, call)
+    chosen = _equal_choices(
+        source.data, tested[-1].data, bench[-1].data, dimension, selection.ordered
+    )
+    return [*bench[:-1], replace(bench[-1], data=chosen)]
+
+
+def _dimension(selection: _Selection, call: HostCall) -> int | None:
+    given = next((call.kwargs[key] for key in _DIMENSION_KEYWORDS if key in call.kwargs), None)
+    if given is None and selection.position < len(call.args):
+        given = call.args[selection.position]
+    return given if isinstance(given, int) and not isinstance(given, bool) else selection.default
+
+
+def _equal_choices(
+    source: Array, tested: Array, bench: Array, dimension: int | None, ordered: bool
+) -> Array:
+    """Return the tested index where it selects the value that the bench's selects, else the bench's."""
+    if dimension is None or source.ndim == 0:
+        source, dimension = source.reshape(-1), 0
+        mine, other = tested.reshape(-1), bench.reshape(-1)
+    else:
+        mine, other = (_with_dimension(i, source.ndim, dimension) for i in (tested, bench))
+    size = source.shape[dimension]
+    inside = (mine >= 0) & (mine < size)
+    if ordered and not _is_distinct(mine, dimension):
+        return bench
+    with np.errstate(invalid="ignore"):
+        taken = np.take_along_axis(source, np.where(inside, mine, 0).astype(np.int64), dimension)
+        wanted = np.take_along_axis(source, other.astype(np.int64), dimension)
+        same = inside & ((taken == wanted) | ((taken != taken) & (wanted != wanted)))
+    return np.where(same.reshape(tested.shape), tested, bench)
+
+
+def _with_dimension(index: Array, ndim: int, dimension: int) -> Array:
+    """Return indices with the dimension that a reduction took away."""
+    return index if index.ndim == ndim else np.expand_dims(index, dimension)
+
+
+def _is_distinct(index: Array, dimension: int) -> bool:
+    """Return whether no index comes twice along a dimension."""
+    ordered = np.sort(index, axis=dimension)
+    return not bool((np.diff(ordered, axis=dimension) == 0).any())
+
+
+@dataclass(frozen=True, slots=True)
+class _Basis:
+    """Which outputs of a decomposition hold vectors.
+
+    `vectors` is the output whose columns may be turned, `rows` one whose rows turn back with them,
+    `values` one whose order may differ, with that of the columns.
+    """
+
+    vectors: int
+    rows: int | None = None
+    values: int | None = None
+
+
+_BASES = {
+    "svd": _Basis(0, rows=2),
+    "qr": _Basis(0, rows=1),
+    "eigh": _Basis(1),
+    "eig": _Basis(1, values=0),
+    "eigvals": _Basis(-1, values=0),
+}
+
+
+def _turned_like(
+    basis: _Basis, tested: Sequence[HostTensor], bench: Sequence[HostTensor]
+) -> list[Any]:
+    parts = [leaf.data for leaf in bench]
+    if basis.values is not None:
+        order = _order_like(tested[basis.values].data, parts[basis.values])
+        parts[basis.values] = np.take_along_axis(parts[basis.values], order, -1)
+        if basis.vectors > 0:
+            columns = np.expand_dims(order, -2)
+            parts[basis.vectors] = np.take_along_axis(parts[basis.vectors], columns, -1)
+    if 0 <= basis.vectors < len(parts):
+        factor = _factors(tested[basis.vectors].data, parts[basis.vectors])
+        parts[basis.vectors] = parts[basis.vectors] * factor
+        if basis.rows is not None and basis.rows < len(parts):
+            parts[basis.rows] = _turned_back(parts[basis.rows], factor)
+    return [replace(leaf, data=data) for leaf, data in zip(bench, parts, strict=True)]
+
+
+def _order_like(tested: Array, bench: Array) -> Array:
+    """Return, for each tested value in turn, the place of the nearest bench value not taken yet."""
+    rows_tested, rows_bench = (
+        tested.reshape(-1, tested.shape[-1]),
+        bench.reshape(-1, bench.shape[-1]),
+    )
+    order = np.empty(rows_bench.shape, np.int64)
+    for row, (mine, other) in enumerate(zip(rows_tested, rows_bench, strict=True)):
+        distance = np.abs(mine[:, None] - other[None, :]).astype(np.float64)
+        for place in range(len(mine)):
+            distance_here = np.nan_to_num(distance[place], nan=np.inf)
+            order[row, place] = nearest = int(np.argmin(distance_here))
+            distance[:, nearest] = np.inf
+    return order.reshape(bench.shape)
+
+
+def _factors(tested: Array, bench: Array) -> Array:
+    """Return for each column the factor of modulus 1 that turns the bench's into the tested one, as
+    `(..., 1, columns)`; 1 where no factor does.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        inner = (bench.conj() * tested).sum(-2, keepdims=True)
+        norms = np.linalg.norm(bench, axis=-2, keepdims=True) * np.linalg.norm(
+            tested.astype(inner.dtype), axis=-2, keepdims=True
+        )
+        turns = np.abs(inner) > _SAME_VECTOR * norms
+        return np.asarray(np.where(turns, inner / np.where(turns, np.abs(inner), 1), 1))
+
+
+def _turned_back(rows: Array, factor: Array) -> Array:
+    """Return rows times the conjugate factors of their columns; rows beyond these stay."""
+    back = np.ones((*rows.shape[:-1], 1), np.result_type(rows, factor))
+    count = min(rows.shape[-2], factor.shape[-1])
+    back[..., :count, :] = np.swapaxes(factor, -1, -2)[..., :count, :].conj()
+    return np.asarray(rows * back)

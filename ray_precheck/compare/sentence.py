@@ -1,0 +1,97 @@
+"""The one sentence that says why an output is in error.
+
+Comes in: a `Finding` and the arrays. Goes out: text for the Message. Called by the standards.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ray_precheck.compare.cause import likely_cause
+from ray_precheck.compare.comparison import Comparison
+from ray_precheck.compare.errors import unravelled
+from ray_precheck.schema.dtypes import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A metric that is beyond its limit.
+
+    `metric` is its name for people, `relation` how `value` must stand to `limit` ("at most",
+    "below", "at least"), and `basis` says what the limit comes from. `wrong` of `total` elements are
+    beyond the limit, 0 of 0 where it is not one of elements; the worst is at the flat position `at`,
+    -1 for none.
+    """
+
+    metric: str
+    value: float
+    limit: float
+    relation: str = "at most"
+    basis: str = ""
+    wrong: int = 0
+    total: int = 0
+    at: int = -1
+
+    @property
+    def excess(self) -> float:
+        """How many times the value is beyond its limit; infinite for a limit of 0 and for NaN."""
+        larger, smaller = self.value, self.limit
+        if self.relation == "at least":
+            larger, smaller = smaller, larger
+        if not larger >= 0 or smaller <= 0:
+            return float("inf")
+        return larger / smaller
+
+
+def describe(findings: Sequence[Finding], comparison: Comparison) -> str:
+    """Return the sentence of an error: the worst finding in full, the others by their numbers,
+    and the likely cause where the numbers show one.
+    """
+    worst = max(findings, key=lambda finding: finding.excess)
+    parts = [_in_full(worst, comparison)]
+    others = [
+        f"{one.metric} is {one.value:.4g}, must be {one.relation} {one.limit:.4g}"
+        for one in findings
+        if one is not worst
+    ]
+    if others:
+        parts.append(f"also {', '.join(others)}")
+    return "; ".join([*parts, *cause_note(comparison)])
+
+
+def cause_note(comparison: Comparison) -> list[str]:
+    """Return the likely cause of an error as part of a message, [] where none shows."""
+    cause = likely_cause(comparison.device_out, comparison.bench_out, comparison.dtype)
+    return [f"likely cause: {cause}"] if cause else []
+
+
+def _in_full(finding: Finding, comparison: Comparison) -> str:
+    basis = f" ({finding.basis})" if finding.basis else ""
+    limit = f"{finding.relation} {finding.limit:.4g}{basis}"
+    text = f"{finding.metric} is {finding.value:.4g}, must be {limit}"
+    if 1 < finding.excess < float("inf"):
+        more = "more" if finding.relation == "at least" else "less"
+        text += f", {finding.excess:.3g} times {more}"
+    if finding.at >= 0:
+        text += f"; the worst is {place(finding.at, comparison.device_out, comparison.bench_out)}"
+    if finding.total:
+        text += f"; {share_of(finding.wrong, finding.total)} beyond it"
+    return text
+
+
+def place(flat: int, device_out: Array, bench_out: Array) -> str:
+    """Return where an element is and what both sides have there."""
+    device, bench = device_out.reshape(-1)[flat], bench_out.reshape(-1)[flat]
+    index = list(unravelled(flat, device_out.shape))
+    return f"at index {index}: {_shown(device)} where the bench has {_shown(bench)}"
+
+
+def share_of(count: int, total: int) -> str:
+    """Return a count with its share: `3 of 4 elements (75 %) are`."""
+    verb = "is" if count == 1 else "are"
+    return f"{count} of {total} elements ({count / total:.3g} of all) {verb}"
+
+
+def _shown(value: object) -> str:
+    return f"{float(value):.9g}" if isinstance(value, np.floating) else str(value)

@@ -1,0 +1,61 @@
+"""`binary`: equal to the bench, element by element.
+
+Comes in: a `Comparison`. Goes out: a `Judgement`. Called by `compare.outputs`, and by the other
+standards for integers and booleans. Source: msprobe, precision_standard/binary_consistency.py and
+compare/algorithm.py, compare_bool_tensor: the share of elements that differ must be 0.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ray_precheck.compare.comparison import Comparison
+from ray_precheck.compare.errors import Wrong, rounded_bench
+from ray_precheck.compare.sentence import Finding
+from ray_precheck.compare.standards.base import Judgement, conclude
+from ray_precheck.schema.dtypes import CHUNK_ELEMENTS
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """Every element equals the bench as the tested dtype holds it; NaN equals NaN, 0 equals -0.
+
+    `different` is the share of elements that may differ.
+    """
+
+    name: ClassVar[str] = "binary"
+    columns: ClassVar[tuple[str, ...]] = ("DifferentShare",)
+
+    different: float = 0.0
+
+    def judge(self, comparison: Comparison) -> Judgement:
+        """Judge by the share of elements that differ."""
+        wrong = _different(comparison)
+        findings = []
+        if not wrong.share <= self.different:
+            findings.append(
+                Finding(
+                    metric="share of elements that differ",
+                    value=wrong.share,
+                    limit=self.different,
+                    basis="every element must equal the bench" if not self.different else "",
+                    wrong=wrong.count,
+                    total=wrong.total,
+                    at=wrong.at,
+                )
+            )
+        columns = (("Standard", self.name), ("DifferentShare", wrong.share))
+        return conclude(comparison, findings, columns)
+
+
+def _different(comparison: Comparison) -> Wrong:
+    device_flat, bench_flat = comparison.device_out.reshape(-1), comparison.bench_out.reshape(-1)
+    wrong = Wrong()
+    for start in range(0, len(device_flat), CHUNK_ELEMENTS):
+        piece = slice(start, start + CHUNK_ELEMENTS)
+        device, bench = device_flat[piece], rounded_bench(bench_flat[piece], comparison.dtype)
+        both_nan = (device != device) & (bench != bench)
+        differs = ((device != bench) & ~both_nan).astype(np.float64)
+        wrong = wrong.plus(differs, np.ones(differs.shape, bool), 0.0, start)
+    return wrong

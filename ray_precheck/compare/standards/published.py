@@ -1,0 +1,36 @@
+"""`published`: for each API and dtype the standard that is published for it.
+
+Comes in: a `Comparison`. Goes out: a `Judgement`. Called by `compare.outputs`. The table is in
+`choice`.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ray_precheck.compare.comparison import Comparison
+from ray_precheck.compare.standards.absolute import Absolute
+from ray_precheck.compare.standards.base import Judgement, Standard
+from ray_precheck.compare.standards.benchmark import Benchmark
+from ray_precheck.compare.standards.binary import Binary
+from ray_precheck.compare.standards.choice import published_standard
+from ray_precheck.compare.standards.thousandth import Thousandth
+from ray_precheck.compare.standards.ulp import Ulp
+
+_CHOICES: dict[str, Standard] = {
+    each.name: each for each in (Benchmark(), Absolute(), Binary(), Ulp(), Thousandth())
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Leaves each output to the standard that msprobe's lists name for it."""
+
+    name: ClassVar[str] = "published"
+    columns: ClassVar[tuple[str, ...]] = tuple(
+        dict.fromkeys(heading for each in _CHOICES.values() for heading in each.columns)
+    )
+
+    def judge(self, comparison: Comparison) -> Judgement:
+        """Judge by the standard of the API, the dtype and the direction."""
+        name = published_standard(comparison.type_name, comparison.dtype, comparison.direction)
+        return _CHOICES[name].judge(comparison)

@@ -1,0 +1,238 @@
+"""What the values of an argument stand for, where any number of its range would not do: indices.
+
+Comes in: the spec of an argument, and what was drawn for it. Goes out: a spec whose range suits the
+API, and values that do. Made by the rules of `datagen.meaning_table`, used by `datagen.generate`.
+What the dump recorded is kept wherever it suits. `datagen.meaning_values` has the kinds that are no
+indices.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ray_precheck.schema.dtypes import DTYPES, Array
+from ray_precheck.schema.values import TensorSpec
+
+# So many distinct indices are drawn at a time.
+_CHUNK_PLACES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """Values of any kind: the base, which changes nothing."""
+
+    def bounded(self, spec: TensorSpec) -> TensorSpec:
+        """Return the spec with a range that suits; statistics that no longer hold are dropped."""
+        return spec
+
+    def shaped(self, values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
+        """Return values that suit, made of drawn ones; `generator` is for this alone."""
+        return values
+
+    def stream(self, path: str) -> str:
+        """Return whose random numbers `shaped` gets: arguments with one stream get the same."""
+        return path
+
+    @property
+    def companion(self) -> tuple[str, TensorSpec] | None:
+        """Path and spec of another argument, without which this one says nothing."""
+        return None
+
+    def beside(self, values: Array, other: Array) -> Array:
+        """Return values that suit those of the companion."""
+        return values
+
+
+def is_known(spec: TensorSpec) -> bool:
+    """Return whether the dump tells both extremes, as finite numbers."""
+    bounds = (spec.low, spec.high)
+    return all(bound is not None and math.isfinite(bound) for bound in bounds)
+
+
+def is_whole(spec: TensorSpec) -> bool:
+    """Return whether a tensor holds whole numbers."""
+    return DTYPES[spec.dtype].kind in ("int", "uint")
+
+
+def _over(spec: TensorSpec, low: float, high: float) -> TensorSpec:
+    return replace(spec, low=low, high=high, mean=None, norm=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Within(Meaning):
+    """Numbers of [low, high]; a recorded range is kept, or cut to it. `usual` stands for one that is
+    unknown or lies outside. With `only_unknown` a recorded range stays as it is; with `whole` only
+    whole numbers are meant."""
+
+    low: float
+    high: float
+    usual: tuple[float, float] | None = None
+    only_unknown: bool = False
+    whole: bool = False
+
+    def bounded(self, spec: TensorSpec) -> TensorSpec:
+        """Return the spec with a range within [low, high]."""
+        if DTYPES[spec.dtype].kind == "bool" or self.low > self.high:
+            return spec
+        if self.whole and not is_whole(spec):
+            return spec
+        usual = self.usual or (self.low, self.high)
+        if not is_known(spec):
+            return _over(spec, *usual)
+        assert spec.low is not None
+        assert spec.high is not None
+        if self.only_unknown or self.low <= spec.low <= spec.high <= self.high:
+            return spec
+        low, high = max(self.low, spec.low), min(self.high, spec.high)
+        return _over(spec, low, high) if low <= high else _over(spec, *usual)
+
+
+def index_into(extent: int) -> Within:
+    """Return the meaning of an index into a dimension, from the front or from the back."""
+    return Within(-extent, extent - 1, (0, extent - 1), whole=True)
+
+
+def spread_places(share: Array, places: int) -> Array:
+    """Return int64 numbers from 0 to below `places`, rising along the last dimension, from random
+    numbers `share` of [0, 1) in the same shape.
+
+    Each lies in one of as many neighbouring pieces of nearly the same length, so they differ, and no
+    table of all the places is needed. There are at least as many places.
+    """
+    count = share.shape[-1]
+    length, longer = divmod(places, max(count, 1))
+    number = np.arange(count + 1, dtype=np.int64)
+    edges = number * length + number * longer // max(count, 1)
+    return np.asarray(edges[:-1] + (share * np.diff(edges)).astype(np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct(Meaning):
+    """Indices into a dimension that differ along `axis`: where two are alike, what is written last
+    counts, and which one that is depends on the order of the threads."""
+
+    extent: int
+    axis: int
+
+    def bounded(self, spec: TensorSpec) -> TensorSpec:
+        """Return the spec with a range within the dimension."""
+        if not is_whole(spec) or self.extent < 1:
+            return spec
+        return Within(0, self.extent - 1).bounded(spec)
+
+    def shaped(self, values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
+        """Return permutations of the dimension, cut to length; more indices than it has stay."""
+        axis = self.axis if spec.shape else 0
+        moved = np.moveaxis(np.atleast_1d(values), axis, -1)
+        count = moved.shape[-1]
+        if not is_whole(spec) or count > self.extent:
+            return values
+        assert spec.low is not None
+        assert spec.high is not None
+        low, places = int(spec.low), int(spec.high) - int(spec.low) + 1
+        if places < count:
+            low, places = 0, self.extent
+        lines = np.empty((moved.size // max(count, 1), count), values.dtype)
+        step = max(1, _CHUNK_PLACES // max(count, 1))
+        for start in range(0, len(lines), step):
+            part = lines[start : start + step]
+            share = generator.random((len(part), 2, count))
+            chosen = spread_places(share[:, 0], places)
+            order = np.argsort(share[:, 1], axis=-1, kind="stable")
+            part[:] = low + np.take_along_axis(chosen, order, -1)
+        found = np.moveaxis(lines.reshape(moved.shape), -1, axis)
+        return np.ascontiguousarray(found).reshape(spec.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class DistinctTogether(Meaning):
+    """One of several index tensors that together address each place once: `extents` are those of
+    the dimensions that they index, and this is the one at `position`."""
+
+    extents: tuple[int, ...]
+    position: int
+    name: str
+
+    def bounded(self, spec: TensorSpec) -> TensorSpec:
+        """Return the spec with a range within its dimension."""
+        return Distinct(self.extents[self.position], -1).bounded(spec)
+
+    def shaped(self, values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
+        """Return this coordinate of places that were drawn without repetition."""
+        places = math.prod(self.extents)
+        if not is_whole(spec) or values.size > places:
+            return values
+        chosen = generator.permutation(spread_places(generator.random(values.size), places))
+        return (
+            np.unravel_index(chosen, self.extents)[self.position]
+            .reshape(spec.shape)
+            .astype(values.dtype)
+        )
+
+    def stream(self, path: str) -> str:
+        """Return the stream of all the index tensors of the call."""
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinates(Meaning):
+    """Indices whose last dimension addresses places of a tensor with these leading extents; with
+    `distinct` no place twice."""
+
+    extents: tuple[int, ...]
+    distinct: bool = False
+
+    def bounded(self, spec: TensorSpec) -> TensorSpec:
+        """Return the spec with the range of the largest of its dimensions."""
+        return Distinct(max(self.extents, default=0), -1).bounded(spec)
+
+    def shaped(self, values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
+        """Return coordinates in range, distinct ones where there are as many places."""
+        depth = spec.shape[-1] if spec.shape else 0
+        extents = self.extents[:depth]
+        if not is_whole(spec) or not depth or depth != len(extents) or 0 in extents:
+            return values
+        rows = values.size // depth
+        if self.distinct and rows <= math.prod(extents):
+            places = math.prod(extents)
+            chosen = generator.permutation(spread_places(generator.random(rows), places))
+            columns = np.unravel_index(chosen, extents)
+            return np.stack(columns, -1).reshape(spec.shape).astype(values.dtype)
+        return np.minimum(values, np.array(extents, values.dtype) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Classes(Meaning):
+    """Class indices of a loss, `ignored` among them where the dump has recorded it as an extreme."""
+
+    count: int
+    ignored: int | None = None
+
+    def bounded(self, spec: TensorSpec) -> TensorSpec:
+        """Return the spec with a range of classes, and the ignored one if it was there."""
+        if not is_whole(spec) or self._ignores(spec):
+            return spec
+        return Within(0, self.count - 1).bounded(spec)
+
+    def shaped(self, values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
+        """Return classes, and the ignored one as often as the mean tells, else a tenth."""
+        if not is_whole(spec) or not self._ignores(spec):
+            return values
+        assert spec.high is not None
+        assert self.ignored is not None
+        highest = min(max(int(spec.high), 0), self.count - 1)
+        share = 0.1
+        if isinstance(spec.mean, float | int):
+            usual = highest / 2
+            share = min(max((usual - spec.mean) / (usual - self.ignored), 0.0), 1.0)
+        found = generator.integers(0, highest, spec.shape, endpoint=True)
+        ignored = generator.random(spec.shape) < share
+        ignored.reshape(-1)[generator.integers(ignored.size)] = True
+        if ignored.all() and spec.high != self.ignored:  # a mean loss over nothing is NaN
+            ignored.reshape(-1)[0] = False
+        return np.asarray(np.where(ignored, self.ignored, found).astype(values.dtype))
+
+    def _ignores(self, spec: TensorSpec) -> bool:
+        outside = self.ignored is not None and not 0 <= self.ignored < self.count
+        return outside and spec.low == self.ignored and spec.high is not None

@@ -1,0 +1,177 @@
+"""How good the verdicts are: faults planted in the tested side, and honest other implementations.
+
+    scripts/verdicts.py [--standards auto msprobe ...] [--dtypes float32 ...] [--apis matmul ...]
+                        [--seeds 0 1 ...] [--captures DUMP.json ...] [--write] [-v]
+
+Every call of `verdicts_cases.py`, and of the captures, is run by torch on the CPU in the recorded
+dtypes, by all honest implementations of `verdicts_honest.py` that take it (among them MindSpore's
+kernels), and with each fault of `verdicts_faults.py`. The float64 bench is never touched. A fault
+counts where it moves an output's RMSE or largest error to more than 4 times that of the worst honest
+implementation of this output, or makes elements NaN, infinite or unequal that no honest one does.
+What is printed: the faults found of those that count, and the honest results that are called an
+error, by standard, fault and dtype. `--write` keeps that in ray_precheck/compare/VERDICTS.md; -v
+names what was missed and what was called an error.
+"""
+
+import argparse
+import os
+import platform
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+
+from verdicts_cases import DTYPES, cases  # noqa: E402
+from verdicts_faults import planted  # noqa: E402
+from verdicts_subject import REFUSALS, Run, Shared  # noqa: E402
+from verdicts_table import DOCUMENT, as_markdown  # noqa: E402
+from verdicts_tally import Court, Tally  # noqa: E402
+
+from ray_precheck.compare.standards.registry import STANDARDS  # noqa: E402
+from ray_precheck.dump.parse import open_dump  # noqa: E402
+from ray_precheck.schema.task import Task  # noqa: E402
+
+TABLE = ROOT / "ray_precheck" / "compare" / "VERDICTS.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a run of this script came to: the counts, and how much was run."""
+
+    tally: Tally
+    calls: int
+    apis: int
+    skipped: Sequence[str]
+    seconds: float
+
+
+def examine(
+    standards: Sequence[str],
+    dtypes: Sequence[str] = DTYPES,
+    apis: Sequence[str] = (),
+    seeds: Sequence[int] = (0,),
+    captures: Sequence[Path] = (),
+) -> Found:
+    """Judge all calls, those of the captures with the generated ones; `apis` are parts of names."""
+    began = time.process_time()
+    court = Court({name: STANDARDS[name]() for name in standards})
+    names: set[str] = set()
+    skipped: list[str] = []
+    calls = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for label, make in _runs(dtypes, apis, seeds, captures):
+            try:
+                run = make()
+                run.bench, run.native  # noqa: B018
+            except REFUSALS as reason:
+                skipped.append(f"{label}: {reason}")
+                continue
+            calls += 1
+            names.add(run.type_name)
+            court.judge_run(run, label, planted(run))
+    return Found(court.tally, calls, len(names), skipped, time.process_time() - began)
+
+
+def _runs(
+    dtypes: Sequence[str], apis: Sequence[str], seeds: Sequence[int], captures: Sequence[Path]
+) -> Iterator[tuple[str, Callable[[], Run]]]:
+    shared = Shared("pytorch")
+    for seed in seeds:
+        for dtype in dtypes:
+            for case in cases(dtype):
+                if apis and not any(part in case.name for part in apis):
+                    continue
+                label = f"{case.name} {case.label}".rstrip()
+                yield label, partial(Run, case.payload(dtype), case.mint_name, shared, seed)
+    for path in captures:
+        yield from _runs_of_capture(path, apis, seeds[0])
+
+
+def _runs_of_capture(
+    path: Path, apis: Sequence[str], seed: int
+) -> Iterator[tuple[str, Callable[[], Run]]]:
+    with open_dump(path) as dump:
+        shared = Shared(dump.framework)
+        data = dump.data_folder if dump.task == "tensor" else None
+        for index, call in enumerate(dump.calls):
+            if apis and not any(part in call.name for part in apis):
+                continue
+            payload = dump.payload(Task(index, call.name, 0.0))
+            # A torch call's namesake in MindSpore may take its arguments for something else.
+            mint = call.name.rpartition(".")[0] if dump.framework == "mindspore" else ""
+            yield f"{path.parent.name} {call.name}", partial(Run, payload, mint, shared, seed, data)
+
+
+def main() -> None:
+    arguments = _arguments()
+    found = examine(
+        arguments.standards, arguments.dtypes, arguments.apis, arguments.seeds, arguments.captures
+    )
+    print(as_markdown(found.tally, arguments.standards))
+    print(f"\n{found.calls} calls of {found.apis} APIs in {found.seconds:.0f} s of processor time")
+    if arguments.verbose:
+        for line in (*found.tally.named(), *(f"not run: {line}" for line in found.skipped)):
+            print(line)
+    if arguments.write:
+        TABLE.write_text(_document(found, arguments), "utf-8")
+        print(f"written: {TABLE.relative_to(ROOT)}")
+
+
+def _document(found: Found, arguments: argparse.Namespace) -> str:
+    captures = ", ".join(path.parent.name for path in arguments.captures) or "none"
+    seeds = ", ".join(map(str, arguments.seeds))
+    return DOCUMENT.format(
+        command=_command(arguments),
+        machine=f"{platform.machine()}, {os.cpu_count()} cores, {_processor()}",
+        versions=", ".join(f"{name} {version(name)}" for name in ("torch", "mindspore", "numpy")),
+        calls=found.calls,
+        apis=found.apis,
+        seeds=seeds,
+        captures=captures,
+        skipped=len(found.skipped),
+        table=as_markdown(found.tally, arguments.standards),
+    )
+
+
+def _command(arguments: argparse.Namespace) -> str:
+    """Return the command line without the folders of this machine."""
+    seeds = " ".join(map(str, arguments.seeds))
+    parts = [f"scripts/verdicts.py --standards {' '.join(arguments.standards)} --seeds {seeds}"]
+    if arguments.captures:
+        parts.append("--captures */dump.json")
+    return " ".join([*parts, "--write"])
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else "processor unknown"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--standards", nargs="+", default=list(STANDARDS), choices=list(STANDARDS))
+    parser.add_argument(
+        "--dtypes",
+        nargs="*",
+        default=list(DTYPES),
+        help="of the generated calls; none: no such calls",
+    )
+    parser.add_argument("--apis", nargs="+", default=[], help="parts of the names of calls")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--captures", nargs="+", type=Path, default=[], metavar="DUMP.json")
+    parser.add_argument("--write", action="store_true", help=f"keep the table in {TABLE.name}")
+    parser.add_argument("-v", "--verbose", action="store_true", help="name misses and alarms")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,3 @@
+"""torch.nn of the stand-in: its functional alone."""
+
+from torch.nn import functional  # noqa: F401

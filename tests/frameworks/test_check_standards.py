@@ -1,0 +1,193 @@
+"""The standards on real calls: what they get, what they pass, what they find."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from records import (
+    altered,
+    call,
+    capture_settings,
+    failing,
+    payloads_of,
+    replace_kernel,
+    rows,
+    statistics_checker,
+    tensor,
+)
+
+from ray_precheck.check import directions
+from ray_precheck.check.checker import Checker
+from ray_precheck.compare.comparison import Comparison
+from ray_precheck.compare.standards.base import ERROR_HEADINGS, Judgement, added_headings
+from ray_precheck.compare.standards.benchmark import Benchmark
+from ray_precheck.compare.standards.registry import STANDARDS
+from ray_precheck.compare.standards.user_file import parse_standard
+from ray_precheck.schema.result import TaskResult, Verdict
+from ray_precheck.session import rerun
+from ray_precheck.store.error_data import ERROR_FOLDER
+
+pytestmark = pytest.mark.frameworks
+
+LINEAR = call(
+    "Functional.linear",
+    tensor(16, 64, grad=True),
+    tensor(32, 64, grad=True),
+    grads=[tensor(16, 32)],
+)
+HALF_LINEAR = call(
+    "Functional.linear",
+    tensor(16, 64, grad=True, dtype="bfloat16"),
+    tensor(32, 64, grad=True, dtype="bfloat16"),
+    grads=[tensor(16, 32, dtype="bfloat16")],
+)
+
+
+class Recorder:
+    """A standard that keeps what it is given and judges nothing."""
+
+    name, columns = "recorder", ("Own",)
+
+    def __init__(self) -> None:
+        self.seen: list[Comparison] = []
+        self.peers: list[list[Any]] = []
+
+    def judge(self, comparison: Comparison) -> Judgement:
+        self.seen.append(comparison)
+        self.peers.append(list(comparison.peers()))
+        return Judgement(Verdict.PASS, "", (("Own", 1.0),))
+
+
+def test_a_standard_gets_the_call_the_arrays_and_the_peers_of_both_directions() -> None:
+    standard = Recorder()
+    result = statistics_checker("pytorch", standard=standard).check(HALF_LINEAR)
+    assert (result.forward, result.backward) == (Verdict.PASS, Verdict.PASS)
+    assert [(seen.type_name, seen.direction) for seen in standard.seen] == [
+        ("Functional.linear", "forward"),
+        *[("Functional.linear", "backward")] * 2,
+    ]
+    for seen, peers in zip(standard.seen, standard.peers, strict=True):
+        assert (seen.dtype, str(seen.bench_out.dtype)) == ("bfloat16", "float64")
+        assert peers[0].shape == seen.device_out.shape
+        # On the CPU the device is the peer, and neither is the bench.
+        assert (peers[0] == seen.device_out).all()
+        assert (peers[0] != seen.bench_out).any()
+
+
+def test_the_rows_have_the_errors_and_the_cells_of_the_standard() -> None:
+    result = statistics_checker("pytorch", standard=Recorder()).check(HALF_LINEAR)
+    for check in result.checks:
+        assert tuple(dict(check.columns)) == ("Standard", *ERROR_HEADINGS, "Own")
+
+
+def test_no_peer_is_run_where_the_standard_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: Any) -> Any:
+        raise AssertionError("a peer was run")
+
+    monkeypatch.setattr(directions.Peers, "of", run)
+    for name in ("msprobe", "absolute", "binary", "ulp", "thousandth"):
+        result = statistics_checker("pytorch", standard=STANDARDS[name]()).check(LINEAR)
+        assert "a peer was run" not in result.message
+    result = statistics_checker("pytorch", standard=Benchmark()).check(LINEAR)
+    assert "a peer was run" in result.message
+
+
+def judged(capture: str, standard: str) -> list[TaskResult]:
+    checker = Checker(capture_settings(capture, standard=STANDARDS[standard]()), "cpu")
+    return [checker.check(payload) for payload in payloads_of(capture)]
+
+
+@pytest.mark.parametrize("capture", ["torch_llm", "torch_llm_bf16", "torch_cnn"])
+def test_benchmark_calls_no_output_of_torch_itself_an_error(capture: str) -> None:
+    assert list(failing(judged(capture, "benchmark"))) == []
+
+
+def test_the_default_calls_correct_bfloat16_outputs_an_error() -> None:
+    assert list(failing(judged("torch_llm_bf16", "msprobe"))) != []
+
+
+@pytest.mark.parametrize("name", STANDARDS)
+@pytest.mark.parametrize("capture", ["mindspore_llm_fp16", "mindspore_llm_tensor"])
+def test_every_row_has_only_cells_with_a_heading(name: str, capture: str) -> None:
+    headings = set(added_headings(STANDARDS[name]()))
+    for result in judged(capture, name):
+        assert "ray_precheck failed" not in result.message
+        for check in result.checks:
+            assert {heading for heading, _ in check.columns} <= headings
+
+
+FAULTS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "factor": (lambda out: out * 1.1, "a constant factor: the device is 1.1 times"),
+    "rows": (lambda out: torch.roll(out, 1, 0), "rows shifted by one: along axis 0"),
+    "zeros": (
+        lambda out: torch.cat([out[:-2], torch.zeros_like(out[-2:])]),
+        "64 elements are zero, one block of 64 from index [14, 0] on",
+    ),
+    "sign": (lambda out: -out, "the sign of every element is flipped"),
+}
+
+
+@pytest.mark.parametrize("name", [*STANDARDS])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_kernel_is_found_with_its_cause(
+    name: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit, cause = FAULTS[fault]
+    checker = statistics_checker("pytorch", standard=STANDARDS[name]())
+    replace_kernel(monkeypatch, checker.device(), altered(edit))
+    result = checker.check(replace(LINEAR, backward=None))
+    assert result.forward is Verdict.ERROR
+    assert f"likely cause: {cause}" in result.message
+
+
+@pytest.mark.parametrize("name", ["benchmark", "absolute", "ulp", "thousandth", "auto"])
+def test_a_wrong_gradient_of_tiny_size_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the default rule passes: all its errors are below 0.0001."""
+    tiny = [tensor(16, 32, low=-1e-3, high=1e-3)]
+    payload = call("Functional.linear", *_tensors(), grads=tiny)
+
+    def scaled(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda left, right: function(left, right * 1.0 + 0.001 * right)
+
+    for standard, verdict in (("msprobe", Verdict.PASS), (name, Verdict.ERROR)):
+        checker = statistics_checker("pytorch", standard=STANDARDS[standard]())
+        with monkeypatch.context() as patched:
+            replace_kernel(patched, checker.device(), scaled)
+            result = checker.check(payload)
+        assert result.backward is verdict, result.message
+
+
+def _tensors() -> list[Any]:
+    return [tensor(16, 64, grad=True, low=-0.01, high=0.01), tensor(32, 64, low=-0.1, high=0.1)]
+
+
+def test_a_users_file_judges_by_api_and_dtype() -> None:
+    text = b"""
+    standard: binary
+    rules:
+      - {api: linear, dtype: bfloat16, standard: benchmark}
+    """
+    checker = statistics_checker("pytorch", standard=parse_standard(text, "my.yaml"))
+    half, whole = checker.check(HALF_LINEAR), checker.check(LINEAR)
+    assert {dict(check.columns)["Standard"] for check in half.checks} == {"benchmark L0"}
+    assert {dict(check.columns)["Standard"] for check in whole.checks} == {"binary"}
+    assert half.forward is Verdict.PASS
+    assert whole.forward is Verdict.ERROR  # float32 sums are not those of float64, rounded
+
+
+def test_a_saved_call_is_judged_again_by_the_standard_that_is_asked_for(tmp_path: Path) -> None:
+    folder = tmp_path / ERROR_FOLDER
+    checker = statistics_checker("pytorch", standard=STANDARDS["binary"](), error_folder=folder)
+    assert checker.check(LINEAR).forward is Verdict.ERROR
+    (saved,) = folder.glob("*.json")
+    assert rerun(saved).forward is Verdict.PASS
+    assert rerun(saved, standard="binary").forward is Verdict.ERROR
+
+
+def test_a_value_that_is_no_tensor_has_no_cells() -> None:
+    checker = statistics_checker("pytorch", standard=Benchmark())
+    (row,) = rows(checker.check(call("Tensor.dim", tensor(3, 4))), "forward")
+    assert (row.verdict, row.columns) == (Verdict.PASS, ())

@@ -1,0 +1,114 @@
+"""Every function of torch that takes a tensor, run from a record that is made for it."""
+
+import re
+from collections import Counter
+
+import pytest
+from coverage_names import TORCH
+from coverage_records import GENERATED, NO_KERNEL, Finding, try_samples
+from coverage_samples import opinfo_samples
+from coverage_status import statuses
+from coverage_torch_recipes import recipes
+
+from ray_precheck.check.checker import Checker
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
+
+# Why a name that has a bench is not executed with a verdict of PASS on the CPU: what the check says.
+EXPLAINED = {
+    "a dump's quantized dtype is not known": r"dtype 'torch\.quint8' is not supported",
+    "torch takes parameters of quantisation in float32 alone, and the bench is float64": (
+        r"the bench raised: RuntimeError: (expected scalar type Float|Scale must be Float)"
+    ),
+    "a oneDNN tensor cannot be float64": r"dense_to_mkldnn expects float",
+    "it reads beyond its argument's own memory": r"setStorage: .* out of bounds for storage",
+    "eigenvectors are unique only up to a factor": r"Torch\.linalg\.eig\.0\.forward\.output\.1",
+    "its workspace has another shape in float32": r"Torch\.embedding_bag\.0\.forward\.output\.1",
+    "it takes torch's first-class dimensions, which no dump has": r"required positional argument: 'dims'",
+    "it has kernels for CUDA alone": r"Could not run 'aten::",
+}
+# Why a call that passes forward has no verdict backward.
+NO_GRADIENT = (
+    r"the derivative for 'inplace version of a(cosh|sinh|tanh)' is not implemented",
+    r"Cannot convert a ZeroTensor to numpy",
+    r"derivative for aten::native_channel_shuffle is not implemented",
+    r"one of the variables needed for gradient computation has been modified",
+    r"linalg_eig_backward: The eigenvectors in the complex case are specified up to",
+)
+# Names of which one sample shows other numbers, and the next one, or its own inputs, none.
+DIFFERS_ONCE = {
+    "orgqr": "ill-conditioned inputs",
+    "pinverse": "ill-conditioned inputs",
+    "pinv": "ill-conditioned inputs",
+    "eigh": "eigenvectors are unique only up to a factor",
+    "eigvals": "eigenvalues come in any order",
+}
+
+
+@pytest.fixture(scope="module")
+def findings(torch_checker: Checker) -> dict[str, Finding]:
+    samples, own = opinfo_samples(), recipes()
+    found = {}
+    for namespace in TORCH:
+        for status in statuses(namespace, torch_checker.bench):
+            if status.is_covered:
+                name = namespace.api(status.name).type_name
+                made = [*own.get(name, []), *samples.get(name, [])]
+                found[name] = try_samples(torch_checker, name, made)
+    return found
+
+
+def test_nine_of_ten_names_are_executed_and_pass(findings: dict[str, Finding]) -> None:
+    names = sum(len(statuses_of) for statuses_of in _names_by_namespace().values())
+    executed = [name for name, found in findings.items() if found.executed]
+    assert names > 1400
+    assert len(executed) / len(findings) >= 0.98
+    assert len(executed) / names >= 0.88
+
+
+def _names_by_namespace() -> dict[str, list[str]]:
+    from coverage_names import function_names
+
+    return {namespace.title: function_names(namespace) for namespace in TORCH}
+
+
+def test_generated_inputs_are_enough_for_nearly_all(findings: dict[str, Finding]) -> None:
+    ways = Counter(found.how for found in findings.values())
+    assert ways[GENERATED] / len(findings) >= 0.95
+
+
+def test_every_name_that_is_not_executed_is_explained(findings: dict[str, Finding]) -> None:
+    patterns = [re.compile(pattern) for pattern in EXPLAINED.values()]
+    open_ones = {
+        name: (found.how, found.reason)
+        for name, found in findings.items()
+        if not found.executed and not any(p.search(found.reason) for p in patterns)
+    }
+    assert open_ones == {}
+
+
+def test_a_name_whose_numbers_differ_for_one_sample_is_explained(
+    findings: dict[str, Finding],
+) -> None:
+    differing = {name for name, found in findings.items() if found.before}
+    assert {name.rsplit(".", 1)[-1] for name in differing} <= set(DIFFERS_ONCE)
+
+
+def test_a_missing_kernel_is_found_by_the_run(findings: dict[str, Finding]) -> None:
+    """Of torch's names only internals have no kernel on the CPU; then device and bench raise."""
+    missing = [n for n, f in findings.items() if f.how == NO_KERNEL or "Could not run" in f.reason]
+    assert all(name.startswith(("Torch.batch_norm_", "Torch.native_norm")) for name in missing)
+
+
+def test_every_differentiable_name_has_its_gradients_compared(
+    findings: dict[str, Finding],
+) -> None:
+    """A sample has incoming gradients where the function is differentiable: they are compared."""
+    patterns = [re.compile(pattern) for pattern in NO_GRADIENT]
+    without = {
+        name: found.reason
+        for name, found in findings.items()
+        if found.executed and "backward:" in found.reason
+        if not any(p.search(found.reason) for p in patterns)
+    }
+    assert without == {}

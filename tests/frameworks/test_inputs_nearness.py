@@ -1,0 +1,24 @@
+"""Generated inputs resemble the captured ones: the demonstration of scripts/inputs.py, in small."""
+
+import numpy as np
+import pytest
+from inputs import CAPTURES, DATA, Capture, Pair, pairs_of
+
+pytestmark = pytest.mark.frameworks
+
+
+def _typical(pairs: list[Pair], metric: int) -> float:
+    distances = [pair.distance(metric) for pair in pairs if pair.real.values[metric]]
+    return float(np.median([distance for distance in distances if np.isfinite(distance)]))
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_errors_of_recorded_inputs_are_nearer_to_those_of_the_real_ones(name: str) -> None:
+    capture = Capture(DATA / name / "dump.json", "float32", "msprobe")
+    pairs = pairs_of(capture, ("recorded", "uniform"), seeds=2)
+    for metric in range(2):
+        recorded, uniform = (_typical(pairs[key], metric) for key in ("recorded", "uniform"))
+        assert recorded < 0.5 * uniform
+        assert recorded < 0.5
+    same = [pair.same_verdict for pair in pairs["recorded"]]
+    assert np.mean(same) >= np.mean([pair.same_verdict for pair in pairs["uniform"]])

@@ -1,0 +1,138 @@
+"""Ties and bases: what is right in more than one way."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ray_precheck.compare.ambiguous import chosen_like
+from ray_precheck.schema.record import ApiName
+from ray_precheck.schema.values import HostCall, HostTensor
+
+pytestmark = pytest.mark.unit
+
+TIES = np.array([[3.0, 1.0, 3.0, 2.0], [5.0, 5.0, 0.0, 5.0]], np.float32)
+rng = np.random.default_rng(5)
+
+
+def tensor(values: Any) -> HostTensor:
+    data = np.asarray(values)
+    return HostTensor(data.dtype.name, data)
+
+
+def aligned(
+    api: str, args: tuple[Any, ...], tested: list[Any], bench: list[Any], **kwargs: Any
+) -> list[Any]:
+    sides = [[tensor(leaf) for leaf in side] for side in (tested, bench)]
+    call = HostCall((tensor(args[0]), *args[1:]), kwargs)
+    return [leaf.data for leaf in chosen_like(ApiName("Torch", api, 0), call, *sides)]
+
+
+@pytest.mark.parametrize(
+    ("api", "args", "kwargs", "tested", "bench"),
+    [
+        ("argmax", (TIES, 1), {}, [2, 3], [0, 0]),
+        ("argmax", (TIES,), {"dim": 1}, [2, 1], [0, 0]),
+        ("argmax", (TIES,), {}, 7, 4),
+        ("argmin", (-TIES, 1), {}, [2, 1], [0, 0]),
+        ("argmax", (TIES, 1), {"keepdim": True}, [[2], [3]], [[0], [0]]),
+        ("argsort", (TIES, 1), {}, [[1, 3, 2, 0], [2, 3, 1, 0]], [[1, 3, 0, 2], [2, 0, 1, 3]]),
+    ],
+)
+def test_an_index_that_selects_an_equal_value_is_as_right(
+    api: str, args: tuple[Any, ...], kwargs: dict[str, Any], tested: Any, bench: Any
+) -> None:
+    (chosen,) = aligned(api, args, [np.asarray(tested)], [np.asarray(bench)], **kwargs)
+    np.testing.assert_array_equal(chosen, tested)
+
+
+@pytest.mark.parametrize("wrong", [[1, 3], [2, 2], [2, 9], [-1, 0]])
+def test_an_index_of_another_value_stays_wrong(wrong: list[int]) -> None:
+    (chosen,) = aligned("argmax", (TIES, 1), [np.array(wrong)], [np.array([0, 0])])
+    assert (chosen != wrong).any()
+
+
+def test_an_index_that_comes_twice_is_no_order() -> None:
+    bench = np.array([[1, 3, 0, 2], [2, 0, 1, 3]])
+    twice = np.array([[1, 3, 0, 0], [2, 0, 1, 3]])
+    (chosen,) = aligned("argsort", (TIES, 1), [twice], [bench])
+    np.testing.assert_array_equal(chosen, bench)
+
+
+def test_a_stable_sort_has_one_right_order() -> None:
+    bench, tested = np.array([[1, 3, 0, 2]]), np.array([[1, 3, 2, 0]])
+    (chosen,) = aligned("argsort", (TIES[:1], 1), [tested], [bench], stable=True)
+    np.testing.assert_array_equal(chosen, bench)
+
+
+def test_of_values_and_indices_only_the_indices_are_aligned() -> None:
+    whole = TIES.astype(np.int64)
+    tested = [np.array([[9, 3]]), np.array([[2, 0]])]
+    bench = [np.array([[3, 3]]), np.array([[0, 2]])]
+    values, indices = aligned("topk", (whole[:1], 2), tested, bench)
+    np.testing.assert_array_equal(values, bench[0])
+    np.testing.assert_array_equal(indices, tested[1])
+
+
+def test_the_largest_of_whole_numbers_is_no_index() -> None:
+    (found,) = aligned("max", (np.array([0, 0, 3]),), [np.array(1)], [np.array(0)])
+    assert found == 0
+
+
+def test_nan_is_as_good_as_another_nan() -> None:
+    holes = np.array([np.nan, 1.0, np.nan])
+    (chosen,) = aligned("argmax", (holes, 0), [np.array(2)], [np.array(0)])
+    assert chosen == 2
+
+
+@pytest.mark.parametrize("factor", [-1.0, np.exp(0.7j)])
+def test_singular_vectors_are_right_up_to_a_common_factor(factor: complex) -> None:
+    u, s, vh = np.linalg.svd(rng.normal(size=(4, 3)) + 0j, full_matrices=False)
+    turned = [u * [factor, 1, 1], s, vh * np.array([[np.conj(factor)], [1], [1]])]
+    found = aligned("linalg.svd", (np.eye(3),), turned, [u, s, vh])
+    for mine, other in zip(found, turned, strict=True):
+        np.testing.assert_allclose(mine, other, atol=1e-12)
+
+
+def test_singular_vectors_that_turn_on_one_side_alone_stay_wrong() -> None:
+    u, s, vh = np.linalg.svd(rng.normal(size=(4, 3)), full_matrices=False)
+    found = aligned("linalg.svd", (np.eye(3),), [-u, s, vh], [u, s, vh])
+    np.testing.assert_allclose(found[2], -vh)
+
+
+def test_a_vector_that_no_factor_turns_stays_as_the_bench_has_it() -> None:
+    values, vectors = np.linalg.eigh(np.diag([1.0, 2.0, 3.0]))
+    found = aligned("linalg.eigh", (np.eye(3),), [values, vectors[:, ::-1]], [values, vectors])
+    np.testing.assert_array_equal(found[1][:, 0], vectors[:, 0])
+
+
+def test_q_and_r_turn_together() -> None:
+    q, r = np.linalg.qr(rng.normal(size=(2, 4, 3)))
+    found = aligned("qr", (np.eye(3),), [-q, -r], [q, r])
+    np.testing.assert_allclose(found[0], -q)
+    np.testing.assert_allclose(found[1], -r)
+
+
+def test_eigenvalues_come_in_any_order_with_their_vectors() -> None:
+    values, vectors = np.linalg.eig(rng.normal(size=(2, 4, 4)) + 0j)
+    tested = [values[:, ::-1], vectors[:, :, ::-1] * 1j]
+    found = aligned("linalg.eig", (np.eye(4),), tested, [values, vectors])
+    np.testing.assert_allclose(found[0], tested[0])
+    np.testing.assert_allclose(found[1], tested[1], atol=1e-12)
+
+
+def test_a_wrong_eigenvalue_stays_wrong() -> None:
+    values = np.array([1.0, 2.0, 3.0])
+    (found,) = aligned("linalg.eigvals", (np.eye(3),), [np.array([3.0, 2.0, 9.0])], [values])
+    np.testing.assert_array_equal(found, [3.0, 2.0, 1.0])
+
+
+@pytest.mark.parametrize("tested", [[np.zeros(2, int)], [np.zeros(3, int)] * 2, []])
+def test_outputs_of_other_shapes_or_number_are_left_alone(tested: list[Any]) -> None:
+    (found,) = aligned("argmax", (TIES, 1), tested, [np.zeros(3, int)])
+    np.testing.assert_array_equal(found, np.zeros(3, int))
+
+
+def test_other_operators_are_left_alone() -> None:
+    (found,) = aligned("add", (TIES,), [TIES + 1], [TIES])
+    np.testing.assert_array_equal(found, TIES)

@@ -1,0 +1,63 @@
+"""Limits of honest draws and the distribution functions, against values that are known."""
+
+import numpy as np
+import pytest
+
+from ray_precheck.compare.random_bounds import (
+    gamma_limits,
+    largest_gap,
+    mean_limit,
+    poisson_limits,
+    share_limits,
+    square_limits,
+)
+from ray_precheck.compare.random_special import gamma_cdf, log_gamma, normal_cdf
+
+pytestmark = pytest.mark.unit
+
+
+class TestBounds:
+    """Against values that are known or worked out by hand."""
+
+    def test_a_share_of_one_half_of_a_thousand(self) -> None:
+        # Binomial(1000, 1/2): the exact two-sided limits for 1e-6 are 423 and 577.
+        low, high = share_limits(0.5, 1000, 1e-6)
+        assert 0.40 < low < 0.423
+        assert 0.577 < high < 0.60
+
+    def test_a_share_that_is_impossible_or_certain_has_no_room(self) -> None:
+        assert share_limits(0.0, 10, 1e-6) == pytest.approx((0.0, 0.0), abs=1e-12)
+        assert share_limits(1.0, 10, 1e-6) == pytest.approx((1.0, 1.0), abs=1e-12)
+
+    def test_few_elements_have_all_the_room(self) -> None:
+        assert share_limits(0.5, 4, 1e-6) == (0.0, 1.0)
+
+    def test_the_gap_is_that_of_massart(self) -> None:
+        assert largest_gap(100, 0.05) == pytest.approx(0.13581, abs=1e-5)
+
+    def test_the_others_reach_their_rate(self) -> None:
+        assert mean_limit(4.0, 100, 2 * np.exp(-2)) == pytest.approx(0.4)
+        for limits, rate in (
+            (square_limits(50, 0.01), lambda x: 25 * (x - 1 - np.log(x))),
+            (gamma_limits(50, 0.01), lambda x: 50 * (x - 1 - np.log(x))),
+            (poisson_limits(50, 0.01), lambda x: 50 * (x * np.log(x) - x + 1)),
+        ):
+            assert [rate(limit) for limit in limits] == pytest.approx([np.log(200)] * 2)
+
+
+class TestSpecialFunctions:
+    def test_the_normal_distribution_function(self) -> None:
+        z = np.array([-np.inf, -3.0, -1.0, 0.0, 1.959963985, np.inf])
+        exact = [0.0, 0.001349898, 0.158655254, 0.5, 0.975, 1.0]
+        assert normal_cdf(z) == pytest.approx(exact, abs=1e-7)
+
+    def test_the_gamma_distribution_function_of_whole_shapes_is_a_poisson_sum(self) -> None:
+        for shape, x in ((1, 0.5), (3, 2.0), (3, 9.0), (40, 35.0), (40, 60.0)):
+            terms = [np.exp(k * np.log(x) - x - sum(np.log(range(1, k + 1)))) for k in range(shape)]
+            assert gamma_cdf(np.array(shape), np.array([x])) == pytest.approx(
+                1 - sum(terms), abs=1e-9
+            )
+
+    def test_the_gamma_function_of_whole_numbers_is_a_factorial(self) -> None:
+        expected = [0.0, 0.0, np.log(2), np.log(6), np.log(362880)]
+        assert log_gamma(np.array([1, 2, 3, 4, 10])) == pytest.approx(expected, abs=1e-11)
