@@ -13,7 +13,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 from mindspore import mint, ops
-from mindspore.common.api import _pynative_executor
+from mindspore.graph.api import _pynative_executor
 
 from ray_precheck.backends.base import CallPlan, Execution, Leaf, flatten_outputs, map_leaves
 from ray_precheck.backends.denied import denial

@@ -231,12 +231,15 @@ def searchsorted(
     return torch.searchsorted(tensor, v, side=side, sorter=sorter)
 
 
-def singular_values(tensor: Tensor, full_matrices: bool = False, compute_uv: bool = True) -> Tensor:
-    """Return the singular values; the singular vectors are not unique and have no bench."""
-    if compute_uv:
-        raise NotCheckable("singular vectors are unique only up to their sign")
-    values: Tensor = torch.linalg.svdvals(tensor)
-    return values
+def singular_values(tensor: Tensor, full_matrices: bool = False, compute_uv: bool = True) -> Any:
+    """Return the singular values, and the vectors as (s, u, v); these are unique but for their sign,
+    in pairs, which is the tested side's choice."""
+    if not compute_uv:
+        return torch.linalg.svdvals(tensor)
+    if full_matrices and tensor.shape[-1] != tensor.shape[-2]:
+        raise NotCheckable("the vectors beyond the singular values are not unique")
+    u, s, vh = torch.linalg.svd(tensor, full_matrices=full_matrices)
+    return s, u, vh.mH
 
 
 def full_like(tensor: Tensor, value: Any = None) -> Tensor:

@@ -67,8 +67,9 @@ def chosen_like(
         return list(bench)
     if api in _SELECTIONS:
         return _selected_like(_SELECTIONS[api], call, tested, bench)
-    if api in _BASES:
-        return _turned_like(_BASES[api], tested, bench)
+    basis = _BASES_OF_MINDSPORE.get(name.type_name) or _BASES.get(api)
+    if basis is not None and _has_matrices(basis, bench):
+        return _turned_like(basis, tested, bench)
     return list(bench)
 
 
@@ -141,11 +142,13 @@ class _Basis:
     """Which outputs of a decomposition hold vectors.
 
     `vectors` is the output whose columns may be turned, `rows` one whose rows turn back with them,
-    `values` one whose order may differ, with that of the columns.
+    `columns` one whose columns turn with them, `values` one whose order may differ, with that of the
+    columns.
     """
 
     vectors: int
     rows: int | None = None
+    columns: int | None = None
     values: int | None = None
 
 
@@ -156,6 +159,16 @@ _BASES = {
     "eig": _Basis(1, values=0),
     "eigvals": _Basis(-1, values=0),
 }
+# (s, u, v): the columns of v turn with those of u.
+_BASES_OF_MINDSPORE = {
+    **dict.fromkeys(["Functional.svd", "Tensor.svd"], _Basis(1, columns=2)),
+}
+
+
+def _has_matrices(basis: _Basis, bench: Sequence[HostTensor]) -> bool:
+    """Return whether the outputs that hold vectors are matrices."""
+    places = [basis.vectors, basis.rows, basis.columns]
+    return all(bench[i].data.ndim > 1 for i in places if i is not None and 0 <= i < len(bench))
 
 
 def _turned_like(
@@ -173,6 +186,9 @@ def _turned_like(
         parts[basis.vectors] = parts[basis.vectors] * factor
         if basis.rows is not None and basis.rows < len(parts):
             parts[basis.rows] = _turned_back(parts[basis.rows], factor)
+        if basis.columns is not None and basis.columns < len(parts):
+            turned = _turned_back(np.swapaxes(parts[basis.columns], -1, -2), factor.conj())
+            parts[basis.columns] = np.swapaxes(turned, -1, -2)
     return [replace(leaf, data=data) for leaf, data in zip(bench, parts, strict=True)]
 
 

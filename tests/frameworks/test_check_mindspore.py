@@ -3,7 +3,15 @@
 from typing import Any
 
 import pytest
-from records import RememberedTensors, call, dtypes, shapes, symbol
+from records import (
+    RememberedTensors,
+    altered,
+    call,
+    dtypes,
+    replace_kernel,
+    shapes,
+    symbol,
+)
 from records import ms_tensor as tensor
 
 from ray_precheck.check.checker import Checker
@@ -320,3 +328,23 @@ def test_after_a_gradient_that_raises_the_next_call_is_as_good_as_before(
     assert first.backward is Verdict.SKIP
     result = mindspore_checker.check(call("Functional.mv", tensor(3, 4), tensor(4)))
     _assert_passes(result, Verdict.NONE)
+
+
+@pytest.mark.parametrize("name", ["Functional.svd", "Tensor.svd"])
+def test_singular_vectors_are_right_with_either_sign(
+    mindspore_checker: Checker, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    payload = call(name, tensor(5, 3))
+    _assert_passes(mindspore_checker.check(payload), Verdict.NONE)
+
+    def turned(found: Any) -> Any:
+        return found[0], -found[1], -found[2]
+
+    replace_kernel(monkeypatch, mindspore_checker.device(), altered(turned))
+    _assert_passes(mindspore_checker.check(payload), Verdict.NONE)
+    replace_kernel(
+        monkeypatch,
+        mindspore_checker.device(),
+        altered(lambda found: (found[0], -found[1], found[2])),
+    )
+    assert mindspore_checker.check(payload).forward is Verdict.ERROR
