@@ -13,6 +13,7 @@ from ray_precheck.backends.base import Backend, CallPlan, Execution
 from ray_precheck.bench.declared import RAISED, BenchModule, Declaration, load_declarations
 from ray_precheck.bench.fused.one_node import as_one_node
 from ray_precheck.bench.fused.table import MINDSPORE_ROWS, NPU_ROWS
+from ray_precheck.bench.rows_torch import TORCH_ROWS
 from ray_precheck.bench.signatures import Row
 from ray_precheck.errors import NotCheckable
 from ray_precheck.plan.select import unsupported_prefix
@@ -20,7 +21,7 @@ from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall
 
 _FUSED: dict[str, dict[str, tuple[Row, ...]]] = {
-    "pytorch": NPU_ROWS,
+    "pytorch": {**NPU_ROWS, **TORCH_ROWS},
     "mindtorch": NPU_ROWS,
     "mindspore": MINDSPORE_ROWS,
 }

@@ -301,7 +301,7 @@ class Checker(Sides):
 
     def _require_memory(self, record: ApiRecord) -> None:
         limit = self._settings.memory_limit_bytes
-        needed = needed_bytes(record)
+        needed = needed_bytes(record, with_peers=self.standard.name != "msprobe")
         if limit and needed > limit:
             raise NotCheckable(
                 f"it needs about {needed / 2**30:.3g} GiB of memory, more than the"

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from ray_precheck.backends.base import Execution, Leaf
 from ray_precheck.backends.torch_run import TorchExecution
 from ray_precheck.bench.run import Bench
@@ -154,6 +156,9 @@ def _against_captured(job: Job) -> DirectionCheck | None:
         return None
     if bench is None or job.bench.gradient_error is not None:
         raise NotCheckable(f"backward: the bench raised: {describe(job.bench.gradient_error)}")
+    captured = captured_outputs(job.record, job.source)
+    if captured is not None:
+        _require_same_choice(job, captured, bench.outputs)
     cotangents = cotangents_of(job, bench.outputs)
     result = DirectionCheck(Verdict.PASS)
     result.cotangents = cotangents
@@ -201,6 +206,7 @@ def _against_device(job: Job) -> DirectionCheck:
         raise NotCheckable("backward: device and bench have different outputs")
     if measured.no_gradients:
         raise NotCheckable(measured.no_gradients)
+    _require_same_choice(job, measured.outputs, bench.execution.outputs)
     cotangents = job.cotangents or cotangents_of(job, measured.outputs)
     grads, failure = measured.gradients, measured.gradient_error
     expected, bench_error = attempt_gradients(bench, cotangents)
@@ -221,6 +227,17 @@ def _against_device(job: Job) -> DirectionCheck:
         result.compare(name, mine, other, job.judge("backward"), peers(position, mine))
     explain_errors(job, result, lambda call, incoming: job.run_bench(call).gradients(incoming))
     return result
+
+
+def _require_same_choice(job: Job, tested: Sequence[Leaf], bench: Sequence[Leaf]) -> None:
+    """Raise where the device took others of several right outputs: their gradients differ too."""
+    chosen = chosen_like(job.record.name, job.call, tested, bench)
+    for mine, other in zip(chosen, bench, strict=True):
+        if mine is not other and not np.array_equal(mine.data, other.data, equal_nan=True):
+            raise NotCheckable(
+                "backward: of several right outputs (equal values, signs of vectors) the device took"
+                " others than the bench, and their gradients differ"
+            )
 
 
 def _bench_failed(failure: Failure | None, bench_error: Exception | None) -> str:

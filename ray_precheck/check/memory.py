@@ -10,11 +10,13 @@ from ray_precheck.schema.values import TensorSpec, walk_specs
 _FLOAT64_BYTES = 8
 
 
-def needed_bytes(record: ApiRecord) -> int:
+def needed_bytes(record: ApiRecord, *, with_peers: bool = False) -> int:
     """Return the bytes that the tensors of a call take at the same time, on one host.
 
     Every tensor exists on the host, on the device and, widened, in the bench; outputs once more as
     the bench's result on the host. With a backward record each input has a gradient like an output.
+    `with_peers`: a standard compares with other implementations on the CPU, one at a time; each takes
+    what the bench takes, and the results of two are kept.
     """
     inputs = [spec for _, spec in record.input_tensors()]
     results = [
@@ -27,11 +29,21 @@ def needed_bytes(record: ApiRecord) -> int:
     total += sum(spec.size * _FLOAT64_BYTES for spec in results)
     if record.has_backward:
         total += sum(_copies(spec) + spec.size * _FLOAT64_BYTES for spec in inputs)
+    if with_peers:
+        compared = [*results, *(inputs if record.has_backward else ())]
+        total += sum(spec.size * _FLOAT64_BYTES for spec in (*inputs, *compared))
+        total += 2 * sum(_host_bytes(spec) for spec in compared)
     return total
 
 
 def _copies(spec: TensorSpec) -> int:
     """Return the bytes of a tensor on the host, on the device and in the bench."""
     wide = 2 * _FLOAT64_BYTES if DTYPES[spec.dtype].kind == "complex" else _FLOAT64_BYTES
-    host = DTYPES[spec.dtype].bits // 8 if DTYPES[spec.dtype].carrier == spec.dtype else 4
-    return spec.nbytes + spec.size * (host + wide)
+    return spec.nbytes + _host_bytes(spec) + spec.size * wide
+
+
+def _host_bytes(spec: TensorSpec) -> int:
+    """Return the bytes of a tensor in NumPy, which holds what it lacks as float32."""
+    return spec.size * (
+        DTYPES[spec.dtype].bits // 8 if DTYPES[spec.dtype].carrier == spec.dtype else 4
+    )

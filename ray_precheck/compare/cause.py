@@ -219,7 +219,12 @@ def _factor(case: _Case) -> str:
     left, before = _rms(device - factor * bench), _rms(device - bench)
     if not left < 0.5 * before or not case.predicts(factor * case.bench, finite):
         return ""
-    return f"a constant factor: the device is {factor:.4g} times the bench everywhere"
+    shown = (
+        f"{factor:.4g}"
+        if abs(factor - 1) >= 1e-3
+        else f"1 {'+' if factor > 1 else '-'} {abs(factor - 1):.2g}"
+    )
+    return f"a constant factor: the device is {shown} times the bench everywhere"
 
 
 def _is_everywhere(case: _Case) -> bool:

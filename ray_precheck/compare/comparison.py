@@ -25,7 +25,8 @@ class Comparison:
     `bench_out` is the bench, float64, complex128 or integers, before it is rounded to `dtype`, and
     `metrics` are the distances to it after that. `peers` are what honest implementations on this
     machine's CPU make of the same inputs, each the carrier array of `dtype`, the first one torch's own operator run
-    in the recorded dtypes; () where there is none.
+    in the recorded dtypes, or where that cannot run a composed one; () where there is none. The
+    sequence is lazy: each is run when it is first asked for.
     """
 
     type_name: str

@@ -11,7 +11,7 @@ from ray_precheck.runtime.cost_model import CostModel
 from ray_precheck.schema.task import Task
 
 MAX_BATCH_RECORDS = 64
-TARGET_BATCH_S = 1.0
+TARGET_BATCH_S = 0.4
 
 
 @dataclass(slots=True)

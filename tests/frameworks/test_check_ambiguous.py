@@ -42,3 +42,26 @@ def test_singular_vectors_may_point_the_other_way_in_pairs(monkeypatch: pytest.M
         return found[0] * torch.tensor([-1.0, 1.0, -1.0]), found[1], found[2]
 
     assert _verdict(monkeypatch, half_turned, *svd) is Verdict.ERROR
+
+
+def test_where_the_device_chose_otherwise_its_gradient_is_not_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checker = statistics_checker("pytorch")
+    equal = tensor(3, 8, low=1.0, high=1.0, grad=True)
+    payload = call("Torch.topk", equal, 4, grads=[tensor(3, 4), None])
+    assert checker.check(payload).backward is Verdict.PASS
+    replace_kernel(monkeypatch, checker.device(), altered(_other_indices))
+    result = checker.check(payload)
+    assert (result.forward, result.backward) == (Verdict.PASS, Verdict.SKIP)
+    assert "their gradients differ" in result.message
+
+
+def test_the_workspace_of_a_kernel_is_not_compared() -> None:
+    indices = tensor(4, dtype="int64", low=0, high=5)
+    offsets = tensor(2, dtype="int64", low=0, high=0)
+    result = statistics_checker("pytorch").check(
+        call("Torch.embedding_bag", tensor(6, 3, grad=True), indices, offsets, grads=[tensor(2, 3)])
+    )
+    assert (result.forward, result.backward) == (Verdict.PASS, Verdict.PASS)
+    assert [check.verdict for check in result.checks][:4] == [Verdict.PASS, *[Verdict.SKIP] * 3]

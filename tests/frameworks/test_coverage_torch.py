@@ -22,15 +22,12 @@ EXPLAINED = {
     ),
     "a oneDNN tensor cannot be float64": r"dense_to_mkldnn expects float",
     "it reads beyond its argument's own memory": r"setStorage: .* out of bounds for storage",
-    "eigenvectors are unique only up to a factor": r"Torch\.linalg\.eig\.0\.forward\.output\.1",
-    "its workspace has another shape in float32": r"Torch\.embedding_bag\.0\.forward\.output\.1",
     "it takes torch's first-class dimensions, which no dump has": r"required positional argument: 'dims'",
     "it has kernels for CUDA alone": r"Could not run 'aten::",
 }
 # Why a call that passes forward has no verdict backward.
 NO_GRADIENT = (
     r"the derivative for 'inplace version of a(cosh|sinh|tanh)' is not implemented",
-    r"Cannot convert a ZeroTensor to numpy",
     r"derivative for aten::native_channel_shuffle is not implemented",
     r"one of the variables needed for gradient computation has been modified",
     r"linalg_eig_backward: The eigenvectors in the complex case are specified up to",
@@ -40,8 +37,6 @@ DIFFERS_ONCE = {
     "orgqr": "ill-conditioned inputs",
     "pinverse": "ill-conditioned inputs",
     "pinv": "ill-conditioned inputs",
-    "eigh": "eigenvectors are unique only up to a factor",
-    "eigvals": "eigenvalues come in any order",
 }
 
 
@@ -63,7 +58,7 @@ def test_nine_of_ten_names_are_executed_and_pass(findings: dict[str, Finding]) -
     executed = [name for name, found in findings.items() if found.executed]
     assert names > 1400
     assert len(executed) / len(findings) >= 0.98
-    assert len(executed) / names >= 0.88
+    assert len(executed) / names >= 0.90
 
 
 def _names_by_namespace() -> dict[str, list[str]]:

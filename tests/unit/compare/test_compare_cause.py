@@ -213,3 +213,9 @@ def test_of_a_long_row_the_elements_around_the_worst_are_looked_at(
     flat = np.r_[np.ones(2000), 2.0, np.ones(999)]
     found = likely_cause(rounded(-flat, "float32"), flat, "float32")
     assert found.startswith("the sign of every element is flipped (looked at: rows 1950 to 2049 of")
+
+
+def test_a_factor_next_to_1_is_told_by_its_distance() -> None:
+    device = BENCH * (1 + 2.0**-12)
+    found = likely_cause(device, BENCH, "float64")
+    assert found.startswith("a constant factor: the device is 1 + 0.00024 times the bench")
