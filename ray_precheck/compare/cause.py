@@ -221,7 +221,7 @@ def _factor(case: _Case) -> str:
         return ""
     shown = (
         f"{factor:.4g}"
-        if abs(factor - 1) >= 1e-3
+        if abs(factor - 1) >= 5e-4
         else f"1 {'+' if factor > 1 else '-'} {abs(factor - 1):.2g}"
     )
     return f"a constant factor: the device is {shown} times the bench everywhere"
