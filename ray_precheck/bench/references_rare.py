@@ -301,3 +301,11 @@ def stft(tensor: Tensor, n_fft: int, pad_mode: str = "REFLECT", **options: Any) 
     complex_out = options.pop("return_complex", None) is not False
     found = torch.stft(tensor, n_fft, pad_mode=pad_mode.lower(), return_complex=True, **options)
     return found if complex_out else torch.view_as_real(found)
+
+
+def lstsq(tensor: Tensor, a: Tensor) -> Tensor:
+    """Solve `tensor @ y = a` for full-rank matrices, by least squares or with the least norm; a vector
+    `a` counts as one column."""
+    columns = a if a.ndim == 2 else a.unsqueeze(-1)
+    solution: Tensor = torch.linalg.lstsq(tensor, columns).solution
+    return solution

@@ -320,6 +320,7 @@ _REST: dict[str, tuple[Row, ...]] = {
     "sub": elementwise("sub"),
     "subtract": rows("Torch.sub", "input& other& * alpha"),
     "sum": rows("Torch.sum", "input dim=None keepdim=False * dtype"),
+    "lstsq": rows(references_rare.lstsq, "input>tensor A>a"),
     "svd": rows(references.singular_values, "input full_matrices compute_uv"),
     "tensor_split": rows(references_rare.tensor_split, "input indices_or_sections axis"),
     "topk": rows("Torch.topk", "input k dim? largest sorted"),

@@ -217,6 +217,7 @@ TENSOR_ROWS: dict[str, tuple[Row, ...]] = {
         "self dim=None keepdim:bool=False * dtype",
         f"self axis>dim=None dtype:dtype=None {_KEEP}=False initial>:unused",
     ),
+    "Tensor.lstsq": rows(references_rare.lstsq, "self A>a"),
     "Tensor.svd": rows(references.singular_values, "self full_matrices compute_uv"),
     "Tensor.swapaxes": rows("Torch.swapaxes", "self axis0 axis1", "self axis1>axis0 axis2>axis1"),
     "Tensor.take": rows(indexed.take, "self indices axis mode", "self index>indices"),

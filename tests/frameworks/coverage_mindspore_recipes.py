@@ -159,6 +159,7 @@ CALLS: dict[str, Call] = {
     "Tensor.scatter_add": _UPDATES,
     "Tensor.soft_shrink Functional.soft_shrink": at(f(3, 4, low=-0.9), 0.3),
     "Tensor.svd Functional.svd": at(p(3, 4), False, False),
+    "Tensor.lstsq Functional.lstsq": at(f(4, 2), f(4, 3)),
     "Tensor.tensor_split Functional.tensor_split": at(f(4, 4), 2, 1),
     "Tensor.top_k Functional.top_k": at(f(3, 4), 2),
     "Tensor.xdivy Functional.xdivy": _TWO,

@@ -44,7 +44,8 @@ CUBE, IMAGE, SQUARE = _floats(2, 3, 4), _floats(1, 2, 5, 6), _floats(3, 3)
 SIGNED = _floats(3, 4) - np.float32(0.5)
 INDEX = np.array([0, 2], np.int64)
 INDEX32 = INDEX.astype(np.int32)
-PLACES = np.array([[0, 1, 2, 0], [2, 1, 0, 1]], np.int64)
+# No place twice in a column: which of two updates stays is nobody's promise.
+PLACES = np.array([[0, 1, 2, 0], [2, 0, 0, 1]], np.int64)
 POINTS = np.array([[0, 1], [2, 3], [0, 1]], np.int32)
 LABELS = np.array([0, 3, 1], np.int32)
 INTS, OTHER_INTS = np.array([5, 6, 12], np.int32), np.array([3, 4, 8], np.int32)
@@ -360,7 +361,7 @@ def test_every_row_has_a_target() -> None:
             assert callable(_target(row))
 
 
-@pytest.mark.parametrize("name", ["Functional.lstsq", "Tensor.lstsq", "Functional.iou"])
+@pytest.mark.parametrize("name", ["Functional.matrix_set_diag", "Functional.iou"])
 def test_a_namesake_that_was_not_verified_has_no_bench(name: str) -> None:
     with pytest.raises(NotCheckable, match="no bench"):
         resolve_mindspore(_api(name))
