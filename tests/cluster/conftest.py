@@ -42,8 +42,13 @@ os.environ.update(_ENVIRONMENT)
 def store_state() -> dict[str, int]:
     """Return Ray's own numbers of the object store of the cluster, by their names in its report."""
     (report,) = _FOLDER.glob("session_2*/logs/debug_state.txt")
-    found = re.findall(r"^- ([a-z /]+): (\d+)$", report.read_text(), re.MULTILINE)
-    return {name: int(number) for name, number in found}
+    for _ in range(50):
+        found = re.findall(r"^- ([a-z /]+): (\d+)$", report.read_text(), re.MULTILINE)
+        numbers = {name: int(number) for name, number in found}
+        if "cumulative spill requests" in numbers:
+            return numbers
+        time.sleep(0.1)  # Ray is writing it.
+    raise AssertionError(f"{report} says nothing of spilling")
 
 
 @pytest.fixture(scope="session")

