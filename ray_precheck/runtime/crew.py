@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
+from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ray_precheck.check.settings import CheckSettings
@@ -195,3 +196,15 @@ class Crew:
             self.dismiss(label)
         if self.shipper is not None:
             self.shipper.close()
+
+
+def start_reason(error: RayError) -> str:
+    """Return why a worker did not start, as one line."""
+    if isinstance(error, RayTaskError) and error.cause is not None:
+        return first_line(error.cause)
+    return f"its worker died while it started ({type(error).__name__})"
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says."""
+    return str(error).strip().split("\n", maxsplit=1)[0]

@@ -28,7 +28,7 @@ from ray_precheck.runtime.commands import (
     StartWorker,
 )
 from ray_precheck.runtime.cost_model import CostModel
-from ray_precheck.runtime.crew import Crew, DriveOptions, Flight
+from ray_precheck.runtime.crew import Crew, DriveOptions, Flight, first_line, start_reason
 from ray_precheck.runtime.devices import Node
 from ray_precheck.runtime.placement import DeviceRequest, follow_nodes, usable_nodes
 from ray_precheck.runtime.process import START_TIMEOUT_S
@@ -234,13 +234,13 @@ class Driver:
             report = ray.get(ref)
         except RayTaskError as error:
             if flight.ticket == 0:  # It says why it cannot start, and can be asked again.
-                return scheduler.start_failed(flight.slot, _start_reason(error))
-            return self._lose(flight, scheduler, f"its worker failed: {_first_line(error)}")
+                return scheduler.start_failed(flight.slot, start_reason(error))
+            return self._lose(flight, scheduler, f"its worker failed: {first_line(error)}")
         except RayError as error:
             self._nodes_seen_at = 0.0  # It may be the node that is gone.
             if flight.ticket == 0:
                 self._crew.dismiss(flight.slot)
-                return scheduler.start_failed(flight.slot, _start_reason(error))
+                return scheduler.start_failed(flight.slot, start_reason(error))
             if isinstance(error, OutOfMemoryError):
                 # Ray may have stopped it for the memory of a neighbour.
                 reason = "ran out of memory: Ray stopped its worker to keep the machine alive"
@@ -389,14 +389,3 @@ class Driver:
         until = time.monotonic() + seconds
         while run.scheduler.in_flight and time.monotonic() < until:
             self._step(run, max(0.0, min(POLL_S, until - time.monotonic())))
-
-
-def _start_reason(error: RayError) -> str:
-    """Return why a worker did not start, as one line."""
-    if isinstance(error, RayTaskError) and error.cause is not None:
-        return _first_line(error.cause)
-    return f"its worker died while it started ({type(error).__name__})"
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n", maxsplit=1)[0]
