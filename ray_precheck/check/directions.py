@@ -13,7 +13,7 @@ import numpy as np
 from ray_precheck.backends.base import Execution, Leaf
 from ray_precheck.backends.torch_run import TorchExecution
 from ray_precheck.bench.run import Bench
-from ray_precheck.check.captured import captured_gradients, captured_outputs
+from ray_precheck.check.captured import captured_gradients
 from ray_precheck.check.explain import explain_errors
 from ray_precheck.check.job import DirectionCheck, Job
 from ray_precheck.check.measured import Failure, cotangents_of
@@ -83,7 +83,7 @@ def tested_outputs(job: Job, result: DirectionCheck) -> list[Leaf] | None:
     Raises:
         NotCheckable: the dump holds none, and the device may not stand in.
     """
-    tested = captured_outputs(job.record, job.source) if job.sides.tests_dump else None
+    tested = job.captured if job.sides.tests_dump else None
     if tested is not None:
         return tested
     if job.sides.tests_dump:
@@ -156,9 +156,8 @@ def _against_captured(job: Job) -> DirectionCheck | None:
         return None
     if bench is None or job.bench.gradient_error is not None:
         raise NotCheckable(f"backward: the bench raised: {describe(job.bench.gradient_error)}")
-    captured = captured_outputs(job.record, job.source)
-    if captured is not None:
-        _require_same_choice(job, captured, bench.outputs)
+    if job.captured is not None:
+        _require_same_choice(job, job.captured, bench.outputs)
     cotangents = cotangents_of(job, bench.outputs)
     result = DirectionCheck(Verdict.PASS)
     result.cotangents = cotangents

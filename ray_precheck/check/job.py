@@ -5,7 +5,8 @@ from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, Protocol
 
-from ray_precheck.backends.base import CallPlan, Execution
+from ray_precheck.backends.base import CallPlan, Execution, Leaf
+from ray_precheck.check.captured import captured_outputs
 from ray_precheck.check.measured import Measured, measure
 from ray_precheck.check.sides import Attempt, Side, attempt_forward
 from ray_precheck.compare.comparison import no_peers
@@ -55,6 +56,11 @@ class Job:
             if is_random(self.record):
                 self.sides.seed_device(self.record)
             return measure(self)
+
+    @cached_property
+    def captured(self) -> list[Leaf] | None:
+        """The captured outputs, read once for both directions; None where the dump holds none."""
+        return captured_outputs(self.record, self.source)
 
     @cached_property
     def bench(self) -> Attempt:

@@ -11,8 +11,10 @@ import torch
 from records import DATA, altered, capture_settings, payload_of, payloads_of, replace_kernel, rows
 
 from ray_precheck.check.checker import Checker
+from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.errors import BackendMissingError
 from ray_precheck.schema.result import TaskResult, Verdict
+from ray_precheck.schema.values import HostTensor, TensorSpec
 
 pytestmark = pytest.mark.frameworks
 
@@ -214,3 +216,20 @@ def test_wrong_captured_gradients_of_mint_split_are_found() -> None:
     results = _check_all("mindspore_llm_tensor", may_run_device=False)
     found = [name for name, result in results.items() if result.backward is Verdict.ERROR]
     assert found == SPLITS
+
+
+def test_a_captured_output_is_read_once_for_both_directions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads: list[str] = []
+    read = CapturedTensors.tensor
+
+    def counted(source: CapturedTensors, spec: TensorSpec, path: str) -> HostTensor:
+        reads.append(path)
+        return read(source, spec, path)
+
+    monkeypatch.setattr(CapturedTensors, "tensor", counted)
+    checker = Checker(capture_settings("torch_llm_tensor"), "cpu")
+    result = checker.check(payload_of("torch_llm_tensor", "Functional.linear.0"))
+    assert (result.forward, result.backward) == (Verdict.PASS, Verdict.PASS)
+    assert reads.count("output.0") == 1
