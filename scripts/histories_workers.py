@@ -69,10 +69,12 @@ class Crew:
         self.nodes_made = layout.nodes
         self.alive = self.nodes_seen = [node.node_id for node in self.nodes]
         self.flights: dict[str, Flight] = {}
+        self._behind: dict[str, Flight] = {}
         self.processes: dict[str, Process | None] = {}
         self._homes: dict[str, str] = {}
         self._places: dict[str, str] = {}
         self.given_up: set[str] = set()
+        self._halted: set[str] = set()
         self.failing_starts: dict[str, int] = {}
         self._ghosts: list[tuple[str, int, BatchReport]] = []
         self.doubles_next = False
@@ -133,6 +135,7 @@ class Crew:
                 self.shipments.prepare(command)
             elif isinstance(command, Forget):
                 self.benches.forget(command.ticket)
+                self._forget(command.ticket)
                 self.shipments.forget(command.ticket)
                 self.rules.check_whole(self.parcels.forget(command.ticket))
             elif isinstance(command, GiveUpDevice):
@@ -160,19 +163,31 @@ class Crew:
 
     def dismiss(self, label: str) -> None:
         """Kill a worker and forget what it has in flight."""
-        flight = self.flights.pop(label, None)
-        if flight is not None and flight.batch is not None:
-            self._land(flight.batch)
+        for flight in (self.flights.pop(label, None), self._behind.pop(label, None)):
+            if flight is not None and flight.batch is not None:
+                self._land(flight.batch)
+                self.rules.in_flight.difference_update(task.index for task in flight.tasks)
         self.processes[label] = None
+
+    def _forget(self, ticket: int) -> None:
+        """A worker does not begin what is behind the batch that broke it."""
+        waiting = [*self._behind.items(), *self.flights.items()]
+        for label, flight in waiting:
+            if flight.batch is not None and flight.batch.ticket == ticket:
+                begun = label not in self._behind and self.processes[label] is not None
+                require(not begun, f"{label} does what was forgotten")
+                del (self._behind if label in self._behind else self.flights)[label]
+                self.rules.in_flight.difference_update(task.index for task in flight.tasks)
 
     def _send(self, batch: SendBatch) -> None:
         label = batch.slot
         process = self.processes[label]
-        require(label not in self.flights, f"{label} gets a batch and is busy")
-        if process is None:
+        at_work = self.flights.get(label)
+        require(label not in self._behind, f"{label} gets a third batch")
+        if process is None or (at_work is not None and at_work.batch is None):
             raise Broken(f"{label} gets a batch and has no process")
         place = self._places[label]
-        flight = Flight(label, place, not process.used, batch)
+        flight = Flight(label, place, not process.used and at_work is None, batch)
         elsewhere = any(
             other != place and each not in self.given_up for each, other in self._places.items()
         )
@@ -182,7 +197,7 @@ class Crew:
         if batch.stage is Stage.DEVICE:
             self.parcels.promise(batch)
         self.shipments.send(batch, self.layout.needs_files(self.slots[label]))
-        self.flights[label] = flight
+        (self.flights if at_work is None else self._behind)[label] = flight
 
     def _land(self, batch: SendBatch) -> None:
         """What was prepared for a batch is used; what its device made is not there."""
@@ -226,7 +241,6 @@ class Crew:
                 self._ghosts.append((label, flight.batch.ticket, report))
             self._lose(flight, flight.lost or "its worker died")
         else:
-            del self.flights[label]
             self._answer(flight, report)
 
     def _started(self, label: str) -> list[Command]:
@@ -251,6 +265,7 @@ class Crew:
         results: list[TaskResult] = []
         measured: list[MeasuredTask] = []
         is_half = flight.batch.stage is Stage.DEVICE
+        most = 0 if flight.slot in self._halted else most
         is_bad = self.layout.has_bad_place and self._places[flight.slot] == BAD_PLACE
         for position, task in enumerate(flight.tasks[:most]):
             process.used = True
@@ -276,6 +291,9 @@ class Crew:
         batch, label, casualty = flight.batch, flight.slot, report.casualty
         assert batch is not None
         self.say("{} answers {}", label, report.results)
+        del self.flights[label]
+        if label in self._behind:
+            self.flights[label] = self._behind.pop(label)
         if casualty is not None:
             self.say("{} broke it: {}", casualty.index, casualty.cause.name)
         self.shipments.forget(batch.ticket)
@@ -292,6 +310,8 @@ class Crew:
             self.processes[label] = None
         self.rules.ended(flight, report, "", commands)
         self.carry_out(commands)
+        lost = self.processes[label] is None and label in self.flights
+        require(not (lost and self.flights[label].batch), f"{label} is to do what it will not")
 
     def _lose(self, flight: Flight, reason: str) -> None:
         """The whole worker is gone."""
@@ -353,8 +373,10 @@ class Crew:
         self.rules.draining = True
         busy = sorted([*(flight.slot for flight in self.busy()), *self.benches.busy()])
         require(sorted(self.scheduler.busy_slots) == busy, "other slots are busy than have a batch")
-        for label in list(self.flights):
+        for label in [*self.flights, *self._behind]:
             how = self.choices.below(3)
+            if label not in self.flights:
+                continue
             batch = self.flights[label].batch
             if batch is not None and not self.shipments.has_arrived(batch.ticket):
                 continue
@@ -366,7 +388,7 @@ class Crew:
         for label, slot in self.slots.items():
             require(not self.scheduler.revive(label, slot.place), "revived while draining")
         require(not self.scheduler.wake(), "a command while draining")
-        left = sum(len(flight.tasks) for flight in self.flights.values())
+        left = sum(len(f.tasks) for f in [*self.flights.values(), *self._behind.values()])
         left += self.benches.in_flight()
         require(self.scheduler.in_flight == left, "the scheduler has lost count")
         require(self.scheduler.finished == (left == 0), "finished, or not, while draining")
@@ -377,8 +399,8 @@ class Crew:
         if process is None or process.actor_lost or flight.lost:
             return
         report = self._work(flight, process, self.choices.below(len(flight.tasks) + 1))
+        self._halted.add(label)
         if report is not None:
-            del self.flights[label]
             self._answer(flight, report)
 
     def busy(self) -> list[Flight]:

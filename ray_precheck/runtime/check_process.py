@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ray_precheck.backends.base import DeviceDied
 from ray_precheck.backends.mindtorch_paths import prefer_native
+from ray_precheck.runtime.bell import Ringer
 from ray_precheck.runtime.devices import pin_to_core
 from ray_precheck.runtime.messages import Answer, Sealed, Stage, Start, Started, Work, seal
 from ray_precheck.runtime.pipes import receive, send
@@ -39,19 +40,20 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Serve the pipe whose file descriptor is the first argument, until it is closed."""
+    """Serve the pipe whose file descriptor is the first argument, until it is closed; the second one
+    is the parent's process id, the third the descriptor of the bell."""
     parent = int(sys.argv[2])
     _end_with_parent(parent)
     pipe = Connection(int(sys.argv[1]))
     # Ctrl-C on a terminal is for the driver, which lets running batches finish.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        _check(receive(pipe), pipe)
+        _check(receive(pipe), pipe, Ringer(int(sys.argv[3])))
     except DeviceDied as death:
         _die_like(death.exit_code)
 
 
-def _check(start: Start, pipe: Connection) -> None:
+def _check(start: Start, pipe: Connection, ringer: Ringer) -> None:
     """Open the device, and do batches until the pipe is closed.
 
     Raises:
@@ -65,7 +67,7 @@ def _check(start: Start, pipe: Connection) -> None:
         return
     send(pipe, Started())
     with contextlib.suppress(EOFError):
-        while _serve(checker, receive(pipe), pipe):
+        while _serve(checker, receive(pipe), pipe, ringer):
             pass
 
 
@@ -78,9 +80,9 @@ def _die_like(exit_code: int) -> NoReturn:
     os._exit(exit_code or 1)
 
 
-def _serve(checker: "Checker", batch: Sequence[Work], pipe: Connection) -> bool:
+def _serve(checker: "Checker", batch: Sequence[Work], pipe: Connection, ringer: Ringer) -> bool:
     """Do a batch; returns whether the process is as good as before."""
-    for work in batch:
+    for position, work in enumerate(batch, 1):
         began_s, begin = time.time(), time.perf_counter()
         with _cores_for(work.threads):
             found = _do(checker, work)
@@ -93,6 +95,7 @@ def _serve(checker: "Checker", batch: Sequence[Work], pipe: Connection) -> bool:
         else:
             answer = Answer(index, None, found, cause, began_s, elapsed_s)
         send(pipe, answer)
+        ringer.sent(is_last=position == len(batch) or cause is not None, is_large=answer.is_large)
         if cause is not None:
             return False
     return True

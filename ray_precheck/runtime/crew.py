@@ -5,7 +5,9 @@ Tensors never come here: what devices have made, and captured files, stay in Ray
 which only references are held.
 """
 
+import math
 import time
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -47,23 +49,26 @@ class DriveOptions:
 
 @dataclass(slots=True)
 class Flight:
-    """A call of an actor that has not come back: of which slot, and until when it may take.
+    """A call of an actor that has not come back: of which slot, and how long it may take.
 
-    `ticket` is the batch's, 0 for the start of a worker.
+    `ticket` is the batch's, 0 for the start of a worker. `deadline` is the time on the monotonic
+    clock by which it must be back; it is known once the actor has nothing else to do before.
     """
 
     slot: str
-    deadline: float
+    allowed_s: float
     ticket: int = 0
     stage: Stage = Stage.CHECK
+    deadline: float = math.inf
 
 
 @dataclass(slots=True)
 class Crew:
     """The actors by slot, the node that each is on, and what is in flight.
 
-    `home` is the node of the driver, which has the dump; `shipper` sends captured files to the slots
-    on others, None where those can read them too.
+    An actor does one batch after the other, so of each slot only the first call is in `flights`, to
+    be waited for; those behind it follow as it lands. `home` is the node of the driver, which has the
+    dump; `shipper` sends captured files to the slots on others, None where those can read them too.
     """
 
     dump: Dump
@@ -73,8 +78,11 @@ class Crew:
     shipper: Shipper | None = None
     slots: dict[str, DeviceSlot] = field(default_factory=dict)
     flights: dict[Any, Flight] = field(default_factory=dict)
+    _behind: dict[str, deque[tuple[Any, Flight]]] = field(default_factory=dict)
+    _batches: dict[int, tuple[Any, Flight]] = field(default_factory=dict)
     _workers: dict[str, Any] = field(default_factory=dict)
     _homes: dict[str, str] = field(default_factory=dict)
+    _turns: dict[str, int] = field(default_factory=dict)
     _starting: set[str] = field(default_factory=set)
     _held: dict[int, SendBatch] = field(default_factory=dict)
     _parcels: dict[int, Any] = field(default_factory=dict)
@@ -95,9 +103,33 @@ class Crew:
                 slot, self._settings_at(slot.node_id), spares, debug=self.options.debug
             )
             self._homes[label] = slot.node_id
-        deadline = time.monotonic() + START_TIMEOUT_S + ANSWER_SLACK_S
-        self.flights[self._workers[label].open.remote()] = Flight(label, deadline)
+            self._turns[label] = 0
+        start = self._workers[label].open.remote(self._turns[label])
+        self._take_off(start, Flight(label, START_TIMEOUT_S + ANSWER_SLACK_S))
         self._starting.add(label)
+
+    def _take_off(self, ref: Any, flight: Flight) -> None:
+        """Wait for a call, at once or when what its actor does before it is done."""
+        behind = self._behind.get(flight.slot)
+        if behind is not None:
+            behind.append((ref, flight))
+            return
+        self._behind[flight.slot] = deque()
+        self._watch(ref, flight)
+
+    def _watch(self, ref: Any, flight: Flight) -> None:
+        flight.deadline = time.monotonic() + flight.allowed_s
+        self.flights[ref] = flight
+
+    def _remove(self, ref: Any) -> Flight:
+        """Wait for a call no longer, and for the next one of its actor instead."""
+        flight = self.flights.pop(ref)
+        behind = self._behind[flight.slot]
+        if behind:
+            self._watch(*behind.popleft())
+        else:
+            del self._behind[flight.slot]
+        return flight
 
     def _settings_at(self, node_id: str) -> CheckSettings:
         """Return the settings for a node: only on the driver's own the results are at hand."""
@@ -114,10 +146,12 @@ class Crew:
                 return
             files = shipment.ref
         self._held.pop(batch.ticket, None)
+        self._turns[batch.slot] += 1
         order = Order(
             tuple(self.dump.payload(task) for task in batch.tasks),
             batch.limits_s,
             tuple(bench_threads(task.cost_s) for task in batch.tasks),
+            self._turns[batch.slot],
             batch.ticket,
             batch.stage,
             self.options.bench_budget_s,
@@ -125,8 +159,10 @@ class Crew:
         # References as arguments of their own: Ray fetches them to the worker's node.
         answer = self._workers[batch.slot].run.remote(order, parcel, files)
         benches_s = self.options.bench_budget_s * len(batch.tasks)
-        deadline = time.monotonic() + sum(batch.limits_s) + benches_s + ANSWER_SLACK_S
-        self.flights[answer] = Flight(batch.slot, deadline, batch.ticket, batch.stage)
+        allowed_s = sum(batch.limits_s) + benches_s + ANSWER_SLACK_S
+        flight = Flight(batch.slot, allowed_s, batch.ticket, batch.stage)
+        self._batches[batch.ticket] = answer, flight
+        self._take_off(answer, flight)
 
     def needs_files(self, label: str) -> bool:
         """Return whether captured files have to be sent to a slot."""
@@ -142,7 +178,8 @@ class Crew:
 
     def land(self, ref: Any) -> Flight:
         """Take a flight that has come back."""
-        flight = self.flights.pop(ref)
+        flight = self._remove(ref)
+        self._batches.pop(flight.ticket, None)
         if flight.ticket == 0:
             self._starting.discard(flight.slot)
         elif self.shipper is not None:
@@ -157,8 +194,11 @@ class Crew:
         """Drop what was made or prepared under a ticket, and wait for its batch no longer."""
         self._parcels.pop(ticket, None)
         self._held.pop(ticket, None)
-        for ref in [ref for ref, flight in self.flights.items() if flight.ticket == ticket]:
-            del self.flights[ref]
+        ref, flight = self._batches.pop(ticket, (None, None))
+        if ref in self.flights:
+            self._remove(ref)
+        elif flight is not None:
+            self._behind[flight.slot].remove((ref, flight))
         if self.shipper is not None:
             self.shipper.forget(ticket)
 
@@ -169,7 +209,7 @@ class Crew:
 
     def tickets_of(self, label: str) -> list[int]:
         """Return the tickets of the batches that a slot has, or waits for."""
-        sent = [f.ticket for f in self.flights.values() if f.slot == label and f.ticket]
+        sent = [ticket for ticket, (_, flight) in self._batches.items() if flight.slot == label]
         return [*sent, *(t for t, batch in self._held.items() if batch.slot == label)]
 
     def halt(self, labels: Iterable[str]) -> None:
@@ -188,7 +228,8 @@ class Crew:
         for ticket in self.tickets_of(label):
             self.forget(ticket)
         for ref in [ref for ref, f in self.flights.items() if f.slot == label]:
-            del self.flights[ref]
+            del self.flights[ref]  # its start
+        self._behind.pop(label, None)
 
     def dismiss_all(self) -> None:
         """Kill every worker."""

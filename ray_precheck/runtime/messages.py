@@ -92,3 +92,8 @@ class Answer:
     cause: Cause | None = None
     began_s: float = 0.0
     elapsed_s: float = 0.0
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it holds tensors."""
+        return self.measured is not None

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from pathlib import Path
 from ray_precheck.check.phases import Phase
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import DeviceError
+from ray_precheck.runtime.bell import Bell
 from ray_precheck.runtime.messages import Answer, Sealed, Start, Started, Work
 from ray_precheck.runtime.pipes import receive, send
 from ray_precheck.runtime.process_tree import descendants
@@ -47,21 +49,24 @@ class CheckProcess:
 
     def __init__(self, slot: DeviceSlot, settings: CheckSettings, *, debug: bool = False) -> None:
         self._debug = debug
+        self._handovers_s: deque[float] = deque()
         self._board, board_fd = _shared_byte()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
         self._pipe, child_end = Pipe()
-        with child_end:
-            self._popen = _LAUNCHER.submit(self._launch, child_end.fileno(), board_fd).result()
+        self._bell = Bell()
+        with child_end, self._bell.far_end() as bell_fd:
+            handles = (child_end.fileno(), board_fd, bell_fd)
+            self._popen = _LAUNCHER.submit(self._launch, handles).result()
         os.close(board_fd)
         self._send(Start(slot, settings, board_fd))
 
-    def _launch(self, handle: int, board_fd: int) -> "subprocess.Popen[bytes]":
+    def _launch(self, handles: tuple[int, int, int]) -> "subprocess.Popen[bytes]":
         # -P: what lies in the working directory is no module.
         arguments = [sys.executable, "-P", "-m", "ray_precheck.runtime.check_process"]
         return subprocess.Popen(
-            [*arguments, str(handle), str(os.getpid())],
+            [*arguments, str(handles[0]), str(os.getpid()), str(handles[2])],
             env=_environment(),
-            pass_fds=(handle, board_fd),
+            pass_fds=handles,
             stdin=subprocess.DEVNULL,
             stdout=self._stderr,
             stderr=self._stderr,
@@ -71,6 +76,11 @@ class CheckProcess:
     def pid(self) -> int:
         """The process id."""
         return self._popen.pid
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was ended, or has broken."""
+        return self._pipe.closed
 
     def wait_ready(self) -> None:
         """Wait until it has loaded its frameworks.
@@ -96,17 +106,34 @@ class CheckProcess:
         *,
         budget_s: float = math.inf,
     ) -> tuple[BatchReport, dict[int, Sealed]]:
-        """Have a batch done; returns the report and what the device made of records, by index.
+        """Have a batch done: `submit` and `collect` in one."""
+        self.submit(batch)
+        return self.collect(batch, limits_s, halted, budget_s=budget_s)
+
+    def submit(self, batch: Sequence[Work]) -> None:
+        """Give the process a batch, to be begun after the one that it has."""
+        # Of this thread: where the process is busy, a large message waits for it.
+        begin = time.thread_time()
+        self._send(list(batch))
+        self._handovers_s.append(time.thread_time() - begin)
+
+    def collect(
+        self,
+        batch: Sequence[Work],
+        limits_s: Sequence[float],
+        halted: Callable[[], bool] = lambda: False,
+        *,
+        budget_s: float = math.inf,
+    ) -> tuple[BatchReport, dict[int, Sealed]]:
+        """Wait for the oldest batch that was submitted; returns the report and what the device made
+        of records, by index.
 
         `limits_s` are the seconds that each record may take before its bench, `budget_s` what a
         bench may take. Ends early where `halted` says so: the process is killed, what is finished
         is returned.
         """
         sealed: dict[int, Sealed] = {}
-        tally = _Tally()
-        begin = time.monotonic()
-        self._send(list(batch))
-        tally.handover_s = time.monotonic() - begin
+        tally = _Tally(handover_s=self._handovers_s.popleft())
         for work, limit_s in zip(batch, limits_s, strict=True):
             answer = self._await_answer(work.payload.index, limit_s, budget_s, halted)
             if answer is None:
@@ -126,7 +153,7 @@ class CheckProcess:
         queued: dict[str, int] = {}
         seen_at = time.monotonic()
         try:
-            while not self._pipe.poll(min(_POLL_S, limit_s)):
+            while not self._has_answer(min(_POLL_S, limit_s)):
                 is_bench = self._board[0] == Phase.BENCH
                 now, before = time.monotonic(), queued
                 queued = self._queued_ns()
@@ -153,6 +180,16 @@ class CheckProcess:
         self.close()
         message = answer.result.message if answer.result is not None else answer.cause.value
         return Casualty(index, answer.cause, message, answer.result)
+
+    def _has_answer(self, wait_s: float) -> bool:
+        """Return whether there is an answer, or the end of the process.
+
+        Short answers lie in the pipe until the process rings, or the wait is over: to wake up for
+        each of them would take a core from the process that we wait for.
+        """
+        if not self._pipe.poll(0):
+            self._bell.wait(wait_s)
+        return self._pipe.poll(0)
 
     def _queued_ns(self) -> dict[str, int]:
         """Return for each thread the nanoseconds that it was ready and waited for a processor.
@@ -206,6 +243,7 @@ class CheckProcess:
     def close(self) -> None:
         """End the process at once; safe to call twice."""
         self._pipe.close()
+        self._bell.close()
         self._popen.kill()
         # One that hangs in a call of its driver cannot be killed; it is left behind then.
         with contextlib.suppress(subprocess.TimeoutExpired):

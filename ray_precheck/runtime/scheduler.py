@@ -169,7 +169,8 @@ class Scheduler:
         if slot is None:
             return []
         self.bench.withdraw(slot.ticket)
-        commands = self._break_all(name, self._slots.take(name), Cause.LOST, reason)
+        commands = self._recall(name)
+        commands += self._break_all(name, self._slots.take(name), Cause.LOST, reason)
         self._slots.enter(name, SlotState.GIVEN_UP)
         return [*commands, *self._give_back(name)]
 
@@ -188,10 +189,19 @@ class Scheduler:
         self._queue.put_back(reserved.tasks)
         return [Forget(reserved.ticket)]
 
+    def _recall(self, name: str) -> list[Command]:
+        """Put the batch behind the one in work back to the queue: its worker will not begin it."""
+        following = self._slots.recall(name)
+        if following is None:
+            return []
+        self.bench.withdraw(following.ticket)
+        self._queue.put_back(following.tasks)
+        return [Forget(following.ticket)]
+
     def revive(self, name: str, place: str) -> list[Command]:
         """A slot has a new place, or a device that was given up is there again.
 
-        A batch in flight finishes where it is.
+        What its worker has finishes where it is.
         """
         slot = self._slots.get(name)
         if slot is None or self.draining:
@@ -217,6 +227,8 @@ class Scheduler:
         if slot.stage is Stage.DEVICE:
             commands += self._pass_on(name, batch, report)
         casualty = report.casualty
+        if casualty is not None:
+            commands += self._recall(name)
         broken = batch.get(casualty.index) if casualty is not None else None
         if broken is not None:
             batch = self._requeue_after(broken.index, batch)
@@ -226,6 +238,8 @@ class Scheduler:
         if casualty is not None and broken is not None:
             commands += self._strike(name, broken, casualty)
         slot.fresh = False
+        if self._slots.advance(name):
+            return [*commands, *self._follow(name)]
         if casualty is not None or slot.moves_to is not None:
             return [*commands, *self._replace(name)]
         return [*commands, *self._feed(name)]
@@ -335,8 +349,9 @@ class Scheduler:
         if slot is None or ticket != awaited.get(slot.state):
             return []
         self.bench.withdraw(slot.ticket)
-        batch = self._slots.take(name)
-        return [*self._break_all(name, batch, cause, reason), *self._replace(name)]
+        commands = self._recall(name)
+        commands += self._break_all(name, self._slots.take(name), cause, reason)
+        return [*commands, *self._replace(name)]
 
     def _break_all(
         self, name: str, batch: Mapping[int, Task], cause: Cause, reason: str
@@ -409,7 +424,24 @@ class Scheduler:
             batch = self._order(name, tasks, stage)
             commands += self._prepare(batch)
         self._slots.give(name, batch)
-        return [*commands, batch, *self._reserve(name)]
+        return [*commands, batch, *self._reserve(name), *self._follow(name)]
+
+    def _follow(self, name: str) -> list[Command]:
+        """Give a busy worker its next batch already: between two it need not wait for the driver.
+
+        Not where its files have to be sent first, nor where others wait for a worker of their own.
+        """
+        slot = self._slots[name]
+        if self.draining or name in self.ahead or slot.moves_to is not None or slot.fresh:
+            return []
+        if self._alone or self._blame.suspects:
+            return []
+        if not self._queue or not self._queue.is_ample(len(self._slots), self.model):
+            return []
+        tasks, stage = self._from_queue(may_split=True)
+        batch = self._order(name, tasks, stage)
+        self._slots.follow(name, batch)
+        return [batch]
 
     def _order(self, name: str, tasks: Sequence[Task], stage: Stage, parcel: int = 0) -> SendBatch:
         self._last_ticket += 1

@@ -27,8 +27,9 @@ class Slot:
     """`place` is what dies together: slots on the CPU of one machine share it, devices do not.
 
     `moves_to` is the place of its next worker, None where that stays. `fresh`: nothing has run on the
-    worker but, at most, the one record that it has now. `suspect` is what the slot will run as soon
-    as its worker is fresh, `reserved` the batch after this one, whose files are on their way.
+    worker but, at most, the one record that it has now. `following` is the batch that its worker has
+    too, and begins as soon as this one is done. `suspect` is what the slot will run as soon as its
+    worker is fresh, `reserved` the batch after this one, whose files are on their way.
     """
 
     place: str
@@ -38,6 +39,7 @@ class Slot:
     ticket: int = 0
     stage: Stage = Stage.CHECK
     batch: dict[int, Task] = field(default_factory=dict)
+    following: SendBatch | None = None
     suspect: Task | None = None
     reserved: SendBatch | None = None
     failed_starts: int = 0
@@ -122,17 +124,40 @@ class SlotTable:
         """A worker has a batch now."""
         slot = self._slots[name]
         self.enter(name, SlotState.BUSY)
-        slot.ticket, slot.stage = batch.ticket, batch.stage
-        slot.batch = {task.index: task for task in batch.tasks}
-        self.in_batches += len(slot.batch)
+        self._put_in_work(slot, batch)
+        self.in_batches += len(batch.tasks)
         # Whoever shares its worker with others cannot be convicted there.
         slot.fresh = slot.fresh and len(slot.batch) == 1
+
+    def _put_in_work(self, slot: Slot, batch: SendBatch) -> None:
+        slot.ticket, slot.stage = batch.ticket, batch.stage
+        slot.batch = {task.index: task for task in batch.tasks}
 
     def take(self, name: str) -> dict[int, Task]:
         """Take the batch of a worker."""
         slot = self._slots[name]
         batch, slot.batch = slot.batch, {}
         self.in_batches -= len(batch)
+        return batch
+
+    def follow(self, name: str, batch: SendBatch) -> None:
+        """A worker has another batch behind the one that it works on."""
+        self._slots[name].following = batch
+        self.in_batches += len(batch.tasks)
+
+    def advance(self, name: str) -> bool:
+        """The batch of a worker was taken: it works on the one behind it; False where there is none."""
+        slot = self._slots[name]
+        batch, slot.following = slot.following, None
+        if batch is not None:
+            self._put_in_work(slot, batch)
+        return batch is not None
+
+    def recall(self, name: str) -> SendBatch | None:
+        """Take the batch that is behind the one in work; None where there is none."""
+        slot = self._slots[name]
+        batch, slot.following = slot.following, None
+        self.in_batches -= 0 if batch is None else len(batch.tasks)
         return batch
 
     def keep_suspect(self, name: str, suspect: Task | None) -> Task | None:

@@ -33,6 +33,17 @@ class TaskQueue:
         self.tasks.extendleft(reversed(waiting))
         self.cost_left_s += sum(task.cost_s for task in waiting)
 
+    def is_ample(self, devices: int, model: CostModel) -> bool:
+        """Whether no device goes short where one has the next batch beside the one in its work.
+
+        Each gets more than that batch yet: the share of what is left is more than the whole of it.
+        """
+        share_s = self._share_s(devices)
+        return model.whole_ratio * share_s >= TARGET_BATCH_S and self.tasks[0].cost_s <= share_s
+
+    def _share_s(self, devices: int) -> float:
+        return self.cost_left_s / (2 * max(1, devices))
+
     def take(
         self, devices: int, room_bytes: int, model: CostModel
     ) -> tuple[tuple[Task, ...], bool]:
@@ -44,7 +55,7 @@ class TaskQueue:
         # Guided self-scheduling (Polychronopoulos and Kuck, IEEE Trans. Computers C-36, 1987): a
         # share of what is left, so that the last batches are small and all devices end together.
         scale = model.whole_ratio
-        budget_s = min(TARGET_BATCH_S, scale * self.cost_left_s / (2 * max(1, devices)))
+        budget_s = min(TARGET_BATCH_S, scale * self._share_s(devices))
         batch: list[Task] = []
         spent_s, splits = 0.0, False
         while self.tasks and len(batch) < MAX_BATCH_RECORDS:

@@ -19,6 +19,7 @@ import ray
 from ray_precheck.runtime.devices import pin_process
 from ray_precheck.runtime.messages import Sealed, Stage, Work
 from ray_precheck.runtime.process import CheckProcess
+from ray_precheck.runtime.turns import Turns
 from ray_precheck.schema.casualty import BatchReport
 from ray_precheck.schema.task import DeviceSlot, TaskPayload
 
@@ -34,11 +35,14 @@ SPARES_AFTER_S = 60.0
 class Order:
     """A batch: what is to be done with its records, how long each may take, with how many threads
     its bench computes, and how long a bench may take.
+
+    `turn` is its number among those that were sent to this actor, from 1 on.
     """
 
     payloads: tuple[TaskPayload, ...]
     limits_s: tuple[float, ...]
     threads: tuple[int, ...]
+    turn: int
     ticket: int = 0
     stage: Stage = Stage.CHECK
     budget_s: float = math.inf
@@ -61,15 +65,18 @@ class Worker:
         self._spares: list[CheckProcess] = []
         self._made: dict[int, dict[int, Sealed]] = {}
         self._halted = threading.Event()
+        self._turns = Turns()
         self._opened_at = 0.0
         pin_process(slot)
 
-    def open(self) -> None:
-        """Have a process that has run nothing yet; a spare where there is one.
+    def open(self, last_turn: int) -> None:
+        """Have a process that has run nothing yet; a spare where there is one. Batches up to
+        `last_turn` were sent for the process before, and are not run any more.
 
         Raises:
             DeviceError: it could not start, with the reason.
         """
+        self._turns.forget(last_turn)
         if self._process is None:
             self._opened_at = time.monotonic()
         else:
@@ -80,6 +87,7 @@ class Worker:
         self._process.wait_ready()
         self._keep_spares()
 
+    @ray.method(concurrency_group="batches")  # type: ignore[untyped-decorator]
     def run(
         self,
         order: Order,
@@ -91,8 +99,13 @@ class Worker:
         `parcel` is, for the bench's half, what a device made of the records, by index; `files` are
         the captured files of each, where they are not to be read from the dump's folder. What this
         device makes of records that it is to measure is kept for `hand_over`.
+
+        A batch may come while another one runs: it waits in the process's pipe, which then goes on
+        with it at once. Where the one before broke the process, or the worker was told to end,
+        nothing is done: whoever sent it knows by then.
         """
-        assert self._process is not None, "open comes first"
+        process = self._process
+        assert process is not None, "open comes first"
         work = [
             Work(
                 payload,
@@ -103,12 +116,18 @@ class Worker:
             )
             for payload, threads in zip(order.payloads, order.threads, strict=True)
         ]
-        report, sealed = self._process.check(
-            work, order.limits_s, self._halted.is_set, budget_s=order.budget_s
-        )
-        if report.casualty is not None:
-            self._opened_at = 0.0
-        self._keep_spares()
+        with self._turns.handing_in(order.turn) as counts:
+            if counts and not self._halted.is_set():
+                process.submit(work)
+        with self._turns.running(order.turn) as counts:
+            if process.is_closed or not counts or self._halted.is_set():
+                return BatchReport(())
+            report, sealed = process.collect(
+                work, order.limits_s, self._halted.is_set, budget_s=order.budget_s
+            )
+            if report.casualty is not None:
+                self._opened_at = 0.0
+            self._keep_spares()
         if sealed:
             self._made[order.ticket] = sealed
         return report
@@ -141,7 +160,7 @@ class Worker:
 
 
 # Its death must not be hidden by a restart: what becomes of its records is the scheduler's to say.
-# A second thread answers `halt` and `hand_over` while a batch runs; batches come one after the other.
+# While a batch runs a second thread takes in the next one, and a third answers `halt` and `hand_over`.
 WorkerActor: Any = ray.remote(
-    num_cpus=0, max_restarts=0, max_task_retries=0, concurrency_groups={"control": 1}
+    num_cpus=0, max_restarts=0, max_task_retries=0, concurrency_groups={"control": 1, "batches": 2}
 )(Worker)

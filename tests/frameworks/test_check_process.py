@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,14 @@ SLOT = DeviceSlot("cpu", 0, "", "", "")
 TENSOR = b'{"type": "torch.Tensor", "dtype": "torch.float32", "shape": [4], "Max": 1.0, "Min": 0.5}'
 
 
-@pytest.fixture(autouse=True)
-def _faulty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(FAULTY))
-    # Set by the worker for its processes; put back after each test.
-    for name in ("ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
-        monkeypatch.setenv(name, "")
+@pytest.fixture(autouse=True, scope="module")
+def _faulty() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(FAULTY))
+        # Set by the worker for its processes; put back after the tests.
+        for name in ("ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+            patch.setenv(name, "")
+        yield
 
 
 def settings(limit_bytes: int = 0) -> CheckSettings:
@@ -45,8 +48,8 @@ def payload(index: int, name: str) -> TaskPayload:
     return TaskPayload(index, name, forward, None)
 
 
-def run(worker: Worker, each: TaskPayload) -> BatchReport:
-    return worker.run(Order((each,), (60.0,), (1,)))
+def run(worker: Worker, each: TaskPayload, turn: int = 1) -> BatchReport:
+    return worker.run(Order((each,), (60.0,), (1,), turn))
 
 
 GOOD = payload(0, "Torch.abs.0")
@@ -210,12 +213,67 @@ class TestEnds:
         assert str(raised.value).startswith(reason)
 
 
+class TestBatchesInTurn:
+    @pytest.fixture(scope="class")
+    def made(self) -> Iterator[Worker]:
+        made = Worker(SLOT, settings(), spares=0)
+        made.open(0)
+        yield made
+        made.close()
+
+    def test_the_next_one_may_come_first_and_waits_for_its_turn(self, made: Worker) -> None:
+        with ThreadPoolExecutor(2) as threads:
+            second = threads.submit(run, made, payload(1, "Torch.abs.1"), turn=2)
+            time.sleep(0.2)
+            assert not second.done()
+            first = threads.submit(run, made, GOOD, turn=1)
+            began_s = [each.result(60).results[0].began_s for each in (first, second)]
+        assert began_s == sorted(began_s)
+
+    def test_the_process_has_it_before_the_one_in_work_is_done(self, made: Worker) -> None:
+        process = made._process
+        assert process is not None
+        with ThreadPoolExecutor(2) as threads:
+            first = threads.submit(run, made, WORK, turn=3)
+            second = threads.submit(run, made, payload(1, "Torch.abs.1"), turn=4)
+            while not process._handovers_s and not first.done():
+                time.sleep(0.001)
+            time.sleep(0.1)
+            handed_in, first_is_done = len(process._handovers_s), first.done()
+            assert [each.result(60).results[0].index for each in (first, second)] == [0, 1]
+        assert not first_is_done
+        assert handed_in == 1
+
+    def test_behind_one_that_breaks_the_process_it_is_not_run(self, made: Worker) -> None:
+        with ThreadPoolExecutor(2) as threads:
+            first = threads.submit(run, made, payload(1, "Torch.special.entr.0"), turn=5)
+            second = threads.submit(run, made, GOOD, turn=6)
+            assert first.result(60).casualty is not None
+            assert second.result(60) == BatchReport(())
+        made.open(6)
+        assert run(made, GOOD, turn=7).results[0].forward is Verdict.PASS
+
+    def test_one_that_comes_when_a_new_process_is_there_is_not_run_either(
+        self, made: Worker
+    ) -> None:
+        made.open(9)
+        assert run(made, GOOD, turn=9) == BatchReport(())
+        assert run(made, GOOD, turn=10).results[0].forward is Verdict.PASS
+
+    def test_a_worker_that_was_told_to_end_begins_no_other(self) -> None:
+        made = Worker(SLOT, settings(), spares=0)
+        made.open(0)
+        made.halt()
+        assert run(made, GOOD) == BatchReport(())
+        made.close()
+
+
 class TestSpares:
     def test_a_spare_takes_over_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(worker, "SPARES_AFTER_S", 0.0)
         made = Worker(SLOT, settings(), spares=1)
         begin = time.monotonic()
-        made.open()
+        made.open(0)
         start_s = time.monotonic() - begin
         (spare,) = made._spares
         spare.wait_ready()
@@ -224,19 +282,19 @@ class TestSpares:
         report = run(made, payload(1, "Torch.special.entr.0"))
         assert report.casualty is not None
         begin = time.monotonic()
-        made.open()
+        made.open(1)
         takeover_s = time.monotonic() - begin
         assert made._process is spare
         assert takeover_s < start_s / 4
-        assert run(made, GOOD).results[0].forward is Verdict.PASS
+        assert run(made, GOOD, turn=2).results[0].forward is Verdict.PASS
         made.close()
 
     def test_a_first_crash_makes_a_spare_wanted(self) -> None:
         made = Worker(SLOT, settings(), spares=1)
-        made.open()
+        made.open(0)
         run(made, GOOD)
         assert made._spares == []  # a run that is over soon gains nothing from one
-        run(made, payload(1, "Torch.special.entr.0"))
+        run(made, payload(1, "Torch.special.entr.0"), turn=2)
         assert len(made._spares) == 1
         made.close()
 

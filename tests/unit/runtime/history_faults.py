@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ray_precheck.runtime.bench_stage import BenchStage
-from ray_precheck.runtime.commands import Command, Record
+from ray_precheck.runtime.commands import Command, Record, SendBatch
 from ray_precheck.runtime.scheduler import Scheduler
-from ray_precheck.runtime.slots import SlotState
+from ray_precheck.runtime.slots import SlotState, SlotTable
 from ray_precheck.runtime.task_queue import TaskQueue
 from ray_precheck.schema.casualty import BatchReport
 from ray_precheck.store import journal
@@ -234,6 +234,35 @@ def drop_the_result_of_a_casualty(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scheduler, "_strike", without)
 
 
+def begin_what_is_behind_a_crash(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Scheduler, "_recall", lambda self, name: [])
+
+
+def forget_what_is_behind_a_crash(patch: pytest.MonkeyPatch) -> None:
+    recall = Scheduler._recall
+
+    def drop(self: Scheduler, name: str) -> list[Command]:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(TaskQueue, "put_back", lambda self, tasks: None)
+            return recall(self, name)
+
+    patch.setattr(Scheduler, "_recall", drop)
+
+
+def send_what_is_behind_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SlotTable, "advance", lambda self, name: self.recall(name) and False)
+
+
+def miscount_what_is_behind(patch: pytest.MonkeyPatch) -> None:
+    follow = SlotTable.follow
+
+    def uncounted(self: SlotTable, name: str, batch: SendBatch) -> None:
+        follow(self, name, batch)
+        self.in_batches -= len(batch.tasks)
+
+    patch.setattr(SlotTable, "follow", uncounted)
+
+
 # What goes wrong on the disk.
 
 
@@ -292,6 +321,10 @@ FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     never_wake,
     count_a_strike_twice,
     drop_the_result_of_a_casualty,
+    begin_what_is_behind_a_crash,
+    forget_what_is_behind_a_crash,
+    send_what_is_behind_again,
+    miscount_what_is_behind,
     write_the_result_first,
     write_known_rows_again,
     reopen_without_repair,

@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from random import Random
 
 from ray_precheck.runtime.blame import MAX_RUNS, STRIKES
-from ray_precheck.runtime.commands import Command, GiveUpDevice, Record, SendBatch, StartWorker
+from ray_precheck.runtime.commands import (
+    Command,
+    Forget,
+    GiveUpDevice,
+    Record,
+    SendBatch,
+    StartWorker,
+)
 from ray_precheck.runtime.scheduler import Scheduler
 from ray_precheck.runtime.task_queue import MAX_BATCH_RECORDS
 from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
@@ -71,6 +78,7 @@ class Pool:
     idle: set[str] = field(default_factory=set)
     fresh: set[str] = field(default_factory=set)
     busy: dict[str, SendBatch] = field(default_factory=dict)
+    behind: dict[str, SendBatch] = field(default_factory=dict)
     sent: Counter[int] = field(default_factory=Counter)
     runs: Counter[int] = field(default_factory=Counter)
     strikes: Counter[tuple[int, Cause]] = field(default_factory=Counter)
@@ -114,7 +122,10 @@ class Pool:
             self._count(batch.tasks, Cause.LOST)
             commands = self.scheduler.worker_lost(slot, batch.ticket, "its node is gone")
         else:
-            self.idle.add(slot)
+            if slot in self.behind and report.casualty is None:
+                self.busy[slot] = self.behind.pop(slot)
+            else:
+                self.idle.add(slot)
             commands = self.scheduler.batch_done(slot, batch.ticket, report)
         self._check_verdicts(batch, report, commands)
         self.fresh.discard(slot)
@@ -178,7 +189,7 @@ class Pool:
         for command in commands:
             match command:
                 case StartWorker(slot):
-                    assert slot not in self.starting | set(self.busy)
+                    assert slot not in self.starting | set(self.busy) | set(self.behind)
                     assert slot not in self.given_up
                     self.idle.discard(slot)
                     self.fresh.discard(slot)
@@ -189,21 +200,28 @@ class Pool:
                     for result in results:
                         assert result.index not in self.recorded
                         self.recorded[result.index] = result
+                case Forget(ticket):
+                    held = [n for n, batch in self.behind.items() if batch.ticket == ticket]
+                    assert all(name not in self.busy for name in held), "its worker will begin it"
+                    for name in held:
+                        del self.behind[name]
                 case GiveUpDevice(slot, _):
                     self.given_up.append(slot)
 
     def _send(self, batch: SendBatch) -> None:
         slot, tasks = batch.slot, batch.tasks
-        assert slot in self.idle, "a batch for a worker that is busy or dead"
+        assert slot in self.idle or slot in self.busy, "a batch for a worker that is dead"
+        assert slot not in self.behind, "a third batch for a worker"
         assert 1 <= len(tasks) <= MAX_BATCH_RECORDS
         assert len(batch.limits_s) == len(tasks)
         assert min(batch.limits_s) >= self.scheduler.timeout_s
         if any(self.strikes[task.index, cause] for task in tasks for cause in Cause):
             assert len(tasks) == 1, "a suspect runs with others"
+            assert slot not in self.busy, "a suspect runs behind others"
             assert slot in self.fresh, "a suspect runs on a used worker"
         tickets = [earlier.ticket for earlier in self.batches]
         assert batch.ticket > max(tickets, default=0)
-        self.idle.remove(slot)
         self.sent.update(task.index for task in tasks)
-        self.busy[slot] = batch
+        (self.behind if slot in self.busy else self.busy)[slot] = batch
+        self.idle.discard(slot)
         self.batches.append(batch)

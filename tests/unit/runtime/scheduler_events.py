@@ -63,8 +63,9 @@ def staged(
 
 
 def sending(commands: Sequence[Command]) -> SendBatch:
-    """The one batch among commands."""
-    (batch,) = [command for command in commands if isinstance(command, SendBatch)]
+    """The one batch among commands, or the first of two for one worker."""
+    batch, *others = [command for command in commands if isinstance(command, SendBatch)]
+    assert [other.slot for other in others] in ([], [batch.slot])
     return batch
 
 

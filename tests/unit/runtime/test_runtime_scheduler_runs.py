@@ -88,7 +88,8 @@ def test_a_run_that_drains_ends_soon_and_records_nothing_twice(pool: Pool, after
     if pool.batches_at_drain >= 0:
         event("drained before its end")
         assert len(pool.batches) == pool.batches_at_drain
-        assert pool.events - after <= 2 * slots
+        # Of each what starts, or what it works on, what is behind that, and one event of its loss.
+        assert pool.events - after <= 3 * slots
     assert pool.scheduler.in_flight == 0
 
 
@@ -97,12 +98,12 @@ def test_a_slow_device_does_not_hold_the_run() -> None:
     made.carry_out(made.scheduler.start())
     for slot in ("npu:0", "npu:1"):
         made.carry_out(made.started(slot))
-    held = len(made.busy["npu:0"].tasks)
+    held = len(made.busy["npu:0"].tasks) + len(made.behind["npu:0"].tasks)
     # From here on device 0 does not answer, and device 1 does all the rest.
     while "npu:1" in made.busy:
         made.carry_out(made.worked("npu:1"))
     assert len(made.recorded) == 400 - held
-    assert held <= 64
+    assert held <= 2 * 64
 
 
 def test_a_record_that_crashes_costs_its_neighbours_nothing() -> None:

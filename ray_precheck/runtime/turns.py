@@ -1,0 +1,52 @@
+"""The order of an actor's batches, of which the next one is prepared while the one before runs.
+
+Called by the worker actor, whose batches come on two threads. They are numbered as they are sent,
+from 1 on without a gap; Ray may begin them in any order.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Turns:
+    """Lets batches pass two gates, each in the order of their numbers: to be handed in, one after the
+    other, and to run, one at a time."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._handed_in = 0
+        self._over = 0
+        self._obsolete = 0
+
+    @contextmanager
+    def handing_in(self, turn: int) -> Iterator[bool]:
+        """Wait for those before to be handed in; yields whether this one still counts."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._handed_in >= turn - 1)
+            counts = turn > self._obsolete
+        try:
+            yield counts
+        finally:
+            with self._changed:
+                self._handed_in = max(self._handed_in, turn)
+                self._changed.notify_all()
+
+    @contextmanager
+    def running(self, turn: int) -> Iterator[bool]:
+        """Wait for those before to be over; yields whether this one still counts."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._over >= turn - 1)
+            counts = turn > self._obsolete
+        try:
+            yield counts
+        finally:
+            with self._changed:
+                self._over = max(self._over, turn)
+                self._changed.notify_all()
+
+    def forget(self, last: int) -> None:
+        """Those up to `last` do not count any more, nor is any of them waited for."""
+        with self._changed:
+            self._obsolete = self._handed_in = self._over = last
+            self._changed.notify_all()
