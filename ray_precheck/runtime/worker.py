@@ -1,8 +1,9 @@
 """The actor on every device slot. It runs no API itself: a process of its own does, and this one
 watches it.
 
-Comes in: an `Order`. Goes out: a `BatchReport`, numbers and text only, and beside it, through Ray's
-object store, what the device made of records whose bench is to run elsewhere. An API that crashes or
+Comes in: an `Order`. Goes out: a `BatchReport`, numbers and text only, and beside it what the device
+made of records whose bench is to run elsewhere: lent to workers of this machine, or through Ray's
+object store. An API that crashes or
 hangs ends its process alone, so that what the batch had finished is kept, and the record that broke
 it is known. A slot without a device runs benches only.
 """
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from ray_precheck.runtime.devices import pin_process
+from ray_precheck.runtime.loans import Lent, allow_descriptors, borrow, lend
 from ray_precheck.runtime.messages import Sealed, Stage, Work
 from ray_precheck.runtime.process import CheckProcess
 from ray_precheck.schema.casualty import BatchReport
@@ -33,7 +35,8 @@ SPARES_AFTER_S = 60.0
 @dataclass(frozen=True, slots=True)
 class Order:
     """A batch: what is to be done with its records, how long each may take, with how many threads
-    its bench computes, and how long a bench may take.
+    its bench computes, and how long a bench may take. `is_near`: the bench of a device's half will
+    be on this machine.
     """
 
     payloads: tuple[TaskPayload, ...]
@@ -42,6 +45,7 @@ class Order:
     ticket: int = 0
     stage: Stage = Stage.CHECK
     budget_s: float = math.inf
+    is_near: bool = False
 
 
 class Worker:
@@ -63,6 +67,7 @@ class Worker:
         self._halted = threading.Event()
         self._opened_at = 0.0
         pin_process(slot)
+        allow_descriptors()
 
     def open(self) -> None:
         """Have a process that has run nothing yet; a spare where there is one.
@@ -83,23 +88,27 @@ class Worker:
     def run(
         self,
         order: Order,
-        parcel: Mapping[int, Sealed] | None = None,
+        parcel: Mapping[int, Lent] | None = None,
         files: Mapping[int, "TensorFiles"] | None = None,
     ) -> BatchReport:
         """Do a batch, one record after the other, each in its time.
 
         `parcel` is, for the bench's half, what a device made of the records, by index; `files` are
         the captured files of each, where they are not to be read from the dump's folder. What this
-        device makes of records that it is to measure is kept for `hand_over`.
+        device makes of records that it is to measure is kept for `hand_over` and `lend`.
         """
         assert self._process is not None, "open comes first"
+        borrowed = borrow(parcel or {})
+        if borrowed is None:
+            return BatchReport((), refused=True)
         work = [
             Work(
                 payload,
                 order.stage,
                 threads,
-                None if parcel is None else parcel[payload.index],
+                borrowed.get(payload.index),
                 None if files is None else files[payload.index],
+                order.is_near,
             )
             for payload, threads in zip(order.payloads, order.threads, strict=True)
         ]
@@ -117,7 +126,19 @@ class Worker:
     def hand_over(self, ticket: int) -> dict[int, Sealed]:
         """Give away what was made of a batch, by index: to Ray's object store, while the next batch
         runs."""
-        return self._made.pop(ticket)
+        return {index: sealed.for_others() for index, sealed in self._made.pop(ticket).items()}
+
+    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
+    def lend(self, ticket: int) -> Mapping[int, Lent]:
+        """Say how workers of this machine get at what was made of a batch, by index; it is kept until
+        its `release`, or `hand_over`.
+        """
+        return {index: lend(sealed) for index, sealed in self._made[ticket].items()}
+
+    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
+    def release(self, ticket: int) -> None:
+        """Let go of what was lent."""
+        self._made.pop(ticket, None)
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
     def halt(self) -> None:
@@ -141,7 +162,7 @@ class Worker:
 
 
 # Its death must not be hidden by a restart: what becomes of its records is the scheduler's to say.
-# A second thread answers `halt` and `hand_over` while a batch runs; batches come one after the other.
+# A second thread answers `halt`, `hand_over` and `lend` while a batch runs; batches come one after the other.
 WorkerActor: Any = ray.remote(
     num_cpus=0, max_restarts=0, max_task_retries=0, concurrency_groups={"control": 1}
 )(Worker)
