@@ -164,10 +164,25 @@ class Checker(Sides):
         )
 
     def measure(
-        self, payload: TaskPayload, files: "TensorFiles | None" = None
+        self,
+        payload: TaskPayload,
+        files: "TensorFiles | None" = None,
+        *,
+        with_inputs: bool = False,
     ) -> TaskResult | Measured:
-        """Run the device alone; a result where it comes to nothing that could be judged."""
-        return self._guarded(payload, lambda: self._tried(payload, files=files).measured)
+        """Run the device alone; a result where it comes to nothing that could be judged.
+
+        `with_inputs` hands generated inputs on, for a bench to which that is cheaper than to draw them.
+        """
+
+        def examine() -> Measured:
+            job = self._tried(payload, files=files, keeps=with_inputs)
+            measured = job.measured  # It draws cotangents.
+            if not isinstance(job.source, GeneratedTensors):
+                return measured
+            return replace(measured, inputs=job.source.drawn, notes=tuple(job.source.notes))
+
+        return self._guarded(payload, examine)
 
     def _guarded(self, payload: TaskPayload, examine: Callable[[], T]) -> T | TaskResult:
         """Turn what goes wrong into a result, and see whether it broke this process."""
@@ -225,13 +240,15 @@ class Checker(Sides):
         source: TensorSource | None = None,
         files: "TensorFiles | None" = None,
         measured: Measured | None = None,
+        *,
+        keeps: bool = False,
     ) -> Job:
         """Return the job of a call, with safer inputs where the first ones make both sides raise.
 
         Raises:
             NotCheckable: with the reason.
         """
-        job = self._job(payload, source, files, measured)
+        job = self._job(payload, source, files, measured, keeps=keeps)
         # Who has measured it elsewhere has made the second try there.
         if measured is not None or not isinstance(job.source, GeneratedTensors):
             return job
@@ -247,6 +264,8 @@ class Checker(Sides):
         source: TensorSource | None = None,
         files: "TensorFiles | None" = None,
         measured: Measured | None = None,
+        *,
+        keeps: bool = False,
     ) -> Job:
         """Decode a call and make its inputs.
 
@@ -261,9 +280,10 @@ class Checker(Sides):
         # First of all: the allow list of the bench also says what may be called on the device.
         if not is_random(record):
             self.bench.resolve(record.name)
-        source = source or self._source(record, files)
-        if measured is not None and measured.safer and isinstance(source, GeneratedTensors):
-            source = source.safer(record, measured.safer)
+        source = source or self._source(record, files, keeps=keeps)
+        if measured is not None and isinstance(source, GeneratedTensors):
+            source = source.safer(record, measured.safer) if measured.safer else source
+            source.take(measured.inputs, measured.notes)
         return Job(payload, record, build_call(record, source), source, self, measured)
 
     def _judge(self, job: Job) -> TaskResult:
@@ -336,12 +356,15 @@ class Checker(Sides):
                 return ()
             return tuple((file.name, file.read_bytes()) for file in sorted(folder.iterdir()))
 
-    def _source(self, record: ApiRecord, files: "TensorFiles | None") -> TensorSource:
+    def _source(
+        self, record: ApiRecord, files: "TensorFiles | None", *, keeps: bool
+    ) -> TensorSource:
         if files is not None:
             return CapturedTensors(files)
         if self._settings.task == "tensor":
             return CapturedTensors(self._settings.data_folder)
-        return generated_tensors(self._settings.seed, record, self._settings.distribution)
+        seed, distribution = self._settings.seed, self._settings.distribution
+        return generated_tensors(seed, record, distribution, keeps=keeps)
 
 
 def _backward(

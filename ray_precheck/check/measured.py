@@ -4,7 +4,8 @@ Comes in: a `Job`. Goes out: `Measured`, host arrays and text only, so that the 
 another process or on another machine. Called by `check.job` and by the checker.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ray_precheck.backends.base import Leaf
@@ -34,7 +35,9 @@ class Measured:
     `outputs` is None where forward raised `error`. `gradients`, of the differentiable inputs in
     order, is None where none were asked for, where backward raised `gradient_error`, and where there
     is nothing to differentiate, for the reason `no_gradients`. `safer` is what the device raised with
-    the first inputs, where all this is of a second try with safer ones; "" of a first try.
+    the first inputs, where all this is of a second try with safer ones; "" of a first try. `inputs`
+    are generated inputs and cotangents by argument path, where the bench need not draw them again;
+    `notes` are what drawing them had to say, for the Message.
     """
 
     outputs: list[Leaf] | None
@@ -43,11 +46,13 @@ class Measured:
     gradient_error: Failure | None = None
     no_gradients: str = ""
     safer: str = ""
+    inputs: Mapping[str, HostTensor] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def nbytes(self) -> int:
         """The bytes of all tensors."""
-        leaves = [*(self.outputs or ()), *(self.gradients or ())]
+        leaves = [*(self.outputs or ()), *(self.gradients or ()), *self.inputs.values()]
         return sum(leaf.data.nbytes for leaf in leaves if isinstance(leaf, HostTensor))
 
 

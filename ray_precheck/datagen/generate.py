@@ -8,7 +8,7 @@ copies of each other.
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -59,7 +59,8 @@ class GeneratedTensors:
 
     `meanings` are, by argument path, what an argument's values must be for the API to make sense of
     them. With `distribution` uniform floats are uniform over their range, as are whole numbers, and
-    meanings do not count. `below` is None but for safer inputs, as `datagen.safer` has them.
+    meanings do not count. `below` is None but for safer inputs, as `datagen.safer` has them. With
+    `keeps` what is drawn is also kept, by argument path, as `drawn`.
     """
 
     def __init__(
@@ -69,12 +70,17 @@ class GeneratedTensors:
         distribution: str = RECORDED,
         meanings: Mapping[str, Meaning] | None = None,
         below: int | None = None,
+        *,
+        keeps: bool = False,
     ) -> None:
         self._seed = seed
         self._api_name = api_name
         self._is_recorded = distribution == RECORDED
         self._meanings = meanings if meanings and self._is_recorded else {}
         self._below = below
+        self._keeps = keeps
+        self._given: Mapping[str, HostTensor] = {}
+        self.drawn: dict[str, HostTensor] = {}
         self.notes: list[str] = []
 
     @property
@@ -85,15 +91,33 @@ class GeneratedTensors:
     def safer(self, record: ApiRecord, why: str) -> "GeneratedTensors":
         """Return the source of safer inputs of this call; `why` is what the device raised."""
         below = smallest_extent(record)
-        found = GeneratedTensors(self._seed, self._api_name, RECORDED, self._meanings, below)
+        found = GeneratedTensors(
+            self._seed, self._api_name, RECORDED, self._meanings, below, keeps=self._keeps
+        )
         found.notes.append(
             f"checked with safer inputs ({describe_safer(below)}): with inputs as they were recorded"
             f" device and bench raised; device: {why}"
         )
         return found
 
+    def take(self, drawn: Mapping[str, HostTensor], notes: Sequence[str]) -> None:
+        """Take what such a source has drawn for this call elsewhere, by argument path, and the notes
+        that it made: what is not among it is drawn here."""
+        self._given = drawn
+        self.notes = list(notes)
+
     def tensor(self, spec: TensorSpec, path: str) -> HostTensor:
         """Draw a tensor of its range, distribution and meaning, rounded once to its dtype."""
+        given = self._given.get(path)
+        # A cotangent has the shape of its output, which may have another one on the other side.
+        if given is not None and (given.dtype, given.shape) == (spec.dtype, spec.shape):
+            return given
+        tensor = self._draw(spec, path)
+        if self._keeps:
+            self.drawn[path] = tensor
+        return tensor
+
+    def _draw(self, spec: TensorSpec, path: str) -> HostTensor:
         _require_array(spec, path)
         meaning = self._meanings.get(path)
         if self._below is not None and path.startswith(_INPUTS):
@@ -106,7 +130,7 @@ class GeneratedTensors:
         data = self._drawn(spec, span, self._generator(path))
         if meaning is not None and meaning.companion is not None:
             path_beside, spec_beside = meaning.companion
-            data = meaning.beside(data, self.tensor(spec_beside, path_beside).data)
+            data = meaning.beside(data, self._draw(spec_beside, path_beside).data)
         elif meaning is not None and spec.size:
             data = meaning.shaped(data, spec, self._generator(f"{meaning.stream(path)}\0meaning"))
         return HostTensor(spec.dtype, np.asarray(data))
@@ -136,9 +160,11 @@ class GeneratedTensors:
         return np.random.Generator(np.random.Philox(key=key))
 
 
-def generated_tensors(seed: int, record: ApiRecord, distribution: str) -> GeneratedTensors:
-    """Return the source of the generated tensors of a call."""
-    return GeneratedTensors(seed, str(record.name), distribution, meanings_of(record))
+def generated_tensors(
+    seed: int, record: ApiRecord, distribution: str, *, keeps: bool = False
+) -> GeneratedTensors:
+    """Return the source of the generated tensors of a call; it `keeps` what it draws on request."""
+    return GeneratedTensors(seed, str(record.name), distribution, meanings_of(record), keeps=keeps)
 
 
 def _require_array(spec: TensorSpec, path: str) -> None:

@@ -27,7 +27,8 @@ from ray_precheck.backends.base import DeviceDied
 from ray_precheck.backends.mindtorch_paths import prefer_native
 from ray_precheck.runtime.bell import Ringer
 from ray_precheck.runtime.devices import pin_to_core
-from ray_precheck.runtime.messages import Answer, Sealed, Stage, Start, Started, Work, seal
+from ray_precheck.runtime.loans import CAN_LEND
+from ray_precheck.runtime.messages import Answer, Stage, Start, Started, Work, seal
 from ray_precheck.runtime.pipes import receive, send
 from ray_precheck.runtime.process_tree import descendants
 from ray_precheck.schema.result import TaskResult
@@ -35,6 +36,7 @@ from ray_precheck.schema.task import BENCH
 
 if TYPE_CHECKING:
     from ray_precheck.check.checker import Checker
+    from ray_precheck.check.measured import Measured
 
 _PR_SET_PDEATHSIG = 1
 
@@ -93,7 +95,9 @@ def _serve(checker: "Checker", batch: Sequence[Work], pipe: Connection, ringer: 
             result = replace(found, began_s=began_s)
             answer = Answer(index, result, None, cause, began_s, elapsed_s)
         else:
-            answer = Answer(index, None, found, cause, began_s, elapsed_s)
+            # What sealing takes is a part of handing over: it comes after the time is taken.
+            sealed = None if found is None else seal(found, shares=work.is_near and CAN_LEND)
+            answer = Answer(index, None, sealed, cause, began_s, elapsed_s)
         send(pipe, answer)
         ringer.sent(is_last=position == len(batch) or cause is not None, is_large=answer.is_large)
         if cause is not None:
@@ -101,13 +105,13 @@ def _serve(checker: "Checker", batch: Sequence[Work], pipe: Connection, ringer: 
     return True
 
 
-def _do(checker: "Checker", work: Work) -> TaskResult | Sealed | None:
+def _do(checker: "Checker", work: Work) -> "TaskResult | Measured | None":
     """Do what is asked for with a record; None where that needs a device."""
     from ray_precheck.check.checker import DeviceNeeded
 
     if work.stage is Stage.DEVICE:
-        found = checker.measure(work.payload, work.files)
-        return found if isinstance(found, TaskResult) else seal(found)
+        with_inputs = work.is_near and CAN_LEND
+        return checker.measure(work.payload, work.files, with_inputs=with_inputs)
     measured = None if work.measured is None else work.measured.open()
     try:
         return checker.check(

@@ -1,8 +1,8 @@
 """The actors of a run and what each has in flight.
 
 Comes in: what is to be started and sent. Goes out: flights that have landed. Called by the driver.
-Tensors never come here: what devices have made, and captured files, stay in Ray's object store, of
-which only references are held.
+Tensors never come here: what devices have made, and captured files, stay with their workers or in
+Ray's object store; only references are held.
 """
 
 import math
@@ -22,6 +22,7 @@ from ray_precheck.runtime.commands import SendBatch
 from ray_precheck.runtime.cost_model import bench_threads
 from ray_precheck.runtime.devices import DEFAULT_SPARES
 from ray_precheck.runtime.messages import Stage
+from ray_precheck.runtime.parcels import Parcels
 from ray_precheck.runtime.process import START_TIMEOUT_S
 from ray_precheck.runtime.shipper import Shipper
 from ray_precheck.runtime.worker import Order, WorkerActor
@@ -51,14 +52,16 @@ class DriveOptions:
 class Flight:
     """A call of an actor that has not come back: of which slot, and how long it may take.
 
-    `ticket` is the batch's, 0 for the start of a worker. `deadline` is the time on the monotonic
-    clock by which it must be back; it is known once the actor has nothing else to do before.
+    `ticket` is the batch's, 0 for the start of a worker; `parcel` that of what it was sent with.
+    `deadline` is the time on the monotonic clock by which it must be back; it is known once the actor
+    has nothing else to do before.
     """
 
     slot: str
     allowed_s: float
     ticket: int = 0
     stage: Stage = Stage.CHECK
+    parcel: int = 0
     deadline: float = math.inf
 
 
@@ -85,7 +88,8 @@ class Crew:
     _turns: dict[str, int] = field(default_factory=dict)
     _starting: set[str] = field(default_factory=set)
     _held: dict[int, SendBatch] = field(default_factory=dict)
-    _parcels: dict[int, Any] = field(default_factory=dict)
+    _bench_homes: dict[str, str] = field(default_factory=dict)
+    _parcels: Parcels = field(default_factory=Parcels)
 
     def start(self, label: str) -> None:
         """Have a fresh worker on a slot: from the actor that is there, or from a new one."""
@@ -104,6 +108,8 @@ class Crew:
             )
             self._homes[label] = slot.node_id
             self._turns[label] = 0
+            if slot.kind == BENCH:
+                self._bench_homes[label] = slot.node_id
         start = self._workers[label].open.remote(self._turns[label])
         self._take_off(start, Flight(label, START_TIMEOUT_S + ANSWER_SLACK_S))
         self._starting.add(label)
@@ -137,7 +143,7 @@ class Crew:
 
     def send(self, batch: SendBatch) -> None:
         """Send a batch, or keep it until the files that it needs are there."""
-        parcel = self._parcels[batch.parcel] if batch.parcel else None
+        parcel = self._parcels.reference(batch.parcel, self.slots[batch.slot].node_id)
         files = None
         if self.shipper is not None and self.needs_files(batch.slot):
             shipment = self.shipper.take(batch.ticket)
@@ -155,14 +161,20 @@ class Crew:
             batch.ticket,
             batch.stage,
             self.options.bench_budget_s,
+            batch.stage is Stage.DEVICE and self._lends(batch.slot),
         )
         # References as arguments of their own: Ray fetches them to the worker's node.
         answer = self._workers[batch.slot].run.remote(order, parcel, files)
         benches_s = self.options.bench_budget_s * len(batch.tasks)
         allowed_s = sum(batch.limits_s) + benches_s + ANSWER_SLACK_S
-        flight = Flight(batch.slot, allowed_s, batch.ticket, batch.stage)
+        flight = Flight(batch.slot, allowed_s, batch.ticket, batch.stage, batch.parcel)
         self._batches[batch.ticket] = answer, flight
         self._take_off(answer, flight)
+
+    def _lends(self, label: str) -> bool:
+        """Return whether what a device makes can stay on its machine: all benches are there, too."""
+        benches = self._bench_homes.values()
+        return self._parcels.may_lend(self._workers[label], self._homes[label], benches)
 
     def needs_files(self, label: str) -> bool:
         """Return whether captured files have to be sent to a slot."""
@@ -187,12 +199,21 @@ class Crew:
         return flight
 
     def collect(self, flight: Flight) -> None:
-        """Have what a device has made put into the object store, to be kept until it is forgotten."""
-        self._parcels[flight.ticket] = self._workers[flight.slot].hand_over.remote(flight.ticket)
+        """Have what a device has made kept until it is forgotten: by its worker, or in the store."""
+        self._parcels.collect(
+            flight.ticket,
+            self._workers[flight.slot],
+            self._homes[flight.slot],
+            lends=self._lends(flight.slot),
+        )
+
+    def refuse(self, flight: Flight) -> None:
+        """Be told that the bench's worker of a flight could not get at what was lent to it."""
+        self._parcels.refuse(flight.parcel)
 
     def forget(self, ticket: int) -> None:
         """Drop what was made or prepared under a ticket, and wait for its batch no longer."""
-        self._parcels.pop(ticket, None)
+        self._parcels.forget(ticket)
         self._held.pop(ticket, None)
         ref, flight = self._batches.pop(ticket, (None, None))
         if ref in self.flights:
@@ -222,6 +243,7 @@ class Crew:
         """Kill a worker, with its processes, and forget what it has in flight."""
         worker = self._workers.pop(label, None)
         self._homes.pop(label, None)
+        self._bench_homes.pop(label, None)
         self._starting.discard(label)
         if worker is not None:
             ray.kill(worker)

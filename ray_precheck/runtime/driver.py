@@ -251,6 +251,8 @@ class Driver:
             return scheduler.worker_ready(flight.slot)
         if report.measured:
             self._crew.collect(flight)
+        if report.refused:
+            self._crew.refuse(flight)
         spans.extend(self._spans(flight, report))
         return scheduler.batch_done(flight.slot, flight.ticket, report)
 

@@ -1,5 +1,5 @@
 """What goes through the pipe between a check process and the one who started it, and what of it
-goes on to a bench on another machine."""
+goes on to a bench: on the same machine or on another."""
 
 import pickle
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from ray_precheck.check.settings import CheckSettings
+from ray_precheck.runtime.shared_arrays import SharedArrays, share
 from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.schema.task import DeviceSlot, TaskPayload
@@ -26,28 +27,42 @@ class Stage(Enum):
 @dataclass(frozen=True, slots=True)
 class Sealed:
     """Something that only check processes open: it may hold objects of a framework, which whoever
-    hands it on must not load. `buffers` are its arrays, each as `(N,)` uint8.
+    hands it on must not load. Its arrays are `buffers`, each as `(N,)` uint8, or lie in memory that
+    processes of this machine share: then `shared`.
     """
 
     data: bytes
-    buffers: tuple[Any, ...]
+    buffers: tuple[Any, ...] = ()
+    shared: SharedArrays | None = None
 
     @property
     def nbytes(self) -> int:
         """The size in bytes."""
-        return len(self.data) + sum(int(buffer.nbytes) for buffer in self.buffers)
+        in_memory = 0 if self.shared is None else self.shared.nbytes
+        return len(self.data) + in_memory + sum(int(buffer.nbytes) for buffer in self.buffers)
+
+    def for_others(self) -> "Sealed":
+        """Return it with arrays that may go to another machine; they are not copied."""
+        return self if self.shared is None else Sealed(self.data, tuple(self.shared.open()))
 
     def open(self) -> Any:
         """Return what was sealed; its arrays share memory with the buffers."""
-        return pickle.loads(self.data, buffers=self.buffers)
+        return pickle.loads(self.data, buffers=self.for_others().buffers)
 
 
-def seal(content: object) -> Sealed:
-    """Seal what may only be opened in a check process; its arrays are not copied."""
+def seal(content: object, *, shares: bool = False) -> Sealed:
+    """Seal what may only be opened in a check process; its arrays are not copied, but for those that
+    it `shares` with other processes of this machine.
+
+    Raises:
+        OSError: there is no memory left to share.
+    """
     import numpy as np
 
     buffers: list[pickle.PickleBuffer] = []
     data = pickle.dumps(content, protocol=5, buffer_callback=buffers.append)
+    if shares and buffers:
+        return Sealed(data, shared=share([buffer.raw() for buffer in buffers]))
     return Sealed(data, tuple(np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers))
 
 
@@ -70,7 +85,8 @@ class Started:
 @dataclass(frozen=True, slots=True)
 class Work:
     """One record: what is to be done, with how many threads, what the device made of it for the
-    bench's half, and the captured files where they are not read from a folder.
+    bench's half, and the captured files where they are not read from a folder. `is_near`: the bench
+    of a device's half is on the same machine.
     """
 
     payload: TaskPayload
@@ -78,6 +94,7 @@ class Work:
     threads: int = 1
     measured: Sealed | None = None
     files: "TensorFiles | None" = None
+    is_near: bool = False
 
 
 @dataclass(frozen=True, slots=True)

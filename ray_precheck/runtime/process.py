@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -50,6 +51,7 @@ class CheckProcess:
     def __init__(self, slot: DeviceSlot, settings: CheckSettings, *, debug: bool = False) -> None:
         self._debug = debug
         self._handovers_s: deque[float] = deque()
+        self._sending = threading.Lock()
         self._board, board_fd = _shared_byte()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
         self._pipe, child_end = Pipe()
@@ -205,7 +207,8 @@ class CheckProcess:
         return queued
 
     def _send(self, message: object) -> None:
-        with contextlib.suppress(OSError):  # Dead: the next look at the pipe says how it ended.
+        # Dead: the next look at the pipe says how it ended.
+        with self._sending, contextlib.suppress(OSError):
             send(self._pipe, message)
 
     def _death(self) -> tuple[Cause, str]:
@@ -241,10 +244,14 @@ class CheckProcess:
             os.lseek(handle, 0, os.SEEK_SET)  # The process shares this position.
 
     def close(self) -> None:
-        """End the process at once; safe to call twice."""
+        """End the process at once; safe to call twice, while another thread submits a batch too."""
+        self._popen.kill()
+        # Nobody reads any more, so who writes stops; a descriptor in use must not be closed.
+        is_free = self._sending.acquire(timeout=_END_TIMEOUT_S)
         self._pipe.close()
         self._bell.close()
-        self._popen.kill()
+        if is_free:
+            self._sending.release()
         # One that hangs in a call of its driver cannot be killed; it is left behind then.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(_END_TIMEOUT_S)

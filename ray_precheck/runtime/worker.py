@@ -1,8 +1,9 @@
 """The actor on every device slot. It runs no API itself: a process of its own does, and this one
 watches it.
 
-Comes in: an `Order`. Goes out: a `BatchReport`, numbers and text only, and beside it, through Ray's
-object store, what the device made of records whose bench is to run elsewhere. An API that crashes or
+Comes in: an `Order`. Goes out: a `BatchReport`, numbers and text only, and beside it what the device
+made of records whose bench is to run elsewhere: lent to workers of this machine, or through Ray's
+object store. An API that crashes or
 hangs ends its process alone, so that what the batch had finished is kept, and the record that broke
 it is known. A slot without a device runs benches only.
 """
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from ray_precheck.runtime.devices import pin_process
+from ray_precheck.runtime.loans import Lent, allow_descriptors, borrow, lend
 from ray_precheck.runtime.messages import Sealed, Stage, Work
 from ray_precheck.runtime.process import CheckProcess
 from ray_precheck.runtime.turns import Turns
@@ -34,7 +36,8 @@ SPARES_AFTER_S = 60.0
 @dataclass(frozen=True, slots=True)
 class Order:
     """A batch: what is to be done with its records, how long each may take, with how many threads
-    its bench computes, and how long a bench may take.
+    its bench computes, and how long a bench may take. `is_near`: the bench of a device's half will
+    be on this machine.
 
     `turn` is its number among those that were sent to this actor, from 1 on.
     """
@@ -46,6 +49,7 @@ class Order:
     ticket: int = 0
     stage: Stage = Stage.CHECK
     budget_s: float = math.inf
+    is_near: bool = False
 
 
 class Worker:
@@ -68,6 +72,7 @@ class Worker:
         self._turns = Turns()
         self._opened_at = 0.0
         pin_process(slot)
+        allow_descriptors()
 
     def open(self, last_turn: int) -> None:
         """Have a process that has run nothing yet; a spare where there is one. Batches up to
@@ -91,14 +96,14 @@ class Worker:
     def run(
         self,
         order: Order,
-        parcel: Mapping[int, Sealed] | None = None,
+        parcel: Mapping[int, Lent] | None = None,
         files: Mapping[int, "TensorFiles"] | None = None,
     ) -> BatchReport:
         """Do a batch, one record after the other, each in its time.
 
         `parcel` is, for the bench's half, what a device made of the records, by index; `files` are
         the captured files of each, where they are not to be read from the dump's folder. What this
-        device makes of records that it is to measure is kept for `hand_over`.
+        device makes of records that it is to measure is kept for `hand_over` and `lend`.
 
         A batch may come while another one runs: it waits in the process's pipe, which then goes on
         with it at once. Where the one before broke the process, or the worker was told to end,
@@ -106,20 +111,13 @@ class Worker:
         """
         process = self._process
         assert process is not None, "open comes first"
-        work = [
-            Work(
-                payload,
-                order.stage,
-                threads,
-                None if parcel is None else parcel[payload.index],
-                None if files is None else files[payload.index],
-            )
-            for payload, threads in zip(order.payloads, order.threads, strict=True)
-        ]
         with self._turns.handing_in(order.turn) as counts:
-            if counts and not self._halted.is_set():
+            work = self._work(order, parcel, files)
+            if work is not None and counts and not self._halted.is_set():
                 process.submit(work)
         with self._turns.running(order.turn) as counts:
+            if work is None:
+                return BatchReport((), refused=True)
             if process.is_closed or not counts or self._halted.is_set():
                 return BatchReport(())
             report, sealed = process.collect(
@@ -132,11 +130,45 @@ class Worker:
             self._made[order.ticket] = sealed
         return report
 
+    def _work(
+        self,
+        order: Order,
+        parcel: Mapping[int, Lent] | None,
+        files: Mapping[int, "TensorFiles"] | None,
+    ) -> list[Work] | None:
+        """Return what the process is to do; None where it cannot get at what was lent."""
+        borrowed = borrow(parcel or {})
+        if borrowed is None:
+            return None
+        return [
+            Work(
+                payload,
+                order.stage,
+                threads,
+                borrowed.get(payload.index),
+                None if files is None else files[payload.index],
+                order.is_near,
+            )
+            for payload, threads in zip(order.payloads, order.threads, strict=True)
+        ]
+
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
     def hand_over(self, ticket: int) -> dict[int, Sealed]:
         """Give away what was made of a batch, by index: to Ray's object store, while the next batch
         runs."""
-        return self._made.pop(ticket)
+        return {index: sealed.for_others() for index, sealed in self._made.pop(ticket).items()}
+
+    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
+    def lend(self, ticket: int) -> Mapping[int, Lent]:
+        """Say how workers of this machine get at what was made of a batch, by index; it is kept until
+        its `release`, or `hand_over`.
+        """
+        return {index: lend(sealed) for index, sealed in self._made[ticket].items()}
+
+    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
+    def release(self, ticket: int) -> None:
+        """Let go of what was lent."""
+        self._made.pop(ticket, None)
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
     def halt(self) -> None:
@@ -160,7 +192,8 @@ class Worker:
 
 
 # Its death must not be hidden by a restart: what becomes of its records is the scheduler's to say.
-# While a batch runs a second thread takes in the next one, and a third answers `halt` and `hand_over`.
+# While a batch runs a second thread takes in the next one, and a third answers `halt`, `hand_over` and
+# `lend`.
 WorkerActor: Any = ray.remote(
     num_cpus=0, max_restarts=0, max_task_retries=0, concurrency_groups={"control": 1, "batches": 2}
 )(Worker)

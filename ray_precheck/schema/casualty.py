@@ -55,7 +55,8 @@ class BatchReport:
 
     Records are run in their order: what comes after the casualty was not run. `measured` are those
     that wait for the bench, `needs_device` the indices that a worker without one could not check.
-    `handover_s` is what it took to pass tensors on between processes.
+    `handover_s` is what it took to pass tensors on between processes. `refused`: a bench's worker
+    could not get at what the device's lends it, so that nothing was run.
     """
 
     results: tuple[TaskResult, ...]
@@ -63,3 +64,4 @@ class BatchReport:
     measured: tuple[MeasuredTask, ...] = ()
     needs_device: tuple[int, ...] = ()
     handover_s: float = 0.0
+    refused: bool = False

@@ -12,7 +12,8 @@ class Task:
 
     A task has no tensors and no record: the driver may hold a million of them.
     `cost_s` is an estimate in seconds on one CPU core, device and bench together, used only for
-    order, batch size and the choice of who does it; `nbytes` are the bytes of all its tensors.
+    order, batch size and the choice of who does it; `nbytes` are the bytes of its outputs and
+    gradients, which a bench elsewhere needs in any case.
     """
 
     index: int

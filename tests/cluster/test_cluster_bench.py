@@ -5,14 +5,18 @@ import shutil
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import ray
 from conftest import DATA, store_state
 from dumps import additions, broken, large, many_times, write_dump
 
 from ray_precheck import PrecheckReport, precheck
 from ray_precheck.runtime import bench_stage, driver
+from ray_precheck.runtime.loans import Loan
+from ray_precheck.runtime.parcels import Parcels
 
 pytestmark = pytest.mark.cluster
 
@@ -58,6 +62,98 @@ def test_with_bench_workers_and_without_the_files_have_the_same_bytes(
     assert seen["cpu:0", "check"] >= 300
 
 
+WAYS = ["lent", "store", "lent and then to another machine", "refused", "lender killed"]
+
+
+@pytest.fixture(scope="module", name="fused")
+def run_fused(
+    tmp_path_factory: pytest.TempPathFactory, cluster_address: str
+) -> tuple[Path, PrecheckReport]:
+    """Return a dump of costly records and its run without a bench worker."""
+    folder = tmp_path_factory.mktemp("fused")
+    costly = [large(number, 1000 + 50 * number) for number in range(16)]
+    dump = write_dump(folder / "dump.json", additions(50), *costly)
+    return dump, run(dump, folder, cluster_address, 0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_however_tensors_go_to_the_bench_the_files_have_the_same_bytes(
+    fused: tuple[Path, PrecheckReport],
+    tmp_path: Path,
+    cluster_address: str,
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+) -> None:
+    dump, alone = fused
+    asked = watched(monkeypatch, way)
+    staged = run(dump, tmp_path, cluster_address, 1)
+    assert both_files(alone) == both_files(staged)
+    assert asked["lends"] > 0
+    benches = stages(staged)["bench:0", "bench"]
+    if way in ("lent", "store", "lent and then to another machine"):
+        assert benches == stages(staged)["cpu:0", "device"] > 0
+    if way == "refused":
+        # Once is enough to know: the others go through the object store.
+        assert asked["loans"] >= 1
+        assert benches > 0
+    assert asked["loans"] == 0 or way != "store"
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, way: str) -> Counter[str]:
+    """Have tensors go to the bench in a way; returns how often it was asked for, and lent."""
+    asked: Counter[str] = Counter()
+    may_lend, collect, reference = Parcels.may_lend, Parcels.collect, Parcels.reference
+
+    def may_lend_so(self: Parcels, *args: object) -> bool:
+        asked["lends"] += 1
+        return way != "store" and may_lend(self, *args)
+
+    def collect_so(self: Parcels, ticket: int, worker: object, node: str, *, lends: bool) -> None:
+        collect(self, ticket, worker, node, lends=lends)
+        lent = ray.get(self._refs[ticket])
+        if any(isinstance(each, Loan) for each in lent.values()):
+            asked["loans"] += 1
+            if way == "refused":
+                # What it says is of a process that is not this container's.
+                lost = {index: replace(each, pid=2**30) for index, each in lent.items()}
+                self._refs[ticket] = ray.put(lost)
+            if way == "lender killed" and asked["loans"] == 1:
+                ray.kill(worker)
+
+    def reference_so(self: Parcels, ticket: int, node: str) -> object:
+        return reference(self, ticket, "another" if way.endswith("another machine") else node)
+
+    monkeypatch.setattr(Parcels, "may_lend", may_lend_so)
+    monkeypatch.setattr(Parcels, "collect", collect_so)
+    monkeypatch.setattr(Parcels, "reference", reference_so)
+    return asked
+
+
+def test_what_is_lent_does_not_pass_through_the_object_store(
+    tmp_path: Path, cluster_address: str
+) -> None:
+    before = store_state()["num local plasma objects"]
+    most = before
+    stop = threading.Event()
+
+    def look() -> None:
+        nonlocal most
+        while not stop.wait(0.2):
+            most = max(most, store_state().get("num local plasma objects", 0))
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        dump = write_dump(tmp_path / "dump.json", *(large(number, 1800) for number in range(10)))
+        report = run(dump, tmp_path / "out", cluster_address, 1)
+        time.sleep(0.6)  # Ray's report is as old as that
+    finally:
+        stop.set()
+        watcher.join()
+    assert stages(report)["bench:0", "bench"] > 3
+    assert most == before
+
+
 def test_records_whose_results_were_captured_need_no_device(
     tmp_path: Path, cluster_address: str
 ) -> None:
@@ -101,6 +197,7 @@ def test_a_bench_that_crashes_elsewhere_gives_the_row_that_it_gives_beside_its_d
 def test_outputs_that_wait_for_a_bench_are_never_spilled_to_disk(
     tmp_path: Path, cluster_address: str, monkeypatch: pytest.MonkeyPatch, bounds: str
 ) -> None:
+    monkeypatch.setattr(Parcels, "may_lend", lambda *_: False)
     monkeypatch.setattr(bench_stage, "_PARCELS_EACH", 10**6)
     if bounds == "none":  # Without any bound it must come to spilling, or this test shows nothing.
         monkeypatch.setattr(driver, "_STORE_SHARE", 10**6)
@@ -116,8 +213,8 @@ def test_outputs_that_wait_for_a_bench_are_never_spilled_to_disk(
     watcher = threading.Thread(target=look)
     watcher.start()
     try:
-        # 16 outputs of 19 MB go through a store of 128 MB.
-        dump = write_dump(tmp_path / "dump.json", *(large(number, 2200) for number in range(16)))
+        # 24 outputs of 19 MB go through a store of 128 MB.
+        dump = write_dump(tmp_path / "dump.json", *(large(number, 2200) for number in range(24)))
         report = run(dump, tmp_path / "out", cluster_address, 1)
         time.sleep(0.6)  # Ray's report is as old as that
     finally:

@@ -11,6 +11,9 @@ from records import call, ms_tensor, raising, tensor
 from ray_precheck.check.checker import Checker, DeviceNeeded
 from ray_precheck.check.measured import Measured
 from ray_precheck.check.settings import CheckSettings
+from ray_precheck.config import RECORDED
+from ray_precheck.datagen.generate import GeneratedTensors, build_call, generated_tensors
+from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.runtime.messages import Sealed, seal
 from ray_precheck.schema.result import TaskResult, Verdict
@@ -36,18 +39,22 @@ def timeless(result: TaskResult) -> TaskResult:
     return replace(result, inputs_s=0.0, device_s=0.0, bench_s=0.0)
 
 
-def in_halves(device: Checker, bench: Checker, payload: TaskPayload) -> TaskResult:
+def in_halves(
+    device: Checker, bench: Checker, payload: TaskPayload, *, is_near: bool = False
+) -> TaskResult:
     """Check a call on both, with what goes from one to the other sealed as between processes."""
-    measured = device.measure(payload)
+    measured = device.measure(payload, with_inputs=is_near)
     if isinstance(measured, TaskResult):
         return measured
-    sealed = seal(measured)
-    return bench.check(payload, measured=Sealed(sealed.data, sealed.buffers).open())
+    sealed = seal(measured, shares=is_near)
+    return bench.check(payload, measured=Sealed(sealed.data, sealed.buffers, sealed.shared).open())
 
 
+@pytest.mark.parametrize("is_near", [False, True])
 @pytest.mark.parametrize("capture", ["torch_cnn", "torch_llm_bf16", "mindspore_llm_fp16"])
 def test_every_call_of_a_capture(
     capture: str,
+    is_near: bool,
     torch_checker: Checker,
     mindspore_checker: Checker,
     torch_bench: Checker,
@@ -61,12 +68,13 @@ def test_every_call_of_a_capture(
         for index, each in enumerate(dump.calls):
             payload = dump.payload(Task(index, each.name, 0.0))
             whole = device.check(payload)
-            halves = in_halves(device, bench, payload)
+            halves = in_halves(device, bench, payload, is_near=is_near)
             assert timeless(halves) == timeless(whole), each.name
             seen.add((whole.forward, whole.backward))
     assert (Verdict.PASS, Verdict.PASS) in seen
 
 
+@pytest.mark.parametrize("is_near", [False, True])
 @pytest.mark.parametrize(
     "payload",
     [
@@ -79,11 +87,12 @@ def test_every_call_of_a_capture(
     ids=["both raise", "no gradient", "no cotangent fits", "unknown", "random"],
 )
 def test_calls_that_cannot_be_checked(
-    payload: TaskPayload, torch_checker: Checker, torch_bench: Checker
+    payload: TaskPayload, is_near: bool, torch_checker: Checker, torch_bench: Checker
 ) -> None:
     whole = torch_checker.check(payload)
     assert Verdict.SKIP in (whole.forward, whole.backward)
-    assert timeless(in_halves(torch_checker, torch_bench, payload)) == timeless(whole)
+    halves = in_halves(torch_checker, torch_bench, payload, is_near=is_near)
+    assert timeless(halves) == timeless(whole)
 
 
 @pytest.mark.parametrize("with_gradients", [False, True])
@@ -110,6 +119,50 @@ def test_the_half_of_the_device_does_not_run_the_bench(
     measured = torch_checker.measure(call("Torch.add", tensor(3), tensor(3)))
     assert isinstance(measured, Measured)
     assert measured.nbytes == 12
+
+
+def test_a_bench_that_is_given_the_inputs_draws_none(
+    torch_checker: Checker, torch_bench: Checker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payload = call("Torch.mul", tensor(3, grad=True), tensor(3, grad=True), grads=[tensor(3)])
+    whole = torch_checker.check(payload)
+    measured = torch_checker.measure(payload, with_inputs=True)
+    assert isinstance(measured, Measured)
+    assert sorted(measured.inputs) == ["backward input.0", "input_args.0", "input_args.1"]
+    assert measured.nbytes == 6 * 12
+    monkeypatch.setattr(GeneratedTensors, "_draw", raising(AssertionError("drawn again")))
+    halves = torch_bench.check(payload, measured=measured)
+    assert timeless(halves) == timeless(whole)
+    assert (halves.forward, halves.backward) == (Verdict.PASS, Verdict.PASS)
+
+
+def test_inputs_stay_where_the_bench_is_elsewhere(torch_checker: Checker) -> None:
+    measured = torch_checker.measure(call("Torch.mul", tensor(3), tensor(3)))
+    assert isinstance(measured, Measured)
+    assert measured.inputs == {}
+
+
+@pytest.mark.parametrize("name", ["Tensor.add_", "Tensor.relu_", "Tensor.mul_"])
+@pytest.mark.parametrize("framework", ["torch", "mindspore"])
+@pytest.mark.parametrize("grads", [False, True])
+def test_a_device_that_changes_its_input_in_place_does_not_change_what_it_hands_on(
+    name: str, framework: str, grads: bool, request: pytest.FixtureRequest
+) -> None:
+    make = ms_tensor if framework == "mindspore" else tensor
+    device: Checker = request.getfixturevalue(f"{framework}_checker")
+    bench: Checker = request.getfixturevalue(f"{framework}_bench")
+    others = [] if name == "Tensor.relu_" else [make(4, 5)]
+    payload = call(name, make(4, 5), *others, grads=[make(4, 5)] if grads else None)
+    before = device.measure(payload, with_inputs=True)
+    if isinstance(before, TaskResult) or before.error is not None:
+        pytest.skip(f"{framework} cannot run {name} on the CPU")
+    record = decode_record(payload.name, payload.forward, payload.backward)
+    drawn = build_call(record, generated_tensors(0, record, RECORDED)).args[0]
+    assert before.inputs["input_args.0"].data.tobytes() == drawn.data.tobytes()
+    assert before.outputs is not None
+    assert before.outputs[0].data.tobytes() != drawn.data.tobytes()  # type: ignore[union-attr]
+    whole = device.check(payload)
+    assert timeless(in_halves(device, bench, payload, is_near=True)) == timeless(whole)
 
 
 def test_without_a_device_a_whole_check_says_that_it_needs_one(mindspore_bench: Checker) -> None:

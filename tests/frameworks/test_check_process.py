@@ -1,11 +1,13 @@
 """The process that runs APIs, watched without Ray: how it breaks, and how soon another takes over."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -259,6 +261,19 @@ class TestBatchesInTurn:
         made.open(9)
         assert run(made, GOOD, turn=9) == BatchReport(())
         assert run(made, GOOD, turn=10).results[0].forward is Verdict.PASS
+
+    def test_a_long_one_that_waits_in_the_pipe_holds_up_no_end(self, made: Worker) -> None:
+        long = replace(GOOD, forward=(GOOD.forward or b"") + b" " * (1 << 22))
+        with ThreadPoolExecutor(2) as threads:
+            first = threads.submit(run, made, WORK, turn=11)
+            second = threads.submit(run, made, long, turn=12)
+            time.sleep(0.5)
+            assert not first.done()
+            begin = time.monotonic()
+            os.kill(made._process.pid, signal.SIGKILL)  # type: ignore[union-attr]
+            assert first.result(60).casualty is not None
+            assert second.result(60) == BatchReport(())
+            assert time.monotonic() - begin < 5.0
 
     def test_a_worker_that_was_told_to_end_begins_no_other(self) -> None:
         made = Worker(SLOT, settings(), spares=0)

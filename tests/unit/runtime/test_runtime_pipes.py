@@ -104,9 +104,9 @@ def test_messages_come_in_the_order_in_which_they_were_sent(ends: Ends) -> None:
 @pytest.mark.parametrize("kept", ["nothing", "half the header", "the header", "no arrays"])
 def test_a_message_that_is_cut_is_the_end_of_the_pipe(kept: str) -> None:
     first, second = Pipe()
-    body = struct.pack("<2Q", 1, 8000) + pickle.dumps(None)
+    body = struct.pack("<3Q", 1, 1, 8000) + pickle.dumps(None)
     whole = struct.pack("!i", len(body)) + body
-    lengths = {"nothing": 0, "half the header": 10, "the header": 20, "no arrays": len(whole)}
+    lengths = {"nothing": 0, "half the header": 10, "the header": 28, "no arrays": len(whole)}
     with second:
         with first:
             os.write(first.fileno(), whole[: lengths[kept]])
@@ -134,3 +134,36 @@ def test_to_send_into_a_closed_pipe_is_an_os_error(ends: Ends) -> None:
     ends[1].close()
     with pytest.raises(OSError):
         send(ends[0], np.zeros(10**6))
+
+
+def test_shared_arrays_are_handed_on_as_they_are(ends: Ends) -> None:
+    sealed = seal([np.arange(1000.0), np.zeros(3)], shares=True)
+    array = np.arange(5.0)
+    found, beside = passed((sealed, array), ends)
+    assert [each.tolist() for each in found.open()] == [np.arange(1000.0).tolist(), [0.0] * 3]
+    assert same_bits(beside, array)
+    assert os.fstat(found.shared.handle).st_ino == os.fstat(sealed.shared.handle).st_ino
+    assert found.nbytes == sealed.nbytes
+
+
+def test_more_shared_arrays_than_the_kernel_takes_at_once_pass(ends: Ends) -> None:
+    sent = [seal(np.array([number]), shares=True) for number in range(300)]
+    assert [each.open().item() for each in passed(sent, ends)] == list(range(300))
+
+
+def test_no_descriptor_of_shared_arrays_is_left_open(ends: Ends) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        passed([seal(np.arange(10.0), shares=True), np.zeros(3)], ends)
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_descriptors_that_do_not_arrive_are_the_end_of_the_pipe(ends: Ends) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    body = struct.pack("<2Q", 0, 2) + pickle.dumps(None)
+    ends[0].send_bytes(body)
+    with socket.socket(fileno=os.dup(ends[0].fileno())) as wire:
+        socket.send_fds(wire, [b"\0"], [0])
+    with pytest.raises(EOFError):
+        receive(ends[1])
+    assert set(os.listdir("/proc/self/fd")) == before

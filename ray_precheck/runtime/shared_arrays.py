@@ -1,0 +1,84 @@
+"""Arrays in memory that processes of one machine share by its file descriptor.
+
+Comes in: arrays as bytes, or a descriptor that another process has handed on. Goes out: the arrays,
+which are not copied. Called by `pipes`, `messages` and `loans`. The memory has no name: the kernel
+frees it when the last descriptor and the last mapping are gone, however a process ends.
+"""
+
+import mmap
+import os
+import tempfile
+import weakref
+from collections.abc import Sequence
+from typing import NoReturn
+
+import numpy as np
+
+from ray_precheck.schema.dtypes import Array
+
+# A system call takes less at a time; this bounds what a signal can interrupt.
+_PIECE_BYTES = 1 << 26
+# Where an array may begin. NumPy reads what is not aligned in pieces, and sums it in another order.
+_ALIGNMENT = 64
+
+
+class SharedArrays:
+    """Arrays of these `lengths` in bytes, one after the other in the memory behind `handle`.
+
+    Owns the descriptor: it is closed with this object. Only `pipes.send` hands it on.
+    """
+
+    def __init__(self, handle: int, lengths: Sequence[int]) -> None:
+        self.handle = handle
+        self.lengths = tuple(lengths)
+        weakref.finalize(self, os.close, handle).atexit = False
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes."""
+        return sum(self.lengths)
+
+    def open(self) -> list[Array]:
+        """Return the arrays, `(N,)` uint8 each; they share the memory, also once it is closed."""
+        if not self.nbytes:
+            return [np.empty(0, np.uint8) for _ in self.lengths]
+        starts, total = _layout(self.lengths)
+        whole = np.frombuffer(mmap.mmap(self.handle, total, access=mmap.ACCESS_WRITE), np.uint8)
+        return [
+            whole[start : start + length]
+            for start, length in zip(starts, self.lengths, strict=True)
+        ]
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a file descriptor is handed on by pipes.send alone")
+
+
+def share(views: Sequence[memoryview]) -> SharedArrays:
+    """Copy arrays into memory that can be shared.
+
+    Raises:
+        OSError: there is no memory left to share, or no descriptor.
+    """
+    if hasattr(os, "memfd_create"):
+        handle = os.memfd_create("ray_precheck", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile() as file:
+            handle = os.dup(file.fileno())
+    shared = SharedArrays(handle, [view.nbytes for view in views])
+    starts, total = _layout(shared.lengths)
+    os.ftruncate(handle, total)
+    for start, view in zip(starts, views, strict=True):
+        done = 0
+        while done < view.nbytes:
+            done += os.pwrite(handle, view[done : done + _PIECE_BYTES], start + done)
+    return shared
+
+
+def _layout(lengths: Sequence[int]) -> tuple[list[int], int]:
+    """Return where each array begins, and the size of all, in bytes."""
+    starts, end = [], 0
+    for length in lengths:
+        start = -(-end // _ALIGNMENT) * _ALIGNMENT
+        starts.append(start)
+        end = start + length
+    return starts, end
