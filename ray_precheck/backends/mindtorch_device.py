@@ -91,13 +91,14 @@ class MindTorchDevice:
     def __init__(self, kind: str) -> None:
         # Imported here: they load MindSpore, and MSAdapter's torch.
         from ray_precheck.backends.mindspore_backend import MindSporeBackend
-        from ray_precheck.backends.mindtorch_run import MindTorchExecution, with_tuples
+        from ray_precheck.backends.mindspore_run import MindSporeExecution
+        from ray_precheck.backends.mindtorch_run import mindtorch_face, with_tuples
 
         self._with_tuples = with_tuples
         self._kind = kind
         self._mindspore = MindSporeBackend(kind)
-        self._run = partial(MindTorchExecution, device=_DEVICES[kind])
-        self._last: MindTorchExecution | None = None
+        self._run = partial(MindSporeExecution, face=mindtorch_face(_DEVICES[kind]))
+        self._last: MindSporeExecution | None = None
         self._number = 0
         self._torch: Any = importlib.import_module("torch")
         _require_adapter(self._torch)
