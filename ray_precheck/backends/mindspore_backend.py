@@ -14,7 +14,7 @@ import numpy as np
 from mindspore import mint, ops
 
 from ray_precheck.backends.base import CallPlan, Execution
-from ray_precheck.backends.denied import denial
+from ray_precheck.backends.denied import require_allowed
 from ray_precheck.backends.mindspore_run import MindSporeExecution, MindSporeFace
 from ray_precheck.backends.torch_denormals import flushed_denormals
 from ray_precheck.errors import DeviceError, NotCheckable
@@ -71,9 +71,7 @@ class MindSporeBackend:
             raise NotCheckable(
                 f"prefix {name.prefix} is not supported for MindSpore (supported: {known})"
             )
-        reason = denial(name.api)
-        if reason:
-            raise NotCheckable(f"{name.type_name} is refused: {reason}")
+        require_allowed(name)
         function = _lookup(name)
         if function is None:
             raise NotCheckable(

@@ -16,7 +16,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ray_precheck.backends.denied import denial
+from ray_precheck.backends.denied import require_allowed
 from ray_precheck.backends.mindtorch_messages import (
     Done,
     Forward,
@@ -142,9 +142,7 @@ class MindTorchDevice:
         Raises:
             NotCheckable: it may not be called, or MSAdapter does not have it.
         """
-        reason = denial(name.api)
-        if reason:
-            raise NotCheckable(f"{name.type_name} is refused: {reason}")
+        require_allowed(name)
         found: Any = self._torch.Tensor if name.prefix == "Tensor" else self._roots.get(name.prefix)
         for part in name.api.split("."):
             try:
