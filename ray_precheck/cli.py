@@ -81,6 +81,8 @@ def main(
         print("ray-precheck: interrupted", file=sys.stderr)
         return STOPPED
     except Exception as error:
+        # Broad, because what is meant for people has been caught above: this is a fault of ours, or
+        # of a library, and the run can still go on from its files.
         if debug:
             raise
         text = " ".join(f"{type(error).__name__}: {error}".split())
@@ -140,7 +142,13 @@ def build_parser() -> argparse.ArgumentParser:
     for name, text in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text, epilog=EXIT_CODES)
         _add_msprobe_options(command)
-        _add_own_options(command)
+        _add_place_options(command)
+        _add_check_options(command)
+        _add_limit_options(command)
+        _add_resume_options(command)
+        command.add_argument(
+            "--debug", action="store_true", help="show tracebacks and what Ray prints"
+        )
     _add_compare_results(commands)
     return parser
 
@@ -205,8 +213,8 @@ def _add_msprobe_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_own_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("options of ray_precheck")
+def _add_place_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("where it runs")
     group.add_argument(
         "--address", default="", help="a running Ray cluster (default: start one here)"
     )
@@ -224,6 +232,15 @@ def _add_own_options(parser: argparse.ArgumentParser) -> None:
         help="nodes and devices to leave out, written as for --devices",
     )
     group.add_argument("--device-type", default="auto", help=_choices(DEVICE_TYPES, "auto"))
+    group.add_argument(
+        "--shared-fs",
+        action="store_true",
+        help="captured tensors have the same paths on every machine: workers read them themselves",
+    )
+
+
+def _add_check_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is compared with what")
     group.add_argument("--seed", type=int, default=0, help="seed of the inputs (default 0)")
     group.add_argument(
         "--distribution",
@@ -231,71 +248,15 @@ def _add_own_options(parser: argparse.ArgumentParser) -> None:
         help=f"of generated inputs; {_choices(DISTRIBUTIONS, 'recorded: mean, norm, meaning')}",
     )
     group.add_argument(
-        "--timeout",
-        type=float,
-        default=300.0,
-        metavar="S",
-        help="seconds for a record (default 300)",
+        "--tested",
+        default="auto",
+        help=f"whose results; {_choices(TESTED, 'auto: captured in real mode')}",
     )
     group.add_argument(
         "--standard",
         default="msprobe",
         metavar="RULE",
         help=f"the rule of the verdicts, {_choices(STANDARDS, 'msprobe')}, or a YAML file",
-    )
-    group.add_argument(
-        "--tested",
-        default="auto",
-        help=f"whose results; {_choices(TESTED, 'auto: captured in real mode')}",
-    )
-    group.add_argument(
-        "--max-memory",
-        type=float,
-        default=0.0,
-        metavar="GIB",
-        help="memory for the tensors of one record (default: a worker's share of 70 %% of the machine's)",
-    )
-    group.add_argument(
-        "--spares",
-        type=int,
-        metavar="N",
-        help="processes that each device keeps ready for one that breaks (default: 1 on the CPU, else 0)",
-    )
-    _add_bench_options(group)
-    group.add_argument(
-        "--retry",
-        nargs="+",
-        default=[],
-        metavar="KIND",
-        help=f"with -csv_path: do these rows again, {'|'.join(RETRY)}",
-    )
-    group.add_argument(
-        "--force",
-        action="store_true",
-        help="with -csv_path: go on though the dump or a setting differs",
-    )
-    group.add_argument("--debug", action="store_true", help="show tracebacks and what Ray prints")
-
-
-def _add_bench_options(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument(
-        "--bench-workers",
-        type=int,
-        metavar="N",
-        help="processes that compute benches beside the devices' own (default: one for each spare"
-        " core of the cluster; 0: none)",
-    )
-    group.add_argument(
-        "--bench-budget",
-        type=float,
-        default=600.0,
-        metavar="S",
-        help="seconds that the bench of a record may take, else it is SKIP (default 600)",
-    )
-    group.add_argument(
-        "--shared-fs",
-        action="store_true",
-        help="captured tensors have the same paths on every machine: workers read them themselves",
     )
     group.add_argument(
         "--bench-module",
@@ -310,6 +271,60 @@ def _add_bench_options(group: "argparse._ArgumentGroup") -> None:
         "--filter-api",
         action="store_true",
         help="of calls alike in name, shapes, dtypes and scalars check one; the others name it",
+    )
+
+
+def _add_limit_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("time, memory, processes")
+    group.add_argument(
+        "--timeout",
+        type=float,
+        default=300.0,
+        metavar="S",
+        help="seconds for a record (default 300)",
+    )
+    group.add_argument(
+        "--max-memory",
+        type=float,
+        default=0.0,
+        metavar="GIB",
+        help="memory for the tensors of one record (default: a worker's share of 70 %% of the machine's)",
+    )
+    group.add_argument(
+        "--spares",
+        type=int,
+        metavar="N",
+        help="processes that each device keeps ready for one that breaks (default: 1 on the CPU, else 0)",
+    )
+    group.add_argument(
+        "--bench-workers",
+        type=int,
+        metavar="N",
+        help="processes that compute benches beside the devices' own (default: one for each spare"
+        " core of the cluster; 0: none)",
+    )
+    group.add_argument(
+        "--bench-budget",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help="seconds that the bench of a record may take, else it is SKIP (default 600)",
+    )
+
+
+def _add_resume_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("going on with a run")
+    group.add_argument(
+        "--retry",
+        nargs="+",
+        default=[],
+        metavar="KIND",
+        help=f"with -csv_path: do these rows again, {'|'.join(RETRY)}",
+    )
+    group.add_argument(
+        "--force",
+        action="store_true",
+        help="with -csv_path: go on though the dump or a setting differs",
     )
 
 

@@ -243,6 +243,7 @@ class RunConfig:
             "standard": standard or self.standard,
             # Runs from before this setting do not have it: a resume takes them for the same.
             "filter_api": "on" if self.filter_alike else "off",
+            # Runs from before this one drew uniformly, which a resume knows (`store.settings`).
             "distribution": self.distribution,
         }
 

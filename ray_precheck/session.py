@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -29,10 +28,9 @@ from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import DumpError, PrecheckError, StoppedError, UsageError
 from ray_precheck.plan.planner import Plan, plan_tasks
 from ray_precheck.report.summary import Summary, summarise
-from ray_precheck.runtime.devices import Node, choose_kind, local_node
-from ray_precheck.runtime.environment import prepare_environment
-from ray_precheck.runtime.nodes import require_same_package, version_table
-from ray_precheck.runtime.placement import DeviceRequest, place_slots, usable_nodes
+from ray_precheck.runtime.devices import local_node
+from ray_precheck.runtime.placement import place_slots
+from ray_precheck.runtime.places import Places, find_places, open_nodes
 from ray_precheck.runtime.probe import PACKAGE
 from ray_precheck.runtime.progress import Progress, StageProgress
 from ray_precheck.runtime.scratch import sweep
@@ -123,7 +121,7 @@ def run(
         tests_dump = _tests_dump(config, dump)
         require_framework(framework, device_runs=not tests_dump)
         # Before any file is made: what is wrong with the devices leaves nothing behind.
-        places = _places(config, framework, joined, show_progress=show_progress)
+        places = find_places(config, framework, joined, show=show_progress)
         fingerprint = config.fingerprint(
             dump.digest(), framework, places.request.kind, standard.name
         ) | added_setting(added_headings(standard))
@@ -200,56 +198,6 @@ def _framework(config: RunConfig, dump: Dump) -> str:
     return framework
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Where a run may run: what was asked for, and the nodes there were then, the driver's first.
-
-    `most_on_a_node` is how many workers share a machine, None for as many as there are ids.
-    """
-
-    request: DeviceRequest
-    nodes: list[Node]
-    most_on_a_node: int | None
-
-
-def _places(
-    config: RunConfig, framework: str, joined: ExitStack, *, show_progress: bool
-) -> _Places:
-    """Join the cluster of --address, if there is one, until `joined` is closed; see what it has.
-
-    Raises:
-        DeviceError: a device that was asked for is not there.
-        UsageError: no cluster answers, or a node has another version of this package.
-    """
-    here = local_node()
-    nodes = _open_cluster(config, joined, show=show_progress) if config.address else [here]
-    request = DeviceRequest.of(config, "cpu")
-    usable = usable_nodes(request, nodes)
-    # -d takes devices of this machine, which is the first; --devices those of any.
-    asked = usable if isinstance(config.devices, str) else [n for n in usable if n is nodes[0]]
-    request = replace(request, kind=choose_kind(config.device_type, framework, asked))
-    slots = place_slots(request, nodes)
-    require_same_package(here.versions.get(PACKAGE, ""), usable)
-    table = version_table(usable)
-    if table and show_progress:
-        print(table, file=sys.stderr, flush=True)
-    most = max(Counter(slot.node_id for slot in slots).values())
-    return _Places(request, nodes, None if request.ids else most)
-
-
-def _open_cluster(config: RunConfig, opened: ExitStack, *, show: bool) -> list[Node]:
-    """Start or join the cluster of a run until `opened` is closed; return its nodes."""
-    prepare_environment(own_cluster=not config.address, debug=config.debug)
-    # Imported here: Ray takes half a second that a wrong option should not cost.
-    from ray_precheck.runtime.cluster import open_cluster
-
-    def say(line: str) -> None:
-        if show:
-            print(line, file=sys.stderr, flush=True)
-
-    return opened.enter_context(open_cluster(config.address, debug=config.debug, say=say))
-
-
 def _error_folder(config: RunConfig, files: RunFiles) -> Path | None:
     return files.result.absolute().parent / ERROR_FOLDER if config.save_error_data else None
 
@@ -276,7 +224,7 @@ def _prepare_files(
 def _drive(
     config: RunConfig,
     dump: Dump,
-    places: _Places,
+    places: Places,
     settings: CheckSettings,
     files: RunFiles,
     planning: "Future[Plan]",
@@ -291,7 +239,7 @@ def _drive(
     if plan is not None and not plan.tasks:
         return _write_without_workers(dump, files, plan.skipped, progress)
     with ExitStack() as opened:
-        nodes = places.nodes if config.address else _open_cluster(config, opened, show=False)
+        nodes = places.nodes if config.address else open_nodes(config, opened, show=False)
         # In this order: ray.init sets a handler of SIGTERM of its own.
         stop = opened.enter_context(_stop_on_signal())
         # Imported here: Ray takes half a second that a wrong option should not cost.

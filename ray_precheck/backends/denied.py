@@ -4,6 +4,9 @@ Names in a dump are data: only what a framework's own registry lists is looked u
 listed here. Called by the backends when they resolve a name.
 """
 
+from ray_precheck.errors import NotCheckable
+from ray_precheck.schema.record import ApiName
+
 _MORE_THAN_ITS_TENSORS = "it touches more than its tensors"
 _UNINITIALISED = "its result is uninitialised memory"
 _OF_THE_DTYPE = "its result describes the dtype, which is another one in the bench"
@@ -64,6 +67,17 @@ DENIED: dict[str, str] = {
     "chalf": "its result is complex32, which NumPy does not hold",
     **dict.fromkeys(["element_size", "type", "result_type", "nbytes", "itemsize"], _OF_THE_DTYPE),
 }
+
+
+def require_allowed(name: ApiName) -> None:
+    """Let pass an API that may be called.
+
+    Raises:
+        NotCheckable: it is refused by name, with the reason.
+    """
+    reason = denial(name.api)
+    if reason:
+        raise NotCheckable(f"{name.type_name} is refused: {reason}")
 
 
 def denial(api: str) -> str:

@@ -16,7 +16,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ray_precheck.backends.denied import denial
+from ray_precheck.backends.denied import require_allowed
 from ray_precheck.backends.mindtorch_messages import (
     Done,
     Forward,
@@ -91,13 +91,14 @@ class MindTorchDevice:
     def __init__(self, kind: str) -> None:
         # Imported here: they load MindSpore, and MSAdapter's torch.
         from ray_precheck.backends.mindspore_backend import MindSporeBackend
-        from ray_precheck.backends.mindtorch_run import MindTorchExecution, with_tuples
+        from ray_precheck.backends.mindspore_run import MindSporeExecution
+        from ray_precheck.backends.mindtorch_run import mindtorch_face, with_tuples
 
         self._with_tuples = with_tuples
         self._kind = kind
         self._mindspore = MindSporeBackend(kind)
-        self._run = partial(MindTorchExecution, device=_DEVICES[kind])
-        self._last: MindTorchExecution | None = None
+        self._run = partial(MindSporeExecution, face=mindtorch_face(_DEVICES[kind]))
+        self._last: MindSporeExecution | None = None
         self._number = 0
         self._torch: Any = importlib.import_module("torch")
         _require_adapter(self._torch)
@@ -141,9 +142,7 @@ class MindTorchDevice:
         Raises:
             NotCheckable: it may not be called, or MSAdapter does not have it.
         """
-        reason = denial(name.api)
-        if reason:
-            raise NotCheckable(f"{name.type_name} is refused: {reason}")
+        require_allowed(name)
         found: Any = self._torch.Tensor if name.prefix == "Tensor" else self._roots.get(name.prefix)
         for part in name.api.split("."):
             try:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ray_precheck.backends.base import CallPlan, Execution
-from ray_precheck.backends.denied import denial
+from ray_precheck.backends.denied import require_allowed
 from ray_precheck.backends.torch_names import resolve_torch
 from ray_precheck.backends.torch_run import TorchExecution, TorchPlace
 from ray_precheck.errors import BackendMissingError, DeviceError, NotCheckable
@@ -63,9 +63,7 @@ class TorchBackend:
 
 def _resolve_npu(name: ApiName) -> Callable[..., Any]:
     """Return an operator of torch_npu; only names that have a bench are ever asked for."""
-    reason = denial(name.api)
-    if reason:
-        raise NotCheckable(f"{name.type_name} is refused: {reason}")
+    require_allowed(name)
     try:
         import torch_npu
     except ImportError as error:

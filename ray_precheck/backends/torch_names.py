@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional
 from torch.overrides import get_overridable_functions
 
-from ray_precheck.backends.denied import denial
+from ray_precheck.backends.denied import require_allowed
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.record import ApiName
 
@@ -60,9 +60,7 @@ def resolve_torch(name: ApiName) -> Callable[..., Any]:
         raise NotCheckable(
             f"prefix {name.prefix} is not supported for PyTorch (supported: {known})"
         )
-    reason = denial(name.api)
-    if reason:
-        raise NotCheckable(f"{name.type_name} is refused: {reason}")
+    require_allowed(name)
     if name.prefix == "Tensor" and name.api in _MOVES:
         return _moved
     function = _lookup(_ROOTS[name.prefix], name.api)

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ray_precheck.backends.denied import denial
+from ray_precheck.backends.denied import require_allowed
 from ray_precheck.backends.torch_names import resolve_torch
 from ray_precheck.bench.rows import MINT_ROWS
 from ray_precheck.bench.rows_ops import OPS_NAMESAKES, OPS_ROWS
@@ -38,9 +38,7 @@ def resolve_mindspore(name: ApiName) -> Callable[..., Any]:
     Raises:
         NotCheckable: it is refused by name, or has neither rows nor a verified namesake in torch.
     """
-    reason = denial(name.api)
-    if reason:
-        raise NotCheckable(f"{name.type_name} is refused: {reason}")
+    require_allowed(name)
     rows = _ROWS.get(name.type_name)
     if rows is not None:
         return functools.partial(_call, name.type_name, rows)

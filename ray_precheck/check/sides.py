@@ -81,6 +81,7 @@ def attempt(action: Callable[[], T]) -> tuple[T | None, Exception | None]:
     except NotCheckable:
         raise
     except Exception as error:
+        # Broad, because it is the API that raises: any class, also those of its framework.
         if is_out_of_memory(error):
             raise OutOfMemory(describe(error)) from error
         return None, error

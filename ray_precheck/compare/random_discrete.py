@@ -10,12 +10,14 @@ import math
 
 import numpy as np
 
-from ray_precheck.compare.random_bounds import mean_limit, poisson_limits, share_limits
+from ray_precheck.compare.random_bounds import poisson_limits, share_limits
 from ray_precheck.compare.random_special import gamma_cdf
 from ray_precheck.compare.random_statistics import (
     Draws,
     Finding,
     Look,
+    Parameter,
+    average,
     distribution,
     fact,
     neighbours,
@@ -25,7 +27,6 @@ from ray_precheck.compare.random_statistics import (
 )
 from ray_precheck.schema.dtypes import Array
 
-Parameter = float | Array
 # Above this rate a Poisson distribution function takes too many terms; totals are still looked at.
 _LARGEST_POISSON_RATE = 1e4
 # Draws with probabilities of their own are looked at in so many groups of like ones.
@@ -57,13 +58,8 @@ def whole_numbers(draws: Draws, low: int, high: int) -> list[Look]:
     )
     center = (count - 1) / 2 / count
     slack = float(np.mean(step)) / count
-
-    def mean(chance: float) -> Finding:
-        limit = mean_limit((1 - count**-2) / 12, len(u), chance) + slack
-        value = float(np.mean(u))
-        return within("the mean, as a part of the range,", value, (center - limit, center + limit))
-
-    looks.append(mean)
+    variance = (1 - count**-2) / 12
+    looks.append(average("the mean, as a part of the range,", u, center, variance, slack))
     if not coarse.any():
         looks.append(share(f"the share of {low}", found == low, 1 / count))
         looks.append(share(f"the share of {high - 1}", found == high - 1, 1 / count))

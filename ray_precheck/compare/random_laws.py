@@ -12,16 +12,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from ray_precheck.compare.random_bounds import (
-    gamma_limits,
-    mean_limit,
-    square_limits,
-)
+from ray_precheck.compare.random_bounds import gamma_limits, square_limits
 from ray_precheck.compare.random_special import gamma_cdf, normal_cdf
 from ray_precheck.compare.random_statistics import (
     Draws,
     Finding,
     Look,
+    Parameter,
+    average,
     distribution,
     fact,
     neighbours,
@@ -31,7 +29,6 @@ from ray_precheck.compare.random_statistics import (
 )
 from ray_precheck.schema.dtypes import Array
 
-Parameter = float | Array
 Cdf = Callable[[Array], Array]
 # No standard normal draw of any generator is as large.
 _LARGEST_SCORE = 12.0
@@ -68,14 +65,6 @@ def _normal_moments(z: Array, step: Array) -> list[Look]:
     """Look at the mean and the mean square of standard normal draws, each known to one step."""
     magnitude = np.abs(z)
 
-    def mean(chance: float) -> Finding:
-        limit = mean_limit(1.0, len(z), chance) + float(np.mean(step))
-        return within(
-            "the mean, in standard deviations from the expected one,",
-            float(np.mean(z)),
-            (-limit, limit),
-        )
-
     def square(chance: float) -> Finding:
         low, high = square_limits(len(z), chance)
         found = float(np.mean(z**2))
@@ -83,7 +72,8 @@ def _normal_moments(z: Array, step: Array) -> list[Look]:
         high += float(np.mean((magnitude + step) ** 2)) - found
         return within("the variance over the expected one", found, (low, high))
 
-    return [mean, square]
+    what = "the mean, in standard deviations from the expected one,"
+    return [average(what, z, 0.0, 1.0, float(np.mean(step))), square]
 
 
 def uniform(draws: Draws, low: Parameter, high: Parameter) -> list[Look]:
@@ -100,14 +90,9 @@ def uniform(draws: Draws, low: Parameter, high: Parameter) -> list[Look]:
     looks.append(_gap("the uniform distribution", blurred, lambda x: np.clip(x, 0.0, 1.0)))
     slack = float(np.mean(blurred.step)) + draws.grain
 
-    def mean(chance: float) -> Finding:
-        limit = mean_limit(1 / 12, len(u), chance) + slack
-        found = float(np.mean(u))
-        return within("the mean, as a part of the range,", found, (0.5 - limit, 0.5 + limit))
-
     if 4 * slack < 0.1:
         looks += [
-            mean,
+            average("the mean, as a part of the range,", u, 0.5, 1 / 12, slack),
             share(
                 "the mean square over that of a half range", np.clip(2 * u - 1, -1, 1) ** 2, 1 / 3
             ),

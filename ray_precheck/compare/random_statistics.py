@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ray_precheck.compare.random_bounds import Limits, largest_gap, share_limits
+from ray_precheck.compare.random_bounds import Limits, largest_gap, mean_limit, share_limits
 from ray_precheck.schema.dtypes import DTYPES, Array, quantum
 from ray_precheck.schema.values import HostTensor
 
+# Of a distribution: one number, or `(N,)` float64 where each draw has its own.
+Parameter = float | Array
 # Statistics look at this many elements at most, spread evenly over the tensor; facts at all.
 SAMPLE_ELEMENTS = 1 << 21
 # Where repeated stretches are looked for: this many elements from the first one on.
@@ -101,6 +103,17 @@ def share(what: str, hits: Array, expected: float) -> Look:
     def look(chance: float) -> Finding:
         found = float(np.mean(hits)) if count else expected
         return within(what, found, share_limits(expected, count, chance), (0.0, 1.0))
+
+    return look
+
+
+def average(what: str, values: Array, expected: float, variance: float, slack: float) -> Look:
+    """Look at the mean of independent values, `(N,)` and not empty, of which rounding may have moved
+    the mean by `slack`."""
+
+    def look(chance: float) -> Finding:
+        limit = mean_limit(variance, len(values), chance) + slack
+        return within(what, float(np.mean(values)), (expected - limit, expected + limit))
 
     return look
 

@@ -207,8 +207,8 @@ class Causal(Meaning):
 
 
 @dataclass(frozen=True, slots=True)
-class Same(Meaning):
-    """The very tensor that another argument is: the squared gradient of an optimiser's step."""
+class _Beside(Meaning):
+    """Numbers that depend on another argument, which is named by its path."""
 
     path: str
     spec: TensorSpec
@@ -217,6 +217,11 @@ class Same(Meaning):
     def companion(self) -> tuple[str, TensorSpec]:
         """The other argument."""
         return self.path, self.spec
+
+
+@dataclass(frozen=True, slots=True)
+class Same(_Beside):
+    """The very tensor that another argument is: the squared gradient of an optimiser's step."""
 
     def beside(self, values: Array, other: Array) -> Array:
         """Return the other's numbers."""
@@ -224,18 +229,10 @@ class Same(Meaning):
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked(Meaning):
+class Ranked(_Beside):
     """Numbers that are large where those of another argument are, as the divisor of an optimiser's
     step, the root of a mean of squares, beside the mean that it divides. Drawn on their own, large
     numbers would be divided by the smallest ones, which no step does."""
-
-    path: str
-    spec: TensorSpec
-
-    @property
-    def companion(self) -> tuple[str, TensorSpec]:
-        """The other argument."""
-        return self.path, self.spec
 
     def beside(self, values: Array, other: Array) -> Array:
         """Return the drawn numbers in the order of the other's magnitudes, chunk by chunk."""

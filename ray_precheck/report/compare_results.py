@@ -137,7 +137,7 @@ def _fingerprint(details: Path) -> dict[str, str]:
         settings = load_settings(run_files(result).settings)
     except (ResumeError, OSError):  # Another name, or none to be read: the rows must do.
         return {}
-    return {} if settings is None else settings.fingerprint
+    return {} if settings is None else settings.made_with
 
 
 def _read_details(path: Path) -> Iterator[tuple[str, DetailRow]]:

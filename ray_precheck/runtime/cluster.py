@@ -132,7 +132,8 @@ def _init(**options: Any) -> None:
     """
     try:
         ray.init(**options)
-    except Exception as error:  # Ray raises bare ones
+    except Exception as error:
+        # No narrower class will do: Ray raises Exception itself where a part of it does not start.
         reason = str(error).strip().split("\n", maxsplit=1)[0].rstrip(".") or type(error).__name__
         raise StoppedError(f"Ray could not be started on this machine: {reason}") from None
 

@@ -208,10 +208,11 @@ def _require_same(
 ) -> None:
     """Compare the settings of a resumed run with those that its files were made with.
 
-    What the settings file does not say may be anything. A result CSV without one (msprobe's) must
+    What the settings file does not say may be anything, unless it is known what runs did before there
+    was the setting. A result CSV without one (msprobe's) must
     only have rows of this dump.
     """
-    before = {} if settings is None else settings.fingerprint
+    before = {} if settings is None else settings.made_with
     other = {key: value for key, value in fingerprint.items() if before.get(key, value) != value}
     differences: list[str] = []
     # Rows that the dump lacks are fine where an earlier --force has accepted them.

@@ -11,9 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ray_precheck.config import UNIFORM
 from ray_precheck.store.columns import BOM, added_columns
 from ray_precheck.store.rows import replace_file
 
+# What runs did before there was a setting for it, which their files therefore do not have.
+_BEFORE_THERE_WAS = {"distribution": UNIFORM}
 _WHOLE_PAIR = re.compile(r'"([^"\\]+)": "([^"\\]*)"')
 
 
@@ -22,12 +25,19 @@ class RunSettings:
     """What the files of a run were made with.
 
     `adopted`: there are rows that msprobe wrote, whose details nobody has. `completed` are the
-    bytes of the result CSV and of the details when the run was completed, None before.
+    bytes of the result CSV and of the details when the run was completed, None before. `cut`: the
+    file was torn, so that a setting which is not there may have been anything.
     """
 
     fingerprint: dict[str, str]
     adopted: bool = False
     completed: tuple[int, int] | None = None
+    cut: bool = False
+
+    @property
+    def made_with(self) -> dict[str, str]:
+        """The fingerprint, with what an older version did where it had no setting yet."""
+        return self.fingerprint if self.cut else {**_BEFORE_THERE_WAS, **self.fingerprint}
 
     @property
     def added_columns(self) -> tuple[str, ...]:
@@ -51,21 +61,23 @@ def load_settings(path: Path) -> RunSettings | None:
         data = path.read_bytes().removeprefix(BOM)
     except FileNotFoundError:
         return None
-    found = _read_json(data)
+    whole = _read_json(data)
+    found = dict(_WHOLE_PAIR.findall(data.decode("utf-8", "replace"))) if whole is None else whole
     sizes = found.get("completed")
     completed = None
     if isinstance(sizes, dict):
         completed = (sizes.get("result_bytes", -1), sizes.get("details_bytes", -1))
     fingerprint = {key: value for key, value in found.items() if isinstance(value, str)}
-    return RunSettings(fingerprint, found.get("adopted") is True, completed)
+    return RunSettings(fingerprint, found.get("adopted") is True, completed, whole is None)
 
 
-def _read_json(data: bytes) -> dict[str, Any]:
+def _read_json(data: bytes) -> dict[str, Any] | None:
+    """Return what a whole settings file holds; None for a torn one, or one of something else."""
     try:
         found = json.loads(data)
     except ValueError:
-        found = dict(_WHOLE_PAIR.findall(data.decode("utf-8", errors="replace")))
-    return found if isinstance(found, dict) else {}
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def save_settings(path: Path, settings: RunSettings) -> None:

@@ -75,6 +75,14 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def whole_dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the same capture without the broken operators."""
+    return as_mindtorch(
+        DATA / "torch_llm" / "dump.json", tmp_path_factory.mktemp("mindtorch") / "whole"
+    )
+
+
+@pytest.fixture(scope="module")
 def undisturbed(dump: Path, temporary: str) -> Path:
     """Return the folder of a run on one device, without a process for benches."""
     out = dump.parent / "undisturbed"
@@ -115,9 +123,9 @@ def test_on_two_devices_with_a_bench_worker_the_files_have_the_same_bytes(
 
 
 def test_a_run_that_was_killed_goes_on_and_leaves_no_process(
-    dump: Path, undisturbed: Path, temporary: str, tmp_path: Path
+    whole_dump: Path, undisturbed: Path, temporary: str, tmp_path: Path
 ) -> None:
-    arguments = ["run_ut", "-api_info", str(dump), "-d", "0", "--timeout", "3"]
+    arguments = ["run_ut", "-api_info", str(whole_dump), "-d", "0"]
     process = subprocess.Popen(
         [*COMMAND, *arguments, "-o", str(tmp_path)],
         env=environment(temporary, STAND_IN), start_new_session=True,
@@ -131,10 +139,16 @@ def test_a_run_that_was_killed_goes_on_and_leaves_no_process(
     assert process.wait(60) == 3
     _, left = psutil.wait_procs(family, 60)
     assert left == []
-    assert 0 < len(rows(tmp_path)) < len(rows(undisturbed))
+    assert 0 < len(rows(tmp_path)) < len(rows(undisturbed)) - len(PLANTED)
     resumed = run(temporary, *arguments, "-csv_path", the_file(tmp_path, "result"))
-    assert resumed.returncode == 1, resumed.stderr
-    assert both_files(tmp_path) == both_files(undisturbed)
+    assert resumed.returncode == 0, resumed.stderr
+    assert both_files(tmp_path) == tuple(map(without_planted, both_files(undisturbed)))
+
+
+def without_planted(data: bytes) -> bytes:
+    """Return a file without the rows of broken operators: those of others do not depend on them."""
+    planted = tuple(f"{api}.0".encode() for api in PLANTED)
+    return b"".join(line for line in data.splitlines(keepends=True) if not line.startswith(planted))
 
 
 def _command_line(process: psutil.Process) -> list[str]:

@@ -320,12 +320,14 @@ def test_an_index_of_several_numbers_is_a_tuple_as_it_was_when_captured(
     assert shapes(result) == ["(6,)"]
 
 
-def test_after_a_gradient_that_raises_the_next_call_is_as_good_as_before(
+def test_after_a_recording_that_raises_the_next_call_is_as_good_as_before(
     mindspore_checker: Checker,
 ) -> None:
-    # MindSpore's CPU has no kernel for the gradient of acos.
-    first = mindspore_checker.check(call("Mint.acos", tensor(3), grads=[tensor(3)]))
-    assert first.backward is Verdict.SKIP
+    # MindSpore's CPU has no kernel for acos, which shows while it records for the gradient. Twice:
+    # without an end, it is from the second one on that others suffer.
+    for _ in range(2):
+        first = mindspore_checker.check(call("Mint.acos", tensor(3), grads=[tensor(3)]))
+        assert first.backward is Verdict.SKIP
     result = mindspore_checker.check(call("Functional.mv", tensor(3, 4), tensor(4)))
     _assert_passes(result, Verdict.NONE)
 

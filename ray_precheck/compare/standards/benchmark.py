@@ -13,15 +13,14 @@ from ray_precheck.compare.errors import (
     Errors,
     Wrong,
     chunks,
-    is_measurable,
     limit_of,
     measure_errors,
     relative_errors,
     rounded_bench,
 )
 from ray_precheck.compare.sentence import Finding
-from ray_precheck.compare.standards.base import Judgement, conclude, mismatched
-from ray_precheck.compare.standards.binary import Binary
+from ray_precheck.compare.standards.base import Judgement, conclude
+from ray_precheck.compare.standards.binary import judge_without_errors
 from ray_precheck.compare.thresholds import (
     BENCHMARK_SMALL_VALUE_ATOL,
     LEVEL_APIS,
@@ -66,9 +65,7 @@ class Benchmark:
 
     def judge(self, comparison: Comparison) -> Judgement:
         """Judge by the ratios of the errors."""
-        if not is_measurable(comparison.dtype):
-            return Binary().judge(comparison)
-        found = mismatched(comparison)
+        found = judge_without_errors(comparison)
         if found is not None:
             return found
         errors = measure_errors(comparison.device_out, comparison.bench_out, comparison.dtype)

@@ -1,7 +1,7 @@
 """`binary`: equal to the bench, element by element.
 
 Comes in: a `Comparison`. Goes out: a `Judgement`. Called by `compare.outputs`, and by the other
-standards for integers and booleans. Source: msprobe, precision_standard/binary_consistency.py and
+standards for integers, booleans, and NaN and infinities that differ. Source: msprobe, precision_standard/binary_consistency.py and
 compare/algorithm.py, compare_bool_tensor: the share of elements that differ must be 0.
 """
 
@@ -11,9 +11,9 @@ from typing import ClassVar
 import numpy as np
 
 from ray_precheck.compare.comparison import Comparison
-from ray_precheck.compare.errors import Wrong, rounded_bench
+from ray_precheck.compare.errors import Wrong, is_measurable, rounded_bench
 from ray_precheck.compare.sentence import Finding
-from ray_precheck.compare.standards.base import Judgement, conclude
+from ray_precheck.compare.standards.base import Judgement, conclude, mismatched
 from ray_precheck.schema.dtypes import CHUNK_ELEMENTS
 
 
@@ -47,6 +47,14 @@ class Binary:
             )
         columns = (("Standard", self.name), ("DifferentShare", wrong.share))
         return conclude(comparison, findings, columns)
+
+
+def judge_without_errors(comparison: Comparison) -> Judgement | None:
+    """Judge what has no errors to measure: integers and booleans by equality, NaN and infinities that
+    the bench has not, or has elsewhere, as an error. None where errors can be measured."""
+    if not is_measurable(comparison.dtype):
+        return Binary().judge(comparison)
+    return mismatched(comparison)
 
 
 def _different(comparison: Comparison) -> Wrong:

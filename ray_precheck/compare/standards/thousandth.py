@@ -11,10 +11,10 @@ from typing import ClassVar
 import numpy as np
 
 from ray_precheck.compare.comparison import Comparison
-from ray_precheck.compare.errors import Wrong, chunks, is_measurable, relative_errors
+from ray_precheck.compare.errors import Wrong, chunks, relative_errors
 from ray_precheck.compare.sentence import Finding
-from ray_precheck.compare.standards.base import Cells, Judgement, conclude, mismatched
-from ray_precheck.compare.standards.binary import Binary
+from ray_precheck.compare.standards.base import Cells, Judgement, conclude
+from ray_precheck.compare.standards.binary import judge_without_errors
 from ray_precheck.compare.thresholds import THOUSANDTH_LIMIT, THOUSANDTH_SHARE
 
 
@@ -33,9 +33,7 @@ class Thousandth:
 
     def judge(self, comparison: Comparison) -> Judgement:
         """Judge by the share of elements near the bench."""
-        if not is_measurable(comparison.dtype):
-            return Binary().judge(comparison)
-        found = mismatched(comparison)
+        found = judge_without_errors(comparison)
         if found is not None:
             return found
         # The next number below the limit, as what is near must be below it, not at it.

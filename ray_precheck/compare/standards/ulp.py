@@ -10,10 +10,10 @@ from typing import ClassVar
 import numpy as np
 
 from ray_precheck.compare.comparison import Comparison
-from ray_precheck.compare.errors import Chunk, Wrong, chunks, is_measurable, limit_of
+from ray_precheck.compare.errors import Chunk, Wrong, chunks, limit_of
 from ray_precheck.compare.sentence import Finding
-from ray_precheck.compare.standards.base import Judgement, conclude, mismatched
-from ray_precheck.compare.standards.binary import Binary
+from ray_precheck.compare.standards.base import Judgement, conclude
+from ray_precheck.compare.standards.binary import judge_without_errors
 from ray_precheck.compare.thresholds import ULP_MEAN_LIMIT, ULP_SHARE_LIMIT, ULP_THRESHOLD
 from ray_precheck.schema.dtypes import DTYPES, Array
 
@@ -41,9 +41,7 @@ class Ulp:
 
     def judge(self, comparison: Comparison) -> Judgement:
         """Judge by the mean and the share."""
-        if not is_measurable(comparison.dtype):
-            return Binary().judge(comparison)
-        found = mismatched(comparison)
+        found = judge_without_errors(comparison)
         if found is not None:
             return found
         dtype = comparison.dtype

@@ -2,7 +2,9 @@
 
 import pytest
 
-from ray_precheck.backends.denied import DENIED, denial
+from ray_precheck.backends.denied import DENIED, denial, require_allowed
+from ray_precheck.errors import NotCheckable
+from ray_precheck.schema.record import ApiName
 
 pytestmark = pytest.mark.unit
 
@@ -81,3 +83,11 @@ def test_operators_dunders_and_foreach_may_be_called(api: str) -> None:
 def test_every_refusal_has_a_reason_and_is_found_by_its_name() -> None:
     assert len(DENIED) > 80
     assert all(reason and denial(api) == reason for api, reason in DENIED.items())
+
+
+def test_an_api_that_is_refused_is_not_checkable_and_says_why() -> None:
+    require_allowed(ApiName("Torch", "linalg.cond", 0))
+    with pytest.raises(
+        NotCheckable, match=r"^Tensor\.set_ is refused: it touches more than its tensors$"
+    ):
+        require_allowed(ApiName("Tensor", "set_", 0))

@@ -26,7 +26,7 @@ TABLE = Table(
             for name in ("cluster", "worker", "writer", "recorder", "crew", "driver")
         ],
         # In the process of MSAdapter `torch` is MSAdapter's.
-        "mindspore": ["backends.mindspore_backend", "backends.mindtorch_*"],
+        "mindspore": ["backends.mindspore_*", "backends.mindtorch_*"],
         "torch": ["backends.torch_*", "backends.mindtorch_*", "bench", "bench.*", "dump.tensors"],
         "torch_npu": ["backends.torch_*", "bench", "bench.*", "dump.tensors"],
     },

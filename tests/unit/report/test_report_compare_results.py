@@ -232,6 +232,14 @@ def test_runs_of_other_numbers_are_refused(tmp_path: Path, key: str) -> None:
         compare_results(npu, gpu, tmp_path, "1")
 
 
+def test_a_run_from_before_there_was_a_distribution_had_uniform_inputs(tmp_path: Path) -> None:
+    old = details(tmp_path / "old", row())
+    compare_results(old, details(tmp_path / "same", row(), distribution="uniform"), tmp_path, "1")
+    new = details(tmp_path / "new", row(), distribution="recorded")
+    with pytest.raises(UsageError, match="of the first is uniform, that of the second recorded"):
+        compare_results(old, new, tmp_path, "1")
+
+
 def test_without_settings_files_with_no_name_in_common_are_of_different_dumps(
     tmp_path: Path,
 ) -> None:

@@ -108,6 +108,36 @@ class TestOtherSettings:
         with pytest.raises(ResumeError, match="seed"):
             resume_run(files, names, {"seed": "1", "new": "x"})
 
+    def test_inputs_of_a_run_from_before_there_was_a_distribution_are_uniform(
+        self, files: RunFiles
+    ) -> None:
+        names = completed(files, passed(0, "Mint.a.0"))
+        before = everything(files)
+        with pytest.raises(ResumeError, match="was made with distribution uniform, not recorded;"):
+            resume_run(files, names, {**SETTINGS, "distribution": "recorded"})
+        assert everything(files) == before
+        assert resume_run(files, names, {**SETTINGS, "distribution": "uniform"}) == names
+
+    def test_force_goes_on_with_other_inputs_and_the_next_resume_needs_it_no_more(
+        self, files: RunFiles
+    ) -> None:
+        names = completed(files, passed(0, "Mint.a.0"))
+        now = {**SETTINGS, "distribution": "recorded"}
+        resume_run(files, names, now, force=True)
+        resume_run(files, names, now)
+        assert json.loads(files.settings.read_bytes()) == now
+
+    def test_of_torn_settings_the_distribution_may_be_anything(self, files: RunFiles) -> None:
+        names = completed(files, passed(0, "Mint.a.0"))
+        whole = files.settings.read_bytes()
+        files.settings.write_bytes(whole[: whole.index(b'"tested"')])
+        resume_run(files, names, {**SETTINGS, "distribution": "recorded"})
+
+    def test_what_msprobe_wrote_may_have_had_any_inputs(self, files: RunFiles) -> None:
+        names = completed(files, passed(0, "Mint.a.0"))
+        files.settings.unlink()
+        assert resume_run(files, names, {**SETTINGS, "distribution": "recorded"}) == names
+
     @pytest.mark.parametrize(
         "data", [b"", b"{", b"\xff\xfe{}", b"[1, 2]", BOM + b'{"completed": 3']
     )

@@ -46,6 +46,10 @@ def manual_seed(seed: int) -> None:
     ms.manual_seed(seed)
 
 
+def mv(matrix: Tensor, vector: Tensor) -> Tensor:
+    return ms.ops.mv(matrix, vector)
+
+
 def rand(size: tuple[int, ...]) -> Tensor:
     return ms.ops.rand(*size)
 
