@@ -90,11 +90,12 @@ class Benches:
         node = self.slots[label].node_id
         needs_files = crew.layout.needs_files(self.slots[label])
         if batch.stage is Stage.BENCH:
+            is_ample = crew.parcels.count_waiting() >= len(self.ready)
             flight.node = crew.parcels.take(batch).node
             require(flight.node in crew.nodes_seen, "a bench is sent what is gone with its node")
             flight.lost = flight.node not in crew.alive
             bench_s = sum(map(crew.scheduler.model.bench_s, batch.tasks))
-            may_wait = flight.node != node or bench_s < _SHORT_S
+            may_wait = is_ample or flight.node != node or bench_s < _SHORT_S
             require(not has or may_wait, f"{label} gets a second long batch from its machine")
             require(not has or flight.threads == 1, f"{label} gets a huge batch and is busy")
         else:
@@ -222,6 +223,8 @@ class Benches:
 
     def _land(self, ticket: int) -> None:
         flight = self.flights.pop(ticket)
+        if all(each.threads == 1 for each in self._of(flight.slot)):
+            self._lent.pop(flight.slot, None)
         self._crew.shipments.forget(ticket)
         self._crew.parcels.working.discard(flight.batch.parcel)
 

@@ -83,6 +83,10 @@ class Parcels:
         """Return where something waits for a bench."""
         return {made.node for t, made in self.made.items() if made.tasks and t not in self.working}
 
+    def count_waiting(self) -> int:
+        """Return how many parcels wait for a bench."""
+        return sum(1 for t, made in self.made.items() if made.tasks and t not in self.working)
+
     def is_waiting(self) -> bool:
         """Return whether anything waits for a bench."""
         return bool(self.nodes())

@@ -124,7 +124,8 @@ class World:
     _scheduler: Scheduler = field(init=False)
     _arrivals: list[tuple[float, int, News]] = field(init=False, default_factory=list)
     _count: int = field(init=False, default=0)
-    _flights: dict[tuple[str, int], None] = field(init=False, default_factory=dict)
+    _flights: dict[str, set[int]] = field(init=False, default_factory=dict)
+    _sent_to: dict[int, str] = field(init=False, default_factory=dict)
     _lives: dict[str, int] = field(init=False, default_factory=dict)
     _free_s: dict[str, float] = field(init=False, default_factory=dict)
     _lost: frozenset[str] = field(init=False, default=frozenset())
@@ -204,6 +205,7 @@ class World:
         """One step of the driver: wait, get all that has come, ask, send."""
         costs, account, begin_s = self.setup.costs, self.account, self.now_s
         blocked_before_s = account.blocked_s
+        # Of each worker the driver waits for the first of its calls alone.
         self.now_s += costs.wait_s + costs.wait_per_flight_s * len(self._flights)
         self._take_acknowledgements()
         commands: list[Command] = []
@@ -226,7 +228,7 @@ class World:
         per_record_s = costs.get_per_record_s + costs.book_per_record_s
         self.now_s += costs.get_s + per_record_s * news.records
         self.account.messages += 1
-        del self._flights[news.name, news.ticket]
+        self._land(news.name, news.ticket)
         if report is None:
             return self._asked(partial(self._scheduler.worker_ready, news.name))
         self.account.useful_s += news.useful_s
@@ -245,8 +247,10 @@ class World:
                     self._send(command)
                 case Record():
                     appends.append([result.index for result in command.results])
-                case Forget():
-                    pass
+                case Forget(ticket):
+                    name = self._sent_to.get(ticket, "")
+                    if ticket in self._flights.get(name, ()):
+                        self._land(name, ticket)
                 case _:
                     raise AssertionError(f"not simulated: {command}")
         if appends and not self.setup.append_per_batch:
@@ -254,10 +258,19 @@ class World:
         for indices in appends:
             self._record(indices)
 
+    def _take_off(self, name: str, ticket: int) -> None:
+        self._flights.setdefault(name, set()).add(ticket)
+
+    def _land(self, name: str, ticket: int) -> None:
+        self._flights[name].remove(ticket)
+        if not self._flights[name]:
+            del self._flights[name]
+        self._sent_to.pop(ticket, None)
+
     def _start(self, name: str, ready_s: float) -> None:
         self._lives[name] = self._lives.get(name, 0) + 1
         self._free_s[name] = ready_s
-        self._flights[name, 0] = None
+        self._take_off(name, 0)
         self._come_back(ready_s, News(name, self._lives[name]))
 
     def _come_back(self, at_s: float, news: News) -> None:
@@ -274,7 +287,8 @@ class World:
         self.now_s += costs.send_s + costs.send_per_record_s * len(batch.tasks)
         account.batches += 1
         report, elapsed_s, useful_s = self._worked(batch)
-        self._flights[batch.slot, batch.ticket] = None
+        self._take_off(batch.slot, batch.ticket)
+        self._sent_to[batch.ticket] = batch.slot
         # A bench worker may have one in work still; it does one after the other.
         begin_s = max(self.now_s + costs.one_way_s, self._free_s.get(batch.slot, 0.0))
         self._free_s[batch.slot] = begin_s + elapsed_s
@@ -327,8 +341,8 @@ class World:
     def _lose(self) -> list[Command]:
         """Tell the scheduler of devices that are gone with their machine."""
         commands: list[Command] = []
-        for flight in [flight for flight in self._flights if flight[0] in self._lost]:
-            del self._flights[flight]
+        for name in self._lost:
+            self._flights.pop(name, None)
         for name in sorted(self._lost):
             self._lives[name] += 1
             commands += self._asked(partial(self._scheduler.slot_lost, name, NODE_REASON))

@@ -15,7 +15,6 @@ from ray_precheck.runtime.blame import START_ATTEMPTS
 from ray_precheck.runtime.cost_model import bench_threads
 from ray_precheck.schema.task import Task
 
-_PARCELS_EACH = 3
 # A parcel whose benches take less is no loss behind another such one, where somebody else gets free.
 _SHORT_S = 0.2
 
@@ -25,7 +24,7 @@ class Parcel:
     """Tasks that a device at `place` has run; `nbytes` is what waits in memory for their bench.
 
     `made_s` is what the device's side took to hand them over, `bench_s` what their benches are
-    expected to take.
+    expected to take (finite where it is to wait).
     """
 
     ticket: int
@@ -77,8 +76,10 @@ class BenchStage:
     _usable: set[str] = field(init=False, default_factory=set)
     _at: Counter[str] = field(init=False, default_factory=Counter)
     _waiting: deque[Parcel] = field(init=False, default_factory=deque)
-    _promised: dict[int, tuple[int, int]] = field(init=False, default_factory=dict)
+    _promised: dict[int, tuple[int, float]] = field(init=False, default_factory=dict)
     _bytes: int = field(init=False, default=0)
+    # What promised and waiting parcels are expected to take.
+    _ahead_s: float = field(init=False, default=0.0)
     _parcels: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
@@ -106,13 +107,20 @@ class BenchStage:
 
     @property
     def room_bytes(self) -> int:
-        """How many bytes of a new parcel there is room for; 0 also where all have enough to do.
+        """How many bytes of a new parcel there is room for; 0 where nobody could take it."""
+        return max(0, self.most_bytes - self._bytes) if self._usable else 0
 
-        Each has one in work, one that waits and one on its way: while a device does a whole record
-        its benches must not run dry. Costly records come first, so that little is left at the end.
+    @property
+    def backlog_s(self) -> float:
+        """How long the workers are expected to be busy with what waits or is on its way, each with
+        its share, beyond what they are at; infinite where there is none.
         """
-        has_room = self._parcels < _PARCELS_EACH * len(self._usable)
-        return max(0, self.most_bytes - self._bytes) if has_room else 0
+        return self._ahead_s / self.usable if self.usable else math.inf
+
+    @property
+    def usable(self) -> int:
+        """How many workers have started and are there."""
+        return len(self._usable)
 
     def _turn(self, name: str, state: BenchState) -> None:
         self._slots[name].state = state
@@ -130,39 +138,47 @@ class BenchStage:
         else:
             self._usable.discard(name)
 
-    def promise(self, ticket: int, tasks: Sequence[Task]) -> None:
-        """Expect a parcel of tasks that are on their way to a device."""
+    def promise(self, ticket: int, tasks: Sequence[Task], bench_s: float) -> None:
+        """Expect a parcel of tasks that are on their way to a device, whose benches take `bench_s`."""
         nbytes = sum(task.nbytes for task in tasks)
-        threads = max(bench_threads(task.cost_s) for task in tasks)
-        self._promised[ticket] = nbytes, threads
+        self._promised[ticket] = nbytes, bench_s
+        self._ahead_s += bench_s
         self._bytes += nbytes
-        self._parcels += threads
+        self._parcels += 1
 
     def withdraw(self, ticket: int) -> None:
         """Expect a parcel no longer."""
-        nbytes, threads = self._promised.pop(ticket, (0, 0))
-        self._bytes -= nbytes
-        self._parcels -= threads
+        if ticket in self._promised:
+            nbytes, bench_s = self._promised.pop(ticket)
+            self._bytes -= nbytes
+            self._parcels -= 1
+            self._lessen(bench_s)
+
+    def _lessen(self, bench_s: float) -> None:
+        """Count seconds no longer; no rounding is left over where nothing is ahead."""
+        is_empty = not (self._promised or self._waiting)
+        self._ahead_s = 0.0 if is_empty else max(0.0, self._ahead_s - bench_s)
 
     def arrive(self, parcel: Parcel) -> None:
         """Take a parcel that was promised."""
         self.withdraw(parcel.ticket)
         self._enter(parcel)
         self._waiting.append(parcel)
+        self._ahead_s += parcel.bench_s
 
     def _enter(self, parcel: Parcel) -> None:
         self._bytes += parcel.nbytes
-        self._parcels += parcel.threads
+        self._parcels += 1
 
     def _leave(self, parcel: Parcel) -> None:
         self._bytes -= parcel.nbytes
-        self._parcels -= parcel.threads
+        self._parcels -= 1
 
     def next_assignment(self) -> tuple[str, Parcel] | None:
         """Choose who takes the parcel that has waited longest; None where nobody can.
 
-        Whoever is free comes first. One that is short, or comes from another machine, may also be
-        sent to one who is busy: it is fetched meanwhile.
+        Whoever is free comes first. One that is short, or comes from another machine, or one of so
+        many that each worker gets one, may also be sent to one who is busy: it is fetched meanwhile.
         """
         if not self._waiting:
             return None
@@ -172,21 +188,29 @@ class BenchStage:
         if not chosen:
             return None
         self._waiting.popleft()
+        self._lessen(parcel.bench_s)
         self._lend(chosen, parcel.threads - 1)
         return chosen, parcel
 
     def _fetching(self, parcel: Parcel) -> str:
         """Return a worker with one parcel that can have this one fetched meanwhile, "" for none."""
         is_short = parcel.bench_s < _SHORT_S
-        if parcel.threads > 1 or (self._at[parcel.place] == len(self._slots) and not is_short):
+        # Where so many wait that each worker gets one anyway, nobody else would have it sooner.
+        is_ample = len(self._waiting) >= len(self._usable)
+        is_far = self._at[parcel.place] < len(self._slots)
+        if parcel.threads > 1 or not (is_short or is_far or is_ample):
             return ""
+        chosen, soonest_s = "", math.inf
         for name, slot in self._slots.items():
             if slot.state is not BenchState.READY or len(slot.parcels) != 1:
                 continue
             (first,) = slot.parcels.values()
-            if slot.place != parcel.place or (is_short and first.bench_s < _SHORT_S):
-                return name
-        return ""
+            is_right = (
+                is_ample or slot.place != parcel.place or (is_short and first.bench_s < _SHORT_S)
+            )
+            if is_right and (not chosen or first.bench_s < soonest_s):
+                chosen, soonest_s = name, first.bench_s
+        return chosen
 
     def _lend(self, borrower: str, count: int) -> None:
         """Keep the cores of some others free for a parcel that computes with several threads."""
@@ -232,7 +256,7 @@ class BenchStage:
             return None
         self._leave(parcel)
         self.in_flight -= len(parcel.tasks)
-        if not slot.parcels:
+        if all(left.threads == 1 for left in slot.parcels.values()):
             self._give_back(slot)
         self._note(name)
         return parcel
@@ -286,6 +310,7 @@ class BenchStage:
         lost = [parcel for parcel in self._waiting if place in (None, parcel.place)]
         for parcel in lost:
             self._waiting.remove(parcel)
+            self._lessen(parcel.bench_s)
             self._leave(parcel)
         return lost
 

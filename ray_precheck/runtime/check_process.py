@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 from operator import setitem
@@ -86,19 +85,22 @@ def _serve(checker: "Checker", batch: Sequence[Work], pipe: Connection, ringer: 
     """Do a batch; returns whether the process is as good as before."""
     for position, work in enumerate(batch, 1):
         began_s, begin = time.time(), time.perf_counter()
-        with _cores_for(work.threads):
+        if work.threads == 1:
             found = _do(checker, work)
+        else:
+            with _all_cores():
+                found = _do(checker, work)
         elapsed_s = time.perf_counter() - begin
         cause = checker.damage()
         index = work.payload.index
+        # From here to the next record the device is idle: whoever waits does what can be done there.
         if isinstance(found, TaskResult):
-            result = replace(found, began_s=began_s)
-            answer = Answer(index, result, None, cause, began_s, elapsed_s)
+            answer = Answer(index, found, None, cause, began_s, elapsed_s)
         else:
             # What sealing takes is a part of handing over: it comes after the time is taken.
             sealed = None if found is None else seal(found, shares=work.is_near and CAN_LEND)
             answer = Answer(index, None, sealed, cause, began_s, elapsed_s)
-        send(pipe, answer)
+        send(pipe, answer, is_plain=not answer.is_large)
         ringer.sent(is_last=position == len(batch) or cause is not None, is_large=answer.is_large)
         if cause is not None:
             return False
@@ -122,9 +124,9 @@ def _do(checker: "Checker", work: Work) -> "TaskResult | Measured | None":
 
 
 @contextmanager
-def _cores_for(threads: int) -> Iterator[None]:
+def _all_cores() -> Iterator[None]:
     """Let a record that computes with several threads leave the core of this process."""
-    if threads == 1 or not hasattr(os, "sched_setaffinity"):
+    if not hasattr(os, "sched_setaffinity"):
         yield
         return
     own = os.sched_getaffinity(0)

@@ -24,7 +24,7 @@ _HANDOVER_S_PER_BYTE = 3e-9
 # The weight of a new measurement in the running mean.
 _WEIGHT = 0.2
 # A border to be crossed clearly: both sides are estimates.
-_MARGIN = 1.5
+_MARGIN = 2.5
 # Another process is worth its start where it saves this much.
 _START_WORTH_S = 2.0
 # Nothing cheaper can be worth it.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.runtime.shared_arrays import SharedArrays, share
 from ray_precheck.schema.casualty import Cause
+from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.schema.task import DeviceSlot, TaskPayload
 
@@ -24,6 +25,7 @@ class Stage(Enum):
     BENCH = "bench"
 
 
+@pickled_by_position
 @dataclass(frozen=True, slots=True)
 class Sealed:
     """Something that only check processes open: it may hold objects of a framework, which whoever
@@ -82,6 +84,7 @@ class Started:
     failure: str = ""
 
 
+@pickled_by_position
 @dataclass(frozen=True, slots=True)
 class Work:
     """One record: what is to be done, with how many threads, what the device made of it for the
@@ -97,6 +100,7 @@ class Work:
     is_near: bool = False
 
 
+@pickled_by_position
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What became of one record: its result, or what the device made of it, or neither: it needs a

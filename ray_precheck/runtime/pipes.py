@@ -21,22 +21,26 @@ _HEAD = struct.Struct("<2Q")
 _MOST_HANDLES = 253
 
 
-def send(pipe: Connection, message: object) -> None:
-    """Send a message; contiguous arrays in it go through shared memory (PEP 574).
+def send(pipe: Connection, message: object, *, is_plain: bool = False) -> None:
+    """Send a message; contiguous arrays in it go through shared memory (PEP 574). `is_plain`: it holds
+    nothing that is in such memory already, which need not be looked for then.
 
     Raises:
         OSError: the other end is closed, or there is no memory left to share.
     """
     buffers: list[pickle.PickleBuffer] = []
-    file = io.BytesIO()
-    pickler = _Pickler(file, buffers.append)
-    pickler.dump(message)
+    shared: list[SharedArrays] = []
+    if is_plain:
+        data = pickle.dumps(message, 5, buffer_callback=buffers.append)
+    else:
+        data = _dumps(message, buffers, shared)
     views = [buffer.raw() for buffer in buffers]
     lengths = [view.nbytes for view in views]
-    shared = [share(views), *pickler.shared] if sum(lengths) else pickler.shared
+    if sum(lengths):
+        shared.insert(0, share(views))
     # One write for what has no arrays: each wakes the other end, which may be on the same core.
     head = struct.pack(f"<{2 + len(lengths)}Q", len(lengths), len(shared), *lengths)
-    pipe.send_bytes(head + file.getbuffer())
+    pipe.send_bytes(head + data)
     if shared:
         with socket.socket(fileno=os.dup(pipe.fileno())) as wire:
             for first in range(0, len(shared), _MOST_HANDLES):
@@ -75,6 +79,17 @@ def _receive_handles(pipe: Connection, count: int) -> list[int]:
                     os.close(handle)
                 raise EOFError
     return handles
+
+
+def _dumps(
+    message: object, buffers: list[pickle.PickleBuffer], shared: list[SharedArrays]
+) -> bytes:
+    """Return a message without its arrays, which are listed: those to be shared, and those that are."""
+    file = io.BytesIO()
+    pickler = _Pickler(file, buffers.append)
+    pickler.dump(message)
+    shared.extend(pickler.shared)
+    return file.getvalue()
 
 
 class _Pickler(pickle.Pickler):

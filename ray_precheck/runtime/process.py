@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Pipe
 from pathlib import Path
 
@@ -181,7 +181,8 @@ class CheckProcess:
             return answer
         self.close()
         message = answer.result.message if answer.result is not None else answer.cause.value
-        return Casualty(index, answer.cause, message, answer.result)
+        result = answer.result and replace(answer.result, began_s=answer.began_s)
+        return Casualty(index, answer.cause, message, result)
 
     def _has_answer(self, wait_s: float) -> bool:
         """Return whether there is an answer, or the end of the process.
@@ -269,7 +270,7 @@ class _Tally:
 
     def add(self, answer: Answer) -> None:
         if answer.result is not None:
-            self.results.append(answer.result)
+            self.results.append(replace(answer.result, began_s=answer.began_s))
         elif answer.measured is not None:
             nbytes = answer.measured.nbytes
             task = MeasuredTask(answer.index, nbytes, answer.began_s, answer.elapsed_s)

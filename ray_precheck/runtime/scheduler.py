@@ -29,7 +29,7 @@ from ray_precheck.runtime.commands import (
 )
 from ray_precheck.runtime.cost_model import CostModel
 from ray_precheck.runtime.messages import Stage
-from ray_precheck.runtime.slots import SlotState, SlotTable
+from ray_precheck.runtime.slots import Slot, SlotState, SlotTable
 from ray_precheck.runtime.task_queue import TaskQueue
 from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
 from ray_precheck.schema.task import Task
@@ -438,16 +438,23 @@ class Scheduler:
             return []
         if not self._queue or not self._queue.is_ample(len(self._slots), self.model):
             return []
-        tasks, stage = self._from_queue(may_split=True)
+        tasks, stage = self._from_queue(may_split=True, busy_s=self._work_s(slot))
         batch = self._order(name, tasks, stage)
         self._slots.follow(name, batch)
         return [batch]
+
+    def _work_s(self, slot: Slot) -> float:
+        """Return how long a batch is expected to take a device."""
+        whole_s = self.model.whole_ratio * sum(task.cost_s for task in slot.batch.values())
+        benches_s = sum(map(self.model.bench_s, slot.batch.values()))
+        # Each is corrected by a ratio of its own.
+        return max(0.0, whole_s - benches_s) if slot.stage is Stage.DEVICE else whole_s
 
     def _order(self, name: str, tasks: Sequence[Task], stage: Stage, parcel: int = 0) -> SendBatch:
         self._last_ticket += 1
         limits = tuple(self.timeout_s + COST_SLACK * task.cost_s for task in tasks)
         if stage is Stage.DEVICE:
-            self.bench.promise(self._last_ticket, tasks)
+            self.bench.promise(self._last_ticket, tasks, sum(map(self.model.bench_s, tasks)))
         return SendBatch(name, self._last_ticket, tuple(tasks), limits, stage, parcel)
 
     def _prepare(self, batch: SendBatch) -> list[Command]:
@@ -491,8 +498,14 @@ class Scheduler:
         tasks, stage = self._from_queue(may_split=True)
         return tasks, stage, commands
 
-    def _from_queue(self, *, may_split: bool) -> tuple[tuple[Task, ...], Stage]:
-        """Take a batch from the queue, and say what is to be done with it."""
+    def _from_queue(
+        self, *, may_split: bool, busy_s: float = 0.0
+    ) -> tuple[tuple[Task, ...], Stage]:
+        """Take a batch from the queue for a worker that has something to do for some seconds yet, and
+        say what is to be done with it.
+        """
         room = self.bench.room_bytes if may_split and not self.bench_suffices else 0
-        tasks, splits = self._queue.take(len(self._slots), room, self.model)
+        spare_s = self.bench.backlog_s - busy_s if room else 0.0
+        devices, benches = len(self._slots), self.bench.usable
+        tasks, splits = self._queue.take(devices, room, self.model, spare_s, benches)
         return tasks, Stage.DEVICE if splits else Stage.CHECK

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.result import Outcome, TaskResult
 
 
@@ -38,6 +39,7 @@ class Casualty:
     result: TaskResult | None = None
 
 
+@pickled_by_position
 @dataclass(frozen=True, slots=True)
 class MeasuredTask:
     """A record whose device half is done: the bytes that wait for its bench, and when it ran, in

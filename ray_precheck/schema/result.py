@@ -7,6 +7,8 @@ Outcome says what happened to the run, Verdict what the numbers say; they are ke
 from dataclasses import dataclass
 from enum import Enum
 
+from ray_precheck.schema.pickling import pickled_by_position
+
 # How the Message of a row begins that the machine has caused, not the numbers: a crash, a time-out,
 # memory, a node that was lost. `--retry crash` finds these rows by it.
 MACHINE_REASONS = (
@@ -37,6 +39,7 @@ class Verdict(Enum):
     NONE = ""
 
 
+@pickled_by_position
 @dataclass(frozen=True, slots=True)
 class Metrics:
     """The distance between a tested output and the bench, both as float64.
@@ -57,6 +60,7 @@ class Metrics:
     mismatch: str = ""
 
 
+@pickled_by_position
 @dataclass(frozen=True, slots=True)
 class OutputCheck:
     """One detail row: an output (or a gradient) compared with the bench.
@@ -74,6 +78,7 @@ class OutputCheck:
     columns: tuple[tuple[str, float | str], ...] = ()
 
 
+@pickled_by_position
 @dataclass(frozen=True, slots=True)
 class TaskResult:
     """One result row and its detail rows; numbers and text only, cheap to send.

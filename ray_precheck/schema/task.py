@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from ray_precheck.schema.pickling import pickled_by_position
+
 # The kind of a slot that has a processor core for benches and no device.
 BENCH = "bench"
 
@@ -22,6 +24,7 @@ class Task:
     nbytes: int = 0
 
 
+@pickled_by_position
 @dataclass(frozen=True, slots=True)
 class TaskPayload:
     """A task on its way to a worker: the raw JSON of its two records, decoded where it is run."""

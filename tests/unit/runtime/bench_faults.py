@@ -104,6 +104,17 @@ def feed_a_busy_bench(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BenchStage, "next_assignment", to_any)
 
 
+def send_long_parcels_to_who_is_busy(patch: pytest.MonkeyPatch) -> None:
+    fetching = BenchStage._fetching
+
+    def as_if_ample(self: BenchStage, parcel: Parcel) -> str:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(self, "_usable", set())
+            return fetching(self, parcel)
+
+    patch.setattr(BenchStage, "_fetching", as_if_ample)
+
+
 def give_a_bench_whole_records_without_end(patch: pytest.MonkeyPatch) -> None:
     def all_ready(self: BenchStage, ahead: Any) -> list[str]:
         return [n for n, slot in self._slots.items() if slot.state.value == "ready"]
@@ -174,6 +185,7 @@ BENCH_FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     send_before_the_files_are_there,
     send_what_a_lost_bench_waited_for,
     feed_a_busy_bench,
+    send_long_parcels_to_who_is_busy,
     give_a_bench_whole_records_without_end,
     count_no_bytes,
     forget_what_is_lent,

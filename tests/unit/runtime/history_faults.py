@@ -44,7 +44,11 @@ def convict_on_a_used_worker(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_the_rest(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(TaskQueue, "put_back", lambda self, tasks: None)
+    def drop(self: Scheduler, broken: int, batch: dict[int, Any]) -> dict[int, Any]:
+        before = list(batch)[: list(batch).index(broken)]
+        return {index: batch[index] for index in before}
+
+    patch.setattr(Scheduler, "_requeue_after", drop)
 
 
 def requeue_what_was_run(patch: pytest.MonkeyPatch) -> None:

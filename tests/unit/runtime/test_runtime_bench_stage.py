@@ -1,5 +1,6 @@
-"""Who takes what a device has made, and how many bytes may wait for it."""
+"""Who takes what a device has made, how many bytes may wait for it, and how long that will take."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -42,7 +43,7 @@ def parcel(
 def hand_out(made: BenchStage, *parcels: Parcel) -> list[str]:
     """Have parcels arrive; returns who gets them, in their turn."""
     for each in parcels:
-        made.promise(each.ticket, each.tasks)
+        made.promise(each.ticket, each.tasks, each.bench_s)
         made.arrive(each)
     names = []
     while found := made.next_assignment():
@@ -68,30 +69,58 @@ class TestAssignment:
         assert found is not None
         assert found[1].ticket == 1
 
-    def test_a_busy_worker_gets_a_second_long_one_only_from_another_machine(self) -> None:
-        assert hand_out(stage(["m0"]), parcel(1), parcel(2)) == ["b0"]
-        assert hand_out(stage(["m0"]), parcel(1), parcel(2, "m1")) == ["b0", "b0"]
+    def test_a_busy_worker_gets_a_second_long_one_from_another_machine_alone(self) -> None:
+        both = [parcel(1), parcel(2)]
+        assert hand_out(stage(["m0"] * 2), *both, parcel(3)) == ["b0", "b1"]
+        assert hand_out(stage(["m0"] * 2), *both, parcel(3, "m1")) == ["b0", "b1", "b0"]
+        assert hand_out(stage(["m0", "m1"]), *both, parcel(3)) == ["b0", "b1", "b1"]
+
+    @pytest.mark.parametrize("bench_s", [SHORT_S, LONG_S])
+    def test_or_of_as_many_that_wait_as_there_are_workers(self, bench_s: float) -> None:
+        parcels = [parcel(1), parcel(2), *(parcel(i, bench_s=bench_s) for i in (3, 4, 5))]
+        assert hand_out(stage(["m0"] * 2), *parcels[:3]) == ["b0", "b1"]
+        assert hand_out(stage(["m0"] * 2), *parcels[:4]) == ["b0", "b1", "b0"]
+        assert hand_out(stage(["m0"] * 2), *parcels) == ["b0", "b1", "b0", "b1"]
+
+    def test_who_starts_is_none_of_these(self) -> None:
+        made = stage(["m0"] * 2, ready=1)
+        assert hand_out(made, parcel(1), parcel(2)) == ["b0", "b0"]
+
+    def test_and_who_has_lent_its_core_is_one(self) -> None:
+        made = stage(["m0"] * 2)
+        assert hand_out(made, parcel(1, tasks=HUGE_TASK), parcel(2)) == ["b0"]
+        assert hand_out(made, parcel(3)) == ["b0"]
 
     def test_a_short_one_waits_behind_another_short_one_of_its_machine(self) -> None:
-        made = stage(["m0"])
-        short = [parcel(i, bench_s=SHORT_S) for i in (1, 2)]
-        assert hand_out(made, *short) == ["b0", "b0"]
-        assert made.busy() == ["b0"]
-        assert made.in_flight == 2
-
-    def test_and_not_behind_a_long_one(self) -> None:
-        assert hand_out(stage(["m0"]), parcel(1), parcel(2, bench_s=SHORT_S)) == ["b0"]
+        made = stage(["m0"] * 2)
+        parcels = [parcel(1), *(parcel(i, bench_s=SHORT_S) for i in (2, 3))]
+        assert hand_out(made, *parcels) == ["b0", "b1", "b1"]
+        assert made.busy() == ["b0", "b1"]
+        assert made.in_flight == 3
 
     def test_but_not_while_somebody_is_free(self) -> None:
         parcels = [parcel(i, bench_s=SHORT_S) for i in (1, 2, 3)]
         assert sorted(hand_out(stage(["m0", "m0"]), *parcels[:2])) == ["b0", "b1"]
         assert sorted(hand_out(stage(["m0", "m1"]), *parcels)) == ["b0", "b0", "b1"]
 
+    def test_and_not_behind_a_long_one(self) -> None:
+        parcels = [parcel(1), parcel(2), parcel(3, bench_s=SHORT_S)]
+        assert hand_out(stage(["m0"] * 2), *parcels) == ["b0", "b1"]
+
+    def test_nor_does_a_long_one_behind_a_short_one(self) -> None:
+        parcels = [*(parcel(i, bench_s=SHORT_S) for i in (1, 2)), parcel(3)]
+        assert hand_out(stage(["m0"] * 2), *parcels) == ["b0", "b1"]
+        made = stage(["m0", "m1"])
+        assert hand_out(made, *parcels) == ["b0", "b1", "b1"]
+        assert hand_out(made, parcel(4)) == []
+
     def test_nor_one_that_needs_several_cores(self) -> None:
         huge = parcel(2, tasks=HUGE_TASK, bench_s=SHORT_S)
         assert hand_out(stage(["m0"]), parcel(1), huge) == ["b0"]
 
-    @pytest.mark.parametrize(("place", "bench_s"), [("m1", LONG_S), ("m0", SHORT_S)])
+    @pytest.mark.parametrize(
+        ("place", "bench_s"), [("m1", LONG_S), ("m0", SHORT_S), ("m0", LONG_S)]
+    )
     def test_and_no_third_one(self, place: str, bench_s: float) -> None:
         parcels = [parcel(i, place, bench_s=bench_s) for i in (1, 2, 3)]
         assert hand_out(stage(["m0"]), *parcels) == ["b0", "b0"]
@@ -140,20 +169,33 @@ class TestAssignment:
         made.take("b1", 3, A_TASK)
         assert made.with_room({"b1", "b2"}) == []
 
+    def test_it_waits_behind_who_will_be_done_first(self) -> None:
+        made = stage(["m0", "m0"])
+        first, second = parcel(1, bench_s=100.0), parcel(2, bench_s=1.0)
+        names = hand_out(made, first, second)
+        assert hand_out(made, parcel(3), parcel(4))[0] == names[1]
+
 
 class TestRoom:
-    def test_there_is_room_for_one_in_work_and_two_more_for_each_that_is_ready(self) -> None:
-        made = stage(["m0", "m0"], ready=1)
-        for ticket in (1, 2, 3):
-            assert made.room_bytes > 0
-            made.promise(ticket, A_TASK)
+    def test_it_is_of_bytes_alone_however_many_wait(self) -> None:
+        made = stage(["m0"], most_bytes=1000)
+        for ticket in range(9):
+            made.promise(ticket, HUGE_TASK, LONG_S)
+        assert made.room_bytes == 100
+        made.promise(9, HUGE_TASK, LONG_S)
+        assert made.room_bytes == 0
+
+    def test_there_is_none_where_nobody_can_take_a_parcel(self) -> None:
+        made = stage(["m0"] * 2, ready=0)
         assert made.room_bytes == 0
         made.ready("b1")
-        assert made.room_bytes == LARGE - 300
+        assert made.room_bytes == LARGE
+        made.lose("b1")
+        assert made.room_bytes == 0
 
     def test_a_promise_counts_until_it_is_withdrawn(self) -> None:
         made = stage(["m0"], most_bytes=1000)
-        made.promise(1, A_TASK)
+        made.promise(1, A_TASK, LONG_S)
         assert made.room_bytes == 900
         made.withdraw(1)
         made.withdraw(1)
@@ -162,8 +204,8 @@ class TestRoom:
 
     def test_what_arrives_counts_instead_of_what_was_promised(self) -> None:
         made = stage(["m0"], most_bytes=1000)
-        made.promise(1, A_TASK)
-        made.arrive(Parcel(1, "m0", A_TASK, 30))
+        made.promise(1, A_TASK, LONG_S)
+        made.arrive(Parcel(1, "m0", A_TASK, 30, bench_s=LONG_S))
         assert made.room_bytes == 970
 
     def test_and_until_its_bench_is_done(self) -> None:
@@ -173,21 +215,78 @@ class TestRoom:
         made.done("b0", 1001)
         assert made.room_bytes == 1000
 
-    def test_a_huge_record_takes_the_room_of_the_cores_that_it_computes_with(self) -> None:
-        made = stage(["m0"] * 2)
-        made.promise(1, HUGE_TASK)
-        assert HUGE_THREADS == 4
-        made.promise(2, A_TASK)
-        assert made.room_bytes > 0
-        made.promise(3, A_TASK)
-        assert made.room_bytes == 0
-
     def test_nothing_waits_where_a_place_is_lost(self) -> None:
         made = stage(["m2"], ready=0)
         hand_out(made, parcel(1, "m0"), parcel(2, "m1"), parcel(3, "m0"))
         assert [each.ticket for each in made.lose_waiting("m0")] == [1, 3]
         assert [each.ticket for each in made.lose_waiting()] == [2]
         assert made.is_empty
+
+
+class TestBacklog:
+    def test_a_promise_counts_until_it_is_withdrawn(self) -> None:
+        made = stage(["m0"])
+        assert made.backlog_s == 0.0
+        made.promise(1, A_TASK, 6.0)
+        made.promise(2, A_TASK, 0.5)
+        assert made.backlog_s == 6.5
+        made.withdraw(1)
+        assert made.backlog_s == 0.5
+
+    def test_what_arrives_counts_instead_of_what_was_promised(self) -> None:
+        made = stage(["m0"])
+        made.promise(1, A_TASK, 6.0)
+        made.arrive(parcel(1, bench_s=2.0))
+        assert made.backlog_s == 2.0
+
+    def test_and_no_more_once_a_worker_has_it(self) -> None:
+        made = stage(["m0"])
+        hand_out(made, parcel(1), parcel(2))
+        assert made.in_flight == 2
+        assert made.backlog_s == 0.0
+
+    def test_nor_do_whole_records(self) -> None:
+        made = stage(["m0"])
+        made.take("b0", 7, A_TASK)
+        assert made.backlog_s == 0.0
+
+    def test_nor_what_is_lost_with_its_place(self) -> None:
+        made = stage(["m0"])
+        hand_out(made, parcel(1), parcel(2), *(parcel(i, "m1", bench_s=1.0) for i in (3, 4)))
+        assert made.backlog_s == 2.0
+        made.lose_waiting("m1")
+        assert made.backlog_s == 0.0
+
+    def test_no_rounding_is_left_over_of_what_is_gone(self) -> None:
+        made = stage(["m0"])
+        for ticket, bench_s in enumerate([0.1, 0.2, 0.3]):
+            made.promise(ticket, A_TASK, bench_s)
+        for ticket in range(3):
+            made.withdraw(ticket)
+        assert made.backlog_s == 0.0
+
+    def test_each_worker_that_is_there_has_its_share(self) -> None:
+        made = stage(["m0", "m0", "m1"], ready=2)
+        made.promise(1, A_TASK, 4.0)
+        made.arrive(Parcel(2, "m0", A_TASK, 100, bench_s=2.0))
+        assert made.backlog_s == 3.0
+        made.ready("b2")
+        assert made.backlog_s == 2.0
+        made.lose("b0")
+        assert made.backlog_s == 3.0
+
+    def test_and_so_has_one_that_has_lent_its_core(self) -> None:
+        made = stage(["m0"] * 2)
+        hand_out(made, parcel(1, tasks=HUGE_TASK))
+        made.promise(2, A_TASK, 4.0)
+        assert states(made) == [BenchState.READY, BenchState.LENT]
+        assert made.backlog_s == 2.0
+
+    def test_it_has_no_end_where_nobody_is_there(self) -> None:
+        made = stage(["m0"], ready=0)
+        assert made.backlog_s == math.inf
+        made.promise(1, A_TASK, 4.0)
+        assert made.backlog_s == math.inf
 
 
 class TestLentCores:
@@ -208,6 +307,13 @@ class TestLentCores:
         made.done("b0", 1001)
         assert states(made) == [BenchState.READY] * 3
         assert sorted(hand_out(made, parcel(2), parcel(3), parcel(4))) == ["b0", "b1", "b2"]
+
+    def test_the_cores_come_back_though_the_borrower_has_another(self) -> None:
+        made = stage(["m0"] * 4)
+        waiting = [parcel(i) for i in range(2, 7)]
+        assert hand_out(made, parcel(1, tasks=HUGE_TASK), *waiting) == ["b0", "b0"]
+        made.done("b0", 1001)
+        assert states(made) == [BenchState.READY] * 4
 
     def test_and_when_the_borrower_dies(self) -> None:
         made = stage(["m0"] * 3)
@@ -251,16 +357,21 @@ class Bytes(RuleBasedStateMachine):
         super().__init__()
         self.stage = stage(["m0", "m1", "m0"], most_bytes=self.MOST)
         self.last = 0
-        self.promised: dict[int, tuple[Task, ...]] = {}
+        self.promised: dict[int, tuple[tuple[Task, ...], float]] = {}
         self.waiting: list[Parcel] = []
         self.working: dict[int, tuple[str, Parcel]] = {}
 
-    @rule(nbytes=st.integers(0, 1200), cost_s=st.sampled_from([1.0, HUGE_S]))
-    def ask(self, nbytes: int, cost_s: float) -> None:
+    @rule(
+        nbytes=st.integers(0, 1200),
+        cost_s=st.sampled_from([1.0, HUGE_S]),
+        bench_s=st.sampled_from([SHORT_S, LONG_S]),
+    )
+    def ask(self, nbytes: int, cost_s: float, bench_s: float) -> None:
         if 0 < self.stage.room_bytes >= nbytes:
             self.last += 1
-            self.promised[self.last] = (Task(self.last, "Mint.a.0", cost_s, nbytes),)
-            self.stage.promise(self.last, self.promised[self.last])
+            tasks = (Task(self.last, "Mint.a.0", cost_s, nbytes),)
+            self.promised[self.last] = tasks, bench_s
+            self.stage.promise(self.last, tasks, bench_s)
 
     @precondition(lambda self: self.promised)
     @rule(
@@ -269,7 +380,7 @@ class Bytes(RuleBasedStateMachine):
         bench_s=st.sampled_from([SHORT_S, LONG_S]),
     )
     def make(self, share: int, place: str, bench_s: float) -> None:
-        ticket, tasks = self.promised.popitem()
+        ticket, (tasks, _) = self.promised.popitem()
         nbytes = tasks[0].nbytes * share // 4
         self.waiting.append(Parcel(ticket, place, tasks, nbytes, bench_s=bench_s))
         self.stage.arrive(self.waiting[-1])
@@ -293,11 +404,16 @@ class Bytes(RuleBasedStateMachine):
         ticket, (name, taken) = self.working.popitem()
         assert self.stage.done(name, ticket) == taken
 
-    @rule(name=st.sampled_from(["b0", "b1", "b2"]))
-    def die(self, name: str) -> None:
+    @rule(name=st.sampled_from(["b0", "b1", "b2"]), is_back=st.booleans())
+    def die(self, name: str, is_back: bool) -> None:
         lost = self.stage.lose(name)
         assert lost == {t: each for t, (who, each) in self.working.items() if who == name}
         self.working = {t: each for t, each in self.working.items() if each[0] != name}
+        if is_back:
+            self.stage.ready(name)
+
+    @rule(name=st.sampled_from(["b0", "b1", "b2"]))
+    def come_back(self, name: str) -> None:
         self.stage.ready(name)
 
     @rule(place=st.sampled_from(["m0", "m1"]))
@@ -308,13 +424,20 @@ class Bytes(RuleBasedStateMachine):
 
     @invariant()
     def no_more_bytes_than_allowed(self) -> None:
-        total = sum(task.nbytes for tasks in self.promised.values() for task in tasks)
+        total = sum(task.nbytes for tasks, _ in self.promised.values() for task in tasks)
         total += sum(each.nbytes for each in self.waiting)
         total += sum(each.nbytes for _, each in self.working.values())
         assert total == self.stage._bytes <= self.MOST
-        assert self.stage.room_bytes in (0, self.MOST - total)
+        assert self.stage.room_bytes == (self.MOST - total if self.stage._usable else 0)
         assert self.stage.in_flight == len(self.working)
         assert self.stage.is_empty == (not (self.promised or self.waiting or self.working))
+
+    @invariant()
+    def the_backlog_is_what_no_worker_has(self) -> None:
+        total_s = sum(bench_s for _, bench_s in self.promised.values())
+        total_s += sum(each.bench_s for each in self.waiting)
+        usable = len(self.stage._usable)
+        assert self.stage.backlog_s == (pytest.approx(total_s / usable) if usable else math.inf)
 
     @invariant()
     def who_is_free_or_usable_is_counted_right(self) -> None:

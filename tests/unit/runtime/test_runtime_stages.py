@@ -37,6 +37,23 @@ from ray_precheck.schema.task import Task
 pytestmark = pytest.mark.unit
 
 
+def parcels_made(made: Scheduler, count: int) -> tuple[list[SendBatch], list[SendBatch]]:
+    """Have the first device do its half of so many batches; returns them, and the other half of
+    those that the first bench worker has then: two at most, the others wait.
+    """
+    made.worker_ready("bench:0")
+    batch = sending(made.worker_ready("cpu:0"))
+    batches, benches = [], []
+    for _ in range(count):
+        assert batch.stage is Stage.DEVICE
+        sent = sent_to(measure(made, batch))
+        batches.append(batch)
+        benches += [sent["bench:0"]] if "bench:0" in sent else []
+        batch = sent.get("cpu:0", batch)
+    assert len(benches) == min(count, 2)
+    return batches, benches
+
+
 def half_done(made: Scheduler) -> tuple[SendBatch, list[Command]]:
     """Have the first bench worker ready and the first device do its half of a batch."""
     made.worker_ready("bench:0")
@@ -79,11 +96,39 @@ class TestTwoStages:
     def test_all_stay_fused_before_a_bench_worker_is_ready(self) -> None:
         assert sending(staged(huge(1)).worker_ready("cpu:0")).stage is Stage.CHECK
 
-    def test_and_while_every_bench_has_one_in_work_and_two_more_to_come(self) -> None:
-        made = staged(huge(9), slots=4)
-        made.worker_ready("bench:0")
-        stages = [sending(made.worker_ready(f"cpu:{i}")).stage for i in range(4)]
-        assert stages == [Stage.DEVICE] * 3 + [Stage.CHECK]
+    @pytest.mark.parametrize(("benches", "split"), [(1, 2), (2, 4)])
+    def test_and_while_the_benches_have_enough_to_do_for_longer(
+        self, benches: int, split: int
+    ) -> None:
+        # The bench of one takes 6 s of its 10 s: 12 s for each are enough.
+        made = staged(huge(9), slots=5, benches=benches)
+        for i in range(benches):
+            made.worker_ready(f"bench:{i}")
+        stages = [sending(made.worker_ready(f"cpu:{i}")).stage for i in range(5)]
+        assert stages == [Stage.DEVICE] * split + [Stage.CHECK] * (5 - split)
+
+    def test_what_a_bench_is_at_is_not_enough(self) -> None:
+        made = staged(huge(9), slots=5)
+        parcels_made(made, 2)
+        assert made.bench.in_flight == 2
+        assert made.bench.backlog_s == pytest.approx(6.0)  # what the first device has now
+        assert sending(made.worker_ready("cpu:1")).stage is Stage.DEVICE
+
+    @pytest.mark.parametrize(("ratio", "count"), [(1.0, 4), (2.0, 2)])
+    def test_a_batch_behind_one_begins_when_that_is_done(self, ratio: float, count: int) -> None:
+        made = _with_backlog(0.45)
+        made.model.whole_ratio = ratio
+        first, second = _two_batches(made)
+        # Of 0.45 s the first batch takes 0.4 s: when the second begins they have not enough to do.
+        assert (len(first.tasks), first.stage) == (count, Stage.CHECK)
+        assert second.stage is Stage.DEVICE
+
+    def test_one_of_which_the_device_does_its_half_is_done_sooner(self) -> None:
+        made = _with_backlog(0.05)
+        first, second = _two_batches(made)
+        # Three of 0.1 s take the device 0.12 s, and the benches get 0.18 s more.
+        assert (len(first.tasks), first.stage) == (3, Stage.DEVICE)
+        assert second.stage is Stage.CHECK
 
     def test_what_a_device_answers_itself_is_recorded_at_once(self) -> None:
         made = staged(huge(1))
@@ -125,7 +170,20 @@ class TestTwoStages:
 
 
 def _small_but_worth(count: int) -> list[Task]:
-    return make_tasks([0.01] * count)
+    return make_tasks([0.02] * count)
+
+
+def _with_backlog(bench_s: float) -> Scheduler:
+    """A scheduler of records of 0.1 s; its one bench worker has something to do for some time."""
+    made = staged(make_tasks([0.1] * 200))
+    made.worker_ready("bench:0")
+    made.bench.promise(99, (), bench_s)
+    return made
+
+
+def _two_batches(made: Scheduler) -> tuple[SendBatch, SendBatch]:
+    first, second = (c for c in made.worker_ready("cpu:0") if isinstance(c, SendBatch))
+    return first, second
 
 
 class TestBrokenBenches:
@@ -199,16 +257,17 @@ class TestBrokenBenches:
         assert made.finished
 
     def test_what_waits_for_benches_that_are_all_given_up_is_checked_whole(self) -> None:
-        made = staged(huge(2), slots=2)
-        made.worker_ready("bench:0")
-        batches = [sending(made.worker_ready(f"cpu:{i}")) for i in range(2)]
-        bench = sending(measure(made, batches[0]))
-        assert not sent_to(measure(made, batches[1]))
+        made = staged(huge(3))
+        batches, (bench, _) = parcels_made(made, 3)
         made.worker_lost("bench:0", bench.ticket, "died")
         commands = [made.start_failed("bench:0", "no torch") for _ in range(START_ATTEMPTS)][-1]
-        assert commands == [GiveUpDevice("bench:0", "no torch"), Forget(batches[1].ticket)]
+        assert commands == [GiveUpDevice("bench:0", "no torch"), Forget(batches[2].ticket)]
         assert made.bench.is_empty
-        assert [indices([c]) for c in made.wake()] == [[0], [1]]
+        commands = made.wake()
+        for batch in batches:
+            whole = sending(commands)
+            assert (whole.tasks, whole.stage) == (batch.tasks, Stage.CHECK)
+            commands = finish(made, whole)
 
     def test_no_bench_is_started_while_draining(self) -> None:
         made = staged(huge(2))
@@ -222,18 +281,16 @@ class TestBrokenBenches:
 
 class TestDraining:
     def test_what_waits_for_a_bench_is_neither_recorded_nor_in_flight(self) -> None:
-        made = staged(huge(3), slots=3)
-        made.worker_ready("bench:0")
-        batches = [sending(made.worker_ready(f"cpu:{i}")) for i in range(2)]
-        bench = sent_to(measure(made, batches[0]))["bench:0"]
-        assert "bench:0" not in sent_to(measure(made, batches[1]))
+        made = staged(huge(4), slots=2)
+        batches, benches = parcels_made(made, 3)
         made.drain()
         assert made.wake() == []
-        while made.busy_slots != ["bench:0"]:
-            (slot, *_) = made.busy_slots
-            busy = made._slots[slot]
-            made.batch_done(slot, busy.ticket, answers(list(busy.batch.values())))
-        assert recorded(finish(made, bench)) == [answer(batches[0].tasks[0])]
+        busy = made._slots["cpu:0"]
+        made.batch_done("cpu:0", busy.ticket, answers(list(busy.batch.values())))
+        assert made.busy_slots == ["bench:0"]
+        for batch, bench in zip(batches[:2], benches, strict=True):
+            assert not made.finished
+            assert recorded(finish(made, bench)) == [answer(batch.tasks[0])]
         assert made.in_flight == 0
         assert made.finished
 
@@ -248,15 +305,18 @@ class TestDraining:
 
 class TestPlaces:
     def test_what_lies_on_a_lost_machine_is_checked_again(self) -> None:
-        made = staged(huge(2), slots=2, machines={"cpu:1": "m1", "bench:0": "m1"})
+        made = staged(huge(4), slots=2, machines={"cpu:1": "m1", "bench:0": "m1"})
         made.worker_ready("bench:0")
         first, second = (sending(made.worker_ready(f"cpu:{i}")) for i in range(2))
-        assert sent_to(measure(made, first))["bench:0"].parcel == first.ticket
-        assert "bench:0" not in sent_to(measure(made, second))
+        sent = [sent_to(measure(made, batch)) for batch in (first, second)]
+        assert [each["bench:0"].parcel for each in sent] == [first.ticket, second.ticket]
+        third, fourth = sent[0]["cpu:0"], sent[1]["cpu:1"]
+        assert not sent_to([*measure(made, third), *measure(made, fourth)])
         commands = made.place_lost("m1", [])
-        assert forgotten(commands) == [second.ticket]
-        assert [task.index for task in made._alone] == [1]
+        assert forgotten(commands) == [fourth.ticket]
+        assert [task.index for task in made._alone] == [3]
         assert made.bench.busy() == ["bench:0"]
+        assert made.bench.in_flight == 2
 
     def test_its_bench_workers_are_gone_with_what_they_had(self) -> None:
         made = staged(huge(2), benches=2, machines={"bench:0": "m1"})

@@ -1,5 +1,6 @@
 """How what is left to send is cut into batches."""
 
+import math
 from collections import deque
 
 import pytest
@@ -22,7 +23,7 @@ def queue(*tasks: tuple[float, int]) -> TaskQueue:
 
 def test_a_batch_is_all_one_way() -> None:
     # Worth it, too small, and worth it again: three batches, though the budget has room for all.
-    made = queue((0.01, 0), (1e-6, 0), (0.01, 0))
+    made = queue((0.02, 0), (1e-6, 0), (0.02, 0))
     made.cost_left_s = 100.0
     taken = [made.take(1, LARGE, CostModel()) for _ in range(3)]
     assert [([task.index for task in tasks], splits) for tasks, splits in taken] == [
@@ -49,10 +50,47 @@ def test_so_does_one_that_is_larger_than_the_room() -> None:
 
 
 def test_a_batch_takes_no_more_bytes_than_there_is_room_for() -> None:
-    made = queue(*[(0.01, 40)] * 5)
+    made = queue(*[(0.02, 40)] * 5)
     made.cost_left_s = 100.0
     tasks, splits = made.take(1, 100, CostModel())
     assert (len(tasks), splits) == (2, True)
+
+
+def test_one_is_done_whole_where_the_others_have_enough_to_do_for_longer() -> None:
+    assert queue((5.0, 0)).take(1, LARGE, CostModel(), spare_s=5.0)[1]
+    assert not queue((5.0, 0)).take(1, LARGE, CostModel(), spare_s=5.1)[1]
+
+
+@pytest.mark.parametrize(("ratio", "splits"), [(0.5, False), (1.0, False), (2.0, True)])
+def test_longer_than_records_take_here(ratio: float, splits: bool) -> None:
+    model = CostModel(whole_ratio=ratio)
+    assert queue((5.0, 0)).take(1, LARGE, model, spare_s=7.0)[1] is splits
+
+
+def test_no_longer_than_that_and_they_have_to_get_more() -> None:
+    # Of 0.17 s the first three leave 0.02 s: the fourth goes another way.
+    made = queue(*[(0.05, 0)] * 5)
+    made.cost_left_s = 100.0
+    tasks, splits = made.take(1, LARGE, CostModel(), spare_s=0.17)
+    assert (len(tasks), splits) == (3, False)
+
+
+def test_what_is_split_gives_them_more_to_do() -> None:
+    # Of 0.2 s the device does 0.08 s, and they get 0.12 s.
+    for cost_s, count in ((0.03, 1), (0.05, 2)):
+        made = queue((0.2, 0), (cost_s, 0))
+        made.cost_left_s = 100.0
+        tasks, splits = made.take(1, LARGE, CostModel())
+        assert (len(tasks), splits) == (count, True)
+
+
+def test_of_several_benches_each_gets_its_share_of_that() -> None:
+    # Of 0.2 s the device does 0.08 s; one bench gets 0.12 s, each of four 0.03 s.
+    for benches, count in ((1, 1), (4, 2)):
+        made = queue((0.2, 0), (0.03, 0))
+        made.cost_left_s = 100.0
+        tasks, splits = made.take(1, LARGE, CostModel(), benches=benches)
+        assert (len(tasks), splits) == (count, True)
 
 
 def test_what_is_put_back_comes_first_and_counts_again() -> None:
@@ -84,29 +122,29 @@ def test_an_empty_queue_gives_nothing() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from([0.0, 1e-6, 0.003, 0.01, 0.3, 30.0]), st.integers(0, 1000)),
+        st.tuples(st.sampled_from([0.0, 1e-6, 0.003, 0.01, 0.02, 0.3, 30.0]), st.integers(0, 1000)),
         max_size=150,
     ),
     st.integers(1, 8),
     st.integers(0, 3000),
+    st.sampled_from([-1.0, 0.0, 0.02, 0.3, 1.0, math.inf]),
 )
 def test_every_task_is_taken_once_in_order_and_within_bounds(
-    tasks: list[tuple[float, int]], devices: int, room_bytes: int
+    tasks: list[tuple[float, int]], devices: int, room_bytes: int, spare_s: float
 ) -> None:
     made, model, taken = queue(*tasks), CostModel(), []
     while made:
         left_s = made.cost_left_s
-        batch, splits = made.take(devices, room_bytes, model)
+        batch, splits = made.take(devices, room_bytes, model, spare_s)
         assert 1 <= len(batch) <= MAX_BATCH_RECORDS
         budget_s = min(TARGET_BATCH_S, left_s / (2 * devices))
         assert len(batch) == 1 or sum(task.cost_s for task in batch) <= budget_s
+        first = batch[0]
+        fits = 0 < room_bytes >= first.nbytes and model.is_worth(first)
+        assert splits is (fits and spare_s <= first.cost_s)
         if splits:
             assert sum(task.nbytes for task in batch) <= room_bytes
             assert all(model.is_worth(task) for task in batch)
-        else:
-            assert room_bytes == 0 or not all(
-                model.is_worth(task) and task.nbytes <= room_bytes for task in batch
-            )
         taken += [task.index for task in batch]
     assert taken == list(range(len(tasks)))
     assert made.cost_left_s == pytest.approx(0.0, abs=1e-6)
