@@ -37,6 +37,8 @@ START_TIMEOUT_S = 300.0
 # How long a killed process may take to be gone: one that hangs in a driver's call cannot be killed.
 _END_TIMEOUT_S = 10.0
 _POLL_S = 0.1
+# How often to see how long its threads have waited for a processor: a look takes about 2 ms.
+_LOOK_S = 0.5
 _TAIL_BYTES = 4096
 _LONGEST_LINE = 200
 
@@ -156,15 +158,19 @@ class CheckProcess:
         seen_at = time.monotonic()
         try:
             while not self._has_answer(min(_POLL_S, limit_s)):
-                is_bench = self._board[0] == Phase.BENCH
-                now, before = time.monotonic(), queued
-                queued = self._queued_ns()
-                # A busy machine is no hang: what its threads wait for a processor is left out.
-                spent_s[is_bench] += max(0.0, now - seen_at - _starved_s(before, queued))
-                seen_at = now
                 if halted():
                     self.close()
                     return None
+                is_bench = self._board[0] == Phase.BENCH
+                now, before = time.monotonic(), queued
+                since_s = now - seen_at
+                left_s = min(limit_s - spent_s[False], budget_s - spent_s[True])
+                if before and since_s < min(_LOOK_S, left_s):
+                    continue
+                queued = self._queued_ns()
+                # A busy machine is no hang: what its threads wait for a processor is left out.
+                spent_s[is_bench] += max(0.0, since_s - _starved_s(before, queued))
+                seen_at = now
                 if spent_s[True] >= budget_s:
                     self.close()
                     reason = f"its bench took longer than {_seconds(budget_s)} s (--bench-budget)"
