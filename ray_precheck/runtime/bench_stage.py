@@ -15,6 +15,7 @@ from ray_precheck.runtime.blame import START_ATTEMPTS
 from ray_precheck.runtime.cost_model import bench_threads
 from ray_precheck.schema.task import Task
 
+_PARCELS_EACH = 3
 # A parcel whose benches take less is no loss behind another such one, where somebody else gets free.
 _SHORT_S = 0.2
 
@@ -115,12 +116,12 @@ class BenchStage:
         """How long the workers are expected to be busy with what waits or is on its way, each with
         its share, beyond what they are at; infinite where there is none.
         """
-        return self._ahead_s / self.usable if self.usable else math.inf
+        return self._ahead_s / len(self._usable) if self._usable else math.inf
 
     @property
-    def usable(self) -> int:
-        """How many workers have started and are there."""
-        return len(self._usable)
+    def is_full(self) -> bool:
+        """Whether each has one in work, one that waits and one on its way, on average."""
+        return self._parcels >= _PARCELS_EACH * len(self._usable)
 
     def _turn(self, name: str, state: BenchState) -> None:
         self._slots[name].state = state

@@ -505,7 +505,7 @@ class Scheduler:
         say what is to be done with it.
         """
         room = self.bench.room_bytes if may_split and not self.bench_suffices else 0
-        spare_s = self.bench.backlog_s - busy_s if room else 0.0
-        devices, benches = len(self._slots), self.bench.usable
-        tasks, splits = self._queue.take(devices, room, self.model, spare_s, benches)
+        # Devices that choose at the same time would all choose the same by time alone.
+        spare_s = self.bench.backlog_s - busy_s if self.bench.is_full else 0.0
+        tasks, splits = self._queue.take(len(self._slots), room, self.model, spare_s)
         return tasks, Stage.DEVICE if splits else Stage.CHECK

@@ -50,14 +50,13 @@ class TaskQueue:
         room_bytes: int,
         model: CostModel,
         spare_s: float = 0.0,
-        benches: int = 1,
     ) -> tuple[tuple[Task, ...], bool]:
         """Take a batch, and say whether its benches are to run elsewhere.
 
         Batches are small where records are costly and near the end. `room_bytes` is what there is
-        room for elsewhere, `spare_s` how long the `benches` elsewhere have enough to do after the
-        device has begun this batch: a record that takes the device no longer is done by it in one
-        piece. All records of a batch go one way.
+        room for elsewhere, `spare_s` how long those elsewhere have enough to do after the device has
+        begun this batch: a record that takes the device no longer is done by it in one piece. All
+        records of a batch go the way of the first.
         """
         # Guided self-scheduling (Polychronopoulos and Kuck, IEEE Trans. Computers C-36, 1987): a
         # share of what is left, so that the last batches are small and all devices end together.
@@ -67,14 +66,14 @@ class TaskQueue:
         spent_s, splits = 0.0, False
         while self.tasks and len(batch) < MAX_BATCH_RECORDS:
             task = self.tasks[0]
-            whole_s, bench_s = scale * task.cost_s, model.bench_s(task)
-            fits = 0 < room_bytes >= task.nbytes and model.is_worth(task) and spare_s <= whole_s
-            if batch and (scale * (spent_s + task.cost_s) > budget_s or splits is not fits):
+            whole_s = scale * task.cost_s
+            fits = 0 < room_bytes >= task.nbytes and model.is_worth(task)
+            goes_split = fits and (splits or spare_s <= whole_s)
+            if batch and (scale * (spent_s + task.cost_s) > budget_s or splits is not goes_split):
                 break
-            splits = fits
-            room_bytes -= task.nbytes if fits else 0
-            # What is split takes the device less, and they share its bench.
-            spare_s -= max(0.0, whole_s - bench_s) - bench_s / benches if fits else whole_s
+            splits = goes_split
+            room_bytes -= task.nbytes if splits else 0
+            spare_s -= whole_s
             spent_s += task.cost_s
             batch.append(self.tasks.popleft())
         self.cost_left_s -= spent_s

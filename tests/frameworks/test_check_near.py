@@ -49,14 +49,14 @@ def bench() -> Iterator[Worker]:
 
 def started(kind: str) -> Iterator[Worker]:
     worker = Worker(DeviceSlot(kind, 0, "", "", ""), SETTINGS, 0)
-    worker.open()
+    worker.open(0)
     yield worker
     worker.close()
 
 
 def order(payloads: tuple[TaskPayload, ...], stage: Stage, *, is_near: bool = False) -> Order:
     count = len(payloads)
-    return Order(payloads, (60.0,) * count, (1,) * count, 7, stage, is_near=is_near)
+    return Order(payloads, (60.0,) * count, (1,) * count, 1, 7, stage, is_near=is_near)
 
 
 def timeless(result: TaskResult) -> TaskResult:

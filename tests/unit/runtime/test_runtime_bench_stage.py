@@ -223,6 +223,16 @@ class TestRoom:
         assert made.is_empty
 
 
+def test_it_is_full_where_each_has_three() -> None:
+    made = stage(["m0", "m0"], ready=1)
+    for ticket in (1, 2, 3):
+        assert not made.is_full
+        made.promise(ticket, A_TASK, 1.0)
+    assert made.is_full
+    made.ready("b1")
+    assert not made.is_full
+
+
 class TestBacklog:
     def test_a_promise_counts_until_it_is_withdrawn(self) -> None:
         made = stage(["m0"])

@@ -96,23 +96,30 @@ class TestTwoStages:
     def test_all_stay_fused_before_a_bench_worker_is_ready(self) -> None:
         assert sending(staged(huge(1)).worker_ready("cpu:0")).stage is Stage.CHECK
 
-    @pytest.mark.parametrize(("benches", "split"), [(1, 2), (2, 4)])
+    @pytest.mark.parametrize(("benches", "split"), [(1, 3), (2, 6)])
     def test_and_while_the_benches_have_enough_to_do_for_longer(
         self, benches: int, split: int
     ) -> None:
-        # The bench of one takes 6 s of its 10 s: 12 s for each are enough.
-        made = staged(huge(9), slots=5, benches=benches)
+        # The bench of one takes 6 s of its 10 s: three of them for each are enough.
+        made = staged(huge(9), slots=8, benches=benches)
         for i in range(benches):
             made.worker_ready(f"bench:{i}")
-        stages = [sending(made.worker_ready(f"cpu:{i}")).stage for i in range(5)]
-        assert stages == [Stage.DEVICE] * split + [Stage.CHECK] * (5 - split)
+        stages = [sending(made.worker_ready(f"cpu:{i}")).stage for i in range(8)]
+        assert stages == [Stage.DEVICE] * split + [Stage.CHECK] * (8 - split)
 
-    def test_what_a_bench_is_at_is_not_enough(self) -> None:
-        made = staged(huge(9), slots=5)
-        parcels_made(made, 2)
-        assert made.bench.in_flight == 2
-        assert made.bench.backlog_s == pytest.approx(6.0)  # what the first device has now
-        assert sending(made.worker_ready("cpu:1")).stage is Stage.DEVICE
+    def test_few_parcels_are_not_enough_however_long(self) -> None:
+        made = staged(huge(9))
+        made.worker_ready("bench:0")
+        made.bench.promise(98, (), 500.0)
+        made.bench.promise(99, (), 500.0)
+        assert sending(made.worker_ready("cpu:0")).stage is Stage.DEVICE
+
+    def test_nor_are_many_short_ones(self) -> None:
+        made = staged(huge(9))
+        made.worker_ready("bench:0")
+        for ticket in range(90, 95):
+            made.bench.promise(ticket, (), 1.9)
+        assert sending(made.worker_ready("cpu:0")).stage is Stage.DEVICE
 
     @pytest.mark.parametrize(("ratio", "count"), [(1.0, 4), (2.0, 2)])
     def test_a_batch_behind_one_begins_when_that_is_done(self, ratio: float, count: int) -> None:
@@ -126,8 +133,9 @@ class TestTwoStages:
     def test_one_of_which_the_device_does_its_half_is_done_sooner(self) -> None:
         made = _with_backlog(0.05)
         first, second = _two_batches(made)
-        # Three of 0.1 s take the device 0.12 s, and the benches get 0.18 s more.
-        assert (len(first.tasks), first.stage) == (3, Stage.DEVICE)
+        assert (len(first.tasks), first.stage) == (4, Stage.DEVICE)
+        # Four of 0.1 s take the device 0.16 s: of 0.05 + 0.24 s 0.13 s are left then.
+        assert made.bench.is_full
         assert second.stage is Stage.CHECK
 
     def test_what_a_device_answers_itself_is_recorded_at_once(self) -> None:
@@ -177,7 +185,8 @@ def _with_backlog(bench_s: float) -> Scheduler:
     """A scheduler of records of 0.1 s; its one bench worker has something to do for some time."""
     made = staged(make_tasks([0.1] * 200))
     made.worker_ready("bench:0")
-    made.bench.promise(99, (), bench_s)
+    for ticket, seconds in ((97, 0.0), (98, 0.0), (99, bench_s)):
+        made.bench.promise(ticket, (), seconds)
     return made
 
 

@@ -75,22 +75,11 @@ def test_no_longer_than_that_and_they_have_to_get_more() -> None:
     assert (len(tasks), splits) == (3, False)
 
 
-def test_what_is_split_gives_them_more_to_do() -> None:
-    # Of 0.2 s the device does 0.08 s, and they get 0.12 s.
-    for cost_s, count in ((0.03, 1), (0.05, 2)):
-        made = queue((0.2, 0), (cost_s, 0))
-        made.cost_left_s = 100.0
-        tasks, splits = made.take(1, LARGE, CostModel())
-        assert (len(tasks), splits) == (count, True)
-
-
-def test_of_several_benches_each_gets_its_share_of_that() -> None:
-    # Of 0.2 s the device does 0.08 s; one bench gets 0.12 s, each of four 0.03 s.
-    for benches, count in ((1, 1), (4, 2)):
-        made = queue((0.2, 0), (0.03, 0))
-        made.cost_left_s = 100.0
-        tasks, splits = made.take(1, LARGE, CostModel(), benches=benches)
-        assert (len(tasks), splits) == (count, True)
+def test_a_batch_that_is_split_is_split_to_its_end() -> None:
+    made = queue(*[(0.1, 0)] * 3)
+    made.cost_left_s = 100.0
+    tasks, splits = made.take(1, LARGE, CostModel(), spare_s=0.1)
+    assert (len(tasks), splits) == (3, True)
 
 
 def test_what_is_put_back_comes_first_and_counts_again() -> None:
