@@ -275,6 +275,15 @@ class TestBatchesInTurn:
             assert second.result(60) == BatchReport(())
             assert time.monotonic() - begin < 5.0
 
+    def test_one_whose_parcel_is_out_of_reach_holds_up_nobody(
+        self, made: Worker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made.open(12)
+        with monkeypatch.context() as patch:
+            patch.setattr(worker, "borrow", lambda parcel: None)
+            assert run(made, GOOD, turn=13) == BatchReport((), refused=True)
+        assert run(made, GOOD, turn=14).results[0].forward is Verdict.PASS
+
     def test_a_worker_that_was_told_to_end_begins_no_other(self) -> None:
         made = Worker(SLOT, settings(), spares=0)
         made.open(0)
