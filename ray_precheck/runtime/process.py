@@ -102,18 +102,6 @@ class CheckProcess:
         if started.failure:
             raise DeviceError(started.failure)
 
-    def check(
-        self,
-        batch: Sequence[Work],
-        limits_s: Sequence[float],
-        halted: Callable[[], bool] = lambda: False,
-        *,
-        budget_s: float = math.inf,
-    ) -> tuple[BatchReport, dict[int, Sealed]]:
-        """Have a batch done: `submit` and `collect` in one."""
-        self.submit(batch)
-        return self.collect(batch, limits_s, halted, budget_s=budget_s)
-
     def submit(self, batch: Sequence[Work]) -> None:
         """Give the process a batch, to be begun after the one that it has."""
         # Of this thread: where the process is busy, a large message waits for it.

@@ -6,7 +6,7 @@ from 1 on without a gap; Ray may begin them in any order.
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 
 class Turns:
@@ -15,38 +15,32 @@ class Turns:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._handed_in = 0
-        self._over = 0
+        self._passed = {"handing in": 0, "running": 0}
         self._obsolete = 0
 
-    @contextmanager
-    def handing_in(self, turn: int) -> Iterator[bool]:
+    def handing_in(self, turn: int) -> AbstractContextManager[bool]:
         """Wait for those before to be handed in; yields whether this one still counts."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._handed_in >= turn - 1)
-            counts = turn > self._obsolete
-        try:
-            yield counts
-        finally:
-            with self._changed:
-                self._handed_in = max(self._handed_in, turn)
-                self._changed.notify_all()
+        return self._gate("handing in", turn)
+
+    def running(self, turn: int) -> AbstractContextManager[bool]:
+        """Wait for those before to be over; yields whether this one still counts."""
+        return self._gate("running", turn)
 
     @contextmanager
-    def running(self, turn: int) -> Iterator[bool]:
-        """Wait for those before to be over; yields whether this one still counts."""
+    def _gate(self, gate: str, turn: int) -> Iterator[bool]:
         with self._changed:
-            self._changed.wait_for(lambda: self._over >= turn - 1)
+            self._changed.wait_for(lambda: self._passed[gate] >= turn - 1)
             counts = turn > self._obsolete
         try:
             yield counts
         finally:
             with self._changed:
-                self._over = max(self._over, turn)
+                self._passed[gate] = max(self._passed[gate], turn)
                 self._changed.notify_all()
 
     def forget(self, last: int) -> None:
         """Those up to `last` do not count any more, nor is any of them waited for."""
         with self._changed:
-            self._obsolete = self._handed_in = self._over = last
+            self._obsolete = last
+            self._passed = dict.fromkeys(self._passed, last)
             self._changed.notify_all()

@@ -1,5 +1,6 @@
 """Both halves of a check on one machine, in processes of their own, without Ray."""
 
+import gc
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -64,6 +65,7 @@ def timeless(result: TaskResult) -> TaskResult:
 
 
 def open_descriptors() -> set[str]:
+    gc.collect()  # what earlier tests have left behind
     return set(os.listdir("/proc/self/fd"))
 
 

@@ -68,7 +68,9 @@ WORK = TaskPayload(
 def check(
     process: CheckProcess, batch: list[TaskPayload], limits_s: list[float], **options: Any
 ) -> BatchReport:
-    return process.check([Work(each) for each in batch], limits_s, **options)[0]
+    work = [Work(each) for each in batch]
+    process.submit(work)
+    return process.collect(work, limits_s, **options)[0]
 
 
 @pytest.fixture

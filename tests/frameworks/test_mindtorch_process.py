@@ -48,7 +48,9 @@ def process() -> Iterator[CheckProcess]:
 def check(
     process: CheckProcess, payload: TaskPayload, limit_s: float = 60.0, stage: Stage = Stage.CHECK
 ) -> BatchReport:
-    return process.check([Work(payload, stage)], [limit_s])[0]
+    work = [Work(payload, stage)]
+    process.submit(work)
+    return process.collect(work, [limit_s])[0]
 
 
 def test_a_record_is_checked(process: CheckProcess) -> None:

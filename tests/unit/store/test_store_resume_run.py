@@ -131,7 +131,10 @@ class TestOtherSettings:
         names = completed(files, passed(0, "Mint.a.0"))
         whole = files.settings.read_bytes()
         files.settings.write_bytes(whole[: whole.index(b'"tested"')])
-        resume_run(files, names, {**SETTINGS, "distribution": "recorded"})
+        now = {**SETTINGS, "distribution": "recorded"}
+        # It is not refused; what may have had another verdict is checked again.
+        assert resume_run(files, names, now) == set()
+        assert json.loads(files.settings.read_bytes()) == now
 
     def test_what_msprobe_wrote_may_have_had_any_inputs(self, files: RunFiles) -> None:
         names = completed(files, passed(0, "Mint.a.0"))
