@@ -30,6 +30,7 @@ from ray_precheck.runtime.loans import CAN_LEND
 from ray_precheck.runtime.messages import Answer, Stage, Start, Started, Work, seal
 from ray_precheck.runtime.pipes import receive, send
 from ray_precheck.runtime.process_tree import descendants
+from ray_precheck.runtime.shared_pool import SharedPool
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.schema.task import BENCH
 
@@ -69,8 +70,9 @@ def _check(start: Start, pipe: Connection, ringer: Ringer) -> None:
         send(pipe, Started(f"{type(error).__name__}: {first_line}"))
         return
     send(pipe, Started())
+    pool = SharedPool()
     with contextlib.suppress(EOFError):
-        while _serve(checker, receive(pipe), pipe, ringer):
+        while _serve(checker, receive(pipe), pipe, ringer, pool):
             pass
 
 
@@ -83,7 +85,9 @@ def _die_like(exit_code: int) -> NoReturn:
     os._exit(exit_code or 1)
 
 
-def _serve(checker: "Checker", batch: Sequence[Work], pipe: Connection, ringer: Ringer) -> bool:
+def _serve(
+    checker: "Checker", batch: Sequence[Work], pipe: Connection, ringer: Ringer, pool: SharedPool
+) -> bool:
     """Do a batch; returns whether the process is as good as before."""
     for position, work in enumerate(batch, 1):
         began_s, begin = time.time(), time.perf_counter()
@@ -100,7 +104,7 @@ def _serve(checker: "Checker", batch: Sequence[Work], pipe: Connection, ringer: 
             answer = Answer(index, found, None, cause, began_s, elapsed_s)
         else:
             # What sealing takes is a part of handing over: it comes after the time is taken.
-            sealed = None if found is None else seal(found, shares=work.is_near and CAN_LEND)
+            sealed = None if found is None else seal(found, pool if _lends(work) else None)
             answer = Answer(index, None, sealed, cause, began_s, elapsed_s)
         send(pipe, answer, is_plain=not answer.is_large)
         ringer.sent(is_last=position == len(batch) or cause is not None, is_large=answer.is_large)
@@ -114,8 +118,7 @@ def _do(checker: "Checker", work: Work) -> "TaskResult | Measured | None":
     from ray_precheck.check.checker import DeviceNeeded
 
     if work.stage is Stage.DEVICE:
-        with_inputs = work.is_near and CAN_LEND
-        return checker.measure(work.payload, work.files, with_inputs=with_inputs)
+        return checker.measure(work.payload, work.files, with_inputs=_lends(work))
     measured = None if work.measured is None else work.measured.open()
     try:
         return checker.check(
@@ -123,6 +126,10 @@ def _do(checker: "Checker", work: Work) -> "TaskResult | Measured | None":
         )
     except DeviceNeeded:
         return None
+
+
+def _lends(work: Work) -> bool:
+    return work.is_near and CAN_LEND
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.runtime.shared_arrays import SharedArrays, share
+from ray_precheck.runtime.shared_arrays import SharedArrays
+from ray_precheck.runtime.shared_pool import SharedPool
 from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.result import TaskResult
@@ -52,9 +53,9 @@ class Sealed:
         return pickle.loads(self.data, buffers=self.for_others().buffers)
 
 
-def seal(content: object, *, shares: bool = False) -> Sealed:
+def seal(content: object, pool: SharedPool | None = None) -> Sealed:
     """Seal what may only be opened in a check process; its arrays are not copied, but for those that
-    it `shares` with other processes of this machine.
+    it shares with other processes of this machine, through a `pool`.
 
     Raises:
         OSError: there is no memory left to share.
@@ -63,8 +64,8 @@ def seal(content: object, *, shares: bool = False) -> Sealed:
 
     buffers: list[pickle.PickleBuffer] = []
     data = pickle.dumps(content, protocol=5, buffer_callback=buffers.append)
-    if shares and buffers:
-        return Sealed(data, shared=share([buffer.raw() for buffer in buffers]))
+    if pool is not None and buffers:
+        return Sealed(data, shared=pool.share([buffer.raw() for buffer in buffers]))
     return Sealed(data, tuple(np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers))
 
 

@@ -1,7 +1,7 @@
 """Arrays in memory that processes of one machine share by its file descriptor.
 
 Comes in: arrays as bytes, or a descriptor that another process has handed on. Goes out: the arrays,
-which are not copied. Called by `pipes`, `messages` and `loans`. The memory has no name: the kernel
+which are not copied. Called by `pipes`, `shared_pool` and `loans`. The memory has no name: the kernel
 frees it when the last descriptor and the last mapping are gone, however a process ends.
 """
 
@@ -20,6 +20,9 @@ from ray_precheck.schema.dtypes import Array
 _PIECE_BYTES = 1 << 26
 # Where an array may begin. NumPy reads what is not aligned in pieces, and sums it in another order.
 _ALIGNMENT = 64
+# Before the arrays; its first byte says whether they may be overwritten.
+_HEAD_BYTES = _ALIGNMENT
+_IN_USE, _GIVEN_BACK = b"\0", b"\1"
 
 
 class SharedArrays:
@@ -42,12 +45,32 @@ class SharedArrays:
         """Return the arrays, `(N,)` uint8 each; they share the memory, also once it is closed."""
         if not self.nbytes:
             return [np.empty(0, np.uint8) for _ in self.lengths]
-        starts, total = _layout(self.lengths)
+        total = layout(self.lengths)[1]
         whole = np.frombuffer(mmap.mmap(self.handle, total, access=mmap.ACCESS_WRITE), np.uint8)
+        return self.cut(whole)
+
+    def cut(self, whole: Array) -> list[Array]:
+        """Return the arrays as parts of the `whole` memory, `(N,)` uint8."""
+        starts = layout(self.lengths)[0]
         return [
             whole[start : start + length]
             for start, length in zip(starts, self.lengths, strict=True)
         ]
+
+    def again(self, lengths: Sequence[int]) -> "SharedArrays":
+        """Return the same memory for other arrays, under a descriptor of its own."""
+        return SharedArrays(os.dup(self.handle), lengths)
+
+    def give_back(self) -> None:
+        """Say that nobody reads the arrays any more: whoever made them may overwrite them."""
+        os.pwrite(self.handle, _GIVEN_BACK, 0)
+
+    def take_again(self) -> bool:
+        """Return whether the memory was given back; then it is in use again."""
+        if os.pread(self.handle, 1, 0) != _GIVEN_BACK:
+            return False
+        os.pwrite(self.handle, _IN_USE, 0)
+        return True
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a file descriptor is handed on by pipes.send alone")
@@ -65,7 +88,7 @@ def share(views: Sequence[memoryview]) -> SharedArrays:
         with tempfile.TemporaryFile() as file:
             handle = os.dup(file.fileno())
     shared = SharedArrays(handle, [view.nbytes for view in views])
-    starts, total = _layout(shared.lengths)
+    starts, total = layout(shared.lengths)
     os.ftruncate(handle, total)
     for start, view in zip(starts, views, strict=True):
         done = 0
@@ -74,9 +97,9 @@ def share(views: Sequence[memoryview]) -> SharedArrays:
     return shared
 
 
-def _layout(lengths: Sequence[int]) -> tuple[list[int], int]:
+def layout(lengths: Sequence[int]) -> tuple[list[int], int]:
     """Return where each array begins, and the size of all, in bytes."""
-    starts, end = [], 0
+    starts, end = [], _HEAD_BYTES
     for length in lengths:
         start = -(-end // _ALIGNMENT) * _ALIGNMENT
         starts.append(start)

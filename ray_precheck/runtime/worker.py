@@ -167,8 +167,10 @@ class Worker:
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
     def release(self, ticket: int) -> None:
-        """Let go of what was lent."""
-        self._made.pop(ticket, None)
+        """Let go of what was lent: nobody reads it any more."""
+        for sealed in self._made.pop(ticket, {}).values():
+            if sealed.shared is not None:
+                sealed.shared.give_back()
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
     def halt(self) -> None:

@@ -16,6 +16,7 @@ from ray_precheck.datagen.generate import GeneratedTensors, build_call, generate
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.runtime.messages import Sealed, seal
+from ray_precheck.runtime.shared_pool import SharedPool
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import BENCH, Task, TaskPayload
 
@@ -46,7 +47,7 @@ def in_halves(
     measured = device.measure(payload, with_inputs=is_near)
     if isinstance(measured, TaskResult):
         return measured
-    sealed = seal(measured, shares=is_near)
+    sealed = seal(measured, SharedPool() if is_near else None)
     return bench.check(payload, measured=Sealed(sealed.data, sealed.buffers, sealed.shared).open())
 
 

@@ -94,6 +94,39 @@ def test_however_it_goes_to_the_bench_the_result_is_that_of_one_process(
     assert open_descriptors() == before
 
 
+def test_memory_that_was_lent_is_used_again_once_it_is_released(
+    device: Worker, bench: Worker
+) -> None:
+    side = tensor(400, 400, grad=True)
+    calls = [
+        replace(
+            call("Torch.matmul", side, side, grads=[tensor(400, 400)]), name=f"Torch.matmul.{n}"
+        )
+        for n in range(3)
+    ]
+    found, places = [], []
+    for payload in calls:
+        found += device.run(order((payload,), Stage.CHECK)).results
+        device.run(order((payload,), Stage.DEVICE, is_near=True))
+        parcel = device.lend(7)
+        (loan,) = parcel.values()
+        assert isinstance(loan, Loan)
+        places.append(loan.identity)
+        found += bench.run(order((payload,), Stage.BENCH), parcel).results
+        device.release(7)
+    assert places[0] == places[1] == places[2]
+    assert list(map(timeless, found[::2])) == list(map(timeless, found[1::2]))
+    # Other inputs each, so that what was there before is not what is there now.
+    assert len({each.checks for each in found}) == 3
+    device.run(order((calls[0],), Stage.DEVICE, is_near=True))
+    kept = device.lend(7)
+    device.run(replace(order((calls[0],), Stage.DEVICE, is_near=True), ticket=8))
+    other = device.lend(8)
+    assert kept[0].identity == places[0] != other[0].identity
+    device.release(7)
+    device.release(8)
+
+
 def test_what_cannot_be_got_at_is_refused_and_nobody_is_blamed(
     device: Worker, bench: Worker
 ) -> None:

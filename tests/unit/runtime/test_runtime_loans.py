@@ -15,6 +15,7 @@ import pytest
 from ray_precheck.runtime import loans
 from ray_precheck.runtime.loans import Loan, borrow, lend
 from ray_precheck.runtime.messages import Sealed, seal
+from ray_precheck.runtime.shared_pool import SharedPool
 
 pytestmark = [
     pytest.mark.unit,
@@ -27,7 +28,8 @@ import pickle, sys
 import numpy as np
 from ray_precheck.runtime.loans import lend
 from ray_precheck.runtime.messages import seal
-sealed = seal({"a": np.arange(1000.0), "b": "text"}, shares=True)
+from ray_precheck.runtime.shared_pool import SharedPool
+sealed = seal({"a": np.arange(1000.0), "b": "text"}, SharedPool())
 sys.stdout.buffer.write(pickle.dumps(lend(sealed)))
 sys.stdout.buffer.flush()
 sys.stdin.read()
@@ -100,7 +102,7 @@ def test_a_lender_that_has_gone_lends_nothing(lender: "subprocess.Popen[bytes]")
 
 
 def test_a_descriptor_that_is_something_else_by_now_is_not_opened() -> None:
-    sealed, other = (seal(np.arange(10.0), shares=True) for _ in range(2))
+    sealed, other = (seal(np.arange(10.0), SharedPool()) for _ in range(2))
     loan = lend(sealed)
     assert isinstance(loan, Loan)
     reading, writing = os.pipe()
@@ -133,13 +135,13 @@ def test_a_descriptor_that_may_not_be_opened_is_a_refusal(monkeypatch: pytest.Mo
     def refuse(*_: object) -> int:
         raise PermissionError(13, "Permission denied")
 
-    sealed = seal(np.arange(10.0), shares=True)
+    sealed = seal(np.arange(10.0), SharedPool())
     monkeypatch.setattr(os, "open", refuse)
     assert borrow({3: lend(sealed)}) is None
 
 
 def test_of_a_parcel_that_is_not_all_there_nothing_stays_open() -> None:
-    sealed = seal(np.arange(10.0), shares=True)
+    sealed = seal(np.arange(10.0), SharedPool())
     loan = lend(sealed)
     assert isinstance(loan, Loan)
     before = open_descriptors()
@@ -153,7 +155,7 @@ def test_what_is_not_in_shared_memory_goes_as_it_is() -> None:
     borrowed = borrow({1: sealed})
     assert borrowed is not None
     assert borrowed[1] is sealed
-    assert lend(seal("no arrays", shares=True)).data == seal("no arrays").data
+    assert lend(seal("no arrays", SharedPool())).data == seal("no arrays").data
 
 
 def test_an_empty_parcel_is_no_refusal() -> None:

@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as arrays_of
 
 from ray_precheck.runtime.messages import seal
 from ray_precheck.runtime.pipes import receive, send
+from ray_precheck.runtime.shared_pool import SharedPool
 
 pytestmark = pytest.mark.unit
 
@@ -137,7 +138,7 @@ def test_to_send_into_a_closed_pipe_is_an_os_error(ends: Ends) -> None:
 
 
 def test_shared_arrays_are_handed_on_as_they_are(ends: Ends) -> None:
-    sealed = seal([np.arange(1000.0), np.zeros(3)], shares=True)
+    sealed = seal([np.arange(1000.0), np.zeros(3)], SharedPool())
     array = np.arange(5.0)
     found, beside = passed((sealed, array), ends)
     assert [each.tolist() for each in found.open()] == [np.arange(1000.0).tolist(), [0.0] * 3]
@@ -147,14 +148,14 @@ def test_shared_arrays_are_handed_on_as_they_are(ends: Ends) -> None:
 
 
 def test_more_shared_arrays_than_the_kernel_takes_at_once_pass(ends: Ends) -> None:
-    sent = [seal(np.array([number]), shares=True) for number in range(300)]
+    sent = [seal(np.array([number]), SharedPool()) for number in range(300)]
     assert [each.open().item() for each in passed(sent, ends)] == list(range(300))
 
 
 def test_no_descriptor_of_shared_arrays_is_left_open(ends: Ends) -> None:
     before = set(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        passed([seal(np.arange(10.0), shares=True), np.zeros(3)], ends)
+        passed([seal(np.arange(10.0), SharedPool()), np.zeros(3)], ends)
     assert set(os.listdir("/proc/self/fd")) == before
 
 
