@@ -257,6 +257,8 @@ class Scheduler:
         machine = self.machines.get(name, slot.place)
         self.bench.withdraw(slot.ticket)
         measured = {each.index: each for each in report.measured if each.index in batch}
+        for index, each in measured.items():
+            self.model.learn_device(batch[index], each.elapsed_s)
         tasks = tuple(batch.pop(index) for index in measured)
         if not tasks or self.draining:
             self._queue.put_back(tasks)
@@ -445,10 +447,10 @@ class Scheduler:
 
     def _work_s(self, slot: Slot) -> float:
         """Return how long a batch is expected to take a device."""
-        whole_s = self.model.whole_ratio * sum(task.cost_s for task in slot.batch.values())
-        benches_s = sum(map(self.model.bench_s, slot.batch.values()))
-        # Each is corrected by a ratio of its own.
-        return max(0.0, whole_s - benches_s) if slot.stage is Stage.DEVICE else whole_s
+        device_s = sum(map(self.model.device_s, slot.batch.values()))
+        if slot.stage is Stage.DEVICE:
+            return device_s
+        return device_s + sum(map(self.model.bench_s, slot.batch.values()))
 
     def _order(self, name: str, tasks: Sequence[Task], stage: Stage, parcel: int = 0) -> SendBatch:
         self._last_ticket += 1

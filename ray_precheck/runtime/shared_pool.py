@@ -6,7 +6,6 @@ fill what was mapped before 0.10 to 0.12 (Linux 6.18, one core of an AMD EPYC).
 """
 
 import mmap
-import os
 from collections.abc import Sequence
 
 import numpy as np

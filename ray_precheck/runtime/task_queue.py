@@ -12,6 +12,8 @@ from ray_precheck.schema.task import Task
 
 MAX_BATCH_RECORDS = 64
 TARGET_BATCH_S = 0.4
+# What benches elsewhere have to have before them, for a device to do a record whole.
+_ENOUGH_S = 0.5
 
 
 @dataclass(slots=True)
@@ -55,7 +57,8 @@ class TaskQueue:
 
         Batches are small where records are costly and near the end. `room_bytes` is what there is
         room for elsewhere, `spare_s` how long those elsewhere have enough to do after the device has
-        begun this batch: a record that takes the device no longer is done by it in one piece. All
+        begun this batch. A record is done in one piece where that is longer than it takes the device,
+        and lasts for a while, or until the devices have done their side of all that is left. All
         records of a batch go the way of the first.
         """
         # Guided self-scheduling (Polychronopoulos and Kuck, IEEE Trans. Computers C-36, 1987): a
@@ -67,8 +70,9 @@ class TaskQueue:
         while self.tasks and len(batch) < MAX_BATCH_RECORDS:
             task = self.tasks[0]
             whole_s = scale * task.cost_s
-            fits = 0 < room_bytes >= task.nbytes and model.is_worth(task)
-            goes_split = fits and (splits or spare_s <= whole_s)
+            fits = 0 < room_bytes >= task.nbytes and model.is_worth(task, are_dry=spare_s <= 0)
+            left_s = model.device_ratio * (self.cost_left_s - spent_s) / max(1, devices)
+            goes_split = fits and (splits or spare_s <= max(whole_s, min(_ENOUGH_S, left_s)))
             if batch and (scale * (spent_s + task.cost_s) > budget_s or splits is not goes_split):
                 break
             splits = goes_split

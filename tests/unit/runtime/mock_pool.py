@@ -5,7 +5,7 @@ Carries out the commands of a `Scheduler` and checks each against what is allowe
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from ray_precheck.runtime.blame import MAX_RUNS, STRIKES
@@ -17,6 +17,7 @@ from ray_precheck.runtime.commands import (
     SendBatch,
     StartWorker,
 )
+from ray_precheck.runtime.cost_model import CostModel
 from ray_precheck.runtime.scheduler import Scheduler
 from ray_precheck.runtime.task_queue import MAX_BATCH_RECORDS
 from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
@@ -36,6 +37,14 @@ def make_tasks(costs: Sequence[float]) -> list[Task]:
 def answer(task: Task) -> TaskResult:
     """What a healthy worker answers."""
     return TaskResult(task.index, task.name, Outcome.COMPLETED, Verdict.PASS, Verdict.NONE)
+
+
+def at_ratio(ratio: float) -> CostModel:
+    """A model of a machine where records take so many times what was estimated, device and bench."""
+    model, task = CostModel(), Task(0, "Mint.any.0", 1.0)
+    inputs_s, device_s, bench_s = (share * ratio for share in (0.1, 0.3, 0.6))
+    model.learn(task, replace(answer(task), inputs_s=inputs_s, device_s=device_s, bench_s=bench_s))
+    return model
 
 
 def provisional(task: Task) -> TaskResult:

@@ -59,6 +59,8 @@ class TestCorrection:
 
     def test_what_one_api_teaches_says_little_of_another(self) -> None:
         model = CostModel()
+        for number in range(20):
+            learn(model, task(0.1, name=f"Mint.api{number}.0"), bench_s=0.06)
         other = task(0.1, MIB, "Mint.add.0")
         before = model.bench_s(other)
         learn(model, task(0.1), bench_s=1e-3)
@@ -85,6 +87,30 @@ class TestCorrection:
         assert before < model.handover_s(record)
         assert not model.is_worth(record)
 
+    def test_what_was_assumed_before_anything_was_measured_does_not_count(self) -> None:
+        model = CostModel()
+        learn(model, task(0.1), bench_s=0.01)
+        learn(model, task(0.1, name="Mint.add.0"), bench_s=0.03)
+        assert model.bench_s(task(1.0, name="Mint.new.0")) == pytest.approx(0.2)
+
+    def test_a_devices_half_teaches_what_devices_take(self) -> None:
+        model = CostModel()
+        model.learn_device(task(0.1, name="Mint.add.0"), 0.2)
+        model.learn_device(task(0.1), 0.1)
+        assert model.device_s(task(1.0, name="Mint.add.7")) == pytest.approx(2.0)
+        assert model.device_s(task(1.0)) == pytest.approx(1.0)
+        assert model.device_s(task(1.0, name="Mint.new.0")) == pytest.approx(1.5)
+        assert model.device_ratio == pytest.approx(1.5)
+        model.learn_device(task(0.0), 1.0)
+        model.learn_device(task(1.0), 0.0)
+        assert model.device_ratio == pytest.approx(1.5)
+
+    def test_both_sides_are_what_a_whole_record_takes(self) -> None:
+        model = CostModel()
+        model.learn_device(task(1.0), 0.1)
+        learn(model, task(1.0), bench_s=0.3)
+        assert model.whole_ratio == pytest.approx(0.4)
+
     def test_whole_records_teach_how_fast_the_machine_is(self) -> None:
         model, record = CostModel(), task(0.1)
         taken = replace(answer(record), inputs_s=0.05, device_s=0.1, bench_s=0.15)
@@ -94,10 +120,10 @@ class TestCorrection:
         assert before == 1.0
         assert model.whole_ratio == pytest.approx(3.0, rel=0.01)
 
-    def test_and_a_bench_alone_does_not(self) -> None:
+    def test_and_a_bench_alone_says_nothing_of_devices(self) -> None:
         model = CostModel()
         learn(model, task(0.1), bench_s=60.0, times=50)
-        assert model.whole_ratio == 1.0
+        assert model.device_ratio == CostModel().device_ratio
 
     @pytest.mark.parametrize(("cost_s", "bench_s"), [(0.0, 1.0), (1.0, 0.0)])
     def test_nothing_is_learnt_of_what_was_not_measured(

@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from mock_pool import answer, answers, make_tasks
+from mock_pool import answer, answers, at_ratio, make_tasks
 from scheduler_events import (
     break_at,
     finish,
@@ -123,20 +123,31 @@ class TestTwoStages:
 
     @pytest.mark.parametrize(("ratio", "count"), [(1.0, 4), (2.0, 2)])
     def test_a_batch_behind_one_begins_when_that_is_done(self, ratio: float, count: int) -> None:
-        made = _with_backlog(0.45)
-        made.model.whole_ratio = ratio
+        made = _with_backlog(0.85)
+        made.model = at_ratio(ratio)
         first, second = _two_batches(made)
-        # Of 0.45 s the first batch takes 0.4 s: when the second begins they have not enough to do.
+        # Of 0.85 s the first batch takes 0.4 s: when the second begins they have not enough to do.
         assert (len(first.tasks), first.stage) == (count, Stage.CHECK)
         assert second.stage is Stage.DEVICE
 
-    def test_one_of_which_the_device_does_its_half_is_done_sooner(self) -> None:
-        made = _with_backlog(0.05)
+    @pytest.mark.parametrize(("backlog_s", "stage"), [(0.45, Stage.CHECK), (0.40, Stage.DEVICE)])
+    def test_one_of_which_the_device_does_its_half_is_done_sooner(
+        self, backlog_s: float, stage: Stage
+    ) -> None:
+        made = _with_backlog(backlog_s)
         first, second = _two_batches(made)
         assert (len(first.tasks), first.stage) == (4, Stage.DEVICE)
-        # Four of 0.1 s take the device 0.16 s: of 0.05 + 0.24 s 0.13 s are left then.
+        # Four of 0.1 s take the device 0.16 s, and give the benches 0.24 s more.
         assert made.bench.is_full
-        assert second.stage is Stage.CHECK
+        assert second.stage is stage
+
+    def test_a_device_says_what_its_half_has_taken(self) -> None:
+        made = staged(huge(1))
+        made.worker_ready("bench:0")
+        batch = sending(made.worker_ready("cpu:0"))
+        taken = MeasuredTask(0, 0, 0.0, 2 * batch.tasks[0].cost_s)
+        made.batch_done("cpu:0", batch.ticket, BatchReport((), measured=(taken,)))
+        assert made.model.device_ratio == pytest.approx(2.0)
 
     def test_what_a_device_answers_itself_is_recorded_at_once(self) -> None:
         made = staged(huge(1))

@@ -6,6 +6,7 @@ from collections import deque
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mock_pool import at_ratio
 
 from ray_precheck.runtime.cost_model import CostModel
 from ray_precheck.runtime.task_queue import MAX_BATCH_RECORDS, TARGET_BATCH_S, TaskQueue
@@ -63,16 +64,48 @@ def test_one_is_done_whole_where_the_others_have_enough_to_do_for_longer() -> No
 
 @pytest.mark.parametrize(("ratio", "splits"), [(0.5, False), (1.0, False), (2.0, True)])
 def test_longer_than_records_take_here(ratio: float, splits: bool) -> None:
-    model = CostModel(whole_ratio=ratio)
-    assert queue((5.0, 0)).take(1, LARGE, model, spare_s=7.0)[1] is splits
+    assert queue((5.0, 0)).take(1, LARGE, at_ratio(ratio), spare_s=7.0)[1] is splits
+
+
+def test_a_short_one_only_where_they_have_enough_for_a_while() -> None:
+    def splits(spare_s: float) -> bool:
+        made = queue((0.1, 0))
+        made.cost_left_s = 100.0
+        return made.take(1, LARGE, CostModel(), spare_s=spare_s)[1]
+
+    assert splits(0.5)
+    assert not splits(0.51)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "devices", "ratio", "splits"),
+    [(1.0, 1, 1.0, True), (0.7, 1, 1.0, False), (1.0, 2, 1.0, False), (0.7, 1, 2.0, True)],
+)
+def test_or_to_the_end_of_what_is_left_to_devices(
+    left_s: float, devices: int, ratio: float, splits: bool
+) -> None:
+    # The devices' side is 0.4 of it.
+    made = queue((0.1, 0))
+    made.cost_left_s = left_s
+    assert made.take(devices, LARGE, at_ratio(ratio), spare_s=0.3)[1] is splits
 
 
 def test_no_longer_than_that_and_they_have_to_get_more() -> None:
-    # Of 0.17 s the first three leave 0.02 s: the fourth goes another way.
+    # The first three leave them 0.47 s: the fourth goes another way.
     made = queue(*[(0.05, 0)] * 5)
     made.cost_left_s = 100.0
-    tasks, splits = made.take(1, LARGE, CostModel(), spare_s=0.17)
+    tasks, splits = made.take(1, LARGE, CostModel(), spare_s=0.62)
     assert (len(tasks), splits) == (3, False)
+
+
+def test_where_they_would_run_dry_they_get_what_is_not_worth_it_else() -> None:
+    record = (0.05, 5 << 20)
+    model = CostModel()
+    task = queue(record).tasks[0]
+    assert not model.is_worth(task)
+    assert model.is_worth(task, are_dry=True)
+    assert queue(record).take(1, LARGE, model)[1]
+    assert not queue(record).take(1, LARGE, model, spare_s=0.001)[1]
 
 
 def test_a_batch_that_is_split_is_split_to_its_end() -> None:
@@ -94,14 +127,14 @@ def test_what_is_put_back_comes_first_and_counts_again() -> None:
 @pytest.mark.parametrize(("ratio", "count"), [(1.0, 40), (0.5, 64), (2.0, 20), (100.0, 1)])
 def test_batches_are_as_long_as_records_take_here(ratio: float, count: int) -> None:
     made = queue(*[(TARGET_BATCH_S / 40 - 1e-9, 0)] * 10_000)
-    tasks, _ = made.take(1, 0, CostModel(whole_ratio=ratio))
+    tasks, _ = made.take(1, 0, at_ratio(ratio))
     assert len(tasks) == min(MAX_BATCH_RECORDS, count)
 
 
 @pytest.mark.parametrize("ratio", [0.01, 1.0, 10.0])
 def test_and_the_last_ones_are_the_same_share_of_what_is_left(ratio: float) -> None:
     made = queue(*[(1e-4, 0)] * 40)
-    tasks, _ = made.take(2, 0, CostModel(whole_ratio=ratio))
+    tasks, _ = made.take(2, 0, at_ratio(ratio))
     assert len(tasks) == pytest.approx(10, abs=1)
 
 
@@ -129,11 +162,13 @@ def test_every_task_is_taken_once_in_order_and_within_bounds(
         budget_s = min(TARGET_BATCH_S, left_s / (2 * devices))
         assert len(batch) == 1 or sum(task.cost_s for task in batch) <= budget_s
         first = batch[0]
-        fits = 0 < room_bytes >= first.nbytes and model.is_worth(first)
-        assert splits is (fits and spare_s <= first.cost_s)
+        are_dry = spare_s <= 0
+        fits = 0 < room_bytes >= first.nbytes and model.is_worth(first, are_dry=are_dry)
+        enough_s = max(first.cost_s, min(0.5, 0.4 * left_s / devices))
+        assert splits is (fits and spare_s <= enough_s)
         if splits:
             assert sum(task.nbytes for task in batch) <= room_bytes
-            assert all(model.is_worth(task) for task in batch)
+            assert all(model.is_worth(task, are_dry=True) for task in batch)
         taken += [task.index for task in batch]
     assert taken == list(range(len(tasks)))
     assert made.cost_left_s == pytest.approx(0.0, abs=1e-6)
