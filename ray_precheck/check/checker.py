@@ -221,6 +221,7 @@ class Checker(Sides):
         try:
             self.prove()
         except Exception as error:
+            # It is proven with APIs of its framework, which may raise anything.
             self._damage = Cause.POISONED
             return describe(error)
         return ""

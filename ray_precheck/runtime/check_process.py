@@ -63,9 +63,8 @@ def _check(start: Start, pipe: Connection, ringer: Ringer) -> None:
     """
     try:
         checker = _open(start)
-    except (
-        Exception
-    ) as error:  # Whatever a framework raises at its import is why there is no device.
+    except Exception as error:
+        # Whatever a framework raises at its import is why there is no device.
         first_line = str(error).strip().split("\n", maxsplit=1)[0]
         send(pipe, Started(f"{type(error).__name__}: {first_line}"))
         return
