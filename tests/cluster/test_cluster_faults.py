@@ -55,7 +55,12 @@ def test_every_fault_is_an_error_with_its_reason_and_its_neighbours_are_checked(
         parts[1:1] = [broken(fault), additions(3, 1000 + 10 * number)]
     dump = write_dump(tmp_path / "dump.json", *parts)
     report = precheck(
-        dump, out=tmp_path / "out", address=cluster_address, timeout_s=1.0, max_memory_gib=2.0
+        dump,
+        out=tmp_path / "out",
+        address=cluster_address,
+        devices=(0, 1),
+        timeout_s=1.0,
+        max_memory_gib=2.0,
     )
     rows = report.results.set_index("API Name")
     for fault, reason in REASONS.items():
