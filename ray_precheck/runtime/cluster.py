@@ -5,6 +5,7 @@ joined or left since, by the driver. Our own cluster listens on loopback alone, 
 that only this user can read, and leaves no process and no file behind.
 """
 
+import contextlib
 import logging
 import os
 import secrets
@@ -94,6 +95,7 @@ def _start_in(folder: Path, debug: bool) -> Iterator[list[Node]]:
             logging_level=logging.INFO if debug else logging.ERROR,
             _temp_dir=str(rays),
         )
+        _end_autoscaler()
         here = local_node()
         yield [
             replace(node, visible=here.visible, cores=here.cores, versions=here.versions)
@@ -107,6 +109,17 @@ def _start_in(folder: Path, debug: bool) -> Iterator[list[Node]]:
             else:
                 os.environ[name] = value
         _forget_token()
+
+
+def _end_autoscaler() -> None:
+    """End the process by which Ray would ask a cloud for machines, that a cluster of our own has not.
+
+    It does not heed SIGTERM, so that the end of every run would wait a second for it.
+    """
+    with contextlib.suppress(AttributeError):  # Ray has no public way to it.
+        for info in ray._private.worker._global_node.all_processes.get("monitor", ()):
+            info.process.kill()
+            info.process.wait()
 
 
 def _store_bytes() -> int:

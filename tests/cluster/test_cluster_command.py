@@ -1,5 +1,6 @@
 """The command as a user runs it: screen, signals, kill -9, bad input, what is left behind."""
 
+import contextlib
 import csv
 import json
 import os
@@ -152,6 +153,21 @@ def test_token_and_temporary_files_are_the_owners_alone_and_gone_afterwards(tmp_
     process.terminate()
     process.wait()
     assert not token.parent.exists()
+
+
+def test_nobody_looks_for_machines_in_a_cloud(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "run_ut", "-api_info", str(long_dump(tmp_path)), "-o", str(tmp_path)],
+        stdout=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    scripts = set()
+    for child in _when_rows_are_there(process, tmp_path):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            scripts |= {Path(part).name for part in child.cmdline()[:4]}
+    process.terminate()
+    process.wait()
+    assert "log_monitor.py" in scripts  # Ray's own processes are among them.
+    assert "monitor.py" not in scripts
 
 
 def _listening(process: psutil.Process) -> set[str]:

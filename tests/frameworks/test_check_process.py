@@ -170,6 +170,25 @@ class TestBatches:
         assert report.casualty.reason == "killed its worker (SIGSEGV)"
 
 
+def test_the_garbage_collector_leaves_out_what_was_loaded_before() -> None:
+    # In a process of its own, as it is for the life of a process.
+    code = """
+import gc
+from ray_precheck.runtime.check_process import _all_kept
+before = gc.get_freeze_count()
+try:
+    with _all_kept():
+        assert not gc.isenabled()
+        loaded = [[] for _ in range(1000)]
+        raise ImportError
+except ImportError:
+    pass
+assert gc.isenabled()
+assert gc.get_freeze_count() >= before + 1000
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 class TestMemory:
     def test_an_allocation_beyond_the_limit_fails_in_its_record_alone(self) -> None:
         process = CheckProcess(SLOT, settings(limit_bytes=256 << 20))
