@@ -5,7 +5,6 @@ joined or left since, by the driver. Our own cluster listens on loopback alone, 
 that only this user can read, and leaves no process and no file behind.
 """
 
-import contextlib
 import logging
 import os
 import secrets
@@ -27,6 +26,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ray_precheck.errors import StoppedError, UsageError
 from ray_precheck.runtime import probe
 from ray_precheck.runtime.devices import RAY_RESOURCES, Node, local_node, visible_devices
+from ray_precheck.runtime.lean_head import lean_head
 from ray_precheck.runtime.nodes import has_other_package
 from ray_precheck.runtime.scratch import scratch_folder
 
@@ -85,17 +85,17 @@ def _start_in(folder: Path, debug: bool) -> Iterator[list[Node]]:
     os.environ.pop(_AUTH_MODE, None)
     _forget_token()
     try:
-        _init(
-            address="local",
-            num_cpus=local_node().cores,
-            num_gpus=0,
-            include_dashboard=False,
-            object_store_memory=_store_bytes(),
-            log_to_driver=debug,
-            logging_level=logging.INFO if debug else logging.ERROR,
-            _temp_dir=str(rays),
-        )
-        _end_autoscaler()
+        with lean_head(reads_logs=debug):
+            _init(
+                address="local",
+                num_cpus=local_node().cores,
+                num_gpus=0,
+                include_dashboard=False,
+                object_store_memory=_store_bytes(),
+                log_to_driver=debug,
+                logging_level=logging.INFO if debug else logging.ERROR,
+                _temp_dir=str(rays),
+            )
         here = local_node()
         yield [
             replace(node, visible=here.visible, cores=here.cores, versions=here.versions)
@@ -109,17 +109,6 @@ def _start_in(folder: Path, debug: bool) -> Iterator[list[Node]]:
             else:
                 os.environ[name] = value
         _forget_token()
-
-
-def _end_autoscaler() -> None:
-    """End the process by which Ray would ask a cloud for machines, that a cluster of our own has not.
-
-    It does not heed SIGTERM, so that the end of every run would wait a second for it.
-    """
-    with contextlib.suppress(AttributeError):  # Ray has no public way to it.
-        for info in ray._private.worker._global_node.all_processes.get("monitor", ()):
-            info.process.kill()
-            info.process.wait()
 
 
 def _store_bytes() -> int:

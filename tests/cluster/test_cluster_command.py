@@ -155,19 +155,24 @@ def test_token_and_temporary_files_are_the_owners_alone_and_gone_afterwards(tmp_
     assert not token.parent.exists()
 
 
-def test_nobody_looks_for_machines_in_a_cloud(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("options", "extra"), [([], set()), (["--debug"], {"log_monitor.py"})])
+def test_of_rays_own_processes_only_those_run_that_a_run_needs(
+    options: list[str], extra: set[str], tmp_path: Path
+) -> None:
+    dump = str(long_dump(tmp_path))
     process = subprocess.Popen(
-        [*COMMAND, "run_ut", "-api_info", str(long_dump(tmp_path)), "-o", str(tmp_path)],
-        stdout=subprocess.DEVNULL, start_new_session=True,
+        [*COMMAND, "run_ut", "-api_info", dump, "-o", str(tmp_path), *options],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
-    scripts = set()
+    programs = set()
     for child in _when_rows_are_there(process, tmp_path):
         with contextlib.suppress(psutil.NoSuchProcess):
-            scripts |= {Path(part).name for part in child.cmdline()[:4]}
+            programs |= {Path(part).name for part in child.cmdline()[:4]}
     process.terminate()
     process.wait()
-    assert "log_monitor.py" in scripts  # Ray's own processes are among them.
-    assert "monitor.py" not in scripts
+    assert {"gcs_server", "raylet"} <= programs
+    # Ray's autoscaler, dashboard, and what passes on the output of its workers.
+    assert programs & {"monitor.py", "dashboard.py", "log_monitor.py"} == extra
 
 
 def _listening(process: psutil.Process) -> set[str]:

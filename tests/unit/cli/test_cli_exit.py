@@ -196,6 +196,19 @@ def test_help_and_wrong_options_load_no_framework(use: str) -> None:
     assert done.stdout.splitlines()[-1] == "LOADED []"
 
 
+def test_the_package_loads_its_parts_as_they_are_asked_for() -> None:
+    done = run_python(
+        "import sys\n"
+        "import ray_precheck, ray_precheck.cli\n"
+        "print(sorted({'numpy', 'ray_precheck.session'} & set(sys.modules)))\n"
+        "print([n for n in ray_precheck.__all__ if n not in dir(ray_precheck)])\n"
+        "print([n for n in ray_precheck.__all__ if getattr(ray_precheck, n).__name__ != n])\n"
+        "from ray_precheck.session import run\n"
+        "print(run is ray_precheck.run, hasattr(ray_precheck, 'no_such_name'))\n"
+    )
+    assert done.stdout.splitlines() == ["[]", "[]", "[]", "True False"], done.stderr
+
+
 def test_the_package_runs_as_a_module() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "ray_precheck", "run_ut"],

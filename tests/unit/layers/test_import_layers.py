@@ -23,7 +23,7 @@ TABLE = Table(
     reserved={
         "ray": [
             f"runtime.{name}"
-            for name in ("cluster", "worker", "writer", "recorder", "crew", "driver")
+            for name in ("cluster", "lean_head", "worker", "writer", "recorder", "crew", "driver")
         ],
         # In the process of MSAdapter `torch` is MSAdapter's.
         "mindspore": ["backends.mindspore_*", "backends.mindtorch_*"],
