@@ -1,6 +1,7 @@
 """The process that runs APIs, watched without Ray: how it breaks, and how soon another takes over."""
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -201,6 +202,32 @@ class TestMemory:
         assert report.casualty.result.message == (
             "ran out of memory: MemoryError (a worker may take 0.25 GiB, --max-memory)"
         )
+
+
+    @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other heaps have other settings")
+    def test_the_heap_of_a_record_is_kept_for_the_next_unless_the_user_has_set_another(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tensors = TENSOR.replace(b"[4]", b"[600, 600]")
+        arguments = b'{"input_args": [%s, %s], "input_kwargs": {}, "output": []}'
+        add = TaskPayload(0, "Torch.add.0", arguments % (tensors, tensors), None)
+        kept = self.faults(add)
+        for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):
+            monkeypatch.setenv(name, str(128 << 10))
+        fresh = self.faults(add)
+        assert (kept < 1000, fresh > 5000) == (True, True), (kept, fresh)
+
+    def faults(self, record: TaskPayload) -> int:
+        """Return how many pages a process had to be given for four records like those before."""
+        process = CheckProcess(SLOT, settings())
+        process.wait_ready()
+        counts = []
+        for _ in range(10):
+            stat = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2]
+            counts.append(int(stat.split()[7]))  # minflt, proc(5)
+            check(process, [record], [60.0])
+        process.close()
+        return counts[-1] - counts[-5]
 
 
 class TestEnds:
