@@ -203,7 +203,6 @@ class TestMemory:
             "ran out of memory: MemoryError (a worker may take 0.25 GiB, --max-memory)"
         )
 
-
     @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other heaps have other settings")
     def test_the_heap_of_a_record_is_kept_for_the_next_unless_the_user_has_set_another(
         self, monkeypatch: pytest.MonkeyPatch
