@@ -5,6 +5,7 @@ Goes out: `Metrics`. Called by `check`. The arrays are read in chunks, so that t
 that are needed on the way stay small whatever the size of the output.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,16 +50,19 @@ def measure(device_out: Array, bench_out: Array, smallest_normal: float) -> Metr
     if device_out.shape != bench_out.shape:
         raise ValueError(f"shapes differ: {device_out.shape} and {bench_out.shape}")
     device_flat, bench_flat = device_out.reshape(-1), bench_out.reshape(-1)
-    largest = _largest_finite(bench_flat)
-    scales = _scale(_largest_finite(device_flat)), _scale(largest)
+    device_range, bench_range = _range(device_flat), _range(bench_flat)
+    scales = _scale(device_range.largest), _scale(bench_range.largest)
+    all_finite = device_range.all_finite and bench_range.all_finite
     sums = _Sums()
     for start in range(0, len(device_flat), CHUNK_ELEMENTS):
         chunk = slice(start, start + CHUNK_ELEMENTS)
         device, bench = _wide(device_flat[chunk]), _wide(bench_flat[chunk])
         if "c" in (device.dtype.kind, bench.dtype.kind):
             device, bench = device.astype(np.complex128), bench.astype(np.complex128)
+        if not all_finite:
+            device, bench = _finite(sums, device, bench, start)
         _add_chunk(sums, device, bench, start, scales, smallest_normal)
-    return _metrics(sums, device_out.shape, device_flat, bench_flat, largest)
+    return _metrics(sums, device_out.shape, device_flat, bench_flat, bench_range.largest)
 
 
 def _wide(values: Array) -> Array:
@@ -70,6 +74,20 @@ def _wide(values: Array) -> Array:
     return values.astype(np.float64, copy=False)
 
 
+def _finite(sums: _Sums, device: Array, bench: Array, start: int) -> tuple[Array, Array]:
+    """Return both with 0 where one of them is not finite; count where they agree in that, and note
+    where they do not."""
+    finite = np.isfinite(device) & np.isfinite(bench)
+    if finite.all():
+        return device, bench
+    agree = (np.isnan(device) & np.isnan(bench)) | (~finite & (device == bench))
+    differ = ~finite & ~agree
+    if sums.mismatch_at < 0 and differ.any():
+        sums.mismatch_at = start + int(np.argmax(differ))
+    sums.left_out += int(np.count_nonzero(agree))
+    return np.where(finite, device, 0), np.where(finite, bench, 0)
+
+
 def _add_chunk(
     sums: _Sums,
     device: Array,
@@ -78,22 +96,16 @@ def _add_chunk(
     scales: tuple[float, float],
     smallest_normal: float,
 ) -> None:
-    finite = np.isfinite(device) & np.isfinite(bench)
-    if not finite.all():
-        agree = (np.isnan(device) & np.isnan(bench)) | (~finite & (device == bench))
-        differ = ~finite & ~agree
-        if sums.mismatch_at < 0 and differ.any():
-            sums.mismatch_at = start + int(np.argmax(differ))
-        sums.left_out += int(np.count_nonzero(agree))
-        device, bench = np.where(finite, device, 0), np.where(finite, bench, 0)
     error = _difference(device, bench)
     worst = int(np.argmax(error))
     if error[worst] > sums.max_abs_err:
         sums.max_abs_err, sums.worst_at = float(error[worst]), start + worst
     with np.errstate(over="ignore"):
-        relative = error / np.maximum(_magnitude(bench), smallest_normal)
+        relative = _magnitude(bench)
+        np.maximum(relative, smallest_normal, out=relative)
+        np.divide(error, relative, out=relative)
     sums.max_rel_err = max(sums.max_rel_err, float(relative.max()))
-    device_parts, bench_parts = _parts(device) * scales[0], _parts(bench) * scales[1]
+    device_parts, bench_parts = _scaled(device, scales[0]), _scaled(bench, scales[1])
     sums.dot += float(np.dot(device_parts, bench_parts))
     sums.device_square += float(np.dot(device_parts, device_parts))
     sums.bench_square += float(np.dot(bench_parts, bench_parts))
@@ -134,13 +146,32 @@ def _parts(values: Array) -> Array:
     return values.astype(np.float64, copy=False)
 
 
-def _largest_finite(flat: Array) -> float:
-    """Return the largest finite magnitude, 0 for none."""
-    largest = 0.0
+def _scaled(values: Array, scale: float) -> Array:
+    """Return the parts of values times a scale, which is 1 but for very large and very small ones."""
+    return _parts(values) if scale == 1.0 else _parts(values) * scale
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """The largest finite magnitude of the parts, 0 for none, and whether there are only such."""
+
+    largest: float
+    all_finite: bool
+
+
+def _range(flat: Array) -> _Range:
+    largest, all_finite = 0.0, True
     for start in range(0, len(flat), CHUNK_ELEMENTS):
-        magnitude = np.abs(_parts(_wide(flat[start : start + CHUNK_ELEMENTS])))
-        largest = max(largest, float(np.max(magnitude, initial=0.0, where=np.isfinite(magnitude))))
-    return largest
+        chunk = flat[start : start + CHUNK_ELEMENTS]
+        # Those two need no copy to have their ends taken.
+        parts = chunk if chunk.dtype in (np.float32, np.float64) else _parts(_wide(chunk))
+        here = max(float(parts.max()), -float(parts.min()))
+        if not math.isfinite(here):
+            all_finite = False
+            magnitude = np.abs(parts)
+            here = float(np.max(magnitude, initial=0.0, where=np.isfinite(magnitude)))
+        largest = max(largest, here)
+    return _Range(largest, all_finite)
 
 
 def _scale(largest: float) -> float:

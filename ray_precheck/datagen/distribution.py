@@ -69,10 +69,11 @@ class Body:
         """Return `(count,)` float64 numbers, each between `low` and `high`."""
         at = generator.random(count)
         at *= len(self.edges) - 1
-        cell = at.astype(np.int32)
+        # What `take` looks up with; every cell is there, so that it need not look for those beyond.
+        cell = at.astype(np.intp)
         at -= cell
-        at *= np.diff(self.edges).take(cell)
-        at += self.edges.take(cell)
+        at *= np.diff(self.edges).take(cell, mode="clip")
+        at += self.edges.take(cell, mode="clip")
         np.maximum(at, self.low, out=at)
         return np.minimum(at, self.high, out=at)
 

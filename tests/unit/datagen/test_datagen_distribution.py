@@ -12,7 +12,7 @@ from ray_precheck.datagen import draws
 from ray_precheck.datagen.distribution import recorded_body
 from ray_precheck.datagen.generate import GeneratedTensors
 from ray_precheck.datagen.ranges import value_range
-from ray_precheck.schema.dtypes import CHUNK_ELEMENTS, DTYPES, Array, round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES, Array, round_to_dtype
 from ray_precheck.schema.values import Bound, TensorSpec
 
 pytestmark = pytest.mark.unit
@@ -276,7 +276,7 @@ def test_the_size_of_the_chunks_changes_no_number_of_a_body(
     spec = spec_of(np.rint(values) if dtype == "int32" else values)
     spec = TensorSpec(dtype, spec.shape, spec.low, spec.high, mean=spec.mean, norm=spec.norm)
     whole = drawn(spec)
-    monkeypatch.setattr(draws, "CHUNK_ELEMENTS", 7)
+    monkeypatch.setattr(draws, "_CHUNK_ELEMENTS", 7)
     np.testing.assert_array_equal(drawn(spec), whole)
 
 
@@ -356,4 +356,4 @@ def test_a_large_tensor_is_drawn_in_chunks() -> None:
     finally:
         tracemalloc.stop()
     # The tensor, and a few temporary arrays of a chunk.
-    assert peak < 4 * size + 12 * 8 * CHUNK_ELEMENTS
+    assert peak < 4 * size + 12 * 8 * draws._CHUNK_ELEMENTS

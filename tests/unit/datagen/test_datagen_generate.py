@@ -187,7 +187,7 @@ def test_the_size_of_the_chunks_changes_no_number(
     monkeypatch: pytest.MonkeyPatch, dtype: str, chunk_elements: int
 ) -> None:
     whole = drawn(dtype, -1.0, INF, (4, 25))
-    monkeypatch.setattr(draws, "CHUNK_ELEMENTS", chunk_elements)
+    monkeypatch.setattr(draws, "_CHUNK_ELEMENTS", chunk_elements)
     np.testing.assert_array_equal(drawn(dtype, -1.0, INF, (4, 25)), whole)
 
 
