@@ -12,8 +12,10 @@ from ray_precheck.schema.task import Task
 
 MAX_BATCH_RECORDS = 64
 TARGET_BATCH_S = 0.4
-# What benches elsewhere have to have before them, for a device to do a record whole.
-_ENOUGH_S = 0.5
+# What benches elsewhere have to have before them, for a device to do a record whole. The costly ones
+# come first, whose benches are long for what the device does; later it is the other way round, and
+# then they live on what has gathered.
+_ENOUGH_S = 3.0
 
 
 @dataclass(slots=True)
@@ -57,9 +59,10 @@ class TaskQueue:
 
         Batches are small where records are costly and near the end. `room_bytes` is what there is
         room for elsewhere, `spare_s` how long those elsewhere have enough to do after the device has
-        begun this batch. A record is done in one piece where that is longer than it takes the device,
-        and lasts for a while, or until the devices have done their side of all that is left. All
-        records of a batch go the way of the first.
+        begun this batch. A record is done in one piece where that is longer than it takes the device
+        to do so and to do its side of the next one, which is about as costly, and lasts for a while, or
+        until the devices have done their side of all that is left. All records of a batch go the way
+        of the first.
         """
         # Guided self-scheduling (Polychronopoulos and Kuck, IEEE Trans. Computers C-36, 1987): a
         # share of what is left, so that the last batches are small and all devices end together.
@@ -72,7 +75,8 @@ class TaskQueue:
             whole_s = scale * task.cost_s
             fits = 0 < room_bytes >= task.nbytes and model.is_worth(task, are_dry=spare_s <= 0)
             left_s = model.device_ratio * (self.cost_left_s - spent_s) / max(1, devices)
-            goes_split = fits and (splits or spare_s <= max(whole_s, min(_ENOUGH_S, left_s)))
+            until_next_s = whole_s + model.device_ratio * task.cost_s
+            goes_split = fits and (splits or spare_s <= max(until_next_s, min(_ENOUGH_S, left_s)))
             if batch and (scale * (spent_s + task.cost_s) > budget_s or splits is not goes_split):
                 break
             splits = goes_split

@@ -123,14 +123,14 @@ class TestTwoStages:
 
     @pytest.mark.parametrize(("ratio", "count"), [(1.0, 4), (2.0, 2)])
     def test_a_batch_behind_one_begins_when_that_is_done(self, ratio: float, count: int) -> None:
-        made = _with_backlog(0.85)
+        made = _with_backlog(3.35)
         made.model = at_ratio(ratio)
         first, second = _two_batches(made)
-        # Of 0.85 s the first batch takes 0.4 s: when the second begins they have not enough to do.
+        # Of 3.35 s the first batch takes 0.4 s: when the second begins they have not enough to do.
         assert (len(first.tasks), first.stage) == (count, Stage.CHECK)
         assert second.stage is Stage.DEVICE
 
-    @pytest.mark.parametrize(("backlog_s", "stage"), [(0.45, Stage.CHECK), (0.40, Stage.DEVICE)])
+    @pytest.mark.parametrize(("backlog_s", "stage"), [(2.95, Stage.CHECK), (2.90, Stage.DEVICE)])
     def test_one_of_which_the_device_does_its_half_is_done_sooner(
         self, backlog_s: float, stage: Stage
     ) -> None:
