@@ -28,13 +28,9 @@ _ANOTHER_RAY = (AttributeError, KeyError, TypeError)
 def lean_head(*, reads_logs: bool) -> Iterator[None]:
     """Have `ray.init` start no autoscaler, no dashboard, and only where `reads_logs` what passes the
     workers' output on. Not for two threads at a time."""
-    try:
-        module = ray._private.node
-        whole = module.Node
-    except AttributeError:
-        yield
-        return
-    if not all(hasattr(whole, part) for part in _PARTS):
+    module = getattr(ray._private, "node", None)
+    whole = getattr(module, "Node", None)
+    if module is None or not all(hasattr(whole, part) for part in _PARTS):
         yield
         return
     module.Node = _lean(whole, reads_logs)
