@@ -1,0 +1,24 @@
+"""The command line: msprobe's, and long options of our own.
+
+Comes in: arguments. Goes out: an exit code (`exit_codes`). `command_line` runs a command, `parser`
+knows them all, each has a module of its own, and `groups` has the options that they share.
+"""
+
+from ray_precheck.cli.command_line import entry, main
+from ray_precheck.cli.exit_codes import IN_ERROR, PASSED, STOPPED, UNUSABLE
+from ray_precheck.cli.going_on import resume_command
+from ray_precheck.cli.parser import build_parser
+from ray_precheck.cli.run_ut import COMMANDS, run_config
+
+__all__ = [
+    "COMMANDS",
+    "IN_ERROR",
+    "PASSED",
+    "STOPPED",
+    "UNUSABLE",
+    "build_parser",
+    "entry",
+    "main",
+    "resume_command",
+    "run_config",
+]

@@ -1,0 +1,59 @@
+"""From the arguments of a process to its exit code.
+
+Comes in: arguments. Goes out: an exit code (`exit_codes`). Errors are one sentence on standard
+error. Called as `ray-precheck`, as `python -m ray_precheck`, and by tests.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ray_precheck.cli.exit_codes import STOPPED
+from ray_precheck.cli.going_on import resume_command
+from ray_precheck.cli.invocation import Execute, Invocation
+from ray_precheck.cli.parser import build_parser
+from ray_precheck.errors import PrecheckError
+from ray_precheck.guardian import guard
+
+
+def entry() -> int:
+    """Run the command of this process, watched over by a guardian; return the exit code."""
+    given = sys.argv[1:]
+
+    def epitaph(result: str, how: str) -> None:
+        print(f"\nray-precheck: error: the process of the run was ended ({how})", file=sys.stderr)
+        if result and Path(result).exists():
+            print("What was acknowledged is on disk. To go on:", file=sys.stderr)
+            print(f"  {resume_command(given, Path(result))}", file=sys.stderr)
+
+    return guard(lambda announce: main(given, announce), epitaph)
+
+
+def main(
+    arguments: Sequence[str] | None = None, announce: Callable[[str], None] = lambda text: None
+) -> int:
+    """Run a command and return the exit code; `announce` is told the result CSV once it is there."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    try:
+        options = build_parser().parse_args(given)
+        execute: Execute = options.execute
+        return execute(options, Invocation(tuple(given), announce))
+    except PrecheckError as error:
+        if debug:
+            raise
+        print(f"ray-precheck: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("ray-precheck: interrupted", file=sys.stderr)
+        return STOPPED
+    except Exception as error:
+        # Broad, because what is meant for people has been caught above: this is a fault of ours, or
+        # of a library, and the run can still go on from its files.
+        if debug:
+            raise
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        print(
+            f"ray-precheck: internal error: {text} (--debug shows the traceback)", file=sys.stderr
+        )
+        return STOPPED

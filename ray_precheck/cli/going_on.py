@@ -1,0 +1,30 @@
+"""The command that goes on with a stopped run.
+
+Comes in: the arguments of the run. Goes out: a line for the shell. Called by what runs a command,
+and by the process that outlives it.
+"""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+# Not in the command that goes on: the CSV is named anew, and what a resume has dropped or accepted
+# once is so for good (a second --retry would drop what the first one has done again).
+_RESUME_OPTIONS = ("-csv_path", "--result_csv_path", "--retry", "--force")
+
+
+def resume_command(given: Sequence[str], result: Path) -> str:
+    """Return the command that goes on with a stopped run: the same, with `-csv_path`."""
+    kept: list[str] = []
+    leaves_out = False
+    for argument in given:
+        if argument.startswith("-"):
+            leaves_out = _is_resume_option(argument.partition("=")[0])
+        if not leaves_out:
+            kept.append(argument)
+    return shlex.join(["ray-precheck", *kept, "-csv_path", str(result)])
+
+
+def _is_resume_option(option: str) -> bool:
+    """Return whether an option, which may be abbreviated, is one of a resume."""
+    return any(name.startswith(option) for name in _RESUME_OPTIONS) and option not in ("-", "--")

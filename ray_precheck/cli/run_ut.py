@@ -1,0 +1,98 @@
+"""The commands run_ut, multi_run_ut and their other names: check the APIs of a dump.
+
+Comes in: the options of the command. Goes out: its exit code. Called through the parser.
+"""
+
+import argparse
+from pathlib import Path
+
+from ray_precheck.cli.exit_codes import EXIT_CODES, IN_ERROR, PASSED, STOPPED
+from ray_precheck.cli.going_on import resume_command
+from ray_precheck.cli.groups import (
+    add_check_options,
+    add_debug,
+    add_limit_options,
+    add_msprobe_options,
+    add_place_options,
+    add_resume_options,
+)
+from ray_precheck.cli.invocation import Commands, Invocation
+from ray_precheck.config import RunConfig
+from ray_precheck.errors import UsageError
+
+COMMANDS = {
+    "run_ut": "check the APIs of a dump",
+    "multi_run_ut": "the same; msprobe's name for several devices",
+    "acc_check": "another name of run_ut (msprobe 26)",
+    "multi_acc_check": "another name of multi_run_ut (msprobe 26)",
+}
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the parsers of the commands."""
+    for name, text in COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=text, epilog=EXIT_CODES)
+        add_msprobe_options(command)
+        add_place_options(command)
+        add_check_options(command)
+        add_limit_options(command)
+        add_resume_options(command)
+        add_debug(command, "show tracebacks and what Ray prints")
+        command.set_defaults(execute=_execute)
+
+
+def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
+    """Check the APIs of a dump and return the exit code."""
+    config = run_config(options)
+    # Imported here, so that --help and wrong options answer at once.
+    from ray_precheck.report.summary import format_summary
+    from ray_precheck.session import run
+
+    report = run(config, on_files=lambda files: invocation.announce(str(files.result)))
+    print(format_summary(report.summary))
+    if report.completed:
+        return IN_ERROR if report.summary.errors else PASSED
+    reason = f": {report.stop_reason}" if report.stop_reason else ""
+    print(f"\nStopped before the end{reason}. To go on:")
+    print(f"  {resume_command(invocation.given, report.files.result)}")
+    return STOPPED
+
+
+def run_config(options: argparse.Namespace) -> RunConfig:
+    """Return the configuration that parsed options ask for.
+
+    Raises:
+        UsageError: both -d and --devices are given.
+    """
+    if options.device is not None and options.devices is not None:
+        raise UsageError(
+            "-d and --devices exclude each other: -d takes ids of this machine, --devices names"
+            " devices of the cluster"
+        )
+    resume = options.result_csv_path
+    return RunConfig(
+        dump=Path(options.api_info_file),
+        framework=options.framework,
+        out=Path(options.out_path),
+        devices=tuple(options.device or (0,)) if options.devices is None else options.devices,
+        exclude=options.exclude,
+        resume_csv=None if resume is None else Path(resume),
+        save_error_data=options.save_error_data,
+        address=options.address,
+        device_type=options.device_type,
+        seed=options.seed,
+        timeout_s=options.timeout,
+        tested=options.tested,
+        standard=options.standard,
+        max_memory_gib=options.max_memory,
+        spares=options.spares,
+        bench_workers=options.bench_workers,
+        bench_budget_s=options.bench_budget,
+        shared_fs=options.shared_fs,
+        filter_alike=options.filter_api,
+        bench_modules=tuple(options.bench_module),
+        distribution=options.distribution,
+        force=options.force,
+        retry=tuple(options.retry),
+        debug=options.debug,
+    )
