@@ -14,14 +14,14 @@ from itertools import zip_longest
 from operator import itemgetter
 from pathlib import Path
 
-from ray_precheck.schema.result import Verdict
+from ray_precheck.schema.result import Verdict, call_verdict, verdict_in
 from ray_precheck.store.columns import DETAIL_COLUMNS, RESULT_COLUMNS, cells_of, decode_name
 from ray_precheck.store.resume import RunFiles
 
 _LONGEST_NAME = 160
 WORST_OUTPUTS = 10
 WORST_TYPES = 10
-_PASS, _ERROR = Verdict.PASS.value, Verdict.ERROR.value
+_ERROR = Verdict.ERROR.value
 _HEADINGS = {name.lower(): name for name in (*RESULT_COLUMNS, *DETAIL_COLUMNS)}
 
 
@@ -43,10 +43,11 @@ def summarise(files: RunFiles) -> Summary:
     summary = Summary(files)
     for name, forward, backward in _columns(files.result, tuple(RESULT_COLUMNS)[:3]):
         summary.total += 1
-        if _ERROR in (forward, backward):
+        verdict = call_verdict(verdict_in(forward), verdict_in(backward))
+        if verdict is Verdict.ERROR:
             summary.errors += 1
             summary.error_types[decode_name(name).rsplit(".", 1)[0]] += 1
-        elif forward == _PASS:
+        elif verdict is Verdict.PASS:
             summary.passes += 1
         else:
             summary.skips += 1

@@ -11,7 +11,7 @@ from typing import Any, Never, TextIO
 
 from tqdm import tqdm
 
-from ray_precheck.schema.result import TaskResult, Verdict
+from ray_precheck.schema.result import TaskResult, Verdict, call_verdict
 
 PLAIN_INTERVAL_S = 10.0
 STAGE_INTERVAL_S = 3.0
@@ -41,7 +41,7 @@ class Progress:
         """Count results that are on the disk, and show the new state."""
         added = 0
         for result in results:
-            self._counts[overall(result)] += 1
+            self._counts[call_verdict(result.forward, result.backward)] += 1
             added += 1
         self._done += added
         if self._bar is not None:
@@ -99,10 +99,3 @@ def _width(stream: TextIO) -> int:
         return os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):
         return 0
-
-
-def overall(result: TaskResult) -> Verdict:
-    """Return the verdict of a call: error where either direction is, SKIP where forward is."""
-    if Verdict.ERROR in (result.forward, result.backward):
-        return Verdict.ERROR
-    return result.forward

@@ -39,6 +39,29 @@ class Verdict(Enum):
     NONE = ""
 
 
+_VERDICTS_BY_CELL = {verdict.value.lower(): verdict for verdict in Verdict}
+# msprobe's word for an error that its limits allow.
+_VERDICTS_BY_CELL["warning"] = Verdict.PASS
+
+
+def verdict_in(cell: str) -> Verdict:
+    """Return the verdict that a cell of a CSV file holds; NONE for an empty or an unknown one."""
+    return _VERDICTS_BY_CELL.get(cell.strip().lower(), Verdict.NONE)
+
+
+def call_verdict(forward: Verdict, backward: Verdict) -> Verdict:
+    """Return the verdict of a whole call; everything that counts calls uses it.
+
+    ERROR where either direction is in error. SKIP where either direction could not be checked, or
+    where no direction was compared at all: a pass means that something was compared. PASS else.
+    """
+    if Verdict.ERROR in (forward, backward):
+        return Verdict.ERROR
+    if Verdict.SKIP in (forward, backward) or Verdict.PASS not in (forward, backward):
+        return Verdict.SKIP
+    return Verdict.PASS
+
+
 @pickled_by_position
 @dataclass(frozen=True, slots=True)
 class Metrics:

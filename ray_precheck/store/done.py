@@ -8,31 +8,36 @@ from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
-from ray_precheck.schema.result import MACHINE_REASONS, Verdict
+from ray_precheck.schema.result import MACHINE_REASONS, Verdict, call_verdict, verdict_in
 from ray_precheck.store.columns import DETAIL_COLUMNS, RESULT_COLUMNS, decode_name
 from ray_precheck.store.repair import rows_below
 from ray_precheck.store.rows import row_cells, rows_by_call
 
-_PASS, _ERROR, _SKIP = Verdict.PASS.value, Verdict.ERROR.value, Verdict.SKIP.value.lower()
 _OUTPUTS = ("forward.output.", "backward.output.")
 
 
 class ResultRow(NamedTuple):
-    """A row of the result CSV: the name as the dump has it, and the verdicts in lower case."""
+    """A row of the result CSV: the name as the dump has it, and the verdicts of both directions."""
 
     name: str
-    verdicts: tuple[str, str]
+    forward: Verdict
+    backward: Verdict
     message: str
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict of the whole call."""
+        return call_verdict(self.forward, self.backward)
 
     @property
     def is_error(self) -> bool:
         """Whether a direction is in error."""
-        return _ERROR in self.verdicts
+        return self.verdict is Verdict.ERROR
 
     @property
     def is_skip(self) -> bool:
         """Whether a direction could not be checked, and not for an error in the other one."""
-        return _SKIP in self.verdicts and not self.is_error
+        return self.verdict is Verdict.SKIP
 
     @property
     def is_crash(self) -> bool:
@@ -42,7 +47,7 @@ class ResultRow(NamedTuple):
     @property
     def has_details(self) -> bool:
         """Whether an output was compared, so that there is a detail row."""
-        if _PASS in self.verdicts:
+        if Verdict.PASS in (self.forward, self.backward):
             return True
         return self.is_error and any(part in self.message for part in _OUTPUTS)
 
@@ -91,8 +96,7 @@ def _result_rows(path: Path) -> Iterator[ResultRow]:
                     continue
                 cells += [""] * len(RESULT_COLUMNS)
             name, forward, backward, message = cells[:4]
-            verdicts = (forward.strip().lower(), backward.strip().lower())
-            yield ResultRow(decode_name(name), verdicts, message)
+            yield ResultRow(decode_name(name), verdict_in(forward), verdict_in(backward), message)
 
 
 def without_details(details: Path, calls: Set[str], added: Sequence[str] = ()) -> set[str]:
