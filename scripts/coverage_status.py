@@ -13,7 +13,8 @@ from coverage_names import Namespace, function_names
 from ray_precheck.backends.denied import denial
 from ray_precheck.bench.run import Bench
 from ray_precheck.errors import NotCheckable
-from ray_precheck.plan.select import is_random, skip_by_record
+from ray_precheck.plan.drawing import is_random
+from ray_precheck.plan.select import skip_by_record
 from ray_precheck.schema.record import ApiRecord
 
 # What the bench says of a name that could be mapped and is not, unlike one with a reason.

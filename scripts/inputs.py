@@ -50,7 +50,8 @@ from ray_precheck.dump.decode import decode_record  # noqa: E402
 from ray_precheck.dump.parse import open_dump  # noqa: E402
 from ray_precheck.dump.tensors import CapturedTensors  # noqa: E402
 from ray_precheck.errors import NotCheckable  # noqa: E402
-from ray_precheck.plan.select import is_random, skip_by_name  # noqa: E402
+from ray_precheck.plan.drawing import is_random  # noqa: E402
+from ray_precheck.plan.select import skip_by_name  # noqa: E402
 from ray_precheck.schema.dtypes import framework_dtype, round_to_dtype  # noqa: E402
 from ray_precheck.schema.record import ApiRecord  # noqa: E402
 from ray_precheck.schema.result import Verdict  # noqa: E402

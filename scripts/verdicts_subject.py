@@ -24,7 +24,8 @@ from ray_precheck.datagen.generate import GeneratedTensors, build_call, generate
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.errors import NotCheckable
-from ray_precheck.plan.select import is_random, skip_by_name, skip_by_record
+from ray_precheck.plan.drawing import is_random
+from ray_precheck.plan.select import skip_by_name, skip_by_record
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.task import TaskPayload
 from ray_precheck.schema.values import HostCall, HostTensor

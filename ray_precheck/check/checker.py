@@ -21,6 +21,7 @@ from ray_precheck.check.job import DirectionCheck, Job, Sides
 from ray_precheck.check.measured import Measured
 from ray_precheck.check.memory import needed_bytes
 from ray_precheck.check.phases import Phase, PhaseClock
+from ray_precheck.check.quiet_dropout import quiet_dropout
 from ray_precheck.check.random_directions import (
     Seeded,
     check_random_backward,
@@ -39,7 +40,8 @@ from ray_precheck.datagen.generate import (
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.errors import BackendMissingError, NotCheckable
-from ray_precheck.plan.select import is_random, skip_by_name, skip_by_record
+from ray_precheck.plan.drawing import is_random
+from ray_precheck.plan.select import skip_by_name, skip_by_record
 from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict, failed, skipped
@@ -316,6 +318,9 @@ class Checker(Sides):
         if not is_random(job.record):
             forward = check_forward(job)
             return forward, _backward(job, forward, check_backward)
+        quiet = quiet_dropout(job)
+        if quiet is not None:
+            return quiet.forward, _backward(job, quiet.forward, quiet.backward)
         seed = self._settings.seed
         forward = check_random_forward(job, seed)
         return forward, _backward(job, forward, lambda job: check_random_backward(job, seed))

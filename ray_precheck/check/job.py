@@ -14,7 +14,8 @@ from ray_precheck.compare.outputs import Judge, check_output
 from ray_precheck.compare.standards.base import Standard
 from ray_precheck.compare.standards.msprobe import MSPROBE
 from ray_precheck.datagen.generate import TensorSource
-from ray_precheck.plan.select import changes_its_input, is_random
+from ray_precheck.plan.drawing import is_random
+from ray_precheck.plan.select import changes_its_input
 from ray_precheck.schema.dtypes import Array, is_differentiable
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.result import Outcome, OutputCheck, Verdict

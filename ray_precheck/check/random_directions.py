@@ -20,6 +20,7 @@ from ray_precheck.check.random_rules import RandomRule, is_seeded, rule_of
 from ray_precheck.compare.random_bounds import FALSE_ALARM_RATE
 from ray_precheck.compare.random_outputs import check_random_output
 from ray_precheck.errors import NotCheckable
+from ray_precheck.plan.drawing import is_dropping
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.values import HostTensor
 
@@ -92,6 +93,10 @@ def _device_failed(job: Job) -> DirectionCheck:
 
 def _rule(job: Job) -> RandomRule:
     rule = rule_of(job.record.name, job.sides.framework)
+    if rule is None and is_dropping(job.record):
+        raise NotCheckable(
+            "it drops at random between its steps, which does not show in its output"
+        )
     if rule is None:
         raise NotCheckable("its output is random, and no statistic of it is known")
     return rule
@@ -143,6 +148,11 @@ def _tested_gradients(job: Job, result: DirectionCheck) -> dict[int, HostTensor]
         captured = captured_gradients(job.record, job.source, shapes[:1])
         if captured:
             return dict(captured.values())
+        if job.captured is not None:
+            raise NotCheckable(
+                "backward: the dump holds no gradient of this call; the device's own would be of other"
+                " draws than the captured output's"
+            )
     measured = job.measured
     if measured.no_gradients:
         raise NotCheckable(measured.no_gradients)

@@ -25,7 +25,7 @@ from ray_precheck.check.checker import Checker
 from ray_precheck.check.measured import Measured
 from ray_precheck.check.random_rules import RULES, rule_of
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.plan.select import RANDOM
+from ray_precheck.plan.drawing import RANDOM
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import BENCH, TaskPayload

@@ -2,9 +2,9 @@
 
 import pytest
 
+from ray_precheck.plan.drawing import is_random
 from ray_precheck.plan.select import (
     changes_its_input,
-    is_random,
     skip_by_name,
     skip_by_record,
     unsupported_prefix,
@@ -98,7 +98,6 @@ def test_other_apis_are_compared(api: str) -> None:
         call("Functional.fractional_max_pool2d", TENSOR),
         call("Torch.svd_lowrank", TENSOR),
         call("Torch.nn.init.xavier_uniform_", TENSOR),
-        call("VF.lstm", *[TENSOR] * 3, Constant(True), Constant(2), Constant(0.5), Constant(True)),
         call("Tensor.view", TENSOR, Symbol("dtype", "int32")),
     ],
 )
