@@ -5,9 +5,12 @@ and its fingerprint, which a resumed run must match. Called by the session. Devi
 with their nodes are written as in `DEVICE_GRAMMAR`.
 """
 
+import math
 import re
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
+from typing import Any
 
 from ray_precheck.errors import UsageError
 
@@ -29,6 +32,8 @@ STANDARD_FILES = (".yaml", ".yml")
 RETRY = ("error", "skip", "crash")
 RECORDED, UNIFORM = "recorded", "uniform"
 DISTRIBUTIONS = (RECORDED, UNIFORM)
+# What the settings of a run say where nothing selects among the calls of its dump.
+EVERY_CALL = "every call"
 LARGEST_DEVICE_ID = 4095
 # The share of the machine's memory that all workers together may take for tensors.
 MEMORY_SHARE = 0.7
@@ -111,6 +116,67 @@ def _wrong_item(option: str, item: str, why: str) -> UsageError:
 
 
 @dataclass(frozen=True, slots=True)
+class Number:
+    """What an option that is a number may be: from `least` to `most`, finite, whole where `whole`.
+
+    `above` leaves out `least` itself. `why` says what the number means.
+    """
+
+    option: str
+    field: str
+    why: str
+    least: float = 0
+    most: float = math.inf
+    whole: bool = True
+    above: bool = False
+
+    def require(self, value: object) -> None:
+        """Raise where a value is none of these numbers; None stands for the default.
+
+        Raises:
+            UsageError: names the option, the value and what is expected.
+        """
+        if value is None:
+            return
+        kind_of_number = Integral if self.whole else Real
+        if not isinstance(value, bool) and isinstance(value, kind_of_number) and self._holds(value):
+            return
+        kind = "a whole number" if self.whole else "a finite number"
+        least = f"larger than {self.least:g}" if self.above else f"at least {self.least:g}"
+        most = "" if math.isinf(self.most) else f" and at most {self.most:g}"
+        shown = repr(value) if len(repr(value)) <= _LONGEST_SHOWN else "a longer number"
+        raise UsageError(f"{self.option} {shown} is wrong: {self.why} is {kind} {least}{most}")
+
+    def _holds(self, value: Any) -> bool:
+        if isinstance(value, float) and not math.isfinite(value):
+            return False
+        return (
+            bool(value > self.least if self.above else value >= self.least) and value <= self.most
+        )
+
+
+_LONGEST_SHOWN = 40
+_LONGEST_S = 1e7
+_MOST_PROCESSES = 4096
+NUMBERS = (
+    Number("--seed", "seed", "the seed of the inputs", most=2**63 - 1),
+    Number("--timeout", "timeout_s", "the time of a record in seconds", 0, _LONGEST_S, False, True),
+    Number("--max-memory", "max_memory_gib", "the memory of a record in GiB", 0, 1e6, False),
+    Number("--spares", "spares", "the count of spare processes", most=_MOST_PROCESSES),
+    Number("--bench-workers", "bench_workers", "the count of processes", most=_MOST_PROCESSES),
+    Number(
+        "--bench-budget",
+        "bench_budget_s",
+        "the time of a bench in seconds",
+        0,
+        _LONGEST_S,
+        False,
+        True,
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
 class RunConfig:
     """The settings of one run.
 
@@ -129,6 +195,9 @@ class RunConfig:
     that are alike in name, shapes, dtypes and scalars one is checked. `bench_modules` are Python files
     with benches of one's own. `distribution`: generated inputs have the recorded mean, norm and
     extremes and suit their API (recorded), or are uniform between the extremes (uniform).
+    `keywords` are expressions of `-k`, `white_list` and `black_list` names of APIs as msprobe's
+    config.json has them: calls that they do not select are not checked and get no rows.
+    `error_data_path` is the folder below which `save_error_data` saves, None for that of the results.
     """
 
     dump: Path
@@ -155,6 +224,10 @@ class RunConfig:
     bench_modules: tuple[str | Path, ...] = ()
     distribution: str = RECORDED
     debug: bool = False
+    keywords: tuple[str, ...] = ()
+    white_list: tuple[str, ...] = ()
+    black_list: tuple[str, ...] = ()
+    error_data_path: Path | None = None
 
     def validate(self) -> None:
         """Check what can be checked without looking at the dump or the machine.
@@ -173,25 +246,14 @@ class RunConfig:
             raise UsageError(_expected("--standard", self.standard, choices))
         if self.distribution not in DISTRIBUTIONS:
             raise UsageError(_expected("--distribution", self.distribution, DISTRIBUTIONS))
-        if not self.timeout_s > 0:
-            raise UsageError(f"--timeout {self.timeout_s:g} must be larger than 0 seconds")
-        if not self.max_memory_gib >= 0:
-            raise UsageError(f"--max-memory {self.max_memory_gib:g} must not be negative")
-        if not self.bench_budget_s > 0:
-            raise UsageError(
-                f"--bench-budget {self.bench_budget_s:g} must be larger than 0 seconds"
-            )
-        for option, number in (
-            ("--spares", self.spares),
-            ("--bench-workers", self.bench_workers),
-            ("--seed", self.seed),
-        ):
-            if number is not None and number < 0:
-                raise UsageError(f"{option} {number} must not be negative")
-        self._validate_retry()
+        for numbers in NUMBERS:
+            numbers.require(getattr(self, numbers.field))
+        self._validate_resume()
         self._validate_devices()
 
-    def _validate_retry(self) -> None:
+    def _validate_resume(self) -> None:
+        if self.force and self.resume_csv is None:
+            raise UsageError("--force needs -csv_path: the result CSV to go on in nevertheless")
         for kind in self.retry:
             if kind not in RETRY:
                 raise UsageError(_expected("--retry", kind, RETRY))
@@ -228,11 +290,17 @@ class RunConfig:
         return int(MEMORY_SHARE * machine_bytes / workers)
 
     def fingerprint(
-        self, dump_digest: str, framework: str, kind: str, standard: str = ""
+        self,
+        dump_digest: str,
+        framework: str,
+        kind: str,
+        standard: str = "",
+        selection: str = EVERY_CALL,
     ) -> dict[str, str]:
         """Return what must be the same for two runs to make the same rows.
 
-        `standard` says what the rule of the verdicts is; by default it is its name.
+        `standard` says what the rule of the verdicts is; by default it is its name. `selection`
+        says which calls the run is about.
         """
         return {
             "dump": dump_digest,
@@ -245,6 +313,8 @@ class RunConfig:
             "filter_api": "on" if self.filter_alike else "off",
             # Runs from before this one drew uniformly, which a resume knows (`store.settings`).
             "distribution": self.distribution,
+            # Runs from before this one were about every call, which a resume knows, too.
+            "selection": selection,
         }
 
 

@@ -5,28 +5,26 @@ imports the package.
 """
 
 import os
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ray_precheck.backends.mindtorch_paths import prefer_native
 from ray_precheck.backends.registry import require_framework
 from ray_precheck.bench.declared import bench_digest, load_declarations, read_bench_modules
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.compare.standards.base import added_headings
+from ray_precheck.compare.standards.base import Standard, added_headings
 from ray_precheck.compare.standards.user_file import load_standard
 from ray_precheck.config import FRAMEWORKS, RunConfig
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import DumpError, PrecheckError, StoppedError, UsageError
 from ray_precheck.plan.planner import Plan, plan_tasks
+from ray_precheck.plan.selection import Demands, Selection, selection_of
 from ray_precheck.report.summary import Summary, summarise
 from ray_precheck.runtime.devices import local_node
 from ray_precheck.runtime.placement import place_slots
@@ -34,6 +32,7 @@ from ray_precheck.runtime.places import Places, find_places, open_nodes
 from ray_precheck.runtime.probe import PACKAGE
 from ray_precheck.runtime.progress import Progress, StageProgress
 from ray_precheck.runtime.scratch import sweep
+from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.store.columns import added_setting
 from ray_precheck.store.error_data import ERROR_FOLDER, load_error_data
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
 
 # A plan that is made this quickly is waited for before Ray starts: it may be empty.
 _PATIENCE_S = 0.5
-# Who signals a whole process group is heard twice: by the command, and through its guardian.
-_SAME_REQUEST_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +106,7 @@ def run(
             as not completed, and can go on with `resume_csv`.
     """
     config.validate()
+    selection = selection_of(config)
     standard = load_standard(config.standard)
     bench_modules = read_bench_modules(config.bench_modules)
     load_declarations(bench_modules)  # What is wrong with them is said before anything starts.
@@ -117,13 +115,14 @@ def run(
         open_dump(config.dump, _stage(f"opening {config.dump}", show_progress)) as dump,
         ExitStack() as joined,
     ):
+        _select(dump, selection, standard, show_progress)
         framework = _framework(config, dump)
         tests_dump = _tests_dump(config, dump)
         require_framework(framework, device_runs=not tests_dump)
         # Before any file is made: what is wrong with the devices leaves nothing behind.
         places = find_places(config, framework, joined, show=show_progress)
         fingerprint = config.fingerprint(
-            dump.digest(), framework, places.request.kind, standard.name
+            dump.digest(), framework, places.request.kind, standard.name, selection.text
         ) | added_setting(added_headings(standard))
         # Runs from before this setting do not have it: a resume takes them for the same.
         fingerprint["benches"] = bench_digest(bench_modules)
@@ -165,6 +164,26 @@ def run(
         finally:
             progress.close()
     return PrecheckReport(summarise(files), completed, reason)
+
+
+def _select(dump: Dump, selection: Selection, standard: Standard, show: bool) -> None:
+    """Leave in the dump only the calls that are selected.
+
+    Raises:
+        UsageError: no call is selected, or what was asked for by name fits none.
+    """
+    demands = Demands(selection, standard)
+    demands.show(dump.calls)
+    for warning in demands.require(str(dump.path)):
+        if show:
+            print(f"warning: {warning}", file=sys.stderr, flush=True)
+    chosen = selection.select(dump.calls)
+    if not chosen:
+        raise UsageError(
+            f"no call of {dump.path} is left to check: {selection.text} leave out all of its"
+            f" {len(dump.calls)} calls"
+        )
+    dump.calls = chosen
 
 
 def _stage(doing: str, show: bool) -> StageProgress:
@@ -241,7 +260,7 @@ def _drive(
     with ExitStack() as opened:
         nodes = places.nodes if config.address else open_nodes(config, opened, show=False)
         # In this order: ray.init sets a handler of SIGTERM of its own.
-        stop = opened.enter_context(_stop_on_signal())
+        stop = opened.enter_context(stop_on_signal())
         # Imported here: Ray takes half a second that a wrong option should not cost.
         from ray_precheck.runtime.cluster import Roster
         from ray_precheck.runtime.crew import DriveOptions
@@ -278,31 +297,6 @@ def _write_without_workers(
     progress.add(results)
     journal.complete([call.name for call in dump.calls])
     return True
-
-
-@contextmanager
-def _stop_on_signal() -> Iterator[threading.Event]:
-    """Turn Ctrl-C and SIGTERM into a request to stop; a second Ctrl-C interrupts at once."""
-    stop = threading.Event()
-    asked_at = 0.0
-
-    def request(number: int, frame: FrameType | None) -> None:
-        nonlocal asked_at
-        now = time.monotonic()
-        if stop.is_set() and now - asked_at > _SAME_REQUEST_S:
-            raise KeyboardInterrupt
-        asked_at = asked_at if stop.is_set() else now
-        stop.set()
-
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def rerun(

@@ -7,6 +7,7 @@ Called by the modules of the commands; what the options mean together stands in 
 import argparse
 from collections.abc import Sequence
 
+from ray_precheck.cli.actions import FilterOrFramework, Once
 from ray_precheck.config import (
     DEVICE_GRAMMAR,
     DEVICE_TYPES,
@@ -23,13 +24,26 @@ def add_msprobe_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options of msprobe")
     group.add_argument(
         "-f",
+        dest="filter_or_framework",
+        nargs="?",
+        action=FilterOrFramework,
+        default=argparse.SUPPRESS,
+        metavar="NAME",
+        help="alone: --filter_api; with a name: --framework",
+    )
+    group.add_argument(
         "--framework",
         default=argparse.SUPPRESS,
         metavar="NAME",
         help=f"{choices(FRAMEWORKS, 'as the dump says')}; also before the command",
     )
     group.add_argument(
-        "-api_info", "--api_info_file", required=True, metavar="DUMP", help="the dump.json"
+        "-api_info",
+        "--api_info_file",
+        required=True,
+        action=Once,
+        metavar="DUMP",
+        help="the dump.json, or a folder: of a rank, of a step, or of all steps",
     )
     group.add_argument(
         "-o",
@@ -39,7 +53,11 @@ def add_msprobe_options(parser: argparse.ArgumentParser) -> None:
         help="folder of the results (default ./)",
     )
     group.add_argument(
-        "-csv_path", "--result_csv_path", metavar="CSV", help="go on in this result CSV"
+        "-csv_path",
+        "--result_csv_path",
+        action=Once,
+        metavar="CSV",
+        help="go on in this result CSV; for a folder of ranks, in the folder of their results",
     )
     group.add_argument(
         "-d",
@@ -53,6 +71,26 @@ def add_msprobe_options(parser: argparse.ArgumentParser) -> None:
         "-save_error_data",
         action="store_true",
         help="save inputs and outputs of what fails under FOLDER/error_data",
+    )
+    group.add_argument(
+        "-config",
+        "--config_path",
+        action=Once,
+        metavar="JSON",
+        help="msprobe's config.json: white_list, black_list, error_data_path",
+    )
+    group.add_argument(
+        "-n",
+        "--num_splits",
+        type=int,
+        metavar="N",
+        help="accepted, and not needed: each device takes the next call when it is free",
+    )
+    group.add_argument(
+        "-j",
+        "--jit_compile",
+        action="store_true",
+        help="accepted, and not needed: operators are run as the framework runs them by itself",
     )
 
 
@@ -109,6 +147,19 @@ def add_check_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="FILE",
         help="a Python file with benches of your own, @ray_precheck.reference(...); repeatable",
+    )
+
+
+def add_selection_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of which calls are checked."""
+    group = parser.add_argument_group("which calls are checked")
+    group.add_argument(
+        "-k",
+        dest="keywords",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="only calls whose name fits, as pytest's -k: 'matmul and not Tensor.'; repeatable",
     )
     group.add_argument(
         "-filter_api",

@@ -5,6 +5,7 @@ its parsers and sets their `execute` to an `Execute`; `parser` calls it.
 """
 
 import argparse
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
@@ -31,6 +32,11 @@ class Invocation:
 
     given: tuple[str, ...]
     announce: Callable[[str], None]
+
+
+def note(text: str) -> None:
+    """Say something on standard error that is no error."""
+    print(f"ray-precheck: {text}", file=sys.stderr, flush=True)
 
 
 Execute: TypeAlias = Callable[[argparse.Namespace, Invocation], int]

@@ -6,6 +6,7 @@ Comes in: the options of the command. Goes out: its exit code. Called through th
 import argparse
 from pathlib import Path
 
+from ray_precheck.cli.config_file import CheckerConfig, read_checker_config
 from ray_precheck.cli.exit_codes import EXIT_CODES, IN_ERROR, PASSED, STOPPED
 from ray_precheck.cli.going_on import resume_command
 from ray_precheck.cli.groups import (
@@ -15,9 +16,10 @@ from ray_precheck.cli.groups import (
     add_msprobe_options,
     add_place_options,
     add_resume_options,
+    add_selection_options,
 )
-from ray_precheck.cli.invocation import Commands, Invocation
-from ray_precheck.config import RunConfig
+from ray_precheck.cli.invocation import Commands, Invocation, note
+from ray_precheck.config import Number, RunConfig
 from ray_precheck.errors import UsageError
 
 COMMANDS = {
@@ -27,6 +29,9 @@ COMMANDS = {
     "multi_acc_check": "another name of multi_run_ut (msprobe 26)",
 }
 
+# As msprobe has it.
+NUM_SPLITS = Number("-n", "num_splits", "the count of splits", least=1, most=64)
+
 
 def add_commands(commands: Commands) -> None:
     """Add the parsers of the commands."""
@@ -34,6 +39,7 @@ def add_commands(commands: Commands) -> None:
         command = commands.add_parser(name, help=text, description=text, epilog=EXIT_CODES)
         add_msprobe_options(command)
         add_place_options(command)
+        add_selection_options(command)
         add_check_options(command)
         add_limit_options(command)
         add_resume_options(command)
@@ -44,6 +50,7 @@ def add_commands(commands: Commands) -> None:
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     """Check the APIs of a dump and return the exit code."""
     config = run_config(options)
+    _say_what_is_not_needed(options)
     # Imported here, so that --help and wrong options answer at once.
     from ray_precheck.report.summary import format_summary
     from ray_precheck.session import run
@@ -58,11 +65,22 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     return STOPPED
 
 
+def _say_what_is_not_needed(options: argparse.Namespace) -> None:
+    if options.num_splits is not None:
+        NUM_SPLITS.require(options.num_splits)
+        note(
+            f"-n {options.num_splits} changes nothing: calls are not split beforehand, each device of"
+            " -d takes the next one when it is free"
+        )
+    if options.jit_compile:
+        note("-j changes nothing: operators run as the framework compiles them by itself")
+
+
 def run_config(options: argparse.Namespace) -> RunConfig:
     """Return the configuration that parsed options ask for.
 
     Raises:
-        UsageError: both -d and --devices are given.
+        UsageError: both -d and --devices are given, or the file of -config is wrong.
     """
     if options.device is not None and options.devices is not None:
         raise UsageError(
@@ -70,6 +88,11 @@ def run_config(options: argparse.Namespace) -> RunConfig:
             " devices of the cluster"
         )
     resume = options.result_csv_path
+    listed = CheckerConfig()
+    if options.config_path is not None:
+        listed = read_checker_config(Path(options.config_path))
+        for warning in listed.warnings:
+            note(f"warning: {warning}")
     return RunConfig(
         dump=Path(options.api_info_file),
         framework=options.framework,
@@ -95,4 +118,8 @@ def run_config(options: argparse.Namespace) -> RunConfig:
         force=options.force,
         retry=tuple(options.retry),
         debug=options.debug,
+        keywords=tuple(options.keywords),
+        white_list=listed.white_list,
+        black_list=listed.black_list,
+        error_data_path=listed.error_data_path,
     )

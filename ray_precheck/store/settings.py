@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.config import UNIFORM
+from ray_precheck.config import EVERY_CALL, UNIFORM
 from ray_precheck.store.columns import BOM, added_columns
 from ray_precheck.store.rows import replace_file
 
 # What runs did before there was a setting for it, which their files therefore do not have.
-_BEFORE_THERE_WAS = {"distribution": UNIFORM}
+_BEFORE_THERE_WAS = {"distribution": UNIFORM, "selection": EVERY_CALL}
 _WHOLE_PAIR = re.compile(r'"([^"\\]+)": "([^"\\]*)"')
 
 

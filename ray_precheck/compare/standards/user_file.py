@@ -48,12 +48,15 @@ class Rule:
 
     def fits(self, comparison: Comparison) -> bool:
         """Return whether it is for this output."""
-        names = comparison.type_name, comparison.type_name.rsplit(".", 1)[-1]
         return (
-            _is_any(self.apis, *names)
+            self.names_api(comparison.type_name)
             and _is_any(self.dtypes, comparison.dtype)
             and _is_any(self.directions, comparison.direction)
         )
+
+    def names_api(self, type_name: str) -> bool:
+        """Return whether it is for an API, which is named with its prefix: `Torch.linalg.inv`."""
+        return _is_any(self.apis, type_name, type_name.rsplit(".", 1)[-1])
 
 
 def _is_any(patterns: tuple[str, ...], *names: str) -> bool:

@@ -62,6 +62,16 @@ def test_a_run_that_completes_tells_whether_all_passed(
     assert printed.err == ""
 
 
+def test_what_changes_nothing_is_said_in_a_line_each(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session_gives(monkeypatch, report())
+    assert main([*LINE, "-n", "8", "-j"]) == PASSED
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("ray-precheck: -n 8 changes nothing: ")
+    assert second.startswith("ray-precheck: -j changes nothing: ")
+
+
 @pytest.mark.parametrize("errors", [0, 2])
 def test_a_run_that_stops_prints_the_command_to_go_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], errors: int
@@ -119,6 +129,13 @@ def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, error: Excep
         ([*LINE, "--seed", "x"], "'x'"),
         ([*LINE, "--no-such-option"], "--no-such-option"),
         (["-f", "jax", *LINE], "'jax'"),
+        ([*LINE, "-n", "0"], "-n 0 is wrong"),
+        ([*LINE, "-n", "65"], "-n 65 is wrong"),
+        ([*LINE, "--max-memory", "inf"], "--max-memory inf is wrong"),
+        ([*LINE, "--force"], "--force needs -csv_path"),
+        ([*LINE, "-api_info", "other.json"], "given twice"),
+        ([*LINE, "-config", "no such file"], "cannot read no such file"),
+        ([*LINE, "-k", "a and"], "ends where a word is expected"),
         ([*LINE, "--device-type", "tpu\n"], "tpu"),
     ],
 )

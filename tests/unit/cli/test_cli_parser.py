@@ -1,5 +1,6 @@
 """Command lines: msprobe's, our own, and the one to go on with."""
 
+import json
 import shlex
 from pathlib import Path
 
@@ -69,6 +70,67 @@ def test_the_framework_may_stand_before_or_after_the_command(option: str) -> Non
     assert parsed(f"{option} pytorch run_ut -api_info ./dump.json") == expected
     assert parsed(f"run_ut {option} pytorch -api_info ./dump.json") == expected
     assert parsed(f"run_ut -api_info ./dump.json {option} pytorch") == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "framework"),
+    [
+        ("run_ut -api_info ./dump.json -f", ""),
+        ("run_ut -f -api_info ./dump.json", ""),
+        ("-f pytorch run_ut -f -api_info ./dump.json", "pytorch"),
+        ("-f pytorch multi_run_ut -api_info ./dump.json -d 0 -f", "pytorch"),
+        ("run_ut -f -api_info ./dump.json -f pytorch", "pytorch"),
+        ("run_ut -f -api_info ./dump.json --framework pytorch", "pytorch"),
+    ],
+)
+def test_f_alone_after_the_command_is_msprobes_filter_api(line: str, framework: str) -> None:
+    assert parsed(line) == RunConfig(DUMP, framework, filter_alike=True)
+
+
+@pytest.mark.parametrize("name", ["jax", "./dump.json", "PyTorch"])
+def test_f_after_the_command_with_another_word_is_an_error_that_tells_both_meanings(
+    name: str,
+) -> None:
+    with pytest.raises(UsageError) as wrong:
+        parsed(f"run_ut -api_info ./dump.json -f {name}")
+    assert str(wrong.value) == (
+        f"-f '{name}': after the command, -f alone means --filter_api and -f"
+        f" mindspore|pytorch|mindtorch names the framework; '{name}' is neither"
+    )
+
+
+def test_the_config_of_msprobe_gives_lists_and_the_folder_of_error_data(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    lists = {"white_list": ["conv2d", "linear"], "black_list": ["relu"]}
+    config.write_text(json.dumps({"acc_check": {**lists, "error_data_path": str(tmp_path)}}))
+    expected = RunConfig(
+        DUMP,
+        white_list=("conv2d", "linear"),
+        black_list=("relu",),
+        error_data_path=tmp_path,
+    )
+    for option in ("-config", "--config_path"):
+        assert parsed(f"run_ut -api_info ./dump.json {option} {config}") == expected
+
+
+def test_patterns_are_collected() -> None:
+    line = "run_ut -api_info ./dump.json -k matmul -k 'not Tensor.'"
+    assert parsed(line) == RunConfig(DUMP, keywords=("matmul", "not Tensor."))
+
+
+@pytest.mark.parametrize("option", ["-n 8", "--num_splits 64", "-n 1", "-j", "--jit_compile"])
+def test_options_of_msprobe_that_change_nothing_are_accepted(option: str) -> None:
+    assert parsed(f"multi_run_ut -api_info ./dump.json {option}") == RunConfig(DUMP)
+
+
+@pytest.mark.parametrize("option", ["-api_info", "-csv_path", "-config"])
+def test_two_files_for_one_option_are_an_error(option: str) -> None:
+    with pytest.raises(UsageError, match=f"{option} is given twice, as a.json and as b.json"):
+        parsed(
+            f"run_ut -api_info d.json {option} a.json {option} b.json".replace(
+                "-api_info d.json ", "" if option == "-api_info" else "-api_info d.json "
+            )
+        )
 
 
 def test_the_framework_may_be_left_out() -> None:
@@ -170,6 +232,10 @@ BEGIN = "-f mindspore run_ut -api_info d.json"
         (
             f"{BEGIN} -filter_api --force --bench-workers 2",
             f"{BEGIN} -filter_api --bench-workers 2",
+        ),
+        (
+            f"{BEGIN} -config c.json -k conv -f -csv_path old.csv -n 4",
+            f"{BEGIN} -config c.json -k conv -f -n 4",
         ),
         (f"{BEGIN} --forc --retr error skip --timeout 3", f"{BEGIN} --timeout 3"),
     ],
