@@ -40,7 +40,7 @@ def check_forward(job: Job) -> DirectionCheck:
     Raises:
         NotCheckable: neither side can be run, or only the bench fails.
     """
-    result = DirectionCheck(Verdict.PASS)
+    result = DirectionCheck()
     tested = tested_outputs(job, result)
     if tested is None:
         return device_failed(job)
@@ -159,7 +159,7 @@ def _against_captured(job: Job) -> DirectionCheck | None:
     if job.captured is not None:
         _require_same_choice(job, job.captured, bench.outputs)
     cotangents = cotangents_of(job, bench.outputs)
-    result = DirectionCheck(Verdict.PASS)
+    result = DirectionCheck()
     result.cotangents = cotangents
     grads, error = attempt(lambda: _bench_gradients(job, bench, cotangents))
     if grads is None:
@@ -211,13 +211,13 @@ def _against_device(job: Job) -> DirectionCheck:
     expected, bench_error = attempt_gradients(bench, cotangents)
     if expected is None:
         raise NotCheckable(_bench_failed(failure, bench_error))
-    result = DirectionCheck(Verdict.PASS)
+    result = DirectionCheck()
     result.cotangents = cotangents
     if grads is None:
         assert failure is not None
         if failure.lacks_kernel:
             raise NotCheckable(f"backward: the CPU has no kernel for it: {failure.text}")
-        result.verdict, result.outcome = Verdict.ERROR, Outcome.RAISED
+        result.ruled, result.outcome = Verdict.ERROR, Outcome.RAISED
         result.notes.append(f"backward: the device raised where the bench is fine: {failure.text}")
         return result
     peers = _peers(job, lambda peer, moved: peer.gradients(moved), cotangents)

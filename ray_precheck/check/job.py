@@ -108,11 +108,12 @@ class Sides(Protocol):
 class DirectionCheck:
     """The outcome of checking one direction of a call, forward or backward.
 
-    `pairs` are the tested and the bench's leaf of each detail row, by its name.
+    `pairs` are the tested and the bench's leaf of each detail row, by its name. `ruled` is a verdict
+    that does not depend on the rows: the device raised, or the direction was not checked at all.
     """
 
-    def __init__(self, verdict: Verdict, outcome: Outcome = Outcome.COMPLETED) -> None:
-        self.verdict = verdict
+    def __init__(self, ruled: Verdict | None = None, outcome: Outcome = Outcome.COMPLETED) -> None:
+        self.ruled = ruled
         self.outcome = outcome
         self.notes: list[str] = []
         self.checks: list[OutputCheck] = []
@@ -127,19 +128,24 @@ class DirectionCheck:
         judge: Judge,
         peers: Callable[[], Sequence[Array]] = no_peers,
     ) -> None:
-        """Add one detail row; the direction is in error where any of its rows is."""
-        check = check_output(name, tested, bench, judge, peers)
-        self.checks.append(check)
+        """Add one detail row."""
+        self.checks.append(check_output(name, tested, bench, judge, peers))
         self.pairs[name] = (tested, bench)
-        if check.verdict is Verdict.ERROR:
-            self.verdict = Verdict.ERROR
 
     def add(self, check: OutputCheck, tested: Any) -> None:
         """Add a detail row of an output that has no bench."""
         self.checks.append(check)
         self.pairs[check.name] = (tested, None)
-        if check.verdict is Verdict.ERROR:
-            self.verdict = Verdict.ERROR
+
+    @property
+    def verdict(self) -> Verdict:
+        """Error where any row is; else SKIP where none is a pass: nothing was compared; else pass."""
+        if self.ruled is not None:
+            return self.ruled
+        verdicts = {check.verdict for check in self.checks}
+        if Verdict.ERROR in verdicts:
+            return Verdict.ERROR
+        return Verdict.PASS if Verdict.PASS in verdicts else Verdict.SKIP
 
     @property
     def failing(self) -> list[OutputCheck]:
@@ -149,8 +155,13 @@ class DirectionCheck:
     @property
     def messages(self) -> list[str]:
         """What the result row says about this direction."""
+        told = self.failing
+        if not told and self.verdict is Verdict.SKIP:
+            told = self.checks
         # X.0.forward.output.1 without the call's name
-        rows = [f"{'.'.join(c.name.split('.')[-3:])}: {c.message}" for c in self.failing]
+        rows = [f"{'.'.join(c.name.split('.')[-3:])}: {c.message}" for c in told]
+        if self.ruled is None and not self.checks:
+            rows.append("there was no output to compare")
         return [*rows, *self.notes]
 
 

@@ -48,7 +48,7 @@ def check_random_forward(job: Job, seed: int) -> DirectionCheck:
         NotCheckable: the call cannot be run, or nothing is known of what it should draw.
     """
     rule = _rule(job)
-    result = DirectionCheck(Verdict.PASS)
+    result = DirectionCheck()
     outputs = tested_outputs(job, result)
     if outputs is None:
         return _device_failed(job)
@@ -121,7 +121,7 @@ def check_random_backward(job: Job, seed: int) -> DirectionCheck:
         raise NotCheckable(
             "backward: its output is random and does not show what the gradient depends on"
         )
-    result = DirectionCheck(Verdict.PASS)
+    result = DirectionCheck()
     outputs = tested_outputs(job, result)
     if outputs is None:
         raise NotCheckable("backward: the forward pass raised")
@@ -162,6 +162,6 @@ def _tested_gradients(job: Job, result: DirectionCheck) -> dict[int, HostTensor]
     if failure is None or failure.lacks_kernel:
         text = "the forward pass raised" if failure is None else failure.text
         raise NotCheckable(f"backward: the CPU has no kernel for it: {text}")
-    result.verdict, result.outcome = Verdict.ERROR, Outcome.RAISED
+    result.ruled, result.outcome = Verdict.ERROR, Outcome.RAISED
     result.notes.append(f"backward: the device raised: {failure.text}")
     return {}

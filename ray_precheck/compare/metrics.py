@@ -42,7 +42,7 @@ def measure(device_out: Array, bench_out: Array, smallest_normal: float) -> Metr
 
     NaN and infinite elements that agree (the same kind, infinities with the same sign) are left
     out. Where they do not agree, `mismatch` names the first one and max_abs_err is infinite.
-    Empty arrays agree. `smallest_normal` is that of the tested dtype.
+    Empty arrays agree: `compare.outputs` says that nothing was compared. `smallest_normal` is that of the tested dtype.
 
     Raises:
         ValueError: the shapes differ.

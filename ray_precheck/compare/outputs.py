@@ -5,6 +5,7 @@ Comes in: a leaf of the tested outputs and the bench's leaf, and how they are ju
 that a correctly rounded half-precision result has error 0; a standard gets it unrounded as well.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -104,6 +105,9 @@ def _check_tensor(
         judgement = judge.standard.judge(comparison)
         verdict, message = judgement.verdict, judgement.message
         columns = added_cells(judge.standard, comparison, judgement.columns)
+        reason = nothing_compared(tested, metrics)
+        if reason:
+            metrics, verdict, message, columns = None, Verdict.SKIP, reason, ()
     return OutputCheck(
         name=name,
         bench_dtype=_dtype_cell(bench, judge.framework),
@@ -116,6 +120,17 @@ def _check_tensor(
     )
 
 
+def nothing_compared(tested: HostTensor, metrics: Metrics | None = None) -> str:
+    """Return that an output has no element that could be compared, "" where it has one. NaN and
+    infinities that agree are no evidence: they may come from the inputs alone."""
+    count = tested.data.size
+    if not count:
+        return "no element to compare: the output is empty"
+    if metrics is None or metrics.mismatch or metrics.left_out < count:
+        return ""
+    return f"no element to compare: all {count} are NaN or infinite, on both sides alike"
+
+
 def _rounded_bench(tested: HostTensor, bench: HostTensor) -> Array:
     """Return the bench as the tested dtype would hold it; other kinds are compared as they are."""
     kind = DTYPES[tested.dtype].kind
@@ -126,14 +141,17 @@ def _rounded_bench(tested: HostTensor, bench: HostTensor) -> Array:
 
 def _check_value(name: str, tested: Any, bench: Any, framework: str) -> OutputCheck:
     same = _same_value(tested, bench)
+    verdict = Verdict.PASS if same else Verdict.ERROR
     message = "" if same else f"{_show(tested)} where the bench has {_show(bench)}"
+    if same and isinstance(tested, float) and not math.isfinite(tested):
+        verdict, message = Verdict.SKIP, f"nothing to compare: it is {tested} on both sides"
     return OutputCheck(
         name=name,
         bench_dtype=_dtype_cell(bench, framework),
         tested_dtype=_dtype_cell(tested, framework),
         shape="",
         metrics=None,
-        verdict=Verdict.PASS if same else Verdict.ERROR,
+        verdict=verdict,
         message=message,
     )
 

@@ -7,6 +7,7 @@ Message has each statistic with its value and its limits. Called by `check.rando
 from collections.abc import Sequence
 from typing import Any
 
+from ray_precheck.compare.outputs import nothing_compared
 from ray_precheck.compare.random_bounds import FALSE_ALARM_RATE
 from ray_precheck.compare.random_statistics import Finding, Look
 from ray_precheck.schema.dtypes import framework_dtype
@@ -27,7 +28,7 @@ def check_random_output(
     repeatable: bool = True,
 ) -> OutputCheck:
     """Judge one output. `chance` is its share of the call's false-alarm rate, and `recorded` what the
-    dump says about it. An output of which nothing could be told but that it is there passes, and its
+    dump says about it. An output without an element, or of which nothing is known, is SKIP, and its
     Message says so. Where its draws are not `repeatable` the values of a pass are left out, so that
     two runs give the same files."""
     findings = [*_as_recorded(tested, recorded)]
@@ -42,6 +43,11 @@ def check_random_output(
     if wrong:
         told.append(f"an honest generator does so with a chance of at most {FALSE_ALARM_RATE:g}")
     is_tensor = isinstance(tested, HostTensor)
+    reason = ""
+    if not wrong:
+        reason = nothing_compared(tested) if is_tensor else ""
+        reason = reason or ("" if findings else "nothing is known of it that could be judged")
+    verdict = Verdict.SKIP if reason else Verdict.PASS
     return OutputCheck(
         name=name,
         bench_dtype="",
@@ -50,8 +56,8 @@ def check_random_output(
         else type(tested).__name__,
         shape=str(tested.shape) if is_tensor else "",
         metrics=None,
-        verdict=Verdict.ERROR if wrong else Verdict.PASS,
-        message=f"{RANDOM} {'; '.join(told) or 'no elements'}",
+        verdict=Verdict.ERROR if wrong else verdict,
+        message=reason or f"{RANDOM} {'; '.join(told)}",
     )
 
 

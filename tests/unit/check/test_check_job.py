@@ -69,7 +69,7 @@ def test_a_plan_says_whether_the_first_argument_is_changed() -> None:
 
 
 def test_a_direction_is_in_error_where_one_of_its_rows_is() -> None:
-    check = DirectionCheck(Verdict.PASS)
+    check = DirectionCheck()
     check.compare("Torch.a.b.0.forward.output.0", tensor("float32", 1), tensor("float64", 1), JUDGE)
     assert (check.verdict, check.messages) == (Verdict.PASS, [])
     check.compare("Torch.a.b.0.forward.output.1", 3, 4, JUDGE)
@@ -79,6 +79,18 @@ def test_a_direction_is_in_error_where_one_of_its_rows_is() -> None:
     assert [row.name[-1] for row in check.failing] == ["1"]
     assert check.messages == ["forward.output.1: 3 where the bench has 4", "note"]
     assert check.pairs["Torch.a.b.0.forward.output.1"] == (3, 4)
+
+
+def test_a_direction_without_a_row_that_passed_is_skipped_with_the_reason() -> None:
+    check = DirectionCheck()
+    assert (check.verdict, check.messages) == (Verdict.SKIP, ["there was no output to compare"])
+    check.compare("Torch.a.b.0.forward.output.0", tensor("float32"), tensor("float64"), JUDGE)
+    assert check.verdict is Verdict.SKIP
+    assert check.messages == ["forward.output.0: no element to compare: the output is empty"]
+    check.compare("Torch.a.b.0.forward.output.1", 3, 3, JUDGE)
+    assert (check.verdict, check.messages) == (Verdict.PASS, [])
+    check.compare("Torch.a.b.0.forward.output.2", 3, 4, JUDGE)
+    assert check.verdict is Verdict.ERROR
 
 
 def test_only_the_rule_of_msprobe_is_explained_by_rounding_and_causes() -> None:
@@ -95,7 +107,7 @@ def test_only_the_rule_of_msprobe_is_explained_by_rounding_and_causes() -> None:
             GeneratedTensors(0, "x"),
             sides,
         )
-        check = DirectionCheck(Verdict.PASS)
+        check = DirectionCheck()
         bench = HostTensor("float64", -tested.data.astype("float64"))
         check.compare("Torch.neg.0.forward.output.0", tested, bench, Judge("pytorch", standard))
         leaves = [bench]
@@ -124,7 +136,7 @@ def explained(
         data = again.args[0].data.astype(np.float64)
         return [HostTensor("float64", np.array([function(data)]))]
 
-    check = DirectionCheck(Verdict.PASS)
+    check = DirectionCheck()
     check.compare("Torch.x.0.forward.output.0", tested, bench(call, [])[0], JUDGE)
     explain_errors(job, check, bench)
     return check, check.checks[0].message

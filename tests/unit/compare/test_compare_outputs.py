@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ray_precheck.compare.outputs import Judge, check_output
+from ray_precheck.compare.standards.registry import STANDARDS
 from ray_precheck.schema.dtypes import DTYPES, round_to_dtype
 from ray_precheck.schema.result import OutputCheck, Verdict
 from ray_precheck.schema.values import HostTensor
@@ -20,8 +21,10 @@ def tensor(dtype: str, values: Any) -> HostTensor:
     return HostTensor(dtype, np.array(values, DTYPES[dtype].carrier))
 
 
-def checked(tested: Any, bench: Any, framework: str = "pytorch") -> OutputCheck:
-    return check_output(NAME, tested, bench, Judge(framework))
+def checked(
+    tested: Any, bench: Any, framework: str = "pytorch", judge: Judge | None = None
+) -> OutputCheck:
+    return check_output(NAME, tested, bench, judge or Judge(framework))
 
 
 def test_a_row_has_name_dtypes_shape_numbers_and_verdict() -> None:
@@ -116,6 +119,39 @@ def test_a_number_of_the_bench_does_not_wrap() -> None:
     assert checked(tensor("uint8", 255), -1).verdict is Verdict.ERROR
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_not_finite_on_both_sides_is_no_evidence(value: float) -> None:
+    row = checked(value, value)
+    assert (row.verdict, row.metrics) == (Verdict.SKIP, None)
+    assert row.message == f"nothing to compare: it is {value} on both sides"
+    assert checked(value, 1.0).verdict is Verdict.ERROR
+
+
+@pytest.mark.parametrize("standard", STANDARDS)
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ([], "no element to compare: the output is empty"),
+        ([math.nan, math.inf], "no element to compare: all 2 are NaN or infinite, on both sides"),
+    ],
+)
+def test_a_row_without_an_element_to_compare_is_no_pass(
+    standard: str, values: list[float], says: str
+) -> None:
+    device, bench = (HostTensor(d, np.array(values, d)) for d in ("float32", "float64"))
+    row = checked(device, bench, judge=Judge("pytorch", STANDARDS[standard]()))
+    assert (row.verdict, row.metrics, row.columns) == (Verdict.SKIP, None, ())
+    assert row.message.startswith(says)
+
+
+def test_one_element_that_can_be_compared_is_enough() -> None:
+    values = [math.nan, math.inf, 1.0]
+    device, bench = (HostTensor(d, np.array(values, d)) for d in ("float32", "float64"))
+    row = checked(device, bench)
+    assert row.verdict is Verdict.PASS
+    assert row.message == "2 NaN or infinite elements agree and are left out"
+
+
 @pytest.mark.parametrize(
     ("tested", "bench"),
     [
@@ -123,7 +159,6 @@ def test_a_number_of_the_bench_does_not_wrap() -> None:
         (3, 3),
         ("mean", "mean"),
         (None, None),
-        (math.nan, math.nan),
         ((1, 2), [1, 2]),
         ([1, (2, math.nan)], [1, [2, math.nan]]),
         ([], ()),

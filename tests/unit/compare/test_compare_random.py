@@ -333,3 +333,12 @@ class TestIndependence:
         assert [(f.passed, f.telling) for f in (look(1e-6) for look in looks)] == [
             (True, False)
         ] * 2
+
+
+def test_a_random_output_without_an_element_is_no_pass() -> None:
+    empty = HostTensor("float32", np.empty((0, 3), np.float32))
+    row = check_random_output("Torch.rand.0.forward.output.0", empty, [], "pytorch")
+    assert (row.verdict, row.message) == (
+        Verdict.SKIP,
+        "no element to compare: the output is empty",
+    )
