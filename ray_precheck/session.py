@@ -33,11 +33,13 @@ from ray_precheck.runtime.probe import PACKAGE
 from ray_precheck.runtime.progress import Progress, StageProgress
 from ray_precheck.runtime.scratch import sweep
 from ray_precheck.runtime.stop_signal import stop_on_signal
+from ray_precheck.schema.environment import environment_to_dict
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.store.columns import added_setting
 from ray_precheck.store.error_data import ERROR_FOLDER, load_error_data
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import RunFiles, discard_run, resume_run, run_files, start_run
+from ray_precheck.store.settings import note_environment
 
 if TYPE_CHECKING:
     import pandas
@@ -127,6 +129,15 @@ def run(
         # Runs from before this setting do not have it: a resume takes them for the same.
         fingerprint["benches"] = bench_digest(bench_modules)
         files, done = _prepare_files(config, dump, fingerprint)
+        if len(done) < len(dump.calls):
+            there = places.environment(
+                framework=framework,
+                rule=config.standard,
+                calls=len(dump.calls),
+                dump=str(dump.path.absolute()),
+                tests_dump=tests_dump,
+            )
+            note_environment(files.settings, environment_to_dict(there))
         on_files(files)
         progress = Progress(len(dump.calls), len(done), show=show_progress)
         planning = background.submit(

@@ -26,7 +26,8 @@ from ray_precheck.config import RunConfig
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import NotCheckable, PrecheckError
 from ray_precheck.plan.planner import plan_tasks
-from ray_precheck.report.summary import format_summary, summarise
+from ray_precheck.report.closing import format_summary
+from ray_precheck.report.summary import summarise
 from ray_precheck.schema.result import Outcome, TaskResult, failed
 from ray_precheck.schema.task import Task, TaskPayload
 from ray_precheck.store.columns import decode_name, decode_row, detail_rows, result_row

@@ -52,7 +52,7 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     config = run_config(options)
     _say_what_is_not_needed(options)
     # Imported here, so that --help and wrong options answer at once.
-    from ray_precheck.report.summary import format_summary
+    from ray_precheck.report.closing import format_summary
     from ray_precheck.session import run
 
     report = run(config, on_files=lambda files: invocation.announce(str(files.result)))

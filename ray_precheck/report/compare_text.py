@@ -3,8 +3,8 @@
 Comes in: a `ResultComparison`. Goes out: text for a terminal. Called by the command line.
 """
 
+from ray_precheck.report.closing import shown_name
 from ray_precheck.report.compare_results import RatioRow, ResultComparison
-from ray_precheck.report.summary import shown_name
 from ray_precheck.schema.result import Verdict
 
 WORST = 10

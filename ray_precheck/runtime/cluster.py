@@ -311,4 +311,9 @@ def _told(node: Node, facts: probe.Facts, *, is_here: bool) -> Node:
             k: os.environ[name] for k, name in probe.VISIBLE_DEVICES.items() if name in os.environ
         }
         facts = {**facts, "variables": {**facts["variables"], **own}}
-    return replace(node, visible=visible_devices(facts, counted), versions=facts["versions"])
+    return replace(
+        node,
+        visible=visible_devices(facts, counted),
+        versions=facts["versions"],
+        names=facts["names"],
+    )

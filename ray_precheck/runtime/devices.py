@@ -29,7 +29,7 @@ class Node:
     `visible` are the devices of each kind in the order of their ids: what the visible-devices
     variable of a worker is set to for each. `cores` is the number of its processor cores,
     `store_bytes` the size of Ray's object store there, `labels` are Ray's, `versions` those of
-    software by name, without what is not installed.
+    software by name, without what is not installed, `names` those of its devices by kind.
     """
 
     node_id: str
@@ -40,6 +40,7 @@ class Node:
     hostname: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 def usable_cores() -> int:
@@ -60,6 +61,7 @@ def local_node() -> Node:
         usable_cores(),
         hostname=socket.gethostname(),
         versions=facts["versions"],
+        names=facts["names"],
     )
 
 

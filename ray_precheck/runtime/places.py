@@ -6,6 +6,7 @@ cluster of --address or one of our own. Called by the session, before any file i
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -15,18 +16,42 @@ from ray_precheck.runtime.environment import prepare_environment
 from ray_precheck.runtime.nodes import require_same_package, version_table
 from ray_precheck.runtime.placement import DeviceRequest, place_slots, usable_nodes
 from ray_precheck.runtime.probe import PACKAGE
+from ray_precheck.schema.environment import Environment
+from ray_precheck.schema.task import DeviceSlot
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
     """Where a run may run: what was asked for, and the nodes there were then, the driver's first.
 
-    `most_on_a_node` is how many workers share a machine, None for as many as there are ids.
+    `most_on_a_node` is how many workers share a machine, None for as many as there are ids; `slots`
+    are the devices that were there then.
     """
 
     request: DeviceRequest
     nodes: list[Node]
     most_on_a_node: int | None
+    slots: Sequence[DeviceSlot]
+
+    def environment(
+        self, *, framework: str, rule: str, calls: int, dump: str, tests_dump: bool
+    ) -> Environment:
+        """Return what the closing lines of the run say of where it ran; the other words are given."""
+        used = {slot.node_id for slot in self.slots}
+        kind = self.request.kind
+        names = {node.names.get(kind, "") for node in self.nodes if node.node_id in used}
+        return Environment(
+            framework=framework,
+            kind=kind,
+            device_names=tuple(sorted(names - {""})),
+            devices=len(self.slots),
+            nodes=len(used),
+            rule=rule,
+            calls=calls,
+            dump=dump,
+            tests_dump=tests_dump,
+            versions=self.nodes[0].versions,
+        )
 
 
 def find_places(config: RunConfig, framework: str, joined: ExitStack, *, show: bool) -> Places:
@@ -49,7 +74,7 @@ def find_places(config: RunConfig, framework: str, joined: ExitStack, *, show: b
     if table and show:
         print(table, file=sys.stderr, flush=True)
     most = max(Counter(slot.node_id for slot in slots).values())
-    return Places(request, nodes, None if request.ids else most)
+    return Places(request, nodes, None if request.ids else most, slots)
 
 
 def open_nodes(config: RunConfig, opened: ExitStack, *, show: bool) -> list[Node]:

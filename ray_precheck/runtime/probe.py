@@ -27,13 +27,32 @@ DRIVERS = {
 }
 
 
+# Where the system names the devices: files, and what stands before the name in them.
+NAME_FILES = {
+    "cpu": ("/proc/cpuinfo", r"(?m)^(?:model name|Model)\s*:\s*(\S.*)$"),
+    "gpu": ("/proc/driver/nvidia/gpus/*/information", r"(?m)^Model:\s*(\S.*)$"),
+}
+# An NPU has no file with its name, so its PCI ids tell: vendor 0x19e5, and these devices.
+PCI_DEVICES = "/sys/bus/pci/devices/*"
+NPU_VENDOR = "0x19e5"
+NPU_NAMES = {
+    "0xd100": "Ascend 310",
+    "0xd500": "Ascend 310P",
+    "0xd801": "Ascend 910",
+    "0xd802": "Ascend 910B",
+    "0xd803": "Ascend 910_93",
+}
+
+
 class Facts(TypedDict):
     """`files` counts the device files of each kind; `variables` are the visible-devices variables
-    that are set, by kind; `versions` are by name, without those that are not installed."""
+    that are set, by kind; `versions` are by name, without those that are not installed; `names` are
+    those of the devices by kind, the processor's among them, where the machine tells."""
 
     files: dict[str, int]
     variables: dict[str, str]
     versions: dict[str, str]
+    names: dict[str, str]
 
 
 def probe_machine() -> Facts:
@@ -47,6 +66,7 @@ def probe_machine() -> Facts:
             if variable in environment
         },
         "versions": _versions(),
+        "names": _names(),
     }
 
 
@@ -82,6 +102,36 @@ def _versions() -> dict[str, str]:
         match = re.search(pattern, text)
         found[name] = match[1] if match else "unknown"
     return {name: version for name, version in found.items() if version}
+
+
+def _names() -> dict[str, str]:
+    """Return the names of the devices by kind; several that differ are parted by commas."""
+    found = {kind: _named_in(*where) for kind, where in NAME_FILES.items()}
+    found["cpu"] = found["cpu"] or platform.machine()
+    found["npu"] = ", ".join(
+        sorted({_npu_name(Path(path)) for path in glob.glob(PCI_DEVICES)} - {""})
+    )
+    return {kind: name for kind, name in found.items() if name}
+
+
+def _named_in(pattern: str, name: str) -> str:
+    names = set()
+    for path in glob.glob(pattern):
+        try:
+            match = re.search(name, Path(path).read_text(errors="replace"))
+        except OSError:
+            continue
+        if match:
+            names.add(match[1].strip())
+    return ", ".join(sorted(names))
+
+
+def _npu_name(device: Path) -> str:
+    try:
+        vendor, model = ((device / file).read_text().strip() for file in ("vendor", "device"))
+    except OSError:
+        return ""
+    return NPU_NAMES.get(model, "") if vendor == NPU_VENDOR else ""
 
 
 def _package_version() -> str:

@@ -7,7 +7,8 @@ Called by resume and, at the end of a run, by the journal.
 import contextlib
 import json
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ray_precheck.store.rows import replace_file
 
 # What runs did before there was a setting for it, which their files therefore do not have.
 _BEFORE_THERE_WAS = {"distribution": UNIFORM, "selection": EVERY_CALL}
+_ENVIRONMENT = "environment"
 _WHOLE_PAIR = re.compile(r'"([^"\\]+)": "([^"\\]*)"')
 
 
@@ -26,13 +28,15 @@ class RunSettings:
 
     `adopted`: there are rows that msprobe wrote, whose details nobody has. `completed` are the
     bytes of the result CSV and of the details when the run was completed, None before. `cut`: the
-    file was torn, so that a setting which is not there may have been anything.
+    file was torn, so that a setting which is not there may have been anything. `environment` is what
+    `schema.environment` makes of where the run ran; files may be gone on with in another one.
     """
 
     fingerprint: dict[str, str]
     adopted: bool = False
     completed: tuple[int, int] | None = None
     cut: bool = False
+    environment: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def made_with(self) -> dict[str, str]:
@@ -68,7 +72,14 @@ def load_settings(path: Path) -> RunSettings | None:
     if isinstance(sizes, dict):
         completed = (sizes.get("result_bytes", -1), sizes.get("details_bytes", -1))
     fingerprint = {key: value for key, value in found.items() if isinstance(value, str)}
-    return RunSettings(fingerprint, found.get("adopted") is True, completed, whole is None)
+    environment = found.get(_ENVIRONMENT)
+    return RunSettings(
+        fingerprint,
+        found.get("adopted") is True,
+        completed,
+        whole is None,
+        environment if isinstance(environment, dict) else {},
+    )
 
 
 def _read_json(data: bytes) -> dict[str, Any] | None:
@@ -89,11 +100,24 @@ def save_settings(path: Path, settings: RunSettings) -> None:
     content: dict[str, Any] = dict(settings.fingerprint)
     if settings.adopted:
         content["adopted"] = True
+    if settings.environment:
+        content[_ENVIRONMENT] = dict(settings.environment)
     if settings.completed is not None:
         content["completed"] = dict(
             zip(("result_bytes", "details_bytes"), settings.completed, strict=True)
         )
     replace_file(path, [json.dumps(content, indent=1).encode() + b"\n"])
+
+
+def note_environment(path: Path, environment: Mapping[str, Any]) -> None:
+    """Note in the settings file, where there is one, where the run runs.
+
+    Where that fails nothing is lost but some words of the summary.
+    """
+    with contextlib.suppress(OSError):
+        settings = load_settings(path)
+        if settings is not None and settings.environment != environment:
+            save_settings(path, replace(settings, environment=environment))
 
 
 def mark_completed(path: Path, result: Path, details: Path) -> None:

@@ -8,13 +8,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ray_precheck.report.summary import (
-    WORST_OUTPUTS,
-    Summary,
-    format_summary,
-    read_rows,
-    summarise,
-)
+from ray_precheck.report.beyond import beyond_limit
+from ray_precheck.report.closing import format_summary
+from ray_precheck.report.summary import WORST_OUTPUTS, Summary, summarise
+from ray_precheck.report.tables import read_rows
+from ray_precheck.schema.environment import Environment, environment_to_dict
 from ray_precheck.schema.result import (
     Metrics,
     Outcome,
@@ -26,6 +24,7 @@ from ray_precheck.schema.result import (
 )
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import RunFiles, load_done, run_files
+from ray_precheck.store.settings import RunSettings, note_environment, save_settings
 
 pytestmark = pytest.mark.unit
 
@@ -91,33 +90,53 @@ def test_errors_are_counted_by_api_type(files: RunFiles) -> None:
     assert summary.error_types == {"Torch.linalg.inv": 3, "Mint.add": 1}
 
 
-def test_the_worst_ten_outputs_are_errors_first_then_by_the_largest_error(
+def test_the_worst_ten_outputs_are_errors_first_then_the_farthest_beyond_their_limit(
     files: RunFiles,
 ) -> None:
     summary = summary_of(
         files,
         compared("Mint.small.0", [float(i) for i in range(9)]),
-        compared("Mint.wrong.0", [0.25, 0.5], forward=ERROR),
+        compared("Mint.wrong.0", [2.5, 5.0], forward=ERROR),
         compared("Mint.large.0", [100.0]),
     )
-    worst = [(row["API Name"], float(row["MaxAbsErr"])) for row in summary.worst]
+    worst = [(output.name, float(output.row["MaxAbsErr"])) for output in summary.worst]
     assert worst == [
-        ("Mint.wrong.0.forward.output.1", 0.5),
-        ("Mint.wrong.0.forward.output.0", 0.25),
+        ("Mint.wrong.0.forward.output.1", 5.0),
+        ("Mint.wrong.0.forward.output.0", 2.5),
         ("Mint.large.0.forward.output.0", 100.0),
         *((f"Mint.small.0.forward.output.{i}", float(i)) for i in range(8, 1, -1)),
     ]
 
 
-def test_nan_and_what_is_no_number_count_as_the_largest_error(files: RunFiles) -> None:
+def output(
+    name: str, cosine: float, max_abs_err: float, max_rel_err: float, message: str = ""
+) -> TaskResult:
+    """A call with one output, or gradient, that is in error."""
+    metrics = Metrics(cosine, max_abs_err, max_rel_err)
+    check = OutputCheck(name, "Float64", "Float32", "(4,)", metrics, ERROR, message)
+    call = name.rsplit(".", 3)[0]
+    return TaskResult(0, call, Outcome.COMPLETED, ERROR, NONE, checks=(check,))
+
+
+def test_a_tiny_gradient_that_is_all_wrong_comes_before_a_sum_of_thousands_that_is_right(
+    files: RunFiles,
+) -> None:
     summary = summary_of(
         files,
-        compared("Mint.big.0", [1e300]),
-        compared("Mint.nan.0", [float("nan")]),
-        compared("Mint.inf.0", [float("inf")]),
+        output("Mint.sum.0.forward.output.0", 1.0, 0.0005, 1e-7),
+        output("Mint.noted.0.forward.output.0", 0.5, 9.0, 9.0, "rounding: the terms are large"),
+        output("Mint.silu.0.backward.output.0", 0.02, 1e-5, 1.9),
     )
-    names = [row["API Name"].split(".")[1] for row in summary.worst]
-    assert names == ["nan", "inf", "big"]
+    names = [found.name.split(".")[1] for found in summary.worst]
+    assert names == ["silu", "sum", "noted"]
+    assert summary.worst[0].beyond > 10_000
+    assert summary.worst[1].beyond < 1.0
+
+
+@pytest.mark.parametrize("error", [float("nan"), float("inf")])
+def test_nan_and_infinity_count_as_the_largest_error(files: RunFiles, error: float) -> None:
+    summary = summary_of(files, compared("Mint.big.0", [1e300]), compared("Mint.worse.0", [error]))
+    assert [found.name.split(".")[1] for found in summary.worst] == ["worse", "big"]
 
 
 @given(
@@ -140,30 +159,35 @@ def test_the_worst_are_those_of_all_rows_whatever_came_before(
         rows = list(read_rows(files.details))
 
     def badness(row: dict[str, str]) -> tuple[bool, float, str]:
-        error = float(row["MaxAbsErr"])
-        return row["Status"] == "error", math.inf if math.isnan(error) else error, row["API Name"]
+        return row["Status"] == "error", beyond_limit(row), row["API Name"]
 
-    assert summary.worst == sorted(rows, key=badness, reverse=True)[:WORST_OUTPUTS]
+    expected = sorted(rows, key=badness, reverse=True)[:WORST_OUTPUTS]
+    assert [found.row for found in summary.worst] == expected
 
 
 def test_columns_that_a_file_lacks_are_empty(files: RunFiles) -> None:
     files.result.write_bytes(b"API Name,Message\r\nTorch.a.0,\r\nTorch.b.0,pass,pass,pass\r\n")
-    files.details.write_bytes(b"API Name,MaxAbsErr\r\nTorch.a.0.forward.output.0,0.5,error\r\n")
+    files.details.write_bytes(b"API Name,Status\r\nTorch.a.0.forward.output.0,error,0.5\r\n")
     summary = summarise(files)
     assert (summary.total, summary.passes, summary.errors, summary.skips) == (2, 0, 0, 2)
-    assert [row["Status"] for row in summary.worst] == [""]
+    assert [(found.row["Status"], found.row["MaxAbsErr"]) for found in summary.worst] == [
+        ("error", "")
+    ]
 
 
-def test_outputs_without_metrics_are_not_among_the_worst(files: RunFiles) -> None:
-    check = OutputCheck("Mint.a.0.forward.output.0", "int", "int", "", None, ERROR, "3 for 4")
-    result = TaskResult(0, "Mint.a.0", Outcome.COMPLETED, ERROR, NONE, checks=(check,))
-    assert summary_of(files, result).worst == []
+@pytest.mark.parametrize(("verdict", "count"), [(ERROR, 1), (PASS, 0), (SKIP, 0)])
+def test_outputs_without_metrics_are_among_the_worst_where_they_are_in_error(
+    files: RunFiles, verdict: Verdict, count: int
+) -> None:
+    check = OutputCheck("Mint.a.0.forward.output.0", "int", "int", "", None, verdict, "3 for 4")
+    result = TaskResult(0, "Mint.a.0", Outcome.COMPLETED, verdict, NONE, checks=(check,))
+    assert [found.beyond for found in summary_of(files, result).worst] == [math.inf] * count
 
 
 def test_names_are_shown_as_the_dump_has_them(files: RunFiles) -> None:
     name = "=Tensor.a\\b.0"
     summary = summary_of(files, compared(name, [1.0], forward=ERROR))
-    assert summary.worst[0]["API Name"] == f"{name}.forward.output.0"
+    assert summary.worst[0].name == f"{name}.forward.output.0"
     assert summary.error_types == {"=Tensor.a\\b": 1}
 
 
@@ -195,7 +219,7 @@ def test_files_of_msprobe_are_summarised(files: RunFiles, heading: str) -> None:
     counts = (summary.total, summary.passes, summary.errors, summary.skips)
     assert counts == (3, 1, 1, 1)
     assert summary.error_types == {"Torch.b": 1}
-    assert [row["API Name"] for row in summary.worst] == ["Torch.b.0.forward.output.0"]
+    assert [found.name for found in summary.worst] == ["Torch.b.0.forward.output.0"]
     assert next(read_rows(files.result))["API Name"] == "Torch.a.0"
 
 
@@ -217,36 +241,108 @@ def test_a_message_may_be_of_any_length(files: RunFiles) -> None:
     assert summary_of(files, result).skips == 1
 
 
-def test_the_text_names_counts_worst_outputs_types_and_files(files: RunFiles) -> None:
+def test_the_text_names_what_was_compared_why_not_worst_outputs_types_and_files(
+    files: RunFiles,
+) -> None:
+    save_settings(files.settings, RunSettings({"seed": "7", "standard": "msprobe"}))
+    there = Environment(
+        framework="mindspore",
+        kind="npu",
+        device_names=("Ascend 910B",),
+        devices=8,
+        nodes=2,
+        rule="msprobe",
+        versions={"mindspore": "2.10.0"},
+    )
+    note_environment(files.settings, environment_to_dict(there))
+    wrong = output("Mint.exp.0.forward.output.0", 0.5, 0.125, 0.25, "x; likely cause: a shift")
     summary = summary_of(
         files,
-        compared("Mint.exp.0", [0.125], forward=ERROR),
-        compared("Mint.add.0", [1e-7]),
-        skipped(2, "Mint.foo.0", "not supported", False),
+        wrong,
+        compared("Mint.add.0", [1e-7], backward=PASS),
+        skipped(2, "Mint.foo.0", "no kernel for 'foo'", False),
+        skipped(3, "Mint.bar.0", "no kernel for 'bar'", True),
+        failed(4, "Mint.crash.0", Outcome.CRASHED, "killed its worker (SIGSEGV)", True),
     )
     assert format_summary(summary).splitlines() == [
-        "3 APIs: 1 pass, 1 error, 1 SKIP",
+        "5 APIs: 1 pass, 2 error, 2 SKIP",
+        "Forward:  2 of 5 compared (1 pass, 1 error), 1 that the device could not run (error),"
+        " 2 not compared",
+        "Backward: 1 of 3 compared (1 pass, 0 error), 2 not compared",
+        "Tested:   mindspore 2.10.0 on 8 npu (Ascend 910B) on 2 nodes",
+        "With:     standard msprobe, seed 7",
         "",
-        "Worst outputs (errors first, by MaxAbsErr):",
-        "  status  MaxAbsErr     cosine  MaxRelErr  output",
-        "  error       0.125        0.5       0.25"
-        "  Mint.exp.0.forward.output.0 (torch.float32, (2, 3))",
-        "  pass        1e-07        0.5      2e-07"
-        "  Mint.add.0.forward.output.0 (torch.float32, (2, 3))",
+        "Why 2 calls were not, or not wholly, compared:",
+        "       2  no kernel for 'foo'",
+        "          (Mint.foo.0, Mint.bar.0)",
+        "",
+        "1 call that the device could not run:",
+        "  Mint.crash.0: killed its worker (SIGSEGV)",
+        "",
+        "Worst outputs, by how many times they are beyond their limit:",
+        "            times     cosine  MaxAbsErr  output",
+        "  error     1e+04        0.5      0.125  Mint.exp.0.forward.output.0 (Float32, (4,))",
+        "        likely cause: a shift",
         "",
         "API types with most errors:",
         "       1  Mint.exp",
+        "       1  Mint.crash",
         "",
         f"Results: {files.result}",
         f"Details: {files.details}",
     ]
 
 
+def test_without_an_error_the_outputs_nearest_to_their_limits_are_shown(files: RunFiles) -> None:
+    text = format_summary(summary_of(files, compared("Mint.add.0", [1e-7])))
+    assert "Nearest to their limits" in text
+    assert "Worst" not in text
+
+
 def test_a_run_without_outputs_has_a_short_text(files: RunFiles) -> None:
     text = format_summary(summary_of(files, skipped(0, "Mint.a.0", "not supported", False)))
     assert text.splitlines()[0] == "1 APIs: 0 pass, 0 error, 1 SKIP"
+    assert "Nothing could be checked" in text
     assert "Worst" not in text
     assert "most errors" not in text
+
+
+@pytest.mark.parametrize(
+    ("results", "checked_nothing"),
+    [
+        ([], True),
+        ([skipped(0, "Mint.a.0", "why", True)], True),
+        ([skipped(0, "Mint.a.0", "why", True), compared("Mint.b.0")], False),
+        ([compared("Mint.b.0", backward=SKIP)], False),
+        ([failed(0, "Mint.a.0", Outcome.CRASHED, "killed its worker", True)], False),
+    ],
+)
+def test_a_run_that_compared_nothing_is_told_from_one_that_did(
+    files: RunFiles, results: list[TaskResult], checked_nothing: bool
+) -> None:
+    assert summary_of(files, *results).checked_nothing is checked_nothing
+
+
+def test_a_torn_last_line_is_left_out(files: RunFiles) -> None:
+    summary_of(files, compared("Mint.a.0", [1.0]), compared("Mint.b.0", [2.0]))
+    for path in (files.result, files.details):
+        path.write_bytes(path.read_bytes() + b'Mint.c.0,error,"half a')
+    summary = summarise(files)
+    assert (summary.total, summary.passes, len(summary.worst)) == (2, 2, 2)
+
+
+def test_the_model_line_of_an_error_is_named_where_a_stack_stands_beside_the_dump(
+    files: RunFiles, tmp_path: Path
+) -> None:
+    (tmp_path / "stack.json").write_text(
+        '{"0": [["Mint.exp.0.forward"], ["File /lib/site-packages/mindspore/a.py, line 1, in f, \\n x",'
+        ' "File /model/net.py, line 12, in construct, \\n y = exp(x)"]]}'
+    )
+    save_settings(files.settings, RunSettings({"seed": "0"}))
+    there = Environment(dump=str(tmp_path / "dump.json"))
+    note_environment(files.settings, environment_to_dict(there))
+    summary = summary_of(files, output("Mint.exp.0.forward.output.0", 0.5, 1.0, 1.0))
+    assert "        at /model/net.py:12, in construct: y = exp(x)" in format_summary(summary)
 
 
 def test_names_that_a_terminal_obeys_are_shown_and_long_ones_are_cut() -> None:

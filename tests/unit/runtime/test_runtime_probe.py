@@ -99,3 +99,29 @@ def probed_alone(folder: Path) -> str | None:
     )
     found: str | None = json.loads(done.stdout)["versions"].get("ray_precheck")
     return found
+
+
+def test_devices_are_named_by_what_the_system_says_of_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "cpuinfo").write_text("processor : 0\nmodel name\t: Fast CPU @ 2 GHz\n")
+    for number, model in enumerate(("NVIDIA H200", "NVIDIA H200", "NVIDIA L4")):
+        (tmp_path / f"gpu{number}").write_text(f"Model: \t\t {model}\nIRQ: 1\n")
+    for number, (vendor, device) in enumerate(
+        [("0x19e5", "0xd802"), ("0x19e5", "0xffff"), ("0x8086", "0xd802")]
+    ):
+        (tmp_path / f"pci{number}").mkdir()
+        (tmp_path / f"pci{number}" / "vendor").write_text(f"{vendor}\n")
+        (tmp_path / f"pci{number}" / "device").write_text(f"{device}\n")
+    files = {"cpu": "cpuinfo", "gpu": "gpu?"}
+    monkeypatch.setattr(
+        probe,
+        "NAME_FILES",
+        {k: (str(tmp_path / files[k]), probe.NAME_FILES[k][1]) for k in files},
+    )
+    monkeypatch.setattr(probe, "PCI_DEVICES", str(tmp_path / "pci?"))
+    assert probe.probe_machine()["names"] == {
+        "cpu": "Fast CPU @ 2 GHz",
+        "gpu": "NVIDIA H200, NVIDIA L4",
+        "npu": "Ascend 910B",
+    }

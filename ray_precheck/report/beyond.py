@@ -1,0 +1,118 @@
+"""How far an output is beyond its limit, as one number that orders the outputs of a run.
+
+Comes in: a row of the details. Goes out: a number. Called by the summary. It is made of the columns
+that the files have:
+
+    size = max(sqrt(2 * (1 - Cosine)), e)
+
+is how large the error is beside the output: the first part is the root mean square of the error as a
+share of that of the output, where both are of one length, and 1 or more where the output is all wrong;
+`e` is the error of the worst element. What `e` and the limit are depends on the standard of the row:
+
+    msprobe       e = min(MaxAbsErr, MaxRelativeErr); the limit is 1e-4, of the output itself where
+                  that is larger than 1. So a gradient of 1e-5 that is all wrong is 10,000 times beyond
+                  its limit, and a sum of 5,000 that is 0.0005 off is within it.
+    auto          the larger of MaxAbsErr / HonestMaxAbsErr and RMSE / HonestRMSE
+    benchmark     the largest of the ratios to the reference
+    ulp           MaxUlpErr / the limit for single elements
+    thousandth    size / 0.001
+    others        size in units in the last place of the tested dtype
+
+with e = min(MaxRelativeErr, 1) for all but msprobe. No number is larger than size in units in the last
+place, so that a limit of nearly 0 (equal bits are expected) makes no number of 1e+36. It is infinite
+where shapes, NaN or infinities differ. Limits of a user's file are not known here: the published ones
+count.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+
+from ray_precheck.compare.errors import limit_of
+from ray_precheck.compare.standards.base import ROUNDING, STANDARD_HEADING
+from ray_precheck.compare.standards.benchmark import RATIO_HEADINGS
+from ray_precheck.compare.thresholds import MAX_ABS_ERR_LIMIT, ULP_THRESHOLD
+from ray_precheck.schema.dtypes import DTYPES, canonical_dtype
+
+Row = Mapping[str, str]
+# What is a sign of the tested result beside the bench's being larger than its limit in numbers only.
+_THOUSANDTH = 1e-3
+_HONEST = {"MaxAbsErr": "HonestMaxAbsErr", "RMSE": "HonestRMSE"}
+
+
+def beyond_limit(row: Row) -> float:
+    """Return how many times an output is beyond its limit; infinite where nothing can be measured.
+
+    `row` are the cells of a detail row by their headings.
+    """
+    absolute, relative = _number(row, "MaxAbsErr"), _number(row, "MaxRelativeErr")
+    if not math.isfinite(absolute):
+        return math.inf
+    standard = row.get(STANDARD_HEADING, "").split(" ")[0]
+    angle = _angle(row)
+    # Of a row without a relative error the absolute one has to do.
+    worst = relative if math.isfinite(relative) else absolute
+    if standard in ("", "msprobe"):
+        return max(angle, min(absolute, worst)) / MAX_ABS_ERR_LIMIT
+    dtype = canonical_dtype(row.get("Tested Dtype", "")) or "float32"
+    size = max(angle, min(worst, 1.0))
+    most = size / _unit(dtype)
+    measured = _MEASURES.get(standard, _no_measure)(row, dtype, size)
+    return min(most, measured) if math.isfinite(measured) else most
+
+
+def is_rounding(message: str) -> bool:
+    """Return whether the Message says that rounding explains the error, which no kernel can avoid."""
+    return ROUNDING in message
+
+
+def _angle(row: Row) -> float:
+    """Return the error that the cosine shows, as a share of the output; 0 where there is no cosine."""
+    cosine = _number(row, "Cosine")
+    return math.sqrt(2.0 * max(0.0, 1.0 - cosine)) if math.isfinite(cosine) else 0.0
+
+
+def _unit(dtype: str) -> float:
+    """Return one unit in the last place of 1; 1e-4 where the dtype has no places after the point."""
+    info = DTYPES[dtype]
+    is_float = info.kind in ("float", "complex") and info.mantissa_bits
+    return float(2.0**-info.mantissa_bits) if is_float else MAX_ABS_ERR_LIMIT
+
+
+def _no_measure(row: Row, dtype: str, size: float) -> float:
+    return math.inf
+
+
+def _to_honest(row: Row, dtype: str, size: float) -> float:
+    pairs = [(_number(row, own), _number(row, honest)) for own, honest in _HONEST.items()]
+    ratios = [own / honest for own, honest in pairs if own >= 0 and honest > 0]
+    return max(ratios, default=math.inf)
+
+
+def _to_reference(row: Row, dtype: str, size: float) -> float:
+    ratios = [_number(row, heading) for heading in RATIO_HEADINGS.values()]
+    return max((ratio for ratio in ratios if ratio >= 0), default=math.inf)
+
+
+def _to_units(row: Row, dtype: str, size: float) -> float:
+    units = _number(row, "MaxUlpErr")
+    return units / limit_of(ULP_THRESHOLD, dtype) if units >= 0 else math.inf
+
+
+def _to_thousandth(row: Row, dtype: str, size: float) -> float:
+    return size / _THOUSANDTH
+
+
+_MEASURES: dict[str, Callable[[Row, str, float], float]] = {
+    "auto": _to_honest,
+    "benchmark": _to_reference,
+    "ulp": _to_units,
+    "thousandth": _to_thousandth,
+}
+
+
+def _number(row: Row, heading: str) -> float:
+    """Return the number in a cell, NaN where there is none."""
+    try:
+        return float(row.get(heading, ""))
+    except ValueError:
+        return math.nan

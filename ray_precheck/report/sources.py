@@ -1,0 +1,84 @@
+"""Where in the model a call was made: the `stack.json` that stands beside a dump.
+
+Comes in: the path of a dump and names of calls. Goes out: a line of source for each that is found.
+Called by the summary, for the few calls that it names. Both forms of msprobe are read: a dict of
+stacks by name, `{"Mint.add.0.forward": ["File a.py, line 3, in forward, \\n x + y", ...]}`, and that of
+msprobe 26, `{"0": [[names], [frames]], ...}`, where calls with the same stack share it. The innermost
+frame is the first one; the model's is the first that is neither Python's, the framework's nor
+msprobe's.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+STACK_FILE = "stack.json"
+# A larger file is left alone: it is read as a whole, for some lines at the end of a run.
+_LARGEST_BYTES = 512 << 20
+_FRAME = re.compile(
+    r"File (?P<path>.+?), line (?P<line>\d+), in (?P<function>[^\n]*?),?\s*(?:\n\s*(?P<code>.*))?$"
+)
+_FOREIGN = re.compile(
+    r"""(?:site|dist)-packages/(?:torch|torch_npu|mindspore|mindtorch|msadapter|msprobe|ray_precheck)(?:/|\.) | (?:^|/)msprobe/ | (?:^|/)lib/python3\.\d+/(?!site-packages|dist-packages)
+        | ^<""",
+    re.VERBOSE,
+)
+
+
+def source_lines(dump: Path, calls: Collection[str]) -> dict[str, str]:
+    """Return the model's line of calls, `model.py:12, in forward: y = x + z`, by `{call}.{direction}`.
+
+    `calls` are names with their direction, as `Mint.add.0.forward`. A backward that has no stack gets
+    that of its forward. Calls without a stack, and a file that cannot be read, give nothing.
+    """
+    if not calls:
+        return {}
+    wanted = {*calls, *(_forward_of(call) for call in calls)}
+    found = {
+        name: line
+        for name, stack in _stacks(dump.parent / STACK_FILE)
+        if name in wanted and (line := model_line(stack))
+    }
+    lines = {call: found.get(call) or found.get(_forward_of(call), "") for call in calls}
+    return {call: line for call, line in lines.items() if line}
+
+
+def _forward_of(call: str) -> str:
+    return f"{call.rpartition('.')[0]}.forward"
+
+
+def _stacks(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the stack of each call by its name; nothing for a file that is missing or something else."""
+    try:
+        if path.stat().st_size > _LARGEST_BYTES:
+            return
+        content = orjson.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return
+    if not isinstance(content, dict):
+        return
+    for key, value in content.items():
+        if isinstance(value, list) and len(value) == 2 and isinstance(value[0], list):
+            yield from ((name, value[1]) for name in value[0] if isinstance(name, str))
+        else:
+            yield key, value
+
+
+def model_line(stack: Any) -> str:
+    """Return the model's line of a stack, "" where no frame is the model's."""
+    frames = stack if isinstance(stack, list) else _split(stack) if isinstance(stack, str) else []
+    for frame in frames:
+        match = _FRAME.match(frame.strip()) if isinstance(frame, str) else None
+        if match is None or _FOREIGN.search(match["path"].replace("\\", "/")):
+            continue
+        code = f": {match['code'].strip()}" if match["code"] else ""
+        return f"{match['path']}:{match['line']}, in {match['function'].strip()}{code}"
+    return ""
+
+
+def _split(text: str) -> list[str]:
+    """Return the frames of a stack that is one text."""
+    return [f"File {part}" for part in re.split(r"(?:^|\n)\s*File ", text) if part.strip()]

@@ -1,0 +1,57 @@
+"""The rows of both CSV files, read one after the other, also while a run writes them.
+
+Comes in: a path. Goes out: cells or dicts by heading. Called by the report. A last line that is torn,
+or not yet whole, is left out, and the size of the file does not matter.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from operator import itemgetter
+from pathlib import Path
+
+from ray_precheck.store.columns import BOM, DETAIL_COLUMNS, RESULT_COLUMNS, decode_name
+from ray_precheck.store.rows import row_cells, whole_rows
+
+_HEADINGS = {name.lower(): name for name in (*RESULT_COLUMNS, *DETAIL_COLUMNS)}
+
+
+def read_rows(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows of a CSV file as dicts by heading, with names as the dump has them."""
+    with _opened(path) as (headings, rows):
+        for cells in rows:
+            padded = [*cells, *[""] * (len(headings) - len(cells))]
+            row = dict(zip(headings, padded, strict=False))
+            yield {**row, "API Name": decode_name(row.get("API Name", ""))}
+
+
+def read_columns(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of these columns for each row, "" where the row or the file has none."""
+    with _opened(path) as (headings, rows):
+        width = len(headings)
+        places = {heading: place for place, heading in enumerate(headings)}
+        pick = itemgetter(*(places.get(heading, width) for heading in wanted))
+        is_whole = places.keys() >= set(wanted)
+        blanks = [""] * (width + 1)
+        for cells in rows:
+            if not is_whole or len(cells) < width:
+                cells = [*cells[:width], *blanks][: width + 1]
+            yield pick(cells)
+
+
+def headings_of(path: Path) -> list[str]:
+    """Return the headings of a CSV file as ours are written; [] for a file that is missing or empty."""
+    with _opened(path) as (headings, _):
+        return headings
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[list[str], Iterator[list[str]]]]:
+    """Open a CSV file; its headings as ours are written, and the rows that are not empty."""
+    if not path.exists():
+        yield [], iter(())
+        return
+    with path.open("rb") as file:
+        rows = whole_rows(file)
+        first = row_cells(next(rows, b"").removeprefix(BOM))
+        headings = [_HEADINGS.get(cell.strip().lower(), cell) for cell in first]
+        yield headings, (row_cells(row) for row in rows if not row.isspace())

@@ -1,0 +1,72 @@
+"""What a run was made with and where, as far as its closing lines need it besides the CSV files.
+
+Comes in: what the session knows when the run starts, or a dict out of the run's settings file. Goes
+out: an `Environment`, or such a dict. Called by the session and the report.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Where a run ran and what it was asked for.
+
+    `kind` is npu, gpu or cpu, `device_names` are the names of the devices that differ ("Ascend
+    910B"), `devices` and `nodes` how many there were when the run began. `rule` is the value of
+    --standard, `calls` how many calls the dump has, `dump` its absolute path, and `tests_dump` says
+    that the captured results were tested, not a device. `versions` are those of the driver's node.
+    """
+
+    framework: str = ""
+    kind: str = ""
+    device_names: tuple[str, ...] = ()
+    devices: int = 0
+    nodes: int = 0
+    rule: str = ""
+    calls: int = 0
+    dump: str = ""
+    tests_dump: bool = False
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+# The keys in the settings file. None of them is a key of the fingerprint there: of a file that was
+# torn, single pairs are read wherever they stand.
+_KEYS = {
+    "framework": "framework name",
+    "kind": "device kind",
+    "device_names": "device names",
+    "devices": "device count",
+    "nodes": "node count",
+    "rule": "standard given",
+    "calls": "call count",
+    "dump": "dump path",
+    "tests_dump": "captured results tested",
+    "versions": "versions",
+}
+
+
+def environment_to_dict(environment: Environment) -> dict[str, Any]:
+    """Return an environment as JSON holds it."""
+    found = {key: getattr(environment, name) for name, key in _KEYS.items()}
+    return {
+        **found,
+        "device names": list(environment.device_names),
+        "versions": dict(environment.versions),
+    }
+
+
+def environment_from_dict(found: Mapping[str, Any]) -> Environment:
+    """Return the environment that JSON holds; what is missing or of another type is left empty."""
+    empty = Environment()
+    values: dict[str, Any] = {}
+    for name, key in _KEYS.items():
+        default, value = getattr(empty, name), found.get(key)
+        if name == "device_names" and isinstance(value, list):
+            values[name] = tuple(map(str, value))
+        elif name == "versions" and isinstance(value, dict):
+            values[name] = {str(k): str(v) for k, v in value.items()}
+        elif type(value) is type(default):
+            values[name] = value
+    return Environment(**values)
