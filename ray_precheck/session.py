@@ -33,7 +33,7 @@ from ray_precheck.runtime.probe import PACKAGE
 from ray_precheck.runtime.progress import Progress, StageProgress
 from ray_precheck.runtime.scratch import sweep
 from ray_precheck.runtime.stop_signal import stop_on_signal
-from ray_precheck.schema.environment import environment_to_dict
+from ray_precheck.schema.environment import Environment, environment_to_dict
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.store.columns import added_setting
 from ray_precheck.store.error_data import ERROR_FOLDER, load_error_data
@@ -130,13 +130,7 @@ def run(
         fingerprint["benches"] = bench_digest(bench_modules)
         files, done = _prepare_files(config, dump, fingerprint)
         if len(done) < len(dump.calls):
-            there = places.environment(
-                framework=framework,
-                rule=config.standard,
-                calls=len(dump.calls),
-                dump=str(dump.path.absolute()),
-                tests_dump=tests_dump,
-            )
+            there = _environment(config, dump, places, framework, tests_dump=tests_dump)
             note_environment(files.settings, environment_to_dict(there))
         on_files(files)
         progress = Progress(len(dump.calls), len(done), show=show_progress)
@@ -249,6 +243,19 @@ def _prepare_files(
     files = run_files(config.resume_csv)
     names = {call.name for call in dump.calls}
     return files, resume_run(files, names, fingerprint, force=config.force, retry=config.retry)
+
+
+def _environment(
+    config: RunConfig, dump: Dump, places: Places, framework: str, *, tests_dump: bool
+) -> Environment:
+    """Return what the closing lines say of where the run ran."""
+    return places.environment(
+        framework=framework,
+        rule=config.standard,
+        calls=len(dump.calls),
+        dump=str(dump.path.absolute()),
+        tests_dump=tests_dump,
+    )
 
 
 def _drive(

@@ -34,7 +34,6 @@ from ray_precheck.compare.thresholds import MAX_ABS_ERR_LIMIT, ULP_THRESHOLD
 from ray_precheck.schema.dtypes import DTYPES, canonical_dtype
 
 Row = Mapping[str, str]
-# What is a sign of the tested result beside the bench's being larger than its limit in numbers only.
 _THOUSANDTH = 1e-3
 _HONEST = {"MaxAbsErr": "HonestMaxAbsErr", "RMSE": "HonestRMSE"}
 

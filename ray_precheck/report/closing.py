@@ -127,7 +127,7 @@ def _worst_lines(summary: Summary) -> list[str]:
     title = "Worst outputs, by how many times they are beyond their limit:"
     if not worst:
         worst = summary.worst[:_NEAREST]
-        title = "Nearest to their limits, in units of the limit (up to 1 passes):"
+        title = "Nearest to their limits, in units of the limit:"
     if not worst:
         return []
     lines = [title, f"  {'':5} {'times':>9} {'cosine':>10} {'MaxAbsErr':>10}  output"]
