@@ -33,8 +33,9 @@ class Execution(Protocol):
 
     outputs: list[Leaf]
 
-    def gradients(self, cotangents: list[HostTensor | None]) -> list[HostTensor]:
-        """Return the gradients of the differentiable inputs; None stands for zero cotangents."""
+    def gradients(self, cotangents: list[HostTensor | None]) -> list[HostTensor | None]:
+        """Return the gradients of the differentiable inputs, None for an input by which the framework
+        cannot derive this operator; of the cotangents None stands for zeros."""
 
 
 class DeviceDied(BaseException):

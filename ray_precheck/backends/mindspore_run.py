@@ -59,7 +59,7 @@ class MindSporeExecution:
                 self._results = self._run(self._tensors)
             self.outputs: list[Leaf] = [self._to_host(leaf) for leaf in self._results]
 
-    def gradients(self, cotangents: list[HostTensor | None]) -> list[HostTensor]:
+    def gradients(self, cotangents: list[HostTensor | None]) -> list[HostTensor | None]:
         """Return the gradients of the differentiable inputs; None stands for zero cotangents."""
         incoming = [
             self._cotangent(cotangent, leaf)

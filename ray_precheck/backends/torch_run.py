@@ -5,9 +5,10 @@ Comes in: a function and a `HostCall`. Goes out: a `TorchExecution`. Called by t
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,11 @@ from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.values import HostCall, HostTensor, Symbol
 
 _DEVICE_TEXT = re.compile(r"(cpu|cuda|npu|gpu)(:\d+)?")
+# How torch says that it has no derivative by an argument: before it computes (the weight of a loss), or
+# backward (the first argument of igamma).
+_UNDERIVABLE = re.compile(
+    r"is not differentiable with respect to argument|the derivative for '.*' is not implemented"
+)
 _WIDE = {"float": torch.float64, "complex": torch.complex128}
 
 
@@ -72,37 +78,97 @@ class TorchExecution:
     ) -> None:
         self._place = place
         self._plan = plan
+        self._open = plan.differentiable
         self._leaves: list[torch.Tensor] = []
         self._seen = 0
-        args = map_leaves(call.args, self._argument)
-        kwargs = map_leaves(call.kwargs, self._argument)
-        with torch.set_grad_enabled(bool(plan.differentiable)), place.default_dtype():
-            result = function(*args, **kwargs)
-        if result is None and plan.in_place:
-            result = args[0]
-        if result is None:
-            result = kwargs.get("out")
+        try:
+            result = self._called(function, call)
+        except RuntimeError as error:
+            if not _UNDERIVABLE.search(str(error)):
+                raise
+            self._open = self._derivable(function, call)
+            result = self._called(function, call)
+        self._again = partial(self._called, function, call)
         self._results = flatten_outputs(result, torch.is_tensor)
         self.outputs: list[Leaf] = [_to_host(leaf) for leaf in self._results]
+
+    def _called(self, function: Callable[..., Any], call: HostCall) -> Any:
+        """Call the function with new tensors, of which those at `_open` require a gradient."""
+        self._leaves, self._seen = [], 0
+        args = map_leaves(call.args, self._argument)
+        kwargs = map_leaves(call.kwargs, self._argument)
+        with torch.set_grad_enabled(bool(self._open)), self._place.default_dtype():
+            result = function(*args, **kwargs)
+        if result is None and self._plan.in_place:
+            result = args[0]
+        return kwargs.get("out") if result is None else result
+
+    def _derivable(self, function: Callable[..., Any], call: HostCall) -> tuple[int, ...]:
+        """Return the inputs by which torch can derive the function: each is tried alone."""
+        found = []
+        for position in self._plan.differentiable:
+            self._open = (position,)
+            try:
+                self._called(function, call)
+            except RuntimeError as error:
+                if not _UNDERIVABLE.search(str(error)):
+                    raise
+            else:
+                found.append(position)
+        return tuple(found)
 
     def _argument(self, value: Any) -> Any:
         if not isinstance(value, HostTensor):
             return self._place.constant(value)
         tensor = self._place.to_torch(value)
         position, self._seen = self._seen, self._seen + 1
-        if position not in self._plan.differentiable:
+        if position not in self._open:
             return tensor
         self._leaves.append(tensor.requires_grad_())
         # A leaf that requires a gradient cannot be changed in place.
         return tensor.clone() if self._plan.in_place else tensor
 
-    def gradients(self, cotangents: list[HostTensor | None]) -> list[HostTensor]:
-        """Return the gradients of the differentiable inputs, zeros where an input has no part."""
+    def gradients(self, cotangents: list[HostTensor | None]) -> list[HostTensor | None]:
+        """Return the gradients of the differentiable inputs, zeros where an input has no part and None
+        where torch has no derivative by it."""
         outputs, incoming = self._differentiated(cotangents)
-        grads = torch.autograd.grad(
-            outputs, self._leaves, incoming, allow_unused=True, materialize_grads=True
-        )
-        return [_tensor_to_host(grad) for grad in grads]
+        grads: Sequence[torch.Tensor | None]
+        try:
+            grads = torch.autograd.grad(
+                outputs, self._leaves, incoming, allow_unused=True, materialize_grads=True
+            )
+        except RuntimeError as error:
+            if not _UNDERIVABLE.search(str(error)):
+                raise
+            grads = self._one_by_one(cotangents)
+        hosts = [None if grad is None else _tensor_to_host(grad) for grad in grads]
+        by_position = dict(zip(self._open, hosts, strict=True))
+        return [by_position.get(position) for position in self._plan.differentiable]
+
+    def _one_by_one(self, cotangents: list[HostTensor | None]) -> list[torch.Tensor | None]:
+        """Return the gradient of each leaf, None where torch has none (the first argument of igamma).
+
+        The graph is made anew: what has raised may have freed parts of it.
+        """
+        self._results = flatten_outputs(self._again(), torch.is_tensor)
+        outputs, incoming = self._differentiated(cotangents)
+        grads: list[torch.Tensor | None] = []
+        for leaf in self._leaves:
+            try:
+                (grad,) = torch.autograd.grad(
+                    outputs,
+                    [leaf],
+                    incoming,
+                    retain_graph=True,
+                    allow_unused=True,
+                    materialize_grads=True,
+                )
+            except RuntimeError as error:
+                if not _UNDERIVABLE.search(str(error)):
+                    raise
+                grad = None
+            grads.append(grad)
+        return grads
 
     def node_gradients(self, cotangents: list[HostTensor | None]) -> list[HostTensor | None]:
         """Return what the autograd node of the first output passes on, as msprobe captured it.
@@ -120,6 +186,8 @@ class TorchExecution:
             self.gradients(cotangents)
         finally:
             handle.remove()
+        if not seen:
+            raise NotCheckable("torch has no derivative by one of the inputs")
         return [None if grad is None else _tensor_to_host(grad) for grad in seen[0]]
 
     def _differentiated(

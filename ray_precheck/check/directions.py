@@ -24,12 +24,16 @@ from ray_precheck.compare.comparison import no_peers
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.dtypes import DTYPES, Array, saturated_like
 from ray_precheck.schema.result import Outcome, Verdict
+from ray_precheck.schema.uncompared import Uncompared
 from ray_precheck.schema.values import HostCall, HostTensor, TensorSpec
 
 # How many elements they give depends on the values of their input.
 _SIZED_BY_VALUES = frozenset(
     """argwhere bincount flatnonzero masked_select nonzero repeat_interleave unique
     unique_consecutive unique_dim unique_with_pad where""".split()
+)
+_UNDERIVABLE = Uncompared(
+    "torch has no derivative by this argument, although the dump asks for one"
 )
 PeersByPlace = Callable[[int, Leaf], Callable[[], Sequence[Array]]]
 
@@ -189,7 +193,7 @@ def _bench_gradients(
     return _by_input(job, bench.gradients(cotangents))
 
 
-def _by_input(job: Job, grads: list[HostTensor]) -> list[HostTensor | None]:
+def _by_input(job: Job, grads: list[HostTensor | None]) -> list[HostTensor | None]:
     """Return one gradient for each tensor of the inputs, as MindSpore dumps list them."""
     spread: list[HostTensor | None] = [None] * sum(1 for _ in job.record.input_tensors())
     for position, grad in zip(job.plan.differentiable, grads, strict=True):
@@ -223,7 +227,8 @@ def _against_device(job: Job) -> DirectionCheck:
     peers = _peers(job, lambda peer, moved: peer.gradients(moved), cotangents)
     for position, (mine, other) in enumerate(zip(grads, expected, strict=True)):
         name = f"{job.record.name}.backward.output.{position}"
-        result.compare(name, mine, other, job.judge("backward"), peers(position, mine))
+        wanted = _UNDERIVABLE if other is None else other
+        result.compare(name, mine, wanted, job.judge("backward"), peers(position, mine))
     explain_errors(job, result, lambda call, incoming: job.run_bench(call).gradients(incoming))
     return result
 

@@ -33,7 +33,7 @@ class Measured:
     """Outputs and gradients of the device, or what it raised instead of them.
 
     `outputs` is None where forward raised `error`. `gradients`, of the differentiable inputs in
-    order, is None where none were asked for, where backward raised `gradient_error`, and where there
+    order (None for one that cannot be had), is None where none were asked for, where backward raised `gradient_error`, and where there
     is nothing to differentiate, for the reason `no_gradients`. `safer` is what the device raised with
     the first inputs, where all this is of a second try with safer ones; "" of a first try. `inputs`
     are generated inputs and cotangents by argument path, where the bench need not draw them again;
@@ -42,7 +42,7 @@ class Measured:
 
     outputs: list[Leaf] | None
     error: Failure | None = None
-    gradients: list[HostTensor] | None = None
+    gradients: list[HostTensor | None] | None = None
     gradient_error: Failure | None = None
     no_gradients: str = ""
     safer: str = ""

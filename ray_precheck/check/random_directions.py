@@ -157,7 +157,7 @@ def _tested_gradients(job: Job, result: DirectionCheck) -> dict[int, HostTensor]
     if measured.no_gradients:
         raise NotCheckable(measured.no_gradients)
     if measured.gradients is not None:
-        return dict(enumerate(measured.gradients))
+        return {i: grad for i, grad in enumerate(measured.gradients) if grad is not None}
     failure = measured.gradient_error
     if failure is None or failure.lacks_kernel:
         text = "the forward pass raised" if failure is None else failure.text

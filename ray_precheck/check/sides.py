@@ -62,7 +62,7 @@ def attempt_forward(side: Side, name: ApiName, call: HostCall, plan: CallPlan) -
 
 def attempt_gradients(
     tried: Attempt, cotangents: list[HostTensor | None]
-) -> tuple[list[HostTensor] | None, Exception | None]:
+) -> tuple[list[HostTensor | None] | None, Exception | None]:
     """Return the gradients of a side, or what it raised."""
     execution = tried.execution
     if execution is None or tried.gradient_error is not None:

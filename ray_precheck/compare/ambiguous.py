@@ -194,6 +194,8 @@ def _turned_like(
 
 def _order_like(tested: Array, bench: Array) -> Array:
     """Return, for each tested value in turn, the place of the nearest bench value not taken yet."""
+    if not bench.size:
+        return np.zeros(bench.shape, np.int64)
     rows_tested, rows_bench = (
         tested.reshape(-1, tested.shape[-1]),
         bench.reshape(-1, bench.shape[-1]),

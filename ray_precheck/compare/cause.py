@@ -25,6 +25,8 @@ _UNITS = 4.0
 _LONG_SUM = 2.0**-16
 # A structure must explain at least this share of the wrong elements, to allow for chance.
 _MOST = 0.99
+# Errors up to so many units in the last place of the tested dtype are that dtype's own.
+_OWN_UNITS = 3.0
 # Below this many elements a pattern may be chance.
 _FEWEST = 4
 
@@ -348,13 +350,19 @@ def _precision(device_out: Array, bench_out: Array, dtype: str) -> str:
     # Noise is spread over all elements, and larger than the rounding of the output itself.
     if np.max(np.abs(error)) > 8 * _rms(error) or relative < 2.0**-info.mantissa_bits:
         return ""
+    # Rounding to bfloat16 moves a float16 by up to 4 of its units: what is less is its own.
+    own_units = np.abs(error) / quantum(np.abs(case.exact[finite]), case.dtype)
+    if float(np.quantile(own_units, _MOST)) <= _OWN_UNITS:
+        return ""
     for coarse in _coarser(case.dtype):
         unit = 2.0 ** -(DTYPES[coarse].mantissa_bits + 1)
         # The rounding of inputs or of one step, and of sums of some thousand terms.
         if 0.1 * unit <= relative <= 2.0 * unit:
+            # Long sums in float16 itself are off as far.
+            summed = f"{case.dtype} or {coarse}" if info.bits == 16 else coarse
             return (
                 f"lower precision: the error is {relative:.2g} of the output's size, like that of"
-                f" inputs in {coarse} or of sums accumulated in {coarse}"
+                f" inputs in {coarse} or of sums accumulated in {summed}"
             )
     return ""
 

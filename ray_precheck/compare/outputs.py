@@ -61,7 +61,7 @@ def _not_compared(name: str, tested: Any, bench: Uncompared, framework: str) -> 
     return OutputCheck(
         name=name,
         bench_dtype="",
-        tested_dtype=_dtype_cell(tested, framework),
+        tested_dtype="" if tested is None else _dtype_cell(tested, framework),
         shape=str(tested.shape) if isinstance(tested, HostTensor) else "",
         metrics=None,
         verdict=Verdict.SKIP,

@@ -14,6 +14,15 @@ from ray_precheck.compare.errors import unravelled
 from ray_precheck.schema.dtypes import Array
 
 
+# The basis of a limit where every honest implementation gives the bench's bits.
+EXACT = "honest implementations are exact"
+# What a device may flush to zero, the smallest normal number of float32 and bfloat16: a limit that is
+# no larger is none that a person could meet with anything but equal bits.
+_FLUSHED = 2.0**-126
+# Beyond this a ratio says no more than that it is large.
+_LARGEST_RATIO = 1e6
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A metric that is beyond its limit.
@@ -34,6 +43,13 @@ class Finding:
     at: int = -1
 
     @property
+    def expects_equality(self) -> bool:
+        """Whether the limit is none but equal bits, up to what may be flushed to zero."""
+        if self.relation != "at most" or self.limit > _FLUSHED:
+            return False
+        return self.limit > 0 or self.basis == EXACT
+
+    @property
     def excess(self) -> float:
         """How many times the value is beyond its limit; infinite for a limit of 0 and for NaN."""
         larger, smaller = self.value, self.limit
@@ -50,11 +66,7 @@ def describe(findings: Sequence[Finding], comparison: Comparison) -> str:
     """
     worst = max(findings, key=lambda finding: finding.excess)
     parts = [_in_full(worst, comparison)]
-    others = [
-        f"{one.metric} is {one.value:.4g}, must be {one.relation} {one.limit:.4g}"
-        for one in findings
-        if one is not worst
-    ]
+    others = [_in_short(one) for one in findings if one is not worst]
     if others:
         parts.append(f"also {', '.join(others)}")
     return "; ".join([*parts, *cause_note(comparison)])
@@ -66,17 +78,35 @@ def cause_note(comparison: Comparison) -> list[str]:
     return [f"likely cause: {cause}"] if cause else []
 
 
+def _in_short(finding: Finding) -> str:
+    text = f"{finding.metric} is {finding.value:.4g}"
+    if finding.expects_equality:
+        return text
+    return f"{text}, must be {finding.relation} {finding.limit:.4g}"
+
+
 def _in_full(finding: Finding, comparison: Comparison) -> str:
+    if finding.expects_equality:
+        why = f" ({finding.basis})" if finding.basis else ""
+        text = f"equal bits were expected{why}, and the {finding.metric} is {finding.value:.4g}"
+        return text + _where(finding, comparison, "off")
     basis = f" ({finding.basis})" if finding.basis else ""
     limit = f"{finding.relation} {finding.limit:.4g}{basis}"
     text = f"{finding.metric} is {finding.value:.4g}, must be {limit}"
     if 1 < finding.excess < float("inf"):
         more = "more" if finding.relation == "at least" else "less"
-        text += f", {finding.excess:.3g} times {more}"
+        ratio = f"{finding.excess:.3g}" if finding.excess <= _LARGEST_RATIO else "over a million"
+        text += f", {ratio} times {more}"
+    return text + _where(finding, comparison, "beyond it")
+
+
+def _where(finding: Finding, comparison: Comparison, what: str) -> str:
+    """Return where the worst element is and how many are `what`, each where the finding has it."""
+    text = ""
     if finding.at >= 0:
         text += f"; the worst is {place(finding.at, comparison.device_out, comparison.bench_out)}"
     if finding.total:
-        text += f"; {share_of(finding.wrong, finding.total)} beyond it"
+        text += f"; {share_of(finding.wrong, finding.total)} {what}"
     return text
 
 

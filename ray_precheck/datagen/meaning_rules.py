@@ -127,11 +127,10 @@ def distinct_along(
             return index_into(extent)
         at = arguments.value(dim, 0) if axis is None else axis
         shape = arguments.shape(index)
-        return (
-            Distinct(extent, at)
-            if shape is not None and -len(shape) <= at < max(len(shape), 1)
-            else index_into(extent)
-        )
+        # Whatever a dump says here: null and text are no dimension.
+        if shape is None or type(at) is not int or not -len(shape) <= at < max(len(shape), 1):
+            return index_into(extent)
+        return Distinct(extent, at)
 
     return rule
 
@@ -239,7 +238,9 @@ def repeats(arguments: Arguments) -> Meaning | None:
     out, dim = arguments.out_shape(), arguments.value("dim")
     if not out:
         return None
-    return Parts(math.prod(out) if dim is None else out[dim] if -len(out) <= dim < len(out) else -1)
+    if dim is None:
+        return Parts(math.prod(out))
+    return Parts(out[dim]) if type(dim) is int and -len(out) <= dim < len(out) else None
 
 
 def sorted_without_sorter(arguments: Arguments) -> Meaning | None:

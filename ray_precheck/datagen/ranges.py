@@ -34,8 +34,9 @@ def value_range(spec: TensorSpec) -> ValueRange:
     """Return the range to draw a tensor from.
 
     Floats: [Min, Max] as recorded. An infinite Min or Max stands for infinite elements beside
-    finite ones; the finite ones reach one unit from the other bound, or over [-1, 1]. NaN says
-    nothing about the range, so it counts as unknown. Integers: the closed range, cut to what the
+    finite ones; the finite ones reach to the recorded finite extreme, else one unit from the other
+    bound, or over [-1, 1]. NaN says nothing about the range: the finite extremes count, and without
+    them it is unknown. Integers: the closed range, cut to what the
     dtype holds. Booleans: False to True, unless both extremes are the same.
     """
     kind = DTYPES[spec.dtype].kind
@@ -72,6 +73,10 @@ def _whole(bound: float | int, smallest: int, largest: int) -> int:
 
 def _float_range(spec: TensorSpec) -> ValueRange:
     low, high = _as_float(spec.low), _as_float(spec.high)
+    finite = _finite_extremes(spec)
+    if finite is not None and (low is None or high is None or low != low or high != high):
+        note = f"recorded range is NaN, drawn from that of its finite elements, [{finite[0]:.6g}, {finite[1]:.6g}]"
+        return ValueRange(*finite, note=note)
     if low is None or high is None or math.isnan(low) or math.isnan(high):
         return ValueRange(*UNKNOWN_FLOAT, note=_unknown_note(spec, UNKNOWN_FLOAT))
     # A bound beyond the largest finite number of the dtype is an infinity in that dtype.
@@ -80,6 +85,8 @@ def _float_range(spec: TensorSpec) -> ValueRange:
     if high < -limit or low > limit:
         infinity = -math.inf if minus else math.inf
         return ValueRange(infinity, infinity)
+    if finite is not None and (minus or plus):
+        return ValueRange(*finite, minus_infinity=minus, plus_infinity=plus)
     if minus and plus:
         return ValueRange(*UNKNOWN_FLOAT, minus_infinity=True, plus_infinity=True)
     if minus:
@@ -87,6 +94,18 @@ def _float_range(spec: TensorSpec) -> ValueRange:
     if plus:
         return ValueRange(float(low), min(float(low) + 1.0, limit), plus_infinity=True)
     return ValueRange(float(low), float(high))
+
+
+def _finite_extremes(spec: TensorSpec) -> tuple[float, float] | None:
+    """Return the extremes of the finite elements, where the dump has them and they can be."""
+    limit = DTYPES[spec.dtype].largest
+    low, high = (
+        finite if finite is not None else _as_float(bound)
+        for finite, bound in ((spec.finite_low, spec.low), (spec.finite_high, spec.high))
+    )
+    if low is None or high is None or (spec.finite_low is None and spec.finite_high is None):
+        return None
+    return (low, high) if -limit <= low <= high <= limit else None
 
 
 def _as_float(bound: Bound) -> float | None:

@@ -7,7 +7,7 @@ over them. This is the only module in which bare dicts of the dump are handled.
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
@@ -36,6 +36,12 @@ _TENSOR_TYPES = (
     "torch.nn.parameter.Parameter",
     "torch.nn.Parameter",
 )
+# The keys of a record, the present one first, and what older captures call it. As in torch's hooks
+# `grad_output` is what comes in at the outputs (msprobe, core/data_dump/data_processor/base.py of its
+# first versions, analyze_backward).
+_ARGUMENTS = ("input_args", "input")
+_GRADS_IN = ("input", "grad_output")
+_GRADS_OUT = ("output", "grad_input")
 MAX_DIMENSIONS = 64
 MAX_NESTING = 64
 LONGEST_KEYWORD = 256
@@ -58,14 +64,14 @@ def decode_record(name: str, forward: bytes | None, backward: bytes | None) -> A
     grads_in = grads_out = None
     if backward is not None:
         behind = _load(backward, "backward")
-        grads_in = _specs(behind, "input", "backward", list)
-        grads_out = _specs(behind, "output", "backward", list)
+        grads_in = _specs(behind, _GRADS_IN, "backward")
+        grads_out = _specs(behind, _GRADS_OUT, "backward")
     kwargs = _field(ahead, "input_kwargs", "forward", dict)
     return ApiRecord(
         name=key.name,
-        args=_specs(ahead, "input_args", "forward", list),
+        args=_specs(ahead, _ARGUMENTS, "forward"),
         kwargs=tuple((k, decode_value(v, _below("input_kwargs", k))) for k, v in kwargs.items()),
-        outputs=_specs(ahead, "output", "forward", list),
+        outputs=_specs(ahead, ("output",), "forward"),
         grads_in=grads_in,
         grads_out=grads_out,
     )
@@ -96,8 +102,10 @@ def _field(record: dict[str, Any], key: str, direction: str, kind: type) -> Any:
     return value
 
 
-def _specs(record: dict[str, Any], key: str, direction: str, kind: type) -> tuple[ValueSpec, ...]:
-    items = _field(record, key, direction, kind)
+def _specs(record: dict[str, Any], keys: Sequence[str], direction: str) -> tuple[ValueSpec, ...]:
+    """Return the elements under the first of some keys that the record has."""
+    key = next((key for key in keys if record.get(key) is not None), keys[0])
+    items = _field(record, key, direction, list)
     return tuple(decode_value(item, f"{direction} {key}.{i}") for i, item in enumerate(items))
 
 
@@ -156,6 +164,8 @@ def _decode_tensor(value: dict[str, Any], path: str) -> ValueSpec:
         data_name=data_name if isinstance(data_name, str) else None,
         mean=_statistic(value.get("Mean")),
         norm=_statistic(value.get("Norm")),
+        finite_low=_finite(value.get("Min_except_inf_nan")),
+        finite_high=_finite(value.get("Max_except_inf_nan")),
     )
 
 
@@ -189,6 +199,15 @@ def _bound(value: Any, path: str) -> Bound:
 def _statistic(value: Any) -> Bound:
     """Return Mean or Norm; None for whatever is no number, as inputs can do without them."""
     return value if isinstance(value, int | float) else None
+
+
+def _finite(value: Any) -> float | None:
+    """Return a finite extreme; None where there is none: then it is NaN or infinite, too."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _plain(*kinds: type) -> Callable[[dict[str, Any], str], ValueSpec]:

@@ -20,7 +20,8 @@ class TensorSpec:
     """A tensor in a dump: canonical dtype, shape, recorded statistics and the captured file.
 
     `low`, `high`, `mean` and `norm` are Min, Max, Mean and Norm (the L2 norm) of the dump; None
-    where the dump has null. `requires_grad` is None where the framework does not record it
+    where the dump has null. `finite_low` and `finite_high` are the extremes of the finite elements, which
+    captures of msprobe's first versions have where Min or Max is not finite. `requires_grad` is None where the framework does not record it
     (MindSpore).
     """
 
@@ -32,6 +33,8 @@ class TensorSpec:
     data_name: str | None = None
     mean: Bound = None
     norm: Bound = None
+    finite_low: float | None = None
+    finite_high: float | None = None
 
     @property
     def size(self) -> int:

@@ -28,7 +28,7 @@ EXPLAINED = {
 # Why a call that passes forward has no verdict backward.
 NO_GRADIENT = (
     r"of several right outputs .* the device took others",
-    r"the derivative for 'inplace version of a(cosh|sinh|tanh)' is not implemented",
+    r"not compared: torch has no derivative by this argument",  # acosh_, asinh_, atanh_
     r"derivative for aten::native_channel_shuffle is not implemented",
     r"one of the variables needed for gradient computation has been modified",
     r"linalg_eig_backward: The eigenvectors in the complex case are specified up to",

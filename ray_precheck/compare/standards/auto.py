@@ -17,7 +17,7 @@ import numpy as np
 
 from ray_precheck.compare.comparison import Comparison
 from ray_precheck.compare.errors import chunks, rounded_bench
-from ray_precheck.compare.sentence import Finding
+from ray_precheck.compare.sentence import EXACT, Finding
 from ray_precheck.compare.standards.auto_envelope import Distance, distance, worse
 from ray_precheck.compare.standards.auto_excuse import excused_elements, moved_benches
 from ray_precheck.compare.standards.auto_limits import Allowed, allowed
@@ -170,7 +170,7 @@ def _findings(
 
 def _basis(theirs: float) -> str:
     if not theirs:
-        return "honest implementations are exact"
+        return EXACT
     return f"the worst honest implementation's is {theirs:.4g}"
 
 

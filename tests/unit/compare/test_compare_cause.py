@@ -8,7 +8,7 @@ from standard_cases import normal
 
 from ray_precheck.compare import cause
 from ray_precheck.compare.cause import likely_cause
-from ray_precheck.schema.dtypes import DTYPES, Array, round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES, Array, quantum, round_to_dtype
 
 pytestmark = pytest.mark.unit
 
@@ -159,7 +159,8 @@ def test_inputs_in_a_coarser_format_are_named(dtype: str, coarse: str) -> None:
     device = rounded(left, coarse).astype(float) @ rounded(right, coarse).astype(float)
     found = likely_cause(rounded(device, dtype), left @ right, dtype)
     assert found.startswith("lower precision: the error is")
-    assert found.endswith(f"inputs in {coarse} or of sums accumulated in {coarse}")
+    assert f"inputs in {coarse} or of sums accumulated in " in found
+    assert found.endswith(coarse)
 
 
 def test_sums_in_float32_in_another_order_have_no_cause() -> None:
@@ -219,3 +220,20 @@ def test_a_factor_next_to_1_is_told_by_its_distance() -> None:
     device = BENCH * (1 + 2.0**-12)
     found = likely_cause(device, BENCH, "float64")
     assert found.startswith("a constant factor: the device is 1 + 0.00024 times the bench")
+
+
+@pytest.mark.parametrize("units", [1, 2])
+def test_a_few_units_of_float16_itself_are_no_bfloat16(units: int) -> None:
+    generator = np.random.default_rng(0)
+    bench = generator.normal(size=(64, 64))
+    step = units * quantum(np.abs(bench), "float16")
+    for turns in (generator.choice([-1, 1], bench.shape), generator.uniform(-1, 1, bench.shape)):
+        device = round_to_dtype(bench + turns * step, "float16")
+        assert "bfloat16" not in likely_cause(device, bench, "float16")
+
+
+def test_inputs_that_were_rounded_to_bfloat16_are_named_in_float16() -> None:
+    bench = np.random.default_rng(0).normal(size=(64, 64))
+    device = round_to_dtype(1.2345 * round_to_dtype(bench, "bfloat16"), "float16")
+    found = likely_cause(device, 1.2345 * bench, "float16")
+    assert found.endswith("inputs in bfloat16 or of sums accumulated in float16 or bfloat16")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from standard_cases import comparison, normal
 
-from ray_precheck.compare.sentence import Finding, describe, place, share_of
+from ray_precheck.compare.sentence import EXACT, Finding, describe, place, share_of
 
 pytestmark = pytest.mark.unit
 
@@ -38,6 +38,25 @@ def test_a_limit_of_zero_and_nan_are_beyond_all_measure() -> None:
     assert Finding("share", 0.1, 0.0).excess == math.inf
     assert Finding("share", math.nan, 1.0).excess == math.inf
     assert describe([Finding("share", 0.1, 0.0)], CASE) == "share is 0.1, must be at most 0"
+
+
+@pytest.mark.parametrize("limit", [2.0**-126, 0.0])
+def test_a_limit_that_nobody_can_reach_but_by_equal_bits_is_said_so(limit: float) -> None:
+    findings = [
+        Finding("largest error", 0.5, limit, basis=EXACT, wrong=1, total=4, at=1),
+        Finding("RMSE", 0.25, limit, basis=EXACT),
+    ]
+    assert describe(findings, CASE) == (
+        "equal bits were expected (honest implementations are exact), and the largest error is 0.5;"
+        " the worst is at index [0, 1]: 2.5 where the bench has 2; 1 of 4 elements (0.25 of all) is"
+        " off; also RMSE is 0.25"
+    )
+
+
+def test_a_ratio_beyond_all_measure_has_no_digits() -> None:
+    assert describe([Finding("RMSE", 1.0, 1e-30)], CASE) == (
+        "RMSE is 1, must be at most 1e-30, over a million times less"
+    )
 
 
 def test_the_likely_cause_comes_last() -> None:

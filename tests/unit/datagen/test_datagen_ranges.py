@@ -46,6 +46,31 @@ def test_an_empty_tensor_needs_no_note() -> None:
 
 
 @pytest.mark.parametrize(
+    ("low", "high", "finite", "span"),
+    [
+        (-INF, 2.0, (-5.0, None), ValueRange(-5.0, 2.0, minus_infinity=True)),
+        (-3.0, INF, (None, 7.0), ValueRange(-3.0, 7.0, plus_infinity=True)),
+        (-INF, INF, (-4.0, 9.0), ValueRange(-4.0, 9.0, minus_infinity=True, plus_infinity=True)),
+        (-3.0, 2.0, (-1.0, 1.0), ValueRange(-3.0, 2.0)),  # as recorded: all are finite
+        (-INF, INF, (9.0, -4.0), spans("float32", -INF, INF)),
+    ],
+)
+def test_recorded_finite_extremes_are_the_range_of_the_finite_elements(
+    low: float, high: float, finite: tuple[float | None, float | None], span: ValueRange
+) -> None:
+    """Captures of msprobe's first versions have them where Min or Max is not finite."""
+    spec = TensorSpec("float32", (4,), low, high, finite_low=finite[0], finite_high=finite[1])
+    assert value_range(spec) == span
+
+
+def test_where_the_extremes_are_nan_the_finite_ones_are_the_range() -> None:
+    spec = TensorSpec("float32", (4,), NAN, NAN, finite_low=-2.5, finite_high=80.0)
+    found = value_range(spec)
+    assert (found.low, found.high) == (-2.5, 80.0)
+    assert found.note == "recorded range is NaN, drawn from that of its finite elements, [-2.5, 80]"
+
+
+@pytest.mark.parametrize(
     ("low", "high", "span"),
     [
         (-INF, 2.0, ValueRange(1.0, 2.0, minus_infinity=True)),

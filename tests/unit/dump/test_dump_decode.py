@@ -78,6 +78,17 @@ def test_extremes_of_a_boolean_tensor_are_booleans() -> None:
     assert type(spec.low) is bool
 
 
+def test_finite_extremes_of_older_captures_are_read() -> None:
+    element = tensor(Max=math.inf, Min=math.nan, Max_except_inf_nan=3.0, Min_except_inf_nan=-1)
+    spec = decode_value(element, "x")
+    assert isinstance(spec, TensorSpec)
+    assert (spec.finite_low, spec.finite_high) == (-1.0, 3.0)
+    for nothing in (None, math.nan, math.inf, "x", {}, 10**400):
+        spec = decode_value(tensor(Max_except_inf_nan=nothing, Min_except_inf_nan=nothing), "x")
+        assert isinstance(spec, TensorSpec)
+        assert (spec.finite_low, spec.finite_high) == (None, None)
+
+
 def test_extremes_that_are_null_or_missing_are_none() -> None:
     missing = {"type": "mindspore.Tensor", "dtype": "Float32", "shape": []}
     for element in (tensor(Max=None, Min=None, Mean=None, Norm=None, shape=[]), missing):
@@ -254,6 +265,20 @@ def test_a_record_has_arguments_outputs_and_gradients() -> None:
         TensorSpec("float32", (2, 3), -2, 1.5, mean=0.1, norm=3.0),
         Constant(None),
     )
+
+
+def test_the_keys_of_older_captures_are_read() -> None:
+    """`grad_output` is what comes in, as in torch's hooks, and `grad_input` what goes out."""
+    forward = {"input": [tensor(), None], "output": [tensor(shape=[3])]}
+    backward = {"grad_output": [tensor(shape=[3])], "grad_input": [tensor()]}
+    record = decode_record(
+        "Torch.sum.0", json.dumps(forward).encode(), json.dumps(backward).encode()
+    )
+    (incoming,), (passed_on,) = record.grads_in or (), record.grads_out or ()
+    assert isinstance(incoming, TensorSpec)
+    assert isinstance(passed_on, TensorSpec)
+    assert (incoming.shape, passed_on.shape) == ((3,), (2, 3))
+    assert len(record.args) == 2
 
 
 def test_fields_that_are_missing_or_null_are_empty() -> None:
