@@ -13,7 +13,6 @@ from ray_precheck.compare.comparison import Comparison
 from ray_precheck.compare.errors import unravelled
 from ray_precheck.schema.dtypes import Array
 
-
 # The basis of a limit where every honest implementation gives the bench's bits.
 EXACT = "honest implementations are exact"
 # What a device may flush to zero, the smallest normal number of float32 and bfloat16: a limit that is
