@@ -1,7 +1,7 @@
 """The two CSV files while a run goes on.
 
-Comes in: batches of results. Goes out: rows on disk. Called by the writer actor, the only one that
-touches the files. Detail rows are written first, then the result row as the commit mark: what has
+Comes in: batches of results. Goes out: rows on disk. Called by the writer actor, the only process
+that touches the files while the run goes on, with the token of the run's claim on them. Detail rows are written first, then the result row as the commit mark: what has
 a result row is done, what has none was never acknowledged.
 """
 
@@ -10,7 +10,8 @@ import errno
 import mmap
 import os
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from ray_precheck.errors import StoppedError
 from ray_precheck.schema.result import TaskResult
+from ray_precheck.store.claim import require_claim
 from ray_precheck.store.columns import (
     DETAIL_COLUMNS,
     RESULT_COLUMNS,
@@ -35,36 +37,41 @@ from ray_precheck.store.settings import load_settings, mark_completed
 class Journal:
     """Appends results to both files. Make one with `open`, or with `reopen` while a run goes on."""
 
-    def __init__(self, result_path: Path, details_path: Path) -> None:
+    def __init__(self, result_path: Path, details_path: Path, token: str = "") -> None:
         self.result_path = result_path
         self.details_path = details_path
+        self._token = token
+        self._lock_path = run_files(result_path).lock
         self._reopened_with: set[str] | None = None
         self._added = _added_columns(result_path)
         self._result_fd = self._details_fd = -1
         try:
             self._result_fd = _open_to_append(result_path)
             lock_file(self._result_fd)
+            self._require_claim()
             self._details_fd = _open_to_append(details_path)
             self._begin(self._details_fd, header((*DETAIL_COLUMNS, *self._added)))
             self._begin(self._result_fd, header(RESULT_COLUMNS))
-        except OSError:
+        except (OSError, StoppedError):
             self.close()
             raise
 
     @classmethod
-    def open(cls, result_path: Path, details_path: Path) -> "Journal":
+    def open(cls, result_path: Path, details_path: Path, token: str = "") -> "Journal":
         """Open both files for appending; an empty or missing file gets its header.
+
+        `token` is that of the run's claim on the files, "" where nobody else can have them.
 
         Raises:
             StoppedError: a file cannot be written, or another run is writing them.
         """
         try:
-            return cls(result_path, details_path)
+            return cls(result_path, details_path, token)
         except OSError as error:
             raise _cannot_write(error, result_path) from None
 
     @classmethod
-    def reopen(cls, result_path: Path, details_path: Path) -> "Journal":
+    def reopen(cls, result_path: Path, details_path: Path, token: str = "") -> "Journal":
         """Open files whose writer died: repair them, and leave out what is appended once more.
 
         What the dead writer had not acknowledged may be sent again, whether it had been written or
@@ -75,11 +82,13 @@ class Journal:
         """
         try:
             with locked(result_path):
+                if token:
+                    require_claim(run_files(result_path).lock, token)
                 names = names_in(result_path)
                 repair(result_path, details_path, names, _added_columns(result_path))
         except OSError as error:
             raise _cannot_write(error, result_path) from None
-        journal = cls.open(result_path, details_path)
+        journal = cls.open(result_path, details_path, token)
         journal._reopened_with = names
         return journal
 
@@ -87,9 +96,11 @@ class Journal:
         """Write a batch; when this returns, it is on the disk.
 
         Raises:
-            StoppedError: the disk is full or the file is gone; neither file holds part of the
-                batch. Where a file cannot even be cut back, the next repair does that.
+            StoppedError: the disk is full, the file is gone, or another run has the files now;
+                neither file holds part of the batch. Where a file cannot even be cut back, the next
+                repair does that.
         """
+        self._require_claim()
         results = self._without_known(results)
         details = b"".join(detail_rows(result, *self._added) for result in results)
         rows = b"".join(result_row(result) for result in results)
@@ -107,6 +118,10 @@ class Journal:
             raise _cannot_write(error, self.result_path) from None
         if self._reopened_with is not None:
             self._reopened_with.update(result.name for result in results)
+
+    def _require_claim(self) -> None:
+        if self._token:
+            require_claim(self._lock_path, self._token)
 
     def _without_known(self, results: Sequence[TaskResult]) -> Sequence[TaskResult]:
         known = self._reopened_with
@@ -133,24 +148,33 @@ class Journal:
     def complete(self, order: Sequence[str]) -> None:
         """Rewrite both files in dump order, each atomically; names not in `order` come last.
 
-        The settings file is told, so that a resume knows that nothing is missing.
+        The settings file is told, so that a resume knows that nothing is missing. The result CSV
+        stays locked until all is done, the new file from before it has its name.
 
         Raises:
             StoppedError: a file cannot be written; both keep all their rows.
         """
-        self.close()
+        self._require_claim()
         settings_path = run_files(self.result_path).settings
         paths = self.result_path, self.details_path
-        try:
-            settings = load_settings(settings_path)
-            if settings is not None and settings.is_untouched(*paths):
-                return
-            rank = {name: position for position, name in enumerate(order)}
-            _sort_file(self.details_path, rank, are_details=True)
-            _sort_file(self.result_path, rank, are_details=False)
-        except OSError as error:
-            raise _cannot_write(error, self.result_path) from None
-        mark_completed(settings_path, *paths)
+        with ExitStack() as locks:
+            locks.callback(self.close)
+
+            def lock(fd: int) -> None:
+                its_own = os.dup(fd)
+                locks.callback(os.close, its_own)
+                lock_file(its_own)
+
+            try:
+                settings = load_settings(settings_path)
+                if settings is not None and settings.is_untouched(*paths):
+                    return
+                rank = {name: position for position, name in enumerate(order)}
+                _sort_file(self.details_path, rank, are_details=True)
+                _sort_file(self.result_path, rank, are_details=False, before_renaming=lock)
+            except OSError as error:
+                raise _cannot_write(error, self.result_path) from None
+            mark_completed(settings_path, *paths)
 
     def close(self) -> None:
         """Close both files; safe to call twice."""
@@ -187,7 +211,13 @@ def _require_same_file(path: Path, fd: int) -> None:
     raise FileExistsError(errno.EEXIST, "the file was replaced by another one")
 
 
-def _sort_file(path: Path, rank: Mapping[str, int], *, are_details: bool) -> None:
+def _sort_file(
+    path: Path,
+    rank: Mapping[str, int],
+    *,
+    are_details: bool,
+    before_renaming: Callable[[int], None] = lambda fd: None,
+) -> None:
     """Put the rows below the header in the order of the rank of their calls, the unknown last.
 
     Rows of one call keep their order: forward before backward, by their number. In memory there is
@@ -210,4 +240,4 @@ def _sort_file(path: Path, rank: Mapping[str, int], *, are_details: bool) -> Non
         order = np.argsort(ranks, kind="stable").tolist()
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             sorted_rows = (data[begins[each] : begins[each + 1]] for each in order)
-            replace_file(path, chain([data[: begins[0]]], sorted_rows))
+            replace_file(path, chain([data[: begins[0]]], sorted_rows), before_renaming)

@@ -1,7 +1,8 @@
-"""One writer at a time: a lock on the result CSV, held by whoever writes it.
+"""The lock on the result CSV, held by the process that writes it.
 
-Called by the journal, and by a resume for the time of its repair. The lock ends with its process,
-also with one that is killed; on file systems without locks there is none.
+Called by the journal, and by a resume for the time of its repair. A run as a whole holds a claim
+(`claim`); this lock is for the writer of a run that was killed, which may live a little longer than
+its driver. It ends with its process; on file systems without locks there is none.
 """
 
 import errno
@@ -9,7 +10,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 # The writer of a run that was killed may live a little longer than its driver.
@@ -41,16 +42,33 @@ def lock_file(handle: int, patience_s: float = _PATIENCE_S) -> None:
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock of a file, where there is one.
 
+    A writer that completes a run puts another file in its place: then that one is locked.
+
     Raises:
         BlockingIOError: another process holds it.
     """
-    handle = -1
-    with suppress(OSError):  # What cannot be read is told by whoever reads it.
-        handle = os.open(path, os.O_RDONLY)
+    handle = _open_locked(path)
     try:
-        if handle >= 0:
-            lock_file(handle)
         yield
     finally:
         if handle >= 0:
             os.close(handle)
+
+
+def _open_locked(path: Path) -> int:
+    """Return the descriptor of the locked file, -1 where there is none that can be read."""
+    while True:
+        try:
+            handle = os.open(path, os.O_RDONLY)
+        except OSError:
+            return -1  # What cannot be read is told by the functions that read it.
+        try:
+            lock_file(handle)
+            if os.path.samestat(path.stat(), os.fstat(handle)):
+                return handle
+        except FileNotFoundError:
+            pass
+        except BlockingIOError:
+            os.close(handle)
+            raise
+        os.close(handle)

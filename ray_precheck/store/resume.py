@@ -1,21 +1,24 @@
 """The files of a run, new ones and those of an interrupted run, and what is done in them.
 
 Comes in: a folder, or the result CSV of an earlier run (ours, or one that msprobe wrote). Goes out:
-files to write, and the names that are done. Called by the session before it plans.
+files to write, and the names that are done. Called by the session before it plans. The session holds
+the files (`hold_files`) from before the first look at them until their last rename.
 """
 
 import contextlib
+import errno
 import os
-from collections.abc import Collection, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ray_precheck.errors import ResumeError, StoppedError, UsageError
+from ray_precheck.store.claim import ClaimedError, claimed
 from ray_precheck.store.columns import ADDED_SETTING, DETAIL_COLUMNS, added_columns
 from ray_precheck.store.done import read_done, without_details
 from ray_precheck.store.lock import locked
 from ray_precheck.store.repair import repair, rows_below
-from ray_precheck.store.rows import remove_leftover
+from ray_precheck.store.rows import remove_leftover, whole_rows
 from ray_precheck.store.settings import RunSettings, load_settings, save_settings
 
 _RESULT_STEM = "accuracy_checking_result_"
@@ -24,13 +27,18 @@ _DETAILS_STEM = "accuracy_checking_details_"
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """The files of a run: result rows, detail rows, the settings that they were made with, and what
-    ran where and when."""
+    """The files of a run: result rows, detail rows, the settings that they were made with, what ran
+    where and when, and the lock file, which is there while a run goes on.
+
+    `token` is that of the run that holds the files, "" where none does.
+    """
 
     result: Path
     details: Path
     settings: Path
     timeline: Path
+    lock: Path
+    token: str = ""
 
 
 def run_files(result: Path) -> RunFiles:
@@ -50,13 +58,39 @@ def run_files(result: Path) -> RunFiles:
         result.with_name(f"{_DETAILS_STEM}{stamp}.csv"),
         result.with_name(f"accuracy_checking_{stamp}.run.json"),
         result.with_name(f"accuracy_checking_{stamp}.timeline.json"),
+        result.with_name(f"accuracy_checking_{stamp}.lock"),
     )
+
+
+@contextlib.contextmanager
+def hold_files(files: RunFiles) -> Iterator[RunFiles]:
+    """Hold the files of a run for this process; yields them with the token of its claim.
+
+    Raises:
+        ResumeError: another run has them, or their folder is missing or not writable.
+        StoppedError: the disk is full.
+    """
+    if not files.result.parent.is_dir():
+        raise ResumeError(f"cannot read {files.result}: {os.strerror(errno.ENOENT)}")
+    with contextlib.ExitStack() as claim:
+        try:
+            token = claim.enter_context(claimed(files.lock))
+        except ClaimedError as error:
+            raise ResumeError(
+                f"another run has {files.result}: {error.holder}; wait for its end, or stop it first"
+            ) from None
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StoppedError(f"cannot write {files.lock}: {error.strerror}") from None
+            raise ResumeError(f"cannot go on in {files.result}: {error.strerror}") from None
+        yield replace(files, token=token)
 
 
 def new_run_files(folder: Path, stamp: str) -> RunFiles:
     """Return files for a new run in `folder`, which is made if it is missing.
 
-    Nothing that exists is written over: a second run in the same second gets another stamp.
+    Nothing that exists is written over: a second run in the same second gets another stamp, which
+    is taken by its settings file. The CSV files are made with their first rows.
 
     Raises:
         UsageError: the folder is a file, or cannot be made or written.
@@ -73,9 +107,9 @@ def new_run_files(folder: Path, stamp: str) -> RunFiles:
     while True:
         files = run_files(folder / f"{_RESULT_STEM}{name}.csv")
         try:
-            if any(path.exists() for path in (files.details, files.settings, files.timeline)):
+            if any(path.exists() for path in (files.result, files.details, files.timeline)):
                 raise FileExistsError
-            os.close(os.open(files.result, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+            os.close(os.open(files.settings, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
             return files
         except FileExistsError:
             number += 1
@@ -99,11 +133,29 @@ def start_run(folder: Path, stamp: str, fingerprint: dict[str, str]) -> RunFiles
     return files
 
 
-def discard_run(files: RunFiles) -> None:
-    """Remove the files of a new run that ended before anything was written; rows always stay."""
-    if not files.details.exists() and files.result.stat().st_size == 0:
-        files.result.unlink()
-        files.settings.unlink(missing_ok=True)
+def discard_run(files: RunFiles) -> bool:
+    """Remove the files of a new run that ended before a row was written; returns whether it did so.
+
+    Rows always stay, also detail rows without their result row.
+    """
+    try:
+        if any(_has_rows(path) for path in (files.result, files.details)):
+            return False
+        for path in (files.result, files.details, files.timeline, files.settings):
+            path.unlink(missing_ok=True)
+    except (OSError, ResumeError):
+        return False
+    return True
+
+
+def _has_rows(path: Path) -> bool:
+    """Return whether a file of ours has anything below its header."""
+    try:
+        with path.open("rb") as file:
+            next(whole_rows(file), b"")
+            return bool(file.read(1))
+    except FileNotFoundError:
+        return False
 
 
 def resume_run(
@@ -130,7 +182,8 @@ def resume_run(
             return _resume_locked(files, names, fingerprint, force=force, retry=retry)
     except BlockingIOError:
         raise ResumeError(
-            f"another run is writing {files.result}; wait for its end, or stop it first"
+            f"another run is writing {files.result}: its writer is a process of this machine;"
+            " wait for its end, or stop it first"
         ) from None
 
 

@@ -5,7 +5,7 @@ the journal, by repair and by resume; a file of a million rows is never in memor
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from ray_precheck.store.columns import decode_name, decode_row
@@ -72,15 +72,21 @@ def _decoded(cell: bytes) -> str:
     return decode_name(cell.decode("utf-8", errors="replace"))
 
 
-def replace_file(path: Path, lines: Iterable[bytes]) -> None:
-    """Write lines to a new file and put it in the place of `path`, atomically."""
+def replace_file(
+    path: Path, lines: Iterable[bytes], before_renaming: Callable[[int], None] = lambda fd: None
+) -> None:
+    """Write lines to a new file and put it in the place of `path`, atomically.
+
+    `before_renaming` is handed the descriptor of the new file, which is whole by then.
+    """
     temporary = _temporary(path)
     try:
         with temporary.open("wb") as file:
             file.writelines(lines)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+            before_renaming(file.fileno())
+            temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise

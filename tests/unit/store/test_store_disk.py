@@ -12,7 +12,7 @@ from store_results import contents, files_in, names_in, open_journal, passed
 
 from ray_precheck.errors import PrecheckError
 from ray_precheck.store.journal import Journal
-from ray_precheck.store.resume import RunFiles, resume_run, start_run
+from ray_precheck.store.resume import RunFiles, hold_files, resume_run, start_run
 from ray_precheck.store.settings import RunSettings, save_settings
 
 pytestmark = pytest.mark.unit
@@ -184,11 +184,15 @@ def test_a_read_only_file_system_is_refused(tmp_path: Path) -> None:
 def test_a_file_system_that_is_read_only_by_now_cannot_be_resumed_on(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "size=64k") as disk:
         files = start_run(disk, "1", SETTINGS)
+        open_journal(files).close()
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         with pytest.raises(PrecheckError) as stopped:
             resume_run(files, NAMES, SETTINGS)
         assert stopped.value.exit_code == 2
         assert str(stopped.value) == f"cannot go on in {files.result}: Read-only file system"
+        with pytest.raises(PrecheckError, match="Read-only file system") as stopped:
+            hold_files(files).__enter__()
+        assert stopped.value.exit_code == 2
 
 
 def test_on_a_full_disk_a_repair_cuts_and_a_completion_keeps_all_rows(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ class TestNewFiles:
     def test_the_folder_is_made(self, tmp_path: Path) -> None:
         files = new_run_files(tmp_path / "a" / "b", STAMP)
         assert files.result == tmp_path / "a" / "b" / f"accuracy_checking_result_{STAMP}.csv"
-        assert files.result.read_bytes() == b""
+        assert [path.name for path in files.result.parent.iterdir()] == [files.settings.name]
 
     def test_a_second_run_in_the_same_second_writes_over_nothing(self, tmp_path: Path) -> None:
         first = new_run_files(tmp_path, STAMP)
