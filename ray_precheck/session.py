@@ -7,6 +7,7 @@ imports the package.
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -22,10 +23,11 @@ from ray_precheck.compare.standards.base import Standard, added_headings
 from ray_precheck.compare.standards.user_file import load_standard
 from ray_precheck.config import FRAMEWORKS, RunConfig
 from ray_precheck.dump.parse import Dump, open_dump
-from ray_precheck.errors import DumpError, PrecheckError, StoppedError, UsageError
+from ray_precheck.errors import DumpError, StoppedError, UsageError
 from ray_precheck.plan.planner import Plan, plan_tasks
 from ray_precheck.plan.selection import Demands, Selection, selection_of
 from ray_precheck.report.summary import Summary, summarise
+from ray_precheck.report.frames import read_table
 from ray_precheck.runtime.devices import local_node
 from ray_precheck.runtime.placement import place_slots
 from ray_precheck.runtime.places import Places, find_places, open_nodes
@@ -36,9 +38,17 @@ from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.schema.environment import Environment, environment_to_dict
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.store.columns import added_setting
+from ray_precheck.store.done import count_verdicts
 from ray_precheck.store.error_data import ERROR_FOLDER, load_error_data
 from ray_precheck.store.journal import Journal
-from ray_precheck.store.resume import RunFiles, discard_run, resume_run, run_files, start_run
+from ray_precheck.store.resume import (
+    RunFiles,
+    discard_run,
+    hold_files,
+    resume_run,
+    run_files,
+    start_run,
+)
 from ray_precheck.store.settings import note_environment
 
 if TYPE_CHECKING:
@@ -65,12 +75,12 @@ class PrecheckReport:
     @property
     def results(self) -> "pandas.DataFrame":
         """The result CSV as a data frame, one row for each API call."""
-        return _read_csv(self.files.result)
+        return read_table(self.files.result)
 
     @property
     def details(self) -> "pandas.DataFrame":
         """The details CSV as a data frame, one row for each output and gradient."""
-        return _read_csv(self.files.details)
+        return read_table(self.files.details)
 
 
 def precheck(
@@ -113,6 +123,7 @@ def run(
     bench_modules = read_bench_modules(config.bench_modules)
     load_declarations(bench_modules)  # What is wrong with them is said before anything starts.
     with (
+        ExitStack() as held,
         ThreadPoolExecutor(1) as background,
         open_dump(config.dump, _stage(f"opening {config.dump}", show_progress)) as dump,
         ExitStack() as joined,
@@ -128,12 +139,14 @@ def run(
         ) | added_setting(added_headings(standard))
         # Runs from before this setting do not have it: a resume takes them for the same.
         fingerprint["benches"] = bench_digest(bench_modules)
-        files, done = _prepare_files(config, dump, fingerprint)
+        files, done = _prepare_files(config, dump, fingerprint, held)
         if len(done) < len(dump.calls):
             there = _environment(config, dump, places, framework, tests_dump=tests_dump)
             note_environment(files.settings, environment_to_dict(there))
         on_files(files)
-        progress = Progress(len(dump.calls), len(done), show=show_progress)
+        names = {call.name for call in dump.calls}
+        before = count_verdicts(files.result, names) if done and show_progress else Counter()
+        progress = Progress(len(names), len(done & names), show=show_progress, counts=before)
         planning = background.submit(
             plan_tasks,
             dump,
@@ -162,13 +175,12 @@ def run(
             completed = _drive(config, dump, places, settings, files, planning, progress)
         except StoppedError as error:
             reason = str(error)
-        except PrecheckError:
-            if config.resume_csv is None:
-                discard_run(files)  # Nothing was written.
-            raise
         finally:
             progress.close()
-    return PrecheckReport(summarise(files), completed, reason)
+            is_discarded = config.resume_csv is None and not completed and discard_run(files)
+        if is_discarded:
+            raise StoppedError(reason or "stopped on request before a row was written; start anew")
+        return PrecheckReport(summarise(files), completed, reason)
 
 
 def _select(dump: Dump, selection: Selection, standard: Standard, show: bool) -> None:
@@ -235,12 +247,16 @@ def _tests_dump(config: RunConfig, dump: Dump) -> bool:
 
 
 def _prepare_files(
-    config: RunConfig, dump: Dump, fingerprint: dict[str, str]
+    config: RunConfig, dump: Dump, fingerprint: dict[str, str], held: ExitStack
 ) -> tuple[RunFiles, set[str]]:
-    """Return the files to write, whole and in agreement, and the names that are done already."""
+    """Return the files to write, whole and in agreement, and the names that are done already.
+
+    No other run has the files until `held` is closed.
+    """
     if config.resume_csv is None:
-        return start_run(config.out, time.strftime("%Y%m%d%H%M%S"), fingerprint), set()
-    files = run_files(config.resume_csv)
+        new = start_run(config.out, time.strftime("%Y%m%d%H%M%S"), fingerprint)
+        return held.enter_context(hold_files(new)), set()
+    files = held.enter_context(hold_files(run_files(config.resume_csv)))
     names = {call.name for call in dump.calls}
     return files, resume_run(files, names, fingerprint, force=config.force, retry=config.retry)
 
@@ -276,7 +292,7 @@ def _drive(
     if plan is not None and not plan.tasks:
         return _write_without_workers(dump, files, plan.skipped, progress)
     with ExitStack() as opened:
-        nodes = places.nodes if config.address else open_nodes(config, opened, show=False)
+        nodes = places.nodes if places.are_open else open_nodes(config, opened, show=False)
         # In this order: ray.init sets a handler of SIGTERM of its own.
         stop = opened.enter_context(stop_on_signal())
         # Imported here: Ray takes half a second that a wrong option should not cost.
@@ -303,6 +319,7 @@ def _drive(
             stop.is_set,
             options,
         )
+        opened.callback(driver.close)
         driver.launch()
         return driver.run(planning.result(), progress)
 
@@ -310,7 +327,7 @@ def _drive(
 def _write_without_workers(
     dump: Dump, files: RunFiles, results: Sequence[TaskResult], progress: Progress
 ) -> bool:
-    journal = Journal.open(files.result, files.details)
+    journal = Journal.open(files.result, files.details, files.token)
     journal.append(results)
     progress.add(results)
     journal.complete([call.name for call in dump.calls])
@@ -351,11 +368,3 @@ def rerun(
         return result
     note = f"the run tested captured results, this is the {device_type}'s own"
     return replace(result, message="; ".join(filter(None, [result.message, note])))
-
-
-def _read_csv(path: Path) -> "pandas.DataFrame":
-    import pandas
-
-    return pandas.read_csv(
-        path, encoding="utf-8-sig", keep_default_na=False, na_values={"Cosine": [""]}
-    )

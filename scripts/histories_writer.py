@@ -65,7 +65,9 @@ class Files:
         self._ledger = Ledger(names)
         self._folder = folder
         self._files = start_run(folder, _STAMP, _FINGERPRINT)
-        self._base = (b"", b"")
+        # The driver makes both files before there is a writer, as the recorder does.
+        Journal.open(self._files.result, self._files.details).close()
+        self._base = self._read()
         self.begin_life()
 
     def begin_life(self) -> None:

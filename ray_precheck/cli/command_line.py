@@ -12,6 +12,7 @@ from ray_precheck.cli.exit_codes import STOPPED
 from ray_precheck.cli.going_on import resume_command
 from ray_precheck.cli.invocation import Execute, Invocation
 from ray_precheck.cli.parser import build_parser
+from ray_precheck.cli.streams import outlive_readers
 from ray_precheck.errors import PrecheckError
 from ray_precheck.guardian import guard
 
@@ -19,6 +20,7 @@ from ray_precheck.guardian import guard
 def entry() -> int:
     """Run the command of this process, watched over by a guardian; return the exit code."""
     given = sys.argv[1:]
+    outlive_readers()
 
     def epitaph(result: str, how: str) -> None:
         print(f"\nray-precheck: error: the process of the run was ended ({how})", file=sys.stderr)
@@ -38,7 +40,9 @@ def main(
     try:
         options = build_parser().parse_args(given)
         execute: Execute = options.execute
-        return execute(options, Invocation(tuple(given), announce))
+        code = execute(options, Invocation(tuple(given), announce))
+        sys.stdout.flush()  # A full disk is an error that is still said in a sentence here.
+        return code
     except PrecheckError as error:
         if debug:
             raise

@@ -51,12 +51,15 @@ def open_cluster(
 ) -> Iterator[list[Node]]:
     """Start Ray here, or join the cluster at `address`; yields its nodes, the driver's first.
 
+    A Ray that this process has started or joined before is used as it is, and left running.
     `say` is told which nodes of a cluster that was joined are left out, because they do not answer.
 
     Raises:
-        UsageError: no cluster answers at the address.
+        UsageError: no cluster answers at the address, or the Ray of this process cannot be used.
     """
-    if address:
+    if ray.is_initialized():
+        yield _borrow(address, say)
+    elif address:
         yield from _join(address, debug, say)
     else:
         yield from _start(debug)
@@ -150,15 +153,44 @@ def _join(address: str, debug: bool, say: Callable[[str], None]) -> Iterator[lis
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"no Ray cluster answers at --address {address}: {reason}") from None
     try:
-        nodes = Roster([], "", say).answers()
-        if not nodes or nodes[0].node_id != ray.get_runtime_context().get_node_id():
-            raise UsageError(
-                f"the node of --address {address} on this machine starts no process within"
-                f" {PROBE_TIMEOUT_S:g} s; see whether it is well, or start it again"
-            )
-        yield nodes
+        yield _answering_nodes(f"--address {address}", say)
     finally:
         ray.shutdown()
+
+
+def _borrow(address: str, say: Callable[[str], None]) -> list[Node]:
+    """Return the nodes of the Ray that this process has, which is somebody else's.
+
+    Raises:
+        UsageError: it is another one than that of `address`, is no driver's, or does not answer.
+    """
+    if ray.util.client.ray.is_connected():
+        raise UsageError(
+            "this process is connected through Ray Client (ray://), in which a run cannot reach its"
+            " workers; call ray.shutdown() first, or start the run on a node of the cluster"
+        )
+    own = ray.get_runtime_context().gcs_address
+    if address not in ("", "auto", own):
+        raise UsageError(
+            f"this process has a Ray already, at {own}, and --address names another one, {address};"
+            " leave --address out to use it, or call ray.shutdown() first"
+        )
+    return _answering_nodes(f"the Ray of this process ({own})", say)
+
+
+def _answering_nodes(title: str, say: Callable[[str], None]) -> list[Node]:
+    """Return the nodes of a cluster that was joined, the driver's first.
+
+    Raises:
+        UsageError: the driver's own node does not answer.
+    """
+    nodes = Roster([], "", say).answers()
+    if not nodes or nodes[0].node_id != ray.get_runtime_context().get_node_id():
+        raise UsageError(
+            f"the node of {title} on this machine starts no process within {PROBE_TIMEOUT_S:g} s;"
+            " see whether it is well, or start it again"
+        )
+    return nodes
 
 
 def _require_answer(address: str) -> None:

@@ -143,10 +143,15 @@ class Driver:
                 self._step(run, POLL_S)
             run.recorder.complete([call.name for call in self._dump.calls])
         finally:
-            self._crew.dismiss_all()
+            self.close()
+            run.recorder.close()
             if run.timeline is not None:
                 run.timeline.close()
         return True
+
+    def close(self) -> None:
+        """End every worker; safe to call twice."""
+        self._crew.dismiss_all()
 
     def _scheduler(self, plan: Plan) -> Scheduler:
         """Return the scheduler of the plan; chooses the bench workers."""

@@ -26,12 +26,14 @@ class Places:
 
     `most_on_a_node` is how many workers share a machine, None for as many as there are ids; `slots`
     are the devices that were there then.
+    `are_open`: the nodes are those of a cluster that is joined, not yet this machine alone.
     """
 
     request: DeviceRequest
     nodes: list[Node]
     most_on_a_node: int | None
     slots: Sequence[DeviceSlot]
+    are_open: bool
 
     def environment(
         self, *, framework: str, rule: str, calls: int, dump: str, tests_dump: bool
@@ -59,10 +61,12 @@ def find_places(config: RunConfig, framework: str, joined: ExitStack, *, show: b
 
     Raises:
         DeviceError: a device that was asked for is not there.
-        UsageError: no cluster answers, or a node has another version of this package.
+        UsageError: no cluster answers, a node has another version of this package, or this process
+            has a Ray of its own that cannot be used.
     """
     here = local_node()
-    nodes = open_nodes(config, joined, show=show) if config.address else [here]
+    joins = bool(config.address) or ray_is_running()
+    nodes = open_nodes(config, joined, show=show) if joins else [here]
     request = DeviceRequest.of(config, "cpu")
     usable = usable_nodes(request, nodes)
     # -d takes devices of this machine, which is the first; --devices those of any.
@@ -74,7 +78,14 @@ def find_places(config: RunConfig, framework: str, joined: ExitStack, *, show: b
     if table and show:
         print(table, file=sys.stderr, flush=True)
     most = max(Counter(slot.node_id for slot in slots).values())
-    return Places(request, nodes, None if request.ids else most, slots)
+    return Places(request, nodes, None if request.ids else most, slots, joins)
+
+
+def ray_is_running() -> bool:
+    """Return whether this process has started or joined a Ray already, by `ray.init`."""
+    ray = sys.modules.get("ray")
+    # The namespace of a folder called ray is no Ray.
+    return bool(getattr(ray, "is_initialized", lambda: False)())
 
 
 def open_nodes(config: RunConfig, opened: ExitStack, *, show: bool) -> list[Node]:

@@ -6,7 +6,8 @@ Comes in: acknowledged results. Called by the session and the driver.
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Never, TextIO
 
 from tqdm import tqdm
@@ -22,14 +23,21 @@ class Progress:
     """Counts passes, errors and skips, and shows them with rate and time left."""
 
     def __init__(
-        self, total: int, done: int, *, show: bool = True, stream: TextIO | None = None
+        self,
+        total: int,
+        done: int,
+        *,
+        show: bool = True,
+        stream: TextIO | None = None,
+        counts: Mapping[Verdict, int] | None = None,
     ) -> None:
+        """`done` calls of `total` have rows from an earlier run, with the verdicts of `counts`."""
         self._show = show
         self._stream = stream or sys.stderr
         self._done_before = done
         self._done = done
         self._total = total
-        self._counts = dict.fromkeys(Verdict, 0)
+        self._counts = dict.fromkeys(Verdict, 0) | dict(counts or {})
         self._begin = self._shown = time.monotonic()
         self._bar: tqdm[Never] | None = None
         if show and self._stream.isatty():
@@ -45,8 +53,9 @@ class Progress:
             added += 1
         self._done += added
         if self._bar is not None:
-            self._bar.set_postfix_str(self._tally(), refresh=False)
-            self._bar.update(added)
+            with suppress(OSError):  # Whether somebody reads it is nothing to the run.
+                self._bar.set_postfix_str(self._tally(), refresh=False)
+                self._bar.update(added)
         self.tick()
 
     def tick(self) -> None:
@@ -63,15 +72,17 @@ class Progress:
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""
-        if self._bar is not None:
-            self._bar.write(line, file=self._stream)
-        elif self._show:
-            print(line, file=self._stream, flush=True)
+        with suppress(OSError):
+            if self._bar is not None:
+                self._bar.write(line, file=self._stream)
+            elif self._show:
+                print(line, file=self._stream, flush=True)
 
     def close(self) -> None:
         """Leave the last state of the bar on the screen."""
         if self._bar is not None:
-            self._bar.close()
+            with suppress(OSError):
+                self._bar.close()
 
     def _tally(self) -> str:
         counts = self._counts

@@ -6,6 +6,7 @@ that it finds in the files.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import ray
@@ -17,6 +18,7 @@ from ray_precheck.runtime.cluster import living_nodes, require_own_node
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.writer import WriterActor
 from ray_precheck.schema.result import TaskResult
+from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import RunFiles
 
 _MOST_UNACKNOWLEDGED = 8
@@ -36,12 +38,15 @@ class Recorder:
         self._progress = progress
         self._unacknowledged: dict[Any, Sequence[TaskResult]] = {}
         self._deaths = 0
+        # From here on a result CSV that is missing was removed, also where no writer has opened it.
+        Journal.open(files.result, files.details, files.token).close()
         self._writer = self._start(reopen=False)
 
     def _start(self, *, reopen: bool) -> Any:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         options = WriterActor.options(scheduling_strategy=here)
-        return options.remote(self._files.result, self._files.details, reopen=reopen)
+        files = self._files
+        return options.remote(files.result, files.details, files.token, reopen=reopen)
 
     @property
     def pending(self) -> list[Any]:
@@ -76,6 +81,12 @@ class Recorder:
         self.flush()
         while not self._ask(self._writer.complete.remote(order)):
             pass
+
+    def close(self) -> None:
+        """End the writer. In somebody else's Ray it would live on, and have the files locked."""
+        if ray.is_initialized():  # Otherwise ray.kill would start another Ray.
+            with suppress(RayError, ValueError):
+                ray.kill(self._writer)
 
     def _ask(self, ref: Any) -> bool:
         """Wait for an answer; False where the writer died and a new one has taken over."""

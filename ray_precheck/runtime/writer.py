@@ -22,9 +22,13 @@ class Writer:
     `reopen` repairs them first: another writer died while it wrote.
     """
 
-    def __init__(self, result_path: Path, details_path: Path, *, reopen: bool) -> None:
+    def __init__(
+        self, result_path: Path, details_path: Path, token: str = "", *, reopen: bool
+    ) -> None:
+        """`token` is that of the run's claim on the files: another run's files are not written."""
         self._open = Journal.reopen if reopen else Journal.open
         self._paths = result_path, details_path
+        self._token = token
         self._opened: Journal | None = None
 
     def append(self, results: Sequence[TaskResult]) -> int:
@@ -49,7 +53,7 @@ class Writer:
 
     def _journal(self) -> Journal:
         if self._opened is None:
-            self._opened = self._open(*self._paths)
+            self._opened = self._open(*self._paths, self._token)
         return self._opened
 
 

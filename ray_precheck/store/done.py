@@ -4,6 +4,7 @@ Comes in: both files as they were left, and the calls of the dump. Goes out: nam
 changed. Called by resume.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
@@ -85,6 +86,22 @@ def read_done(
         if row.has_details:
             with_details.add(name)
     return done, with_details
+
+
+def count_verdicts(result: Path, names: Set[str]) -> Counter[Verdict]:
+    """Return how many of these calls have which verdict, going by the first row of each.
+
+    Raises:
+        ResumeError: the file has other columns.
+        OSError: the file cannot be read.
+    """
+    counts: Counter[Verdict] = Counter()
+    seen: set[str] = set()
+    for row in _result_rows(result):
+        if row.name in names and row.name not in seen:
+            seen.add(row.name)
+            counts[row.verdict] += 1
+    return counts
 
 
 def _result_rows(path: Path) -> Iterator[ResultRow]:

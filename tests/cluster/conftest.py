@@ -34,7 +34,7 @@ _ENVIRONMENT = {
     # How often Ray writes what it knows of its object store.
     "RAY_debug_dump_period_milliseconds": "300",
     # A torch with broken operators, of which the captures use none.
-    "PYTHONPATH": str(FAULTY),
+    "PYTHONPATH": os.pathsep.join(filter(None, [str(FAULTY), os.environ.get("PYTHONPATH")])),
 }
 os.environ.update(_ENVIRONMENT)
 

@@ -107,6 +107,25 @@ class TestPlainLines:
         Progress(3, 0).say("here")
         assert capsys.readouterr() == ("", "here\n")
 
+    def test_rows_of_an_earlier_run_are_counted_with_their_verdicts(self, clock: Clock) -> None:
+        stream = io.StringIO()
+        before = {Verdict.PASS: 5, Verdict.ERROR: 1}
+        shown = Progress(10, 6, stream=stream, counts=before)
+        clock.now_s += 10
+        shown.add(MIXED)
+        (line,) = lines(stream)
+        assert line.startswith("10/10 done, 7 pass, 2 error, 1 skip, 0.4 api/s")
+
+    def test_a_line_that_nobody_reads_ends_no_run(self, clock: Clock) -> None:
+        class Closed(io.StringIO):
+            def write(self, text: str) -> int:
+                raise BrokenPipeError
+
+        shown = Progress(10, 0, stream=Closed())
+        clock.now_s += 10
+        shown.add(MIXED)
+        shown.say("a node has joined")
+
 
 class TestTerminal:
     def test_a_bar_shows_what_is_done_of_how_much(self, clock: Clock) -> None:

@@ -7,7 +7,9 @@ import pytest
 from store_results import RESULT_HEADER, files_in, open_journal, passed
 
 from ray_precheck.errors import ResumeError, UsageError
+from ray_precheck.schema.result import Verdict
 from ray_precheck.store.columns import BOM
+from ray_precheck.store.done import count_verdicts
 from ray_precheck.store.resume import (
     RunFiles,
     discard_run,
@@ -181,3 +183,10 @@ class TestDone:
         files.result.mkdir()
         with pytest.raises(ResumeError, match=r"cannot read .*Is a directory"):
             load_done(files, set())
+
+
+def test_the_rows_that_are_there_are_counted_by_the_verdict_of_their_call(files: RunFiles) -> None:
+    rows = ["a.0,pass,,", "b.0,pass,SKIP,", "c.0,pass,error,", "a.0,error,,", "other.0,pass,,"]
+    files.result.write_bytes(RESULT_HEADER + "".join(f"{row}\r\n" for row in rows).encode())
+    counts = count_verdicts(files.result, {"a.0", "b.0", "c.0"})
+    assert counts == {Verdict.PASS: 1, Verdict.SKIP: 1, Verdict.ERROR: 1}

@@ -1,0 +1,248 @@
+"""A run has its files alone, from the first look to the last rename, and no longer than it lives."""
+
+import errno
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from store_results import contents, names_in, passed
+
+from ray_precheck.errors import ResumeError, StoppedError
+from ray_precheck.store import claim, journal
+from ray_precheck.store.claim import ClaimedError, claimed
+from ray_precheck.store.journal import Journal
+from ray_precheck.store.lock import lock_file, locked
+from ray_precheck.store.resume import discard_run, hold_files, start_run
+
+pytestmark = pytest.mark.unit
+
+STAMP = "20260101120000"
+_HOLDER = (
+    "import sys, time; from pathlib import Path; from ray_precheck.store.claim import claimed;"
+    "held = claimed(Path(sys.argv[1])); held.__enter__(); print('ready', flush=True);"
+    "time.sleep(60)"
+)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(claim, "_RENEWED_WITHIN_S", 0.4)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a.lock"
+
+
+def left_by(path: Path, **changes: object) -> None:
+    """Leave a lock file as a run would that nobody removed it for."""
+    holder = {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "started": claim._started(os.getpid()),
+        "since": "2026-01-01 12:00:00",
+        "token": "0",
+    }
+    path.write_text(json.dumps(holder | changes))
+
+
+def test_a_second_run_is_told_who_has_the_files(path: Path) -> None:
+    with claimed(path), pytest.raises(ClaimedError) as refused, claimed(path):
+        pass
+    assert f"process {os.getpid()} on {socket.gethostname()} (since 2" in refused.value.holder
+
+
+def test_the_lock_file_is_gone_at_the_end_and_the_files_are_free(path: Path) -> None:
+    for _ in range(2):
+        with claimed(path):
+            assert path.exists()
+        assert not path.exists()
+
+
+def test_the_refused_run_leaves_the_claim_of_the_other_as_it_is(path: Path) -> None:
+    with claimed(path):
+        before = path.read_bytes()
+        for _ in range(2):
+            with pytest.raises(ClaimedError), claimed(path):
+                pass
+        assert path.read_bytes() == before
+
+
+def test_a_killed_run_blocks_nobody(path: Path) -> None:
+    command = [sys.executable, "-c", _HOLDER, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(ClaimedError, match=f"process {holder.pid}"), claimed(path):
+            pass
+        holder.send_signal(signal.SIGKILL)
+    assert path.exists()
+    with claimed(path):
+        pass
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"host": 1}'])
+def test_a_lock_file_that_says_nothing_blocks_nobody(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with claimed(path):
+        pass
+
+
+class TestWhereTheFileSystemHasNoLocks:
+    @pytest.fixture(autouse=True)
+    def _no_locks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(handle: int, operation: int) -> None:
+            raise OSError(errno.ENOLCK, "No locks available")
+
+        monkeypatch.setattr(fcntl, "flock", refuse)
+
+    def test_a_living_process_of_this_machine_has_the_files(self, path: Path) -> None:
+        with claimed(path), pytest.raises(ClaimedError), claimed(path):
+            pass
+
+    @pytest.mark.parametrize("changes", [{"pid": 2**22 + 1}, {"started": "1"}, {"started": ""}])
+    def test_one_that_has_ended_has_not_also_where_its_number_is_used_again(
+        self, path: Path, changes: dict[str, object]
+    ) -> None:
+        left_by(path, **changes)
+        with claimed(path):
+            pass
+
+
+class TestARunOnAnotherMachine:
+    def test_has_the_files_while_it_renews_its_claim(self, path: Path) -> None:
+        left_by(path, host="node-b")
+        ended = threading.Event()
+
+        def renew() -> None:
+            while not ended.wait(0.1):
+                os.utime(path)
+
+        thread = threading.Thread(target=renew)
+        thread.start()
+        try:
+            with pytest.raises(ClaimedError, match="on node-b"), claimed(path):
+                pass
+        finally:
+            ended.set()
+            thread.join()
+
+    def test_has_them_no_longer_once_it_does_not(self, path: Path) -> None:
+        left_by(path, host="node-b")
+        with claimed(path):
+            pass
+
+    def test_renews_its_claim(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(claim, "_RENEWAL_S", 0.05)
+        with claimed(path):
+            assert claim._lives(claim._Holder("node-b", 1, "", "", ""), path, sees_locks=True)
+
+
+def test_files_of_a_run_that_goes_on_are_not_looked_at(tmp_path: Path) -> None:
+    files = start_run(tmp_path, STAMP, {})
+    with (
+        hold_files(files),
+        pytest.raises(ResumeError, match=r"another run has .*_20260101120000.csv: process \d+ on"),
+        hold_files(files),
+    ):
+        pass
+
+
+def test_runs_of_the_same_second_take_turns_at_names(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path;"
+        "from ray_precheck.store.resume import hold_files, start_run;"
+        "files = start_run(Path(sys.argv[1]), '1', {}); held = hold_files(files);"
+        "held.__enter__(); print(files.result.name, flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    runs = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    names = [run.stdout.readline().strip() for run in runs if run.stdout is not None]
+    for run in runs:
+        run.communicate()
+    stamps = sorted(name.removeprefix("accuracy_checking_result_") for name in names)
+    assert stamps == ["1.csv", "1_1.csv", "1_2.csv", "1_3.csv"]
+    assert not list(tmp_path.glob("*.lock"))
+
+
+def test_the_writer_of_a_run_that_was_killed_appends_nothing_to_the_next_one(
+    tmp_path: Path,
+) -> None:
+    files = start_run(tmp_path, STAMP, {})
+    with hold_files(files) as first:
+        late = Journal.open(files.result, files.details, first.token)
+        late.append([passed(0, "Mint.a.0")])
+    with hold_files(files):
+        before = contents(files)
+        for act in (lambda: late.append([passed(1, "Mint.b.0")]), lambda: late.complete([])):
+            with pytest.raises(StoppedError, match=r"another run has taken over .*process \d+"):
+                act()
+        assert contents(files) == before
+        late.close()
+        for make in (Journal.open, Journal.reopen):
+            with pytest.raises(StoppedError, match="taken over"):
+                make(files.result, files.details, first.token)
+        assert contents(files) == before
+
+
+def test_the_result_csv_is_locked_until_a_completion_is_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = start_run(tmp_path, STAMP, {})
+    journal_ = Journal.open(files.result, files.details)
+    journal_.append([passed(0, "Mint.a.0"), passed(1, "Mint.b.0")])
+    before = files.result.stat().st_ino
+    seen: list[str] = []
+
+    def look(*paths: Path) -> None:
+        handle = os.open(files.result, os.O_RDONLY)
+        try:
+            lock_file(handle, 0.1)
+            seen.append("free")
+        except BlockingIOError:
+            seen.append("locked")
+        finally:
+            os.close(handle)
+
+    monkeypatch.setattr(journal, "mark_completed", look)
+    journal_.complete(["Mint.b.0", "Mint.a.0"])
+    assert files.result.stat().st_ino != before
+    assert seen == ["locked"]
+    with locked(files.result):
+        assert names_in(files.result.read_bytes()) == ["Mint.b.0", "Mint.a.0"]
+
+
+def test_a_lock_that_was_waited_for_is_that_of_the_file_that_is_there_then(
+    tmp_path: Path,
+) -> None:
+    files = start_run(tmp_path, STAMP, {})
+    journal_ = Journal.open(files.result, files.details)
+    journal_.append([passed(0, "Mint.a.0"), passed(1, "Mint.b.0")])
+    timer = threading.Timer(0.3, lambda: journal_.complete(["Mint.b.0", "Mint.a.0"]))
+    timer.start()
+    with locked(files.result):
+        handle = os.open(files.result, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            lock_file(handle, 0.1)
+        os.close(handle)
+    timer.join()
+
+
+def test_a_run_without_a_row_leaves_nothing(tmp_path: Path) -> None:
+    files = start_run(tmp_path, STAMP, {"seed": "0"})
+    with hold_files(files):
+        Journal.open(files.result, files.details).close()
+        assert discard_run(files)
+    assert list(tmp_path.iterdir()) == []
