@@ -171,9 +171,9 @@ def test_a_writer_that_dies_every_time_stops_the_run(
     writer = ray.remote(num_cpus=0, max_restarts=0)(DyingWriter)
     monkeypatch.setattr("ray_precheck.runtime.recorder.WriterActor", writer)
     dump = write_dump(tmp_path / "dump.json", additions(50))
-    report = precheck(dump, out=tmp_path / "out", address=cluster_address)
-    assert not report.completed
-    assert report.stop_reason.startswith("the process that writes the results died 3 times")
+    with pytest.raises(StoppedError, match="^the process that writes the results died 3 times"):
+        precheck(dump, out=tmp_path / "out", address=cluster_address)
+    assert list((tmp_path / "out").iterdir()) == []  # No row was acknowledged.
 
 
 def test_the_error_of_a_dismissed_worker_does_not_pass_for_the_end_of_the_writer(
@@ -217,11 +217,10 @@ def test_a_removed_out_folder_stops_the_run_with_one_sentence(
 
     thread = threading.Thread(target=remove)
     thread.start()
-    report = precheck(dump, out=out, address=cluster_address)
+    with pytest.raises(StoppedError, match="cannot write the ") as stopped:
+        precheck(dump, out=out, address=cluster_address)
     thread.join()
-    assert not report.completed
-    assert "cannot write the " in report.stop_reason
-    assert "\n" not in report.stop_reason
+    assert "\n" not in str(stopped.value)
 
 
 def made(
