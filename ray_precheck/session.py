@@ -26,8 +26,8 @@ from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import DumpError, StoppedError, UsageError
 from ray_precheck.plan.planner import Plan, plan_tasks
 from ray_precheck.plan.selection import Demands, Selection, selection_of
-from ray_precheck.report.summary import Summary, summarise
 from ray_precheck.report.frames import read_table
+from ray_precheck.report.summary import Summary, summarise
 from ray_precheck.runtime.devices import local_node
 from ray_precheck.runtime.placement import place_slots
 from ray_precheck.runtime.places import Places, find_places, open_nodes

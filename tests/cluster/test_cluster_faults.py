@@ -171,7 +171,7 @@ def test_a_writer_that_dies_every_time_stops_the_run(
     writer = ray.remote(num_cpus=0, max_restarts=0)(DyingWriter)
     monkeypatch.setattr("ray_precheck.runtime.recorder.WriterActor", writer)
     dump = write_dump(tmp_path / "dump.json", additions(50))
-    with pytest.raises(StoppedError, match="^the process that writes the results died 3 times"):
+    with pytest.raises(StoppedError, match=r"^the process that writes the results died 3 times"):
         precheck(dump, out=tmp_path / "out", address=cluster_address)
     assert list((tmp_path / "out").iterdir()) == []  # No row was acknowledged.
 

@@ -151,7 +151,7 @@ def test_files_of_a_run_that_goes_on_are_not_looked_at(tmp_path: Path) -> None:
     files = start_run(tmp_path, STAMP, {})
     with (
         hold_files(files),
-        pytest.raises(ResumeError, match=r"another run has .*_20260101120000.csv: process \d+ on"),
+        pytest.raises(ResumeError, match=r"another run has .*_20260101120000\.csv: process \d+ on"),
         hold_files(files),
     ):
         pass
