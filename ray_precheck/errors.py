@@ -3,6 +3,7 @@
     PrecheckError              everything that is reported as one sentence
     +-- UsageError             an option is wrong                         (exit code 2)
     +-- DumpError              the dump cannot be read                    (exit code 2)
+    |   +-- NothingToCheckError    it holds no call                       (exit code 4)
     +-- ResumeError            -csv_path cannot be gone on with           (exit code 2)
     +-- DeviceError            a device that was asked for is not there   (exit code 2)
     +-- BackendMissingError    a framework is not installed               (exit code 2)
@@ -25,6 +26,12 @@ class UsageError(PrecheckError):
 
 class DumpError(PrecheckError):
     """The dump file cannot be read as a dump."""
+
+
+class NothingToCheckError(DumpError):
+    """The dump is whole and holds nothing that could be checked."""
+
+    exit_code = 4
 
 
 class ResumeError(PrecheckError):

@@ -7,7 +7,7 @@ import argparse
 import time
 from pathlib import Path
 
-from ray_precheck.cli.exit_codes import COMPARE_EXIT_CODES, IN_ERROR, PASSED
+from ray_precheck.cli.exit_codes import COMPARE_EXIT_CODES, IN_ERROR, NOTHING_CHECKED, PASSED
 from ray_precheck.cli.groups import add_debug
 from ray_precheck.cli.invocation import Commands, Invocation
 
@@ -35,6 +35,36 @@ def add_commands(commands: Commands) -> None:
     )
     add_debug(command, "show tracebacks")
     command.set_defaults(execute=_execute)
+    _add_msprobe_command(commands)
+
+
+def _add_msprobe_command(commands: Commands) -> None:
+    """Add the same command as msprobe calls it, with its options."""
+    text = "another name of compare_results, with the options of msprobe"
+    command = commands.add_parser(
+        "api_precision_compare", help=text, description=text, epilog=COMPARE_EXIT_CODES
+    )
+    for option, long, dest, whose in (
+        ("-npu", "--npu_csv_path", "device_details", "NPU that is judged"),
+        ("-gpu", "--gpu_csv_path", "reference_details", "GPU that it is compared with"),
+    ):
+        command.add_argument(
+            option,
+            long,
+            dest=dest,
+            required=True,
+            metavar="FILE",
+            help=f"accuracy_checking_details_{{timestamp}}.csv of the {whose}",
+        )
+    command.add_argument(
+        "-o",
+        "--out_path",
+        default="./",
+        metavar="FOLDER",
+        help="folder of the comparison (default ./)",
+    )
+    add_debug(command, "show tracebacks")
+    command.set_defaults(execute=_execute)
 
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
@@ -47,4 +77,6 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     paths = Path(options.device_details), Path(options.reference_details)
     comparison = compare_results(*paths, Path(options.out_path), stamp)
     print(format_comparison(comparison))
-    return IN_ERROR if comparison.count(Verdict.ERROR) else PASSED
+    if comparison.count(Verdict.ERROR):
+        return IN_ERROR
+    return PASSED if comparison.count(Verdict.PASS) else NOTHING_CHECKED

@@ -3,11 +3,13 @@
 Comes in: nothing. Goes out: the codes, and the sentences about them that --help prints.
 """
 
-PASSED, IN_ERROR, UNUSABLE, STOPPED = 0, 1, 2, 3
+PASSED, IN_ERROR, UNUSABLE, STOPPED, NOTHING_CHECKED = 0, 1, 2, 3, 4
 
 EXIT_CODES = (
-    "exit codes: 0 all passed, 1 some API is in error, 2 wrong usage or input, 3 stopped, resumable"
+    "exit codes: 0 nothing that was checked is in error, 1 some API is in error, 2 wrong usage or"
+    " input, 3 stopped, resumable, 4 finished, but nothing could be checked"
 )
 COMPARE_EXIT_CODES = (
-    "exit codes: 0 none in error, 1 some output is in error, 2 wrong usage or input"
+    "exit codes: 0 none in error, 1 some output is in error, 2 wrong usage or input, 4 nothing could"
+    " be compared"
 )

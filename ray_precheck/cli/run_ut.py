@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 from ray_precheck.cli.config_file import CheckerConfig, read_checker_config
-from ray_precheck.cli.exit_codes import EXIT_CODES, IN_ERROR, PASSED, STOPPED
+from ray_precheck.cli.exit_codes import EXIT_CODES
 from ray_precheck.cli.going_on import resume_command
 from ray_precheck.cli.groups import (
     add_check_options,
@@ -19,6 +19,12 @@ from ray_precheck.cli.groups import (
     add_selection_options,
 )
 from ray_precheck.cli.invocation import Commands, Invocation, note
+from ray_precheck.cli.outcome import (
+    add_report_options,
+    exit_code,
+    require_report_files,
+    write_report_files,
+)
 from ray_precheck.config import Number, RunConfig
 from ray_precheck.errors import UsageError
 
@@ -43,6 +49,7 @@ def add_commands(commands: Commands) -> None:
         add_check_options(command)
         add_limit_options(command)
         add_resume_options(command)
+        add_report_options(command)
         add_debug(command, "show tracebacks and what Ray prints")
         command.set_defaults(execute=_execute)
 
@@ -50,19 +57,22 @@ def add_commands(commands: Commands) -> None:
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     """Check the APIs of a dump and return the exit code."""
     config = run_config(options)
+    require_report_files(options)
     _say_what_is_not_needed(options)
     # Imported here, so that --help and wrong options answer at once.
     from ray_precheck.report.closing import format_summary
+    from ray_precheck.report.state import state_of_end
     from ray_precheck.session import run
 
     report = run(config, on_files=lambda files: invocation.announce(str(files.result)))
     print(format_summary(report.summary))
-    if report.completed:
-        return IN_ERROR if report.summary.errors else PASSED
-    reason = f": {report.stop_reason}" if report.stop_reason else ""
-    print(f"\nStopped before the end{reason}. To go on:")
-    print(f"  {resume_command(invocation.given, report.files.result)}")
-    return STOPPED
+    if not report.completed:
+        reason = f": {report.stop_reason}" if report.stop_reason else ""
+        print(f"\nStopped before the end{reason}. To go on:")
+        print(f"  {resume_command(invocation.given, report.files.result)}")
+    state = state_of_end(report.summary, completed=report.completed, reason=report.stop_reason)
+    write_report_files(options, report.summary, state)
+    return exit_code(report.summary, state)
 
 
 def _say_what_is_not_needed(options: argparse.Namespace) -> None:

@@ -31,7 +31,7 @@ from ray_precheck.dump.scan import (
     value_of,
 )
 from ray_precheck.dump.shown import shown
-from ray_precheck.errors import DumpError
+from ray_precheck.errors import DumpError, NothingToCheckError
 from ray_precheck.schema.task import Task, TaskPayload
 
 FRAMEWORKS = ("mindspore", "pytorch", "mindtorch")
@@ -160,7 +160,7 @@ def _read_dump(file: BinaryIO, path: Path, on_progress: OnProgress) -> Dump:
     with _without_collector():
         calls, has_modules_only = _group_calls(members, _name_limit(file), path)
     if not calls:
-        raise DumpError(f"'data' of {path} is empty: the capture saw no API call")
+        raise NothingToCheckError(f"'data' of {path} is empty: the capture saw no API call")
     if has_modules_only:
         raise DumpError(f"{path} holds modules but no API; capture it with level L1 or mix")
     size = os.fstat(file.fileno()).st_size

@@ -43,7 +43,7 @@ def beyond_limit(row: Row) -> float:
 
     `row` are the cells of a detail row by their headings.
     """
-    absolute, relative = _number(row, "MaxAbsErr"), _number(row, "MaxRelativeErr")
+    absolute, relative = number_in(row, "MaxAbsErr"), number_in(row, "MaxRelativeErr")
     if not math.isfinite(absolute):
         return math.inf
     standard = row.get(STANDARD_HEADING, "").split(" ")[0]
@@ -66,7 +66,7 @@ def is_rounding(message: str) -> bool:
 
 def _angle(row: Row) -> float:
     """Return the error that the cosine shows, as a share of the output; 0 where there is no cosine."""
-    cosine = _number(row, "Cosine")
+    cosine = number_in(row, "Cosine")
     return math.sqrt(2.0 * max(0.0, 1.0 - cosine)) if math.isfinite(cosine) else 0.0
 
 
@@ -82,18 +82,18 @@ def _no_measure(row: Row, dtype: str, size: float) -> float:
 
 
 def _to_honest(row: Row, dtype: str, size: float) -> float:
-    pairs = [(_number(row, own), _number(row, honest)) for own, honest in _HONEST.items()]
+    pairs = [(number_in(row, own), number_in(row, honest)) for own, honest in _HONEST.items()]
     ratios = [own / honest for own, honest in pairs if own >= 0 and honest > 0]
     return max(ratios, default=math.inf)
 
 
 def _to_reference(row: Row, dtype: str, size: float) -> float:
-    ratios = [_number(row, heading) for heading in RATIO_HEADINGS.values()]
+    ratios = [number_in(row, heading) for heading in RATIO_HEADINGS.values()]
     return max((ratio for ratio in ratios if ratio >= 0), default=math.inf)
 
 
 def _to_units(row: Row, dtype: str, size: float) -> float:
-    units = _number(row, "MaxUlpErr")
+    units = number_in(row, "MaxUlpErr")
     return units / limit_of(ULP_THRESHOLD, dtype) if units >= 0 else math.inf
 
 
@@ -109,8 +109,8 @@ _MEASURES: dict[str, Callable[[Row, str, float], float]] = {
 }
 
 
-def _number(row: Row, heading: str) -> float:
-    """Return the number in a cell, NaN where there is none."""
+def number_in(row: Row, heading: str) -> float:
+    """Return the number in the cell of a column, NaN where there is none."""
     try:
         return float(row.get(heading, ""))
     except ValueError:

@@ -3,6 +3,7 @@
 Comes in: a `Summary`. Goes out: text for a terminal of 100 columns. Called by the command line.
 """
 
+import math
 from collections.abc import Iterator
 
 from ray_precheck.report.summary import Direction, Summary, WorstOutput
@@ -143,14 +144,16 @@ def _output_lines(output: WorstOutput) -> Iterator[str]:
     suffix = f" ({where})" if where else ""
     yield f"  {row['Status']:5} {output.beyond:>9.3g} {numbers}  {shown_name(output.name)}{suffix}"
     if output.is_error:
-        yield f"        {shown_text(explanation(row['Message']))}"
+        yield f"        {shown_text(explanation(output))}"
     if output.source:
         yield f"        at {shown_text(output.source)}"
 
 
-def explanation(message: str) -> str:
-    """Return what a Message says of the cause: the likely one, or that it is rounding, or all of it."""
-    for word in (_CAUSE, _ROUNDING):
+def explanation(output: WorstOutput) -> str:
+    """Return what the Message says of the cause: the likely one, or that it is rounding; all of it
+    where neither is said, or the numbers say nothing."""
+    message = output.row["Message"]
+    for word in (_CAUSE, _ROUNDING) if math.isfinite(output.beyond) else ():
         _, found, rest = message.partition(word)
         if found:
             return f"{word}{rest}"

@@ -37,7 +37,9 @@ from ray_precheck.store.resume import run_files
 from ray_precheck.store.settings import load_settings
 
 # What has to be the same in both runs for their rows to be of the same numbers.
-_SAME = ("dump", "seed", "distribution", "tested")
+_SAME = ("dump", "seed", "distribution", "tested", "benches")
+# How the sentence calls what people do not know by the key.
+_CALLED = {"benches": "digest of the --bench-module files"}
 _OWN_COLUMNS = ("API Name", "Dtype", "Shape", "Level")
 _LIMITED = "MaxRelativeErrRatio"
 COLUMNS = (*_OWN_COLUMNS, *RATIO_HEADINGS.values(), _LIMITED, "Status", "Message")
@@ -125,9 +127,10 @@ def _require_same_run(device: Path, reference: Path) -> None:
     one, other = (_fingerprint(path) for path in (device, reference))
     for key in _SAME:
         if key in one and key in other and one[key] != other[key]:
+            called = _CALLED.get(key, key)
             raise UsageError(
-                f"{device} and {reference} cannot be compared: the {key} of the first is {one[key]},"
-                f" that of the second {other[key]}; run both with the same"
+                f"{device} and {reference} cannot be compared: the {called} of the first is"
+                f" {one[key]}, that of the second {other[key]}; run both with the same"
             )
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
 
+from ray_precheck.errors import UsageError
 from ray_precheck.store.columns import BOM, DETAIL_COLUMNS, RESULT_COLUMNS, decode_name
 from ray_precheck.store.rows import row_cells, whole_rows
 
@@ -36,6 +37,24 @@ def read_columns(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, ...]]
             if not is_whole or len(cells) < width:
                 cells = [*cells[:width], *blanks][: width + 1]
             yield pick(cells)
+
+
+def require_result_csv(path: Path) -> None:
+    """See that a file is a result CSV, or the empty one of a run that has only begun.
+
+    Raises:
+        UsageError: it is missing, cannot be read, or has other columns.
+    """
+    try:
+        with path.open("rb") as file:
+            first = next(whole_rows(file), b"")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    headings = [cell.strip().lower() for cell in row_cells(first.removeprefix(BOM))]
+    if first and headings != [heading.lower() for heading in RESULT_COLUMNS]:
+        raise UsageError(
+            f"{path} is no result CSV: its first line must be {', '.join(RESULT_COLUMNS)}"
+        )
 
 
 def headings_of(path: Path) -> list[str]:

@@ -106,6 +106,21 @@ def require_claim(path: Path, token: str) -> None:
         )
 
 
+def running(path: Path) -> str:
+    """Return which run has the files now, for people; "" for none. The claim is not touched.
+
+    A run on another machine is seen by its renewals, for which the clocks must agree to some seconds.
+    """
+    holder = _holder(path)
+    if holder is None:
+        return ""
+    if holder.is_here:
+        lives = bool(holder.started) and _started(holder.pid) == holder.started
+    else:
+        lives = abs(time.time() - _changed(path) / 1e9) < _RENEWED_WITHIN_S
+    return str(holder) if lives else ""
+
+
 def _take(path: Path) -> int:
     """Return the descriptor of the lock file, which this process has alone."""
     until = time.monotonic() + _PATIENCE_S

@@ -1,5 +1,6 @@
 """Exit codes, what is printed where, and what is not imported."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import ray_precheck.session
-from ray_precheck.cli import IN_ERROR, PASSED, STOPPED, UNUSABLE, main
+from ray_precheck.cli import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED, UNUSABLE, main
 from ray_precheck.config import RunConfig
 from ray_precheck.errors import DumpError, StoppedError, UsageError
-from ray_precheck.report.summary import Summary
+from ray_precheck.report.summary import Direction, Summary
 from ray_precheck.session import PrecheckReport
 from ray_precheck.store.resume import run_files
 
@@ -38,12 +39,67 @@ def session_gives(
 
 def report(*, errors: int = 0, completed: bool = True, stop_reason: str = "") -> PrecheckReport:
     """A report of three calls."""
-    summary = Summary(FILES, total=3, passes=3 - errors, errors=errors)
+    forward = Direction(passes=3 - errors, errors=errors)
+    summary = Summary(FILES, total=3, passes=3 - errors, errors=errors, forward=forward)
     return PrecheckReport(summary, completed, stop_reason)
 
 
 def test_the_exit_codes_are_those_of_the_manual() -> None:
-    assert (PASSED, IN_ERROR, UNUSABLE, STOPPED) == (0, 1, 2, 3)
+    assert (PASSED, IN_ERROR, UNUSABLE, STOPPED, NOTHING_CHECKED) == (0, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("skips", "passes", "errors", "code"),
+    [
+        (3, 0, 0, NOTHING_CHECKED),
+        (0, 0, 0, NOTHING_CHECKED),
+        (2, 1, 0, PASSED),
+        (2, 0, 1, IN_ERROR),
+    ],
+)
+def test_what_was_checked_decides_if_anything_was(
+    monkeypatch: pytest.MonkeyPatch, skips: int, passes: int, errors: int, code: int
+) -> None:
+    forward = Direction(passes=passes, errors=errors, skips=skips)
+    total = skips + passes + errors
+    summary = Summary(
+        FILES, total=total, passes=passes, errors=errors, skips=skips, forward=forward
+    )
+    session_gives(monkeypatch, PrecheckReport(summary, True))
+    assert main(LINE) == code
+
+
+def test_a_stopped_run_that_has_checked_nothing_yet_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session_gives(monkeypatch, PrecheckReport(Summary(FILES), False))
+    assert main(LINE) == STOPPED
+
+
+def test_a_file_for_ci_that_cannot_be_written_is_refused_before_the_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    asked = session_gives(monkeypatch, report())
+    for option in ("--junit", "--json"):
+        assert main([*LINE, option, str(tmp_path)]) == UNUSABLE
+        assert f"{option}: {tmp_path} is a folder" in capsys.readouterr().err
+        assert main([*LINE, option, str(tmp_path / "none" / "x")]) == UNUSABLE
+        assert f"the folder {tmp_path / 'none'} of x is not there" in capsys.readouterr().err
+    same = str(tmp_path / "x")
+    assert main([*LINE, "--junit", same, "--json", same]) == UNUSABLE
+    assert "name two files" in capsys.readouterr().err
+    assert asked == []
+
+
+def test_the_files_for_ci_are_written_when_the_run_stops_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    session_gives(monkeypatch, report(completed=False, stop_reason="disk full"))
+    junit, machine = tmp_path / "j.xml", tmp_path / "j.json"
+    assert main([*LINE, "--junit", str(junit), "--json", str(machine)]) == STOPPED
+    found = json.loads(machine.read_text())
+    assert (found["state"], found["stop_reason"], found["exit_code"]) == ("stopped", "disk full", 3)
+    assert "stopped before the end, 3 calls done: disk full" in junit.read_text()
 
 
 @pytest.mark.parametrize(("errors", "code"), [(0, PASSED), (2, IN_ERROR)])
@@ -177,7 +233,8 @@ def test_help_is_exit_code_0(capsys: pytest.CaptureFixture[str], arguments: list
         main(arguments)
     assert left.value.code == 0
     printed = capsys.readouterr()
-    assert "exit codes: 0 all passed" in printed.out
+    help_text = " ".join(printed.out.split())
+    assert "4 finished, but nothing could be checked" in help_text
     assert printed.err == ""
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ray_precheck.dump import scan
 from ray_precheck.dump.parse import Dump, open_dump
-from ray_precheck.errors import DumpError
+from ray_precheck.errors import DumpError, NothingToCheckError
 from ray_precheck.schema.task import Task
 
 pytestmark = pytest.mark.unit
@@ -139,7 +139,11 @@ def test_data_must_be_an_object(tmp_path: Path, data: Any) -> None:
 
 
 def test_data_without_a_record_says_that_nothing_was_captured(tmp_path: Path) -> None:
-    assert "the capture saw no API call" in refused(written(tmp_path, {}))
+    path = written(tmp_path, {})
+    assert "the capture saw no API call" in refused(path)
+    with pytest.raises(NothingToCheckError) as error:
+        open_dump(path)
+    assert error.value.exit_code == 4
 
 
 def test_an_empty_object_has_no_data(tmp_path: Path) -> None:

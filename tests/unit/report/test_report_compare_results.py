@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ray_precheck.cli import IN_ERROR, PASSED, UNUSABLE, main
+from ray_precheck.cli import IN_ERROR, NOTHING_CHECKED, PASSED, UNUSABLE, main
 from ray_precheck.compare.standards.base import ERROR_HEADINGS
 from ray_precheck.errors import UsageError
 from ray_precheck.report.compare_results import COLUMNS, ResultComparison, compare_results
@@ -224,6 +224,17 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     assert [path.name for path in paths] == ["compare_results_1.csv", "compare_results_1_1.csv"]
 
 
+def test_runs_with_other_benches_of_the_users_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    npu = details(tmp_path / "npu", row(), benches="none")
+    gpu = details(tmp_path / "gpu", row(), benches="4f21")
+    expected = (
+        "the digest of the --bench-module files of the first is none, that of the second 4f21"
+    )
+    with pytest.raises(UsageError, match=expected):
+        compare_results(npu, gpu, tmp_path, "1")
+    assert list(tmp_path.glob("*.csv")) == []
+
+
 @pytest.mark.parametrize("key", ["dump", "seed", "tested", "distribution"])
 def test_runs_of_other_numbers_are_refused(tmp_path: Path, key: str) -> None:
     npu = details(tmp_path / "npu", row(), **{key: "one"})
@@ -265,6 +276,34 @@ class TestCommand:
         assert f"error        7373  {EXP} (float32, (2, 3))" in out
         assert "Comparison: " in out
         assert main(["compare_results", str(gpu), str(gpu), "-o", str(tmp_path)]) == PASSED
+
+    @pytest.mark.parametrize(
+        ("npu_option", "gpu_option", "out_option"),
+        [("-npu", "-gpu", "-o"), ("--npu_csv_path", "--gpu_csv_path", "--out_path")],
+    )
+    def test_the_command_of_msprobe_means_the_same(
+        self,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        npu_option: str,
+        gpu_option: str,
+        out_option: str,
+    ) -> None:
+        npu = details(tmp_path / "npu", row(errors=(0.9, 0.9, 0.9, 0.9)))
+        gpu = details(tmp_path / "gpu", row())
+        out = [out_option, str(tmp_path / "out")]
+        command = ["api_precision_compare", npu_option, str(npu), gpu_option, str(gpu), *out]
+        assert main(command) == IN_ERROR
+        assert capsys.readouterr().out.startswith("1 outputs compared: 0 pass, 1 error\n")
+        assert len(list((tmp_path / "out").glob("compare_results_*.csv"))) == 1
+        swapped = ["api_precision_compare", npu_option, str(gpu), gpu_option, str(npu), *out]
+        assert main(swapped) == PASSED
+
+    def test_where_nothing_could_be_compared_the_exit_code_says_so(self, tmp_path: Path) -> None:
+        npu = details(tmp_path / "npu", row(shape="(2,)"))
+        gpu = details(tmp_path / "gpu", row(shape="(3,)"))
+        command = ["compare_results", str(npu), str(gpu), "-o", str(tmp_path / "out")]
+        assert main(command) == NOTHING_CHECKED
 
     @pytest.mark.parametrize(
         ("content", "message"),

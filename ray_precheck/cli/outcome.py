@@ -1,0 +1,70 @@
+"""The end of a command that checks or sums up: its closing lines, the files for CI, its exit code.
+
+Comes in: a `Summary` and how far the run is. Goes out: text on the standard output, the files of
+--junit and --json, and an exit code. Called by `run_ut` and `summary`.
+"""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ray_precheck.cli.exit_codes import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED
+from ray_precheck.errors import UsageError
+
+if TYPE_CHECKING:
+    from ray_precheck.report.state import RunState
+    from ray_precheck.report.summary import Summary
+
+
+def add_report_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name files for CI."""
+    group = parser.add_argument_group("files for CI, written at the end or when the run stops")
+    group.add_argument(
+        "--junit", metavar="FILE", help="JUnit XML: a test case for each call, the environment"
+    )
+    group.add_argument(
+        "--json", metavar="FILE", help="counts, reasons, worst outputs, environment, verdicts"
+    )
+
+
+def require_report_files(options: argparse.Namespace) -> None:
+    """See that the files of --junit and --json can be written once the run has ended.
+
+    Raises:
+        UsageError: one cannot, or both are the same.
+    """
+    from ray_precheck.report.output_file import require_writable
+
+    given = {"--junit": options.junit, "--json": options.json}
+    paths = {option: Path(path) for option, path in given.items() if path is not None}
+    for option, path in paths.items():
+        require_writable(option, path)
+    if len(paths) == 2 and len({path.resolve() for path in paths.values()}) == 1:
+        raise UsageError(f"--junit and --json both name {options.json}; name two files")
+
+
+def write_report_files(options: argparse.Namespace, summary: "Summary", state: "RunState") -> None:
+    """Write the files of --junit and --json, those that were asked for.
+
+    Raises:
+        UsageError: one cannot be written.
+    """
+    # Imported here, so that --help and wrong options answer at once.
+    from ray_precheck.report.junit import write_junit
+    from ray_precheck.report.machine_file import write_json
+
+    if options.junit is not None:
+        write_junit(Path(options.junit), summary, state)
+    if options.json is not None:
+        write_json(Path(options.json), summary, state, exit_code(summary, state))
+
+
+def exit_code(summary: "Summary", state: "RunState") -> int:
+    """Return the exit code of a run: what was checked decides, if anything was."""
+    from ray_precheck.report.state import Progress
+
+    if state.progress is not Progress.FINISHED:
+        return STOPPED
+    if summary.errors:
+        return IN_ERROR
+    return NOTHING_CHECKED if summary.checked_nothing else PASSED

@@ -1,0 +1,129 @@
+"""The file of `--json FILE`: what a run found, for programs.
+
+Comes in: a `Summary`, its state and the exit code. Goes out: a JSON file, written row by row. Called by
+the command line. Its keys, all of them always there:
+
+    format        1; another number where a key has changed its meaning
+    state         finished, running or stopped
+    stop_reason   why it stopped, or which process is running it; "" for neither, or nobody knows
+    exit_code     that of the command
+    counts        calls with a row, how many are pass, error and skip, and planned: calls of the dump,
+                  0 where nobody knows
+    forward       passes, errors (by what was compared), broken (the device could not run it: error
+                  too), skips, missing (no record)
+    backward      the same
+    reasons       the five commonest reasons why calls were not compared: text, count, names (some)
+    worst         outputs in error by how far they are beyond their limit: name, status, beyond,
+                  cosine, max_abs_err, max_rel_err, message, source (the model's line, or "").
+                  A number is null where there is none or it is infinite
+    environment   framework, device_type, device_names, devices, nodes, standard, seed, tested (device or
+                  dump), dump, versions (by name); "", 0 or empty where the files do not tell
+    files         result, details
+    verdicts      for each call its name, verdict (pass, error, skip), forward and backward (pass, error,
+                  SKIP, or ""), and message
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ray_precheck.report.beyond import number_in
+from ray_precheck.report.calls import Call, read_calls
+from ray_precheck.report.closing import COMMONEST_REASONS
+from ray_precheck.report.output_file import write_report
+from ray_precheck.report.state import RunState
+from ray_precheck.report.summary import Summary, WorstOutput
+
+FORMAT = 1
+
+
+def json_lines(summary: Summary, state: RunState, exit_code: int) -> Iterator[bytes]:
+    """Yield the file piece by piece."""
+    head = json.dumps(_head(summary, state, exit_code), indent=1, allow_nan=False)
+    yield head.removesuffix("\n}").encode() + b',\n "verdicts": ['
+    separator = b"\n  "
+    for call in read_calls(summary.files.result):
+        yield separator + json.dumps(_verdict(call)).encode()
+        separator = b",\n  "
+    yield b"\n ]\n}\n"
+
+
+def _head(summary: Summary, state: RunState, exit_code: int) -> dict[str, Any]:
+    reasons = summary.reasons.commonest(COMMONEST_REASONS)
+    return {
+        "format": FORMAT,
+        "state": state.progress.value,
+        "stop_reason": state.reason,
+        "exit_code": exit_code,
+        "counts": {
+            "calls": summary.total,
+            "pass": summary.passes,
+            "error": summary.errors,
+            "skip": summary.skips,
+            "planned": state.planned,
+        },
+        "forward": asdict(summary.forward),
+        "backward": asdict(summary.backward),
+        "reasons": [{"text": r.text, "count": r.count, "names": r.names} for r in reasons],
+        "worst": [_worst(output) for output in summary.worst if output.is_error],
+        "environment": environment_of(summary),
+        "files": {name: str(getattr(summary.files, name)) for name in ("result", "details")},
+    }
+
+
+def environment_of(summary: Summary) -> dict[str, Any]:
+    """Return where a run ran and what it was asked for, by the keys of the file."""
+    environment = summary.environment
+    made_with = {} if summary.settings is None else summary.settings.fingerprint
+    return {
+        "framework": environment.framework or made_with.get("framework", ""),
+        "device_type": environment.kind or made_with.get("device type", ""),
+        "device_names": list(environment.device_names),
+        "devices": environment.devices,
+        "nodes": environment.nodes,
+        "standard": environment.rule or made_with.get("standard", ""),
+        "seed": made_with.get("seed", ""),
+        "tested": "dump" if environment.tests_dump else "device",
+        "dump": environment.dump,
+        "versions": dict(environment.versions),
+    }
+
+
+def _worst(output: WorstOutput) -> dict[str, Any]:
+    row = output.row
+    return {
+        "name": output.name,
+        "status": row["Status"],
+        "beyond": _finite(output.beyond),
+        "cosine": _finite(number_in(row, "Cosine")),
+        "max_abs_err": _finite(number_in(row, "MaxAbsErr")),
+        "max_rel_err": _finite(number_in(row, "MaxRelativeErr")),
+        "message": row["Message"],
+        "source": output.source,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _verdict(call: Call) -> dict[str, str]:
+    return {
+        "name": call.name,
+        "verdict": call.verdict.value.lower(),
+        "forward": call.forward.value,
+        "backward": call.backward.value,
+        "message": call.message,
+    }
+
+
+def write_json(path: Path, summary: Summary, state: RunState, exit_code: int) -> None:
+    """Write the file.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    write_report("--json", path, json_lines(summary, state, exit_code))

@@ -1,0 +1,59 @@
+"""Whether a run has ended, is still running, or has stopped, going by its files.
+
+Comes in: a `Summary`. Goes out: a `RunState`. Called by the command line and by what CI reads.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ray_precheck.report.summary import Summary
+from ray_precheck.store.claim import running
+
+
+class Progress(Enum):
+    """How far a run is; the value is the word in a --json file."""
+
+    FINISHED = "finished"
+    RUNNING = "running"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """How far a run is: `done` of `planned` calls have a row, 0 planned where nobody knows how many
+    there are. `reason` is why it stopped, where that is known, or which process runs it."""
+
+    progress: Progress
+    done: int = 0
+    planned: int = 0
+    reason: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """What there is to say of the state."""
+        of = f" of {self.planned}" if self.planned else ""
+        reason = f": {self.reason}" if self.reason else ""
+        return {
+            Progress.FINISHED: "finished",
+            Progress.RUNNING: f"still running in {self.reason}, {self.done}{of} calls done",
+            Progress.STOPPED: f"stopped before the end, {self.done}{of} calls done{reason}",
+        }[self.progress]
+
+
+def state_of(summary: Summary) -> RunState:
+    """Return how far the run of these files is.
+
+    Files without settings (msprobe's own) have no mark of their end, and count as finished.
+    """
+    planned = summary.environment.calls
+    if summary.settings is None or summary.settings.completed is not None:
+        return RunState(Progress.FINISHED, summary.total, planned)
+    holder = running(summary.files.lock)
+    progress = Progress.RUNNING if holder else Progress.STOPPED
+    return RunState(progress, summary.total, planned, holder)
+
+
+def state_of_end(summary: Summary, *, completed: bool, reason: str = "") -> RunState:
+    """Return the state of a run that this process has just ended."""
+    progress = Progress.FINISHED if completed else Progress.STOPPED
+    return RunState(progress, summary.total, summary.environment.calls, reason)
