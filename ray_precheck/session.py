@@ -133,7 +133,9 @@ def run(
         tests_dump = _tests_dump(config, dump)
         require_framework(framework, device_runs=not tests_dump)
         # Before any file is made: what is wrong with the devices leaves nothing behind.
-        places = find_places(config, framework, joined, show=show_progress)
+        places = find_places(
+            config, framework, joined, show=show_progress, device_runs=not tests_dump
+        )
         fingerprint = config.fingerprint(
             dump.digest(), framework, places.request.kind, standard.name, selection.text
         ) | added_setting(added_headings(standard))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ray_precheck.errors import DeviceError
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall, HostTensor
 
@@ -65,7 +66,23 @@ class Backend(Protocol):
         """Return whether an error says that the device has no kernel for the API or its dtype."""
 
     def prove(self) -> None:
-        """Compute 1 + 1 on the device; raise `DeviceError` where it is not 2."""
+        """Compute 1 + 1 on the device; raise where it gives no answer, whatever that is.
+
+        A wrong sum is no dead device: its `add` is what the run has to find.
+        """
+
+
+def require_answer(answer: Any, place: str) -> None:
+    """See that a device has answered 1 + 1 for 8 float32 elements with an array like that.
+
+    Raises:
+        DeviceError: it is none; `place` names the device.
+    """
+    shape, dtype = getattr(answer, "shape", None), getattr(answer, "dtype", None)
+    if shape != (8,) or str(dtype) != "float32":
+        raise DeviceError(
+            f"{place} answers 1 + 1 of 8 float32 elements with shape {shape} and dtype {dtype}"
+        )
 
 
 def flatten_outputs(value: Any, is_tensor: Callable[[Any], bool]) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ray_precheck.backends.base import CallPlan, Execution
+from ray_precheck.backends.base import CallPlan, Execution, require_answer
 from ray_precheck.backends.denied import require_allowed
 from ray_precheck.backends.torch_names import resolve_torch
 from ray_precheck.backends.torch_run import TorchExecution, TorchPlace
@@ -55,10 +55,8 @@ class TorchBackend:
 
     def prove(self) -> None:
         """Compute 1 + 1 on the device; reading the sum waits for it."""
-        one = torch.ones(8, device=self._device)
-        total = (one + one).tolist()
-        if total != [2.0] * 8:
-            raise DeviceError(f"{self._device} computes 1 + 1 = {total[0]:g}")
+        one = torch.ones(8, device=self._device, dtype=torch.float32)
+        require_answer((one + one).cpu().numpy(), self._device)
 
 
 def _resolve_npu(name: ApiName) -> Callable[..., Any]:
@@ -83,9 +81,11 @@ def _open_device(kind: str) -> str:
     if kind == "npu":
         try:
             import torch_npu
-        except ImportError:
+        except ImportError as error:
+            # It may be there, and lack CANN's libraries: then its own words tell.
             raise BackendMissingError(
-                "torch_npu is not installed; PyTorch needs it for an NPU: pip install torch_npu"
+                f"torch_npu cannot be imported ({error}); PyTorch needs it for an NPU: pip install"
+                " torch_npu, and source CANN's set_env.sh before the run"
             ) from None
         torch_npu.npu.set_device(0)
         return "npu:0"

@@ -127,7 +127,7 @@ class Checker(Sides):
         """Have the bench compute something, and the device, where there is one, 1 + 1.
 
         Raises:
-            Exception: whatever it raises, or `DeviceError` where the sum is wrong.
+            Exception: whatever it raises, or `DeviceError` where the answer is no sum at all.
         """
         self.bench.warm_up()
         if self._backend is not None:

@@ -348,4 +348,5 @@ def _told(node: Node, facts: probe.Facts, *, is_here: bool) -> Node:
         visible=visible_devices(facts, counted),
         versions=facts["versions"],
         names=facts["names"],
+        plugins=facts["plugins"],
     )

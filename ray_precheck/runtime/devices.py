@@ -8,7 +8,7 @@ Comes in: what machines say of themselves (`probe`), ids of `-d`. Goes out: `Nod
 import itertools
 import os
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ray_precheck.errors import DeviceError
@@ -17,6 +17,21 @@ from ray_precheck.schema.task import BENCH, DeviceSlot
 
 # The frameworks whose kernels are MindSpore's: they need no torch_npu, and have no GPU.
 _ON_MINDSPORE = ("mindspore", "mindtorch")
+# What a node lacks that has an accelerator which its framework cannot use, and what to do.
+_MISSING = {
+    ("pytorch", "npu"): (
+        "PyTorch needs torch_npu to use an NPU, and it is not installed",
+        "install the torch_npu that fits torch {torch} (pip install torch_npu)",
+    ),
+    ("pytorch", "gpu"): (
+        "its torch {torch} is built without CUDA",
+        "install a torch with CUDA (https://pytorch.org/get-started/locally)",
+    ),
+    ("mindspore", "npu"): (
+        "its mindspore is built without Ascend",
+        "install the mindspore for Ascend (https://www.mindspore.cn/install)",
+    ),
+}
 RAY_RESOURCES = {"npu": "NPU", "gpu": "GPU"}
 # Processes that a worker keeps ready for one that breaks: a second one takes memory of a device.
 DEFAULT_SPARES = {"cpu": 1, "npu": 0, "gpu": 0}
@@ -29,7 +44,8 @@ class Node:
     `visible` are the devices of each kind in the order of their ids: what the visible-devices
     variable of a worker is set to for each. `cores` is the number of its processor cores,
     `store_bytes` the size of Ray's object store there, `labels` are Ray's, `versions` those of
-    software by name, without what is not installed, `names` those of its devices by kind.
+    software by name, without what is not installed, `names` those of its devices by kind. `plugins`
+    say which framework can use which kind of device there, as "pytorch:npu".
     """
 
     node_id: str
@@ -41,6 +57,7 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
+    plugins: Collection[str] = ()
 
 
 def usable_cores() -> int:
@@ -62,6 +79,7 @@ def local_node() -> Node:
         hostname=socket.gethostname(),
         versions=facts["versions"],
         names=facts["names"],
+        plugins=facts["plugins"],
     )
 
 
@@ -88,33 +106,54 @@ def _ids_of(variable: str) -> Iterable[str]:
     return itertools.takewhile(lambda device: not device.startswith("-"), ids)
 
 
-def choose_kind(wanted: str, framework: str, nodes: Sequence[Node]) -> str:
+def choose_kind(
+    wanted: str, framework: str, nodes: Sequence[Node], *, device_runs: bool = True
+) -> str:
     """Return the kind of device to use on these nodes: npu, gpu or cpu.
 
-    `auto` takes an NPU where a node has one, else (PyTorch built for CUDA) a GPU, else the CPU.
+    `auto` takes an NPU where a node has one that its framework can use, else (PyTorch) a GPU, else
+    the CPU, unless there is an accelerator that could be used with another package: a run on the CPU
+    instead would check the wrong device. Where no device runs, the CPU will do.
 
     Raises:
-        DeviceError: the kind that was asked for does not run this framework.
+        DeviceError: the kind that was asked for does not run this framework, or an accelerator lacks
+            its package.
     """
     if wanted == "gpu" and framework in _ON_MINDSPORE:
         raise DeviceError("MindSpore does not run on a GPU here; use --device-type npu or cpu")
     if wanted != "auto":
         return wanted
-    if any(_has_npu(node, framework) for node in nodes):
-        return "npu"
-    if framework == "pytorch" and any(_has_gpu(node) for node in nodes):
-        return "gpu"
+    kinds = ("npu",) if framework in _ON_MINDSPORE else ("npu", "gpu")
+    for kind in kinds:
+        if any(node.visible.get(kind) and _has_plugin(node, framework, kind) for node in nodes):
+            return kind
+    if device_runs:
+        for kind in kinds:
+            require_plugins(kind, framework, nodes)
     return "cpu"
 
 
-def _has_npu(node: Node, framework: str) -> bool:
-    return bool(node.visible.get("npu")) and (
-        framework in _ON_MINDSPORE or "torch_npu" in node.versions
-    )
+def require_plugins(kind: str, framework: str, nodes: Iterable[Node]) -> None:
+    """See that the framework can use the accelerators of this kind that nodes have.
+
+    Raises:
+        DeviceError: a node lacks a package; names it, and how to ask for the CPU.
+    """
+    for node in nodes:
+        count = len(node.visible.get(kind, ()))
+        if kind == "cpu" or not count or _has_plugin(node, framework, kind):
+            continue
+        title = f"{node.hostname} ({node.address})" if node.hostname else node.address
+        what = f"{count} {kind.upper()}{'s' if count > 1 else ''}"
+        lacks, remedy = _MISSING["mindspore" if framework in _ON_MINDSPORE else framework, kind]
+        sentence = f"{title} has {what}, but {lacks}; {remedy}, or ask for a run on the CPU with"
+        torch = node.versions.get("torch", "that is there")
+        raise DeviceError(f"{sentence} --device-type cpu".format(torch=torch))
 
 
-def _has_gpu(node: Node) -> bool:
-    return bool(node.visible.get("gpu")) and "+cpu" not in node.versions.get("torch", "+cpu")
+def _has_plugin(node: Node, framework: str, kind: str) -> bool:
+    family = "mindspore" if framework in _ON_MINDSPORE else framework
+    return f"{family}:{kind}" in node.plugins
 
 
 def place_slots(kind: str, ids: Sequence[int], nodes: Sequence[Node]) -> list[DeviceSlot]:

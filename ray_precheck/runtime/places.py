@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from ray_precheck.config import RunConfig
-from ray_precheck.runtime.devices import Node, choose_kind, local_node
+from ray_precheck.runtime.devices import Node, choose_kind, local_node, require_plugins
 from ray_precheck.runtime.environment import prepare_environment
 from ray_precheck.runtime.nodes import require_same_package, version_table
 from ray_precheck.runtime.placement import DeviceRequest, place_slots, usable_nodes
@@ -56,11 +56,15 @@ class Places:
         )
 
 
-def find_places(config: RunConfig, framework: str, joined: ExitStack, *, show: bool) -> Places:
+def find_places(
+    config: RunConfig, framework: str, joined: ExitStack, *, show: bool, device_runs: bool = True
+) -> Places:
     """Join the cluster of --address, if there is one, until `joined` is closed; see what it has.
 
+    `device_runs` is False where captured results are tested, for which no device is needed.
+
     Raises:
-        DeviceError: a device that was asked for is not there.
+        DeviceError: a device that was asked for is not there, or its framework cannot use it.
         UsageError: no cluster answers, a node has another version of this package, or this process
             has a Ray of its own that cannot be used.
     """
@@ -71,8 +75,12 @@ def find_places(config: RunConfig, framework: str, joined: ExitStack, *, show: b
     usable = usable_nodes(request, nodes)
     # -d takes devices of this machine, which is the first; --devices those of any.
     asked = usable if isinstance(config.devices, str) else [n for n in usable if n is nodes[0]]
-    request = replace(request, kind=choose_kind(config.device_type, framework, asked))
+    kind = choose_kind(config.device_type, framework, asked, device_runs=device_runs)
+    request = replace(request, kind=kind)
     slots = place_slots(request, nodes)
+    if device_runs:
+        used = {slot.node_id for slot in slots}
+        require_plugins(kind, framework, (node for node in nodes if node.node_id in used))
     require_same_package(here.versions.get(PACKAGE, ""), usable)
     table = version_table(usable)
     if table and show:

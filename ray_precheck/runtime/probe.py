@@ -13,11 +13,15 @@ import importlib.util
 import os
 import platform
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import TypedDict
 
 VISIBLE_DEVICES = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "gpu": "CUDA_VISIBLE_DEVICES"}
 DEVICE_FILES = {"npu": "/dev/davinci[0-9]*", "gpu": "/dev/nvidia[0-9]*"}
+# What lists the NPUs where their files are not shown (a container).
+NPU_TOOL = "npu-smi"
 PACKAGE = "ray_precheck"
 # The rows of the table of versions: what is read with importlib.metadata, and drivers from files.
 DISTRIBUTIONS = ("torch", "torch_npu", "mindspore", "numpy")
@@ -47,19 +51,21 @@ NPU_NAMES = {
 class Facts(TypedDict):
     """`files` counts the device files of each kind; `variables` are the visible-devices variables
     that are set, by kind; `versions` are by name, without those that are not installed; `names` are
-    those of the devices by kind, the processor's among them, where the machine tells."""
+    those of the devices by kind, the processor's among them, where the machine tells; `plugins` say
+    which framework can use which kind of device here, as "pytorch:npu"."""
 
     files: dict[str, int]
     variables: dict[str, str]
     versions: dict[str, str]
     names: dict[str, str]
+    plugins: list[str]
 
 
 def probe_machine() -> Facts:
     """Return what this process can see of its machine; imports no framework."""
     environment = _environment()
     return {
-        "files": {kind: len(glob.glob(pattern)) for kind, pattern in DEVICE_FILES.items()},
+        "files": _counted_files(),
         "variables": {
             kind: environment[variable]
             for kind, variable in VISIBLE_DEVICES.items()
@@ -67,7 +73,52 @@ def probe_machine() -> Facts:
         },
         "versions": _versions(),
         "names": _names(),
+        "plugins": _plugins(),
     }
+
+
+def _counted_files() -> dict[str, int]:
+    """Return how many devices of each kind the machine shows; of NPUs without files npu-smi tells."""
+    found = {kind: len(glob.glob(pattern)) for kind, pattern in DEVICE_FILES.items()}
+    tool = shutil.which(NPU_TOOL)
+    if not found["npu"] and tool is not None:
+        try:
+            done = subprocess.run(
+                [tool, "info", "-l"], capture_output=True, text=True, timeout=10, check=False
+            )
+        except (OSError, subprocess.SubprocessError):
+            return found
+        match = re.search(r"Total Count\s*:\s*([0-9]+)", done.stdout)
+        found["npu"] = int(match[1]) if match else 0
+    return found
+
+
+def _plugins() -> list[str]:
+    """Return what the installed frameworks can use, going by their files: none is imported."""
+    found = []
+    if _folder_of("torch_npu") is not None:
+        found.append("pytorch:npu")
+    torch, mindspore = _folder_of("torch"), _folder_of("mindspore")
+    if torch is not None:
+        try:
+            version = (torch / "version.py").read_text(errors="replace")
+        except OSError:
+            version = ""
+        # A torch that is built for no GPU has None there, whatever its version is called.
+        if re.search(r"""(?m)^(?:cuda|hip)\b[^=\n]*=\s*['"]""", version):
+            found.append("pytorch:gpu")
+    if mindspore is not None and any((mindspore / "lib").glob("**/libmindspore_ascend*")):
+        found.append("mindspore:npu")
+    return found
+
+
+def _folder_of(package: str) -> Path | None:
+    """Return the folder of a package that can be imported here, None for none."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return None
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
 def _environment() -> dict[str, str]:

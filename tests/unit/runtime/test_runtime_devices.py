@@ -16,6 +16,7 @@ from ray_precheck.runtime.devices import (
     move_slots,
     pin_process,
     place_slots,
+    require_plugins,
     visible_devices,
 )
 from ray_precheck.runtime.probe import VISIBLE_DEVICES, Facts
@@ -26,10 +27,16 @@ pytestmark = pytest.mark.unit
 NPU_VARIABLE, GPU_VARIABLE = VISIBLE_DEVICES["npu"], VISIBLE_DEVICES["gpu"]
 
 
-def node(name: str = "n0", *, versions: dict[str, str] | None = None, **devices: int) -> Node:
+def node(
+    name: str = "n0",
+    *,
+    versions: dict[str, str] | None = None,
+    plugins: tuple[str, ...] = ("mindspore:npu",),
+    **devices: int,
+) -> Node:
     """A node with devices by kind."""
     visible = {kind: tuple(map(str, range(count))) for kind, count in devices.items()}
-    return Node(name, f"10.0.0.{name[1:]}", visible, versions=versions or {})
+    return Node(name, f"10.0.0.{name[1:]}", visible, versions=versions or {}, plugins=plugins)
 
 
 def seen(npus: int, *, ray: int = 0, variable: str | None = None) -> tuple[str, ...]:
@@ -38,6 +45,8 @@ def seen(npus: int, *, ray: int = 0, variable: str | None = None) -> tuple[str, 
         "files": {"npu": npus, "gpu": 3},
         "variables": {} if variable is None else {"npu": variable},
         "versions": {},
+        "names": {},
+        "plugins": [],
     }
     found = visible_devices(facts, {"npu": ray, "gpu": 0})
     assert found["gpu"] == ("0", "1", "2")
@@ -102,26 +111,48 @@ class TestKind:
         assert choose_kind("auto", framework, [node(gpu=8)]) == "cpu"
 
     @pytest.mark.parametrize(
-        ("version", "npu", "devices", "kind"),
+        ("plugins", "devices", "kind"),
         [
-            ("2.6.0", True, {"npu": 1, "gpu": 1}, "npu"),
-            ("2.6.0", False, {"npu": 1, "gpu": 1}, "gpu"),
-            ("2.6.0", False, {"npu": 1, "gpu": 0}, "cpu"),
-            ("2.6.0+cu126", False, {"npu": 0, "gpu": 1}, "gpu"),
-            ("2.6.0+cpu", False, {"npu": 0, "gpu": 1}, "cpu"),
-            (None, False, {"npu": 0, "gpu": 1}, "cpu"),
+            (("pytorch:npu", "pytorch:gpu"), {"npu": 1, "gpu": 1}, "npu"),
+            (("pytorch:gpu",), {"npu": 1, "gpu": 1}, "gpu"),
+            (("pytorch:gpu",), {"npu": 0, "gpu": 1}, "gpu"),
+            (("pytorch:npu",), {"npu": 0, "gpu": 0}, "cpu"),
         ],
     )
     def test_auto_takes_what_the_torch_of_a_node_can_use(
-        self, version: str | None, npu: bool, devices: dict[str, int], kind: str
+        self, plugins: tuple[str, ...], devices: dict[str, int], kind: str
     ) -> None:
-        versions = {"torch": version} if version else {}
-        versions |= {"torch_npu": "2.6.0"} if npu else {}
         # The head has no device and a torch for the CPU, which says nothing of the other.
-        head = node(versions={"torch": "2.6.0+cpu"})
-        assert (
-            choose_kind("auto", "pytorch", [head, node("n1", versions=versions, **devices)]) == kind
-        )
+        nodes = [node(plugins=()), node("n1", plugins=plugins, **devices)]
+        assert choose_kind("auto", "pytorch", nodes) == kind
+
+    @pytest.mark.parametrize(
+        ("framework", "devices", "said"),
+        [
+            ("pytorch", {"npu": 8}, r"10.0.0.1 has 8 NPUs, .*pip install torch_npu\)"),
+            (
+                "pytorch",
+                {"gpu": 1},
+                r"10.0.0.1 has 1 GPU, but its torch 2.6.0 is built without CUDA",
+            ),
+            ("mindspore", {"npu": 2}, r"10.0.0.1 has 2 NPUs, but its mindspore is built without"),
+            ("mindtorch", {"npu": 2}, r"10.0.0.1 has 2 NPUs, but its mindspore is built without"),
+        ],
+    )
+    def test_an_accelerator_without_its_package_is_an_error_and_never_a_run_on_the_cpu(
+        self, framework: str, devices: dict[str, int], said: str
+    ) -> None:
+        lacking = node("n1", plugins=(), versions={"torch": "2.6.0"}, **devices)
+        nodes = [node(plugins=()), lacking]
+        with pytest.raises(DeviceError, match=said + ".*--device-type cpu$"):
+            choose_kind("auto", framework, nodes)
+        assert choose_kind("cpu", framework, nodes) == "cpu"
+        assert choose_kind("auto", framework, nodes, device_runs=False) == "cpu"
+        with pytest.raises(DeviceError, match=said):
+            require_plugins(next(iter(devices)), framework, nodes)
+
+    def test_devices_that_the_user_has_hidden_need_no_package(self) -> None:
+        assert choose_kind("auto", "pytorch", [node(npu=0, plugins=())]) == "cpu"
 
 
 class TestSlots:

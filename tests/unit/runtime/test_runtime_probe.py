@@ -125,3 +125,41 @@ def test_devices_are_named_by_what_the_system_says_of_them(
         "gpu": "NVIDIA H200, NVIDIA L4",
         "npu": "Ascend 910B",
     }
+
+
+@pytest.mark.parametrize(
+    ("files", "plugins"),
+    [
+        ({"torch/version.py": "cuda: Optional[str] = None\nhip: Optional[str] = None\n"}, []),
+        ({"torch/version.py": "cuda: Optional[str] = '12.6'\n"}, ["pytorch:gpu"]),
+        ({"torch/version.py": "cuda = None\nhip = '6.2'\n"}, ["pytorch:gpu"]),
+        ({"torch/version.py": "cuda = None\n", "torch_npu/x.py": ""}, ["pytorch:npu"]),
+        ({"mindspore/lib/plugin/libmindspore_cpu.so": ""}, []),
+        ({"mindspore/lib/plugin/libmindspore_ascend.so.2": ""}, ["mindspore:npu"]),
+    ],
+)
+def test_what_a_framework_can_use_is_read_from_its_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], plugins: list[str]
+) -> None:
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        (tmp_path / name.split("/")[0] / "__init__.py").write_text("raise ImportError")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    for name in ("torch", "torch_npu", "mindspore"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert probe.probe_machine()["plugins"] == plugins
+
+
+def test_npus_whose_files_are_not_shown_are_counted_by_their_tool(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tool = tmp_path / "npu-smi"
+    tool.write_text("#!/bin/sh\necho '        Total Count                    : 8'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setitem(probe.DEVICE_FILES, "npu", str(tmp_path / "davinci[0-9]*"))
+    assert probe.probe_machine()["files"]["npu"] == 8
+    (tmp_path / "davinci3").touch()
+    assert probe.probe_machine()["files"]["npu"] == 1
