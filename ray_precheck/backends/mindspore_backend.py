@@ -15,6 +15,7 @@ from mindspore import mint, ops
 
 from ray_precheck.backends.base import CallPlan, Execution, require_answer
 from ray_precheck.backends.denied import require_allowed
+from ray_precheck.backends.hf32 import mindspore_hf32_off
 from ray_precheck.backends.mindspore_run import MindSporeExecution, MindSporeFace
 from ray_precheck.backends.torch_denormals import flushed_denormals
 from ray_precheck.errors import NotCheckable
@@ -61,6 +62,7 @@ class MindSporeBackend:
         ms.set_context(mode=ms.PYNATIVE_MODE)
         ms.set_device("Ascend" if kind == "npu" else "CPU")
         self._kind = kind
+        self.caveat = mindspore_hf32_off(ms) if kind == "npu" else ""
         arithmetic = flushed_denormals if kind == "cpu" else nullcontext
         self._face = MindSporeFace(_to_mindspore, _constant, lambda leaf: leaf, arithmetic)
 

@@ -11,6 +11,7 @@ import torch
 
 from ray_precheck.backends.base import CallPlan, Execution, require_answer
 from ray_precheck.backends.denied import require_allowed
+from ray_precheck.backends.hf32 import torch_hf32_off
 from ray_precheck.backends.torch_names import resolve_torch
 from ray_precheck.backends.torch_run import TorchExecution, TorchPlace
 from ray_precheck.errors import BackendMissingError, DeviceError, NotCheckable
@@ -34,6 +35,8 @@ class TorchBackend:
         # One thread, so that the bits do not depend on how many workers share the machine.
         torch.set_num_threads(1)
         self._device = _open_device(kind)
+        # What the device has instead of full float32; "" for nothing.
+        self.caveat = _npu_caveat() if kind == "npu" else ""
         self._place = TorchPlace(self._device)
         self._kind = kind
 
@@ -96,3 +99,9 @@ def _open_device(kind: str) -> str:
     torch.backends.cudnn.allow_tf32 = False
     torch.cuda.set_device(0)
     return "cuda:0"
+
+
+def _npu_caveat() -> str:
+    import torch_npu
+
+    return torch_hf32_off(torch_npu.npu)

@@ -75,6 +75,7 @@ class Checker(Sides):
         self.standard = settings.standard
         self.may_run_device = settings.may_run_device
         self.device_label = kind
+        self.caveat = ""
         self._device_raised = False
         self._damage: Cause | None = None
         references = self._references = References(settings.framework, settings.bench_modules)
@@ -97,6 +98,7 @@ class Checker(Sides):
                 backend = open_backend(self._settings.framework, self._kind)
                 self._backend = self._references.finds_tested(backend)
                 self._generators = backend if isinstance(backend, Seeded) else None
+                self.caveat = getattr(backend, "caveat", "")
             except BackendMissingError as error:
                 if self.tests_dump:
                     raise NotCheckable(f"the dump holds no result of it, and {error}") from None
@@ -296,6 +298,8 @@ class Checker(Sides):
         # Cotangents may be drawn for the device and for the bench, each with its notes.
         drawn = dict.fromkeys(getattr(job.source, "notes", []))
         notes = [*forward.messages, *backward.messages, *drawn]
+        if job.caveat and Verdict.ERROR in (forward.verdict, backward.verdict):
+            notes.append(job.caveat)
         evidence: tuple[tuple[str, bytes], ...] = ()
         if Verdict.ERROR in (forward.verdict, backward.verdict) and self._settings.error_folder:
             try:

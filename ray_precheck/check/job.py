@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -56,7 +57,15 @@ class Job:
         with self.sides.on_device():
             if is_random(self.record):
                 self.sides.seed_device(self.record)
-            return measure(self)
+            return replace(measure(self), caveat=self.sides.caveat)
+
+    @property
+    def caveat(self) -> str:
+        """What may be why float32 is off on the device that has run this call; "" for nothing."""
+        ran: Measured | None = self._given or self.__dict__.get("measured")
+        tensors = [spec for _, spec in self.record.input_tensors()]
+        is_single = any(spec.dtype == "float32" for spec in tensors)
+        return ran.caveat if ran is not None and is_single else ""
 
     @cached_property
     def captured(self) -> list[Leaf] | None:
@@ -80,7 +89,8 @@ class Job:
 
 
 class Sides(Protocol):
-    """Where calls run: the checker, which opens the device when it is needed; `standard` judges."""
+    """Where calls run: the checker, which opens the device when it is needed; `standard` judges.
+    `caveat` is what limits the precision of float32 on the device."""
 
     bench: Side
     framework: str
@@ -88,6 +98,7 @@ class Sides(Protocol):
     tests_dump: bool
     may_run_device: bool
     device_label: str
+    caveat: str = ""
 
     def device(self) -> Side:
         """Return the device under test, opened."""

@@ -37,7 +37,8 @@ class Measured:
     is nothing to differentiate, for the reason `no_gradients`. `safer` is what the device raised with
     the first inputs, where all this is of a second try with safer ones; "" of a first try. `inputs`
     are generated inputs and cotangents by argument path, where the bench need not draw them again;
-    `notes` are what drawing them had to say, for the Message.
+    `notes` are what drawing them had to say, for the Message. `caveat` is what limits the precision of
+    float32 on this device, "" for nothing.
     """
 
     outputs: list[Leaf] | None
@@ -48,6 +49,7 @@ class Measured:
     safer: str = ""
     inputs: Mapping[str, HostTensor] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    caveat: str = ""
 
     @property
     def nbytes(self) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ray_precheck.compare.errors import limit_of
-from ray_precheck.compare.standards.base import ERROR_HEADINGS
+from ray_precheck.compare.standards.base import ERROR_HEADINGS, OLD_HEADINGS
 from ray_precheck.compare.standards.benchmark import (
     METRIC_NAMES,
     RATIO_HEADINGS,
@@ -155,6 +155,7 @@ def _read_details(path: Path) -> Iterator[tuple[str, DetailRow]]:
                 raise _no_details(path, headings)
             # As ours are written: msprobe has "API name".
             headings[: len(wanted)] = DETAIL_COLUMNS
+            headings = [OLD_HEADINGS.get(heading, heading) for heading in headings]
             for cells in filter(None, rows):
                 found = dict(zip(headings, cells, strict=False))
                 name = decode_name(found["API Name"])

@@ -21,8 +21,9 @@ _DTYPES = (torch.float32, torch.int64, torch.complex64, torch.bool)
 
 
 @cache
-def opinfo_samples() -> dict[str, list[Sample]]:
-    """Return the samples of every function, Tensor method and in-place form in OpInfo."""
+def opinfo_samples(drawn: int = 16) -> dict[str, list[Sample]]:
+    """Return the samples of every function, Tensor method and in-place form in OpInfo, the good ones of
+    the first `drawn` of each."""
     found: dict[str, list[Sample]] = {}
     for op in _op_db():
         dtypes = op.supported_dtypes("cpu")
@@ -30,7 +31,7 @@ def opinfo_samples() -> dict[str, list[Sample]]:
         if dtype is None:
             continue
         names = list(_names(op))
-        for sample in _samples(op, dtype):
+        for sample in _samples(op, dtype, drawn):
             for name in names:
                 found.setdefault(name, []).append(sample)
     return found
@@ -64,14 +65,15 @@ def _names(op: Any) -> Iterator[str]:
             yield f"Tensor.__r{plain}__"
 
 
-def _samples(op: Any, dtype: torch.dtype) -> Iterator[Sample]:
-    """Yield samples that make something: an operator on nothing would pass whatever it did."""
+def _samples(op: Any, dtype: torch.dtype, drawn: int) -> Iterator[Sample]:
+    """Yield samples, of so many drawn, that make something: an operator on nothing would pass whatever
+    it did."""
     wants_grad = op.supports_autograd and dtype.is_floating_point
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            made = list(itertools.islice(op.sample_inputs("cpu", dtype, wants_grad), 16))
+            made = list(itertools.islice(op.sample_inputs("cpu", dtype, wants_grad), drawn))
         except (IndexError, RuntimeError):  # samples for CUDA alone
             return
         calls = (sampled(op.op, (each.input, *each.args), each.kwargs) for each in made)

@@ -23,13 +23,17 @@ Cells = tuple[tuple[str, float | str], ...]
 
 # What every standard but the default adds before its own columns: which rule judged the row, and
 # the errors against the float64 bench that is not rounded, from which two result sets are compared.
+# `MaxRelativeErr`, which every run has, is of all elements and against the rounded bench; those here
+# are of the elements above the small value of the published standards.
 STANDARD_HEADING = "Standard"
 ERROR_HEADINGS = {
-    "MaxRelErr": "max_rel_err",
-    "MeanRelErr": "mean_rel_err",
+    "MaxRelErrAboveSmall": "max_rel_err",
+    "MeanRelErrAboveSmall": "mean_rel_err",
     "RMSE": "rmse",
     "SmallValueErr": "small_value_err",
 }
+# What files of runs before 0.1.0's release call them.
+OLD_HEADINGS = {"MaxRelErr": "MaxRelErrAboveSmall", "MeanRelErr": "MeanRelErrAboveSmall"}
 
 
 @dataclass(frozen=True, slots=True)

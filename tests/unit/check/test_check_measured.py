@@ -71,6 +71,7 @@ class Sides:
     lacks: bool = False
     raised: bool = False
     is_on_device: bool = False
+    caveat: str = ""
     seen: list[bool] = field(default_factory=list)
 
     def device(self) -> Device:

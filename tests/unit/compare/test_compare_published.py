@@ -319,8 +319,8 @@ class TestAll:
     def test_the_errors_are_told_whatever_the_rule(self, standard: Any) -> None:
         case = comparison([1.5, 2.0], [1.0, 2.0])
         cells = dict(added_cells(standard, case, standard.judge(case).columns))
-        assert cells["MaxRelErr"] == pytest.approx(0.5)
-        assert cells["MeanRelErr"] == pytest.approx(0.25)
+        assert cells["MaxRelErrAboveSmall"] == pytest.approx(0.5)
+        assert cells["MeanRelErrAboveSmall"] == pytest.approx(0.25)
         assert cells["RMSE"] == pytest.approx(np.sqrt(0.125))
         assert cells["SmallValueErr"] == 0.0
 

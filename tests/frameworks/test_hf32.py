@@ -1,0 +1,54 @@
+"""HF32: the backends switch it off on an NPU, and an error says where that was not possible."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from records import altered, call, replace_kernel, statistics_checker, tensor
+
+from ray_precheck.schema.result import Verdict
+
+pytestmark = pytest.mark.frameworks
+
+
+def stand_in(**options: Any) -> ModuleType:
+    """A torch_npu that has an NPU and these options of it."""
+    found: Any = ModuleType("torch_npu")
+    found.npu = SimpleNamespace(set_device=lambda number: None, **options)
+    return found
+
+
+def test_opening_an_npu_with_torch_switches_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray_precheck.backends.torch_backend import TorchBackend
+
+    conv, matmul = SimpleNamespace(allow_hf32=True), SimpleNamespace(allow_hf32=True)
+    monkeypatch.setitem(sys.modules, "torch_npu", stand_in(conv=conv, matmul=matmul))
+    backend = TorchBackend("npu")
+    assert (conv.allow_hf32, matmul.allow_hf32, backend.caveat) == (False, False, "")
+    monkeypatch.setitem(sys.modules, "torch_npu", stand_in(conv=conv))
+    assert "float32 products may have 11 bits" in TorchBackend("npu").caveat
+    assert TorchBackend("cpu").caveat == ""
+
+
+def test_mindspore_has_the_functions_that_switch_it_off() -> None:
+    import mindspore
+
+    op_precision = mindspore.device_context.ascend.op_precision
+    assert callable(op_precision.conv_allow_hf32)
+    assert callable(op_precision.matmul_allow_hf32)
+
+
+@pytest.mark.parametrize(("dtype", "is_said"), [("float32", True), ("float16", False)])
+def test_an_error_in_float32_says_that_it_was_on(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, is_said: bool
+) -> None:
+    checker = statistics_checker("pytorch")
+    device: Any = checker.device()
+    checker.caveat = "HF32 could not be switched off on this NPU"
+    payload = call("Torch.matmul", tensor(8, 8, dtype=dtype), tensor(8, 8, dtype=dtype))
+    assert checker.caveat not in checker.check(payload).message
+    replace_kernel(monkeypatch, device, altered(lambda out: out * 1.5))
+    result = checker.check(payload)
+    assert result.forward is Verdict.ERROR
+    assert (checker.caveat in result.message) == is_said
