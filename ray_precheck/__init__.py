@@ -1,7 +1,8 @@
 """ray_precheck: find the operators of a training step that are numerically wrong on a device.
 
 `precheck` runs a dump of msprobe's and returns a `PrecheckReport`; `rerun` checks one API again
-that a run with `-save_error_data` saved; `reference` declares a bench of one's own. Everything
+that a run with `-save_error_data` saved; `run_ranks` runs the dumps that `find_dumps` finds below a
+folder; `reference` declares a bench of one's own. Everything
 that can go wrong is a `PrecheckError`.
 """
 
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ray_precheck.bench.declared import reference
     from ray_precheck.config import RunConfig
+    from ray_precheck.dump.folders import find_dumps
     from ray_precheck.errors import (
         BackendMissingError,
         DeviceError,
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
         StoppedError,
         UsageError,
     )
+    from ray_precheck.ranks import RanksReport, run_ranks
     from ray_precheck.session import PrecheckReport, precheck, rerun, run
 
 __version__ = "0.1.0"
@@ -30,21 +33,26 @@ __all__ = [
     "DumpError",
     "PrecheckError",
     "PrecheckReport",
+    "RanksReport",
     "ResumeError",
     "RunConfig",
     "StoppedError",
     "UsageError",
+    "find_dumps",
     "precheck",
     "reference",
     "rerun",
     "run",
+    "run_ranks",
 ]
 
 # Every process of a run imports this package, and none needs all of it: a name is loaded when it is
 # asked for, which saves each of them 0.1 s (measured).
 _HOMES = {
     "RunConfig": "config",
+    "find_dumps": "dump.folders",
     "reference": "bench.declared",
+    **dict.fromkeys(("RanksReport", "run_ranks"), "ranks"),
     **dict.fromkeys(("PrecheckReport", "precheck", "rerun", "run"), "session"),
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "errors"),
 }

@@ -6,7 +6,6 @@ imports the package.
 
 import os
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,18 +18,19 @@ from ray_precheck.backends.mindtorch_paths import prefer_native
 from ray_precheck.backends.registry import require_framework
 from ray_precheck.bench.declared import bench_digest, load_declarations, read_bench_modules
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.compare.standards.base import Standard, added_headings
+from ray_precheck.compare.standards.base import added_headings
 from ray_precheck.compare.standards.user_file import load_standard
 from ray_precheck.config import FRAMEWORKS, RunConfig
+from ray_precheck.dump.folders import find_dumps
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import DumpError, StoppedError, UsageError
 from ray_precheck.plan.planner import Plan, plan_tasks
-from ray_precheck.plan.selection import Demands, Selection, selection_of
+from ray_precheck.plan.selection import select_calls, selection_of
 from ray_precheck.report.frames import read_table
 from ray_precheck.report.summary import Summary, summarise
 from ray_precheck.runtime.devices import local_node
 from ray_precheck.runtime.placement import place_slots
-from ray_precheck.runtime.places import Places, find_places, open_nodes
+from ray_precheck.runtime.places import Cluster, Places, find_places
 from ray_precheck.runtime.probe import PACKAGE
 from ray_precheck.runtime.progress import Progress, StageProgress
 from ray_precheck.runtime.scratch import sweep
@@ -50,6 +50,7 @@ from ray_precheck.store.resume import (
     start_run,
 )
 from ray_precheck.store.settings import note_environment
+from ray_precheck.store.stamps import new_stamp, newest_result
 
 if TYPE_CHECKING:
     import pandas
@@ -105,19 +106,34 @@ def precheck(
     return run(config, show_progress=show_progress)
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the runs over several dumps share: their cluster, the stamp of their files, and who is
+    asked whether they are to stop. What was asked for by name has been looked up in all dumps."""
+
+    cluster: Cluster
+    stamp: str
+    stop_requested: Callable[[], bool]
+
+
 def run(
     config: RunConfig,
     *,
     show_progress: bool = True,
     on_files: Callable[[RunFiles], None] = lambda files: None,
+    shared: Shared | None = None,
 ) -> PrecheckReport:
     """Run what `config` asks for. `on_files` is told the files of the run once they are there.
+
+    The dump may be a folder that holds a dump.json, and what is to be gone on with a folder of
+    results: the newest of them. A run over one of several dumps has `shared` with the others.
 
     Raises:
         PrecheckError: a wrong option, dump or device. A run that had to stop later on is reported
             as not completed, and can go on with `resume_csv`.
     """
     config.validate()
+    config = _with_files(config)
     selection = selection_of(config)
     standard = load_standard(config.standard)
     bench_modules = read_bench_modules(config.bench_modules)
@@ -128,20 +144,24 @@ def run(
         open_dump(config.dump, _stage(f"opening {config.dump}", show_progress)) as dump,
         ExitStack() as joined,
     ):
-        _select(dump, selection, standard, show_progress)
+        for warning in select_calls(dump, selection, None if shared else standard):
+            if show_progress:
+                print(f"warning: {warning}", file=sys.stderr, flush=True)
+        cluster = shared.cluster if shared else Cluster(config, joined)
         framework = _framework(config, dump)
         tests_dump = _tests_dump(config, dump)
         require_framework(framework, device_runs=not tests_dump)
         # Before any file is made: what is wrong with the devices leaves nothing behind.
         places = find_places(
-            config, framework, joined, show=show_progress, device_runs=not tests_dump
+            config, framework, cluster, show=show_progress, device_runs=not tests_dump
         )
         fingerprint = config.fingerprint(
             dump.digest(), framework, places.request.kind, standard.name, selection.text
         ) | added_setting(added_headings(standard))
         # Runs from before this setting do not have it: a resume takes them for the same.
         fingerprint["benches"] = bench_digest(bench_modules)
-        files, done = _prepare_files(config, dump, fingerprint, held)
+        stamp = shared.stamp if shared else new_stamp()
+        files, done = _prepare_files(config, dump, fingerprint, held, stamp)
         if len(done) < len(dump.calls):
             there = _environment(config, dump, places, framework, tests_dump=tests_dump)
             note_environment(files.settings, environment_to_dict(there))
@@ -174,7 +194,9 @@ def run(
         )
         completed, reason = False, ""
         try:
-            completed = _drive(config, dump, places, settings, files, planning, progress)
+            completed = _drive(
+                config, dump, places, settings, files, planning, progress, cluster, shared
+            )
         except StoppedError as error:
             reason = str(error)
         finally:
@@ -185,24 +207,23 @@ def run(
         return PrecheckReport(summarise(files), completed, reason)
 
 
-def _select(dump: Dump, selection: Selection, standard: Standard, show: bool) -> None:
-    """Leave in the dump only the calls that are selected.
+def _with_files(config: RunConfig) -> RunConfig:
+    """Return the configuration with files where it names folders of one dump, of one run's results.
 
     Raises:
-        UsageError: no call is selected, or what was asked for by name fits none.
+        UsageError: there are several dumps below the folder.
+        DumpError: there is none.
     """
-    demands = Demands(selection, standard)
-    demands.show(dump.calls)
-    for warning in demands.require(str(dump.path)):
-        if show:
-            print(f"warning: {warning}", file=sys.stderr, flush=True)
-    chosen = selection.select(dump.calls)
-    if not chosen:
+    found = find_dumps(config.dump)
+    if found.is_many:
         raise UsageError(
-            f"no call of {dump.path} is left to check: {selection.text} leave out all of its"
-            f" {len(dump.calls)} calls"
+            f"{config.dump} is a folder of {len(found.dumps)} dumps; name one of them, such as"
+            f" {found.dumps[0].path}, or use run_ranks"
         )
-    dump.calls = chosen
+    resume = config.resume_csv
+    if resume is not None and resume.is_dir():
+        resume = newest_result(resume)
+    return replace(config, dump=found.dumps[0].path, resume_csv=resume)
 
 
 def _stage(doing: str, show: bool) -> StageProgress:
@@ -249,14 +270,14 @@ def _tests_dump(config: RunConfig, dump: Dump) -> bool:
 
 
 def _prepare_files(
-    config: RunConfig, dump: Dump, fingerprint: dict[str, str], held: ExitStack
+    config: RunConfig, dump: Dump, fingerprint: dict[str, str], held: ExitStack, stamp: str
 ) -> tuple[RunFiles, set[str]]:
     """Return the files to write, whole and in agreement, and the names that are done already.
 
     No other run has the files until `held` is closed.
     """
     if config.resume_csv is None:
-        new = start_run(config.out, time.strftime("%Y%m%d%H%M%S"), fingerprint)
+        new = start_run(config.out, stamp, fingerprint)
         return held.enter_context(hold_files(new)), set()
     files = held.enter_context(hold_files(run_files(config.resume_csv)))
     names = {call.name for call in dump.calls}
@@ -284,6 +305,8 @@ def _drive(
     files: RunFiles,
     planning: "Future[Plan]",
     progress: Progress,
+    cluster: Cluster,
+    shared: Shared | None,
 ) -> bool:
     """Run the plan on Ray, or without it where nothing is left to run."""
     try:
@@ -294,9 +317,10 @@ def _drive(
     if plan is not None and not plan.tasks:
         return _write_without_workers(dump, files, plan.skipped, progress)
     with ExitStack() as opened:
-        nodes = places.nodes if places.are_open else open_nodes(config, opened, show=False)
-        # In this order: ray.init sets a handler of SIGTERM of its own.
-        stop = opened.enter_context(stop_on_signal())
+        nodes = places.nodes if places.are_open else cluster.nodes(show=False)
+        stop_requested = (
+            shared.stop_requested if shared else opened.enter_context(stop_on_signal()).is_set
+        )
         # Imported here: Ray takes half a second that a wrong option should not cost.
         from ray_precheck.runtime.cluster import Roster
         from ray_precheck.runtime.crew import DriveOptions
@@ -318,7 +342,7 @@ def _drive(
             place_slots(places.request, nodes),
             Roster(nodes, version, progress.say),
             files,
-            stop.is_set,
+            stop_requested,
             options,
         )
         opened.callback(driver.close)

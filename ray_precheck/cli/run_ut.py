@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 from ray_precheck.cli.config_file import CheckerConfig, read_checker_config
-from ray_precheck.cli.exit_codes import EXIT_CODES
+from ray_precheck.cli.exit_codes import EXIT_CODES, UNUSABLE, worst_of
 from ray_precheck.cli.going_on import resume_command
 from ray_precheck.cli.groups import (
     add_check_options,
@@ -26,6 +26,7 @@ from ray_precheck.cli.outcome import (
     write_report_files,
 )
 from ray_precheck.config import Number, RunConfig
+from ray_precheck.dump.folders import FoundDump, FoundDumps, find_dumps
 from ray_precheck.errors import UsageError
 
 COMMANDS = {
@@ -59,6 +60,9 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     config = run_config(options)
     require_report_files(options)
     _say_what_is_not_needed(options)
+    found = find_dumps(config.dump)
+    if found.is_many:
+        return _check_ranks(options, config, found, invocation)
     # Imported here, so that --help and wrong options answer at once.
     from ray_precheck.report.closing import format_summary
     from ray_precheck.report.state import state_of_end
@@ -67,12 +71,60 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     report = run(config, on_files=lambda files: invocation.announce(str(files.result)))
     print(format_summary(report.summary))
     if not report.completed:
-        reason = f": {report.stop_reason}" if report.stop_reason else ""
-        print(f"\nStopped before the end{reason}. To go on:")
-        print(f"  {resume_command(invocation.given, report.files.result)}")
+        _say_how_to_go_on(report.stop_reason, invocation, report.files.result)
     state = state_of_end(report.summary, completed=report.completed, reason=report.stop_reason)
     write_report_files(options, report.summary, state)
     return exit_code(report.summary, state)
+
+
+def _check_ranks(
+    options: argparse.Namespace, config: RunConfig, found: FoundDumps, invocation: Invocation
+) -> int:
+    """Check the dumps of several ranks or steps and return the exit code: the worst of all.
+
+    Each dump has files of its own for --junit and --json: report.xml is report.step0.rank1.xml.
+    """
+    from ray_precheck.ranks import run_ranks
+    from ray_precheck.report.ranks_summary import RankSummary, combined, format_ranks
+    from ray_precheck.report.state import state_of_end
+
+    report = run_ranks(config, found, on_folder=lambda folder: invocation.announce(str(folder)))
+    ranks = [
+        RankSummary(
+            rank.found.label, None if rank.report is None else rank.report.summary, rank.problem
+        )
+        for rank in report.ranks
+    ]
+    print(format_ranks(ranks, report.total, report.folder))
+    if not report.completed:
+        _say_how_to_go_on(report.stop_reason, invocation, report.folder)
+    for rank in report.ranks:
+        if rank.report is not None:
+            own = rank.report
+            state = state_of_end(own.summary, completed=own.completed, reason=own.stop_reason)
+            write_report_files(_of_rank(options, rank.found), own.summary, state)
+    whole = combined(ranks, report.folder)
+    code = exit_code(whole, state_of_end(whole, completed=report.completed))
+    unreadable = any(rank.is_unreadable for rank in report.ranks)
+    return worst_of(code, UNUSABLE) if unreadable else code
+
+
+def _of_rank(options: argparse.Namespace, found: FoundDump) -> argparse.Namespace:
+    """Return the options of the files for CI, with the names that they have for one of the dumps."""
+
+    def named(given: str | None) -> str | None:
+        if given is None or not Path(given).suffix:
+            return given and f"{given}.{found.label.replace('/', '.')}"
+        path = Path(given)
+        return str(path.with_name(f"{path.stem}.{found.label.replace('/', '.')}{path.suffix}"))
+
+    return argparse.Namespace(junit=named(options.junit), json=named(options.json))
+
+
+def _say_how_to_go_on(stop_reason: str, invocation: Invocation, results: Path) -> None:
+    reason = f": {stop_reason}" if stop_reason else ""
+    print(f"\nStopped before the end{reason}. To go on:")
+    print(f"  {resume_command(invocation.given, results)}")
 
 
 def _say_what_is_not_needed(options: argparse.Namespace) -> None:

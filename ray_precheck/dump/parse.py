@@ -35,7 +35,10 @@ from ray_precheck.errors import DumpError, NothingToCheckError
 from ray_precheck.schema.task import Task, TaskPayload
 
 FRAMEWORKS = ("mindspore", "pytorch", "mindtorch")
-TASKS = ("statistics", "tensor")
+STATISTICS, TENSOR, STRUCTURE = "statistics", "tensor", "structure"
+# They hold statistics, and tensors where the check that they are named for had found something.
+_CHECKS = ("overflow_check", "nan_check")
+TASKS = (STATISTICS, TENSOR, STRUCTURE, *_CHECKS)
 # A record is read as a whole. A call of 1,500 tensors has 0.5 MB.
 LARGEST_RECORD_BYTES = 64 << 20
 _LARGEST_FIELD_BYTES = 1 << 14
@@ -61,6 +64,7 @@ class DumpCall:
 class Dump:
     """An open dump.json: header fields, the calls in file order, and the file to read them from.
 
+    `task` is how its calls are checked: tensor with captured files, statistics with generated inputs.
     `framework` is "" where the header does not name it and no record tells.
     """
 
@@ -146,7 +150,7 @@ def _read_dump(file: BinaryIO, path: Path, on_progress: OnProgress) -> Dump:
         raise DumpError(f"{path} has no 'data' (found: {found}); is it a dump.json of msprobe?")
     if not _begins_an_object(file, fields["data"]):
         raise DumpError(f"'data' of {path} must be an object of API records")
-    task = _header_text(file, fields, "task", path) or "statistics"
+    task = _header_text(file, fields, "task", path) or STATISTICS
     if task not in TASKS:
         expected = ", ".join(TASKS)
         raise DumpError(f"task {shown(task)} of {path} is unknown; expected one of: {expected}")
@@ -159,6 +163,11 @@ def _read_dump(file: BinaryIO, path: Path, on_progress: OnProgress) -> Dump:
     folder = _data_folder(path, _header_text(file, fields, "dump_data_dir", path))
     with _without_collector():
         calls, has_modules_only = _group_calls(members, _name_limit(file), path)
+    if not calls and task == STRUCTURE:
+        raise DumpError(
+            f"{path} has no records of calls, as its task is structure; capture the step with task"
+            f" {STATISTICS} or {TENSOR}"
+        )
     if not calls:
         raise NothingToCheckError(f"'data' of {path} is empty: the capture saw no API call")
     if has_modules_only:
@@ -166,7 +175,18 @@ def _read_dump(file: BinaryIO, path: Path, on_progress: OnProgress) -> Dump:
     size = os.fstat(file.fileno()).st_size
     on_progress(size, size)
     framework = framework or _guess_framework(file, calls)
-    return Dump(path, task, framework, folder, file, calls)
+    return Dump(path, _checked_as(task, folder), framework, folder, file, calls)
+
+
+def _checked_as(task: str, folder: Path) -> str:
+    """Return whether calls are checked with captured tensors or with generated ones.
+
+    A dump of task structure has shapes, and no statistics either: inputs are drawn as for a tensor
+    without Max and Min.
+    """
+    if task in _CHECKS and folder.is_dir():
+        return TENSOR
+    return task if task == TENSOR else STATISTICS
 
 
 def _begins_an_object(file: BinaryIO, span: Span) -> bool:

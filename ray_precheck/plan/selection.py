@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ray_precheck.compare.standards.base import Standard
 from ray_precheck.compare.standards.user_file import UserStandard
 from ray_precheck.config import EVERY_CALL, RunConfig
-from ray_precheck.dump.parse import DumpCall
+from ray_precheck.dump.parse import Dump, DumpCall
 from ray_precheck.errors import UsageError
 from ray_precheck.plan.keyword import Keyword, parse_keyword
 
@@ -74,6 +74,33 @@ def selection_of(config: RunConfig) -> Selection:
         frozenset(config.white_list),
         frozenset(config.black_list),
     )
+
+
+class NothingSelected(UsageError):
+    """No call of a dump is selected."""
+
+
+def select_calls(dump: Dump, selection: Selection, standard: Standard | None) -> list[str]:
+    """Leave in the dump only the calls that are selected; return warnings.
+
+    Where there is a `standard`, what it and the selection ask for by name must be in the dump.
+
+    Raises:
+        UsageError: no call is selected, or what was asked for by name fits none.
+    """
+    warnings: list[str] = []
+    if standard is not None:
+        demands = Demands(selection, standard)
+        demands.show(dump.calls)
+        warnings = demands.require(str(dump.path))
+    chosen = selection.select(dump.calls)
+    if not chosen:
+        raise NothingSelected(
+            f"no call of {dump.path} is left to check: {selection.text} leave out all of its"
+            f" {len(dump.calls)} calls"
+        )
+    dump.calls = chosen
+    return warnings
 
 
 class Demands:

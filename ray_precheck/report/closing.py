@@ -19,7 +19,13 @@ _ROUNDING, _CAUSE = "rounding:", "likely cause:"
 
 
 def format_summary(summary: Summary) -> str:
-    """Return the closing lines."""
+    """Return the closing lines, with the names of both files."""
+    files = f"Results: {summary.files.result}", f"Details: {summary.files.details}"
+    return "\n".join([*closing_lines(summary), "", *files])
+
+
+def closing_lines(summary: Summary) -> list[str]:
+    """Return the closing lines without the names of files; the first has the counts of calls."""
     lines = [
         f"{summary.total} APIs: {summary.passes} pass, {summary.errors} error, {summary.skips} SKIP"
     ]
@@ -38,8 +44,7 @@ def format_summary(summary: Summary) -> str:
         lines += ["", "API types with most errors:"]
         common = summary.error_types.most_common(WORST_TYPES)
         lines += [f"  {count:6}  {shown_name(name)}" for name, count in common]
-    lines += ["", f"Results: {summary.files.result}", f"Details: {summary.files.details}"]
-    return "\n".join(lines)
+    return lines
 
 
 def _direction_line(title: str, direction: Direction) -> str:

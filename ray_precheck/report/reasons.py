@@ -50,6 +50,18 @@ class Reasons:
         if len(reason.names) < NAMES_KEPT:
             reason.names.append(name)
 
+    def merge(self, others: "Reasons", prefix: str) -> None:
+        """Count those of another run, too; its names begin with `prefix` then."""
+        for key, other in others._found.items():
+            if key not in self._found and len(self._found) >= _MOST_KINDS:
+                key = OTHER_REASONS
+            reason = self._found.setdefault(
+                key, Reason(OTHER_REASONS if key == OTHER_REASONS else other.text)
+            )
+            reason.count += other.count
+            names = [f"{prefix}{name}" for name in other.names]
+            reason.names = (reason.names + names)[:NAMES_KEPT]
+
     def commonest(self, most: int) -> Sequence[Reason]:
         """Return the commonest reasons, those that came first before others of the same count."""
         return sorted(self._found.values(), key=lambda reason: -reason.count)[:most]

@@ -128,7 +128,7 @@ def summarise(files: RunFiles) -> Summary:
         summary.environment = environment_from_dict(summary.settings.environment)
     for call in read_calls(files.result):
         _count(summary, call)
-    worst = heapq.nlargest(WORST_OUTPUTS, _candidates(files.details), key=_badness)
+    worst = heapq.nlargest(WORST_OUTPUTS, _candidates(files.details), key=badness)
     summary.worst = _with_sources(worst, summary.environment)
     return summary
 
@@ -179,8 +179,8 @@ def _candidates(path: Path) -> Iterator[WorstOutput]:
         yield WorstOutput({**row, "API Name": decode_name(row["API Name"])}, beyond)
 
 
-def _badness(output: WorstOutput) -> tuple[bool, bool, float, str]:
-    """Order outputs: errors first, those that rounding explains last of them; then by how far they are
+def badness(output: WorstOutput) -> tuple[bool, bool, float, str]:
+    """Return what outputs are ordered by: errors first, those that rounding explains last of them; then by how far they are
     beyond their limit."""
     is_open = not is_rounding(output.row["Message"])
     return output.is_error, is_open, output.beyond, output.name

@@ -6,7 +6,7 @@ cluster of --address or one of our own. Called by the session, before any file i
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -16,6 +16,7 @@ from ray_precheck.runtime.environment import prepare_environment
 from ray_precheck.runtime.nodes import require_same_package, version_table
 from ray_precheck.runtime.placement import DeviceRequest, place_slots, usable_nodes
 from ray_precheck.runtime.probe import PACKAGE
+from ray_precheck.runtime.stop_signal import handlers_kept
 from ray_precheck.schema.environment import Environment
 from ray_precheck.schema.task import DeviceSlot
 
@@ -56,10 +57,34 @@ class Places:
         )
 
 
+class Cluster:
+    """The cluster of a run, or of several: opened when it is first needed, until `opened` is closed."""
+
+    def __init__(self, config: RunConfig, opened: ExitStack) -> None:
+        self._config = config
+        self._opened = opened
+        self._nodes: list[Node] = []
+
+    def nodes(self, *, show: bool) -> list[Node]:
+        """Return the nodes there are now, the driver's first.
+
+        Raises:
+            UsageError: no cluster answers.
+        """
+        if not self._nodes:
+            self._nodes = open_nodes(self._config, self._opened, show=show)
+        elif self._config.address:
+            # Ray is imported by then.
+            from ray_precheck.runtime.cluster import Roster
+
+            self._nodes = Roster(self._nodes, "", _sayer(show)).answers()
+        return self._nodes
+
+
 def find_places(
-    config: RunConfig, framework: str, joined: ExitStack, *, show: bool, device_runs: bool = True
+    config: RunConfig, framework: str, cluster: Cluster, *, show: bool, device_runs: bool = True
 ) -> Places:
-    """Join the cluster of --address, if there is one, until `joined` is closed; see what it has.
+    """Join the cluster of --address, or the Ray that runs here, if there is one; see what it has.
 
     `device_runs` is False where captured results are tested, for which no device is needed.
 
@@ -70,7 +95,7 @@ def find_places(
     """
     here = local_node()
     joins = bool(config.address) or ray_is_running()
-    nodes = open_nodes(config, joined, show=show) if joins else [here]
+    nodes = cluster.nodes(show=show) if joins else [here]
     request = DeviceRequest.of(config, "cpu")
     usable = usable_nodes(request, nodes)
     # -d takes devices of this machine, which is the first; --devices those of any.
@@ -102,8 +127,15 @@ def open_nodes(config: RunConfig, opened: ExitStack, *, show: bool) -> list[Node
     # Imported here: Ray takes half a second that a wrong option should not cost.
     from ray_precheck.runtime.cluster import open_cluster
 
+    with handlers_kept():
+        return opened.enter_context(
+            open_cluster(config.address, debug=config.debug, say=_sayer(show))
+        )
+
+
+def _sayer(show: bool) -> Callable[[str], None]:
     def say(line: str) -> None:
         if show:
             print(line, file=sys.stderr, flush=True)
 
-    return opened.enter_context(open_cluster(config.address, debug=config.debug, say=say))
+    return say

@@ -21,7 +21,7 @@ from ray_precheck.store.repair import repair, rows_below
 from ray_precheck.store.rows import remove_leftover, whole_rows
 from ray_precheck.store.settings import RunSettings, load_settings, save_settings
 
-_RESULT_STEM = "accuracy_checking_result_"
+RESULT_STEM = "accuracy_checking_result_"
 _DETAILS_STEM = "accuracy_checking_details_"
 
 
@@ -47,10 +47,10 @@ def run_files(result: Path) -> RunFiles:
     Raises:
         ResumeError: its name is not `accuracy_checking_result_{timestamp}.csv`.
     """
-    stem = result.name.removeprefix(_RESULT_STEM)
+    stem = result.name.removeprefix(RESULT_STEM)
     if stem == result.name or not stem.endswith(".csv"):
         raise ResumeError(
-            f"{result} is no result CSV: a name like {_RESULT_STEM}20260101120000.csv is expected"
+            f"{result} is no result CSV: a name like {RESULT_STEM}20260101120000.csv is expected"
         )
     stamp = stem.removesuffix(".csv")
     return RunFiles(
@@ -105,7 +105,7 @@ def new_run_files(folder: Path, stamp: str) -> RunFiles:
         raise UsageError(f"out path {folder} is not writable; name another folder with -o")
     number, name = 0, stamp
     while True:
-        files = run_files(folder / f"{_RESULT_STEM}{name}.csv")
+        files = run_files(folder / f"{RESULT_STEM}{name}.csv")
         try:
             if any(path.exists() for path in (files.result, files.details, files.timeline)):
                 raise FileExistsError

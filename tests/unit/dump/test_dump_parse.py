@@ -153,9 +153,9 @@ def test_an_empty_object_has_no_data(tmp_path: Path) -> None:
 
 
 def test_an_unknown_task_is_named_with_the_known_ones(tmp_path: Path) -> None:
-    text = refused(written(tmp_path, {"Torch.add.0.forward": FORWARD}, task="overflow_check"))
-    assert "'overflow_check'" in text
-    assert "statistics, tensor" in text
+    text = refused(written(tmp_path, {"Torch.add.0.forward": FORWARD}, task="free_benchmark"))
+    assert "'free_benchmark'" in text
+    assert "statistics, tensor, structure, overflow_check" in text
 
 
 def test_an_unknown_framework_is_named_with_the_known_ones(tmp_path: Path) -> None:
@@ -168,6 +168,29 @@ def test_an_unknown_framework_is_named_with_the_known_ones(tmp_path: Path) -> No
 def test_the_task_is_read_from_the_header(tmp_path: Path, task: str) -> None:
     with open_dump(written(tmp_path, {"Torch.add.0.forward": FORWARD}, task=task)) as dump:
         assert dump.task == task
+
+
+@pytest.mark.parametrize("task", ["structure", "overflow_check", "nan_check"])
+def test_records_of_other_tasks_are_read_as_statistics(tmp_path: Path, task: str) -> None:
+    with open_dump(written(tmp_path, {"Torch.add.0.forward": FORWARD}, task=task)) as dump:
+        assert (names(dump), dump.task) == (["Torch.add.0"], "statistics")
+
+
+@pytest.mark.parametrize(
+    ("task", "read_as"),
+    [("overflow_check", "tensor"), ("nan_check", "tensor"), ("structure", "statistics")],
+)
+def test_a_check_that_has_saved_tensors_is_read_as_tensors(
+    tmp_path: Path, task: str, read_as: str
+) -> None:
+    (tmp_path / "dump_tensor_data").mkdir()
+    with open_dump(written(tmp_path, {"Torch.add.0.forward": FORWARD}, task=task)) as dump:
+        assert dump.task == read_as
+
+
+def test_a_structure_without_records_says_what_to_capture(tmp_path: Path) -> None:
+    text = refused(written(tmp_path, {}, task="structure"))
+    assert text.endswith("its task is structure; capture the step with task statistics or tensor")
 
 
 @pytest.mark.parametrize("task", ["-", None, ""])

@@ -18,6 +18,7 @@ TABLE = Table(
         ("check", "report"),
         ("runtime",),
         ("session",),
+        ("ranks",),
         ("cli", "guardian", "__main__", ""),
     ),
     reserved={

@@ -9,7 +9,7 @@ import pytest
 from ray_precheck.config import RunConfig
 from ray_precheck.errors import DeviceError
 from ray_precheck.runtime.devices import local_node
-from ray_precheck.runtime.places import Places, find_places
+from ray_precheck.runtime.places import Cluster, Places, find_places
 
 pytestmark = pytest.mark.unit
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.unit
 def places(**settings: Any) -> Places:
     config = RunConfig(dump=Path("dump.json"), device_type="cpu", **settings)
     with ExitStack() as joined:
-        return find_places(config, "mindspore", joined, show=False)
+        return find_places(config, "mindspore", Cluster(config, joined), show=False)
 
 
 def test_ids_are_places_on_this_machine_however_many_there_are() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from ray_precheck.config import RunConfig
 from ray_precheck.errors import ResumeError, UsageError
-from ray_precheck.report.summary import read_rows
+from ray_precheck.report.tables import read_rows
 from ray_precheck.session import PrecheckReport, run
 
 pytestmark = pytest.mark.unit

@@ -1,0 +1,105 @@
+"""The dumps below a folder: of one rank, of the ranks of a step, or of all steps.
+
+Comes in: a path that `-api_info` names. Goes out: one `FoundDump` for each dump.json. Called by the
+session before anything is opened. msprobe writes `step0/rank0/dump.json`, `step0/rank/dump.json` or
+`step0/proc4711/dump.json`; a step without ranks is taken, too.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ray_precheck.errors import DumpError
+
+DUMP_FILE = "dump.json"
+_STEP = re.compile(r"step(\d+)")
+_RANK = re.compile(r"(?:rank|proc)(\d*)")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDump:
+    """A dump.json, and the folders that name its step and its rank ("" where there is none)."""
+
+    path: Path
+    step: str = ""
+    rank: str = ""
+
+    @property
+    def place(self) -> Path:
+        """Where its results stand below the folder of all results: `step0/rank1`."""
+        return Path(self.step, self.rank)
+
+    @property
+    def label(self) -> str:
+        """What it is called for people: `step0/rank1`."""
+        return "/".join(filter(None, (self.step, self.rank))) or DUMP_FILE
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDumps:
+    """The dumps that a path names, by step and rank. `is_many`: it is a folder of several ranks or
+    steps, whose results get folders of their own. `without` are folders of ranks that have none."""
+
+    dumps: tuple[FoundDump, ...]
+    is_many: bool
+    without: tuple[Path, ...] = ()
+
+
+def find_dumps(path: Path) -> FoundDumps:
+    """Return the dumps that a path names: itself, where it is no folder.
+
+    Raises:
+        DumpError: there is no dump in or below the folder, or it cannot be read; says what was
+            looked for.
+    """
+    try:
+        if not path.is_dir():
+            return FoundDumps((FoundDump(path),), is_many=False)
+        if (path / DUMP_FILE).exists():
+            return FoundDumps((FoundDump(path / DUMP_FILE),), is_many=False)
+        own_step = path.resolve().name
+        step = own_step if _STEP.fullmatch(own_step) else ""
+        ranks = list(_ranks(path, step))
+        if not ranks:
+            ranks = [found for folder in _named(path, _STEP) for found in _step(folder)]
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DumpError(f"cannot read the dump {str(path)!r}: {reason}") from None
+    dumps = tuple(found for found in ranks if found.path.exists())
+    without = tuple(found.path.parent for found in ranks if found not in dumps)
+    if not dumps:
+        raise DumpError(
+            f"{path} holds no dump; looked for {DUMP_FILE} in it, in rank*, proc*, step*, and in"
+            " step*/rank* and step*/proc*"
+        )
+    return FoundDumps(dumps, is_many=True, without=without)
+
+
+def _step(folder: Path) -> Iterator[FoundDump]:
+    ranks = list(_ranks(folder, folder.name))
+    if ranks:
+        yield from ranks
+    else:
+        yield FoundDump(folder / DUMP_FILE, folder.name)
+
+
+def _ranks(folder: Path, step: str) -> Iterator[FoundDump]:
+    for rank in _named(folder, _RANK):
+        yield FoundDump(rank / DUMP_FILE, step, rank.name)
+
+
+def _named(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
+    """Return the folders in a folder whose names fit, by their numbers."""
+    with os.scandir(folder) as entries:
+        fitting = [
+            (match, Path(folder, entry.name))
+            for entry in entries
+            if (match := pattern.fullmatch(entry.name)) and entry.is_dir()
+        ]
+    return [path for match, path in sorted(fitting, key=lambda pair: _order(pair[0]))]
+
+
+def _order(match: re.Match[str]) -> tuple[int, str]:
+    return int(match[1] or -1), match[0]

@@ -1,0 +1,185 @@
+"""The dumps of several ranks and steps, prechecked one after the other in one Ray session.
+
+Comes in: a `RunConfig` and the dumps of a folder. Goes out: a `RanksReport`. Called by the command
+line, and by whoever imports the package. Each dump is a run of its own, with the same two files in
+`OUT/{step}/{rank}/`; all have the same stamp, by which `-csv_path OUT` finds them again.
+"""
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ray_precheck.compare.standards.user_file import load_standard
+from ray_precheck.config import RunConfig
+from ray_precheck.dump.folders import FoundDump, FoundDumps
+from ray_precheck.dump.parse import open_dump
+from ray_precheck.errors import DumpError, ResumeError, StoppedError, UsageError
+from ray_precheck.plan.selection import Demands, NothingSelected, selection_of
+from ray_precheck.runtime.places import Cluster
+from ray_precheck.runtime.stop_signal import stop_on_signal
+from ray_precheck.session import PrecheckReport, Shared, run
+from ray_precheck.store.stamps import new_stamp, newest_stamp, result_of
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """What became of one dump: the report of its run, or else why there is none.
+
+    `is_unreadable`: its dump.json cannot be read; otherwise no call of it was selected.
+    """
+
+    found: FoundDump
+    report: PrecheckReport | None
+    problem: str = ""
+    is_unreadable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RanksReport:
+    """What the runs over several dumps found. `folder` has all results. `completed` is False where
+    they stopped before the end, by themselves (`stop_reason` says why) or on request; dumps that
+    were not begun are not among `ranks`, of `total` ones."""
+
+    folder: Path
+    ranks: tuple[RankReport, ...]
+    total: int
+    completed: bool
+    stop_reason: str = ""
+
+    @property
+    def reports(self) -> list[PrecheckReport]:
+        """The reports of the dumps that were run."""
+        return [rank.report for rank in self.ranks if rank.report is not None]
+
+
+def run_ranks(
+    config: RunConfig,
+    found: FoundDumps,
+    *,
+    show_progress: bool = True,
+    on_folder: Callable[[Path], None] = lambda folder: None,
+) -> RanksReport:
+    """Run what `config` asks for over each of these dumps, which `find_dumps` has found.
+
+    `on_folder` is told the folder of the results once there are some. A dump that cannot be read
+    does not keep the others from being run.
+
+    Raises:
+        PrecheckError: a wrong option or device, or no dump can be read.
+    """
+    config.validate()
+    folder = config.out if config.resume_csv is None else config.resume_csv
+    stamp = _stamp(config, found, folder)
+
+    def say(line: str) -> None:
+        if show_progress:
+            print(line, file=sys.stderr, flush=True)
+
+    for missing in found.without:
+        say(f"warning: {missing} has no dump.json and is left out")
+    for warning in _require_demands(config, found):
+        say(f"warning: {warning}")
+    ranks: list[RankReport] = []
+    reason, completed = "", False
+    with ExitStack() as opened, stop_on_signal() as stop:
+        shared = Shared(Cluster(config, opened), stamp, stop.is_set)
+        for number, each in enumerate(found.dumps, 1):
+            if stop.is_set():
+                break
+            say(f"{each.label} ({number} of {len(found.dumps)})")
+            try:
+                rank = _run_one(config, each, folder, shared, show_progress, on_folder)
+            except StoppedError as error:
+                if not ranks and config.resume_csv is None:
+                    raise  # There is nothing to go on with.
+                reason = "" if stop.is_set() else str(error)
+                break
+            ranks.append(rank)
+            if rank.report is not None and not rank.report.completed:
+                reason = rank.report.stop_reason
+                break
+        else:
+            completed = True
+    if ranks and all(rank.is_unreadable for rank in ranks) and completed:
+        raise DumpError(ranks[0].problem)
+    return RanksReport(folder, tuple(ranks), len(found.dumps), completed, reason)
+
+
+def _run_one(
+    config: RunConfig,
+    found: FoundDump,
+    folder: Path,
+    shared: Shared,
+    show_progress: bool,
+    on_folder: Callable[[Path], None],
+) -> RankReport:
+    """Begin or go on with the run over one dump."""
+    out = folder / found.place
+    result: Path | None = result_of(out, shared.stamp)
+    goes_on = config.resume_csv is not None and result is not None and result.exists()
+    own = replace(
+        config,
+        dump=found.path,
+        out=out,
+        resume_csv=result if goes_on else None,
+        retry=config.retry if goes_on else (),
+        force=config.force and goes_on,
+    )
+    try:
+        report = run(
+            own,
+            show_progress=show_progress,
+            on_files=lambda files: on_folder(folder),
+            shared=shared,
+        )
+    except DumpError as error:
+        return RankReport(found, None, str(error), is_unreadable=True)
+    except NothingSelected as error:
+        return RankReport(found, None, str(error))
+    return RankReport(found, report)
+
+
+def _stamp(config: RunConfig, found: FoundDumps, folder: Path) -> str:
+    """Return the stamp of the files: that of the newest run of these dumps, or a new one.
+
+    Raises:
+        UsageError: one result CSV is to be gone on in, for several dumps.
+        ResumeError: the folder has no results of these dumps.
+    """
+    folders = [folder / each.place for each in found.dumps]
+    if config.resume_csv is None:
+        return new_stamp(folders)
+    if not folder.is_dir():
+        what = "is one file" if folder.exists() else "does not exist"
+        raise UsageError(
+            f"-csv_path {folder} {what}, but -api_info names {len(found.dumps)} dumps; name the"
+            " folder of their results, which -o named"
+        )
+    stamp = newest_stamp(folders)
+    if not stamp:
+        raise ResumeError(
+            f"-csv_path {folder} has no results to go on in; looked for"
+            f" {result_of(folders[0], '*').relative_to(folder)} and the like"
+        )
+    return stamp
+
+
+def _require_demands(config: RunConfig, found: FoundDumps) -> list[str]:
+    """See that what was asked for by name is in one of the dumps; return warnings.
+
+    Dumps are opened one after the other until everything is found: mostly the first suffices.
+    """
+    demands = Demands(selection_of(config), load_standard(config.standard))
+    readable = False
+    for each in found.dumps:
+        if demands.are_met:
+            return []
+        try:
+            with open_dump(each.path) as dump:
+                demands.show(dump.calls)
+                readable = True
+        except DumpError:
+            continue  # Said when it is its turn.
+    return demands.require(str(config.dump)) if readable else []

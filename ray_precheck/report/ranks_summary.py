@@ -1,0 +1,82 @@
+"""The closing lines of the runs over several dumps: a line for each, and what all have together.
+
+Comes in: the summary of each dump, or why there is none. Goes out: one `Summary` of all, and a text.
+Called by the command line.
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from ray_precheck.report.closing import closing_lines, shown_text
+from ray_precheck.report.summary import (
+    BROKEN_CALLS,
+    WORST_OUTPUTS,
+    Direction,
+    Summary,
+    WorstOutput,
+    badness,
+)
+from ray_precheck.store.resume import RunFiles
+
+
+@dataclass(frozen=True, slots=True)
+class RankSummary:
+    """The summary of one dump; None where it was not checked, because of `problem`."""
+
+    label: str
+    summary: Summary | None
+    problem: str = ""
+
+
+def format_ranks(ranks: Sequence[RankSummary], total: int, folder: Path) -> str:
+    """Return the closing lines of the runs over `total` dumps, whose results stand in `folder`."""
+    found = sum(rank.summary is not None for rank in ranks)
+    width = max((len(rank.label) for rank in ranks), default=0)
+    lines = [f"{found} of {total} dumps:"]
+    for rank in ranks:
+        if rank.summary is None:
+            said = f"not checked: {shown_text(rank.problem)}"
+        else:
+            said = closing_lines(rank.summary)[0]
+        lines.append(f"  {rank.label:{width}}  {said}")
+    lines += ["", "All together:", *closing_lines(combined(ranks, folder))]
+    return "\n".join([*lines, "", f"Results: {folder}, two CSV files in the folder of each dump"])
+
+
+def combined(ranks: Sequence[RankSummary], folder: Path) -> Summary:
+    """Return one summary of all dumps; names of outputs and calls begin with that of their dump.
+
+    What was asked for, and where it ran, is that of the first one: it is the same for all.
+    """
+    # There are no such files: the closing lines of several dumps name the folder.
+    whole = Summary(RunFiles(folder, folder, folder, folder, folder))
+    worst: list[WorstOutput] = []
+    for rank in ranks:
+        summary = rank.summary
+        if summary is None:
+            continue
+        if whole.settings is None:
+            whole.settings, whole.environment = summary.settings, summary.environment
+        for name in ("total", "passes", "errors", "skips", "broken"):
+            setattr(whole, name, getattr(whole, name) + getattr(summary, name))
+        _add(whole.forward, summary.forward)
+        _add(whole.backward, summary.backward)
+        whole.reasons.merge(summary.reasons, f"{rank.label} ")
+        whole.error_types.update(summary.error_types)
+        whole.broken_calls += [
+            call._replace(name=f"{rank.label} {call.name}") for call in summary.broken_calls
+        ]
+        worst += [
+            replace(output, row={**output.row, "API Name": f"{rank.label} {output.name}"})
+            for output in summary.worst
+        ]
+    whole.broken_calls = whole.broken_calls[:BROKEN_CALLS]
+    whole.worst = heapq.nlargest(WORST_OUTPUTS, worst, key=badness)
+    return whole
+
+
+def _add(whole: Direction, part: Direction) -> None:
+    for each in fields(Direction):
+        setattr(whole, each.name, getattr(whole, each.name) + getattr(part, each.name))
