@@ -20,12 +20,13 @@ from ray_precheck.bench.declared import bench_digest, load_declarations, read_be
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.compare.standards.base import added_headings
 from ray_precheck.compare.standards.user_file import load_standard
-from ray_precheck.config import FRAMEWORKS, RunConfig
+from ray_precheck.config import RunConfig
 from ray_precheck.dump.folders import find_dumps
 from ray_precheck.dump.parse import Dump, open_dump
-from ray_precheck.errors import DumpError, StoppedError, UsageError
+from ray_precheck.errors import StoppedError, UsageError
 from ray_precheck.plan.planner import Plan, plan_tasks
 from ray_precheck.plan.selection import select_calls, selection_of
+from ray_precheck.plan.subject import framework_of, tests_captured
 from ray_precheck.report.frames import read_table
 from ray_precheck.report.summary import Summary, summarise
 from ray_precheck.runtime.devices import local_node
@@ -148,8 +149,8 @@ def run(
             if show_progress:
                 print(f"warning: {warning}", file=sys.stderr, flush=True)
         cluster = shared.cluster if shared else Cluster(config, joined)
-        framework = _framework(config, dump)
-        tests_dump = _tests_dump(config, dump)
+        framework = framework_of(config, dump)
+        tests_dump = tests_captured(config, dump)
         require_framework(framework, device_runs=not tests_dump)
         # Before any file is made: what is wrong with the devices leaves nothing behind.
         places = find_places(
@@ -236,37 +237,9 @@ def _stage(doing: str, show: bool) -> StageProgress:
     return StageProgress(doing, say)
 
 
-def _framework(config: RunConfig, dump: Dump) -> str:
-    """Return the framework of the run. msprobe takes dumps of mindtorch with -f mindspore.
-
-    Raises:
-        DumpError: the dump is of another framework than asked for, or does not tell.
-    """
-    if (config.framework, dump.framework) == ("mindspore", "mindtorch"):
-        return dump.framework
-    if config.framework and dump.framework and config.framework != dump.framework:
-        raise DumpError(
-            f"{dump.path} is a dump of {dump.framework}, but -f {config.framework} was given;"
-            f" use -f {dump.framework}"
-        )
-    framework = config.framework or dump.framework
-    if not framework:
-        raise DumpError(
-            f"{dump.path} does not name its framework; say it with -f {'|'.join(FRAMEWORKS)}"
-        )
-    return framework
-
-
 def _error_folder(config: RunConfig, files: RunFiles) -> Path | None:
-    return files.result.absolute().parent / ERROR_FOLDER if config.save_error_data else None
-
-
-def _tests_dump(config: RunConfig, dump: Dump) -> bool:
-    if config.tested == "dump" and dump.task != "tensor":
-        raise UsageError(
-            f"--tested dump needs captured tensors, but the task of {dump.path} is {dump.task}"
-        )
-    return config.tested != "device" and dump.task == "tensor"
+    folder = config.error_data_path or files.result.parent
+    return folder.absolute() / ERROR_FOLDER if config.save_error_data else None
 
 
 def _prepare_files(

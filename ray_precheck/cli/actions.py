@@ -4,11 +4,16 @@ Comes in: what stands on the command line. Goes out: values in argparse's namesp
 """
 
 import argparse
+import platform
 from collections.abc import Sequence
+from importlib import metadata
 from typing import Any
 
+from ray_precheck import __version__
 from ray_precheck.config import FRAMEWORKS
 from ray_precheck.errors import UsageError
+
+_SHOWN = ("ray", "torch", "mindspore", "torch_npu", "numpy")
 
 
 class Once(argparse.Action):
@@ -59,3 +64,33 @@ class FilterOrFramework(argparse.Action):
                 f" --filter_api and {option_string} {'|'.join(FRAMEWORKS)} names the framework;"
                 f" {values!r} is neither"
             )
+
+
+class Version(argparse.Action):
+    """Prints what is installed, and ends; no framework is loaded for that."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        """Print a line for each package and exit with 0."""
+        for name, version in installed_versions().items():
+            print(f"{name:13} {version}")
+        parser.exit()
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of this package, of Python, and of what it works with, by name."""
+    found = {"ray_precheck": __version__, "Python": platform.python_version()}
+    for name in _SHOWN:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found

@@ -170,6 +170,16 @@ def add_selection_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_list(parser: argparse.ArgumentParser) -> None:
+    """Add --list."""
+    parser.add_argument(
+        "--list",
+        action="store_true",
+        dest="lists",
+        help="list what would be checked, what not and why, and the estimated cost; start nothing",
+    )
+
+
 def add_limit_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of time, memory and processes."""
     group = parser.add_argument_group("time, memory, processes")

@@ -7,6 +7,7 @@ command that was given. Called by `command_line`, and by tests.
 import argparse
 
 from ray_precheck.cli import compare_results, run_ut, summary
+from ray_precheck.cli.actions import Version
 from ray_precheck.cli.exit_codes import EXIT_CODES
 from ray_precheck.cli.groups import choices
 from ray_precheck.cli.invocation import SentenceParser
@@ -29,6 +30,12 @@ def build_parser() -> argparse.ArgumentParser:
         default="",
         metavar="NAME",
         help=choices(FRAMEWORKS, "as the dump says"),
+    )
+    parser.add_argument(
+        "-V",
+        "--version",
+        action=Version,
+        help="show the versions of ray_precheck, Python, ray and the frameworks, and exit",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in _COMMAND_MODULES:

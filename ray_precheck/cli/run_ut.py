@@ -13,12 +13,14 @@ from ray_precheck.cli.groups import (
     add_check_options,
     add_debug,
     add_limit_options,
+    add_list,
     add_msprobe_options,
     add_place_options,
     add_resume_options,
     add_selection_options,
 )
 from ray_precheck.cli.invocation import Commands, Invocation, note
+from ray_precheck.cli.list_calls import print_calls
 from ray_precheck.cli.outcome import (
     add_report_options,
     exit_code,
@@ -51,6 +53,7 @@ def add_commands(commands: Commands) -> None:
         add_limit_options(command)
         add_resume_options(command)
         add_report_options(command)
+        add_list(command)
         add_debug(command, "show tracebacks and what Ray prints")
         command.set_defaults(execute=_execute)
 
@@ -61,6 +64,8 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     require_report_files(options)
     _say_what_is_not_needed(options)
     found = find_dumps(config.dump)
+    if options.lists:
+        return print_calls(config, found)
     if found.is_many:
         return _check_ranks(options, config, found, invocation)
     # Imported here, so that --help and wrong options answer at once.

@@ -250,6 +250,7 @@ def run_python(code: str) -> subprocess.CompletedProcess[str]:
     [
         "import ray_precheck",
         "main(['--help'])",
+        "main(['--version'])",
         "main(['run_ut', '--help'])",
         "main(['run_ut', '-api_info', 'd.json', '-d', 'x'])",
         "main(['run_ut', '-api_info', '/no/such/dump.json'])",

@@ -17,7 +17,7 @@ TABLE = Table(
         ("plan", "datagen", "bench", "store"),
         ("check", "report"),
         ("runtime",),
-        ("session",),
+        ("session", "listing"),
         ("ranks",),
         ("cli", "guardian", "__main__", ""),
     ),

@@ -1,0 +1,160 @@
+"""What a run would do with each call of a dump, without running anything.
+
+Comes in: a `RunConfig`. Goes out: a `Listing` of one dump, call by call. Called by the command line
+(`--list`). No Ray is started, no device is opened and no file is made. What only the device knows, a
+kernel that it lacks, shows in the run alone.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ray_precheck.backends.mindtorch_paths import prefer_native
+from ray_precheck.bench.declared import read_bench_modules
+from ray_precheck.bench.registry import References
+from ray_precheck.check.memory import needed_bytes
+from ray_precheck.compare.standards.base import Standard
+from ray_precheck.compare.standards.user_file import load_standard
+from ray_precheck.config import RunConfig
+from ray_precheck.dump.decode import decode_record
+from ray_precheck.dump.parse import Dump, open_dump
+from ray_precheck.errors import NotCheckable
+from ray_precheck.plan.drawing import is_random
+from ray_precheck.plan.planner import plan_tasks
+from ray_precheck.plan.select import skip_by_record
+from ray_precheck.plan.selection import select_calls, selection_of
+from ray_precheck.plan.subject import framework_of, tests_captured
+from ray_precheck.schema.record import ApiName
+from ray_precheck.schema.task import Task
+from ray_precheck.store.resume import load_done, run_files
+from ray_precheck.store.settings import load_settings
+from ray_precheck.store.stamps import newest_result
+
+FindBench = Callable[[ApiName], object]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedCall:
+    """A call: what it is expected to cost in seconds on one CPU core, device and bench together; why
+    it would not be checked ("" where it would); whether its row is there already."""
+
+    name: str
+    directions: str
+    cost_s: float = 0.0
+    reason: str = ""
+    is_done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The calls of a dump that are selected, in its order; made as they are asked for.
+
+    `total` counts all calls of the dump. `knows_benches` is False where torch is not installed here.
+    """
+
+    framework: str
+    task: str
+    total: int
+    selected: int
+    knows_benches: bool
+    warnings: list[str]
+    calls: Iterator[ListedCall]
+
+
+@contextmanager
+def list_calls(config: RunConfig, *, demands: bool = True) -> Iterator[Listing]:
+    """Yield what a run would do; the dump is open as long. `demands` as for a single dump: what is
+    asked for by name must be in it.
+
+    Raises:
+        PrecheckError: as the run would, for all but the devices.
+    """
+    config.validate()
+    standard = load_standard(config.standard)
+    with open_dump(config.dump) as dump:
+        total = len(dump.calls)
+        warnings = select_calls(dump, selection_of(config), standard if demands else None)
+        framework = framework_of(config, dump)
+        tests_captured(config, dump)
+        find_bench = _bench(config, framework)
+        yield Listing(
+            framework,
+            dump.task,
+            total,
+            len(dump.calls),
+            find_bench is not None,
+            warnings,
+            _listed(config, dump, framework, standard, find_bench),
+        )
+
+
+def _bench(config: RunConfig, framework: str) -> FindBench | None:
+    prefer_native()
+    try:
+        # Imported here, as it loads torch.
+        from ray_precheck.bench.run import Bench
+    except ModuleNotFoundError:
+        return None
+    return Bench(framework, References(framework, read_bench_modules(config.bench_modules))).resolve
+
+
+def _listed(
+    config: RunConfig,
+    dump: Dump,
+    framework: str,
+    standard: Standard,
+    find_bench: FindBench | None,
+) -> Iterator[ListedCall]:
+    done = _done(config, dump)
+    plan = plan_tasks(dump, framework, done, filter_alike=config.filter_alike)
+    tasks = {task.index: task for task in plan.tasks}
+    reasons = {result.index: result.message for result in plan.skipped}
+    machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit_bytes = config.memory_limit_bytes(machine_bytes)
+    for index, call in enumerate(dump.calls):
+        directions = "forward, backward" if call.backward is not None else "forward"
+        task = tasks.get(index)
+        if task is None:
+            yield ListedCall(
+                call.name, directions, reason=reasons.get(index, ""), is_done=call.name in done
+            )
+            continue
+        reason = _reason(dump, task, standard, limit_bytes, find_bench)
+        yield ListedCall(call.name, directions, 0.0 if reason else task.cost_s, reason)
+
+
+def _done(config: RunConfig, dump: Dump) -> set[str]:
+    """Return the names that need not be done again; the files stay as they are."""
+    if config.resume_csv is None:
+        return set()
+    is_folder = config.resume_csv.is_dir()
+    files = run_files(newest_result(config.resume_csv) if is_folder else config.resume_csv)
+    names = {call.name for call in dump.calls}
+    return load_done(files, names, load_settings(files.settings), config.retry)
+
+
+def _reason(
+    dump: Dump, task: Task, standard: Standard, limit_bytes: int, find_bench: FindBench | None
+) -> str:
+    """Return why a call would be a SKIP row, "" where that is not known before it runs.
+
+    In the order of the checker, `check.checker`.
+    """
+    payload = dump.payload(task)
+    try:
+        record = decode_record(payload.name, payload.forward, payload.backward)
+        reason = skip_by_record(record)
+        needed = needed_bytes(record, with_peers=standard.name != "msprobe")
+        if reason:
+            return reason
+        if needed > limit_bytes:
+            return (
+                f"it needs about {needed / 2**30:.3g} GiB of memory, more than the"
+                f" {limit_bytes / 2**30:.3g} GiB that a worker may take (--max-memory)"
+            )
+        if find_bench is not None and not is_random(record):
+            find_bench(record.name)
+    except NotCheckable as error:
+        return str(error)
+    return ""

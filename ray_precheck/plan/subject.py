@@ -1,0 +1,43 @@
+"""What of a dump is tested: by which framework, and whose results.
+
+Comes in: a `RunConfig` and an open dump. Goes out: the framework's name, and whether captured results
+are tested. Called by the session, and by what lists the calls of a dump.
+"""
+
+from ray_precheck.config import FRAMEWORKS, RunConfig
+from ray_precheck.dump.parse import Dump
+from ray_precheck.errors import DumpError, UsageError
+
+
+def framework_of(config: RunConfig, dump: Dump) -> str:
+    """Return the framework of the run. msprobe takes dumps of mindtorch with -f mindspore.
+
+    Raises:
+        DumpError: the dump is of another framework than asked for, or does not tell.
+    """
+    if (config.framework, dump.framework) == ("mindspore", "mindtorch"):
+        return dump.framework
+    if config.framework and dump.framework and config.framework != dump.framework:
+        raise DumpError(
+            f"{dump.path} is a dump of {dump.framework}, but -f {config.framework} was given;"
+            f" use -f {dump.framework}"
+        )
+    framework = config.framework or dump.framework
+    if not framework:
+        raise DumpError(
+            f"{dump.path} does not name its framework; say it with -f {'|'.join(FRAMEWORKS)}"
+        )
+    return framework
+
+
+def tests_captured(config: RunConfig, dump: Dump) -> bool:
+    """Return whether the captured results are tested, not those of a device here.
+
+    Raises:
+        UsageError: they are asked for, and the dump has none.
+    """
+    if config.tested == "dump" and dump.task != "tensor":
+        raise UsageError(
+            f"--tested dump needs captured tensors, but the task of {dump.path} is {dump.task}"
+        )
+    return config.tested != "device" and dump.task == "tensor"
