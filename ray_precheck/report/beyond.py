@@ -46,6 +46,8 @@ def beyond_limit(row: Row) -> float:
     absolute, relative = number_in(row, "MaxAbsErr"), number_in(row, "MaxRelativeErr")
     if not math.isfinite(absolute):
         return math.inf
+    if absolute == 0.0:
+        return 0.0  # The cosine has its own rounding.
     standard = row.get(STANDARD_HEADING, "").split(" ")[0]
     angle = _angle(row)
     # Of a row without a relative error the absolute one has to do.
@@ -57,6 +59,15 @@ def beyond_limit(row: Row) -> float:
     most = size / _unit(dtype)
     measured = _MEASURES.get(standard, _no_measure)(row, dtype, size)
     return min(most, measured) if math.isfinite(measured) else most
+
+
+def nearness(max_abs_err: str) -> float:
+    """Return the error of an output that passes msprobe's rule, in units of its limit; 0 where the
+    cell holds no number."""
+    try:
+        return float(max_abs_err) / MAX_ABS_ERR_LIMIT
+    except ValueError:
+        return 0.0
 
 
 def is_rounding(message: str) -> bool:

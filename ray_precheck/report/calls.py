@@ -4,7 +4,7 @@ Comes in: the cells of a result row. Goes out: a `Call`. Called by the summary a
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,9 +33,9 @@ class Call(NamedTuple):
     @property
     def forward_broke(self) -> bool:
         """Whether the forward pass gave nothing to compare: the device raised, crashed or hung."""
-        is_error = self.forward is Verdict.ERROR
-        broke = self.message.startswith(MACHINE_REASONS) or _RAISED.search(self.message)
-        return is_error and bool(broke)
+        if self.forward is not Verdict.ERROR:
+            return False
+        return self.message.startswith(MACHINE_REASONS) or bool(_RAISED.search(self.message))
 
     @property
     def backward_broke(self) -> bool:
@@ -57,5 +57,10 @@ def read_calls(result: Path) -> Iterator[Call]:
     Raises:
         OSError: the file cannot be read.
     """
-    for name, forward, backward, message in read_columns(result, tuple(RESULT_COLUMNS)):
-        yield Call(decode_name(name), verdict_in(forward), verdict_in(backward), message)
+    yield from map(call_of, read_columns(result, tuple(RESULT_COLUMNS)))
+
+
+def call_of(cells: Sequence[str]) -> Call:
+    """Return what became of the call of a result row, given its cells in their order."""
+    name, forward, backward, message = cells
+    return Call(decode_name(name), verdict_in(forward), verdict_in(backward), message)

@@ -130,8 +130,8 @@ def _broken_lines(summary: Summary) -> list[str]:
 
 def _worst_lines(summary: Summary) -> list[str]:
     worst = [output for output in summary.worst if output.is_error]
-    title = "Worst outputs, by how many times they are beyond their limit:"
-    if not worst:
+    title = "Worst output of each API, by how many times it is beyond its limit:"
+    if not summary.errors:
         worst = summary.worst[:_NEAREST]
         title = "Nearest to their limits, in units of the limit:"
     if not worst:
@@ -147,7 +147,9 @@ def _output_lines(output: WorstOutput) -> Iterator[str]:
     numbers = f"{_short(row['Cosine']):>10} {_short(row['MaxAbsErr']):>10}"
     where = ", ".join(filter(None, (row["Tested Dtype"], row["Shape"])))
     suffix = f" ({where})" if where else ""
-    yield f"  {row['Status']:5} {output.beyond:>9.3g} {numbers}  {shown_name(output.name)}{suffix}"
+    more = f", and {output.more} more" if output.more else ""
+    name = shown_name(output.name)
+    yield f"  {row['Status']:5} {output.beyond:>9.3g} {numbers}  {name}{suffix}{more}"
     if output.is_error:
         yield f"        {shown_text(explanation(output))}"
     if output.source:

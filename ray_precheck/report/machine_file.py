@@ -13,8 +13,9 @@ the command line. Its keys, all of them always there:
                   too), skips, missing (no record)
     backward      the same
     reasons       the five commonest reasons why calls were not compared: text, count, names (some)
-    worst         outputs in error by how far they are beyond their limit: name, status, beyond,
-                  cosine, max_abs_err, max_rel_err, message, source (the model's line, or "").
+    worst         the worst output in error of each API and direction, by how far it is beyond its
+                  limit, ten at most: name, status, beyond, cosine, max_abs_err, max_rel_err, more (how
+                  many other outputs of it are in error), message, source (the model's line, or "").
                   A number is null where there is none or it is infinite
     environment   framework, device_type, device_names, devices, nodes, standard, seed, tested (device or
                   dump), dump, versions (by name); "", 0 or empty where the files do not tell
@@ -101,6 +102,7 @@ def _worst(output: WorstOutput) -> dict[str, Any]:
         "cosine": _finite(number_in(row, "Cosine")),
         "max_abs_err": _finite(number_in(row, "MaxAbsErr")),
         "max_rel_err": _finite(number_in(row, "MaxRelativeErr")),
+        "more": output.more,
         "message": row["Message"],
         "source": output.source,
     }

@@ -4,19 +4,17 @@ Comes in: the summary of each dump, or why there is none. Goes out: one `Summary
 Called by the command line.
 """
 
-import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from ray_precheck.report.closing import closing_lines, shown_text
 from ray_precheck.report.summary import (
     BROKEN_CALLS,
-    WORST_OUTPUTS,
     Direction,
     Summary,
     WorstOutput,
-    badness,
+    worst_of,
 )
 from ray_precheck.store.resume import RunFiles
 
@@ -52,7 +50,7 @@ def combined(ranks: Sequence[RankSummary], folder: Path) -> Summary:
     """
     # There are no such files: the closing lines of several dumps name the folder.
     whole = Summary(RunFiles(folder, folder, folder, folder, folder))
-    worst: list[WorstOutput] = []
+    worst: list[tuple[str, WorstOutput]] = []
     for rank in ranks:
         summary = rank.summary
         if summary is None:
@@ -68,12 +66,9 @@ def combined(ranks: Sequence[RankSummary], folder: Path) -> Summary:
         whole.broken_calls += [
             call._replace(name=f"{rank.label} {call.name}") for call in summary.broken_calls
         ]
-        worst += [
-            replace(output, row={**output.row, "API Name": f"{rank.label} {output.name}"})
-            for output in summary.worst
-        ]
+        worst += [(rank.label, output) for output in summary.worst]
     whole.broken_calls = whole.broken_calls[:BROKEN_CALLS]
-    whole.worst = heapq.nlargest(WORST_OUTPUTS, worst, key=badness)
+    whole.worst = worst_of(worst)
     return whole
 
 

@@ -7,23 +7,27 @@ row, so that the size of the run does not matter.
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ray_precheck.report.beyond import beyond_limit, is_rounding
-from ray_precheck.report.calls import Call, read_calls
+from ray_precheck.compare.standards.base import STANDARD_HEADING
+from ray_precheck.report.beyond import beyond_limit, is_rounding, nearness
+from ray_precheck.report.calls import Call, call_of
 from ray_precheck.report.reasons import Reasons, why_not_compared
 from ray_precheck.report.sources import source_lines
 from ray_precheck.report.tables import headings_of, read_columns
 from ray_precheck.schema.environment import Environment, environment_from_dict
 from ray_precheck.schema.result import Verdict, verdict_in
-from ray_precheck.store.columns import DETAIL_COLUMNS, decode_name
+from ray_precheck.store.columns import DETAIL_COLUMNS, RESULT_COLUMNS, decode_name
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.settings import RunSettings, load_settings
 
 WORST_OUTPUTS = 10
 BROKEN_CALLS = 10
+# How many APIs are kept apart while the details are read; hostile files may have millions.
+_MOST_KINDS = 10_000
+_PASS = Verdict.PASS.value
 
 
 @dataclass(slots=True)
@@ -50,27 +54,32 @@ class Direction:
         """How many there are."""
         return self.compared + self.broken + self.skips
 
-    def add(self, verdict: Verdict, *, broke: bool) -> None:
-        """Count one."""
+    def add(self, verdict: Verdict, *, broke: bool = False, count: int = 1) -> None:
+        """Count some with a verdict; `broke` says that what is in error could not be run."""
         if verdict is Verdict.PASS:
-            self.passes += 1
+            self.passes += count
         elif verdict is Verdict.SKIP:
-            self.skips += 1
+            self.skips += count
         elif verdict is Verdict.NONE:
-            self.missing += 1
+            self.missing += count
         elif broke:
-            self.broken += 1
+            self.broken += count
         else:
-            self.errors += 1
+            self.errors += count
 
 
 @dataclass(frozen=True, slots=True)
 class WorstOutput:
-    """An output by how far it is `beyond` its limit; `row` are its cells, `source` is the model's line."""
+    """The output of an API and direction that is farthest `beyond` its limit.
+
+    `row` are its cells, `source` is the model's line, and `more` counts the other outputs of the API
+    and direction that are in error.
+    """
 
     row: dict[str, str]
     beyond: float
     source: str = ""
+    more: int = 0
 
     @property
     def name(self) -> str:
@@ -126,10 +135,20 @@ def summarise(files: RunFiles) -> Summary:
     summary = Summary(files, settings=load_settings(files.settings))
     if summary.settings is not None:
         summary.environment = environment_from_dict(summary.settings.environment)
-    for call in read_calls(files.result):
-        _count(summary, call)
-    worst = heapq.nlargest(WORST_OUTPUTS, _candidates(files.details), key=badness)
-    summary.worst = _with_sources(worst, summary.environment)
+    fine: Counter[str] = Counter()
+    for cells in read_columns(files.result, tuple(RESULT_COLUMNS)):
+        if cells[1] == _PASS and cells[2] in (_PASS, ""):
+            fine[cells[2]] += 1  # Nearly all of millions of calls.
+        else:
+            _count(summary, call_of(cells))
+    for backward, count in fine.items():
+        summary.total += count
+        summary.passes += count
+        summary.forward.passes += count
+        summary.backward.add(verdict_in(backward), count=count)
+    summary.worst = _with_sources(
+        _worst_outputs(files.details, has_errors=summary.errors > 0), summary.environment
+    )
     return summary
 
 
@@ -153,37 +172,104 @@ def _count(summary: Summary, call: Call) -> None:
         summary.reasons.add(call.name, why_not_compared(call.message, forward=forward))
 
 
-def _candidates(path: Path) -> Iterator[WorstOutput]:
-    """Yield the detail rows that may be among the worst, going by those that came before.
+def _worst_outputs(path: Path, *, has_errors: bool) -> list[WorstOutput]:
+    """Return the worst output of each API and direction, the worst of these first.
 
-    So objects are made of some dozens of rows, not of millions.
+    Without errors those that came nearest to their limits count, where msprobe's rule is the judge: the
+    columns of the others do not tell how near they are.
     """
     columns = tuple(dict.fromkeys([*DETAIL_COLUMNS, *headings_of(path)]))
-    status, message = columns.index("Status"), columns.index("Message")
-    worst: list[tuple[bool, bool, float]] = []
+    status, message, error = (columns.index(name) for name in ("Status", "Message", "MaxAbsErr"))
+    counts_passes = not has_errors and STANDARD_HEADING not in columns
+    found: dict[str, _Kind] = {}
+    floor = -1.0  # Of millions of passes nearly all are behind those that will be shown.
     for cells in read_columns(path, columns):
-        is_error = verdict_in(cells[status]) is Verdict.ERROR
-        if not is_error and verdict_in(cells[status]) is not Verdict.PASS:
-            continue
-        row = dict(zip(columns, cells, strict=True))
-        beyond = beyond_limit(row)
-        if not is_error and not row["MaxAbsErr"]:
-            continue
-        badness = (is_error, not is_rounding(cells[message]), beyond)
-        if len(worst) < WORST_OUTPUTS:
-            heapq.heappush(worst, badness)
-        elif badness < worst[0]:
-            continue
-        else:
-            heapq.heapreplace(worst, badness)
-        yield WorstOutput({**row, "API Name": decode_name(row["API Name"])}, beyond)
+        if cells[status] == _PASS:
+            if not counts_passes or not cells[error] or (near := nearness(cells[error])) <= floor:
+                continue
+            if _keep(found, (False, True, near, cells[0]), cells):
+                floor = _floor(found)
+        elif verdict_in(cells[status]) is Verdict.ERROR:
+            beyond = beyond_limit(dict(zip(columns, cells, strict=True)))
+            _keep(found, (True, not is_rounding(cells[message]), beyond, cells[0]), cells)
+        if len(found) > _MOST_KINDS:
+            found = dict(heapq.nlargest(WORST_OUTPUTS, found.items(), key=_rank_of))
+    return [
+        _worst_output(columns, kind)
+        for _, kind in heapq.nlargest(WORST_OUTPUTS, found.items(), key=_rank_of)
+    ]
 
 
-def badness(output: WorstOutput) -> tuple[bool, bool, float, str]:
-    """Return what outputs are ordered by: errors first, those that rounding explains last of them; then by how far they are
-    beyond their limit."""
-    is_open = not is_rounding(output.row["Message"])
-    return output.is_error, is_open, output.beyond, output.name
+def _keep(
+    found: dict[str, "_Kind"], rank: tuple[bool, bool, float, str], cells: tuple[str, ...]
+) -> bool:
+    """Keep the output if it is the worst of its API and direction yet, and count it if it is in error;
+    return whether it was kept."""
+    name = _kind_of(cells[0])
+    kind = found.get(name)
+    if kind is None:
+        found[name] = _Kind(rank, cells, int(rank[0]))
+        return True
+    kind.errors += rank[0]
+    if rank <= kind.rank:
+        return False
+    kind.rank, kind.cells = rank, cells
+    return True
+
+
+def _floor(found: Mapping[str, "_Kind"]) -> float:
+    """Return what a pass must be beyond to be among the worst; -1 for anything."""
+    if len(found) < WORST_OUTPUTS:
+        return -1.0
+    return heapq.nlargest(WORST_OUTPUTS, (kind.rank[2] for kind in found.values()))[-1]
+
+
+@dataclass(slots=True)
+class _Kind:
+    """The worst output of an API and direction: errors first, those that rounding explains last of
+    them, then by how far it is beyond its limit; and how many are in error."""
+
+    rank: tuple[bool, bool, float, str]
+    cells: tuple[str, ...]
+    errors: int = 0
+
+
+def _rank_of(item: tuple[str, _Kind]) -> tuple[bool, bool, float, str]:
+    return item[1].rank
+
+
+def worst_of(outputs: Iterable[tuple[str, WorstOutput]]) -> list[WorstOutput]:
+    """Return the worst outputs of several runs, each with the label of its run before its name.
+
+    An API and direction has one line, whatever the number of runs.
+    """
+    found: dict[str, WorstOutput] = {}
+    for label, output in outputs:
+        kind = _kind_of(output.name)
+        named = replace(output, row={**output.row, "API Name": f"{label} {output.name}"})
+        other = found.get(kind)
+        if other is not None:
+            worse = max(other, named, key=_badness)
+            count = sum(each.more + each.is_error for each in (other, named))
+            named = replace(worse, more=max(count - 1, 0))
+        found[kind] = named
+    return heapq.nlargest(WORST_OUTPUTS, found.values(), key=_badness)
+
+
+def _badness(output: WorstOutput) -> tuple[bool, bool, float, str]:
+    return output.is_error, not is_rounding(output.row["Message"]), output.beyond, output.name
+
+
+def _kind_of(name: str) -> str:
+    """Return API and direction: `Mint.add.backward` of `Mint.add.0.backward.output.1`."""
+    parts = name.rsplit(".", 4)
+    return f"{parts[0]}.{parts[2]}" if len(parts) == 5 else name
+
+
+def _worst_output(columns: tuple[str, ...], kind: _Kind) -> WorstOutput:
+    row = dict(zip(columns, kind.cells, strict=True))
+    named = {**row, "API Name": decode_name(row["API Name"])}
+    return WorstOutput(named, kind.rank[2], more=max(kind.errors - 1, 0))
 
 
 def _with_sources(worst: list[WorstOutput], environment: Environment) -> list[WorstOutput]:
@@ -193,7 +279,4 @@ def _with_sources(worst: list[WorstOutput], environment: Environment) -> list[Wo
     # X.0.forward.output.1 is made where X.0.forward is called.
     calls = {output.name: output.name.rsplit(".", 2)[0] for output in worst if output.is_error}
     lines = source_lines(Path(environment.dump), set(calls.values()))
-    return [
-        WorstOutput(output.row, output.beyond, lines.get(calls.get(output.name, ""), ""))
-        for output in worst
-    ]
+    return [replace(output, source=lines.get(calls.get(output.name, ""), "")) for output in worst]

@@ -4,13 +4,13 @@ Comes in: a path. Goes out: cells or dicts by heading. Called by the report. A l
 or not yet whole, is left out, and the size of the file does not matter.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
 
 from ray_precheck.errors import UsageError
-from ray_precheck.store.columns import BOM, DETAIL_COLUMNS, RESULT_COLUMNS, decode_name
+from ray_precheck.store.columns import BOM, DETAIL_COLUMNS, RESULT_COLUMNS, cells_of, decode_name
 from ray_precheck.store.rows import row_cells, whole_rows
 
 _HEADINGS = {name.lower(): name for name in (*RESULT_COLUMNS, *DETAIL_COLUMNS)}
@@ -69,8 +69,18 @@ def _opened(path: Path) -> Iterator[tuple[list[str], Iterator[list[str]]]]:
     if not path.exists():
         yield [], iter(())
         return
-    with path.open("rb") as file:
-        rows = whole_rows(file)
-        first = row_cells(next(rows, b"").removeprefix(BOM))
-        headings = [_HEADINGS.get(cell.strip().lower(), cell) for cell in first]
-        yield headings, (row_cells(row) for row in rows if not row.isspace())
+    with path.open(encoding="utf-8-sig", newline="", errors="replace") as file:
+        rows = cells_of(_whole_lines(file))
+        headings = [_HEADINGS.get(cell.strip().lower(), cell) for cell in next(rows, [])]
+        yield headings, filter(None, rows)
+
+
+def _whole_lines(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines but a last one without its end."""
+    before = ""
+    for line in lines:
+        if before:
+            yield before
+        before = line
+    if before.endswith("\n"):
+        yield before
