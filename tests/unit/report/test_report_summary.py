@@ -2,6 +2,7 @@
 
 import math
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from ray_precheck.report.beyond import beyond_limit, nearness
 from ray_precheck.report.closing import format_summary
-from ray_precheck.report.summary import WORST_OUTPUTS, Summary, summarise
+from ray_precheck.report.summary import WORST_OUTPUTS, Summary, WorstOutput, summarise, worst_of
 from ray_precheck.report.tables import read_rows
 from ray_precheck.schema.environment import Environment, environment_to_dict
 from ray_precheck.schema.result import (
@@ -385,4 +386,19 @@ def test_a_file_of_millions_of_names_takes_little_memory(
     worst = summary_of(files, *results).worst
     assert [float(found.row["MaxAbsErr"]) for found in worst] == [
         float(n) for n in range(99, 89, -1)
+    ]
+
+
+def test_of_several_runs_an_api_has_one_line_with_the_worst_of_all(files: RunFiles) -> None:
+    near, far = (
+        WorstOutput(
+            {"API Name": "Mint.a.0.forward.output.0", "Status": "error", "Message": ""}, x, "", 2
+        )
+        for x in (5.0, 7.0)
+    )
+    other = replace(near, row={**near.row, "API Name": "Mint.b.0.forward.output.0"})
+    worst = worst_of([("rank0", near), ("rank1", far), ("rank1", other)])
+    assert [(found.name, found.beyond, found.more) for found in worst] == [
+        ("rank1 Mint.a.0.forward.output.0", 7.0, 5),
+        ("rank1 Mint.b.0.forward.output.0", 5.0, 2),
     ]
