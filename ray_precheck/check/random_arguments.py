@@ -6,6 +6,7 @@ Comes in: a `HostCall`, the tested outputs and a signature as text. Goes out: `R
 """
 
 import ast
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -65,6 +66,8 @@ class RandomCall:
             value = value.data.item()
         if not isinstance(value, int | float):
             raise NotCheckable(f"its argument {name} is no number")
+        if not math.isfinite(value):
+            raise NotCheckable(f"its argument {name} is not finite: no statistic of that is known")
         return float(value)
 
     def flag(self, name: str) -> bool:
@@ -76,6 +79,8 @@ class RandomCall:
         value = self.arguments.get(name)
         if not isinstance(value, HostTensor) or value.data.size == 1:
             return self.number(name)
+        if DTYPES[value.dtype].kind == "complex":
+            raise NotCheckable(f"its argument {name} is complex, and no statistic of that is known")
         try:
             whole = np.broadcast_to(value.data, self.out.shape)
         except ValueError:
@@ -83,7 +88,10 @@ class RandomCall:
                 f"its argument {name} of shape {list(value.shape)} does not fit its output of shape"
                 f" {list(self.out.shape)}"
             ) from None
-        return whole.reshape(-1)[sampled(self.out.data.size)].astype(np.float64)
+        found = whole.reshape(-1)[sampled(self.out.data.size)].astype(np.float64)
+        if not np.isfinite(found).all():
+            raise NotCheckable(f"its argument {name} is not finite: no statistic of that is known")
+        return found
 
     @property
     def out(self) -> HostTensor:

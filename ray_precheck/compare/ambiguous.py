@@ -114,7 +114,11 @@ def _equal_choices(
         source, dimension = source.reshape(-1), 0
         mine, other = tested.reshape(-1), bench.reshape(-1)
     else:
+        if not -source.ndim <= dimension < source.ndim:
+            return bench
         mine, other = (_with_dimension(i, source.ndim, dimension) for i in (tested, bench))
+    if not _select_along(source, mine, other, dimension):
+        return bench
     size = source.shape[dimension]
     inside = (mine >= 0) & (mine < size)
     if ordered and not _is_distinct(mine, dimension):
@@ -124,6 +128,17 @@ def _equal_choices(
         wanted = np.take_along_axis(source, other.astype(np.int64), dimension)
         same = inside & ((taken == wanted) | ((taken != taken) & (wanted != wanted)))
     return np.where(same.reshape(tested.shape), tested, bench)
+
+
+def _select_along(source: Array, mine: Array, other: Array, dimension: int) -> bool:
+    """Return whether indices are those of elements along a dimension, all other extents being equal:
+    an API with a meaning of its own for a missing dimension may give others."""
+    without = [
+        (part.ndim, np.delete(part.shape, dimension).tolist())
+        for part in (source, mine, other)
+        if part.ndim == source.ndim
+    ]
+    return len(without) == 3 and without[0] == without[1] == without[2]
 
 
 def _with_dimension(index: Array, ndim: int, dimension: int) -> Array:

@@ -43,7 +43,10 @@ def _op_db() -> list[Any]:
     sys.modules.setdefault("expecttest", stand_in)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        from torch.testing._internal import common_utils
         from torch.testing._internal.common_methods_invocations import op_db
+    # It looks through the whole stack for a unittest.TestCase at each sample, and finds none.
+    vars(common_utils)["extract_test_fn"] = lambda: None
     return list(op_db)
 
 

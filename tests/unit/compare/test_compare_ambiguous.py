@@ -52,6 +52,25 @@ def test_an_index_of_another_value_stays_wrong(wrong: list[int]) -> None:
     assert (chosen != wrong).any()
 
 
+@pytest.mark.parametrize(
+    ("api", "args", "shape"),
+    [
+        ("argmin_with_value", (TIES, None), ()),  # of all elements, not along a dimension
+        ("argmax", (TIES, 7), (2,)),
+        ("argmax", (TIES, 1), (3, 2, 1)),
+        ("sort", (TIES, 1), (3, 4)),
+    ],
+)
+def test_indices_that_do_not_fit_are_left_as_they_are(
+    api: str, args: tuple[Any, ...], shape: tuple[int, ...]
+) -> None:
+    tested, bench = np.ones(shape, np.int64), np.zeros(shape, np.int64)
+    many = [[side.astype(np.float32), side] for side in (tested, bench)]
+    sides = many if api in ("sort", "argmin_with_value") else [[tested], [bench]]
+    chosen = aligned(api, args, *sides)
+    np.testing.assert_array_equal(chosen[-1], bench)
+
+
 def test_an_index_that_comes_twice_is_no_order() -> None:
     bench = np.array([[1, 3, 0, 2], [2, 0, 1, 3]])
     twice = np.array([[1, 3, 0, 0], [2, 0, 1, 3]])
