@@ -88,5 +88,5 @@ def test_a_device_that_gives_no_sum_at_all_is_dead(
 ) -> None:
     monkeypatch.setenv("WRONG", wrong)
     process: CheckProcess = request.getfixturevalue("process")
-    with pytest.raises(DeviceError, match="DeviceError: cpu answers|division by zero"):
+    with pytest.raises(DeviceError, match=r"DeviceError: cpu answers|division by zero"):
         process.wait_ready()
