@@ -192,6 +192,7 @@ def run(
             standard=standard,
             bench_modules=bench_modules,
             distribution=config.distribution,
+            device_type=places.request.kind,
         )
         completed, reason = False, ""
         try:

@@ -19,24 +19,24 @@ import platform
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from verdicts_cases import DTYPES, cases  # noqa: E402
+from verdicts_calls import Call, captured_calls, generated_calls  # noqa: E402
+from verdicts_cases import DTYPES  # noqa: E402
 from verdicts_faults import planted  # noqa: E402
-from verdicts_subject import REFUSALS, Run, Shared  # noqa: E402
+from verdicts_kernels import KernelCourt  # noqa: E402
+from verdicts_subject import REFUSALS, Shared  # noqa: E402
 from verdicts_table import DOCUMENT, as_markdown  # noqa: E402
 from verdicts_tally import Court, Tally  # noqa: E402
 
 from ray_precheck.compare.standards.registry import STANDARDS  # noqa: E402
-from ray_precheck.dump.parse import open_dump  # noqa: E402
-from ray_precheck.schema.task import Task  # noqa: E402
 
 TABLE = ROOT / "ray_precheck" / "compare" / "VERDICTS.md"
 
@@ -59,55 +59,59 @@ def examine(
     seeds: Sequence[int] = (0,),
     captures: Sequence[Path] = (),
 ) -> Found:
-    """Judge all calls, those of the captures with the generated ones; `apis` are parts of names."""
-    began = time.process_time()
+    """Judge all calls with faults in the tested side alone; `apis` are parts of names."""
     court = Court({name: STANDARDS[name]() for name in standards})
+    shared = _shared()
+
+    def judge(call: Call) -> None:
+        run = call.run(shared[call.framework])
+        run.bench, run.native  # noqa: B018
+        court.judge_run(run, call.label, planted(run))
+
+    calls = chain(
+        generated_calls(dtypes, apis, seeds),
+        *(captured_calls(path, apis, seeds[0]) for path in captures),
+    )
+    return _judged(court.tally, calls, judge)
+
+
+def examine_kernels(
+    standards: Sequence[str],
+    dtypes: Sequence[str] = DTYPES,
+    apis: Sequence[str] = (),
+    seeds: Sequence[int] = (0,),
+    captures: Sequence[Path] = (),
+) -> Found:
+    """Judge all calls with faults in the kernels, whoever calls them."""
+    court = KernelCourt({name: STANDARDS[name]() for name in standards}, _shared())
+    calls = chain(
+        generated_calls(dtypes, apis, seeds),
+        generated_calls(dtypes, apis, seeds, as_mindspore=True),
+        *(captured_calls(path, apis, seeds[0]) for path in captures),
+    )
+    return _judged(court.tally, calls, court.judge)
+
+
+def _shared() -> dict[str, Shared]:
+    return {framework: Shared(framework) for framework in ("pytorch", "mindspore")}
+
+
+def _judged(tally: Tally, calls: Iterable[Call], judge: Callable[[Call], None]) -> Found:
+    began = time.process_time()
     names: set[str] = set()
     skipped: list[str] = []
-    calls = 0
+    count = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for label, make in _runs(dtypes, apis, seeds, captures):
+        for call in calls:
             try:
-                run = make()
-                run.bench, run.native  # noqa: B018
+                judge(call)
             except REFUSALS as reason:
-                skipped.append(f"{label}: {reason}")
+                skipped.append(f"{call.label}: {reason}")
                 continue
-            calls += 1
-            names.add(run.type_name)
-            court.judge_run(run, label, planted(run))
-    return Found(court.tally, calls, len(names), skipped, time.process_time() - began)
-
-
-def _runs(
-    dtypes: Sequence[str], apis: Sequence[str], seeds: Sequence[int], captures: Sequence[Path]
-) -> Iterator[tuple[str, Callable[[], Run]]]:
-    shared = Shared("pytorch")
-    for seed in seeds:
-        for dtype in dtypes:
-            for case in cases(dtype):
-                if apis and not any(part in case.name for part in apis):
-                    continue
-                label = f"{case.name} {case.label}".rstrip()
-                yield label, partial(Run, case.payload(dtype), case.mint_name, shared, seed)
-    for path in captures:
-        yield from _runs_of_capture(path, apis, seeds[0])
-
-
-def _runs_of_capture(
-    path: Path, apis: Sequence[str], seed: int
-) -> Iterator[tuple[str, Callable[[], Run]]]:
-    with open_dump(path) as dump:
-        shared = Shared(dump.framework)
-        data = dump.data_folder if dump.task == "tensor" else None
-        for index, call in enumerate(dump.calls):
-            if apis and not any(part in call.name for part in apis):
-                continue
-            payload = dump.payload(Task(index, call.name, 0.0))
-            # A torch call's namesake in MindSpore may take its arguments for something else.
-            mint = call.name.rpartition(".")[0] if dump.framework == "mindspore" else ""
-            yield f"{path.parent.name} {call.name}", partial(Run, payload, mint, shared, seed, data)
+            count += 1
+            names.add(call.payload.name.rpartition(".")[0])
+    return Found(tally, count, len(names), skipped, time.process_time() - began)
 
 
 def main() -> None:

@@ -134,10 +134,9 @@ class Run:
                     found[name] = self.tested(function, context())
             except REFUSALS:
                 continue
-        if self._mint and self._shared.mindspore is not None:
-            results = self._on_mindspore()
-            if results:
-                found["MindSpore"] = results
+        results = self.on_mindspore()
+        if results:
+            found["MindSpore"] = results
         return found
 
     @property
@@ -147,9 +146,12 @@ class Run:
         prefix, _, api = self.type_name.partition(".")
         return f"{prefixes.get(prefix, prefix)}.{api}"
 
-    def _on_mindspore(self) -> Results:
+    def on_mindspore(self) -> Results:
+        """What MindSpore's kernels make of the call; nothing where they do not take it."""
         prefix, _, api = self._mint.partition(".")
         backend = self._shared.mindspore
+        if not self._mint or backend is None:
+            return {}
         try:
             function = backend.resolve(ApiName(prefix, api, 0))
             return self._results(backend.forward(function, self.call, self.plan))

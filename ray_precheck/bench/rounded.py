@@ -17,6 +17,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from ray_precheck.bench.rounded_sums import (
+    ACCUMULATIONS,
+    FACTORS,
+    FLOAT32_UNIT,
+    Noise,
+    accumulation_error,
+    at_least_rounded,
+    product_with_errors,
+)
 from ray_precheck.schema.dtypes import Array
 
 _ATEN = torch.ops.aten
@@ -43,6 +52,12 @@ _PARTS = {
 }
 # Sums are made in so many lanes, as vector units do; each adds one term after the other.
 _LANES = 8
+# Kernels whose sums over rows (the gradients of weights) or over all elements (losses) honest
+# implementations make in the dtype of the tensors, also in half types: torch 2.13 on the CPU.
+_NARROW_SUMS = frozenset(
+    """native_layer_norm_backward native_group_norm_backward native_batch_norm_backward
+    _fused_rms_norm_backward nll_loss_forward nll_loss2d_forward""".split()
+)
 
 
 @contextmanager
@@ -63,6 +78,10 @@ class _RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
             torch.float64: getattr(torch, real),
             torch.complex128: getattr(torch, complex_),
         }
+        # The largest relative error of one rounding.
+        self._unit = torch.finfo(self._narrow[torch.float64]).eps / 2
+        self._noise = Noise()
+        self._sums_narrow = False
 
     def __torch_dispatch__(
         self,
@@ -72,22 +91,51 @@ class _RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        total = _SUMS.get(func)
-        if (
-            total is not None
-            and self._narrow.get(args[0].dtype) in _IN_FLOAT32
-            and "dtype" not in kwargs
-        ):
-            return self._rounded(total(args[0], *args[1:], **kwargs))
         if func.overloadpacket.__name__ in _COMPOSED and func in decomposition_table:
-            with self:
-                return decomposition_table[func](*args, **kwargs)
+            return self._composed(func, args, kwargs)
+        if self._accumulates(func, args, kwargs):
+            return tree_map(self._rounded, self._accumulated(func, args, kwargs))
         result = func(*args, **kwargs)
         if func.is_view:
             return result
         if func._schema.is_mutable:
             return _in_place(result, self._rounded)
         return tree_map(self._rounded, result)
+
+    def _composed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        before = self._sums_narrow
+        self._sums_narrow = before or func.overloadpacket.__name__ in _NARROW_SUMS
+        try:
+            with self:
+                return decomposition_table[func](*args, **kwargs)
+        finally:
+            self._sums_narrow = before
+
+    def _accumulates(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Return whether an operator is one whose kernels accumulate many terms, here with errors."""
+        if func not in _SUMS and func not in ACCUMULATIONS and func not in FACTORS:
+            return False
+        first = args[0] if args else None
+        if not torch.is_tensor(first) or kwargs.get("dtype") is not None:
+            return False
+        return self._narrow.get(first.dtype) in _IN_FLOAT32
+
+    def _accumulated(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func in ACCUMULATIONS:
+            return ACCUMULATIONS[func].with_errors(func, args, kwargs, self._unit, self._noise)
+        if func in FACTORS:
+            return product_with_errors(func, args, kwargs, self._unit, self._noise)
+        total = _SUMS[func](args[0], *args[1:], **kwargs)
+        if self._unit <= FLOAT32_UNIT:
+            exact_by_luck = total == func(*args, **kwargs)
+            least = at_least_rounded(total, torch.zeros_like(total), self._unit)
+            return self._noise.added_to(total, torch.where(exact_by_luck, least, 0.0))
+        if not self._sums_narrow or _is_of_rows(args):
+            return total
+        squares = func(args[0] ** 2, *args[1:], **kwargs)
+        count = args[0].numel() // max(total.numel(), 1)
+        deviation = accumulation_error(total, squares, count, self._unit)
+        return self._noise.added_to(total, deviation)
 
     def _rounded(self, value: Any) -> Any:
         if not torch.is_tensor(value) or value.dtype not in self._narrow:
@@ -141,6 +189,12 @@ def _dims(dim: Any, count: int) -> list[int]:
     if dim is None or dim == []:
         return list(range(count))
     return [dim] if isinstance(dim, int) else list(dim)
+
+
+def _is_of_rows(args: tuple[Any, ...]) -> bool:
+    """Return whether a sum runs along the last dimension, as those of one row's statistics do."""
+    dims = _dims(args[1] if len(args) > 1 else None, args[0].dim())
+    return args[0].dim() > 1 and args[0].dim() - 1 in {d % args[0].dim() for d in dims}
 
 
 _IN_FLOAT32 = (torch.float32, torch.float16, torch.bfloat16)

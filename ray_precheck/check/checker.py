@@ -72,6 +72,7 @@ class Checker(Sides):
         self._clock = clock or PhaseClock()
         self.framework = settings.framework
         self.tests_dump = settings.tests_dump
+        self.tests_own_kernel = settings.tests_own_kernel(kind)
         self.standard = settings.standard
         self.may_run_device = settings.may_run_device
         self.device_label = kind

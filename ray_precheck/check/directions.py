@@ -256,7 +256,12 @@ def _bench_failed(failure: Failure | None, bench_error: Exception | None) -> str
 def _peers(job: Job, pick: Pick, cotangents: Sequence[HostTensor | None] = ()) -> PeersByPlace:
     """Return what gives the peers of a leaf by its position; nothing is run before they are read."""
     peers = Peers(
-        job.sides.bench.resolve(job.record.name), job.call, job.plan, pick, tuple(cotangents)
+        job.sides.bench.resolve(job.record.name),
+        job.call,
+        job.plan,
+        pick,
+        tuple(cotangents),
+        kernel_is_tested=job.sides.tests_own_kernel,
     )
 
     def of(position: int, tested: Leaf) -> Callable[[], Sequence[Array]]:

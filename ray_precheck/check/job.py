@@ -90,12 +90,16 @@ class Job:
 
 class Sides(Protocol):
     """Where calls run: the checker, which opens the device when it is needed; `standard` judges.
-    `caveat` is what limits the precision of float32 on the device."""
+
+    `tests_own_kernel`: what is tested was computed by torch on the CPU, as the bench is. `caveat` is
+    what limits the precision of float32 on the device.
+    """
 
     bench: Side
     framework: str
     standard: Standard = MSPROBE
     tests_dump: bool
+    tests_own_kernel: bool
     may_run_device: bool
     device_label: str
     caveat: str = ""

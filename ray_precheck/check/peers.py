@@ -4,6 +4,10 @@ Comes in: a function of the bench with its arguments, and which leaves of a run 
 out: for each leaf a sequence of carrier arrays that is made no further than it is read. Called by
 the forward and backward checks; nothing is run unless a standard asks. Everything runs on one
 thread, and every draw is keyed: the same bits whoever computes them.
+
+The peers of a leaf are made in float64, without the framework's kernels of the tested dtype: a
+kernel that is wrong cannot vouch for itself. torch's own kernel stands beside them as `kernel`, and
+is left out where it is the one that is tested.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,8 +47,10 @@ class Way:
         return rounded_arithmetic(dtype) if self.rounds else nullcontext()
 
 
-# torch's own operator, and a composed implementation.
-IMPLEMENTATIONS = (Way(widen=False), Way(widen=True, rounds=True))
+# torch's own operator in the recorded dtypes.
+KERNEL = Way(widen=False)
+# A composed implementation that rounds after each step.
+COMPOSED = Way(widen=True, rounds=True)
 # Both ways by what rounding the inputs may do, and by next to nothing, which parts equal numbers.
 MOVES = tuple(Way(widen=True, moves=moves) for moves in (0.5, -0.5, 2.0**-7, -(2.0**-7)))
 
@@ -53,7 +59,8 @@ MOVES = tuple(Way(widen=True, moves=moves) for moves in (0.5, -0.5, 2.0**-7, -(2
 class Peers:
     """The honest implementations of one direction of a call.
 
-    `function` is the bench's. `pick` gives the compared leaves of an execution.
+    `function` is the bench's. `pick` gives the compared leaves of an execution. `kernel_is_tested`:
+    what is tested was computed by torch's kernels on the CPU, which then cannot be its measure.
     """
 
     function: Callable[..., Any]
@@ -61,11 +68,12 @@ class Peers:
     plan: CallPlan
     pick: Pick
     cotangents: Cotangents = ()
+    kernel_is_tested: bool = False
     _runs: dict[tuple[Way, str], Sequence[Leaf] | None] = field(default_factory=dict)
 
     def of(self, position: int, tested: HostTensor) -> "PeersOfLeaf":
         """Return what the peers make of one leaf, as carrier arrays of the tested dtype."""
-        return PeersOfLeaf(self, position, tested, IMPLEMENTATIONS)
+        return PeersOfLeaf(self, position, tested, (COMPOSED,))
 
     def leaves(self, way: Way, dtype: str) -> Sequence[Leaf] | None:
         """Return the leaves that one way gives; None where it cannot be run."""
@@ -102,8 +110,16 @@ class PeersOfLeaf(Sequence[Array]):
 
     @property
     def moved(self) -> Sequence[Array]:
-        """The bench for inputs that are moved by less than their last place, both ways."""
+        """The bench, not rounded, for inputs that are moved by less than their last place, both ways."""
         return PeersOfLeaf(self._peers, self._position, self._tested, MOVES)
+
+    @property
+    def kernel(self) -> Array | None:
+        """What torch's own operator on the CPU makes of it in the recorded dtypes, which has yet to
+        be proven; None where it cannot run there, or is what is tested."""
+        if self._peers.kernel_is_tested:
+            return None
+        return next(iter(PeersOfLeaf(self._peers, self._position, self._tested, (KERNEL,))), None)
 
     def __len__(self) -> int:
         while self._ways:
@@ -120,7 +136,8 @@ class PeersOfLeaf(Sequence[Array]):
         return self._found[index]
 
     def _compute_next(self) -> None:
-        leaves = self._peers.leaves(self._ways.pop(0), self._tested.dtype)
+        way = self._ways.pop(0)
+        leaves = self._peers.leaves(way, self._tested.dtype)
         if leaves is None or len(leaves) <= self._position:
             return
         leaf = leaves[self._position]
@@ -128,7 +145,8 @@ class PeersOfLeaf(Sequence[Array]):
             return
         kind = DTYPES[leaf.dtype].kind
         data = leaf.data
-        if kind == DTYPES[self._tested.dtype].kind and kind in ("float", "complex"):
+        is_float = kind == DTYPES[self._tested.dtype].kind and kind in ("float", "complex")
+        if is_float and not way.moves:
             data = round_to_dtype(data, self._tested.dtype)
         self._found.append(data)
 

@@ -7,6 +7,7 @@ from ray_precheck.bench.declared import BenchModule
 from ray_precheck.compare.standards.base import Standard
 from ray_precheck.compare.standards.msprobe import MSPROBE
 from ray_precheck.config import RECORDED
+from ray_precheck.schema.task import BENCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,8 @@ class CheckSettings:
     failing outputs go, None to save nothing; with `sends_evidence` they are sent with the result, as
     that folder is on another machine. `memory_limit_bytes`: what the tensors of one record
     may take, 0 for no limit. `distribution` is that of generated inputs. `standard` makes the verdicts, with its limits.
-    `bench_modules` are users' own benches, files as text.
+    `bench_modules` are users' own benches, files as text. `device_type` is the kind of the devices,
+    for processes that have none.
     """
 
     framework: str
@@ -33,3 +35,13 @@ class CheckSettings:
     standard: Standard = MSPROBE
     bench_modules: tuple[BenchModule, ...] = ()
     distribution: str = RECORDED
+    device_type: str = ""
+
+    def tests_own_kernel(self, kind: str) -> bool:
+        """Return whether results of torch's CPU kernels are tested, which are the bench's own kernels
+        in another dtype. `kind` is that of the process's device.
+
+        Of captured results nobody knows which kernels made them.
+        """
+        own = self.device_type if kind == BENCH else kind
+        return self.framework == "pytorch" and own == "cpu" and not self.tests_dump

@@ -6,6 +6,7 @@ takes. What costs another run of the API is a function, called only by the stand
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Metrics
@@ -16,6 +17,28 @@ def no_peers() -> tuple[Array, ...]:
     return ()
 
 
+@runtime_checkable
+class WithMoved(Protocol):
+    """Peers that can also say what the bench makes of moved inputs."""
+
+    @property
+    def moved(self) -> Sequence[Array]:
+        """The bench, not rounded, for inputs moved by up to half a unit in the last place, back by as
+        much, and by next to nothing, both ways."""
+
+
+def moved_benches(peers: Sequence[Array]) -> Sequence[Array]:
+    """Return the benches of moved inputs; () where the peers have none."""
+    return peers.moved if isinstance(peers, WithMoved) else ()
+
+
+def kernel_of(peers: Sequence[Array]) -> Array | None:
+    """Return what torch's own operator on the CPU makes of the inputs in the recorded dtypes, which
+    has yet to be proven; None where the peers have none, or where it is what is tested."""
+    # No protocol: to look whether it is there would run it.
+    return getattr(peers, "kernel", None)
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """One output, or one gradient, beside its bench.
@@ -23,10 +46,10 @@ class Comparison:
     `type_name` is the API without its number (`Mint.matmul`), `direction` forward or backward.
     `dtype` is the canonical dtype of the tested output and `device_out` its carrier array;
     `bench_out` is the bench, float64, complex128 or integers, before it is rounded to `dtype`, and
-    `metrics` are the distances to it after that. `peers` are what honest implementations on this
-    machine's CPU make of the same inputs, each the carrier array of `dtype`, the first one torch's own operator run
-    in the recorded dtypes, or where that cannot run a composed one; () where there is none. The
-    sequence is lazy: each is run when it is first asked for.
+    `metrics` are the distances to it after that. `peers` are what honest implementations
+    make of the same inputs, each the carrier array of `dtype`, none of them with a kernel of the
+    tested dtype; () where there is none. The sequence is lazy: each is run when it is first asked
+    for. `kernel_of` and `moved_benches` give what may stand beside them.
     """
 
     type_name: str

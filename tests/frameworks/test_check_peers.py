@@ -1,4 +1,4 @@
-"""What peers make of a call: torch's own operator, one that rounds each step, moved benches."""
+"""What peers make of a call: a composition that rounds each step, moved benches, torch's kernel."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +12,7 @@ from ray_precheck.backends.base import CallPlan  # noqa: E402
 from ray_precheck.backends.torch_run import TorchExecution, TorchPlace  # noqa: E402
 from ray_precheck.bench.rounded import rounded_arithmetic  # noqa: E402
 from ray_precheck.check.peers import Peers, PeersOfLeaf  # noqa: E402
+from ray_precheck.compare.comparison import kernel_of  # noqa: E402
 from ray_precheck.schema.dtypes import round_to_dtype  # noqa: E402
 from ray_precheck.schema.values import HostCall, HostTensor  # noqa: E402
 
@@ -38,18 +39,35 @@ def forward_peers(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_the_first_peer_is_torch_itself_in_the_recorded_dtype(dtype: str) -> None:
+def test_torchs_own_kernel_in_the_recorded_dtype_stands_beside_the_peers(dtype: str) -> None:
     left, right = drawn(16, 64, dtype=dtype), drawn(64, 8, dtype=dtype, seed=1)
     call = HostCall((left, right), {})
     expected = TorchExecution(torch.matmul, call, CallPlan(), TorchPlace()).outputs[0]
     peers = forward_peers(torch.matmul, left, right, dtype=dtype, shape=(16, 8))
-    assert np.array_equal(peers[0], expected.data)
+    assert np.array_equal(kernel_of(peers), expected.data)
+    assert not any(np.array_equal(peer, expected.data) for peer in peers) or dtype != "float32"
 
 
-def test_the_second_peer_rounds_after_each_step_of_a_composed_softmax() -> None:
+def test_a_kernel_that_is_tested_is_not_run() -> None:
+    runs: list[Any] = []
+
+    def counted(x: Any) -> Any:
+        runs.append(x.dtype)
+        return torch.exp(x)
+
+    tested = host(np.zeros(4), "float32")
+    call = HostCall((drawn(4),), {})
+    peers = Peers(counted, call, CallPlan(), lambda run, _: run.outputs, kernel_is_tested=True)
+    found = peers.of(0, tested)
+    assert kernel_of(found) is None
+    assert (len(found), len(found.moved)) == (1, 4)
+    assert set(runs) == {torch.float64}
+
+
+def test_the_peer_rounds_after_each_step_of_a_composed_softmax() -> None:
     x = drawn(8, 32, dtype="bfloat16")
     softmax = torch.nn.functional.softmax
-    found = forward_peers(softmax, x, -1, dtype="bfloat16", shape=(8, 32))[1]
+    found = forward_peers(softmax, x, -1, dtype="bfloat16", shape=(8, 32))[0]
 
     def rounded(value: Any) -> Any:
         return value.to(torch.bfloat16).to(torch.float64)
@@ -72,10 +90,12 @@ def test_nothing_is_run_before_it_is_read_and_nothing_twice() -> None:
     peers = forward_peers(counted, drawn(4), dtype="float32", shape=(4,))
     assert runs == []
     peers[0], peers[0]
-    assert runs == [torch.float32]
-    assert len(peers) == 2
-    assert list(peers)[1] is peers[1]
-    assert runs == [torch.float32, torch.float64]
+    assert runs == [torch.float64]
+    assert len(peers) == 1
+    assert next(iter(peers)) is peers[0]
+    assert kernel_of(peers) is not None
+    assert kernel_of(peers) is not None
+    assert runs == [torch.float64, torch.float32]
     assert len(peers.moved) == 4
     assert len(peers.moved) == 4
     assert len(runs) == 6
@@ -92,6 +112,8 @@ def test_all_leaves_of_a_call_share_its_runs() -> None:
     tested = host(np.zeros(4), "float32")
     first, second = peers.of(0, tested)[0], peers.of(1, tested)[0]
     assert len(runs) == 1
+    assert kernel_of(peers.of(0, tested)) is not None
+    assert len(runs) == 2
     assert not np.array_equal(first, second)
 
 
@@ -104,7 +126,9 @@ def test_what_cannot_be_run_is_left_out() -> None:
     def never(x: Any) -> Any:
         raise RuntimeError("not implemented")
 
-    assert len(forward_peers(only_wide, drawn(4), dtype="float16", shape=(4,))) == 1
+    peers = forward_peers(only_wide, drawn(4), dtype="float16", shape=(4,))
+    assert len(peers) == 1
+    assert kernel_of(peers) is None
     assert len(forward_peers(never, drawn(4), dtype="float16", shape=(4,))) == 0
 
 
@@ -122,8 +146,8 @@ def test_gradients_have_peers_with_the_same_cotangents() -> None:
         (cotangent,),
     ).of(0, host(np.zeros((8, 32)), "float32"))
     bench = cotangent.data * (1 - np.tanh(x.data.astype(np.float64)) ** 2)
-    assert len(peers) == 2
-    for peer in peers:
+    assert len(peers) == 1
+    for peer in (*peers, kernel_of(peers)):
         assert 0 < np.abs(peer - bench).max() < 1e-6
 
 

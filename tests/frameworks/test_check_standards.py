@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from records import (
@@ -21,12 +22,14 @@ from records import (
 
 from ray_precheck.check import directions
 from ray_precheck.check.checker import Checker
-from ray_precheck.compare.comparison import Comparison
+from ray_precheck.check.settings import CheckSettings
+from ray_precheck.compare.comparison import Comparison, kernel_of
 from ray_precheck.compare.standards.base import ERROR_HEADINGS, Judgement, added_headings
 from ray_precheck.compare.standards.benchmark import Benchmark
 from ray_precheck.compare.standards.registry import STANDARDS
 from ray_precheck.compare.standards.user_file import parse_standard
 from ray_precheck.schema.result import TaskResult, Verdict
+from ray_precheck.schema.task import BENCH
 from ray_precheck.session import rerun
 from ray_precheck.store.error_data import ERROR_FOLDER
 
@@ -72,9 +75,25 @@ def test_a_standard_gets_the_call_the_arrays_and_the_peers_of_both_directions() 
     for seen, peers in zip(standard.seen, standard.peers, strict=True):
         assert (seen.dtype, str(seen.bench_out.dtype)) == ("bfloat16", "float64")
         assert peers[0].shape == seen.device_out.shape
-        # On the CPU the device is the peer, and neither is the bench.
-        assert (peers[0] == seen.device_out).all()
         assert (peers[0] != seen.bench_out).any()
+        # On the CPU torch's own kernel is what is tested, and no measure of itself.
+        assert kernel_of(seen.peers()) is None
+
+
+def test_the_cpus_kernel_stands_beside_the_peers_of_other_devices_and_frameworks() -> None:
+    settings = CheckSettings("pytorch", "statistics", Path(), device_type="npu")
+    assert not settings.tests_own_kernel(BENCH)
+    assert not settings.tests_own_kernel("gpu")
+    assert settings.tests_own_kernel("cpu")
+    assert replace(settings, device_type="cpu").tests_own_kernel(BENCH)
+    assert not replace(settings, framework="mindspore").tests_own_kernel("cpu")
+    assert not replace(settings, tests_dump=True).tests_own_kernel("cpu")
+    standard = Recorder()
+    checker = statistics_checker("pytorch", standard=standard)
+    checker.tests_own_kernel = False
+    checker.check(HALF_LINEAR)
+    for seen in standard.seen:
+        assert np.array_equal(kernel_of(seen.peers()), seen.device_out)
 
 
 def test_the_rows_have_the_errors_and_the_cells_of_the_standard() -> None:
@@ -100,9 +119,19 @@ def judged(capture: str, standard: str) -> list[TaskResult]:
     return [checker.check(payload) for payload in payloads_of(capture)]
 
 
+# A composed implementation is exact there, and 1e-9 is allowed.
+STRICT = {"torch_cnn": ["Tensor.std.0.forward.output.0"]}
+
+
 @pytest.mark.parametrize("capture", ["torch_llm", "torch_llm_bf16", "torch_cnn"])
-def test_benchmark_calls_no_output_of_torch_itself_an_error(capture: str) -> None:
-    assert list(failing(judged(capture, "benchmark"))) == []
+def test_benchmark_measures_torch_on_the_cpu_against_a_composed_implementation(
+    capture: str,
+) -> None:
+    results = judged(capture, "benchmark")
+    assert [check.name for check in failing(results)] == STRICT.get(capture, [])
+    references = {dict(check.columns).get("Reference") for r in results for check in r.checks}
+    assert references <= {"a composed implementation", "the rounded bench", None}
+    assert "a composed implementation" in references
 
 
 def test_the_default_calls_correct_bfloat16_outputs_an_error() -> None:

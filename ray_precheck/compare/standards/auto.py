@@ -2,31 +2,31 @@
 
 Comes in: a `Comparison`. Goes out: a `Judgement`. Called by `compare.outputs`. Integers, booleans
 and whatever honest implementations give exactly must be equal, as under `binary`; the error of
-everything else may be so many times that of the worst honest implementation of this very call that
-the CPU here can run: torch's own operator in the recorded dtypes, and a composed one that rounds
-after each step. They are run one by one, and no further than until the output passes. What the CPU
-cannot run is judged by the standard that is published for the API and the dtype.
+everything else may be so many times that of the worst honest implementation of this very call. What
+honest implementations give is estimated without the CPU's kernel of the tested dtype, which may be
+as wrong as the device, or be the very code under test: by a composed implementation in float64 that
+rounds after each step, and by the bench with inputs that are half a unit in the last place off. Only
+then the CPU's own kernel counts, where it is not what is tested, and where its own error is within
+the same limits. All are run one by one, and no further than until the output passes. What cannot be
+estimated is judged by the standard that is published for the API and the dtype.
 """
 
-import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import ClassVar
 
 import numpy as np
 
-from ray_precheck.compare.comparison import Comparison
-from ray_precheck.compare.errors import chunks, rounded_bench
+from ray_precheck.compare.comparison import Comparison, kernel_of, moved_benches
+from ray_precheck.compare.errors import chunks
 from ray_precheck.compare.sentence import EXACT, Finding
 from ray_precheck.compare.standards.auto_envelope import Distance, distance, worse
-from ray_precheck.compare.standards.auto_excuse import excused_elements, moved_benches
-from ray_precheck.compare.standards.auto_limits import Allowed, allowed
-from ray_precheck.compare.standards.base import Judgement, conclude, mismatched, ulp
+from ray_precheck.compare.standards.auto_measure import Measure, estimates, rounded_once
+from ray_precheck.compare.standards.base import Judgement, conclude, mismatched
 from ray_precheck.compare.standards.binary import Binary
 from ray_precheck.compare.standards.published import Published
 from ray_precheck.schema.dtypes import Array
-
-_REAL = {"complex64": "float32", "complex128": "float64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,84 +50,51 @@ class Auto:
         if not comparison.metrics.mismatch and comparison.metrics.max_abs_err == 0.0:
             return conclude(comparison, [], [])
         bench, dtype = comparison.bench_out, comparison.dtype
-        # The bench, rounded once, is what a kernel gives that is exact inside.
-        honest = distance(rounded_bench(bench, dtype), bench, dtype)
-        own = self._own_distance(comparison, honest)
-        limits = self._limits(comparison, honest)
-        peers = comparison.peers()
-        seen = 0
-        if self._passes(comparison, own, honest, limits):
+        measure = Measure(self.rmse, self.max_abs_err, self.max_rel_err)
+        honest = rounded_once(comparison)
+        own = measure.own_distance(comparison, honest)
+        if measure.passes(comparison, own, honest, measure.limits(comparison, honest)):
             return conclude(comparison, [], _cells(honest))
-        for peer in peers:
-            seen += 1
-            honest = worse(honest, distance(peer, bench, dtype))
-            limits = self._limits(comparison, honest)
-            if self._passes(comparison, own, honest, limits):
-                return conclude(comparison, [], _cells(honest))
-        if not seen:
+        if not len(comparison.peers()):
             return Published().judge(comparison)
-        excused = excused_elements(comparison, peers, limits.largest)
-        own = self._own_distance(comparison, honest, excused)
-        found = mismatched(comparison) if own.strange else None
-        if found is not None:
-            return found
-        return conclude(comparison, _findings(comparison, own, honest, limits), _cells(honest))
-
-    def _passes(
-        self, comparison: Comparison, own: Distance, honest: Distance, limits: Distance
-    ) -> bool:
-        """Return whether the device is within the limits; `own` was measured for nearer peers."""
-        if own.rmse > limits.rmse or own.largest > limits.largest:
-            return False
-        return limits.admits(own) or limits.admits(self._own_distance(comparison, honest))
-
-    def _own_distance(
-        self, comparison: Comparison, honest: Distance, excused: Array | None = None
-    ) -> Distance:
-        """Measure the device; to be far from an element's own magnitude, an error must also be
-        larger than all of the honest ones, as those of sums are where much cancels."""
-        rule = self._allowed(comparison)
-        added = rule.share * _scale(comparison).largest if rule.adds else 0.0
-        least = max(honest.largest, added + rule.flushed)
-        return distance(
-            comparison.device_out, comparison.bench_out, comparison.dtype, excused, least
-        )
-
-    def _allowed(self, comparison: Comparison) -> Allowed:
-        return allowed(comparison.type_name, comparison.dtype)
-
-    def _limits(self, comparison: Comparison, honest: Distance) -> Distance:
-        """Return what the errors may be; 0 where honest results are exact."""
-        rule = self._allowed(comparison)
-        wider = 1.0 + rule.scatter / math.sqrt(honest.count)
-        rmse = wider * (self.rmse or rule.rmse) * honest.rmse
-        largest = wider * (self.max_abs_err or rule.largest) * honest.largest
-        if honest.largest:
-            # By luck all peers may be nearer than a rounding; nobody can be asked for that.
-            dtype = _REAL.get(comparison.dtype, comparison.dtype)
-            least = rule.units * ulp(comparison.metrics.bench_largest, dtype)
-            rmse, largest = max(rmse, least / math.sqrt(honest.count)), max(largest, least)
-        scale = _scale(comparison)
-        return Distance(
-            rmse + rule.share * scale.rmse + rule.flushed,
-            largest + rule.share * scale.largest + rule.flushed,
-            max(rule.least_relative, (self.max_rel_err or rule.relative) * honest.relative),
-        )
+        for peer in estimates(comparison):
+            honest = worse(honest, distance(peer, bench, dtype))
+            if measure.passes(comparison, own, honest, measure.limits(comparison, honest)):
+                return conclude(comparison, [], _cells(honest))
+        kernel = kernel_of(comparison.peers())
+        if kernel is None:
+            return _concluded(measure, comparison, honest)
+        note = measure.refutation(comparison, kernel, honest)
+        if note:
+            return _concluded(measure, comparison, honest, note=note)
+        honest = worse(honest, distance(kernel, bench, dtype))
+        return _concluded(measure, comparison, honest, [kernel])
 
 
-def _scale(comparison: Comparison) -> Distance:
-    """Return the root mean square and the largest magnitude of the bench, where they count."""
-    if not allowed(comparison.type_name, comparison.dtype).share:
-        return Distance()
-    bench = rounded_bench(comparison.bench_out, comparison.dtype)
-    finite = np.where(np.isfinite(bench), bench, 0)
-    return distance(np.zeros_like(finite), finite, comparison.dtype)
+def _concluded(
+    measure: Measure,
+    comparison: Comparison,
+    honest: Distance,
+    kernels: Sequence[Array] = (),
+    note: str = "",
+) -> Judgement:
+    """Return the verdict by all honest results, once elements that say nothing are left out."""
+    own = measure.excused_distance(comparison, honest, kernels)
+    limits = measure.limits(comparison, honest)
+    if limits.admits(own):
+        return conclude(comparison, [], _cells(honest))
+    found = mismatched(comparison) if own.strange else None
+    if found is None:
+        findings = _findings(comparison, own, honest, limits)
+        found = conclude(comparison, findings, _cells(honest))
+    return replace(found, message="; ".join(filter(None, [found.message, note])))
 
 
 def _judge_whole(comparison: Comparison) -> Judgement:
-    """Judge integers and booleans: equal to the bench, or to a peer where peers do not agree.
+    """Judge integers and booleans: equal to the bench, or to what it gives for moved inputs.
 
-    Of equal values `argmax` and `sort` may take any; the moved inputs part them in both ways.
+    Of equal values `argmax` and `sort` may take any; the moved inputs part them in both ways. The
+    CPU's own kernel is not asked: nothing but the bench could prove it.
     """
     found = Binary().judge(comparison)
     if comparison.metrics.max_abs_err == 0.0 and not comparison.metrics.mismatch:

@@ -5,10 +5,10 @@ those of `ray_precheck.compare_results`. Source: msprobe, precision_standard/ben
 limits in `thresholds`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ray_precheck.compare.comparison import Comparison
+from ray_precheck.compare.comparison import Comparison, kernel_of
 from ray_precheck.compare.errors import (
     Errors,
     Wrong,
@@ -19,6 +19,7 @@ from ray_precheck.compare.errors import (
     rounded_bench,
 )
 from ray_precheck.compare.sentence import Finding
+from ray_precheck.compare.standards.auto_measure import Measure, explained
 from ray_precheck.compare.standards.base import Judgement, conclude
 from ray_precheck.compare.standards.binary import judge_without_errors
 from ray_precheck.compare.thresholds import (
@@ -42,15 +43,16 @@ RATIO_HEADINGS = {
     "rmse": "RMSERatio",
     "small_value_err": "SmallValueErrRatio",
 }
-_CPU, _ROUNDED = "the CPU", "the rounded bench"
+_CPU, _COMPOSED, _ROUNDED = "the CPU", "a composed implementation", "the rounded bench"
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
     """Four errors of the device, each at most so many times that of torch's operator on the CPU.
 
-    The reference runs in the recorded dtypes; where it cannot, the correctly rounded bench stands
-    in. `level` (L0, L1, L2) chooses the limits, by default the API does; each of the four may also
+    The reference runs in the recorded dtypes. Where it cannot, where it is what is tested, or where
+    its own error is more than rounding explains, a composed implementation in float64 that rounds
+    after each step stands in, and where there is none the correctly rounded bench. `level` (L0, L1, L2) chooses the limits, by default the API does; each of the four may also
     be given by itself. Integers and booleans must be equal.
     """
 
@@ -69,7 +71,7 @@ class Benchmark:
         if found is not None:
             return found
         errors = measure_errors(comparison.device_out, comparison.bench_out, comparison.dtype)
-        label, reference = _reference(comparison)
+        label, reference, note = _reference(comparison)
         ratios = error_ratios(errors, reference, comparison.dtype)
         limits = self.limits(comparison.type_name)
         findings = [
@@ -80,9 +82,12 @@ class Benchmark:
         ]
         cells = [(RATIO_HEADINGS[metric], ratio) for metric, ratio in ratios.items()]
         standard = f"{self.name} {self.level or level_of(comparison.type_name)}"
-        return conclude(
+        found = conclude(
             comparison, findings, [("Standard", standard), ("Reference", label), *cells]
         )
+        if not findings:
+            return found
+        return replace(found, message="; ".join(filter(None, [found.message, note])))
 
     def limits(self, type_name: str) -> dict[str, float]:
         """Return the limit of each ratio for an API."""
@@ -111,14 +116,21 @@ def error_ratios(errors: Errors, reference: Errors, dtype: str) -> dict[str, flo
     }
 
 
-def _reference(comparison: Comparison) -> tuple[str, Errors]:
-    """Return what the device is compared with, and its errors."""
+def _reference(comparison: Comparison) -> tuple[str, Errors, str]:
+    """Return what the device is compared with, its errors, and why it is not the CPU's own kernel
+    where that is off."""
+    peers = comparison.peers()
+    kernel, note = kernel_of(peers), ""
+    if kernel is not None:
+        note = Measure().refutation(comparison, kernel, explained(comparison))
+        if not note:
+            return _CPU, measure_errors(kernel, comparison.bench_out, comparison.dtype), ""
     # Each peer is a run of its own, made when it is read: only the first is wanted.
-    peer = next(iter(comparison.peers()), None)
-    if peer is not None:
-        return _CPU, measure_errors(peer, comparison.bench_out, comparison.dtype)
-    rounded = rounded_bench(comparison.bench_out, comparison.dtype)
-    return _ROUNDED, measure_errors(rounded, comparison.bench_out, comparison.dtype)
+    peer = next(iter(peers), None)
+    label = _ROUNDED if peer is None else _COMPOSED
+    if peer is None:
+        peer = rounded_bench(comparison.bench_out, comparison.dtype)
+    return label, measure_errors(peer, comparison.bench_out, comparison.dtype), note
 
 
 def _finding(

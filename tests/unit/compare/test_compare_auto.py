@@ -22,10 +22,17 @@ API = "Torch.add"  # no approximation is allowed for it
 class Peers(Sequence[Array]):
     """Peers that count how many of them are read, with benches of moved inputs."""
 
-    def __init__(self, *found: Any, moved: Sequence[Any] = ()) -> None:
+    def __init__(self, *found: Any, moved: Sequence[Any] = (), kernel: Any = None) -> None:
         self._found = [np.asarray(each) for each in found]
         self.moved = [np.asarray(each) for each in moved]
+        self._kernel = kernel
         self.read = 0
+        self.kernel_was_run = False
+
+    @property
+    def kernel(self) -> Any:
+        self.kernel_was_run = True
+        return self._kernel
 
     def __len__(self) -> int:
         return len(self._found)
@@ -181,6 +188,69 @@ class TestNonFinite:
         assert self.judge([1.0, np.inf, np.inf], [1.0, np.inf, np.inf]) is Verdict.PASS
 
 
+class TestConditioning:
+    """Where half a unit of the inputs moves every element, so may the device."""
+
+    BENCH = normal(1000)
+    STEEP = 1e-3
+
+    def case(self, size: float) -> Comparison:
+        moved = [self.BENCH + self.STEEP * share for share in (1.0, -1.0, 2.0**-6, -(2.0**-6))]
+        peers = Peers(round_to_dtype(self.BENCH, "float32"), moved=moved)
+        tested = off(self.BENCH, size, "float32")
+        return comparison(tested, self.BENCH, api=API, peers=peers)
+
+    def test_an_error_of_that_size_passes(self) -> None:
+        assert verdict(self.case(7.0 * self.STEEP)) is Verdict.PASS
+
+    def test_an_error_far_beyond_it_does_not(self) -> None:
+        assert verdict(self.case(9.0 * self.STEEP)) is Verdict.ERROR
+
+
+class TestKernel:
+    """The CPU's own kernel widens a limit only as far as rounding explains its own error."""
+
+    BENCH = normal(4096) + 8.0
+
+    def judged(self, kernel_error: float, error: float) -> tuple[tuple[Verdict, str], Peers]:
+        peers = Peers(off(self.BENCH, 0.02), kernel=off(self.BENCH, kernel_error, seed=5))
+        tested = off(self.BENCH, error, seed=2)
+        return judged(comparison(tested, self.BENCH, "float16", api=API, peers=peers)), peers
+
+    def test_a_kernel_within_the_limits_widens_them(self) -> None:
+        found, peers = self.judged(kernel_error=0.04, error=0.08)
+        assert peers.kernel_was_run
+        assert found == (Verdict.PASS, "")
+
+    def test_a_kernel_that_rounding_does_not_explain_is_left_out(self) -> None:
+        (found, message), _ = self.judged(kernel_error=0.5, error=0.5)
+        assert found is Verdict.ERROR
+        assert "the CPU's own kernel is off: its RMSE is 0.5" in message
+        assert "so it does not count" in message
+
+    def test_a_kernel_with_a_fault_of_its_own_does_not_hide_that_of_the_device(self) -> None:
+        shifted = np.roll(half(self.BENCH), 1)
+        peers = Peers(half(self.BENCH), kernel=shifted)
+        case = comparison(shifted, self.BENCH, "float16", api=API, peers=peers)
+        assert verdict(case) is Verdict.ERROR
+        with_nan = half(self.BENCH)
+        with_nan[7] = np.nan
+        peers = Peers(half(self.BENCH), kernel=with_nan)
+        found, message = judged(comparison(with_nan, self.BENCH, "float16", api=API, peers=peers))
+        assert found is Verdict.ERROR
+        assert "NaN or infinities where none belong" in message
+
+    def test_a_device_that_passes_without_it_does_not_have_it_run(self) -> None:
+        _, peers = self.judged(kernel_error=0.5, error=0.02)
+        assert not peers.kernel_was_run
+
+    def test_whole_numbers_are_not_measured_against_it(self) -> None:
+        bench = np.arange(10)
+        peers = Peers(kernel=bench + 1)
+        assert verdict(comparison(bench + 1, bench, "int64", api=API, peers=peers)) is Verdict.ERROR
+        assert not peers.kernel_was_run
+
+
 class TestJumps:
     """At a tie the gradient may go to either side; the moved benches show that."""
 
@@ -202,7 +272,24 @@ class TestJumps:
         assert verdict(self.case(5.0, ahead=1.0, back=0.0, least=1.0)) is Verdict.ERROR
 
     def test_a_steep_place_is_no_jump(self) -> None:
-        assert verdict(self.case(0.7, ahead=0.8, back=0.2)) is Verdict.ERROR
+        """Half a unit of the inputs makes 0.3 there; a jump would excuse 0.6, whatever it makes."""
+        assert verdict(self.case(0.7, ahead=0.8, back=0.2)) is Verdict.PASS
+        assert verdict(self.case(0.5 + 7.9 * 0.3, ahead=0.8, back=0.2)) is Verdict.PASS
+        assert verdict(self.case(0.5 + 8.1 * 0.3, ahead=0.8, back=0.2)) is Verdict.ERROR
+
+    def test_a_place_that_does_not_go_along_with_the_move_is_not_steep(self) -> None:
+        assert verdict(self.case(3.0, ahead=0.8, back=0.2, least=0.55)) is Verdict.ERROR
+        assert verdict(self.case(2.0, ahead=0.8, back=0.2, least=0.51)) is Verdict.PASS
+
+    def test_a_steep_place_excuses_no_other_element(self) -> None:
+        case = self.case(0.7, ahead=0.8, back=0.2)
+        wrong = case.device_out.copy()
+        wrong[0] += 0.2
+        assert verdict(replace(case, device_out=wrong)) is Verdict.ERROR
+
+    def test_half_types_compute_in_float32_and_have_no_steep_places(self) -> None:
+        case = self.case(0.7, ahead=0.8, back=0.2)
+        assert verdict(replace(case, dtype="float16")) is Verdict.ERROR
 
     def test_a_function_that_jumps_everywhere_excuses_nothing(self) -> None:
         bench = np.ones(100)

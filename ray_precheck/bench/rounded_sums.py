@@ -1,0 +1,203 @@
+"""How far sums and products of honest kernels are from the exact ones, without running a kernel.
+
+Comes in: an operator of torch's dispatcher, its float64 arguments and its exact float64 result. Goes
+out: the result with an error of the size that accumulating the terms in another dtype makes. Called
+by `bench.rounded`, whose composed implementation takes these operators for one step.
+
+A kernel that adds n terms t_j one after the other makes the error sum_j s_j d_j, where s_j is the
+j-th partial sum and d_j the relative error of one rounding (Higham, Accuracy and Stability of
+Numerical Algorithms, 2nd ed., section 4.2). Taken as independent and uniform in [-u, u], as in
+Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis (SIAM J. Sci. Comput. 41(5),
+2019), the d_j give it the standard deviation u sqrt(sum_j s_j^2 / 3). For terms of mean m and
+variance v the expected sum of s_j^2 is n^3 m^2 / 3 + n^2 v / 2; both m and v follow from the sum of
+the terms, which is the exact result, and that of their squares, which the same operator gives for
+squared arguments.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_map
+
+_ATEN = torch.ops.aten
+Change = Callable[[torch.Tensor], torch.Tensor]
+# A count of terms: one for all elements of a result, or one for each element.
+Count = int | torch.Tensor
+
+# One rounding to float32, in which kernels of float32 and of the half types accumulate, is at most
+# this share of a number.
+FLOAT32_UNIT = 2.0**-24
+# Kernels keep some partial sums side by side, in registers or for blocks of terms.
+_ACCUMULATORS = 4
+
+
+def accumulation_error(
+    total: torch.Tensor, squares: torch.Tensor, count: Count, unit: float, accumulators: int = 1
+) -> torch.Tensor:
+    """Return the standard deviation of the error of a sum, of the shape of `total`.
+
+    `total` is the exact sum of `count` terms, `squares` the sum of their squares (of a complex
+    number's magnitude), `unit` the largest relative error of one rounding. The terms are shared out
+    over so many `accumulators`, each of which adds its own one after the other.
+    """
+    count = max(count, 1) if isinstance(count, int) else count.clamp(min=1.0)
+    mean_square = (total.abs() / count) ** 2
+    variance = (squares / count - mean_square).clamp(min=0.0)
+    each = count / accumulators
+    of_partial_sums = accumulators * (each**3 * mean_square / 3 + each**2 * variance / 2)
+    return unit * (of_partial_sums / 3).sqrt()
+
+
+def at_least_rounded(result: torch.Tensor, deviation: torch.Tensor, unit: float) -> torch.Tensor:
+    """Return a deviation of at least one rounding of the result: the exact sum may happen to be a
+    number of the dtype, which the partial sums were not."""
+    return deviation.hypot(1.01 * unit * result.abs())
+
+
+class Noise:
+    """Errors in random directions; the same ones each time for the same calls in the same order."""
+
+    def __init__(self) -> None:
+        self._generator = np.random.Generator(np.random.Philox(key=1))
+
+    def added_to(self, exact: torch.Tensor, deviation: torch.Tensor) -> torch.Tensor:
+        """Return `exact` with errors of the standard deviation `deviation` or somewhat more.
+
+        No error is smaller than that: one that is near 0 by luck would be no measure.
+        """
+        parts = 2 if exact.is_complex() else 1
+        drawn = self._generator.standard_normal((*exact.shape, parts))
+        drawn = np.copysign(np.maximum(np.abs(drawn), 1.0), drawn)
+        directions = torch.from_numpy(np.asarray(drawn))
+        if parts == 2:
+            return exact + torch.view_as_complex(directions / math.sqrt(2.0)) * deviation
+        return exact + directions[..., 0] * deviation
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulation:
+    """How an operator accumulates.
+
+    `counts` gives the number of terms of each of its results from its arguments; None: the operator
+    itself counts them, with ones for arguments. `narrow`: honest kernels accumulate in the dtype of
+    the tensors, also where that is a half type (torch 2.13 on the CPU does), not in float32.
+    `narrow_counts` are terms that are so accumulated after the others, as the taps of a convolution
+    whose columns are added up, each rounded.
+    """
+
+    counts: Callable[..., Sequence[Count]] | None = None
+    narrow: bool = False
+    narrow_counts: Callable[..., Sequence[int]] | None = None
+
+    def with_errors(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], unit: float, noise: Noise
+    ) -> Any:
+        """Return the results of the operator with the errors of accumulating; `unit` is that of
+        the dtype of the tensors."""
+        exact = func(*args, **kwargs)
+        results = list(exact) if isinstance(exact, tuple | list) else [exact]
+        squared = _results(func, args, kwargs, lambda t: t.abs() ** 2)
+        if self.counts is None:
+            counts: Sequence[Count] = _results(
+                func, args, kwargs, lambda t: torch.ones_like(t.abs())
+            )
+        else:
+            counts = self.counts(*args, **kwargs)
+        own = unit if self.narrow else min(unit, FLOAT32_UNIT)
+        lanes = 1 if self.narrow else _ACCUMULATORS
+        taps = self.narrow_counts(*args, **kwargs) if self.narrow_counts else [1] * len(results)
+        for at, (result, squares) in enumerate(zip(results, squared, strict=True)):
+            if result is None:
+                continue
+            deviation = accumulation_error(result, squares, counts[at], own, lanes)
+            if unit <= FLOAT32_UNIT:
+                deviation = at_least_rounded(result, deviation, unit)
+            if taps[at] > 1 and unit > FLOAT32_UNIT:
+                deviation = deviation.hypot(accumulation_error(result, squares, taps[at], unit))
+            results[at] = noise.added_to(result, deviation)
+        return tuple(results) if isinstance(exact, tuple | list) else results[0]
+
+
+def _results(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], change: Change
+) -> list[torch.Tensor]:
+    """Return what an operator gives where all floating tensors of its arguments are changed."""
+
+    def changed(value: Any) -> Any:
+        wide = torch.is_tensor(value) and (value.is_floating_point() or value.is_complex())
+        return change(value) if wide else value
+
+    found = func(*tree_map(changed, args), **tree_map(changed, kwargs))
+    return list(found) if isinstance(found, tuple | list) else [found]
+
+
+def product_with_errors(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], unit: float, noise: Noise
+) -> torch.Tensor:
+    """Return `prod` or `cumprod` with the errors of rounding after each of n factors: the relative
+    ones add up, to sqrt(n / 3) units."""
+    exact: torch.Tensor = func(*args, **kwargs)
+    factors = args[0]
+    if func is _ATEN.cumprod.default and factors.dim():
+        shape = [1] * factors.dim()
+        shape[args[1]] = -1
+        count = torch.arange(1, factors.shape[args[1]] + 1, dtype=torch.float64).reshape(shape)
+    else:
+        count = torch.tensor(float(factors.numel() // max(exact.numel(), 1)))
+    return noise.added_to(exact, exact.abs() * unit * (count / 3).sqrt())
+
+
+def _length(left: torch.Tensor, *_: Any, **__: Any) -> Sequence[int]:
+    return [left.shape[-1]]
+
+
+def _of_convolution(
+    x: torch.Tensor, weight: torch.Tensor, bias: Any, stride: Any, padding: Any, dilation: Any,
+    transposed: bool, *_: Any, **__: Any,
+) -> Sequence[int]:  # fmt: skip
+    inner = x.shape[1] if transposed else weight[0].shape[0]
+    return [inner * weight[0, 0].numel()]
+
+
+def _taps_of_convolution(
+    x: torch.Tensor, weight: torch.Tensor, bias: Any, stride: Any, padding: Any, dilation: Any,
+    transposed: bool, *_: Any, **__: Any,
+) -> Sequence[int]:  # fmt: skip
+    return [weight[0, 0].numel() if transposed else 1]
+
+
+def _of_convolution_backward(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *_: Any, **__: Any
+) -> Sequence[int]:
+    positions = grad.numel() // max(grad.shape[1], 1)
+    return [grad.shape[1] * weight[0, 0].numel(), positions, positions]
+
+
+def _taps_of_convolution_backward(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias_sizes: Any, stride: Any,
+    padding: Any, dilation: Any, transposed: bool, *_: Any, **__: Any,
+) -> Sequence[int]:  # fmt: skip
+    return [1 if transposed else weight[0, 0].numel(), 1, 1]
+
+
+ACCUMULATIONS: dict[Any, Accumulation] = {
+    _ATEN.mm.default: Accumulation(_length),
+    _ATEN.bmm.default: Accumulation(_length),
+    _ATEN.mv.default: Accumulation(_length),
+    _ATEN.dot.default: Accumulation(_length),
+    _ATEN.vdot.default: Accumulation(_length),
+    _ATEN.cumsum.default: Accumulation(),
+    _ATEN.convolution.default: Accumulation(_of_convolution, narrow_counts=_taps_of_convolution),
+    _ATEN.convolution_backward.default: Accumulation(
+        _of_convolution_backward, narrow_counts=_taps_of_convolution_backward
+    ),
+    _ATEN.embedding_dense_backward.default: Accumulation(narrow=True),
+    _ATEN.index_add.default: Accumulation(narrow=True),
+    _ATEN.scatter_add.default: Accumulation(narrow=True),
+}
+# Products of many factors, which honest kernels round after each.
+FACTORS = frozenset((_ATEN.prod.default, _ATEN.prod.dim_int, _ATEN.cumprod.default))
