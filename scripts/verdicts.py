@@ -1,14 +1,20 @@
-"""How good the verdicts are: faults planted in the tested side, and honest other implementations.
+"""How good the verdicts are: faults planted in two ways, and honest other implementations.
 
     scripts/verdicts.py [--standards auto msprobe ...] [--dtypes float32 ...] [--apis matmul ...]
-                        [--seeds 0 1 ...] [--captures DUMP.json ...] [--write] [-v]
+                        [--seeds 0 1 ...] [--captures DUMP.json ...] [--way tested|kernels]
+                        [--write] [-v]
 
 Every call of `verdicts_cases.py`, and of the captures, is run by torch on the CPU in the recorded
 dtypes, by all honest implementations of `verdicts_honest.py` that take it (among them MindSpore's
-kernels), and with each fault of `verdicts_faults.py`. The float64 bench is never touched. A fault
-counts where it moves an output's RMSE or largest error to more than 4 times that of the worst honest
-implementation of this output, or makes elements NaN, infinite or unequal that no honest one does.
-What is printed: the faults found of those that count, and the honest results that are called an
+kernels), and with each fault of `verdicts_faults.py`. The float64 bench is never touched.
+
+`--way tested`: the fault is in the tested side alone, as that of an accelerator is, and the CPU's
+kernels are right. `--way kernels`: the fault is in a kernel of the CPU, whoever calls it, and the
+checker that runs use judges the call (`verdicts_kernels.py`).
+
+A fault counts where it moves an output's RMSE or largest error to more than 4 times that of the worst
+honest implementation of this output, or makes elements NaN, infinite or unequal that no honest one
+does. What is printed: the faults found of those that count, and the honest results that are called an
 error, by standard, fault and dtype. `--write` keeps that in ray_precheck/compare/VERDICTS.md; -v
 names what was missed and what was called an error.
 """
@@ -33,11 +39,13 @@ from verdicts_cases import DTYPES  # noqa: E402
 from verdicts_faults import planted  # noqa: E402
 from verdicts_kernels import KernelCourt  # noqa: E402
 from verdicts_subject import REFUSALS, Shared  # noqa: E402
-from verdicts_table import DOCUMENT, as_markdown  # noqa: E402
+from verdicts_table import DOCUMENT, as_markdown, missed_lines  # noqa: E402
 from verdicts_tally import Court, Tally  # noqa: E402
 
 from ray_precheck.compare.standards.registry import STANDARDS  # noqa: E402
 
+# What a whole check of each call is made with; the others are judged in the first table.
+KERNEL_STANDARDS = ("auto", "benchmark", "msprobe")
 TABLE = ROOT / "ray_precheck" / "compare" / "VERDICTS.md"
 
 
@@ -116,32 +124,41 @@ def _judged(tally: Tally, calls: Iterable[Call], judge: Callable[[Call], None]) 
 
 def main() -> None:
     arguments = _arguments()
-    found = examine(
-        arguments.standards, arguments.dtypes, arguments.apis, arguments.seeds, arguments.captures
-    )
-    print(as_markdown(found.tally, arguments.standards))
-    print(f"\n{found.calls} calls of {found.apis} APIs in {found.seconds:.0f} s of processor time")
-    if arguments.verbose:
-        for line in (*found.tally.named(), *(f"not run: {line}" for line in found.skipped)):
-            print(line)
+    asked = (arguments.dtypes, arguments.apis, arguments.seeds, arguments.captures)
+    found = {}
+    if arguments.way != "kernels":
+        found["tested"] = examine(arguments.standards, *asked)
+    if arguments.way != "tested":
+        kept = [name for name in arguments.standards if name in KERNEL_STANDARDS]
+        found["kernels"] = examine_kernels(kept or arguments.standards, *asked)
+    for way, one in found.items():
+        print(f"Faults in the {way}:\n\n{as_markdown(one.tally, one.tally.standards)}")
+        print(f"\n{one.calls} calls of {one.apis} APIs in {one.seconds:.0f} s of processor time\n")
+        if arguments.verbose:
+            for line in (*one.tally.named(), *(f"not run: {line}" for line in one.skipped)):
+                print(line)
     if arguments.write:
-        TABLE.write_text(_document(found, arguments), "utf-8")
+        TABLE.write_text(_document(found["tested"], found["kernels"], arguments), "utf-8")
         print(f"written: {TABLE.relative_to(ROOT)}")
 
 
-def _document(found: Found, arguments: argparse.Namespace) -> str:
+def _document(tested: Found, kernels: Found, arguments: argparse.Namespace) -> str:
     captures = ", ".join(path.parent.name for path in arguments.captures) or "none"
-    seeds = ", ".join(map(str, arguments.seeds))
     return DOCUMENT.format(
         command=_command(arguments),
         machine=f"{platform.machine()}, {os.cpu_count()} cores, {_processor()}",
         versions=", ".join(f"{name} {version(name)}" for name in ("torch", "mindspore", "numpy")),
-        calls=found.calls,
-        apis=found.apis,
-        seeds=seeds,
+        calls=tested.calls,
+        apis=tested.apis,
+        seeds=", ".join(map(str, arguments.seeds)),
         captures=captures,
-        skipped=len(found.skipped),
-        table=as_markdown(found.tally, arguments.standards),
+        skipped=len(tested.skipped),
+        table=as_markdown(tested.tally, tested.tally.standards),
+        kernel_calls=kernels.calls,
+        kernel_apis=kernels.apis,
+        kernel_skipped=len(kernels.skipped),
+        kernel_table=as_markdown(kernels.tally, kernels.tally.standards),
+        missed=missed_lines(kernels.tally, "auto"),
     )
 
 
@@ -172,9 +189,18 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--apis", nargs="+", default=[], help="parts of the names of calls")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--captures", nargs="+", type=Path, default=[], metavar="DUMP.json")
-    parser.add_argument("--write", action="store_true", help=f"keep the table in {TABLE.name}")
+    parser.add_argument(
+        "--way",
+        default="both",
+        choices=["both", "tested", "kernels"],
+        help="where faults are planted",
+    )
+    parser.add_argument("--write", action="store_true", help=f"keep both tables in {TABLE.name}")
     parser.add_argument("-v", "--verbose", action="store_true", help="name misses and alarms")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.write and arguments.way != "both":
+        parser.error("--write keeps both tables: leave --way out")
+    return arguments
 
 
 if __name__ == "__main__":

@@ -35,6 +35,11 @@ class Tally:
     missed: list[tuple[str, ...]] = field(default_factory=list)
     alarms: list[tuple[str, ...]] = field(default_factory=list)
 
+    @property
+    def standards(self) -> list[str]:
+        """The standards that judged, in their order."""
+        return list(dict.fromkeys(standard for standard, _, _ in (*self.honest, *self.planted)))
+
     def add_honest(self, standard: str, dtype: str, name: str, where: str, message: str) -> None:
         """Count one honest result; a `message` that is not empty is its error."""
         self.honest[standard, dtype, name] += 1

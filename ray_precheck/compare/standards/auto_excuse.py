@@ -76,8 +76,9 @@ def steepness(comparison: Comparison) -> Array:
     return np.where(goes_along, nearer, 0.0)
 
 
-def steep_result(comparison: Comparison) -> Array:
-    """Return the bench with the error that inputs make which are half a unit in the last place off.
+def steep_result(comparison: Comparison, halves: float = 1.0) -> Array:
+    """Return the bench with the error that inputs make which are so many halves of a unit in the
+    last place off.
 
     It is of the shape of the tested output, float64 or complex128. An element that is far steeper
     than most has no more error than so many times theirs: it is excused by itself, and makes nothing
@@ -86,7 +87,7 @@ def steep_result(comparison: Comparison) -> Array:
     steep = steepness(comparison)
     if len(steep):
         steep = np.minimum(steep, _STEEPER_THAN_MOST * np.median(steep))
-    return np.asarray(comparison.bench_out + steep.reshape(comparison.bench_out.shape))
+    return np.asarray(comparison.bench_out + halves * steep.reshape(comparison.bench_out.shape))
 
 
 def _jumps(moved: Sequence[Array], bench: Array, limit: float) -> Array:

@@ -15,14 +15,11 @@ from ray_precheck.compare.comparison import Comparison
 from ray_precheck.compare.errors import rounded_bench
 from ray_precheck.compare.standards.auto_envelope import Distance, distance, worse
 from ray_precheck.compare.standards.auto_excuse import excused_elements, steep_result
-from ray_precheck.compare.standards.auto_limits import Allowed, allowed
+from ray_precheck.compare.standards.auto_limits import COMPUTED_IN, Allowed, allowed
 from ray_precheck.compare.standards.base import ulp
 from ray_precheck.schema.dtypes import Array
 
 _REAL = {"complex64": "float32", "complex128": "float64"}
-# Dtypes in which kernels also compute, so that inputs and each step may be half a unit in the last
-# place off. A kernel of a half type computes in float32, and errs far less than its inputs' units.
-_COMPUTED_IN = ("float32", "float64", "complex64", "complex128")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,9 @@ class Measure:
     ) -> Distance:
         """Measure the device without the elements whose error says nothing; `kernels` are honest
         results besides."""
-        steep = _allowed(comparison).largest if comparison.dtype in _COMPUTED_IN else 0.0
+        rule = _allowed(comparison)
+        # The bench's inputs are moved by half a unit.
+        steep = 2.0 * rule.input_units * rule.largest if comparison.dtype in COMPUTED_IN else 0.0
         limits = self.limits(comparison, honest)
         excused = excused_elements(comparison, limits, steep, kernels)
         return self.own_distance(comparison, honest, excused)
@@ -127,8 +126,8 @@ def estimates(comparison: Comparison) -> Iterator[Array]:
     """Yield what honest implementations give, as far as it can be told without their kernels: arrays
     of the tested output's shape, each made when it is asked for."""
     yield from comparison.peers()
-    if comparison.dtype in _COMPUTED_IN:
-        yield steep_result(comparison)
+    if comparison.dtype in COMPUTED_IN:
+        yield steep_result(comparison, 2.0 * _allowed(comparison).input_units)
 
 
 def _scale(comparison: Comparison) -> Distance:

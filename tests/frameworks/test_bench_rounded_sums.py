@@ -1,0 +1,105 @@
+"""The errors of sums and products as they are estimated, beside those that summing really makes."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from ray_precheck.bench.rounded import rounded_arithmetic  # noqa: E402
+from ray_precheck.bench.rounded_sums import FLOAT32_UNIT, Noise, accumulation_error  # noqa: E402
+
+pytestmark = pytest.mark.frameworks
+
+
+def wide(*shape: int, low: float = -1.0, high: float = 1.0, seed: int = 0) -> "torch.Tensor":
+    drawn = np.random.default_rng(seed).uniform(low, high, shape).astype(np.float32)
+    return torch.from_numpy(drawn.astype(np.float64))
+
+
+def summed_one_by_one(terms: "torch.Tensor") -> "torch.Tensor":
+    """Sum along the first dimension in float32, each term after the other."""
+    total = np.zeros(terms.shape[1], np.float32)
+    for row in terms.numpy().astype(np.float32):
+        total += row
+    return torch.from_numpy(total.astype(np.float64))
+
+
+def rms(values: "torch.Tensor") -> float:
+    return float((values**2).mean().sqrt())
+
+
+@pytest.mark.parametrize("low", [-1.0, 0.0], ids=["both signs", "positive"])
+@pytest.mark.parametrize("count", [64, 1024])
+def test_the_estimate_is_that_of_a_sum_made_term_by_term(count: int, low: float) -> None:
+    terms = wide(count, 2000, low=low)
+    exact, squares = terms.sum(0), (terms**2).sum(0)
+    estimate = rms(accumulation_error(exact, squares, count, FLOAT32_UNIT))
+    assert 0.5 < rms(summed_one_by_one(terms) - exact) / estimate < 2.0
+
+
+def test_several_accumulators_err_less() -> None:
+    terms = wide(1024, 50)
+    exact, squares = terms.sum(0), (terms**2).sum(0)
+    one, four = (
+        rms(accumulation_error(exact, squares, 1024, FLOAT32_UNIT, lanes)) for lanes in (1, 4)
+    )
+    assert one / four == pytest.approx(2.2, rel=0.2)
+
+
+def test_noise_is_no_smaller_than_its_deviation_and_the_same_again() -> None:
+    exact, deviation = wide(1000), torch.full((1000,), 0.5, dtype=torch.float64)
+    first, again = (Noise().added_to(exact, deviation) for _ in "ab")
+    assert torch.equal(first, again)
+    assert float((first - exact).abs().min()) >= 0.5 * (1 - 1e-12)
+    assert 0.5 < rms(first - exact) < 0.75
+    turned = Noise().added_to(exact.to(torch.complex128), deviation)
+    assert float(turned.imag.abs().max()) > 0
+
+
+PRODUCTS = {
+    "mm": lambda a, b: a @ b,
+    "bmm": lambda a, b: torch.bmm(a.reshape(4, -1, a.shape[1]), b.expand(4, *b.shape)),
+    "linear": lambda a, b: torch.nn.functional.linear(a, b.T.contiguous()),
+    "einsum": lambda a, b: torch.einsum("ij,jk->ik", a, b),
+    "conv1d": lambda a, b: torch.nn.functional.conv1d(
+        a.reshape(1, 64, -1), b[:192, :].T.reshape(-1, 64, 3)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_composed_product_errs_as_torchs_own_kernel_does(name: str) -> None:
+    """Within a factor of 5 either way, without running that kernel."""
+    product = PRODUCTS[name]
+    a, b = wide(64, 512), wide(512, 64, seed=1)
+    exact = product(a, b)
+    with rounded_arithmetic("float32"):
+        composed = product(a, b)
+    own = product(a.float(), b.float()).double()
+    assert 0.2 < rms(own - exact) / rms(composed - exact) < 5.0
+
+
+def test_gradients_of_weights_are_summed_in_the_half_type_where_honest_kernels_do() -> None:
+    x, weight, grad = wide(1024, 64), wide(64, seed=1), wide(1024, 64, seed=2)
+
+    def gradient(dtype: "torch.dtype") -> "torch.Tensor":
+        own = weight.to(dtype).requires_grad_()
+        out = torch.nn.functional.layer_norm(x.to(dtype), [64], own)
+        return torch.autograd.grad(out, own, grad.to(dtype))[0].double()
+
+    x, weight, grad = (t.bfloat16().double() for t in (x, weight, grad))
+    exact = gradient(torch.float64)
+    with rounded_arithmetic("bfloat16"):
+        composed = gradient(torch.float64)
+    once = rms(exact.bfloat16().double() - exact)
+    own = rms(gradient(torch.bfloat16) - exact)
+    assert own > 2 * once
+    assert 0.3 < own / rms(composed - exact) < 3.0
+
+
+def test_a_sum_that_is_exact_by_luck_still_has_the_error_of_its_partial_sums() -> None:
+    terms = torch.tensor([1.0, 2.0**-24, 1.0, -(2.0**-24)], dtype=torch.float64)
+    with rounded_arithmetic("float32"):
+        assert float(terms.sum()) != 2.0
+    with rounded_arithmetic("float64"):
+        assert float(terms.sum()) == 2.0
