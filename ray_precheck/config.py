@@ -197,7 +197,8 @@ class RunConfig:
     extremes and suit their API (recorded), or are uniform between the extremes (uniform).
     `keywords` are expressions of `-k`, `white_list` and `black_list` names of APIs as msprobe's
     config.json has them: calls that they do not select are not checked and get no rows.
-    `error_data_path` is the folder below which `save_error_data` saves, None for that of the results.
+    `error_data_path` is the folder below which `save_error_data` saves, None for that of the results;
+    with `error_data_as_msprobe` it is ut_error_data and the timestamp there, else error_data/ and it.
     """
 
     dump: Path
@@ -228,6 +229,7 @@ class RunConfig:
     white_list: tuple[str, ...] = ()
     black_list: tuple[str, ...] = ()
     error_data_path: Path | None = None
+    error_data_as_msprobe: bool = False
 
     def validate(self) -> None:
         """Check what can be checked without looking at the dump or the machine.

@@ -40,11 +40,12 @@ from ray_precheck.schema.environment import Environment, environment_to_dict
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.store.columns import added_setting
 from ray_precheck.store.done import count_verdicts
-from ray_precheck.store.error_data import ERROR_FOLDER, load_error_data
+from ray_precheck.store.error_data import load_error_data
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import (
     RunFiles,
     discard_run,
+    error_folder,
     hold_files,
     resume_run,
     run_files,
@@ -166,6 +167,10 @@ def run(
         if len(done) < len(dump.calls):
             there = _environment(config, dump, places, framework, tests_dump=tests_dump)
             note_environment(files.settings, environment_to_dict(there))
+        errors = error_folder(
+            files, config.error_data_path, as_msprobe=config.error_data_as_msprobe
+        )
+        files = replace(files, errors=errors)
         on_files(files)
         names = {call.name for call in dump.calls}
         before = count_verdicts(files.result, names) if done and show_progress else Counter()
@@ -185,7 +190,7 @@ def run(
             seed=config.seed,
             tests_dump=tests_dump,
             may_run_device=config.tested == "auto",
-            error_folder=_error_folder(config, files),
+            error_folder=files.errors if config.save_error_data else None,
             memory_limit_bytes=config.memory_limit_bytes(
                 os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), places.most_on_a_node
             ),
@@ -236,11 +241,6 @@ def _stage(doing: str, show: bool) -> StageProgress:
             print(line, file=sys.stderr, flush=True)
 
     return StageProgress(doing, say)
-
-
-def _error_folder(config: RunConfig, files: RunFiles) -> Path | None:
-    folder = config.error_data_path or files.result.parent
-    return folder.absolute() / ERROR_FOLDER if config.save_error_data else None
 
 
 def _prepare_files(
@@ -343,7 +343,7 @@ def rerun(
 ) -> TaskResult:
     """Load one API that `-save_error_data` saved and check it again, in this process.
 
-    `saved` is its JSON, `error_data/{api}.json`; `standard` is what `--standard` takes,
+    `saved` is its JSON, `error_data/{timestamp}/{api}.json`; `standard` is what `--standard` takes,
     `bench_modules` what `--bench-module` does.
 
     Raises:

@@ -46,7 +46,7 @@ from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict, failed, skipped
 from ray_precheck.schema.task import BENCH, TaskPayload
-from ray_precheck.store.error_data import save_error_data
+from ray_precheck.store.error_data import Replay, save_error_data
 
 if TYPE_CHECKING:
     from ray_precheck.dump.tensors import TensorFiles
@@ -304,7 +304,7 @@ class Checker(Sides):
         evidence: tuple[tuple[str, bytes], ...] = ()
         if Verdict.ERROR in (forward.verdict, backward.verdict) and self._settings.error_folder:
             try:
-                evidence = self._save_evidence(job, forward, backward)
+                evidence = self._save_evidence(job, forward, backward, "; ".join(notes))
             except OSError as error:
                 notes.append(f"its tensors could not be saved: {error.strerror or error}")
         raised = Outcome.RAISED in (forward.outcome, backward.outcome)
@@ -340,7 +340,7 @@ class Checker(Sides):
             )
 
     def _save_evidence(
-        self, job: Job, forward: DirectionCheck, backward: DirectionCheck
+        self, job: Job, forward: DirectionCheck, backward: DirectionCheck, message: str
     ) -> tuple[tuple[str, bytes], ...]:
         """Save the tensors of a failing call, or return them as files where their folder is on
         another machine.
@@ -362,6 +362,12 @@ class Checker(Sides):
                 failing=[check.name for check in (*forward.failing, *backward.failing)],
                 tested="dump" if self.tests_dump else "device",
                 seed=self._settings.seed,
+                replay=Replay(
+                    job.plan.differentiable if job.record.has_backward else (),
+                    job.plan.in_place,
+                    self.standard.name,
+                    message,
+                ),
             )
             if not self._settings.sends_evidence:
                 return ()

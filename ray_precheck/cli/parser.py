@@ -6,7 +6,7 @@ command that was given. Called by `command_line`, and by tests.
 
 import argparse
 
-from ray_precheck.cli import compare_results, run_ut, summary
+from ray_precheck.cli import compare_results, repro, run_ut, summary
 from ray_precheck.cli.actions import Version
 from ray_precheck.cli.exit_codes import EXIT_CODES
 from ray_precheck.cli.groups import choices
@@ -14,7 +14,7 @@ from ray_precheck.cli.invocation import SentenceParser
 from ray_precheck.config import FRAMEWORKS
 
 # In the order of --help.
-_COMMAND_MODULES = (run_ut, summary, compare_results)
+_COMMAND_MODULES = (run_ut, summary, repro, compare_results)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -189,4 +189,8 @@ def run_config(options: argparse.Namespace) -> RunConfig:
         white_list=listed.white_list,
         black_list=listed.black_list,
         error_data_path=listed.error_data_path,
+        # As msprobe's guide has it: multi_run_ut without -o saves to ./ut_error_data{timestamp}.
+        error_data_as_msprobe=options.save_error_data
+        and options.command.startswith("multi_")
+        and options.out_path == "./",
     )

@@ -46,7 +46,8 @@ class Recorder:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         options = WriterActor.options(scheduling_strategy=here)
         files = self._files
-        return options.remote(files.result, files.details, files.token, reopen=reopen)
+        paths = files.result, files.details, files.errors
+        return options.remote(*paths, files.token, reopen=reopen)
 
     @property
     def pending(self) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import ray
 
 from ray_precheck.schema.result import TaskResult
-from ray_precheck.store.error_data import ERROR_FOLDER, save_files
+from ray_precheck.store.error_data import save_files
 from ray_precheck.store.journal import Journal
 
 
@@ -23,11 +23,15 @@ class Writer:
     """
 
     def __init__(
-        self, result_path: Path, details_path: Path, token: str = "", *, reopen: bool
+        self, result_path: Path, details_path: Path, errors: Path, token: str = "", *, reopen: bool
     ) -> None:
-        """`token` is that of the run's claim on the files: another run's files are not written."""
+        """`token` is that of the run's claim on the files: another run's files are not written.
+
+        `errors` is the folder for the tensors of what fails on other machines.
+        """
         self._open = Journal.reopen if reopen else Journal.open
         self._paths = result_path, details_path
+        self._errors = errors
         self._token = token
         self._opened: Journal | None = None
 
@@ -41,7 +45,7 @@ class Writer:
         if not result.evidence:
             return result
         try:
-            save_files(self._paths[0].absolute().parent / ERROR_FOLDER, result.evidence)
+            save_files(self._errors, result.evidence)
         except OSError as error:
             note = f"its tensors could not be saved: {error.strerror or error}"
             return replace(result, message="; ".join(filter(None, [result.message, note])))

@@ -1,15 +1,15 @@
 """The tensors of failing outputs, saved for a closer look and for a rerun.
 
 Comes in: a call, its inputs and both sides' results. Goes out: `.npy` files and one JSON for each
-API under `error_data`. Called by the checker with `-save_error_data`; `load_error_data` is called
-by `session.rerun`. bfloat16 and fp8, which NumPy lacks, are stored as their bits (uint16, uint8);
+API, in a folder for each run under `error_data`. Called by the checker with `-save_error_data`;
+`load_error_data` is called by `session.rerun` and by `repro`. bfloat16 and fp8, which NumPy lacks, are stored as their bits (uint16, uint8);
 the JSON has the dtype of every file.
 """
 
 import json
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,23 @@ from ray_precheck.schema.values import HostCall, HostTensor, TensorSpec
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]")
 _VERSION = 1
-# Beside the result CSV.
+# Beside the result CSV; below it is a folder for each run.
 ERROR_FOLDER = "error_data"
+# msprobe's folder for a run, with the timestamp after it (acc_check.py, initialize_save_error_data).
+MSPROBE_ERROR_FOLDER = "ut_error_data"
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What a script needs besides the tensors: see `backends.base.CallPlan` for the first two.
+
+    `standard` is the name of the rule of the verdicts; `message` what the run said of the call.
+    """
+
+    differentiable: tuple[int, ...] = ()
+    in_place: bool = False
+    standard: str = "msprobe"
+    message: str = ""
 
 
 def save_error_data(
@@ -37,13 +52,14 @@ def save_error_data(
     failing: list[str],
     tested: str = "device",
     seed: int = 0,
+    replay: Replay | None = None,
 ) -> None:
     """Write inputs, incoming gradients, and both sides of every failing output.
 
     Files are `{api}.forward.input.{i}.npy`, `{api}.forward.output.{device|bench}.{i}.npy`,
     likewise backward, and `{api}.json`. `tested` says whose results failed: the device's own, or
     captured ones (dump), which are saved under `device` too. `seed` is the run's, by which a random
-    API draws the same numbers again.
+    API draws the same numbers again. `replay` is what a script needs that runs the call.
 
     Raises:
         OSError: the folder cannot be written.
@@ -75,6 +91,8 @@ def save_error_data(
         "seed": seed,
         "inputs": {path: f"{stem}.forward.input.{i}.npy" for i, path in enumerate(inputs)},
         "dtypes": dtypes,
+        "failing": [".".join(name.split(".")[-3:]) for name in failing],
+        **asdict(replay or Replay()),
         "forward": (payload.forward or b"").decode("utf-8", errors="replace"),
         "backward": None
         if payload.backward is None
@@ -134,13 +152,23 @@ def _restored(data: Array, dtype: str) -> HostTensor:
 
 @dataclass(frozen=True, slots=True)
 class ErrorData:
-    """One failing API as it was saved: its raw records and the tensors to run it with again."""
+    """One failing API as it was saved: its raw records and the tensors to run it with again.
+
+    Its files lie in `folder` and begin with `stem`; `inputs` are files by argument path, `dtypes` by
+    file, `failing` the outputs in error, as "forward.output.0".
+    """
 
     payload: TaskPayload
     framework: str
     source: "SavedTensors"
     tested: str
     seed: int
+    folder: Path
+    stem: str
+    inputs: Mapping[str, str]
+    dtypes: Mapping[str, str]
+    failing: tuple[str, ...] = ()
+    replay: Replay = Replay()
 
 
 class SavedTensors:
@@ -202,15 +230,29 @@ def load_error_data(path: Path) -> ErrorData:
             found["forward"].encode(),
             None if backward is None else backward.encode(),
         )
-        source = SavedTensors(
+        stem = path.name.removesuffix(".json")
+        inputs, dtypes = dict(found["inputs"]), dict(found["dtypes"])
+        return ErrorData(
+            payload,
+            found["framework"],
+            SavedTensors(path.parent, inputs, stem, dtypes),
+            str(found.get("tested", "device")),
+            int(found.get("seed", 0)),
             path.parent,
-            dict(found["inputs"]),
-            path.name.removesuffix(".json"),
-            dict(found["dtypes"]),
+            stem,
+            inputs,
+            dtypes,
+            tuple(map(str, found.get("failing", ()))),
+            Replay(
+                tuple(map(int, found.get("differentiable", ()))),
+                found.get("in_place") is True,
+                str(found.get("standard", "msprobe")),
+                str(found.get("message", "")),
+            ),
         )
-        tested, seed = str(found.get("tested", "device")), int(found.get("seed", 0))
-        return ErrorData(payload, found["framework"], source, tested, seed)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise UsageError(f"{path} is not the JSON of a saved API (error_data/<api>.json)") from None
+        raise UsageError(
+            f"{path} is not the JSON of a saved API (error_data/<run>/<api>.json)"
+        ) from None

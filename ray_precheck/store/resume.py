@@ -16,6 +16,7 @@ from ray_precheck.errors import ResumeError, StoppedError, UsageError
 from ray_precheck.store.claim import ClaimedError, claimed
 from ray_precheck.store.columns import ADDED_SETTING, DETAIL_COLUMNS, added_columns
 from ray_precheck.store.done import read_done, without_details
+from ray_precheck.store.error_data import ERROR_FOLDER, MSPROBE_ERROR_FOLDER
 from ray_precheck.store.lock import locked
 from ray_precheck.store.repair import repair, rows_below
 from ray_precheck.store.rows import remove_leftover, whole_rows
@@ -28,7 +29,8 @@ _DETAILS_STEM = "accuracy_checking_details_"
 @dataclass(frozen=True, slots=True)
 class RunFiles:
     """The files of a run: result rows, detail rows, the settings that they were made with, what ran
-    where and when, and the lock file, which is there while a run goes on.
+    where and when, the lock file, which is there while a run goes on, and the folder of the tensors
+    of what fails.
 
     `token` is that of the run that holds the files, "" where none does.
     """
@@ -38,6 +40,7 @@ class RunFiles:
     settings: Path
     timeline: Path
     lock: Path
+    errors: Path
     token: str = ""
 
 
@@ -59,7 +62,22 @@ def run_files(result: Path) -> RunFiles:
         result.with_name(f"accuracy_checking_{stamp}.run.json"),
         result.with_name(f"accuracy_checking_{stamp}.timeline.json"),
         result.with_name(f"accuracy_checking_{stamp}.lock"),
+        result.parent / ERROR_FOLDER / stamp,
     )
+
+
+def error_folder(files: RunFiles, below: Path | None, *, as_msprobe: bool) -> Path:
+    """Return the folder for the tensors of what fails, absolute; a resumed run has the one it had.
+
+    It is `error_data/{timestamp}` beside the results, or in the folder `below` where one is named; as
+    msprobe has it, `ut_error_data{timestamp}` there.
+    """
+    parent = files.result.parent if below is None else below
+    ours = parent / ERROR_FOLDER / files.errors.name
+    theirs = parent / f"{MSPROBE_ERROR_FOLDER}{files.errors.name}"
+    if ours.is_dir() != theirs.is_dir():  # An earlier part of the run has used one.
+        as_msprobe = theirs.is_dir()
+    return (theirs if as_msprobe else ours).absolute()
 
 
 @contextlib.contextmanager

@@ -84,6 +84,6 @@ def test_the_tensors_of_what_fails_are_saved_beside_the_results(
     assert any(row == "cpu:1" for row, _ in stages(report)), output
     failing = report.results.query("`Forward Test Success` == 'error'")["API Name"]
     assert len(failing) > 100
-    folder = tmp_path / "out" / "error_data"
+    folder = tmp_path / "out" / "error_data" / report.files.errors.name
     assert {path.stem for path in folder.glob("*.json")} == set(failing)
     assert rerun(next(folder.glob("*.json"))).forward is Verdict.ERROR

@@ -257,3 +257,18 @@ def test_the_command_to_go_on_can_be_pasted_into_a_shell() -> None:
 def test_the_command_to_go_on_outdoes_an_abbreviated_option() -> None:
     line = resume_command([*BEGIN.split(), "--result_csv", "old.csv"], RESULT)
     assert parsed(line.removeprefix("ray-precheck ")).resume_csv == RESULT
+
+
+@pytest.mark.parametrize(
+    ("line", "as_msprobe"),
+    [
+        ("multi_run_ut -api_info ./dump.json -save_error_data", True),
+        ("multi_run_ut -api_info ./dump.json -save_error_data -o out", False),
+        ("run_ut -api_info ./dump.json -save_error_data", False),
+        ("multi_run_ut -api_info ./dump.json", False),
+    ],
+)
+def test_several_devices_without_o_save_what_fails_where_msprobe_does(
+    line: str, *, as_msprobe: bool
+) -> None:
+    assert parsed(line).error_data_as_msprobe is as_msprobe

@@ -13,6 +13,7 @@ from ray_precheck.store.done import count_verdicts
 from ray_precheck.store.resume import (
     RunFiles,
     discard_run,
+    error_folder,
     load_done,
     new_run_files,
     run_files,
@@ -190,3 +191,26 @@ def test_the_rows_that_are_there_are_counted_by_the_verdict_of_their_call(files:
     files.result.write_bytes(RESULT_HEADER + "".join(f"{row}\r\n" for row in rows).encode())
     counts = count_verdicts(files.result, {"a.0", "b.0", "c.0"})
     assert counts == {Verdict.PASS: 1, Verdict.SKIP: 1, Verdict.ERROR: 1}
+
+
+class TestTheFolderOfWhatFails:
+    def test_every_run_has_its_own(self, tmp_path: Path) -> None:
+        files = [run_files(tmp_path / f"accuracy_checking_result_{n}.csv") for n in (1, 2)]
+        found = [error_folder(each, None, as_msprobe=False) for each in files]
+        assert found == [tmp_path / "error_data" / "1", tmp_path / "error_data" / "2"]
+
+    def test_it_is_below_the_folder_that_is_named_and_has_msprobes_name_where_asked(
+        self, files: RunFiles, tmp_path: Path
+    ) -> None:
+        name = f"ut_error_data{STAMP}"
+        assert error_folder(files, None, as_msprobe=True) == tmp_path / name
+        named = error_folder(files, tmp_path / "x", as_msprobe=False)
+        assert named == tmp_path / "x" / "error_data" / STAMP
+
+    @pytest.mark.parametrize("used", ["error_data/20260101120000", "ut_error_data20260101120000"])
+    @pytest.mark.parametrize("as_msprobe", [False, True])
+    def test_a_resumed_run_goes_on_in_the_one_that_it_had(
+        self, files: RunFiles, tmp_path: Path, used: str, *, as_msprobe: bool
+    ) -> None:
+        (tmp_path / used).mkdir(parents=True)
+        assert error_folder(files, None, as_msprobe=as_msprobe) == tmp_path / used

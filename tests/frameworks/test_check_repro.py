@@ -1,0 +1,240 @@
+"""The script of `repro` shows the failure without ray_precheck: with a broken kernel, not with a right one."""
+
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from records import (
+    DATA,
+    altered,
+    call,
+    capture_settings,
+    ms_tensor,
+    payload_of,
+    raising,
+    replace_kernel,
+    statistics_checker,
+    symbol,
+    tensor,
+)
+
+from ray_precheck.check.checker import Checker
+from ray_precheck.cli import main
+from ray_precheck.compare.standards.user_file import load_standard
+from ray_precheck.report.repro import repro_script
+from ray_precheck.schema.result import Verdict
+from ray_precheck.schema.task import TaskPayload
+from ray_precheck.schema.values import HostCall, HostTensor
+from ray_precheck.store.error_data import save_error_data
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("mindspore_checker")]
+# The script alone: importing ray_precheck raises, and {broken} may have been changed before.
+_ALONE = """
+import sys
+sys.modules["ray_precheck"] = None
+def wrong(owner, name):
+    right = getattr(owner, name)
+    def kernel(*args, **kwargs):
+        out = right(*args, **kwargs)
+        return tuple(o * 1.01 for o in out) if isinstance(out, tuple) else out * 1.01
+    setattr(owner, name, kernel)
+{broken}
+exec(compile(sys.stdin.read(), "script", "exec"))
+"""
+
+
+def run(script: str, broken: str = "") -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-P", "-c", _ALONE.format(broken=broken)],
+        input=script,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def scaled(out: Any) -> Any:
+    return tuple(one * 1.01 for one in out) if isinstance(out, tuple) else out * 1.01
+
+
+TORCH = "import torch; wrong(torch"
+MINT = "import mindspore as ms; wrong(ms.mint"
+CALLS: dict[str, tuple[str, TaskPayload, str]] = {
+    "function": (
+        "pytorch",
+        call(
+            "Functional.linear",
+            tensor(4, 8, grad=True),
+            tensor(3, 8, grad=True),
+            None,
+            grads=[tensor(4, 3)],
+        ),
+        f"{TORCH}.nn.functional, 'linear')",
+    ),
+    "bfloat16": (
+        "pytorch",
+        call(
+            "Torch.neg",
+            tensor(4, 8, dtype="bfloat16", grad=True),
+            grads=[tensor(4, 8, dtype="bfloat16")],
+        ),
+        f"{TORCH}, 'neg')",
+    ),
+    "dunder": (
+        "pytorch",
+        call("Tensor.__sub__", tensor(4, 8, grad=True), 2.5, grads=[tensor(4, 8)]),
+        f"{TORCH}.Tensor, '__sub__')",
+    ),
+    "in place": (
+        "pytorch",
+        call("Tensor.add_", tensor(4, 8, grad=True), tensor(4, 8), grads=[tensor(4, 8)]),
+        f"{TORCH}.Tensor, 'add_')",
+    ),
+    "dotted, several outputs": (
+        "pytorch",
+        call(
+            "Torch.split",
+            tensor(6, 4, low=1.0, high=9.0, grad=True),
+            [2, 4],
+            dim=0,
+            grads=[tensor(2, 4), tensor(4, 4)],
+        ),
+        f"{TORCH}, 'split')",
+    ),
+    "an argument that is no number": (
+        "pytorch",
+        call(
+            "Torch.sum",
+            tensor(6, 4, low=1.0, high=9.0),
+            dim=1,
+            dtype=symbol("torch.dtype", "torch.float32"),
+        ),
+        f"{TORCH}, 'sum')",
+    ),
+    "MindSpore": (
+        "mindspore",
+        call("Mint.matmul", ms_tensor(4, 8), ms_tensor(8, 3), grads=[ms_tensor(4, 3)]),
+        f"{MINT}, 'matmul')",
+    ),
+    "MindSpore bfloat16": (
+        "mindspore",
+        call("Mint.add", ms_tensor(4, 8, dtype="BFloat16"), ms_tensor(4, 8, dtype="BFloat16")),
+        f"{MINT}, 'add')",
+    ),
+    "MindSpore method": (
+        "mindspore",
+        call("Tensor.reshape", ms_tensor(4, 8), [8, 4], grads=[ms_tensor(8, 4)]),
+        "import mindspore as ms; wrong(ms.Tensor, 'reshape')",
+    ),
+}
+
+
+def saved(
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> tuple[Path, str]:
+    """Have a broken kernel found and its tensors saved; return the JSON, and what breaks it again."""
+    framework, payload, broken = CALLS[name]
+    checker = statistics_checker(framework, error_folder=folder, **options)
+    replace_kernel(monkeypatch, checker.device(), altered(scaled))
+    result = checker.check(payload)
+    assert result.forward is Verdict.ERROR, result.message
+    return folder / f"{payload.name}.json", broken
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_it_shows_the_failure_with_the_broken_kernel_and_none_with_a_right_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    path, broken = saved(tmp_path, name, monkeypatch)
+    capsys.readouterr()
+    assert main(["repro", str(path)]) == 0
+    script = capsys.readouterr().out
+    assert "import ray_precheck" not in script
+    shown = run(script, broken)
+    assert (shown.returncode, shown.stderr) == (1, "")
+    assert "forward.output.0: worst at [" in shown.stdout
+    assert "limit 0.0001;" in shown.stdout
+    assert "IN ERROR" in shown.stdout
+    right = run(script)
+    assert (right.returncode, right.stderr) == (0, "")
+    assert "forward.output.0: worst at [" in right.stdout
+    assert right.stdout.endswith("no failure here\n")
+
+
+def test_gradients_are_shown_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, broken = saved(tmp_path, "function", monkeypatch)
+    shown = run(repro_script(path), broken)
+    for number in (0, 1):
+        assert f"backward.output.{number}: worst at [" in shown.stdout
+
+
+def test_of_another_rule_half_of_what_the_run_found_is_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, broken = saved(tmp_path, "function", monkeypatch, standard=load_standard("ulp"))
+    script = repro_script(path)
+    assert run(script, broken).returncode == 1
+    assert run(script).returncode == 0
+
+
+@pytest.mark.parametrize("broken", ["", f"{TORCH}.nn.functional, 'linear')"])
+def test_of_captured_results_those_are_judged_and_this_machine_is_told(
+    tmp_path: Path, broken: str
+) -> None:
+    folder = tmp_path / "dump"
+    shutil.copytree(DATA / "torch_llm_tensor", folder)
+    settings = capture_settings("torch_llm_tensor", error_folder=tmp_path / "errors")
+    name = "Functional.linear.0"
+    (file,) = (folder / "dump_tensor_data").glob(f"{name}.forward.output.0.*")
+    torch.save(torch.load(file) * 1.01, file)
+    checker = Checker(
+        replace(settings, data_folder=folder / "dump_tensor_data", tests_dump=True), "cpu"
+    )
+    result = checker.check(payload_of("torch_llm_tensor", name))
+    assert result.forward is Verdict.ERROR, result.message
+    shown = run(repro_script(tmp_path / "errors" / f"{name}.json"), broken)
+    assert (shown.returncode, shown.stderr) == (1, "")
+    lines = shown.stdout.splitlines()
+    assert lines[0].startswith("captured forward.output.0: worst at")
+    assert lines[0].endswith("IN ERROR")
+    assert lines[1].startswith("forward.output.0: worst at")
+    assert lines[1].endswith("IN ERROR" if broken else "ok")
+
+
+def test_a_call_that_raises_is_shown_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checker = statistics_checker("pytorch", error_folder=tmp_path)
+    replace_kernel(monkeypatch, checker.device(), raising(RuntimeError("no such kernel")))
+    assert checker.check(call("Torch.exp", tensor(3))).forward is Verdict.ERROR
+    script = repro_script(tmp_path / "Torch.exp.0.json")
+    broken = "import torch\ndef bad(*a): raise RuntimeError('no such kernel')\ntorch.exp = bad"
+    shown = run(script, broken)
+    assert shown.returncode == 1
+    assert "the call raises RuntimeError: no such kernel" in shown.stdout
+    assert run(script).returncode == 0
+
+
+def test_what_has_no_plain_spelling_says_what_to_write(tmp_path: Path) -> None:
+    payload = TaskPayload(0, "Custom.thing.0", call("Torch.exp", tensor(3)).forward, None)
+    value = HostTensor("float32", np.ones(3, np.float32))
+    save_error_data(tmp_path, payload, "pytorch", HostCall((value,), {}), [], {}, failing=[])
+    script = repro_script(tmp_path / "Custom.thing.0.json")
+    assert "# Custom.thing has no plain spelling: write the call below." in script
+    assert "UNKNOWN(x[0])" in script
+
+
+def test_what_is_no_saved_api_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.json"
+    path.write_text("{}")
+    assert main(["repro", str(path)]) == 2
+    assert "is not the JSON of a saved API" in capsys.readouterr().err
