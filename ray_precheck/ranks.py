@@ -123,6 +123,8 @@ def _run_one(
         config,
         dump=found.path,
         out=out,
+        # All dumps have the same stamp, so what fails in them is kept apart by their places.
+        error_data_path=config.error_data_path and config.error_data_path / found.place,
         resume_csv=result if goes_on else None,
         retry=config.retry if goes_on else (),
         force=config.force and goes_on,

@@ -49,7 +49,7 @@ def combined(ranks: Sequence[RankSummary], folder: Path) -> Summary:
     What was asked for, and where it ran, is that of the first one: it is the same for all.
     """
     # There are no such files: the closing lines of several dumps name the folder.
-    whole = Summary(RunFiles(folder, folder, folder, folder, folder))
+    whole = Summary(RunFiles(folder, folder, folder, folder, folder, folder))
     worst: list[tuple[str, WorstOutput]] = []
     for rank in ranks:
         summary = rank.summary
