@@ -6,6 +6,7 @@ Comes in: a `Summary`. Goes out: text for a terminal of 100 columns. Called by t
 import math
 from collections.abc import Iterator
 
+from ray_precheck.report.beyond import is_rounding
 from ray_precheck.report.summary import Direction, Summary, WorstOutput
 from ray_precheck.schema.environment import Environment
 
@@ -131,6 +132,8 @@ def _broken_lines(summary: Summary) -> list[str]:
 def _worst_lines(summary: Summary) -> list[str]:
     worst = [output for output in summary.worst if output.is_error]
     title = "Worst output of each API, by how many times it is beyond its limit:"
+    if worst and is_rounding(worst[-1].row["Message"]):
+        title = f"{title[:-1]} (what rounding explains comes last):"
     if not summary.errors:
         worst = summary.worst[:_NEAREST]
         title = "Nearest to their limits, in units of the limit:"

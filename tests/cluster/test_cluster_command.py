@@ -216,7 +216,7 @@ def test_on_a_terminal_ctrl_c_shows_the_summary_and_the_command_that_goes_on(
     assert interrupted, screen
     assert process.wait() == 3, screen
     assert "Stopped before the end. To go on:" in screen
-    assert "Worst outputs" in screen
+    assert "Nearest to their limits" in screen or "Worst output of each API" in screen
     go_on = re.search(r"ray-precheck (run_ut .* -csv_path .*?)\r", screen)
     assert go_on is not None
     resumed = precheck(*shlex.split(go_on.group(1)))
