@@ -39,6 +39,29 @@ class Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
+class FrameworkName(argparse.Action):
+    """`-f` before the command: always the framework."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        """Store the name, which is looked at with the other options.
+
+        Raises:
+            UsageError: it is the name of a command.
+        """
+        if str(values).endswith(("run_ut", "acc_check")):
+            raise UsageError(
+                f"{option_string} {values}: before the command {option_string} names the framework"
+                f" ({'|'.join(FRAMEWORKS)}); -f for --filter_api stands after the command"
+            )
+        setattr(namespace, self.dest, values)
+
+
 class FilterOrFramework(argparse.Action):
     """`-f` after the command: alone msprobe's --filter_api, with a name the framework."""
 

@@ -7,7 +7,7 @@ Called by the modules of the commands; what the options mean together stands in 
 import argparse
 from collections.abc import Sequence
 
-from ray_precheck.cli.actions import FilterOrFramework, Once
+from ray_precheck.cli.actions import FilterOrFramework, Once, Version
 from ray_precheck.config import (
     DEVICE_GRAMMAR,
     DEVICE_TYPES,
@@ -177,6 +177,16 @@ def add_list(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         dest="lists",
         help="list what would be checked, what not and why, and the estimated cost; start nothing",
+    )
+
+
+def add_version(parser: argparse.ArgumentParser) -> None:
+    """Add --version."""
+    parser.add_argument(
+        "-V",
+        "--version",
+        action=Version,
+        help="show the versions of ray_precheck, Python, ray and the frameworks, and exit",
     )
 
 

@@ -15,7 +15,7 @@ from ray_precheck.errors import PrecheckError
 
 
 def print_calls(config: RunConfig, found: FoundDumps) -> int:
-    """Print the calls of each dump; 4 where none would be checked.
+    """Print the calls of each dump; 4 where none would be checked and none is done already.
 
     Raises:
         PrecheckError: as the run would raise, for a single dump.
@@ -44,7 +44,7 @@ def _of_rank(config: RunConfig, folder: Path) -> RunConfig:
 
 
 def _print_dump(config: RunConfig, *, demands: bool) -> int:
-    """Print the calls of one dump; return how many would be checked."""
+    """Print the calls of one dump; return how many would be checked, or are done already."""
     # Imported here, so that --help and wrong options answer at once.
     from ray_precheck.listing import list_calls
     from ray_precheck.report.closing import shown_name, shown_text
@@ -78,4 +78,4 @@ def _print_dump(config: RunConfig, *, demands: bool) -> int:
     )
     if not listing.knows_benches:
         note("torch is not installed here: calls without a bench are listed as checked")
-    return checked
+    return checked + done

@@ -7,9 +7,9 @@ command that was given. Called by `command_line`, and by tests.
 import argparse
 
 from ray_precheck.cli import compare_results, repro, run_ut, summary
-from ray_precheck.cli.actions import Version
+from ray_precheck.cli.actions import FrameworkName
 from ray_precheck.cli.exit_codes import EXIT_CODES
-from ray_precheck.cli.groups import choices
+from ray_precheck.cli.groups import add_version, choices
 from ray_precheck.cli.invocation import SentenceParser
 from ray_precheck.config import FRAMEWORKS
 
@@ -28,15 +28,11 @@ def build_parser() -> argparse.ArgumentParser:
         "-f",
         "--framework",
         default="",
+        action=FrameworkName,
         metavar="NAME",
         help=choices(FRAMEWORKS, "as the dump says"),
     )
-    parser.add_argument(
-        "-V",
-        "--version",
-        action=Version,
-        help="show the versions of ray_precheck, Python, ray and the frameworks, and exit",
-    )
+    add_version(parser)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in _COMMAND_MODULES:
         module.add_commands(commands)

@@ -18,6 +18,7 @@ from ray_precheck.cli.groups import (
     add_place_options,
     add_resume_options,
     add_selection_options,
+    add_version,
 )
 from ray_precheck.cli.invocation import Commands, Invocation, note
 from ray_precheck.cli.list_calls import print_calls
@@ -54,6 +55,7 @@ def add_commands(commands: Commands) -> None:
         add_resume_options(command)
         add_report_options(command)
         add_list(command)
+        add_version(command)
         add_debug(command, "show tracebacks and what Ray prints")
         command.set_defaults(execute=_execute)
 

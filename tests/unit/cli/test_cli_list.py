@@ -79,7 +79,7 @@ def test_what_is_not_selected_or_alike_or_done_is_told(
         "Torch.sin.0,SKIP,SKIP,\nTorch.sin.1,SKIP,,\n"
     )
     before = result.read_bytes()
-    assert main(listed(dump, "-k", "sin", "-csv_path", str(result))) == NOTHING_CHECKED
+    assert main(listed(dump, "-k", "sin", "-csv_path", str(result))) == PASSED
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["  Torch.sin.0  done already", "  Torch.sin.1  done already"]
     assert "0 of 7 calls would be checked" in lines[2]
@@ -97,6 +97,10 @@ def test_a_folder_of_ranks_is_listed_rank_by_rank(
     printed = capsys.readouterr().out
     assert printed.startswith("step0/rank0:\n  Torch.sin.0  forward")
     assert "step0/rank1:\nnot checked: " in printed
+
+
+def test_a_list_of_calls_of_which_none_can_be_checked_is_exit_code_4(dump: Path) -> None:
+    assert main(listed(dump, "-k", "all_reduce")) == NOTHING_CHECKED
 
 
 def test_a_list_makes_no_file_and_loads_no_ray(dump: Path) -> None:
@@ -125,10 +129,10 @@ def test_a_list_of_what_is_wrong_is_exit_code_2(dump: Path) -> None:
     assert main(listed(dump, "--seed", "-1")) == UNUSABLE
 
 
-@pytest.mark.parametrize("option", ["--version", "-V"])
-def test_the_versions_are_printed(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("line", ["--version", "-V", "run_ut --version"])
+def test_the_versions_are_printed(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
-        main([option])
+        main(line.split())
     assert left.value.code == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert lines["ray_precheck"] == ray_precheck.__version__

@@ -99,6 +99,11 @@ def test_f_after_the_command_with_another_word_is_an_error_that_tells_both_meani
     )
 
 
+def test_f_before_the_command_is_never_filter_api() -> None:
+    with pytest.raises(UsageError, match="-f for --filter_api stands after the command"):
+        parsed("-f run_ut -api_info ./dump.json")
+
+
 def test_the_config_of_msprobe_gives_lists_and_the_folder_of_error_data(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     lists = {"white_list": ["conv2d", "linear"], "black_list": ["relu"]}
