@@ -37,7 +37,7 @@ def closing_lines(summary: Summary) -> list[str]:
         ]
     lines += _environment_lines(summary)
     if summary.checked_nothing:
-        lines.append("Nothing could be checked: this says nothing about the device.")
+        lines.append("Nothing was compared, so this says nothing about the device.")
     for part in (_reason_lines(summary), _broken_lines(summary), _worst_lines(summary)):
         if part:
             lines += ["", *part]
