@@ -9,12 +9,12 @@ half as far off as it was in the run: the other rules need more than the script 
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.errors import PrecheckError, UsageError
-from ray_precheck.report.repro_text import FRAMES
+from ray_precheck.report.repro_text import FRAMES, only_needed
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import (
     Constant,
@@ -62,18 +62,18 @@ def repro_script(saved: Path) -> str:
         raise UsageError(f"{saved} holds a record that cannot be read: {error}") from None
     frame = FRAMES["mindspore" if data.framework == "mindspore" else "pytorch"]
     names = {path: f"x[{position}]" for position, path in enumerate(data.inputs)}
-    words = _Words("ms" if data.framework == "mindspore" else "torch", names)
+    spelled = _Words("ms" if data.framework == "mindspore" else "torch", names)
     files = [f'load("{name}")' for name in data.inputs.values()]
     message = " ".join(data.replay.message.split())[:_LONGEST_MESSAGE]
-    note = words.note(data, record)
-    return frame.format(
+    note = spelled.note(data, record)
+    script = frame.format(
         name=_plain(data.payload.name),
         message=_plain(message or "its JSON does not say"),
         folder=str(data.folder.absolute()),
         stem=data.stem,
-        dtypes=_table(data.dtypes),
+        dtypes=repr(dict(data.dtypes)),
         note=f"\n# {note}" if note else "",
-        call=words.call(data, record),
+        call=spelled.call(data, record),
         inputs=", ".join(files),
         in_place=data.replay.in_place,
         differentiable=list(data.replay.differentiable),
@@ -82,11 +82,13 @@ def repro_script(saved: Path) -> str:
         by_default=data.replay.standard == "msprobe",
         imports="import torch_npu\n" if record.name.prefix == "NPU" else "",
     )
-
-
-def _table(dtypes: Mapping[str, str]) -> str:
-    rows = (f'    "{name}": "{dtype}",\n' for name, dtype in dtypes.items())
-    return "{\n" + "".join(rows) + "}"
+    captured = data.tested == "dump"
+    words = {
+        "default" if data.replay.standard == "msprobe" else "other",
+        "captured" if captured else "",
+        "backward" if data.replay.differentiable and not captured else "",
+    }
+    return only_needed(script, words)
 
 
 def _plain(text: str) -> str:

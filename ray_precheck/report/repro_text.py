@@ -1,8 +1,27 @@
 """The texts of the scripts that `repro` prints, one for each framework.
 
 Comes in: nothing. Goes out: texts with places to fill in. Used by `repro`. What both compare by is the
-same, and stands in each script, since a script needs nothing of this package.
+same, and stands in each script, since a script needs nothing of this package. Lines that end with
+`#if WORD` are only in the scripts that need them (`only_needed`).
 """
+
+import re
+from collections.abc import Collection
+
+_MARK = re.compile(r"^(.*?) *#if (\w+)$")
+
+
+def only_needed(script: str, words: Collection[str]) -> str:
+    """Return a script without the lines whose mark is none of these words, and without marks."""
+    lines = []
+    for line in script.splitlines():
+        marked = _MARK.match(line)
+        if marked is None:
+            lines.append(line)
+        elif marked[2] in words:
+            lines.append(marked[1])
+    return re.sub(r"\n{2,}", "\n\n", "\n".join(lines)) + "\n"
+
 
 _COMPARE = '''
 
@@ -17,7 +36,7 @@ def compare(row, got, want, limit):
         same = (got == want) | ((got != got) & (want != want))
         error = np.where(same, 0.0, np.nan_to_num(abs(got - want), nan=np.inf, posinf=np.inf))
         a, b = got[np.isfinite(want)].ravel(), want[np.isfinite(want)].ravel()
-        cosine = abs(np.vdot(a, b)) / (np.linalg.norm(a) * np.linalg.norm(b))
+        cosine = np.vdot(b, a).real / (np.linalg.norm(a) * np.linalg.norm(b))
     at = np.unravel_index(error.argmax(), error.shape)
     wrong = error[at] >= limit or (BY_DEFAULT and got.size > 1 and cosine <= 0.99)
     where = list(map(int, at))
@@ -29,13 +48,12 @@ def compare(row, got, want, limit):
 def judge(row, got):
     """Compare an output of this machine with the bench's, which is rounded to its dtype."""
     want = rounded(load(bench_of(row)), got)
-    # The rule of msprobe; of other rules: half as far off as in the run.
-    limit = 1e-4
-    if not BY_DEFAULT:
-        device = load(bench_of(row).replace("bench", "device"))
-        with np.errstate(all="ignore"):
-            error = abs(host(device) - host(rounded(load(bench_of(row)), device)))
-        limit = 0.5 * float(np.nan_to_num(error, nan=np.inf, posinf=np.inf).max(initial=0.0)) or 1e-4
+    limit = 1e-4  # msprobe's #if default
+    device = load(bench_of(row).replace("bench", "device"))  #if other
+    with np.errstate(all="ignore"):  #if other
+        error = abs(host(device) - host(rounded(load(bench_of(row)), device)))  #if other
+    # Half as far off as in the run: its rule needs more than this script has.  #if other
+    limit = 0.5 * float(np.nan_to_num(error, nan=np.inf, posinf=np.inf).max(initial=0.0)) or 1e-4  #if other
     return compare(row, host(got), host(want), limit)
 
 
@@ -47,11 +65,9 @@ def bench_of(row):
 _MAIN = """
 
 wrong = []
-if CAPTURED:  # What the run has judged; below is what this machine makes of the same inputs.
-    for row in filter(lambda row: bench_of(row) in DTYPES, FAILING):
-        captured = load(bench_of(row).replace("bench", "device"))
-        print("captured ", end="")
-        wrong.append(judge(row, captured))
+for row in (row for row in FAILING if bench_of(row) in DTYPES):  #if captured
+    print("captured ", end="")  # What the run has judged; below is what this machine makes.  #if captured
+    wrong.append(judge(row, load(bench_of(row).replace("bench", "device"))))  #if captured
 try:
     found = run()
     for row, got in found.items():
@@ -123,13 +139,13 @@ def run():
     result = {call}
     outputs = flat(x[0] if result is None else result)
     found = {{f"forward.output.{{i}}": leaf for i, leaf in enumerate(outputs) if torch.is_tensor(leaf)}}
-    names = [f"{{STEM}}.backward.input.{{i}}.npy" for i in range(len(outputs))]
-    pairs = [(o, load(n)) for o, n in zip(outputs, names) if n in DTYPES and o.requires_grad]
-    if pairs and not CAPTURED:
-        grads = torch.autograd.grad(
-            [o for o, _ in pairs], leaves, [g.to(o.dtype) for o, g in pairs], allow_unused=True)
-        found |= {{f"backward.output.{{i}}": torch.zeros_like(leaves[i]) if grad is None else grad
-                  for i, grad in enumerate(grads)}}
+    names = [f"{{STEM}}.backward.input.{{i}}.npy" for i in range(len(outputs))]  #if backward
+    pairs = [(o, load(n)) for o, n in zip(outputs, names) if n in DTYPES and o.requires_grad]  #if backward
+    if pairs:  #if backward
+        grads = torch.autograd.grad(  #if backward
+            [o for o, _ in pairs], leaves, [g.to(o.dtype) for o, g in pairs], allow_unused=True)  #if backward
+        found |= {{f"backward.output.{{i}}": torch.zeros_like(leaves[i]) if grad is None else grad  #if backward
+                  for i, grad in enumerate(grads)}}  #if backward
     return found
 """
     + _MAIN

@@ -238,3 +238,16 @@ def test_what_is_no_saved_api_is_one_sentence(
     path.write_text("{}")
     assert main(["repro", str(path)]) == 2
     assert "is not the JSON of a saved API" in capsys.readouterr().err
+
+
+def test_a_result_of_the_wrong_sign_is_in_error_however_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checker = statistics_checker("pytorch", error_folder=tmp_path)
+    replace_kernel(monkeypatch, checker.device(), altered(lambda out: -out))
+    small = tensor(4, 8, low=-1e-6, high=1e-6)
+    assert checker.check(call("Torch.neg", small)).forward is Verdict.ERROR
+    script = repro_script(tmp_path / "Torch.neg.0.json")
+    assert run(script, "import torch; torch.neg = torch.clone").returncode == 1
+    assert run(script).returncode == 0
+    assert len(script.splitlines()) < 90
