@@ -113,6 +113,7 @@ CALLS: dict[str, Call] = {
     "Torch.igamma Torch.igammac Tensor.igamma Tensor.igammac Tensor.igamma_ Tensor.igammac_": at(
         p(*_X, high=4.0), p(*_X, high=4.0)
     ),
+    "Torch.special.zeta": at(p(*_X, low=1.5, high=3.0), p(*_X)),
     "Torch.special.gammainc Torch.special.gammaincc": at(p(*_X, high=4.0), p(*_X, high=4.0)),
     "Torch.special.polygamma Torch.polygamma": at(2, f(*_X, low=1.0, high=3.0)),
     "Torch.where": at(p(*_X) > 0.5, f(3, 4), f(3, 4)),
