@@ -13,6 +13,7 @@ from verdicts_cases import Case, cases
 from verdicts_subject import Run, Shared
 
 from ray_precheck.dump.parse import open_dump
+from ray_precheck.plan.alike import AlikeCalls
 from ray_precheck.schema.dtypes import framework_dtype
 from ray_precheck.schema.task import Task, TaskPayload
 
@@ -76,14 +77,22 @@ def _as_mindspore(case: Case, payload: TaskPayload) -> TaskPayload:
     return TaskPayload(0, f"{case.mint_name}.0", forward, behind)
 
 
-def captured_calls(path: Path, apis: Sequence[str], seed: int) -> Iterator[Call]:
-    """Yield the calls of a dump, with the captured tensors where it holds some."""
+def captured_calls(
+    path: Path, apis: Sequence[str], seed: int, *, alike: bool = True
+) -> Iterator[Call]:
+    """Yield the calls of a dump, with the captured tensors where it holds some.
+
+    Of calls that are alike in name, shapes, dtypes and scalars only the first where not `alike`.
+    """
+    seen = AlikeCalls()
     with open_dump(path) as dump:
         data = dump.data_folder if dump.task == "tensor" else None
         for index, call in enumerate(dump.calls):
             if apis and not any(part in call.name for part in apis):
                 continue
             payload = dump.payload(Task(index, call.name, 0.0))
+            if not alike and seen.reason(call.name, payload.forward, payload.backward):
+                continue
             # A torch call's namesake in MindSpore may take its arguments for something else.
             mint = call.name.rpartition(".")[0] if dump.framework == "mindspore" else ""
             label = f"{path.parent.name} {call.name}"

@@ -40,8 +40,9 @@ the generated ones of `scripts/verdicts_cases.py` with the seeds {seeds}, and th
 Whoever calls the kernel gets the fault: the tested side, and the CPU's own kernel beside it. Faults
 are planted below autograd in each kernel that a call runs, forward or backward
 (`scripts/verdicts_kernels.py`); for MindSpore in all of its results, and in torch's kernels at the
-same time. The checker judges that also judges in a run. {kernel_calls} calls of {kernel_apis} APIs
-of torch and of MindSpore; {kernel_skipped} were not run. "Implementation" is here the framework whose
+same time. The checker judges that also judges in a run. Of calls of a capture that are alike in name,
+shapes, dtypes and scalars one is taken. {kernel_calls} calls of {kernel_apis} APIs of torch and of
+MindSpore, with the last of the seeds; {kernel_skipped} were not run. "Implementation" is here the framework whose
 kernels are tested without a fault.
 
 {kernel_table}
