@@ -39,13 +39,11 @@ from verdicts_cases import DTYPES  # noqa: E402
 from verdicts_faults import planted  # noqa: E402
 from verdicts_kernels import KernelCourt  # noqa: E402
 from verdicts_subject import REFUSALS, Shared  # noqa: E402
-from verdicts_table import DOCUMENT, as_markdown, missed_lines  # noqa: E402
+from verdicts_table import SECTIONS, as_markdown, missed_lines, with_section  # noqa: E402
 from verdicts_tally import Court, Tally  # noqa: E402
 
 from ray_precheck.compare.standards.registry import STANDARDS  # noqa: E402
 
-# What a whole check of each call is made with; the others are judged in the first table.
-KERNEL_STANDARDS = ("auto", "benchmark", "msprobe")
 TABLE = ROOT / "ray_precheck" / "compare" / "VERDICTS.md"
 
 
@@ -124,53 +122,43 @@ def _judged(tally: Tally, calls: Iterable[Call], judge: Callable[[Call], None]) 
 
 def main() -> None:
     arguments = _arguments()
-    asked = (arguments.dtypes, arguments.apis, arguments.seeds, arguments.captures)
-    found = {}
-    if arguments.way != "kernels":
-        found["tested"] = examine(arguments.standards, *asked)
-    if arguments.way != "tested":
-        kept = [name for name in arguments.standards if name in KERNEL_STANDARDS]
-        # Each fault takes a whole check: one seed, the one that limits were least chosen with.
-        last = arguments.seeds[-1:]
-        kept = kept or arguments.standards
-        found["kernels"] = examine_kernels(
-            kept, arguments.dtypes, arguments.apis, last, arguments.captures
-        )
-    for way, one in found.items():
-        print(f"Faults in the {way}:\n\n{as_markdown(one.tally, one.tally.standards)}")
-        print(f"\n{one.calls} calls of {one.apis} APIs in {one.seconds:.0f} s of processor time\n")
-        if arguments.verbose:
-            for line in (*one.tally.named(), *(f"not run: {line}" for line in one.skipped)):
-                print(line)
+    examine_all = examine if arguments.way == "tested" else examine_kernels
+    found = examine_all(
+        arguments.standards, arguments.dtypes, arguments.apis, arguments.seeds, arguments.captures
+    )
+    print(as_markdown(found.tally, arguments.standards))
+    print(f"\n{found.calls} calls of {found.apis} APIs in {found.seconds:.0f} s of processor time")
+    if arguments.verbose:
+        for line in (*found.tally.named(), *(f"not run: {line}" for line in found.skipped)):
+            print(line)
     if arguments.write:
-        TABLE.write_text(_document(found["tested"], found["kernels"], arguments), "utf-8")
+        before = TABLE.read_text("utf-8") if TABLE.exists() else ""
+        TABLE.write_text(with_section(before, arguments.way, _section(found, arguments)), "utf-8")
         print(f"written: {TABLE.relative_to(ROOT)}")
 
 
-def _document(tested: Found, kernels: Found, arguments: argparse.Namespace) -> str:
+def _section(found: Found, arguments: argparse.Namespace) -> str:
     captures = ", ".join(path.parent.name for path in arguments.captures) or "none"
-    return DOCUMENT.format(
+    return SECTIONS[arguments.way].format(
         command=_command(arguments),
         machine=f"{platform.machine()}, {os.cpu_count()} cores, {_processor()}",
         versions=", ".join(f"{name} {version(name)}" for name in ("torch", "mindspore", "numpy")),
-        calls=tested.calls,
-        apis=tested.apis,
+        calls=found.calls,
+        apis=found.apis,
         seeds=", ".join(map(str, arguments.seeds)),
         captures=captures,
-        skipped=len(tested.skipped),
-        table=as_markdown(tested.tally, tested.tally.standards),
-        kernel_calls=kernels.calls,
-        kernel_apis=kernels.apis,
-        kernel_skipped=len(kernels.skipped),
-        kernel_table=as_markdown(kernels.tally, kernels.tally.standards),
-        missed=missed_lines(kernels.tally, "auto"),
+        skipped=len(found.skipped),
+        table=as_markdown(found.tally, arguments.standards),
+        missed=missed_lines(found.tally, "auto"),
     )
 
 
 def _command(arguments: argparse.Namespace) -> str:
     """Return the command line without the folders of this machine."""
     seeds = " ".join(map(str, arguments.seeds))
-    parts = [f"scripts/verdicts.py --standards {' '.join(arguments.standards)} --seeds {seeds}"]
+    parts = [
+        f"scripts/verdicts.py --way {arguments.way} --standards {' '.join(arguments.standards)} --seeds {seeds}"
+    ]
     if arguments.captures:
         parts.append("--captures */dump.json")
     return " ".join([*parts, "--write"])
@@ -195,17 +183,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--captures", nargs="+", type=Path, default=[], metavar="DUMP.json")
     parser.add_argument(
-        "--way",
-        default="both",
-        choices=["both", "tested", "kernels"],
-        help="where faults are planted",
+        "--way", default="tested", choices=list(SECTIONS), help="where faults are planted"
     )
-    parser.add_argument("--write", action="store_true", help=f"keep both tables in {TABLE.name}")
+    parser.add_argument("--write", action="store_true", help=f"keep the tables in {TABLE.name}")
     parser.add_argument("-v", "--verbose", action="store_true", help="name misses and alarms")
-    arguments = parser.parse_args()
-    if arguments.write and arguments.way != "both":
-        parser.error("--write keeps both tables: leave --way out")
-    return arguments
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -11,12 +11,43 @@ from verdicts_tally import Cell, Tally
 _DTYPES = ("float32", "float16", "bfloat16")
 _OTHERS = "integers, bool"
 
-DOCUMENT = """# Verdicts: faults found and false alarms
+SECTIONS = {
+    "tested": """# Faults in the tested side alone
 
-Made by `{command}`; do not edit.
+As on an accelerator: the CPU's kernels are right.
 
-- Machine: {machine}; {versions}. No accelerator: all is computed on the CPU with one thread, in the
-  recorded dtypes, by torch and by MindSpore.
+- Made by `{command}`, with {versions} on {machine}.
+- {calls} calls of {apis} APIs, forward and backward: the generated ones of
+  `scripts/verdicts_cases.py` with the seeds {seeds}, and the captures {captures}; {skipped} calls were
+  not run (random, or no kernel in the dtype). Each has every fault of `scripts/verdicts_faults.py`.
+
+{table}
+""",
+    "kernels": """# Faults in the kernels themselves
+
+Whoever calls the kernel gets the fault: the tested side, and the CPU's own kernel beside it.
+
+- Made by `{command}`, with {versions} on {machine}.
+- Faults are planted below autograd, in each kernel that a call runs, forward or backward
+  (`scripts/verdicts_kernels.py`); for MindSpore in all of its results, and in torch's kernels at the
+  same time. The checker judges that also judges in a run.
+- {calls} calls of {apis} APIs of torch and of MindSpore: the generated ones with the seeds {seeds},
+  and those of the captures {captures}, of calls that are alike in name, shapes, dtypes and scalars
+  one; {skipped} calls were not run. "Implementation" is here the framework whose kernels are tested
+  without a fault.
+
+{table}
+
+## What `auto` missed in the kernels
+
+{missed}
+""",
+}
+_HEAD = """# Verdicts: faults found and false alarms
+
+Made by `scripts/verdicts.py --write`; do not edit.
+
+- No accelerator: all is computed on the CPU with one thread, in the recorded dtypes.
 - A fault counts where it moves the RMSE or the largest error of an output, against the float64
   bench, to more than 4 times that of the worst honest implementation of this output, or makes
   elements NaN, infinite or unequal that no honest one does. Faults that move an output by less (in
@@ -25,32 +56,20 @@ Made by `{command}`; do not edit.
   them.
 - The limits of `auto` were chosen with seed 0; other seeds are new to it. `published` leaves each API
   to the standard that msprobe's lists name for it.
-
-# Faults in the tested side alone
-
-As on an accelerator: the CPU's kernels are right. {calls} calls of {apis} APIs, forward and backward:
-the generated ones of `scripts/verdicts_cases.py` with the seeds {seeds}, and the captures {captures};
-{skipped} calls were not run (random, or no kernel in the dtype). Each has every fault of
-`scripts/verdicts_faults.py`.
-
-{table}
-
-# Faults in the kernels themselves
-
-Whoever calls the kernel gets the fault: the tested side, and the CPU's own kernel beside it. Faults
-are planted below autograd in each kernel that a call runs, forward or backward
-(`scripts/verdicts_kernels.py`); for MindSpore in all of its results, and in torch's kernels at the
-same time. The checker judges that also judges in a run. Of calls of a capture that are alike in name,
-shapes, dtypes and scalars one is taken. {kernel_calls} calls of {kernel_apis} APIs of torch and of
-MindSpore, with the last of the seeds; {kernel_skipped} were not run. "Implementation" is here the framework whose
-kernels are tested without a fault.
-
-{kernel_table}
-
-## What `auto` missed in the kernels
-
-{missed}
 """
+
+
+def with_section(document: str, way: str, section: str) -> str:
+    """Return the document of both ways with one of its sections replaced, the other as it was."""
+    parts = {}
+    for name, text in SECTIONS.items():
+        heading = text.partition("\n")[0]
+        begin = document.find(heading)
+        others = [document.find(t.partition("\n")[0]) for n, t in SECTIONS.items() if n != name]
+        end = min((at for at in others if at > begin), default=len(document))
+        parts[name] = document[begin:end].strip() if begin >= 0 else ""
+    parts[way] = section.strip()
+    return "\n\n".join([_HEAD.strip(), *filter(None, parts.values())]) + "\n"
 
 
 def as_markdown(tally: Tally, standards: Sequence[str]) -> str:
