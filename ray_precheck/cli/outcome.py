@@ -5,6 +5,7 @@ Comes in: a `Summary` and how far the run is. Goes out: text on the standard out
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from ray_precheck.cli.exit_codes import IN_ERROR, NOTHING_CHECKED, PASSED, STOPP
 from ray_precheck.errors import UsageError
 
 if TYPE_CHECKING:
+    from ray_precheck.report.ranks_summary import RankSummary
     from ray_precheck.report.state import RunState
     from ray_precheck.report.summary import Summary
 
@@ -57,6 +59,27 @@ def write_report_files(options: argparse.Namespace, summary: "Summary", state: "
         write_junit(Path(options.junit), summary, state)
     if options.json is not None:
         write_json(Path(options.json), summary, state, exit_code(summary, state))
+
+
+def write_ranks_files(
+    options: argparse.Namespace,
+    ranks: "Sequence[RankSummary]",
+    whole: "Summary",
+    state: "RunState",
+    code: int,
+) -> None:
+    """Write the files of --junit and --json for the runs over several dumps: one file for all.
+
+    Raises:
+        UsageError: one cannot be written.
+    """
+    from ray_precheck.report.junit import write_ranks_junit
+    from ray_precheck.report.machine_file import write_ranks_json
+
+    if options.junit is not None:
+        write_ranks_junit(Path(options.junit), ranks)
+    if options.json is not None:
+        write_ranks_json(Path(options.json), whole, state, code, ranks)
 
 
 def exit_code(summary: "Summary", state: "RunState") -> int:

@@ -5,9 +5,16 @@ Comes in: the options of the command. Goes out: its exit code. Called through th
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ray_precheck.cli.config_file import CheckerConfig, read_checker_config
-from ray_precheck.cli.exit_codes import EXIT_CODES, UNUSABLE, worst_of
+from ray_precheck.cli.exit_codes import (
+    EXIT_CODES,
+    NOTHING_CHECKED,
+    STOPPED,
+    UNUSABLE,
+    worst_of,
+)
 from ray_precheck.cli.going_on import resume_command
 from ray_precheck.cli.groups import (
     add_check_options,
@@ -26,11 +33,16 @@ from ray_precheck.cli.outcome import (
     add_report_options,
     exit_code,
     require_report_files,
+    write_ranks_files,
     write_report_files,
 )
 from ray_precheck.config import Number, RunConfig
-from ray_precheck.dump.folders import FoundDump, FoundDumps, find_dumps
+from ray_precheck.dump.folders import FoundDumps, find_dumps
 from ray_precheck.errors import UsageError
+
+if TYPE_CHECKING:
+    from ray_precheck.ranks import RanksReport
+    from ray_precheck.report.ranks_summary import RankSummary
 
 COMMANDS = {
     "run_ut": "check the APIs of a dump",
@@ -87,45 +99,47 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
 def _check_ranks(
     options: argparse.Namespace, config: RunConfig, found: FoundDumps, invocation: Invocation
 ) -> int:
-    """Check the dumps of several ranks or steps and return the exit code: the worst of all.
-
-    Each dump has files of its own for --junit and --json: report.xml is report.step0.rank1.xml.
-    """
+    """Check the dumps of several ranks or steps and return the exit code: the worst of all."""
     from ray_precheck.ranks import run_ranks
-    from ray_precheck.report.ranks_summary import RankSummary, combined, format_ranks
-    from ray_precheck.report.state import state_of_end
+    from ray_precheck.report.ranks_summary import combined, format_ranks, state_of_all
 
     report = run_ranks(config, found, on_folder=lambda folder: invocation.announce(str(folder)))
-    ranks = [
-        RankSummary(
-            rank.found.label, None if rank.report is None else rank.report.summary, rank.problem
-        )
-        for rank in report.ranks
-    ]
-    print(format_ranks(ranks, report.total, report.folder))
+    ranks = _summaries(report, found)
+    print(format_ranks(ranks[: len(report.ranks)], report.total, report.folder))
     if not report.completed:
         _say_how_to_go_on(report.stop_reason, invocation, report.folder)
-    for rank in report.ranks:
-        if rank.report is not None:
-            own = rank.report
-            state = state_of_end(own.summary, completed=own.completed, reason=own.stop_reason)
-            write_report_files(_of_rank(options, rank.found), own.summary, state)
     whole = combined(ranks, report.folder)
-    code = exit_code(whole, state_of_end(whole, completed=report.completed))
-    unreadable = any(rank.is_unreadable for rank in report.ranks)
-    return worst_of(code, UNUSABLE) if unreadable else code
+    state = state_of_all(ranks, whole, completed=report.completed, reason=report.stop_reason)
+    code = exit_code(whole, state)
+    if any(rank.is_unreadable for rank in report.ranks):
+        code = worst_of(code, UNUSABLE)
+    write_ranks_files(options, ranks, whole, state, code)
+    return code
 
 
-def _of_rank(options: argparse.Namespace, found: FoundDump) -> argparse.Namespace:
-    """Return the options of the files for CI, with the names that they have for one of the dumps."""
+def _summaries(report: "RanksReport", found: FoundDumps) -> "list[RankSummary]":
+    """Return what became of each dump, those that were not begun included."""
+    from ray_precheck.report.ranks_summary import RankSummary
+    from ray_precheck.report.state import Progress, RunState, state_of_end
 
-    def named(given: str | None) -> str | None:
-        if given is None or not Path(given).suffix:
-            return given and f"{given}.{found.label.replace('/', '.')}"
-        path = Path(given)
-        return str(path.with_name(f"{path.stem}.{found.label.replace('/', '.')}{path.suffix}"))
-
-    return argparse.Namespace(junit=named(options.junit), json=named(options.json))
+    ranks = []
+    for rank in report.ranks:
+        label, own = rank.found.label, rank.report
+        if own is None:
+            is_error = rank.is_unreadable
+            code = UNUSABLE if is_error else NOTHING_CHECKED
+            ranks.append(RankSummary(label, None, rank.problem, exit_code=code, is_error=is_error))
+        else:
+            state = state_of_end(own.summary, completed=own.completed, reason=own.stop_reason)
+            code = exit_code(own.summary, state)
+            ranks.append(RankSummary(label, own.summary, "", state, code))
+    stopped = RunState(Progress.STOPPED, reason=report.stop_reason)
+    problem = "not begun: the run stopped before"
+    ranks += [
+        RankSummary(each.label, None, problem, stopped, STOPPED, is_error=True)
+        for each in found.dumps[len(report.ranks) :]
+    ]
+    return ranks
 
 
 def _say_how_to_go_on(stop_reason: str, invocation: Invocation, results: Path) -> None:

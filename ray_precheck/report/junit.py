@@ -3,11 +3,13 @@
 Comes in: a `Summary` and its state. Goes out: an XML file, written row by row. Called by the command
 line. A call in error by its numbers is a failure, one that the device could not run an error, one that
 was not, or not wholly, compared is skipped. The suite's properties are the environment, as in --json.
-A run that has not finished has one more case, which is an error and says so.
+A run that has not finished has one more case, which is an error and says so. The runs over several dumps
+have one file with a suite for each dump, whose name begins the class names of its cases.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
@@ -16,6 +18,7 @@ import orjson
 from ray_precheck.report.calls import Call, read_calls
 from ray_precheck.report.machine_file import environment_of
 from ray_precheck.report.output_file import write_report
+from ray_precheck.report.ranks_summary import RankSummary
 from ray_precheck.report.state import Progress, RunState
 from ray_precheck.report.summary import Summary
 from ray_precheck.schema.result import Verdict
@@ -36,37 +39,90 @@ def write_junit(path: Path, summary: Summary, state: RunState) -> None:
     write_report("--junit", path, junit_lines(summary, state))
 
 
+def write_ranks_junit(path: Path, ranks: Sequence[RankSummary]) -> None:
+    """Write the file of the runs over several dumps, those that were not checked included.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    write_report("--junit", path, ranks_junit_lines(ranks))
+
+
 def junit_lines(summary: Summary, state: RunState) -> Iterator[bytes]:
     """Yield the file piece by piece, in UTF-8."""
-    for line in _lines(summary, state):
+    rank = RankSummary(SUITE, summary, state=state)
+    yield from _encoded(_document([_size_of(rank)], [_suite(rank, "")]))
+
+
+def ranks_junit_lines(ranks: Sequence[RankSummary]) -> Iterator[bytes]:
+    """Yield the file of several dumps piece by piece, in UTF-8."""
+    suites = (_suite(rank, f"{rank.label.replace('/', '.')}.") for rank in ranks)
+    yield from _encoded(_document([_size_of(rank) for rank in ranks], suites))
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """The attributes of a suite, or of all suites."""
+
+    tests: int = 0
+    failures: int = 0
+    errors: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+
+    @property
+    def text(self) -> str:
+        counts = f'tests="{self.tests}" failures="{self.failures}" errors="{self.errors}"'
+        return f'{counts} skipped="{self.skipped}" time="{self.seconds:.6f}"'
+
+
+def _size_of(rank: RankSummary) -> _Size:
+    is_whole = rank.state.progress is Progress.FINISHED
+    summary = rank.summary
+    if summary is None:
+        return _Size(1, errors=int(rank.is_error), skipped=int(not rank.is_error))
+    return _Size(
+        summary.total + (not is_whole),
+        summary.errors - summary.broken,
+        summary.broken + (not is_whole),
+        summary.skips,
+        sum(call_seconds(summary.files.timeline).values()),
+    )
+
+
+def _document(sizes: Sequence[_Size], suites: Iterable[Iterator[str]]) -> Iterator[str]:
+    whole = _Size(*(sum(getattr(size, each.name) for size in sizes) for each in fields(_Size)))
+    yield '<?xml version="1.0" encoding="UTF-8"?>'
+    yield f"<testsuites {whole.text}>"
+    for suite in suites:
+        yield from suite
+    yield "</testsuites>"
+
+
+def _encoded(lines: Iterable[str]) -> Iterator[bytes]:
+    for line in lines:
         yield f"{line}\n".encode()
 
 
-def _lines(summary: Summary, state: RunState) -> Iterator[str]:
-    seconds = call_seconds(summary.files.timeline)
-    is_whole = state.progress is Progress.FINISHED
-    counts = {
-        "tests": summary.total + (not is_whole),
-        "failures": summary.errors - summary.broken,
-        "errors": summary.broken + (not is_whole),
-        "skipped": summary.skips,
-        "time": f"{sum(seconds.values()):.6f}",
-    }
-    shown = " ".join(f'{name}="{value}"' for name, value in counts.items())
-    yield '<?xml version="1.0" encoding="UTF-8"?>'
-    yield f"<testsuites {shown}>"
-    yield f'<testsuite name="{SUITE}" {shown}>'
-    yield "<properties>"
-    for name, value in _properties(summary, state).items():
-        yield f"<property name={_attribute(name)} value={_attribute(value)}/>"
-    yield "</properties>"
-    for call in read_calls(summary.files.result):
-        yield _case(call, seconds.get(call.name))
+def _suite(rank: RankSummary, prefix: str) -> Iterator[str]:
+    """Yield the suite of a dump; `prefix` begins the class names of its cases."""
+    yield f"<testsuite name={_attribute(rank.label)} {_size_of(rank).text}>"
+    if rank.summary is not None:
+        seconds = call_seconds(rank.summary.files.timeline)
+        yield "<properties>"
+        for name, value in _properties(rank.summary, rank.state).items():
+            yield f"<property name={_attribute(name)} value={_attribute(value)}/>"
+        yield "</properties>"
+        for call in read_calls(rank.summary.files.result):
+            yield _case(call, prefix, seconds.get(call.name))
+    is_whole = rank.summary is not None and rank.state.progress is Progress.FINISHED
     if not is_whole:
-        yield f'<testcase classname="{SUITE}" name="{WHOLE_RUN}">'
-        yield f"<error message={_attribute(state.sentence)}/></testcase>"
+        said = rank.problem or rank.state.sentence
+        kind = "error" if rank.summary is not None or rank.is_error else "skipped"
+        class_name = _attribute(prefix.removesuffix(".") or SUITE)
+        yield f'<testcase classname={class_name} name="{WHOLE_RUN}">'
+        yield f"<{kind} message={_attribute(said)}/></testcase>"
     yield "</testsuite>"
-    yield "</testsuites>"
 
 
 def _properties(summary: Summary, state: RunState) -> dict[str, str]:
@@ -79,9 +135,9 @@ def _properties(summary: Summary, state: RunState) -> dict[str, str]:
     return {**found, "result": str(summary.files.result), "details": str(summary.files.details)}
 
 
-def _case(call: Call, seconds: float | None) -> str:
+def _case(call: Call, prefix: str, seconds: float | None) -> str:
     time = "" if seconds is None else f' time="{seconds:.6f}"'
-    class_name = call.name.rsplit(".", 1)[0]
+    class_name = f"{prefix}{call.name.rsplit('.', 1)[0]}"
     head = f"<testcase classname={_attribute(class_name)} name={_attribute(call.name)}{time}"
     kind = _kind(call)
     if not kind:

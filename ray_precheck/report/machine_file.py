@@ -22,11 +22,16 @@ the command line. Its keys, all of them always there:
     files         result, details
     verdicts      for each call its name, verdict (pass, error, skip), forward and backward (pass, error,
                   SKIP, or ""), and message
+
+The runs over several dumps have one file. Its keys are about all of them together, and names begin with
+that of their dump; `files` name the folder of the results, `environment` that of the dumps. In place of
+`verdicts` stands `dumps`: for each dump its label (step0/rank1), why it was not checked (problem, "" where
+it was), and all keys above but format, about it alone.
 """
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,6 +40,7 @@ from ray_precheck.report.beyond import number_in
 from ray_precheck.report.calls import Call, read_calls
 from ray_precheck.report.closing import COMMONEST_REASONS
 from ray_precheck.report.output_file import write_report
+from ray_precheck.report.ranks_summary import RankSummary, combined
 from ray_precheck.report.state import RunState
 from ray_precheck.report.summary import Summary, WorstOutput
 
@@ -43,19 +49,50 @@ FORMAT = 1
 
 def json_lines(summary: Summary, state: RunState, exit_code: int) -> Iterator[bytes]:
     """Yield the file piece by piece."""
-    head = json.dumps(_head(summary, state, exit_code), indent=1, allow_nan=False)
-    yield head.removesuffix("\n}").encode() + b',\n "verdicts": ['
+    head = {"format": FORMAT, **_head(summary, state, exit_code)}
+    yield from _with_list(head, "verdicts", _verdicts(summary.files.result))
+    yield b"\n"
+
+
+def ranks_json_lines(
+    whole: Summary, state: RunState, exit_code: int, ranks: Sequence[RankSummary]
+) -> Iterator[bytes]:
+    """Yield the file of several dumps piece by piece; `whole` is the summary of all of them."""
+    head = {"format": FORMAT, **_head(whole, state, exit_code)}
+    yield from _with_list(head, "dumps", map(_rank, ranks))
+    yield b"\n"
+
+
+def _rank(rank: RankSummary) -> Iterator[bytes]:
+    summary = rank.summary or combined([], Path())
+    head: dict[str, Any] = {"label": rank.label, "problem": rank.problem}
+    head |= _head(summary, rank.state, rank.exit_code)
+    if rank.summary is None:
+        head["files"] = dict.fromkeys(head["files"], "")
+        return _with_list(head, "verdicts", [])
+    return _with_list(head, "verdicts", _verdicts(summary.files.result))
+
+
+def _with_list(head: dict[str, Any], key: str, items: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
+    """Yield an object that has one more key, a list whose items come in pieces."""
+    yield json.dumps(head, indent=1, allow_nan=False).removesuffix("\n}").encode()
+    yield f',\n "{key}": ['.encode()
     separator = b"\n  "
-    for call in read_calls(summary.files.result):
-        yield separator + json.dumps(_verdict(call)).encode()
+    for item in items:
+        yield separator
+        yield from item
         separator = b",\n  "
-    yield b"\n ]\n}\n"
+    yield b"\n ]\n}"
+
+
+def _verdicts(result: Path) -> Iterator[Iterable[bytes]]:
+    for call in read_calls(result):
+        yield [json.dumps(_verdict(call)).encode()]
 
 
 def _head(summary: Summary, state: RunState, exit_code: int) -> dict[str, Any]:
     reasons = summary.reasons.commonest(COMMONEST_REASONS)
     return {
-        "format": FORMAT,
         "state": state.progress.value,
         "stop_reason": state.reason,
         "exit_code": exit_code,
@@ -129,3 +166,14 @@ def write_json(path: Path, summary: Summary, state: RunState, exit_code: int) ->
         UsageError: it cannot be written.
     """
     write_report("--json", path, json_lines(summary, state, exit_code))
+
+
+def write_ranks_json(
+    path: Path, whole: Summary, state: RunState, exit_code: int, ranks: Sequence[RankSummary]
+) -> None:
+    """Write the file of the runs over several dumps, those that were not checked included.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    write_report("--json", path, ranks_json_lines(whole, state, exit_code, ranks))

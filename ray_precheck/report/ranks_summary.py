@@ -4,11 +4,13 @@ Comes in: the summary of each dump, or why there is none. Goes out: one `Summary
 Called by the command line.
 """
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from ray_precheck.report.closing import closing_lines, shown_text
+from ray_precheck.report.state import Progress, RunState
 from ray_precheck.report.summary import (
     BROKEN_CALLS,
     Direction,
@@ -18,14 +20,20 @@ from ray_precheck.report.summary import (
 )
 from ray_precheck.store.resume import RunFiles
 
+_FINISHED = RunState(Progress.FINISHED)
+
 
 @dataclass(frozen=True, slots=True)
 class RankSummary:
-    """The summary of one dump; None where it was not checked, because of `problem`."""
+    """The summary of one dump; None where it was not checked, because of `problem`, which `is_error`
+    unless nothing was asked of the dump. `state` and `exit_code` are those of its own run."""
 
     label: str
     summary: Summary | None
     problem: str = ""
+    state: RunState = _FINISHED
+    exit_code: int = 0
+    is_error: bool = False
 
 
 def format_ranks(ranks: Sequence[RankSummary], total: int, folder: Path) -> str:
@@ -46,7 +54,8 @@ def format_ranks(ranks: Sequence[RankSummary], total: int, folder: Path) -> str:
 def combined(ranks: Sequence[RankSummary], folder: Path) -> Summary:
     """Return one summary of all dumps; names of outputs and calls begin with that of their dump.
 
-    What was asked for, and where it ran, is that of the first one: it is the same for all.
+    What was asked for, and where it ran, is that of the first one: it is the same for all. Its dump
+    is the folder that holds all of them.
     """
     # There are no such files: the closing lines of several dumps name the folder.
     whole = Summary(RunFiles(folder, folder, folder, folder, folder, folder))
@@ -69,7 +78,26 @@ def combined(ranks: Sequence[RankSummary], folder: Path) -> Summary:
         worst += [(rank.label, output) for output in summary.worst]
     whole.broken_calls = whole.broken_calls[:BROKEN_CALLS]
     whole.worst = worst_of(worst)
+    there = [rank.summary.environment for rank in ranks if rank.summary is not None]
+    dumps = [each.dump for each in there if each.dump]
+    whole.environment = replace(
+        whole.environment,
+        calls=sum(each.calls for each in there),
+        dump=os.path.commonpath(dumps) if dumps else "",
+    )
     return whole
+
+
+def state_of_all(
+    ranks: Sequence[RankSummary], whole: Summary, *, completed: bool, reason: str = ""
+) -> RunState:
+    """Return the state of the runs over several dumps; `ranks` are all of them, begun or not.
+
+    Nobody knows how many calls there are in dumps that were not begun.
+    """
+    progress = Progress.FINISHED if completed else Progress.STOPPED
+    planned = whole.environment.calls if all(rank.summary for rank in ranks) else 0
+    return RunState(progress, whole.total, planned, reason)
 
 
 def _add(whole: Direction, part: Direction) -> None:

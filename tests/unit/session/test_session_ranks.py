@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from junitparser import JUnitXml, TestSuite
 
 import ray_precheck.ranks
 from ray_precheck.cli import NOTHING_CHECKED, STOPPED, UNUSABLE, main
@@ -205,13 +206,78 @@ def test_the_command_takes_a_folder(root: Path, capsys: pytest.CaptureFixture[st
     assert "2 APIs: 0 pass, 0 error, 2 SKIP\n" in capsys.readouterr().out
 
 
-def test_each_dump_has_its_files_for_ci(root: Path) -> None:
-    out = root.parent
-    files = ["--junit", str(out / "r.xml"), "--json", str(out / "r.json")]
-    main([*LINE, str(root), "-o", str(out / "out"), *files])
-    assert sorted(path.name for path in out.glob("r.*")) == [
-        f"r.{place.replace('/', '.')}.{suffix}" for place in PLACES for suffix in ("json", "xml")
+def ci_files(root: Path, *arguments: str) -> tuple[int, dict[str, TestSuite], JUnitXml, Any]:
+    """Run the command; return its exit code, the suites of --junit by name, that file, and --json."""
+    folder = root.parent / "ci"
+    folder.mkdir()
+    files = ["--junit", str(folder / "r.xml"), "--json", str(folder / "r.json")]
+    code = main([*LINE, str(root), "-o", str(root.parent / "out"), *files, *arguments])
+    assert sorted(path.name for path in folder.iterdir()) == ["r.json", "r.xml"]
+    xml = JUnitXml.fromfile(str(folder / "r.xml"))
+    machine = json.loads((folder / "r.json").read_text())
+    return code, {suite.name: suite for suite in xml}, xml, machine
+
+
+def test_one_file_for_ci_has_a_suite_or_an_entry_for_each_dump(root: Path) -> None:
+    code, suites, xml, machine = ci_files(root)
+    assert list(suites) == list(PLACES)
+    assert (xml.tests, xml.skipped, xml.errors, xml.failures) == (6, 6, 0, 0)
+    assert {(suite.tests, suite.skipped) for suite in suites.values()} == {(2, 2)}
+    assert [(case.classname, case.name) for case in suites["step0/rank1"]] == [
+        ("step0.rank1.Distributed.all_reduce", "Distributed.all_reduce.0"),
+        ("step0.rank1.Distributed.broadcast", "Distributed.broadcast.0"),
     ]
+    properties = {each.name: each.value for each in suites["step1/rank0"].properties()}
+    assert properties["dump"] == str(root / "step1/rank0/dump.json")
+    assert (machine["state"], machine["exit_code"], code) == ("finished", code, NOTHING_CHECKED)
+    assert machine["counts"] == {"calls": 6, "pass": 0, "error": 0, "skip": 6, "planned": 6}
+    assert machine["environment"]["dump"] == str(root)
+    assert [each["label"] for each in machine["dumps"]] == list(PLACES)
+    one = machine["dumps"][1]
+    assert (one["problem"], one["state"], one["exit_code"]) == ("", "finished", NOTHING_CHECKED)
+    assert one["counts"]["skip"] == 2
+    assert [each["name"] for each in one["verdicts"]] == [
+        "Distributed.all_reduce.0",
+        "Distributed.broadcast.0",
+    ]
+    assert Path(one["files"]["result"]).parent == root.parent / "out/step0/rank1"
+    assert set(one) - {"label", "problem", "verdicts"} == set(machine) - {"format", "dumps"}
+
+
+def test_the_file_for_ci_names_what_was_not_checked_and_not_begun(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "step0/rank0/dump.json").write_text("{")
+    run = ray_precheck.ranks.run
+
+    def stopped(config: RunConfig, **options: Any) -> Any:
+        report = run(config, **options)
+        return replace(report, completed=False, stop_reason="the disk is full")
+
+    monkeypatch.setattr(ray_precheck.ranks, "run", stopped)
+    code, suites, xml, machine = ci_files(root)
+    assert code == machine["exit_code"] == STOPPED
+    assert (xml.tests, xml.skipped, xml.errors) == (5, 2, 3)
+    said = {name: [each.message for each in list(suites[name])[-1].result] for name in PLACES}
+    assert "is cut off" in said["step0/rank0"][0]
+    assert said["step0/rank1"] == ["stopped before the end, 2 of 2 calls done: the disk is full"]
+    assert said["step1/rank0"] == ["not begun: the run stopped before"]
+    assert {(s.tests, s.errors) for s in suites.values()} == {(1, 1), (3, 1)}
+    assert (machine["state"], machine["stop_reason"]) == ("stopped", "the disk is full")
+    assert machine["counts"] == {"calls": 2, "pass": 0, "error": 0, "skip": 2, "planned": 0}
+    dumps = machine["dumps"]
+    assert [each["exit_code"] for each in dumps] == [UNUSABLE, STOPPED, STOPPED]
+    assert "is cut off" in dumps[0]["problem"]
+    assert dumps[2]["problem"] == "not begun: the run stopped before"
+    assert (dumps[2]["files"], dumps[2]["verdicts"]) == ({"result": "", "details": ""}, [])
+
+
+def test_a_dump_of_which_no_call_was_selected_is_skipped_in_the_file_for_ci(root: Path) -> None:
+    written(root / "step1/rank0/dump.json", "all_gather")
+    _, suites, xml, machine = ci_files(root, "-k", "all_gather")
+    assert (xml.tests, xml.skipped, xml.errors) == (3, 3, 0)
+    assert [suite.skipped for suite in suites.values()] == [1, 1, 1]
+    assert [bool(each["problem"]) for each in machine["dumps"]] == [True, True, False]
 
 
 def test_a_dump_that_cannot_be_read_is_exit_code_2_at_the_end(
