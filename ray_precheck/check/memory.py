@@ -16,7 +16,8 @@ def needed_bytes(record: ApiRecord, *, with_peers: bool = False) -> int:
     Every tensor exists on the host, on the device and, widened, in the bench; outputs once more as
     the bench's result on the host. With a backward record each input has a gradient like an output.
     `with_peers`: a standard compares with other implementations on the CPU, one at a time; each takes
-    what the bench takes, and the results of two are kept.
+    what the bench takes, the estimate of its rounding errors three times as much as its results, and
+    the results of two are kept.
     """
     inputs = [spec for _, spec in record.input_tensors()]
     results = [
@@ -32,6 +33,7 @@ def needed_bytes(record: ApiRecord, *, with_peers: bool = False) -> int:
     if with_peers:
         compared = [*results, *(inputs if record.has_backward else ())]
         total += sum(spec.size * _FLOAT64_BYTES for spec in (*inputs, *compared))
+        total += 3 * sum(spec.size * _FLOAT64_BYTES for spec in compared)
         total += 2 * sum(_host_bytes(spec) for spec in compared)
     return total
 
