@@ -93,7 +93,7 @@ def examine_kernels(
     calls = chain(
         generated_calls(dtypes, apis, seeds),
         generated_calls(dtypes, apis, seeds, as_mindspore=True),
-        *(captured_calls(path, apis, seeds[0], alike=False) for path in captures),
+        *(captured_calls(path, apis, seeds[0]) for path in captures),
     )
     return _judged(court.tally, calls, court.judge)
 

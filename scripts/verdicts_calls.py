@@ -77,12 +77,10 @@ def _as_mindspore(case: Case, payload: TaskPayload) -> TaskPayload:
     return TaskPayload(0, f"{case.mint_name}.0", forward, behind)
 
 
-def captured_calls(
-    path: Path, apis: Sequence[str], seed: int, *, alike: bool = True
-) -> Iterator[Call]:
+def captured_calls(path: Path, apis: Sequence[str], seed: int) -> Iterator[Call]:
     """Yield the calls of a dump, with the captured tensors where it holds some.
 
-    Of calls that are alike in name, shapes, dtypes and scalars only the first where not `alike`.
+    Of calls that are alike in name, shapes, dtypes and scalars only the first.
     """
     seen = AlikeCalls()
     with open_dump(path) as dump:
@@ -91,7 +89,7 @@ def captured_calls(
             if apis and not any(part in call.name for part in apis):
                 continue
             payload = dump.payload(Task(index, call.name, 0.0))
-            if not alike and seen.reason(call.name, payload.forward, payload.backward):
+            if seen.reason(call.name, payload.forward, payload.backward):
                 continue
             # A torch call's namesake in MindSpore may take its arguments for something else.
             mint = call.name.rpartition(".")[0] if dump.framework == "mindspore" else ""

@@ -18,8 +18,9 @@ As on an accelerator: the CPU's kernels are right.
 
 - Made by `{command}`, with {versions} on {machine}.
 - {calls} calls of {apis} APIs, forward and backward: the generated ones of
-  `scripts/verdicts_cases.py` with the seeds {seeds}, and the captures {captures}; {skipped} calls were
-  not run (random, or no kernel in the dtype). Each has every fault of `scripts/verdicts_faults.py`.
+  `scripts/verdicts_cases.py` with the seeds {seeds}, and those of the captures {captures}, of calls
+  that are alike in name, shapes, dtypes and scalars one; {skipped} calls were not run (random, or no
+  kernel in the dtype). Each has every fault of `scripts/verdicts_faults.py`.
 
 {table}
 """,
