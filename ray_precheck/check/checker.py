@@ -26,7 +26,6 @@ from ray_precheck.check.random_directions import (
     Seeded,
     check_random_backward,
     check_random_forward,
-    seed_of,
 )
 from ray_precheck.check.second_try import with_safer_inputs
 from ray_precheck.check.settings import CheckSettings
@@ -40,7 +39,7 @@ from ray_precheck.datagen.generate import (
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.errors import BackendMissingError, NotCheckable
-from ray_precheck.plan.drawing import is_random
+from ray_precheck.plan.drawing import is_random, seed_of
 from ray_precheck.plan.select import skip_by_name, skip_by_record
 from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.record import ApiRecord
@@ -367,6 +366,7 @@ class Checker(Sides):
                     job.plan.in_place,
                     self.standard.name,
                     message,
+                    self._settings.device_type if self._kind == BENCH else self._kind,
                 ),
             )
             if not self._settings.sends_evidence:

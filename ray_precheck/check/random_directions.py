@@ -5,7 +5,6 @@ Comes in: a `Job`. Goes out: a `DirectionCheck`. Called by the checker in the pl
 whatever was drawn, and by statistics whose limits an honest generator leaves once in a million calls.
 """
 
-import hashlib
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -20,7 +19,7 @@ from ray_precheck.check.random_rules import RandomRule, is_seeded, rule_of
 from ray_precheck.compare.random_bounds import FALSE_ALARM_RATE
 from ray_precheck.compare.random_outputs import check_random_output
 from ray_precheck.errors import NotCheckable
-from ray_precheck.plan.drawing import is_dropping
+from ray_precheck.plan.drawing import is_dropping, seed_of
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.values import HostTensor
 
@@ -33,12 +32,6 @@ class Seeded(Protocol):
 
     def seed(self, seed: int) -> None:
         """Seed every generator of the framework and its device."""
-
-
-def seed_of(seed: int, api_name: str) -> int:
-    """Return the seed of one call's draws, 0 to 2^31 - 1: the same on every host, in any order."""
-    text = f"{seed}\0{api_name}\0draws".encode("utf-8", errors="surrogatepass")
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") % 2**31
 
 
 def check_random_forward(job: Job, seed: int) -> DirectionCheck:

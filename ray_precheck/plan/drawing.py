@@ -6,6 +6,7 @@ and MindSpore that takes a probability to drop, a `training` flag, a seed or a g
 of the tables here; a test reads the signatures of the installed frameworks and names what is missing.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -137,6 +138,12 @@ def without_drawing(record: ApiRecord) -> ApiRecord:
         return replace(record, args=tuple(args))
     kwargs = {**dict(record.kwargs), switch.probability: Constant(0.0)}
     return replace(record, kwargs=tuple(kwargs.items()))
+
+
+def seed_of(seed: int, api_name: str) -> int:
+    """Return the seed of one call's draws, 0 to 2^31 - 1: the same on every host, in any order."""
+    text = f"{seed}\0{api_name}\0draws".encode("utf-8", errors="surrogatepass")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") % 2**31
 
 
 def last_name(record: ApiRecord) -> str:

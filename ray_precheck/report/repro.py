@@ -3,183 +3,172 @@
 Comes in: the JSON that `-save_error_data` has left. Goes out: the text of a script of one screen, which
 needs the framework and NumPy, and the files beside the JSON. Called by the command `repro`.
 
-The script runs the call forward and backward on the saved inputs and compares with the saved results
-of the bench. What the run judged by another rule than the default one fails there where it is at least
-half as far off as it was in the run: the other rules need more than the script has.
+The script runs the call on the saved inputs and compares with the saved results of the bench. What the
+run judged by another rule than the default one fails there where it is at least half as far off as it
+was in the run: the other rules need more than the script has. Captured results are judged from the
+saved pair. Where no bench was saved (the call raised, or draws random numbers) the script says what
+it can judge.
 """
 
-import math
-from collections.abc import Iterator
+import textwrap
 from pathlib import Path
 
+import numpy as np
+
 from ray_precheck.dump.decode import decode_record
-from ray_precheck.errors import PrecheckError, UsageError
-from ray_precheck.report.repro_text import FRAMES, only_needed
+from ray_precheck.errors import NotCheckable, PrecheckError, UsageError
+from ray_precheck.plan.drawing import is_random, seed_of
+from ray_precheck.report.repro_call import CallText
+from ray_precheck.report.repro_mindspore import mindspore_script
+from ray_precheck.report.repro_text import Aim, Needs, Row
+from ray_precheck.report.repro_torch import torch_script
+from ray_precheck.schema.dtypes import DTYPES, is_differentiable, round_to_dtype
 from ray_precheck.schema.record import ApiRecord
-from ray_precheck.schema.values import (
-    Constant,
-    MappingSpec,
-    SequenceSpec,
-    Symbol,
-    TensorSpec,
-    UnknownSpec,
-    ValueSpec,
-)
+from ray_precheck.schema.values import SequenceSpec, TensorSpec, ValueSpec
 from ray_precheck.store.error_data import ErrorData, load_error_data
 
-# Where the functions of a prefix are, in the words of a script.
-_ROOTS = {
-    "pytorch": {
-        "Functional": "torch.nn.functional.",
-        "Tensor": "torch.Tensor.",
-        "Torch": "torch.",
-        "VF": "torch.",
-        "NPU": "torch_npu.",
-        "Aten": "torch.ops.aten.",
-    },
-    "mindspore": {
-        "Mint": "ms.mint.",
-        "MintFunctional": "ms.mint.nn.functional.",
-        "Tensor": "ms.Tensor.",
-        "Functional": "ms.ops.",
-    },
-}
-_ROOTS["mindtorch"] = _ROOTS["pytorch"]
-_MOVES = frozenset("cuda npu".split())
-_LONGEST_MESSAGE = 300
+# msprobe's limit of MaxAbsErr.
+_LIMIT = 1e-4
+_LONGEST_MESSAGE = 200
 
 
 def repro_script(saved: Path) -> str:
     """Return the script of a saved API.
 
     Raises:
-        UsageError: the file is no JSON of a saved API, or its record cannot be read.
+        UsageError: the file is no JSON of a saved API, its record or a file beside it cannot be read.
     """
     data = load_error_data(saved)
     try:
         record = decode_record(data.payload.name, data.payload.forward, data.payload.backward)
+        needs = _needs(data, record)
+    except NotCheckable as error:
+        raise UsageError(f"{saved}: {error}") from None
     except PrecheckError as error:
         raise UsageError(f"{saved} holds a record that cannot be read: {error}") from None
-    frame = FRAMES["mindspore" if data.framework == "mindspore" else "pytorch"]
-    names = {path: f"x[{position}]" for position, path in enumerate(data.inputs)}
-    spelled = _Words("ms" if data.framework == "mindspore" else "torch", names)
-    files = [f'load("{name}")' for name in data.inputs.values()]
-    message = " ".join(data.replay.message.split())[:_LONGEST_MESSAGE]
-    note = spelled.note(data, record)
-    script = frame.format(
+    return (mindspore_script if data.framework == "mindspore" else torch_script)(needs)
+
+
+def _needs(data: ErrorData, record: ApiRecord) -> Needs:
+    """Return what the script of a call must hold.
+
+    Raises:
+        NotCheckable: a saved file cannot be read.
+    """
+    rows = tuple(_row(data, name) for name in data.failing if _side(data, name, "bench"))
+    aim = Aim.COMPARE
+    if not rows and is_random(record):
+        rows = tuple(_row(data, name) for name in data.failing if _side(data, name, "device"))
+        aim = Aim.DRAW
+    if not rows:
+        aim = Aim.RAISE if "the device raised" in data.replay.message else Aim.LOOK
+    captured = data.tested == "dump" and bool(rows)
+    leaves, rows = _leaves(data, aim, rows, captured=captured)
+    text = CallText(data, record)
+    message = textwrap.shorten(data.replay.message, _LONGEST_MESSAGE, placeholder=" ...")
+    return Needs(
         name=_plain(data.payload.name),
-        message=_plain(message or "its JSON does not say"),
-        folder=str(data.folder.absolute()),
-        stem=data.stem,
-        dtypes=repr(dict(data.dtypes)),
-        note=f"\n# {note}" if note else "",
-        call=spelled.call(data, record),
-        inputs=", ".join(files),
+        message=_plain(message or "its JSON does not say."),
+        files=str(data.folder.absolute() / data.stem),
+        device=data.replay.device,
+        aim=aim,
+        rule=data.replay.standard,
+        captured=captured,
+        seed=seed_of(data.seed, str(record.name)) if aim is Aim.DRAW else None,
+        call=text.call(),
+        note=text.note(),
+        needs_npu=record.name.prefix == "NPU",
+        rows=rows,
+        inputs=tuple(data.dtypes.get(name, "float32") for name in data.inputs.values()),
+        leaves=leaves,
+        cotangents=_cotangents(data) if _needs_gradients(data, aim, rows, captured) else {},
         in_place=data.replay.in_place,
-        differentiable=list(data.replay.differentiable),
-        failing=list(data.failing),
-        captured=data.tested == "dump",
-        by_default=data.replay.standard == "msprobe",
-        imports="import torch_npu\n" if record.name.prefix == "NPU" else "",
+        nested=any(not isinstance(spec, TensorSpec) for spec in record.outputs),
+        outputs=len(record.outputs),
+        float_outputs=_float_outputs(record.outputs),
+        is_complex=any(DTYPES[dtype].kind == "complex" for dtype in data.dtypes.values()),
     )
-    captured = data.tested == "dump"
-    words = {
-        "default" if data.replay.standard == "msprobe" else "other",
-        "captured" if captured else "",
-        "backward" if data.replay.differentiable and not captured else "",
+
+
+def _row(data: ErrorData, name: str) -> Row:
+    """Return a failing output with the limit of its error.
+
+    Raises:
+        NotCheckable: a saved file cannot be read.
+    """
+    direction, _, number = name.split(".")
+    device = _side(data, name, "device")
+    row = Row(direction, int(number), _LIMIT, data.dtypes.get(device, ""))
+    bench = _side(data, name, "bench")
+    if not bench or not device or data.replay.standard == "msprobe":
+        return row
+    tested, wanted = data.source.file(device), data.source.file(bench)
+    if tested.shape != wanted.shape:
+        return row
+    with np.errstate(all="ignore"):
+        expected = round_to_dtype(wanted.data, tested.dtype)
+        wide = np.complex128 if np.iscomplexobj(expected) else np.float64
+        error = np.abs(tested.data.astype(wide) - expected.astype(wide))
+    largest = float(np.nan_to_num(error, nan=np.inf, posinf=np.inf).max(initial=0.0))
+    return Row(direction, int(number), 0.5 * largest or _LIMIT, row.dtype)
+
+
+def _side(data: ErrorData, name: str, side: str) -> str:
+    """Return the file of a failing output on one side, "" where there is none."""
+    direction, _, number = name.split(".")
+    file = f"{data.stem}.{direction}.output.{side}.{number}.npy"
+    return file if data.dtypes.get(file) in DTYPES else ""
+
+
+def _needs_gradients(data: ErrorData, aim: Aim, rows: tuple[Row, ...], captured: bool) -> bool:
+    if captured or not data.replay.differentiable:
+        return False
+    raised = aim is Aim.RAISE and "backward: the device raised" in data.replay.message
+    return raised or any(row.direction == "backward" for row in rows)
+
+
+def _leaves(
+    data: ErrorData, aim: Aim, rows: tuple[Row, ...], *, captured: bool
+) -> tuple[tuple[int, ...], tuple[Row, ...]]:
+    """Return the inputs that require a gradient, and the rows with the place of their gradient.
+
+    Where gradients are compared those of the failing rows suffice: torch may have none by the others.
+    """
+    differentiable = data.replay.differentiable
+    if captured:
+        return (), rows
+    asked = [row.number for row in rows if row.direction == "backward"]
+    asked = [number for number in asked if number < len(differentiable)]
+    if not asked:
+        return differentiable, tuple(row for row in rows if row.direction == "forward")
+    placed = tuple(
+        Row(row.direction, row.number, row.limit, row.dtype, asked.index(row.number))
+        if row.direction == "backward"
+        else row
+        for row in rows
+        if row.direction == "forward" or row.number in asked
+    )
+    return tuple(differentiable[number] for number in asked), placed
+
+
+def _cotangents(data: ErrorData) -> dict[int, str]:
+    """Return the dtypes of the saved incoming gradients by the position of their output."""
+    prefix = f"{data.stem}.backward.input."
+    return {
+        int(name.removeprefix(prefix).removesuffix(".npy")): dtype
+        for name, dtype in data.dtypes.items()
+        if name.startswith(prefix)
     }
-    return only_needed(script, words)
+
+
+def _float_outputs(outputs: tuple[ValueSpec, ...]) -> int | None:
+    """Return how many outputs are differentiable; None where the dump does not say it."""
+    if not outputs or any(isinstance(spec, SequenceSpec) for spec in outputs):
+        return None
+    tensors = [spec for spec in outputs if isinstance(spec, TensorSpec)]
+    return sum(is_differentiable(spec.dtype) for spec in tensors)
 
 
 def _plain(text: str) -> str:
     """Return text that ends no comment and no string of the script."""
     return "".join(c if c.isprintable() and c not in '\\"' else " " for c in text)
-
-
-class _Words:
-    """How values of a record are written in a script; `names` are the tensors by argument path."""
-
-    def __init__(self, module: str, names: dict[str, str]) -> None:
-        self._module = module
-        self._names = names
-
-    def note(self, data: ErrorData, record: ApiRecord) -> str:
-        """Return what a reader has to do by hand, "" where the script runs as it is."""
-        if self._function(data, record) is None:
-            return f"{record.name.type_name} has no plain spelling: write the call below."
-        if any(isinstance(spec, UnknownSpec) for _, spec in record.input_leaves()):
-            return "An argument is not described in the dump: write it below, for the word UNKNOWN."
-        if data.framework == "mindtorch":
-            return "Run it where MSAdapter's torch comes before the native one in PYTHONPATH."
-        return ""
-
-    def call(self, data: ErrorData, record: ApiRecord) -> str:
-        """Return the call as an expression of x, the list of the tensors."""
-        arguments = [
-            *(self._value(spec, f"input_args.{i}") for i, spec in enumerate(record.args)),
-            *self._keywords(record),
-        ]
-        function = self._function(data, record)
-        if function is None:
-            return f"UNKNOWN({', '.join(arguments)})"
-        if record.name.prefix == "Tensor" and record.name.api in _MOVES:
-            return f"{arguments[0]}.clone()"
-        if record.name.prefix == "Tensor" and record.name.api in ("__getitem__", "__setitem__"):
-            arguments[1] = self._index(record, arguments[1])
-        return f"{function}({', '.join(arguments)})"
-
-    def _keywords(self, record: ApiRecord) -> Iterator[str]:
-        for key, spec in record.kwargs:
-            value = self._value(spec, f"input_kwargs.{key}")
-            yield f"{key}={value}" if key.isidentifier() else f"**{{{key!r}: {value}}}"
-
-    def _function(self, data: ErrorData, record: ApiRecord) -> str | None:
-        root = _ROOTS.get(data.framework, {}).get(record.name.prefix)
-        parts = record.name.api.split(".")
-        return (
-            None
-            if root is None or not all(map(str.isidentifier, parts))
-            else f"{root}{record.name.api}"
-        )
-
-    def _index(self, record: ApiRecord, text: str) -> str:
-        """Return an index as `x[0, 1]` has it; a dump writes it like `x[[0, 1]]`."""
-        index, tensor = record.args[1], record.args[0]
-        if not isinstance(index, SequenceSpec):
-            return text
-        out = record.outputs[0] if record.outputs else None
-        numbers = all(isinstance(i, Constant) and type(i.value) is int for i in index.items)
-        if numbers and isinstance(tensor, TensorSpec) and isinstance(out, TensorSpec):
-            return f"tuple({text})" if len(out.shape) != len(tensor.shape) else f"list({text})"
-        return f"tuple({text})"
-
-    def _value(self, spec: ValueSpec, path: str) -> str:
-        match spec:
-            case TensorSpec():
-                return self._names.get(path, "UNKNOWN")
-            case Constant(value):
-                return _constant(value)
-            case Symbol(kind, value):
-                return self._symbol(kind, value)
-            case SequenceSpec(items):
-                parts = [self._value(item, f"{path}.{i}") for i, item in enumerate(items)]
-                if self._module == "ms" and all(isinstance(item, Constant) for item in items):
-                    return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
-                return f"[{', '.join(parts)}]"
-            case MappingSpec(items):
-                pairs = (f"{key!r}: {self._value(item, f'{path}.{key}')}" for key, item in items)
-                return f"{{{', '.join(pairs)}}}"
-            case _:
-                return "UNKNOWN"
-
-    def _symbol(self, kind: str, value: str) -> str:
-        if kind == "device":
-            return "DEVICE"
-        return f"{self._module}.{'bool_' if (self._module, value) == ('ms', 'bool') else value}"
-
-
-def _constant(value: object) -> str:
-    if value is Ellipsis:
-        return "..."
-    is_number = not isinstance(value, float) or math.isfinite(value)
-    return repr(value) if is_number else f"float({str(value)!r})"

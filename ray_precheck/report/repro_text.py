@@ -1,221 +1,295 @@
-"""The texts of the scripts that `repro` prints, one for each framework.
+"""What the scripts of `repro` have in common, whatever the framework.
 
-Comes in: nothing. Goes out: texts with places to fill in. Used by `repro`. What both compare by is the
-same, and stands in each script, since a script needs nothing of this package. Lines that end with
-`#if WORD` are only in the scripts that need them (`only_needed`).
+Comes in: `Needs`, what one script must hold. Goes out: lines of it. Used by `repro_torch` and
+`repro_mindspore`. A script has a line for what its call needs, and none for what it does not.
 """
 
-import re
-from collections.abc import Collection
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
 
-_MARK = re.compile(r"^(.*?) *#if (\w+)$")
-
-
-def only_needed(script: str, words: Collection[str]) -> str:
-    """Return a script without the lines whose mark is none of these words, and without marks."""
-    lines = []
-    for line in script.splitlines():
-        marked = _MARK.match(line)
-        if marked is None:
-            lines.append(line)
-        elif marked[2] in words:
-            lines.append(marked[1])
-    return re.sub(r"\n{2,}", "\n\n", "\n".join(lines)) + "\n"
+_WIDTH = 100
 
 
-_COMPARE = '''
+class Aim(Enum):
+    """What a script can do: COMPARE with the bench, DRAW random numbers again, RAISE what the run saw
+    raised, or LOOK at what the call gives, where nothing was saved to compare with."""
 
-def compare(row, got, want, limit):
-    """Say where an output is farthest from the bench; return whether it is in error."""
-    if got.shape != want.shape:
-        print(f"{{row}}: shape {{got.shape}}, the bench has {{want.shape}}: IN ERROR")
-        return True
-    if not got.size:
-        return False
-    with np.errstate(all="ignore"):
-        same = (got == want) | ((got != got) & (want != want))
-        error = np.where(same, 0.0, np.nan_to_num(abs(got - want), nan=np.inf, posinf=np.inf))
-        a, b = got[np.isfinite(want)].ravel(), want[np.isfinite(want)].ravel()
-        cosine = np.vdot(b, a).real / (np.linalg.norm(a) * np.linalg.norm(b))
-    at = np.unravel_index(error.argmax(), error.shape)
-    wrong = error[at] >= limit or (BY_DEFAULT and got.size > 1 and cosine <= 0.99)
-    where = list(map(int, at))
-    print(f"{{row}}: worst at {{where}}: {{got[at]}}, the bench has {{want[at]}}; error {{error[at]:.6g}},"
-          f" limit {{limit:.6g}}; cosine {{cosine:.6f}}: {{'IN ERROR' if wrong else 'ok'}}")
-    return wrong
+    COMPARE = auto()
+    DRAW = auto()
+    RAISE = auto()
+    LOOK = auto()
 
 
-def judge(row, got):
-    """Compare an output of this machine with the bench's, which is rounded to its dtype."""
-    want = rounded(load(bench_of(row)), got)
-    limit = 1e-4  # msprobe's #if default
-    device = load(bench_of(row).replace("bench", "device"))  #if other
-    with np.errstate(all="ignore"):  #if other
-        error = abs(host(device) - host(rounded(load(bench_of(row)), device)))  #if other
-    # Half as far off as in the run: its rule needs more than this script has.  #if other
-    limit = 0.5 * float(np.nan_to_num(error, nan=np.inf, posinf=np.inf).max(initial=0.0)) or 1e-4  #if other
-    return compare(row, host(got), host(want), limit)
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A failing output: its direction and number, the limit of its error, the dtype that was tested.
+
+    `place` is that of a gradient among those that the script computes.
+    """
+
+    direction: str
+    number: int
+    limit: float
+    dtype: str
+    place: int = 0
+
+    @property
+    def name(self) -> str:
+        """As in the detail rows: forward.output.0."""
+        return f"{self.direction}.output.{self.number}"
+
+    def file(self, side: str) -> str:
+        """The name of its file: forward.output.bench.0."""
+        return f"{self.direction}.output.{side}.{self.number}"
 
 
-def bench_of(row):
-    direction, _, number = row.split(".")
-    return f"{{STEM}}.{{direction}}.output.bench.{{number}}.npy"
-'''
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What one script must hold.
 
-_MAIN = """
+    `files` is the path that every file begins with, `device` the kind that was tested ("" where the
+    JSON does not say). `inputs` are the dtypes of x, `leaves` the positions in it that require a
+    gradient, `cotangents` the dtypes of incoming gradients by output (none: no gradient is computed).
+    `nested`: an output may be a list of tensors; `outputs`: how many the dump has, and
+    `float_outputs`: how many of them have gradients, None where nobody knows. `captured`: the results of the dump were judged. `seed`: of the run's draws.
+    """
 
-wrong = []
-for row in (row for row in FAILING if bench_of(row) in DTYPES):  #if captured
-    print("captured ", end="")  # What the run has judged; below is what this machine makes.  #if captured
-    wrong.append(judge(row, load(bench_of(row).replace("bench", "device"))))  #if captured
-try:
-    found = run()
-    for row, got in found.items():
-        if row in FAILING and bench_of(row) in DTYPES:
-            result = judge(row, got)
-            wrong += [] if CAPTURED else [result]
-except Exception as error:
-    print(f"the call raises {{type(error).__name__}}: {{error}}")
-    wrong.append(not CAPTURED)
-print("the failure is shown" if any(wrong) else "no failure here")
-raise SystemExit(int(any(wrong)))
-"""
+    name: str
+    message: str
+    files: str
+    device: str
+    aim: Aim
+    rule: str
+    captured: bool
+    seed: int | None
+    call: str
+    note: str
+    needs_npu: bool
+    rows: tuple[Row, ...]
+    inputs: tuple[str, ...]
+    leaves: tuple[int, ...]
+    in_place: bool
+    nested: bool
+    outputs: int
+    float_outputs: int | None
+    is_complex: bool
+    cotangents: Mapping[int, str] = field(default_factory=dict)
 
-_HEAD = '''"""{name}: in error. The run said: {message}
+    @property
+    def dtypes(self) -> set[str]:
+        """The dtypes of everything that the script loads into the framework."""
+        return {*self.inputs, *self.cotangents.values(), *(row.dtype for row in self.rows)}
 
-Run it with python; an argument names the device ({devices}). It ends with 1 where it shows the failure.
-"""
-import sys
-import numpy as np
-'''
+    @property
+    def by_default(self) -> bool:
+        """Whether the run judged by msprobe's rule, which the script can apply."""
+        return self.rule == "msprobe"
 
-_FACTS = """
-FOLDER = {folder!r}
-STEM = {stem!r}
-DTYPES = {dtypes}
-FAILING, DIFFERENTIABLE = {failing}, {differentiable}
-IN_PLACE, CAPTURED, BY_DEFAULT = {in_place}, {captured}, {by_default}
-"""
+    @property
+    def wide(self) -> str:
+        """The dtype in which results are compared."""
+        return "complex128" if self.is_complex else "float64"
 
-_TORCH = (
-    _HEAD.replace("{devices}", "cpu, cuda, npu")
-    + "import torch\n{imports}"
-    + _FACTS
-    + """
-DEVICE = (sys.argv[1:] or ["cuda" if torch.cuda.is_available() else "cpu"])[0]
-if DEVICE == "npu":
-    import torch_npu
+    @property
+    def uses_outputs(self) -> bool:
+        """Whether the script needs the list of the outputs."""
+        return self.aim in (Aim.COMPARE, Aim.DRAW) or bool(self.cotangents)
 
-
-def load(name):
-    data, dtype = np.load(f"{{FOLDER}}/{{name}}"), getattr(torch, DTYPES[name])
-    if data.dtype == np.uint16:
-        data = data.view(np.int16)
-    return torch.from_numpy(data).view(dtype).to(DEVICE)
-
-
-def host(tensor):
-    return tensor.detach().cpu().to(torch.complex128 if tensor.is_complex() else torch.float64).numpy()
+    @property
+    def runs_call(self) -> bool:
+        """Whether this machine has to run the call: not where captured gradients alone are judged."""
+        return not self.captured or any(row.direction == "forward" for row in self.rows)
 
 
-def rounded(want, like):
-    return want.to(like.dtype)
-"""
-    + _COMPARE
-    + """
+def head_lines(needs: Needs, devices: str) -> Iterator[str]:
+    """Yield the docstring of the script and its first imports."""
+    said = f'"""{needs.name} is in error. The run said: {needs.message}'
+    yield from textwrap.wrap(said, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    yield ""
+    yield _ENDS[needs.aim]
+    if needs.runs_call:
+        yield f"An argument names another device: {devices}."
+    yield from ('"""', "import sys", "", "import numpy as np")
+
+
+_ENDS = {
+    Aim.COMPARE: "It ends with 1 where it shows the failure.",
+    Aim.DRAW: "It ends with 1 where it draws what the run found in error, else with 2: it cannot judge.",
+    Aim.RAISE: "It ends with 1 where the call raises.",
+    Aim.LOOK: "It ends with 1 where the call raises, else with 2: it has nothing to compare with.",
+}
+
+
+def show_lines(needs: Needs, to_numpy: list[str]) -> Iterator[str]:
+    """Yield the function that prints and judges one result; `to_numpy` makes got and want arrays."""
+    yield from ("", "")
+    if needs.aim is Aim.DRAW:
+        yield "def show(row, got, want):"
+        yield '    """Print what was drawn; return whether the run judged the same draws."""'
+        yield from to_numpy
+        yield from _DRAWN.splitlines()
+        return
+    yield "def show(row, got, want, limit):"
+    yield '    """Print where a result is farthest from the bench, which is rounded to its dtype."""'
+    yield from to_numpy
+    yield from _WORST.splitlines()
+    rule, shown = "", ""
+    if needs.by_default:
+        yield "    a, b = got[np.isfinite(want)], want[np.isfinite(want)]"
+        yield "    cosine = np.vdot(a, b).real / np.linalg.norm(a) / np.linalg.norm(b)"
+        rule, shown = " or (want.size > 1 and cosine <= 0.99)", "; cosine {cosine:.6f}"
+    yield f"    wrong = bool(error[at] >= limit{rule})"
+    yield '    print(f"{row}: worst at {[int(i) for i in at]}: {got[at]}, the bench has {want[at]}; error"'
+    verdict = "{'IN ERROR' if wrong else 'ok'}"
+    yield f'          f" {{error[at]:.6g}}, limit {{limit:.6g}}{shown}: {verdict}")'
+    yield "    return wrong"
+
+
+_WORST = """\
+    if got.shape != want.shape or not want.size:
+        print(f"{row}: shape {got.shape}, the bench has {want.shape}")
+        return got.shape != want.shape
+    equal = (got == want) | (np.isnan(got) & np.isnan(want))
+    error = np.where(equal, 0, np.nan_to_num(abs(got - want), nan=np.inf, posinf=np.inf))
+    at = np.unravel_index(error.argmax(), error.shape)"""
+
+_DRAWN = """\
+    same = np.array_equal(got, want, equal_nan=True)
+    print(f"{row}: shape {got.shape}, {'the same' if same else 'other'} draws as in the run:")
+    if got.size:
+        print(f"  min {got.min():.6g}, max {got.max():.6g}, mean {got.mean():.6g},"
+              f" std {got.std():.6g}, share of zeros {np.mean(got == 0):.6g}")
+    return same"""
+
+_FLAT = """
 
 def flat(value):
     value = list(value.values()) if isinstance(value, dict) else value
-    if not isinstance(value, (list, tuple)):
-        return [value]
-    leaves = [leaf for item in value for leaf in flat(item)]
-    return leaves if any(map(torch.is_tensor, leaves)) else [value]
+    return sum(map(flat, value), []) if isinstance(value, (list, tuple)) else [value]"""
 
 
-def run():
-    x = [{inputs}]
-    leaves = [x[i].requires_grad_() for i in DIFFERENTIABLE]
-    x = [tensor.clone() for tensor in x] if IN_PLACE else x{note}
-    result = {call}
-    outputs = flat(x[0] if result is None else result)
-    found = {{f"forward.output.{{i}}": leaf for i, leaf in enumerate(outputs) if torch.is_tensor(leaf)}}
-    names = [f"{{STEM}}.backward.input.{{i}}.npy" for i in range(len(outputs))]  #if backward
-    pairs = [(o, load(n)) for o, n in zip(outputs, names) if n in DTYPES and o.requires_grad]  #if backward
-    if pairs:  #if backward
-        grads = torch.autograd.grad(  #if backward
-            [o for o, _ in pairs], leaves, [g.to(o.dtype) for o, g in pairs], allow_unused=True)  #if backward
-        found |= {{f"backward.output.{{i}}": torch.zeros_like(leaves[i]) if grad is None else grad  #if backward
-                  for i, grad in enumerate(grads)}}  #if backward
-    return found
-"""
-    + _MAIN
-)
-
-_MINDSPORE = (
-    _HEAD.replace("{devices}", "CPU, Ascend")
-    + "import mindspore as ms\n{imports}"
-    + _FACTS
-    + """
-ms.set_context(mode=ms.PYNATIVE_MODE)
-if sys.argv[1:]:
-    ms.set_device(sys.argv[1])
+def flat_lines(needs: Needs) -> list[str]:
+    """Return the function that flattens outputs, where some are lists."""
+    return _FLAT.splitlines() if needs.nested and needs.uses_outputs else []
 
 
-def load(name):
-    data = np.load(f"{{FOLDER}}/{{name}}")
-    if DTYPES[name] == "bfloat16":
-        return ms.Tensor(np.asarray(data.astype(np.uint32) << 16).view(np.float32), ms.bfloat16)
-    return ms.Tensor(data)
+def outputs_line(needs: Needs) -> str:
+    """Return the expression of the list of outputs, which `out` may be or not."""
+    return "flat(out)" if needs.nested else "out if isinstance(out, (list, tuple)) else [out]"
 
 
-def host(tensor):
-    data = tensor.astype(ms.float32).asnumpy() if tensor.dtype == ms.bfloat16 else tensor.asnumpy()
-    return data.astype(np.complex128 if np.iscomplexobj(data) else np.float64)
+def loaded(names: Mapping[int, str], kind: str, form: str, *, bits: Mapping[int, str]) -> str:
+    """Return the expression of a list of tensors: `{kind}.input.{i}` for each i of `names`.
+
+    `form` makes one of them, with the places NAME and BITS; `bits` are the dtypes of those that NumPy
+    lacks, in the script's words.
+    """
+    positions = list(names)
+    all_bits = [bits.get(position, "") for position in positions]
+    if len(positions) == 1:
+        return f"[{_filled(form, _quoted(kind, positions[0]), all_bits[0])}]"
+    name = f'f"{kind}.input.{{i}}"'
+    if len(set(all_bits)) == 1:
+        each = f"range({len(positions)})" if positions == list(range(len(positions))) else positions
+        return f"[{_filled(form, name, all_bits[0])} for i in {each}]"
+    listed = ", ".join(f"({i}, {bits.get(i, None)})" for i in positions)
+    return f"[{_filled(form, name, 'dtype')} for i, dtype in [{listed}]]"
 
 
-def rounded(want, like):
-    if like.dtype == ms.bfloat16:
-        return ms.Tensor(want.asnumpy().astype(np.float32), ms.bfloat16)
-    return ms.Tensor(want.asnumpy().astype(like.asnumpy().dtype))
-"""
-    + _COMPARE
-    + """
-
-def flat(value):
-    value = list(value.values()) if isinstance(value, dict) else value
-    if not isinstance(value, (list, tuple)):
-        return [value]
-    leaves = [leaf for item in value for leaf in flat(item)]
-    return leaves if any(isinstance(leaf, ms.Tensor) for leaf in leaves) else [value]
+def _quoted(kind: str, position: int) -> str:
+    return f'"{kind}.input.{position}"'
 
 
-def run():
-    inputs, outputs = [{inputs}], []
+def _filled(form: str, name: str, bits: str) -> str:
+    return form.replace("NAME", name).replace("BITS", f", {bits}" if bits else "")
 
-    def forward(*leaves):
-        x = list(inputs)
-        for i, leaf in zip(DIFFERENTIABLE, leaves):
-            x[i] = leaf * 1 if IN_PLACE else leaf{note}
-        result = {call}
-        outputs[:] = flat(x[0] if result is None else result)
-        return tuple(o for o in outputs if isinstance(o, ms.Tensor) and o.dtype in FLOATS)
 
-    leaves, grads = [inputs[i] for i in DIFFERENTIABLE], ()
-    if not leaves or CAPTURED:
-        forward(*leaves)
+def end_lines(needs: Needs, run: list[str], saved: list[str]) -> Iterator[str]:
+    """Yield the part that runs the call by the lines `run`, and judges.
+
+    `saved` are the expressions of what the run judged, for each row.
+    """
+    if needs.note:
+        run = [f"# {needs.note}", *run]
+    if needs.aim in (Aim.RAISE, Aim.LOOK):
+        yield from _tried(needs, run)
+    elif needs.captured:
+        yield from _captured(needs, run, saved)
     else:
-        _, pull_back = ms.vjp(forward, *leaves)
-        names = [f"{{STEM}}.backward.input.{{i}}.npy" for i in range(len(outputs))]
-        incoming = [load(n) if n in DTYPES else ms.Tensor(np.zeros(o.shape, np.float32), o.dtype)
-                    for o, n in zip(outputs, names) if isinstance(o, ms.Tensor) and o.dtype in FLOATS]
-        grads = flat(pull_back(tuple(incoming))) if incoming else ()
-    found = {{f"forward.output.{{i}}": o for i, o in enumerate(outputs) if isinstance(o, ms.Tensor)}}
-    return found | {{f"backward.output.{{i}}": grad for i, grad in enumerate(grads)}}
+        yield from run
+        here = [
+            f"grads[{row.place}]" if row.direction == "backward" else f"outs[{row.number}]"
+            for row in needs.rows
+        ]
+        yield from _judged(needs, here, saved)
+        yield from _ENDINGS[needs.aim].splitlines()
 
 
-FLOATS = (ms.float16, ms.bfloat16, ms.float32, ms.float64, ms.complex64, ms.complex128)
-"""
-    + _MAIN
-)
+_ENDINGS = {
+    Aim.COMPARE: """\
+print("the failure is shown" if any(wrong) else "no failure here")
+sys.exit(int(any(wrong)))""",
+    Aim.DRAW: """\
+print(__doc__)
+print("the failure is shown" if all(same) else "cannot judge: statistics of other draws need the run")
+sys.exit(1 if all(same) else 2)""",
+    Aim.RAISE: """\
+print(f"no failure here: the call gives {result}")""",
+    Aim.LOOK: """\
+print(__doc__)
+print(f"cannot judge: the call gives {result}")
+sys.exit(2)""",
+}
 
-FRAMES = {"pytorch": _TORCH, "mindspore": _MINDSPORE}
+
+def _judged(needs: Needs, tested: list[str], saved: list[str], label: str = "") -> Iterator[str]:
+    """Yield the lines that judge the rows, whose values are the expressions `tested`."""
+    if not needs.by_default and needs.aim is Aim.COMPARE:
+        yield f"# Half of the run's error is the limit: the rule {needs.rule} needs more than this."
+    result = "wrong" if needs.aim is Aim.COMPARE else "same"
+    shows = [
+        f'show("{label}{row.name}", {value}, {_against(needs, row, old)})'
+        for row, value, old in zip(needs.rows, tested, saved, strict=True)
+    ]
+    if len(shows) == 1:
+        yield f"{result} = [{shows[0]}]"
+    else:
+        yield from (f"{result} = [", *(f"    {show}," for show in shows), "]")
+
+
+def _against(needs: Needs, row: Row, saved: str) -> str:
+    """Return what a row is compared with: the bench, or the draws that the run judged."""
+    if needs.aim is Aim.DRAW:
+        return saved
+    limit = "np.inf" if row.limit == float("inf") else f"{row.limit:.6g}"
+    return f'load("{row.file("bench")}"), {limit}'
+
+
+def _captured(needs: Needs, run: list[str], saved: list[str]) -> Iterator[str]:
+    """Yield what judges captured results by the saved pair, and prints what this machine makes."""
+    yield "# The dump's results are judged from the saved pair; gradients are not made again here."
+    yield from _judged(needs, saved, saved, "captured ")
+    if needs.runs_call:
+        yield "# What this machine makes of the call is only printed."
+        yield from run
+        yield from (
+            f'show("{row.name}", outs[{row.number}], {_against(needs, row, old)})'
+            for row, old in zip(needs.rows, saved, strict=True)
+            if row.direction == "forward"
+        )
+    else:
+        yield f"# The call: {needs.call}"
+    yield from _ENDINGS[needs.aim].splitlines()
+
+
+def _tried(needs: Needs, run: list[str]) -> Iterator[str]:
+    """Yield a call with nothing to compare with."""
+    yield "try:"
+    yield from textwrap.indent("\n".join(run), "    ").splitlines()
+    yield f"    result = str({'grads' if needs.cotangents else 'out'})"
+    yield "except Exception as error:"
+    yield '    print(f"the call raises {type(error).__name__}: {error}")'
+    yield "    sys.exit(1)"
+    yield from _ENDINGS[needs.aim].splitlines()

@@ -2,8 +2,8 @@
 
 Comes in: a call, its inputs and both sides' results. Goes out: `.npy` files and one JSON for each
 API, in a folder for each run under `error_data`. Called by the checker with `-save_error_data`;
-`load_error_data` is called by `session.rerun` and by `repro`. bfloat16 and fp8, which NumPy lacks, are stored as their bits (uint16, uint8);
-the JSON has the dtype of every file.
+`load_error_data` is called by `session.rerun` and by `repro`. bfloat16 and fp8, which NumPy lacks, are
+stored as their bits (uint16, uint8); the JSON has the dtype of every file.
 """
 
 import json
@@ -32,13 +32,15 @@ MSPROBE_ERROR_FOLDER = "ut_error_data"
 class Replay:
     """What a script needs besides the tensors: see `backends.base.CallPlan` for the first two.
 
-    `standard` is the name of the rule of the verdicts; `message` what the run said of the call.
+    `standard` is the name of the rule of the verdicts, `message` what the run said of the call, and
+    `device` the kind of device that was tested, "" where that is unknown.
     """
 
     differentiable: tuple[int, ...] = ()
     in_place: bool = False
     standard: str = "msprobe"
     message: str = ""
+    device: str = ""
 
 
 def save_error_data(
@@ -207,6 +209,14 @@ class SavedTensors:
             for name in names
         ]
 
+    def file(self, name: str) -> HostTensor:
+        """Return the tensor of a file, such as the bench's of a failing output.
+
+        Raises:
+            NotCheckable: the file is missing or unreadable.
+        """
+        return self._load(name, self._dtypes[name], name)
+
     def _load(self, name: str, dtype: str, path: str) -> HostTensor:
         try:
             data = np.load(self._folder / name, allow_pickle=False)
@@ -248,6 +258,7 @@ def load_error_data(path: Path) -> ErrorData:
                 found.get("in_place") is True,
                 str(found.get("standard", "msprobe")),
                 str(found.get("message", "")),
+                str(found.get("device", "")),
             ),
         )
     except OSError as error:

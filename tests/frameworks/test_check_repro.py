@@ -75,6 +75,7 @@ CALLS: dict[str, tuple[str, TaskPayload, str]] = {
             tensor(3, 8, grad=True),
             None,
             grads=[tensor(4, 3)],
+            output=tensor(4, 3),
         ),
         f"{TORCH}.nn.functional, 'linear')",
     ),
@@ -120,7 +121,13 @@ CALLS: dict[str, tuple[str, TaskPayload, str]] = {
     ),
     "MindSpore": (
         "mindspore",
-        call("Mint.matmul", ms_tensor(4, 8), ms_tensor(8, 3), grads=[ms_tensor(4, 3)]),
+        call(
+            "Mint.matmul",
+            ms_tensor(4, 8),
+            ms_tensor(8, 3),
+            grads=[ms_tensor(4, 3)],
+            output=ms_tensor(4, 3),
+        ),
         f"{MINT}, 'matmul')",
     ),
     "MindSpore bfloat16": (
@@ -130,7 +137,13 @@ CALLS: dict[str, tuple[str, TaskPayload, str]] = {
     ),
     "MindSpore method": (
         "mindspore",
-        call("Tensor.reshape", ms_tensor(4, 8), [8, 4], grads=[ms_tensor(8, 4)]),
+        call(
+            "Tensor.reshape",
+            ms_tensor(4, 8),
+            [8, 4],
+            grads=[ms_tensor(8, 4)],
+            output=ms_tensor(8, 4),
+        ),
         "import mindspore as ms; wrong(ms.Tensor, 'reshape')",
     ),
 }
@@ -157,6 +170,8 @@ def test_it_shows_the_failure_with_the_broken_kernel_and_none_with_a_right_one(
     assert main(["repro", str(path)]) == 0
     script = capsys.readouterr().out
     assert "import ray_precheck" not in script
+    is_simple = "grads" not in script and "bfloat16" not in script
+    assert len(script.splitlines()) <= (45 if is_simple else 60)
     shown = run(script, broken)
     assert (shown.returncode, shown.stderr) == (1, "")
     assert "forward.output.0: worst at [" in shown.stdout
@@ -250,4 +265,180 @@ def test_a_result_of_the_wrong_sign_is_in_error_however_small(
     script = repro_script(tmp_path / "Torch.neg.0.json")
     assert run(script, "import torch; torch.neg = torch.clone").returncode == 1
     assert run(script).returncode == 0
-    assert len(script.splitlines()) < 90
+    assert len(script.splitlines()) <= 45
+
+
+RANDOM = {
+    "pytorch": (
+        call("Functional.dropout", tensor(64, 64, low=1.0, high=2.0), p=0.5, training=True),
+        f"{TORCH}.nn.functional, 'dropout')",
+    ),
+    "mindspore": (
+        call("Functional.dropout", ms_tensor(64, 64, low=1.0, high=2.0), 0.5),
+        "import mindspore as ms; wrong(ms.ops, 'dropout')",
+    ),
+}
+
+
+@pytest.mark.parametrize("framework", RANDOM)
+def test_draws_are_judged_only_where_they_are_those_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, framework: str
+) -> None:
+    payload, broken = RANDOM[framework]
+    checker = statistics_checker(framework, error_folder=tmp_path)
+    replace_kernel(monkeypatch, checker.device(), altered(scaled))
+    result = checker.check(payload)
+    assert result.forward is Verdict.ERROR, result.message
+    script = repro_script(tmp_path / f"{payload.name}.json")
+    assert len(script.splitlines()) <= 45
+    shown = run(script, broken)
+    assert (shown.returncode, shown.stderr) == (1, "")
+    assert "the same draws as in the run" in shown.stdout
+    assert "share of zeros 0." in shown.stdout
+    assert " ".join(result.message.split())[:60] in " ".join(shown.stdout.split())
+    right = run(script)
+    assert (right.returncode, right.stderr) == (2, "")
+    assert "other draws" in right.stdout
+    assert "cannot judge" in right.stdout
+
+
+def test_captured_gradients_are_judged_from_the_saved_pair_and_the_script_says_so(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "dump"
+    shutil.copytree(DATA / "torch_llm_tensor", folder)
+    name = "Functional.silu.0"
+    (file,) = (folder / "dump_tensor_data").glob(f"{name}.backward.output.0.*")
+    torch.save(torch.load(file) + 1.0, file)
+    settings = capture_settings(
+        "torch_llm_tensor", error_folder=tmp_path / "errors", tests_dump=True
+    )
+    checker = Checker(replace(settings, data_folder=folder / "dump_tensor_data"), "cpu")
+    result = checker.check(payload_of("torch_llm_tensor", name))
+    assert (result.forward, result.backward) == (Verdict.PASS, Verdict.ERROR), result.message
+    script = repro_script(tmp_path / "errors" / f"{name}.json")
+    assert "# The dump's results are judged from the saved pair; gradients are not made" in script
+    assert "# The call: torch.nn.functional.silu(x[0]" in script
+    shown = run(script)
+    assert (shown.returncode, shown.stderr) == (1, "")
+    (row, end) = shown.stdout.splitlines()
+    assert row.startswith("captured backward.output.0: worst at [")
+    assert end == "the failure is shown"
+
+
+MORE: dict[str, tuple[str, TaskPayload, str]] = {
+    "a list in its outputs": (
+        "pytorch",
+        call(
+            "VF.lstm",
+            tensor(5, 2, 3),
+            [tensor(1, 2, 4), tensor(1, 2, 4)],
+            [tensor(16, 3), tensor(16, 4), tensor(16), tensor(16)],
+            True,
+            1,
+            0.0,
+            False,
+            False,
+            False,
+            output=[tensor(5, 2, 4), tensor(1, 2, 4), [tensor(1, 2, 4)]],
+        ),
+        f"{TORCH}, 'lstm')",
+    ),
+    "complex numbers": (
+        "pytorch",
+        call("Torch.conj_physical", tensor(4, 8, dtype="complex64", low=1.0, high=9.0)),
+        f"{TORCH}, 'conj_physical')",
+    ),
+    "inputs of several dtypes": (
+        "pytorch",
+        call(
+            "Torch.mul",
+            tensor(4, 8, dtype="bfloat16", low=8.0, high=9.0),
+            tensor(4, 8, low=8.0, high=9.0),
+        ),
+        f"{TORCH}, 'mul')",
+    ),
+    "MindSpore, an output without gradient": (
+        "mindspore",
+        call(
+            "Functional.topk",
+            ms_tensor(4, 8, low=1.0, high=9.0),
+            3,
+            grads=[ms_tensor(4, 3), None],
+        ),
+        "import mindspore as ms; right = ms.ops.topk;"
+        " ms.ops.topk = lambda *a: (right(*a)[0] * 1.01, right(*a)[1])",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_unusual_calls_are_shown_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    framework, payload, broken = MORE[name]
+    checker = statistics_checker(framework, error_folder=tmp_path)
+
+    def first(out: Any) -> Any:
+        return (out[0] * 1.01, *out[1:]) if isinstance(out, tuple) else out * 1.01
+
+    replace_kernel(monkeypatch, checker.device(), altered(first))
+    result = checker.check(payload)
+    assert result.forward is Verdict.ERROR, result.message
+    script = repro_script(tmp_path / f"{payload.name}.json")
+    assert len(script.splitlines()) <= 65
+    shown = run(script, broken)
+    assert (shown.returncode, shown.stderr) == (1, ""), script
+    assert "forward.output.0: worst at [" in shown.stdout
+    right = run(script)
+    assert (right.returncode, right.stderr) == (0, ""), script
+
+
+def test_a_gradient_that_raises_is_shown_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checker = statistics_checker("pytorch", error_folder=tmp_path)
+    replace_kernel(monkeypatch, checker.device(), altered(lambda out: Raises.apply(out)))
+    result = checker.check(call("Torch.exp", tensor(3, grad=True), grads=[tensor(3)]))
+    assert (result.forward, result.backward) == (Verdict.PASS, Verdict.ERROR), result.message
+    script = repro_script(tmp_path / "Torch.exp.0.json")
+    broken = """
+import torch
+class Raises(torch.autograd.Function):
+    forward = staticmethod(lambda ctx, x: x.clone())
+    @staticmethod
+    def backward(ctx, grad): raise RuntimeError("no such gradient")
+right = torch.exp
+torch.exp = lambda x: Raises.apply(right(x))
+"""
+    shown = run(script, broken)
+    assert shown.returncode == 1
+    assert "the call raises RuntimeError: no such gradient" in shown.stdout
+    right = run(script)
+    assert (right.returncode, right.stderr) == (0, "")
+    assert "no failure here: the call gives (tensor([" in right.stdout
+
+
+class Raises(torch.autograd.Function):
+    """An identity without a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError("no such gradient")
+
+
+def test_where_nothing_was_saved_to_compare_with_the_script_says_that_it_cannot_judge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checker = statistics_checker("pytorch", error_folder=tmp_path)
+    replace_kernel(monkeypatch, checker.device(), altered(lambda out: (out, out)))
+    result = checker.check(call("Torch.exp", tensor(3)))
+    assert result.message == "2 outputs where the bench has 1"
+    shown = run(repro_script(tmp_path / "Torch.exp.0.json"))
+    assert (shown.returncode, shown.stderr) == (2, "")
+    assert "2 outputs where the bench has 1" in shown.stdout
+    assert "cannot judge: the call gives tensor([" in shown.stdout

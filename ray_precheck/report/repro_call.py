@@ -1,0 +1,136 @@
+"""How a saved call is written as a Python expression.
+
+Comes in: a saved API and its record. Goes out: the text of its call, of `x`, the list of its tensors.
+Called by `repro`.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+
+from ray_precheck.schema.record import ApiRecord
+from ray_precheck.schema.values import (
+    Constant,
+    MappingSpec,
+    SequenceSpec,
+    Symbol,
+    TensorSpec,
+    UnknownSpec,
+    ValueSpec,
+)
+from ray_precheck.store.error_data import ErrorData
+
+# Where the functions of a prefix are, in the words of a script.
+_ROOTS = {
+    "pytorch": {
+        "Functional": "torch.nn.functional.",
+        "Tensor": "torch.Tensor.",
+        "Torch": "torch.",
+        "VF": "torch.",
+        "NPU": "torch_npu.",
+        "Aten": "torch.ops.aten.",
+    },
+    "mindspore": {
+        "Mint": "ms.mint.",
+        "MintFunctional": "ms.mint.nn.functional.",
+        "Tensor": "ms.Tensor.",
+        "Functional": "ms.ops.",
+    },
+}
+_ROOTS["mindtorch"] = _ROOTS["pytorch"]
+_MOVES = frozenset("cuda npu".split())
+_DEVICE_TEXT = re.compile(r"(cpu|cuda|npu|gpu)(:\d+)?")
+
+
+class CallText:
+    """A saved call in the words of a script."""
+
+    def __init__(self, data: ErrorData, record: ApiRecord) -> None:
+        self._data = data
+        self._record = record
+        self._module = "ms" if data.framework == "mindspore" else "torch"
+        self._names = {path: f"x[{position}]" for position, path in enumerate(data.inputs)}
+
+    def note(self) -> str:
+        """Return what a reader has to do by hand, "" where the script runs as it is."""
+        if self._function() is None:
+            return f"{self._record.name.type_name} has no plain spelling: write the call below."
+        if any(isinstance(spec, UnknownSpec) for _, spec in self._record.input_leaves()):
+            return "An argument is not described in the dump: write it below, for the word UNKNOWN."
+        if self._data.framework == "mindtorch":
+            return "Run it where MSAdapter's torch comes before the native one in PYTHONPATH."
+        return ""
+
+    def call(self) -> str:
+        """Return the call as an expression of x, the list of the tensors."""
+        record = self._record
+        arguments = [
+            *(self._value(spec, f"input_args.{i}") for i, spec in enumerate(record.args)),
+            *self._keywords(),
+        ]
+        function = self._function()
+        if function is None:
+            return f"UNKNOWN({', '.join(arguments)})"
+        if record.name.prefix == "Tensor" and record.name.api in _MOVES:
+            return f"{arguments[0]}.clone()"
+        if record.name.prefix == "Tensor" and record.name.api in ("__getitem__", "__setitem__"):
+            arguments[1] = self._index(arguments[1])
+        return f"{function}({', '.join(arguments)})"
+
+    def _keywords(self) -> Iterator[str]:
+        for key, spec in self._record.kwargs:
+            value = self._value(spec, f"input_kwargs.{key}")
+            yield f"{key}={value}" if key.isidentifier() else f"**{{{key!r}: {value}}}"
+
+    def _function(self) -> str | None:
+        name = self._record.name
+        root = _ROOTS.get(self._data.framework, {}).get(name.prefix)
+        parts = name.api.split(".")
+        return (
+            None if root is None or not all(map(str.isidentifier, parts)) else f"{root}{name.api}"
+        )
+
+    def _index(self, text: str) -> str:
+        """Return an index as `x[0, 1]` has it; a dump writes it like `x[[0, 1]]`."""
+        record = self._record
+        index, tensor = record.args[1], record.args[0]
+        if not isinstance(index, SequenceSpec):
+            return text
+        out = record.outputs[0] if record.outputs else None
+        numbers = all(isinstance(i, Constant) and type(i.value) is int for i in index.items)
+        if numbers and isinstance(tensor, TensorSpec) and isinstance(out, TensorSpec):
+            return f"tuple({text})" if len(out.shape) != len(tensor.shape) else f"list({text})"
+        return f"tuple({text})"
+
+    def _value(self, spec: ValueSpec, path: str) -> str:
+        match spec:
+            case TensorSpec():
+                return self._names.get(path, "UNKNOWN")
+            case Constant(value):
+                return _constant(value)
+            case Symbol(kind, value):
+                return self._symbol(kind, value)
+            case SequenceSpec(items):
+                parts = [self._value(item, f"{path}.{i}") for i, item in enumerate(items)]
+                if self._module == "ms" and all(isinstance(item, Constant) for item in items):
+                    return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+                return f"[{', '.join(parts)}]"
+            case MappingSpec(items):
+                pairs = (f"{key!r}: {self._value(item, f'{path}.{key}')}" for key, item in items)
+                return f"{{{', '.join(pairs)}}}"
+            case _:
+                return "UNKNOWN"
+
+    def _symbol(self, kind: str, value: str) -> str:
+        if kind == "device":
+            return "DEVICE"
+        return f"{self._module}.{'bool_' if (self._module, value) == ('ms', 'bool') else value}"
+
+
+def _constant(value: object) -> str:
+    if value is Ellipsis:
+        return "..."
+    if isinstance(value, str) and _DEVICE_TEXT.fullmatch(value):
+        return "DEVICE"
+    is_number = not isinstance(value, float) or math.isfinite(value)
+    return repr(value) if is_number else f"float({str(value)!r})"
