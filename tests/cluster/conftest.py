@@ -22,6 +22,9 @@ FAULTY = DATA.parent.parent / "scripts" / "faulty"
 # Ray reads these when it is imported, so they are set when this file is: before any test runs.
 _FOLDER = Path(tempfile.mkdtemp(prefix="rpt-"))
 atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
+# Where a broken operator says that it sleeps.
+MARKS = _FOLDER / "marks"
+MARKS.mkdir()
 _TOKEN = _FOLDER / "token"
 _TOKEN.touch(mode=0o600)
 _TOKEN.write_text(secrets.token_hex(32))
@@ -33,6 +36,7 @@ _ENVIRONMENT = {
     "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed|The node with node id|Raylet is terminated",
     # How often Ray writes what it knows of its object store.
     "RAY_debug_dump_period_milliseconds": "300",
+    "FAULTY_MARKS": str(MARKS),
     # A torch with broken operators, of which the captures use none.
     "PYTHONPATH": os.pathsep.join(filter(None, [str(FAULTY), os.environ.get("PYTHONPATH")])),
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 import ray
-from conftest import DATA
+from conftest import DATA, MARKS
 from dumps import additions, broken, slow, write_dump
 
 from ray_precheck import RunConfig, StoppedError, precheck
@@ -282,7 +282,7 @@ def test_a_device_that_does_not_start_is_given_up_and_the_others_go_on(
         ),
     ],
 )
-def test_a_process_that_dies_while_it_starts_stops_the_run_with_the_reason(
+def test_a_process_that_dies_while_it_starts_stops_the_run_with_the_reason_and_leaves_no_file(
     tmp_path: Path, fault: str, reason: str
 ) -> None:
     dump = write_dump(tmp_path / "dump.json", additions(3))
@@ -293,9 +293,10 @@ def test_a_process_that_dies_while_it_starts_stops_the_run_with_the_reason(
         env={**environment, "FAULTY_START": fault}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 3
-    assert reason in done.stdout
-    assert "-csv_path" in done.stdout
+    assert reason in done.stderr
     assert "Traceback" not in done.stderr
+    # No row was written, so that there is nothing to go on with.
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_a_record_that_ray_stops_for_its_memory_is_an_error_alone(tmp_path: Path) -> None:
@@ -365,16 +366,14 @@ def test_what_a_batch_has_finished_is_written_when_the_run_is_stopped(
     parts = [additions(5), broken("i1e"), additions(60, 100)]
     path = write_dump(tmp_path / "dump.json", *parts)
     files = new_run_files(tmp_path / "out", "20260101120000")
-    asked_at = time.monotonic()
+    asleep = MARKS / "asleep"
+    asleep.unlink(missing_ok=True)
     with open_dump(path) as dump, open_cluster(cluster_address, debug=False) as nodes:
         settings = CheckSettings("pytorch", "statistics", tmp_path)
         slot = DeviceSlot("cpu", 0, nodes[0].node_id, nodes[0].address, "")
 
-        def stop() -> bool:
-            """Stop once the batch hangs: its process has been started and has done the first."""
-            return time.monotonic() > asked_at + 8
-
-        driver = made(dump, settings, [slot], nodes, files, stop)
+        # The batch hangs in its sixth call, after the first five.
+        driver = made(dump, settings, [slot], nodes, files, asleep.exists)
         driver.launch()
         assert driver.run(plan_tasks(dump, "pytorch", set()), Progress(66, 0)) is False
     names = [line.split(b",")[0].decode() for line in files.result.read_bytes().splitlines()[1:]]
