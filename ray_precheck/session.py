@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ from ray_precheck.runtime.probe import PACKAGE
 from ray_precheck.runtime.progress import Progress, StageProgress
 from ray_precheck.runtime.scratch import sweep
 from ray_precheck.runtime.stop_signal import stop_on_signal
-from ray_precheck.schema.environment import Environment, environment_to_dict
+from ray_precheck.schema.environment import Environment, environment_from_dict, environment_to_dict
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.store.columns import added_setting
 from ray_precheck.store.done import count_verdicts
@@ -51,7 +52,7 @@ from ray_precheck.store.resume import (
     run_files,
     start_run,
 )
-from ray_precheck.store.settings import note_environment
+from ray_precheck.store.settings import load_settings, note_environment
 from ray_precheck.store.stamps import new_stamp, newest_result
 
 if TYPE_CHECKING:
@@ -166,6 +167,7 @@ def run(
         files, done = _prepare_files(config, dump, fingerprint, held, stamp)
         if len(done) < len(dump.calls):
             there = _environment(config, dump, places, framework, tests_dump=tests_dump)
+            there = replace(there, caveats=_environment_of(files).caveats)  # of the rows that stay
             note_environment(files.settings, environment_to_dict(there))
         errors = error_folder(
             files, config.error_data_path, as_msprobe=config.error_data_as_msprobe
@@ -271,6 +273,20 @@ def _environment(
     )
 
 
+def _environment_of(files: RunFiles) -> Environment:
+    """Return what is noted of where a run has run; an empty one where nothing is."""
+    settings = load_settings(files.settings)
+    return Environment() if settings is None else environment_from_dict(settings.environment)
+
+
+def note_caveat(files: RunFiles, caveat: str) -> None:
+    """Note what limits the precision of a device that was opened for a run, "" for nothing."""
+    there = _environment_of(files)
+    if caveat and caveat not in there.caveats:
+        there = replace(there, caveats=(*there.caveats, caveat))
+        note_environment(files.settings, environment_to_dict(there))
+
+
 def _drive(
     config: RunConfig,
     dump: Dump,
@@ -308,6 +324,7 @@ def _drive(
             bench_budget_s=config.bench_budget_s,
             shared_fs=config.shared_fs,
             debug=config.debug,
+            on_caveat=partial(note_caveat, files),
         )
         driver = Driver(
             dump,

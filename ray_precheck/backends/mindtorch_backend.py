@@ -56,7 +56,7 @@ class MindTorchBackend:
         with child_end:
             self._popen = _launch(adapter_folder(), child_end.fileno(), kind)
         try:
-            self._ask(None)
+            self.caveat: str = self._ask(None)
         except _RemoteError as error:
             raise DeviceError(f"MSAdapter cannot be used: {error}") from None
 

@@ -75,7 +75,7 @@ def _answer(
     """Send what an action returns, or what it raises; return the first."""
     try:
         found = action()
-        reply: Done | Raised = Done(None if isinstance(found, MindTorchDevice) else found)
+        reply: Done | Raised = Done(found.caveat if isinstance(found, MindTorchDevice) else found)
     except NotCheckable as reason:
         found, reply = None, Raised("NotCheckable", str(reason), refused=True)
     except Exception as error:  # An API may raise anything, and so may MSAdapter's import.
@@ -103,6 +103,11 @@ class MindTorchDevice:
         self._torch: Any = importlib.import_module("torch")
         _require_adapter(self._torch)
         self._roots = {name: importlib.import_module(path) for name, path in _ROOTS.items()}
+
+    @property
+    def caveat(self) -> str:
+        """What limits the precision of float32 on the device, "" for nothing."""
+        return self._mindspore.caveat
 
     def do(self, request: Request) -> Any:
         """Do what is asked for; whatever an API raises goes through."""

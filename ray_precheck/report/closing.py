@@ -69,6 +69,8 @@ def _environment_lines(summary: Summary) -> Iterator[str]:
     tested = _tested(environment) or f"{made_with.get('device type', '')}"
     if tested:
         yield f"Tested:   {tested}"
+    for caveat in environment.caveats:
+        yield f"Note:     {shown_text(caveat)}"
     rule = environment.rule or made_with.get("standard", "")
     said = [
         f"standard {rule}" if rule else "",

@@ -18,7 +18,8 @@ the command line. Its keys, all of them always there:
                   many other outputs of it are in error), message, source (the model's line, or "").
                   A number is null where there is none or it is infinite
     environment   framework, device_type, device_names, devices, nodes, standard, seed, tested (device or
-                  dump), dump, versions (by name); "", 0 or empty where the files do not tell
+                  dump), dump, caveats (what limited the precision of a device, as HF32 that stayed on),
+                  versions (by name); "", 0 or empty where the files do not tell
     files         result, details
     verdicts      for each call its name, verdict (pass, error, skip), forward and backward (pass, error,
                   SKIP, or ""), and message
@@ -126,6 +127,7 @@ def environment_of(summary: Summary) -> dict[str, Any]:
         "seed": made_with.get("seed", ""),
         "tested": "dump" if environment.tests_dump else "device",
         "dump": environment.dump,
+        "caveats": list(environment.caveats),
         "versions": dict(environment.versions),
     }
 

@@ -83,6 +83,7 @@ def combined(ranks: Sequence[RankSummary], folder: Path) -> Summary:
     whole.environment = replace(
         whole.environment,
         calls=sum(each.calls for each in there),
+        caveats=tuple(dict.fromkeys(text for each in there for text in each.caveats)),
         dump=os.path.commonpath(dumps) if dumps else "",
     )
     return whole

@@ -70,7 +70,7 @@ def _check(start: Start, pipe: Connection, ringer: Ringer) -> None:
         first_line = str(error).strip().split("\n", maxsplit=1)[0]
         send(pipe, Started(f"{type(error).__name__}: {first_line}"))
         return
-    send(pipe, Started())
+    send(pipe, Started(caveat=checker.caveat))
     pool = SharedPool()
     with contextlib.suppress(EOFError):
         while _serve(checker, receive(pipe), pipe, ringer, pool):

@@ -8,7 +8,7 @@ Ray's object store; only references are held.
 import math
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,7 +37,8 @@ class DriveOptions:
     """How a run is driven.
 
     `spares` is how many processes a worker keeps ready, None for what its kind of device allows.
-    `bench_workers`: None for as many as there are cores to spare and benches to run.
+    `bench_workers`: None for as many as there are cores to spare and benches to run. `on_caveat` is
+    told what limits the precision of each device that is opened, "" for nothing.
     """
 
     timeout_s: float = 300.0
@@ -46,6 +47,7 @@ class DriveOptions:
     bench_budget_s: float = 600.0
     shared_fs: bool = False
     debug: bool = False
+    on_caveat: Callable[[str], None] = lambda caveat: None
 
 
 @dataclass(slots=True)

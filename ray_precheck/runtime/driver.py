@@ -253,6 +253,7 @@ class Driver:
             reason = f"its worker was lost with it every time ({type(error).__name__})"
             return self._lose(flight, scheduler, reason)
         if flight.ticket == 0:
+            self._options.on_caveat(report)
             return scheduler.worker_ready(flight.slot)
         if report.measured:
             self._crew.collect(flight)

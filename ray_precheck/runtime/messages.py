@@ -80,9 +80,11 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The process is ready, or cannot be: then `failure` says why, and it ends."""
+    """The process is ready, or cannot be: then `failure` says why, and it ends. `caveat` is what limits
+    the precision of its device, "" for nothing."""
 
     failure: str = ""
+    caveat: str = ""
 
 
 @pickled_by_position

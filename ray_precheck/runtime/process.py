@@ -90,8 +90,8 @@ class CheckProcess:
         """Whether it was ended, or has broken."""
         return self._pipe.closed
 
-    def wait_ready(self) -> None:
-        """Wait until it has loaded its frameworks.
+    def wait_ready(self) -> str:
+        """Wait until it has loaded its frameworks; return what limits the precision of its device.
 
         Raises:
             DeviceError: it could not, with the reason.
@@ -105,6 +105,7 @@ class CheckProcess:
             raise DeviceError(f"its process died while it started ({how})") from None
         if started.failure:
             raise DeviceError(started.failure)
+        return started.caveat
 
     def submit(self, batch: Sequence[Work]) -> None:
         """Give the process a batch, to be begun after the one that it has."""

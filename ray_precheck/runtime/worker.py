@@ -74,9 +74,10 @@ class Worker:
         pin_process(slot)
         allow_descriptors()
 
-    def open(self, last_turn: int) -> None:
+    def open(self, last_turn: int) -> str:
         """Have a process that has run nothing yet; a spare where there is one. Batches up to
-        `last_turn` were sent for the process before, and are not run any more.
+        `last_turn` were sent for the process before, and are not run any more. Returns what limits
+        the precision of the device, "" for nothing.
 
         Raises:
             DeviceError: it could not start, with the reason.
@@ -89,8 +90,9 @@ class Worker:
             # Spares are for those that break, and this one may be the first to do so.
             self._opened_at = 0.0
         self._process = self._spares.pop(0) if self._spares else self._launch()
-        self._process.wait_ready()
+        caveat = self._process.wait_ready()
         self._keep_spares()
+        return caveat
 
     @ray.method(concurrency_group="batches")  # type: ignore[untyped-decorator]
     def run(

@@ -16,7 +16,8 @@ class Environment:
     `kind` is npu, gpu or cpu, `device_names` are the names of the devices that differ ("Ascend
     910B"), `devices` and `nodes` how many there were when the run began. `rule` is the value of
     --standard, `calls` how many calls the dump has, `dump` its absolute path, and `tests_dump` says
-    that the captured results were tested, not a device. `versions` are those of the driver's node.
+    that the captured results were tested, not a device. `caveats` are sentences about what limited the
+    precision of a device (HF32 that stayed on). `versions` are those of the driver's node.
     """
 
     framework: str = ""
@@ -28,6 +29,7 @@ class Environment:
     calls: int = 0
     dump: str = ""
     tests_dump: bool = False
+    caveats: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -43,6 +45,7 @@ _KEYS = {
     "calls": "call count",
     "dump": "dump path",
     "tests_dump": "captured results tested",
+    "caveats": "device caveats",
     "versions": "versions",
 }
 
@@ -53,6 +56,7 @@ def environment_to_dict(environment: Environment) -> dict[str, Any]:
     return {
         **found,
         "device names": list(environment.device_names),
+        "device caveats": list(environment.caveats),
         "versions": dict(environment.versions),
     }
 
@@ -63,7 +67,7 @@ def environment_from_dict(found: Mapping[str, Any]) -> Environment:
     values: dict[str, Any] = {}
     for name, key in _KEYS.items():
         default, value = getattr(empty, name), found.get(key)
-        if name == "device_names" and isinstance(value, list):
+        if name in ("device_names", "caveats") and isinstance(value, list):
             values[name] = tuple(map(str, value))
         elif name == "versions" and isinstance(value, dict):
             values[name] = {str(k): str(v) for k, v in value.items()}

@@ -1,13 +1,19 @@
 """HF32: the backends switch it off on an NPU, and an error says where that was not possible."""
 
+import os
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from records import altered, call, replace_kernel, statistics_checker, tensor
 
+from ray_precheck.backends.mindtorch_backend import MindTorchBackend
+from ray_precheck.check.settings import CheckSettings
+from ray_precheck.runtime.process import CheckProcess
 from ray_precheck.schema.result import Verdict
+from ray_precheck.schema.task import DeviceSlot
 
 pytestmark = pytest.mark.frameworks
 
@@ -52,3 +58,56 @@ def test_an_error_in_float32_says_that_it_was_on(
     result = checker.check(payload)
     assert result.forward is Verdict.ERROR
     assert (checker.caveat in result.message) == is_said
+
+
+# In the process that checks, or in that of MSAdapter, the backend cannot switch it off.
+_STAYS_ON = """
+import sys
+if "ray_precheck.{process}" in sys.orig_argv:
+    import ray_precheck.backends.{backend}_backend as module
+    opened = module.{name}.__init__
+    def init(self, kind):
+        opened(self, kind)
+        self.caveat = "HF32 stays on"
+    module.{name}.__init__ = init
+"""
+
+
+def plant(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Have every Python that is started run this first."""
+    (folder / "sitecustomize.py").write_text(code)
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+
+
+def test_the_process_that_checks_tells_it_when_it_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {"process": "runtime.check_process", "backend": "torch", "name": "TorchBackend"}
+    slot, settings = (
+        DeviceSlot("cpu", 0, "", "", ""),
+        CheckSettings("pytorch", "statistics", tmp_path),
+    )
+    for code, said in ((_STAYS_ON.format(**names), "HF32 stays on"), ("", "")):
+        with monkeypatch.context() as patch:
+            plant(tmp_path, patch, code)
+            process = CheckProcess(slot, settings)
+            assert process.wait_ready() == said
+            process.close()
+
+
+def test_the_process_of_mindtorch_tells_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {
+        "process": "backends.mindtorch_device",
+        "backend": "mindspore",
+        "name": "MindSporeBackend",
+    }
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "data" / "mindtorch")
+    for code, said in ((_STAYS_ON.format(**names), "HF32 stays on"), ("", "")):
+        with monkeypatch.context() as patch:
+            plant(tmp_path, patch, code)
+            backend = MindTorchBackend("cpu")
+            assert backend.caveat == said
+            backend.close()

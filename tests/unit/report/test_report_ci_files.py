@@ -13,9 +13,11 @@ from junitparser import Error, Failure, JUnitXml, Skipped, TestCase
 
 from ray_precheck.errors import UsageError
 from ray_precheck.report import machine_file
+from ray_precheck.report.closing import closing_lines
 from ray_precheck.report.junit import WHOLE_RUN, call_seconds, junit_lines, write_junit
 from ray_precheck.report.machine_file import write_json
 from ray_precheck.report.output_file import write_report
+from ray_precheck.report.ranks_summary import RankSummary, combined
 from ray_precheck.report.state import Progress, RunState
 from ray_precheck.report.summary import Summary, summarise
 from ray_precheck.schema.environment import Environment, environment_to_dict
@@ -28,6 +30,7 @@ from ray_precheck.schema.result import (
     failed,
     skipped,
 )
+from ray_precheck.session import note_caveat
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import RunFiles, run_files, start_run
 from ray_precheck.store.settings import note_environment
@@ -172,6 +175,23 @@ def test_the_json_file_has_counts_verdicts_and_the_environment(
         ("Torch.linalg.inv.0", "skip"),
         ("Mint.c.0", "error"),
     ]
+
+
+def test_what_limits_the_precision_of_a_device_is_said_at_the_end(
+    summary: Summary, tmp_path: Path
+) -> None:
+    for _ in range(2):  # of two devices alike
+        note_caveat(summary.files, "HF32 stays on")
+        note_caveat(summary.files, "")
+    found = summarise(summary.files)
+    assert found.settings is not None
+    assert found.settings.fingerprint == {"seed": "7", "standard": "auto"}
+    assert found.environment.device_names == ("Ascend 910B",)
+    assert "Note:     HF32 stays on" in closing_lines(found)
+    write_json(tmp_path / "j.json", found, FINISHED, 1)
+    assert strictly(tmp_path / "j.json")["environment"]["caveats"] == ["HF32 stays on"]
+    whole = combined([RankSummary("rank0", summary), RankSummary("rank1", found)], tmp_path)
+    assert whole.environment.caveats == ("HF32 stays on",)
 
 
 def test_the_json_file_names_every_key_that_its_description_does(
