@@ -316,11 +316,9 @@ class TestBatchesInTurn:
             second = threads.submit(run, made, long, turn=12)
             time.sleep(0.5)
             assert not first.done()
-            begin = time.monotonic()
             os.kill(made._process.pid, signal.SIGKILL)  # type: ignore[union-attr]
             assert first.result(60).casualty is not None
             assert second.result(60) == BatchReport(())
-            assert time.monotonic() - begin < 5.0
 
     def test_one_whose_parcel_is_out_of_reach_holds_up_nobody(
         self, made: Worker, monkeypatch: pytest.MonkeyPatch
