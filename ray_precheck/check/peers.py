@@ -79,7 +79,7 @@ class Peers:
         """Return the leaves that one way gives; None where it cannot be run."""
         if way.rounds and DTYPES[dtype].kind not in ("float", "complex"):
             return None
-        key = (way, dtype if way.rounds else "")
+        key = (way, dtype if way.rounds or way.moves else "")
         if key not in self._runs:
             try:
                 self._runs[key], _ = attempt(lambda: self._run(way, dtype))
@@ -90,7 +90,7 @@ class Peers:
     def _run(self, way: Way, dtype: str) -> Sequence[Leaf]:
         call, incoming = self.call, list(self.cotangents)
         if way.moves:
-            call, incoming = _moved_call(call, incoming, way.moves)
+            call, incoming = _moved_call(call, incoming, way.moves, dtype)
         with way.context(dtype):
             place = TorchPlace(widen=way.widen)
             return self.pick(TorchExecution(self.function, call, self.plan, place), incoming)
@@ -152,9 +152,10 @@ class PeersOfLeaf(Sequence[Array]):
 
 
 def _moved_call(
-    call: HostCall, incoming: list[HostTensor | None], moves: float
+    call: HostCall, incoming: list[HostTensor | None], moves: float, tested: str
 ) -> tuple[HostCall, list[HostTensor | None]]:
-    """Return a call, in float64, with every float moved.
+    """Return a call, in float64, with every float moved by units of its dtype, or of that of the
+    tested output where that is finer: a half type that is widened first is exact there.
 
     No two numbers move alike: equal ones part, in one order for positive `moves` and in the other
     for negative ones.
@@ -165,9 +166,10 @@ def _moved_call(
         if not isinstance(value, HostTensor) or DTYPES[value.dtype].kind != "float":
             return value
         wide = value.data.astype(np.float64)
+        finest = max(value.dtype, tested, key=lambda dtype: DTYPES[dtype].mantissa_bits)
         shares = generator.uniform(0.5, 1.0, size=wide.shape)
         shares *= generator.choice([-1.0, 1.0], size=wide.shape)
-        return HostTensor("float64", np.asarray(wide + moves * shares * quantum(wide, value.dtype)))
+        return HostTensor("float64", np.asarray(wide + moves * shares * quantum(wide, finest)))
 
     changed = HostCall(map_leaves(call.args, moved), map_leaves(call.kwargs, moved))
     return changed, [moved(cotangent) for cotangent in incoming]

@@ -161,6 +161,14 @@ def test_moved_benches_part_equal_numbers_both_ways() -> None:
     assert np.array_equal(least_back, back)
 
 
+def test_a_half_type_that_is_widened_is_moved_by_units_of_the_wider_one() -> None:
+    x = host(np.linspace(1.0, 2.0, 64), "float16")
+    widened = forward_peers(lambda t: t * 1.0, x, dtype="float32", shape=(64,)).moved[0]
+    assert 0 < np.abs(widened - x.data).max() <= 0.5 * 2.0**-23
+    kept = forward_peers(lambda t: t * 1.0, x, dtype="float16", shape=(64,)).moved[0]
+    assert 2.0**-13 < np.abs(kept - x.data).max() <= 0.5 * 2.0**-10
+
+
 def test_moved_benches_are_the_same_again() -> None:
     x = drawn(16)
     first = [list(forward_peers(torch.exp, x, dtype="float64", shape=(16,)).moved) for _ in "ab"]
