@@ -154,8 +154,8 @@ class PeersOfLeaf(Sequence[Array]):
 def _moved_call(
     call: HostCall, incoming: list[HostTensor | None], moves: float, tested: str
 ) -> tuple[HostCall, list[HostTensor | None]]:
-    """Return a call, in float64, with every float moved by units of its dtype, or of that of the
-    tested output where that is finer: a half type that is widened first is exact there.
+    """Return a call, in float64, with every float moved by units of its dtype, or of float32 where
+    the tested output has no fewer bits: a half type that is widened first is exact there.
 
     No two numbers move alike: equal ones part, in one order for positive `moves` and in the other
     for negative ones.
@@ -166,7 +166,8 @@ def _moved_call(
         if not isinstance(value, HostTensor) or DTYPES[value.dtype].kind != "float":
             return value
         wide = value.data.astype(np.float64)
-        finest = max(value.dtype, tested, key=lambda dtype: DTYPES[dtype].mantissa_bits)
+        widened = DTYPES[tested].mantissa_bits >= DTYPES["float32"].mantissa_bits
+        finest = "float32" if widened and value.dtype != "float64" else value.dtype
         shares = generator.uniform(0.5, 1.0, size=wide.shape)
         shares *= generator.choice([-1.0, 1.0], size=wide.shape)
         return HostTensor("float64", np.asarray(wide + moves * shares * quantum(wide, finest)))

@@ -162,7 +162,7 @@ def test_moved_benches_part_equal_numbers_both_ways() -> None:
 
 
 def test_a_half_type_that_is_widened_is_moved_by_units_of_the_wider_one() -> None:
-    x = host(np.linspace(1.0, 2.0, 64), "float16")
+    x = host(np.linspace(1.0, 1.99, 64), "float16")
     widened = forward_peers(lambda t: t * 1.0, x, dtype="float32", shape=(64,)).moved[0]
     assert 0 < np.abs(widened - x.data).max() <= 0.5 * 2.0**-23
     kept = forward_peers(lambda t: t * 1.0, x, dtype="float16", shape=(64,)).moved[0]
