@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -88,7 +87,8 @@ class TorchExecution:
                 raise
             self._open = self._derivable(function, call)
             result = self._called(function, call)
-        self._again = partial(self._called, function, call)
+        # No bound method: with a cycle, the tensors would wait for Python's collector.
+        self._function, self._call = function, call
         self._results = flatten_outputs(result, torch.is_tensor)
         self.outputs: list[Leaf] = [_to_host(leaf) for leaf in self._results]
 
@@ -150,7 +150,7 @@ class TorchExecution:
 
         The graph is made anew: what has raised may have freed parts of it.
         """
-        self._results = flatten_outputs(self._again(), torch.is_tensor)
+        self._results = flatten_outputs(self._called(self._function, self._call), torch.is_tensor)
         outputs, incoming = self._differentiated(cotangents)
         grads: list[torch.Tensor | None] = []
         for leaf in self._leaves:
