@@ -30,6 +30,8 @@ class DeviceNeeded(Exception):
 class Checker:
     """Stands for the package's class of this name, as far as check processes call it."""
 
+    caveat = ""  # nothing limits its precision
+
     def __init__(self, settings: object, kind: str, clock: object = None) -> None:
         barrier = os.environ.get(BARRIER)
         if barrier:
