@@ -194,9 +194,9 @@ def test_a_count_is_whole(field: str, option: str) -> None:
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    config(
-        seed=np.int64(3), timeout_s=np.float32(2.5), spares=0, bench_workers=np.int8(2)
-    ).validate()
+    made = config(seed=np.int64(3), timeout_s=np.float32(2.5), spares=0, bench_workers=np.int8(2))
+    made.validate()
+    assert made.fingerprint("digest", "pytorch", "cpu")["seed"] == "3"
 
 
 def test_force_needs_the_files_to_go_on_in() -> None:

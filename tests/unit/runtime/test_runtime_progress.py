@@ -117,14 +117,18 @@ class TestPlainLines:
         assert line.startswith("10/10 done, 7 pass, 2 error, 1 skip, 0.4 api/s")
 
     def test_a_line_that_nobody_reads_ends_no_run(self, clock: Clock) -> None:
+        tried: list[str] = []
+
         class Closed(io.StringIO):
             def write(self, text: str) -> int:
+                tried.append(text)
                 raise BrokenPipeError
 
         shown = Progress(10, 0, stream=Closed())
         clock.now_s += 10
         shown.add(MIXED)
         shown.say("a node has joined")
+        assert tried
 
 
 class TestTerminal:

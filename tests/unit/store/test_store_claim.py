@@ -90,11 +90,16 @@ def test_a_killed_run_blocks_nobody(path: Path) -> None:
     assert not path.exists()
 
 
+def holder_pid(path: Path) -> int:
+    """The process that the lock file names."""
+    return int(json.loads(path.read_bytes())["pid"])
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"host": 1}'])
 def test_a_lock_file_that_says_nothing_blocks_nobody(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with claimed(path):
-        pass
+        assert holder_pid(path) == os.getpid()
 
 
 class TestWhereTheFileSystemHasNoLocks:
@@ -115,7 +120,7 @@ class TestWhereTheFileSystemHasNoLocks:
     ) -> None:
         left_by(path, **changes)
         with claimed(path):
-            pass
+            assert holder_pid(path) == os.getpid()
 
 
 class TestARunOnAnotherMachine:
@@ -139,7 +144,7 @@ class TestARunOnAnotherMachine:
     def test_has_them_no_longer_once_it_does_not(self, path: Path) -> None:
         left_by(path, host="node-b")
         with claimed(path):
-            pass
+            assert holder_pid(path) == os.getpid()
 
     def test_renews_its_claim(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(claim, "_RENEWAL_S", 0.05)
