@@ -140,8 +140,16 @@ class Crew:
         return flight
 
     def _settings_at(self, node_id: str) -> CheckSettings:
-        """Return the settings for a node: only on the driver's own the results are at hand."""
-        return replace(self.settings, sends_evidence=node_id != self.home)
+        """Return the settings for a node: only on the driver's own the results are at hand, and only
+        there it is known whether the folder of the captured tensors is."""
+        elsewhere = node_id != self.home
+        must_see_data = (
+            elsewhere
+            and self.options.shared_fs
+            and self.settings.task == "tensor"
+            and self.settings.data_folder.is_dir()
+        )
+        return replace(self.settings, sends_evidence=elsewhere, must_see_data=must_see_data)
 
     def send(self, batch: SendBatch) -> None:
         """Send a batch, or keep it until the files that it needs are there."""

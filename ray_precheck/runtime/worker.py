@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from ray_precheck.errors import DeviceError
 from ray_precheck.runtime.devices import pin_process
 from ray_precheck.runtime.loans import Lent, allow_descriptors, borrow, lend
 from ray_precheck.runtime.messages import Sealed, Stage, Work
@@ -80,8 +81,10 @@ class Worker:
         the precision of the device, "" for nothing.
 
         Raises:
-            DeviceError: it could not start, with the reason.
+            DeviceError: it could not start, or does not see the captured tensors that are said to be
+                there, with the reason.
         """
+        self._require_data()
         self._turns.forget(last_turn)
         if self._process is None:
             self._opened_at = time.monotonic()
@@ -131,6 +134,14 @@ class Worker:
         if sealed:
             self._made[order.ticket] = sealed
         return report
+
+    def _require_data(self) -> None:
+        folder = self._settings.data_folder
+        if self._settings.must_see_data and not folder.is_dir():
+            raise DeviceError(
+                f"{self._slot.address} has no folder {str(folder)!r}, which --shared-fs says that all"
+                " machines share; without --shared-fs the captured tensors are sent to it"
+            )
 
     def _work(
         self,
