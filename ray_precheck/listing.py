@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ray_precheck.backends.mindtorch_paths import prefer_native
 from ray_precheck.bench.declared import read_bench_modules
 from ray_precheck.bench.registry import References
 from ray_precheck.check.memory import needed_bytes
@@ -20,6 +19,7 @@ from ray_precheck.config import RunConfig
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.mindtorch.paths import prefer_native
 from ray_precheck.plan.drawing import is_random
 from ray_precheck.plan.planner import plan_tasks
 from ray_precheck.plan.select import skip_by_record

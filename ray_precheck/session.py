@@ -15,8 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ray_precheck.backends.mindtorch_paths import prefer_native
-from ray_precheck.backends.registry import require_framework
 from ray_precheck.bench.declared import bench_digest, load_declarations, read_bench_modules
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.compare.standards.base import added_headings
@@ -25,17 +23,19 @@ from ray_precheck.config import RunConfig
 from ray_precheck.dump.folders import find_dumps
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import StoppedError, UsageError
+from ray_precheck.frameworks.mindtorch.paths import prefer_native
+from ray_precheck.frameworks.registry import require_framework
 from ray_precheck.plan.planner import Plan, plan_tasks
 from ray_precheck.plan.selection import select_calls, selection_of
 from ray_precheck.plan.subject import framework_of, tests_captured
 from ray_precheck.report.frames import read_table
 from ray_precheck.report.summary import Summary, summarise
-from ray_precheck.runtime.devices import local_node
-from ray_precheck.runtime.placement import place_slots
-from ray_precheck.runtime.places import Cluster, Places, find_places
-from ray_precheck.runtime.probe import PACKAGE
+from ray_precheck.runtime.places.choice import Cluster, Places, find_places
+from ray_precheck.runtime.places.devices import local_node
+from ray_precheck.runtime.places.placement import place_slots
+from ray_precheck.runtime.places.probe import PACKAGE
+from ray_precheck.runtime.places.scratch import sweep
 from ray_precheck.runtime.progress import Progress, StageProgress
-from ray_precheck.runtime.scratch import sweep
 from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.schema.environment import Environment, environment_from_dict, environment_to_dict
 from ray_precheck.schema.result import TaskResult
@@ -312,9 +312,9 @@ def _drive(
             shared.stop_requested if shared else opened.enter_context(stop_on_signal()).is_set
         )
         # Imported here: Ray takes half a second that a wrong option should not cost.
-        from ray_precheck.runtime.cluster import Roster
         from ray_precheck.runtime.crew import DriveOptions
         from ray_precheck.runtime.driver import Driver
+        from ray_precheck.runtime.places.cluster import Roster
 
         version = local_node().versions.get(PACKAGE, "")
         options = DriveOptions(

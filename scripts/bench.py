@@ -1,12 +1,12 @@
 """Measure what ray_precheck promises, on the machine that this runs on, and print ratios.
 
-    scripts/bench.py captures [DUMP ...]      rows, checked share and errors of captures
-    scripts/bench.py identity DUMP            the same bytes on 1, 2, 4 devices and after kill -9
-    scripts/bench.py speed DUMP [--msprobe CMD] [--pairs N]
+    python -m scripts.bench captures [DUMP ...]      rows, checked share and errors of captures
+    python -m scripts.bench identity DUMP            the same bytes on 1, 2, 4 devices and after kill -9
+    python -m scripts.bench speed DUMP [--msprobe CMD] [--pairs N]
                                               whole commands in pairs, and one device against a
                                               bare loop without Ray
-    scripts/bench.py memory DUMP [--calls N]  the driver's peak memory for a large dump
-    scripts/bench.py stage DUMP [--pairs N]   the loop with a bench worker on a second core, against
+    python -m scripts.bench memory DUMP [--calls N]  the driver's peak memory for a large dump
+    python -m scripts.bench stage DUMP [--pairs N]   the loop with a bench worker on a second core, against
                                               device and bench on one core, and on two fused ones
 
 Machines are shared and noisy: whole commands are compared in pairs, one right after the other, and
@@ -231,7 +231,7 @@ def bench_speed(dump: Path, msprobe: str | None, pairs: int) -> bool:
 def run_loop(dump: Path, which: str) -> float:
     """Run one of the loops below in a process of its own; returns its records per second."""
     code = (
-        f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import bench; bench.{which}()"
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from scripts import bench; bench.{which}()"
     )
     command = [sys.executable, "-c", code, str(dump)]
     # Ray gives its workers one OpenMP thread; the bare loop must not have more.

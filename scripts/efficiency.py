@@ -1,7 +1,7 @@
 """Measure how much of the devices' time a real run uses: real Ray, driver, scheduler, workers, check
 processes and writer; only the check itself is pretended, by scripts/pretend, and sleeps.
 
-    scripts/efficiency.py [--devices 8 16] [--costs equal heavy] [--seconds 20] [--repeats 3]
+    python -m scripts.efficiency [--devices 8 16] [--costs equal heavy] [--seconds 20] [--repeats 3]
 
 What is printed for each run:
 
@@ -20,7 +20,7 @@ a capture, 1 % of them scaled up until they take half of the time, with estimate
 30 %, and scaled to the same mean.
 
 Ray has its workers give way to every other process of the machine (nice 15), so on a busy one this
-measures the others. `nice -n -15 scripts/efficiency.py --niceness 0` puts the whole run before them.
+measures the others. `nice -n -15 python -m scripts.efficiency --niceness 0` puts the whole run before them.
 """
 
 import argparse
@@ -36,10 +36,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from scripts.simulate.costs import LARGE_S, Workload, draw_workload
 
-from simulate_costs import LARGE_S, Workload, draw_workload  # noqa: E402
+ROOT = Path(__file__).resolve().parent.parent
 
 PRETEND = ROOT / "scripts" / "pretend"
 # Of plan/cost.py: what a call without a backward record is estimated at, and each element.

@@ -1,7 +1,6 @@
-#!/usr/bin/env python
 """Show how near generated inputs come to the real ones: in the verdict, and in the errors it is made of.
 
-    scripts/inputs.py [CAPTURE ...] [--dtypes float32 bfloat16] [--seeds 5] [--per-api] [--distributions recorded uniform]
+    python -m scripts.inputs [CAPTURE ...] [--dtypes float32 bfloat16] [--seeds 5] [--per-api] [--distributions recorded uniform]
 
 A CAPTURE is a dump.json of a tensor-mode dump with its files beside it; by default those of
 tests/data. Each call of it runs on this machine's CPU as the device under test, once with the
@@ -24,7 +23,6 @@ Calls that a side cannot run, or whose files the capture does not have, are coun
 import argparse
 import json
 import math
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -32,31 +30,30 @@ from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from ray_precheck.check.checker import Checker  # noqa: E402
-from ray_precheck.check.directions import check_backward, check_forward  # noqa: E402
-from ray_precheck.check.job import DirectionCheck, Job  # noqa: E402
-from ray_precheck.check.settings import CheckSettings  # noqa: E402
-from ray_precheck.compare.standards.user_file import load_standard  # noqa: E402
-from ray_precheck.config import DISTRIBUTIONS  # noqa: E402
-from ray_precheck.datagen.generate import (  # noqa: E402
+from ray_precheck.check.checker import Checker
+from ray_precheck.check.directions import check_backward, check_forward
+from ray_precheck.check.job import DirectionCheck, Job
+from ray_precheck.check.settings import CheckSettings
+from ray_precheck.compare.standards.user_file import load_standard
+from ray_precheck.config import DISTRIBUTIONS
+from ray_precheck.datagen.generate import (
     TensorSource,
     build_call,
     generated_tensors,
 )
-from ray_precheck.dump.decode import decode_record  # noqa: E402
-from ray_precheck.dump.parse import open_dump  # noqa: E402
-from ray_precheck.dump.tensors import CapturedTensors  # noqa: E402
-from ray_precheck.errors import NotCheckable  # noqa: E402
-from ray_precheck.plan.drawing import is_random  # noqa: E402
-from ray_precheck.plan.select import skip_by_name  # noqa: E402
-from ray_precheck.schema.dtypes import framework_dtype, round_to_dtype  # noqa: E402
-from ray_precheck.schema.record import ApiRecord  # noqa: E402
-from ray_precheck.schema.result import Verdict  # noqa: E402
-from ray_precheck.schema.task import Task, TaskPayload  # noqa: E402
-from ray_precheck.schema.values import HostTensor, TensorSpec  # noqa: E402
+from ray_precheck.dump.decode import decode_record
+from ray_precheck.dump.parse import open_dump
+from ray_precheck.dump.tensors import CapturedTensors
+from ray_precheck.errors import NotCheckable
+from ray_precheck.plan.drawing import is_random
+from ray_precheck.plan.select import skip_by_name
+from ray_precheck.schema.dtypes import framework_dtype, round_to_dtype
+from ray_precheck.schema.record import ApiRecord
+from ray_precheck.schema.result import Verdict
+from ray_precheck.schema.task import Task, TaskPayload
+from ray_precheck.schema.values import HostTensor, TensorSpec
+
+ROOT = Path(__file__).resolve().parent.parent
 
 DATA = ROOT / "tests" / "data"
 CAPTURES = ("mindspore_llm_tensor", "torch_llm_tensor")

@@ -1,11 +1,11 @@
 """Make dumps of any size out of a real one, and measure what is done with a whole dump at once.
 
-    scripts/scale.py grow OUT [--calls N] [--capture DUMP]     a dump of N calls
-    scripts/scale.py open DUMP [--filter-api]                  what comes before the first record:
+    python -m scripts.scale grow OUT [--calls N] [--capture DUMP]     a dump of N calls
+    python -m scripts.scale open DUMP [--filter-api]                  what comes before the first record:
                                                                open, digest and plan it
-    scripts/scale.py resume DUMP FOLDER [--left N]             repair, complete and summarise the
+    python -m scripts.scale resume DUMP FOLDER [--left N]             repair, complete and summarise the
                                                                files of a run that N calls are left of
-    scripts/scale.py writer FOLDER [--results N]               rows a second, batches of 64, fsync
+    python -m scripts.scale writer FOLDER [--results N]               rows a second, batches of 64, fsync
 
 Every command but `grow` prints a table of wall and CPU seconds, and the process's peak memory up
 to the end of each step. No Ray and no framework is loaded. The grown dump is written as msprobe
@@ -28,21 +28,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from ray_precheck.dump.parse import Dump, open_dump  # noqa: E402
-from ray_precheck.plan.planner import Plan, plan_tasks  # noqa: E402
-from ray_precheck.report.summary import summarise  # noqa: E402
-from ray_precheck.schema.result import (  # noqa: E402
+from ray_precheck.dump.parse import Dump, open_dump
+from ray_precheck.plan.planner import Plan, plan_tasks
+from ray_precheck.report.summary import summarise
+from ray_precheck.schema.result import (
     Metrics,
     Outcome,
     OutputCheck,
     TaskResult,
     Verdict,
 )
-from ray_precheck.store.journal import Journal  # noqa: E402
-from ray_precheck.store.resume import resume_run, start_run  # noqa: E402
+from ray_precheck.store.journal import Journal
+from ray_precheck.store.resume import resume_run, start_run
+
+ROOT = Path(__file__).resolve().parent.parent
 
 CAPTURE = ROOT / "tests" / "data" / "mindspore_llm" / "dump.json"
 BATCH = 64

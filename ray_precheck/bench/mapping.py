@@ -10,8 +10,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ray_precheck.backends.denied import require_allowed
-from ray_precheck.backends.torch_names import resolve_torch
 from ray_precheck.bench.rows import MINT_ROWS
 from ray_precheck.bench.rows_ops import OPS_NAMESAKES, OPS_ROWS
 from ray_precheck.bench.rows_rare import RARE_ROWS
@@ -19,6 +17,8 @@ from ray_precheck.bench.rows_tensor import TENSOR_NAMESAKES, TENSOR_ROWS
 from ray_precheck.bench.signatures import Row
 from ray_precheck.bench.unmapped import missing_reason
 from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.denied import require_allowed
+from ray_precheck.frameworks.pytorch.names import resolve_torch
 from ray_precheck.schema.record import ApiName
 
 _PREFIXES = ("Mint", "MintFunctional", "Tensor", "Functional")

@@ -3,9 +3,9 @@
 Called by the forward and backward checks when captured outputs are what is tested.
 """
 
-from ray_precheck.backends.base import Leaf
 from ray_precheck.datagen.generate import TensorSource
 from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.base import Leaf
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import (
     Constant,

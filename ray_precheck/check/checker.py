@@ -12,8 +12,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TypeVar
 
-from ray_precheck.backends.base import Backend
-from ray_precheck.backends.registry import open_backend
 from ray_precheck.bench.registry import References
 from ray_precheck.bench.run import Bench
 from ray_precheck.check.directions import check_backward, check_forward
@@ -22,7 +20,7 @@ from ray_precheck.check.measured import Measured
 from ray_precheck.check.memory import needed_bytes
 from ray_precheck.check.phases import Phase, PhaseClock
 from ray_precheck.check.quiet_dropout import quiet_dropout
-from ray_precheck.check.random_directions import (
+from ray_precheck.check.random.directions import (
     Seeded,
     check_random_backward,
     check_random_forward,
@@ -39,6 +37,8 @@ from ray_precheck.datagen.generate import (
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.errors import BackendMissingError, NotCheckable
+from ray_precheck.frameworks.base import Backend
+from ray_precheck.frameworks.registry import open_backend
 from ray_precheck.plan.drawing import is_random, seed_of
 from ray_precheck.plan.select import skip_by_name, skip_by_record
 from ray_precheck.schema.casualty import Cause

@@ -10,8 +10,6 @@ from functools import partial
 
 import numpy as np
 
-from ray_precheck.backends.base import Execution, Leaf
-from ray_precheck.backends.torch_run import TorchExecution
 from ray_precheck.bench.run import Bench
 from ray_precheck.check.captured import captured_gradients
 from ray_precheck.check.explain import explain_errors
@@ -22,6 +20,8 @@ from ray_precheck.check.sides import attempt, attempt_gradients, describe
 from ray_precheck.compare.ambiguous import chosen_like
 from ray_precheck.compare.comparison import no_peers
 from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.base import Execution, Leaf
+from ray_precheck.frameworks.pytorch.run import TorchExecution
 from ray_precheck.schema.dtypes import DTYPES, Array, saturated_like
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.uncompared import Uncompared

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from ray_precheck.backends.base import Leaf, map_leaves
 from ray_precheck.check.job import DirectionCheck, Job
 from ray_precheck.check.sides import OutOfMemory, attempt
 from ray_precheck.compare.cause import likely_cause
 from ray_precheck.compare.standards.base import ROUNDING, ulp
 from ray_precheck.compare.standards.msprobe import MSPROBE
 from ray_precheck.compare.thresholds import ROUNDING_NOISE_ULP
+from ray_precheck.frameworks.base import Leaf, map_leaves
 from ray_precheck.schema.dtypes import DTYPES, Array, quantum
 from ray_precheck.schema.result import Metrics, OutputCheck, Verdict
 from ray_precheck.schema.values import HostCall, HostTensor

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol
 
-from ray_precheck.backends.base import CallPlan, Execution, Leaf
 from ray_precheck.check.captured import captured_outputs
 from ray_precheck.check.measured import Measured, measure
 from ray_precheck.check.sides import Attempt, Side, attempt_forward
@@ -15,6 +14,7 @@ from ray_precheck.compare.outputs import Judge, check_output
 from ray_precheck.compare.standards.base import Standard
 from ray_precheck.compare.standards.msprobe import MSPROBE
 from ray_precheck.datagen.generate import TensorSource
+from ray_precheck.frameworks.base import CallPlan, Execution, Leaf
 from ray_precheck.plan.drawing import is_random
 from ray_precheck.plan.select import changes_its_input
 from ray_precheck.schema.dtypes import Array, is_differentiable

@@ -12,13 +12,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from ray_precheck.backends.base import Leaf
 from ray_precheck.check.directions import check_backward, check_forward
 from ray_precheck.check.job import DirectionCheck, Job
 from ray_precheck.check.measured import cotangents_of
-from ray_precheck.check.random_arguments import bind
+from ray_precheck.check.random.arguments import bind
 from ray_precheck.datagen.generate import build_call
 from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.base import Leaf
 from ray_precheck.plan.drawing import DROPOUTS, is_dropping, last_name, without_drawing
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import Verdict

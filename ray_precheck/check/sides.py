@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from ray_precheck.backends.base import CallPlan, Execution
 from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.base import CallPlan, Execution
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall, HostTensor
 

@@ -35,7 +35,7 @@ def require_report_files(options: argparse.Namespace) -> None:
     Raises:
         UsageError: one cannot, or both are the same.
     """
-    from ray_precheck.report.output_file import require_writable
+    from ray_precheck.report.files.output_file import require_writable
 
     given = {"--junit": options.junit, "--json": options.json}
     paths = {option: Path(path) for option, path in given.items() if path is not None}
@@ -52,8 +52,8 @@ def write_report_files(options: argparse.Namespace, summary: "Summary", state: "
         UsageError: one cannot be written.
     """
     # Imported here, so that --help and wrong options answer at once.
-    from ray_precheck.report.junit import write_junit
-    from ray_precheck.report.machine_file import write_json
+    from ray_precheck.report.files.junit import write_junit
+    from ray_precheck.report.files.machine_file import write_json
 
     if options.junit is not None:
         write_junit(Path(options.junit), summary, state)
@@ -73,8 +73,8 @@ def write_ranks_files(
     Raises:
         UsageError: one cannot be written.
     """
-    from ray_precheck.report.junit import write_ranks_junit
-    from ray_precheck.report.machine_file import write_ranks_json
+    from ray_precheck.report.files.junit import write_ranks_junit
+    from ray_precheck.report.files.machine_file import write_ranks_json
 
     if options.junit is not None:
         write_ranks_junit(Path(options.junit), ranks)

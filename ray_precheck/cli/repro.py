@@ -29,7 +29,7 @@ def add_commands(commands: Commands) -> None:
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     """Print the script and return the exit code."""
-    from ray_precheck.report.repro import repro_script
+    from ray_precheck.report.repro.script import repro_script
 
     print(repro_script(Path(options.saved)), end="")
     return PASSED

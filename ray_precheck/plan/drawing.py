@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import Constant, ValueSpec
 
-# Random whatever their arguments are; they are judged by statistics (`check.random_rules`).
+# Random whatever their arguments are; they are judged by statistics (`check.random.rules`).
 RANDOM = frozenset(
     """bernoulli bernoulli_ bernoulli_ext binomial cauchy cauchy_ exponential_ gamma geometric_
         gumbel_softmax laplace log_normal log_normal_ multinomial normal normal_ poisson rand

@@ -18,14 +18,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.parse import Dump
-from ray_precheck.runtime.commands import SendBatch
-from ray_precheck.runtime.cost_model import bench_threads
-from ray_precheck.runtime.devices import DEFAULT_SPARES
-from ray_precheck.runtime.messages import Stage
-from ray_precheck.runtime.parcels import Parcels
-from ray_precheck.runtime.process import START_TIMEOUT_S
-from ray_precheck.runtime.shipper import Shipper
-from ray_precheck.runtime.worker import Order, WorkerActor
+from ray_precheck.runtime.places.devices import DEFAULT_SPARES
+from ray_precheck.runtime.scheduling.commands import SendBatch
+from ray_precheck.runtime.scheduling.cost_model import bench_threads
+from ray_precheck.runtime.tensors.parcels import Parcels
+from ray_precheck.runtime.tensors.shipper import Shipper
+from ray_precheck.runtime.workers.messages import Stage
+from ray_precheck.runtime.workers.process import START_TIMEOUT_S
+from ray_precheck.runtime.workers.worker import Order, WorkerActor
 from ray_precheck.schema.task import BENCH, DeviceSlot
 
 # Workers keep the time limits of their records themselves; one that is this late is gone.

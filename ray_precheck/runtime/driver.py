@@ -15,10 +15,15 @@ from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.parse import Dump
 from ray_precheck.errors import StoppedError
 from ray_precheck.plan.planner import Plan
-from ray_precheck.runtime.bench_slots import follow_cores, number_cores, place_benches
-from ray_precheck.runtime.bench_stage import BenchStage
-from ray_precheck.runtime.cluster import Roster, require_own_node
-from ray_precheck.runtime.commands import (
+from ray_precheck.runtime.crew import Crew, DriveOptions, Flight, first_line, start_reason
+from ray_precheck.runtime.places.bench_slots import follow_cores, number_cores, place_benches
+from ray_precheck.runtime.places.cluster import Roster, require_own_node
+from ray_precheck.runtime.places.devices import Node
+from ray_precheck.runtime.places.placement import DeviceRequest, follow_nodes, usable_nodes
+from ray_precheck.runtime.progress import Progress
+from ray_precheck.runtime.recorder import Recorder
+from ray_precheck.runtime.scheduling.bench_stage import BenchStage
+from ray_precheck.runtime.scheduling.commands import (
     Command,
     Forget,
     GiveUpDevice,
@@ -27,15 +32,10 @@ from ray_precheck.runtime.commands import (
     SendBatch,
     StartWorker,
 )
-from ray_precheck.runtime.cost_model import CostModel
-from ray_precheck.runtime.crew import Crew, DriveOptions, Flight, first_line, start_reason
-from ray_precheck.runtime.devices import Node
-from ray_precheck.runtime.placement import DeviceRequest, follow_nodes, usable_nodes
-from ray_precheck.runtime.process import START_TIMEOUT_S
-from ray_precheck.runtime.progress import Progress
-from ray_precheck.runtime.recorder import Recorder
-from ray_precheck.runtime.scheduler import Scheduler
-from ray_precheck.runtime.shipper import Shipper
+from ray_precheck.runtime.scheduling.cost_model import CostModel
+from ray_precheck.runtime.scheduling.scheduler import Scheduler
+from ray_precheck.runtime.tensors.shipper import Shipper
+from ray_precheck.runtime.workers.process import START_TIMEOUT_S
 from ray_precheck.schema.casualty import BatchReport
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.schema.task import DeviceSlot

@@ -14,7 +14,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ray_precheck.errors import PrecheckError, StoppedError
-from ray_precheck.runtime.cluster import living_nodes, require_own_node
+from ray_precheck.runtime.places.cluster import living_nodes, require_own_node
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.writer import WriterActor
 from ray_precheck.schema.result import TaskResult

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-CHECK_PROCESS = "ray_precheck.runtime.check_process"
+CHECK_PROCESS = "ray_precheck.runtime.workers.check_process"
 _poisoned = False
 
 

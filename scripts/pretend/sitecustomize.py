@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-CHECK_PROCESS = "ray_precheck.runtime.check_process"
+CHECK_PROCESS = "ray_precheck.runtime.workers.check_process"
 CHECKER = "ray_precheck.check.checker"
 BARRIER = "PRETEND_BARRIER"
 LONGEST_START_S = 240.0

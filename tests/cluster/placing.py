@@ -17,9 +17,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ray_precheck import __version__
 from ray_precheck.config import RunConfig
-from ray_precheck.runtime.cluster import Roster, open_cluster
-from ray_precheck.runtime.devices import pin_process
-from ray_precheck.runtime.placement import DeviceRequest, follow_nodes, place_slots
+from ray_precheck.runtime.places.cluster import Roster, open_cluster
+from ray_precheck.runtime.places.devices import pin_process
+from ray_precheck.runtime.places.placement import DeviceRequest, follow_nodes, place_slots
 from ray_precheck.schema.task import DeviceSlot
 
 

@@ -15,9 +15,9 @@ from dumps import additions, broken, large, many_times, write_dump
 
 from ray_precheck import PrecheckReport, precheck
 from ray_precheck.runtime import driver
-from ray_precheck.runtime.bench_stage import BenchStage
-from ray_precheck.runtime.loans import Loan
-from ray_precheck.runtime.parcels import Parcels
+from ray_precheck.runtime.scheduling.bench_stage import BenchStage
+from ray_precheck.runtime.tensors.loans import Loan
+from ray_precheck.runtime.tensors.parcels import Parcels
 
 pytestmark = pytest.mark.cluster
 

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.cluster
 
 STAYS_ON = """
 import sys
-if "ray_precheck.runtime.check_process" in sys.orig_argv:
-    import ray_precheck.backends.torch_backend as module
+if "ray_precheck.runtime.workers.check_process" in sys.orig_argv:
+    import ray_precheck.frameworks.pytorch.backend as module
     opened = module.TorchBackend.__init__
     def init(self, kind):
         opened(self, kind)

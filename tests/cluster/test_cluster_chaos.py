@@ -1,4 +1,4 @@
-"""The short form of scripts/chaos.py; and that it would notice what it is there to notice."""
+"""The short form of scripts/chaos; and that it would notice what it is there to notice."""
 
 import json
 import os
@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import chaos_faults
 import pytest
 from conftest import DATA
 
+from scripts.chaos import faults as chaos_faults
+
 pytestmark = pytest.mark.cluster
-CHAOS = DATA.parent.parent / "scripts" / "chaos.py"
+ROOT = DATA.parent.parent
 TORCH_DUMP = DATA / "torch_cnn" / "dump.json"
 
 
@@ -31,7 +32,8 @@ def chaos(folder: Path, *arguments: object) -> tuple[int, str, dict[str, Any]]:
     report = folder / "report.json"
     places = ["--folder", str(folder / "work"), "--json", str(report)]
     done = subprocess.run(
-        [sys.executable, str(CHAOS), *map(str, arguments), *places],
+        [sys.executable, "-m", "scripts.chaos", *map(str, arguments), *places],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=280,

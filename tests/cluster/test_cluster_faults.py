@@ -20,11 +20,11 @@ from ray_precheck import RunConfig, StoppedError, precheck
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.plan.planner import plan_tasks
-from ray_precheck.runtime.cluster import Roster, open_cluster
 from ray_precheck.runtime.crew import DriveOptions
-from ray_precheck.runtime.devices import Node
 from ray_precheck.runtime.driver import Driver
-from ray_precheck.runtime.placement import DeviceRequest
+from ray_precheck.runtime.places.cluster import Roster, open_cluster
+from ray_precheck.runtime.places.devices import Node
+from ray_precheck.runtime.places.placement import DeviceRequest
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.recorder import Recorder
 from ray_precheck.schema.task import DeviceSlot
@@ -140,7 +140,7 @@ def own_processes(title: str) -> list[psutil.Process]:
 
 @pytest.mark.parametrize(
     ("title", "times"),
-    [("ray::Worker.run", 1), ("ray_precheck.runtime.check_process", 2), ("ray::Writer", 2)],
+    [("ray::Worker.run", 1), ("ray_precheck.runtime.workers.check_process", 2), ("ray::Writer", 2)],
 )
 def test_processes_killed_from_outside_cost_nothing(
     tmp_path: Path, cluster_address: str, title: str, times: int
@@ -199,7 +199,7 @@ def test_no_process_is_left_after_a_run_with_faults(tmp_path: Path, cluster_addr
     dump = write_dump(tmp_path / "dump.json", *parts)
     precheck(dump, out=tmp_path / "out", address=cluster_address, devices=(0, 1), timeout_s=1.0)
     until = time.monotonic() + 10
-    while left := own_processes("ray_precheck.runtime.check_process"):
+    while left := own_processes("ray_precheck.runtime.workers.check_process"):
         assert time.monotonic() < until, left
         time.sleep(0.1)
 
@@ -326,7 +326,7 @@ def test_a_record_that_ray_stops_for_its_memory_is_an_error_alone(tmp_path: Path
 
 
 def test_a_worker_sees_its_device_alone(cluster_address: str) -> None:
-    from ray_precheck.runtime.devices import pin_process
+    from ray_precheck.runtime.places.devices import pin_process
 
     def visible(slot: DeviceSlot) -> tuple[str, str]:
         import os

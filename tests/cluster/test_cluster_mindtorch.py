@@ -132,7 +132,7 @@ def test_a_run_that_was_killed_goes_on_and_leaves_no_process(
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     family = _when_rows_are_there(process, tmp_path)
-    assert any("ray_precheck.backends.mindtorch_device" in _command_line(one) for one in family)
+    assert any("ray_precheck.frameworks.mindtorch.device" in _command_line(one) for one in family)
     # The driver, in the middle of its work; what it has started must end by itself.
     (driver,) = psutil.Process(process.pid).children()
     driver.kill()

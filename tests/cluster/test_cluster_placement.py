@@ -23,10 +23,10 @@ from placing import whereabouts
 import ray_precheck
 from ray_precheck.config import RunConfig
 from ray_precheck.errors import DeviceError, UsageError
-from ray_precheck.runtime import cluster
-from ray_precheck.runtime.cluster import Roster, living_nodes, open_cluster
-from ray_precheck.runtime.devices import choose_kind
-from ray_precheck.runtime.placement import DeviceRequest, place_slots
+from ray_precheck.runtime.places import cluster
+from ray_precheck.runtime.places.cluster import Roster, living_nodes, open_cluster
+from ray_precheck.runtime.places.devices import choose_kind
+from ray_precheck.runtime.places.placement import DeviceRequest, place_slots
 
 pytestmark = pytest.mark.cluster
 needs_networks = pytest.mark.skipif(

@@ -6,7 +6,7 @@ import pytest
 from dumps import additions, killer, write_dump
 
 from ray_precheck import RunConfig, find_dumps, precheck, run_ranks
-from ray_precheck.runtime import places
+from ray_precheck.runtime.places import choice as places
 
 pytestmark = pytest.mark.cluster
 

@@ -71,7 +71,12 @@ def test_a_submitted_run_writes_the_rows_of_a_run_without_a_cluster(
 def test_the_package_of_the_checkout_is_what_every_process_of_the_run_uses(
     head: Head, tmp_path: Path
 ) -> None:
-    modules = ["cli.py", "runtime/worker.py", "runtime/writer.py", "runtime/check_process.py"]
+    modules = [
+        "cli.py",
+        "runtime/workers/worker.py",
+        "runtime/writer.py",
+        "runtime/workers/check_process.py",
+    ]
     for number, module in enumerate(modules):
         path, note = head.checkout / "ray_precheck" / module, tmp_path / f"imported{number}"
         first = f"__import__('pathlib').Path({str(note)!r}).write_text(__file__)\n"

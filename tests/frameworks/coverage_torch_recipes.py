@@ -11,7 +11,7 @@ from coverage_arguments import Call, at, f, i, p
 from coverage_records import Sample
 from coverage_samples import sampled
 
-from ray_precheck.backends.torch_names import resolve_torch
+from ray_precheck.frameworks.pytorch.names import resolve_torch
 from ray_precheck.schema.record import ApiName
 
 

@@ -15,8 +15,8 @@ from ray_precheck.config import RECORDED
 from ray_precheck.datagen.generate import GeneratedTensors, build_call, generated_tensors
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.parse import open_dump
-from ray_precheck.runtime.messages import Sealed, seal
-from ray_precheck.runtime.shared_pool import SharedPool
+from ray_precheck.runtime.tensors.shared_pool import SharedPool
+from ray_precheck.runtime.workers.messages import Sealed, seal
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import BENCH, Task, TaskPayload
 

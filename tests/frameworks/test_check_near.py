@@ -10,10 +10,10 @@ import pytest
 from records import call, tensor
 
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.runtime import loans
-from ray_precheck.runtime.loans import Loan
-from ray_precheck.runtime.messages import Stage
-from ray_precheck.runtime.worker import Order, Worker
+from ray_precheck.runtime.tensors import loans
+from ray_precheck.runtime.tensors.loans import Loan
+from ray_precheck.runtime.workers.messages import Stage
+from ray_precheck.runtime.workers.worker import Order, Worker
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import BENCH, DeviceSlot, TaskPayload
 

@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ray_precheck.backends.base import CallPlan  # noqa: E402
-from ray_precheck.backends.torch_run import TorchExecution, TorchPlace  # noqa: E402
 from ray_precheck.bench.rounded import rounded_arithmetic  # noqa: E402
 from ray_precheck.check.peers import Peers, PeersOfLeaf  # noqa: E402
 from ray_precheck.compare.comparison import kernel_of  # noqa: E402
+from ray_precheck.frameworks.base import CallPlan  # noqa: E402
+from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace  # noqa: E402
 from ray_precheck.schema.dtypes import round_to_dtype  # noqa: E402
 from ray_precheck.schema.values import HostCall, HostTensor  # noqa: E402
 

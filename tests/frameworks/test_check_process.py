@@ -17,11 +17,11 @@ import pytest
 
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import DeviceError
-from ray_precheck.runtime import worker
-from ray_precheck.runtime.devices import DEFAULT_SPARES
-from ray_precheck.runtime.messages import Work
-from ray_precheck.runtime.process import CheckProcess
-from ray_precheck.runtime.worker import Order, Worker
+from ray_precheck.runtime.places.devices import DEFAULT_SPARES
+from ray_precheck.runtime.workers import worker
+from ray_precheck.runtime.workers.messages import Work
+from ray_precheck.runtime.workers.process import CheckProcess
+from ray_precheck.runtime.workers.worker import Order, Worker
 from ray_precheck.schema.casualty import BatchReport, Cause
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import DeviceSlot, TaskPayload
@@ -175,7 +175,7 @@ def test_the_garbage_collector_leaves_out_what_was_loaded_before() -> None:
     # In a process of its own, as it is for the life of a process.
     code = """
 import gc
-from ray_precheck.runtime.check_process import _all_kept
+from ray_precheck.runtime.workers.check_process import _all_kept
 before = gc.get_freeze_count()
 try:
     with _all_kept():

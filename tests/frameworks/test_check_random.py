@@ -23,7 +23,7 @@ from records import (
 
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.measured import Measured
-from ray_precheck.check.random_rules import RULES, rule_of
+from ray_precheck.check.random.rules import RULES, rule_of
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.plan.drawing import RANDOM
 from ray_precheck.schema.record import ApiName

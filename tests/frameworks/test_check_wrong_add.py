@@ -8,8 +8,8 @@ import pytest
 
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import DeviceError
-from ray_precheck.runtime.messages import Work
-from ray_precheck.runtime.process import CheckProcess
+from ray_precheck.runtime.workers.messages import Work
+from ray_precheck.runtime.workers.process import CheckProcess
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import DeviceSlot, TaskPayload
 
@@ -19,7 +19,7 @@ TENSOR = b'{"type": "torch.Tensor", "dtype": "torch.float32", "shape": [4], "Max
 # special.entr raises, after which a device has to prove itself.
 _PLANTED = """
 import os, sys
-if "ray_precheck.runtime.check_process" in sys.orig_argv:
+if "ray_precheck.runtime.workers.check_process" in sys.orig_argv:
     import torch
     right = torch.Tensor.__add__
     def __add__(self, other):

@@ -8,12 +8,12 @@ import re
 import warnings
 
 import pytest
-from coverage_names import MINDSPORE, Namespace
 from coverage_records import FAILED, NO_KERNEL, Finding, Sample, try_samples
 from coverage_samples import opinfo_samples
-from coverage_status import Kind, statuses
 
 from ray_precheck.check.checker import Checker
+from scripts.coverage.names import MINDSPORE, Namespace
+from scripts.coverage.status import Kind, statuses
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

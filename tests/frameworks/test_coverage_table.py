@@ -4,12 +4,12 @@ from pathlib import Path
 
 import coverage as coverage_script
 import pytest
-from coverage_status import Kind
 
-from ray_precheck.backends.torch_names import resolve_torch
 from ray_precheck.bench.mapping import resolve_mindspore
 from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.pytorch.names import resolve_torch
 from ray_precheck.schema.record import ApiName
+from scripts.coverage.status import Kind
 
 pytest.importorskip("mindspore")
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]

@@ -4,13 +4,13 @@ import re
 from collections import Counter
 
 import pytest
-from coverage_names import TORCH
 from coverage_records import GENERATED, NO_KERNEL, Finding, try_samples
 from coverage_samples import opinfo_samples
-from coverage_status import statuses
 from coverage_torch_recipes import recipes
 
 from ray_precheck.check.checker import Checker
+from scripts.coverage.names import TORCH
+from scripts.coverage.status import statuses
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
@@ -63,7 +63,7 @@ def test_nine_of_ten_names_are_executed_and_pass(findings: dict[str, Finding]) -
 
 
 def _names_by_namespace() -> dict[str, list[str]]:
-    from coverage_names import function_names
+    from scripts.coverage.names import function_names
 
     return {namespace.title: function_names(namespace) for namespace in TORCH}
 

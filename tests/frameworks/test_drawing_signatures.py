@@ -36,7 +36,7 @@ def torch_names() -> Iterator[tuple[str, list[str]]]:
     import torch
     from torch.overrides import get_testing_overrides
 
-    from ray_precheck.backends.torch_names import _ROOTS, resolve_torch
+    from ray_precheck.frameworks.pytorch.names import _ROOTS, resolve_torch
 
     by_schema: dict[str, list[str]] = {}
     for schema in torch._C._jit_get_all_schemas():

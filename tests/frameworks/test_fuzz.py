@@ -8,13 +8,13 @@ import pytest
 
 pytestmark = pytest.mark.frameworks
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+ROOT = Path(__file__).parents[2]
 
 
 def run_code(code: str, folder: Path) -> str:
     """Run code beside the fuzzer, in a process of its own: an audit hook cannot be taken off."""
     done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(SCRIPTS)!r})\n{code}"],
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}"],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -29,8 +29,8 @@ def test_2_000_mutated_dumps_are_rows_or_refusals(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("mindspore")
     done = subprocess.run(
-        [sys.executable, SCRIPTS / "fuzz.py", "--count", "2000", "--seed", "1", "--jobs", "2"],
-        cwd=tmp_path,
+        [sys.executable, "-m", "scripts.fuzz", "--count", "2000", "--seed", "1", "--jobs", "2"],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
@@ -45,7 +45,7 @@ def test_2_000_mutated_dumps_are_rows_or_refusals(tmp_path: Path) -> None:
 
 def test_a_case_is_the_same_whatever_came_before_it(tmp_path: Path) -> None:
     code = (
-        "import fuzz, hashlib\n"
+        "import hashlib\nfrom scripts.fuzz import main as fuzz\n"
         "captures = [fuzz.mutations.read_capture(path) for path in fuzz.CAPTURES]\n"
         "def case(n): return hashlib.sha256(fuzz.case_of(5, n, captures)[1]).hexdigest()\n"
         "there = {n: case(n) for n in range(1000)}\n"
@@ -74,7 +74,7 @@ def test_a_case_is_the_same_whatever_came_before_it(tmp_path: Path) -> None:
 )
 def test_the_watch_hears_what_a_dump_must_not_do(tmp_path: Path, act: str, seen: str) -> None:
     code = (
-        "import os, pickle, socket, subprocess\nfrom pathlib import Path\nimport fuzz_target\n"
+        "import os, pickle, socket, subprocess\nfrom pathlib import Path\nfrom scripts.fuzz import target as fuzz_target\n"
         "watch = fuzz_target.Watch(Path('in'), Path('out'))\n"
         "try:\n"
         "    with watch.over():\n"
@@ -99,7 +99,7 @@ def test_the_watch_hears_what_a_dump_must_not_do(tmp_path: Path, act: str, seen:
 )
 def test_a_fault_of_the_driver_is_a_finding(tmp_path: Path, fault: str, found: str) -> None:
     code = (
-        "import fuzz, fuzz_target\nfrom pathlib import Path\n"
+        "from scripts.fuzz import main as fuzz, target as fuzz_target\nfrom pathlib import Path\n"
         "from ray_precheck.errors import DumpError\n"
         "folder = Path('case'); folder.mkdir(); fuzz_target.make_folder(folder.resolve(), [])\n"
         "target = fuzz_target.Target(folder.resolve(), lambda stage: None)\n"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from records import altered, call, replace_kernel, statistics_checker, tensor
 
-from ray_precheck.backends.mindtorch_backend import MindTorchBackend
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.runtime.process import CheckProcess
+from ray_precheck.frameworks.mindtorch.backend import MindTorchBackend
+from ray_precheck.runtime.workers.process import CheckProcess
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import DeviceSlot
 
@@ -26,7 +26,7 @@ def stand_in(**options: Any) -> ModuleType:
 
 
 def test_opening_an_npu_with_torch_switches_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ray_precheck.backends.torch_backend import TorchBackend
+    from ray_precheck.frameworks.pytorch.backend import TorchBackend
 
     conv, matmul = SimpleNamespace(allow_hf32=True), SimpleNamespace(allow_hf32=True)
     monkeypatch.setitem(sys.modules, "torch_npu", stand_in(conv=conv, matmul=matmul))
@@ -64,7 +64,7 @@ def test_an_error_in_float32_says_that_it_was_on(
 _STAYS_ON = """
 import sys
 if "ray_precheck.{process}" in sys.orig_argv:
-    import ray_precheck.backends.{backend}_backend as module
+    import ray_precheck.frameworks.{backend}_backend as module
     opened = module.{name}.__init__
     def init(self, kind):
         opened(self, kind)

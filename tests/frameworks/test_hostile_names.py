@@ -9,11 +9,11 @@ import pytest
 import torch
 from records import Element, call, statistics_checker, tensor
 
-from ray_precheck.backends.torch_names import resolve_torch
 from ray_precheck.bench.mapping import resolve_mindspore
 from ray_precheck.check.checker import Checker
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.pytorch.names import resolve_torch
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.values import TensorSpec
@@ -57,7 +57,7 @@ def test_no_module_is_a_way_to_something_else(door: str, api: str) -> None:
 
 def test_looking_a_name_up_imports_nothing() -> None:
     code = (
-        "import sys; from ray_precheck.backends.torch_names import resolve_torch, _overridable\n"
+        "import sys; from ray_precheck.frameworks.pytorch.names import resolve_torch, _overridable\n"
         "from ray_precheck.errors import NotCheckable\n"
         "from ray_precheck.schema.record import ApiName\n"
         "_overridable(); before = set(sys.modules)\n"

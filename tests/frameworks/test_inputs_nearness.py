@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from inputs import CAPTURES, DATA, Capture, Pair, pairs_of
+
+from scripts.inputs import CAPTURES, DATA, Capture, Pair, pairs_of
 
 pytestmark = pytest.mark.frameworks
 

@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from ray_precheck.backends.base import flatten_outputs, map_leaves
 from ray_precheck.bench.mapping import resolve_mindspore
 from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.base import flatten_outputs, map_leaves
 from ray_precheck.schema.record import ApiName
 
 with warnings.catch_warnings():

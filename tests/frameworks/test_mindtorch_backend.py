@@ -15,12 +15,12 @@ import psutil
 import pytest
 from records import call, dtypes, ms_tensor, rows, statistics_checker, symbol, timeless
 
-from ray_precheck.backends.base import CallPlan, DeviceDied
-from ray_precheck.backends.mindtorch_backend import MindTorchBackend
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import DeviceError, NotCheckable
-from ray_precheck.runtime.messages import seal
+from ray_precheck.frameworks.base import CallPlan, DeviceDied
+from ray_precheck.frameworks.mindtorch.backend import MindTorchBackend
+from ray_precheck.runtime.workers.messages import seal
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict
 from ray_precheck.schema.task import BENCH, TaskPayload
@@ -80,7 +80,7 @@ class TestProcesses:
 
     def test_the_process_ends_with_the_one_that_started_it(self) -> None:
         code = (
-            "from ray_precheck.backends.mindtorch_backend import MindTorchBackend as B;"
+            "from ray_precheck.frameworks.mindtorch.backend import MindTorchBackend as B;"
             "import os; b = B('cpu'); print(b._popen.pid, flush=True); os.kill(os.getpid(), 9)"
         )
         environment = {**os.environ, "PYTHONPATH": str(STAND_IN)}

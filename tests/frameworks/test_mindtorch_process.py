@@ -9,9 +9,9 @@ from records import call, ms_tensor, tensor
 
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import DeviceError
-from ray_precheck.runtime.messages import Stage, Work
-from ray_precheck.runtime.process import CheckProcess
-from ray_precheck.runtime.process_tree import descendants
+from ray_precheck.runtime.workers.messages import Stage, Work
+from ray_precheck.runtime.workers.process import CheckProcess
+from ray_precheck.runtime.workers.process_tree import descendants
 from ray_precheck.schema.casualty import BatchReport, Cause
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import BENCH, DeviceSlot, TaskPayload

@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 import torch
-from coverage_names import TORCH
 from coverage_records import Sample, payload
 from coverage_samples import opinfo_samples
-from coverage_status import statuses
 from coverage_torch_recipes import recipes
 from records import call, tensor
 
 from ray_precheck.check.checker import Checker
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import TaskPayload
+from scripts.coverage.names import TORCH
+from scripts.coverage.status import statuses
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 

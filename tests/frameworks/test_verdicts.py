@@ -1,5 +1,5 @@
 """Faults that count are found, honest implementations are not called an error: a quick subset of
-`scripts/verdicts.py`, whose whole table is in compare/VERDICTS.md."""
+`scripts/verdicts`, whose whole table is in compare/VERDICTS.md."""
 
 import math
 from dataclasses import replace
@@ -12,20 +12,20 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("mindspore")
 
 from records import capture_settings, failing, payloads_of  # noqa: E402
-from verdicts import Found, examine, examine_kernels  # noqa: E402
-from verdicts_calls import generated_calls  # noqa: E402
-from verdicts_cases import CASES, DTYPES  # noqa: E402
-from verdicts_faults import FAULTS, planted  # noqa: E402
-from verdicts_kernels import KernelFault, kernels_of  # noqa: E402
-from verdicts_subject import Run, Shared  # noqa: E402
-from verdicts_tally import Court, Error, Tally, error_of, worst  # noqa: E402
 
 from ray_precheck.check.checker import Checker  # noqa: E402
 from ray_precheck.check.settings import CheckSettings  # noqa: E402
-from ray_precheck.compare.standards.auto import Auto  # noqa: E402
-from ray_precheck.compare.standards.auto_measure import Measure  # noqa: E402
+from ray_precheck.compare.standards.auto.measure import Measure  # noqa: E402
+from ray_precheck.compare.standards.auto.rule import Auto  # noqa: E402
 from ray_precheck.compare.standards.registry import STANDARDS  # noqa: E402
 from ray_precheck.schema.values import HostTensor  # noqa: E402
+from scripts.verdicts.calls import generated_calls  # noqa: E402
+from scripts.verdicts.cases import CASES, DTYPES  # noqa: E402
+from scripts.verdicts.faults import FAULTS, planted  # noqa: E402
+from scripts.verdicts.kernels import KernelFault, kernels_of  # noqa: E402
+from scripts.verdicts.main import Found, examine, examine_kernels  # noqa: E402
+from scripts.verdicts.subject import Run, Shared  # noqa: E402
+from scripts.verdicts.tally import Court, Error, Tally, error_of, worst  # noqa: E402
 
 pytestmark = pytest.mark.frameworks
 

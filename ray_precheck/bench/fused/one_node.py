@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ray_precheck.backends.base import flatten_outputs, map_leaves
+from ray_precheck.frameworks.base import flatten_outputs, map_leaves
 
 Tensor = torch.Tensor
 _Run = Callable[[Iterator[Tensor]], list[Any]]

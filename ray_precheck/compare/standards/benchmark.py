@@ -19,7 +19,7 @@ from ray_precheck.compare.errors import (
     rounded_bench,
 )
 from ray_precheck.compare.sentence import Finding
-from ray_precheck.compare.standards.auto_measure import Measure, explained
+from ray_precheck.compare.standards.auto.measure import Measure, explained
 from ray_precheck.compare.standards.base import Judgement, conclude
 from ray_precheck.compare.standards.binary import judge_without_errors
 from ray_precheck.compare.thresholds import (

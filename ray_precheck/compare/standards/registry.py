@@ -7,7 +7,7 @@ without arguments has the published limits. Called by the session and by `user_f
 from collections.abc import Callable
 
 from ray_precheck.compare.standards.absolute import Absolute
-from ray_precheck.compare.standards.auto import Auto
+from ray_precheck.compare.standards.auto.rule import Auto
 from ray_precheck.compare.standards.base import Standard
 from ray_precheck.compare.standards.benchmark import Benchmark
 from ray_precheck.compare.standards.binary import Binary

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.backends.base import CallPlan, Leaf
 from ray_precheck.check.explain import explain_errors
 from ray_precheck.check.job import DirectionCheck, Job, Sides, call_plan
 from ray_precheck.compare.outputs import Judge
@@ -14,6 +13,7 @@ from ray_precheck.compare.standards import ROUNDING
 from ray_precheck.compare.standards.absolute import Absolute
 from ray_precheck.compare.standards.msprobe import Msprobe
 from ray_precheck.datagen.generate import GeneratedTensors
+from ray_precheck.frameworks.base import CallPlan, Leaf
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import TaskPayload

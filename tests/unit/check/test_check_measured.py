@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.backends.base import CallPlan, Leaf
 from ray_precheck.check.job import Job
 from ray_precheck.check.measured import Failure, Measured, measure
 from ray_precheck.check.sides import OutOfMemory
 from ray_precheck.datagen.generate import GeneratedTensors
 from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.base import CallPlan, Leaf
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.task import TaskPayload
 from ray_precheck.schema.values import HostCall, HostTensor, TensorSpec

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ray_precheck.cli import UNUSABLE, main
-from ray_precheck.runtime import probe
+from ray_precheck.runtime.places import probe
 
 pytestmark = pytest.mark.unit
 DUMP = Path(__file__).resolve().parents[2] / "data" / "torch_cnn" / "dump.json"

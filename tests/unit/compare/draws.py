@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ray_precheck.compare.random_bounds import (
+from ray_precheck.compare.random.bounds import (
     FALSE_ALARM_RATE,
 )
-from ray_precheck.compare.random_outputs import check_random_output
-from ray_precheck.compare.random_statistics import Draws, Look, draws_of
+from ray_precheck.compare.random.outputs import check_random_output
+from ray_precheck.compare.random.statistics import Draws, Look, draws_of
 from ray_precheck.schema.dtypes import Array, round_to_dtype
 from ray_precheck.schema.result import OutputCheck, Verdict
 from ray_precheck.schema.values import HostTensor

@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 from draws import MANY, Rng, alarms, drawn, held, judged, rng, whole
 
-from ray_precheck.compare import random_discrete as discrete
-from ray_precheck.compare import random_laws as laws
-from ray_precheck.compare.random_attention import attention_looks
-from ray_precheck.compare.random_bounds import (
+from ray_precheck.compare.random import discrete as discrete
+from ray_precheck.compare.random import laws as laws
+from ray_precheck.compare.random.attention import attention_looks
+from ray_precheck.compare.random.bounds import (
     FALSE_ALARM_RATE,
     share_limits,
 )
-from ray_precheck.compare.random_dropout import (
+from ray_precheck.compare.random.dropout import (
     dropout,
     dropout_looks,
     mask_of,
 )
-from ray_precheck.compare.random_outputs import check_random_output
-from ray_precheck.compare.random_statistics import Look, draws_of, neighbours, repeats
+from ray_precheck.compare.random.outputs import check_random_output
+from ray_precheck.compare.random.statistics import Look, draws_of, neighbours, repeats
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.values import HostTensor, TensorSpec

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ray_precheck.compare.random_bounds import (
+from ray_precheck.compare.random.bounds import (
     gamma_limits,
     largest_gap,
     mean_limit,
@@ -11,7 +11,7 @@ from ray_precheck.compare.random_bounds import (
     share_limits,
     square_limits,
 )
-from ray_precheck.compare.random_special import gamma_cdf, log_gamma, normal_cdf
+from ray_precheck.compare.random.special import gamma_cdf, log_gamma, normal_cdf
 
 pytestmark = pytest.mark.unit
 

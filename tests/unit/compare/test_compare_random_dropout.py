@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from draws import MANY, alarms, held, judged, rng
 
-from ray_precheck.compare.random_dropout import (
+from ray_precheck.compare.random.dropout import (
     Dropping,
     alpha_dropout,
     dropout,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from standard_cases import comparison
 
-from ray_precheck.compare.standards.auto import Auto
+from ray_precheck.compare.standards.auto.rule import Auto
 from ray_precheck.compare.standards.base import added_headings
 from ray_precheck.compare.standards.benchmark import Benchmark
 from ray_precheck.compare.standards.binary import Binary

@@ -6,11 +6,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import scale
 
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.schema.values import TensorSpec
+from scripts import scale
 
 pytestmark = pytest.mark.unit
 

@@ -13,7 +13,7 @@ TABLE = Table(
     package="ray_precheck",
     layers=(
         ("schema", "errors"),
-        ("config", "dump", "backends", "compare"),
+        ("config", "dump", "frameworks", "compare"),
         ("plan", "datagen", "bench", "store"),
         ("check", "report"),
         ("runtime",),
@@ -23,13 +23,22 @@ TABLE = Table(
     ),
     reserved={
         "ray": [
-            f"runtime.{name}"
-            for name in ("cluster", "lean_head", "worker", "writer", "recorder", "crew", "driver")
+            *(f"runtime.{name}" for name in ("writer", "recorder", "crew", "driver")),
+            *(
+                f"runtime.{name}"
+                for name in ("places.cluster", "places.lean_head", "workers.worker")
+            ),
         ],
         # In the process of MSAdapter `torch` is MSAdapter's.
-        "mindspore": ["backends.mindspore_*", "backends.mindtorch_*"],
-        "torch": ["backends.torch_*", "backends.mindtorch_*", "bench", "bench.*", "dump.tensors"],
-        "torch_npu": ["backends.torch_*", "bench", "bench.*", "dump.tensors"],
+        "mindspore": ["frameworks.mindspore.*", "frameworks.mindtorch.*"],
+        "torch": [
+            "frameworks.pytorch.*",
+            "frameworks.mindtorch.*",
+            "bench",
+            "bench.*",
+            "dump.tensors",
+        ],
+        "torch_npu": ["frameworks.pytorch.*", "bench", "bench.*", "dump.tensors"],
     },
 )
 SOURCES = read_package(Path(ray_precheck.__file__).parent)

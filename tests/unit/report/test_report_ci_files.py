@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase
 
 from ray_precheck.errors import UsageError
-from ray_precheck.report import machine_file
 from ray_precheck.report.closing import closing_lines
-from ray_precheck.report.junit import WHOLE_RUN, call_seconds, junit_lines, write_junit
-from ray_precheck.report.machine_file import write_json
-from ray_precheck.report.output_file import write_report
+from ray_precheck.report.files import machine_file
+from ray_precheck.report.files.junit import WHOLE_RUN, call_seconds, junit_lines, write_junit
+from ray_precheck.report.files.machine_file import write_json
+from ray_precheck.report.files.output_file import write_report
 from ray_precheck.report.ranks_summary import RankSummary, combined
 from ray_precheck.report.state import Progress, RunState
 from ray_precheck.report.summary import Summary, summarise

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.runtime.bench_stage import BenchStage, Parcel
-from ray_precheck.runtime.commands import Command, Forget
-from ray_precheck.runtime.scheduler import Scheduler
+from ray_precheck.runtime.scheduling.bench_stage import BenchStage, Parcel
+from ray_precheck.runtime.scheduling.commands import Command, Forget
+from ray_precheck.runtime.scheduling.scheduler import Scheduler
 from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.runtime.bench_stage import BenchStage
-from ray_precheck.runtime.commands import Command, Record, SendBatch
-from ray_precheck.runtime.scheduler import Scheduler
-from ray_precheck.runtime.slots import SlotState, SlotTable
-from ray_precheck.runtime.task_queue import TaskQueue
+from ray_precheck.runtime.scheduling.bench_stage import BenchStage
+from ray_precheck.runtime.scheduling.commands import Command, Record, SendBatch
+from ray_precheck.runtime.scheduling.scheduler import Scheduler
+from ray_precheck.runtime.scheduling.slots import SlotState, SlotTable
+from ray_precheck.runtime.scheduling.task_queue import TaskQueue
 from ray_precheck.schema.casualty import BatchReport
 from ray_precheck.store import journal
 from ray_precheck.store.columns import BOM

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from ray_precheck.runtime.blame import MAX_RUNS, STRIKES
-from ray_precheck.runtime.commands import (
+from ray_precheck.runtime.scheduling.blame import MAX_RUNS, STRIKES
+from ray_precheck.runtime.scheduling.commands import (
     Command,
     Forget,
     GiveUpDevice,
@@ -17,9 +17,9 @@ from ray_precheck.runtime.commands import (
     SendBatch,
     StartWorker,
 )
-from ray_precheck.runtime.cost_model import CostModel
-from ray_precheck.runtime.scheduler import Scheduler
-from ray_precheck.runtime.task_queue import MAX_BATCH_RECORDS
+from ray_precheck.runtime.scheduling.cost_model import CostModel
+from ray_precheck.runtime.scheduling.scheduler import Scheduler
+from ray_precheck.runtime.scheduling.task_queue import MAX_BATCH_RECORDS
 from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict
 from ray_precheck.schema.task import Task

@@ -5,9 +5,9 @@ from typing import Any
 
 from mock_pool import answers, broken, make_tasks
 
-from ray_precheck.runtime.bench_stage import BenchStage
-from ray_precheck.runtime.commands import Command, Forget, Record, SendBatch
-from ray_precheck.runtime.scheduler import Scheduler
+from ray_precheck.runtime.scheduling.bench_stage import BenchStage
+from ray_precheck.runtime.scheduling.commands import Command, Forget, Record, SendBatch
+from ray_precheck.runtime.scheduling.scheduler import Scheduler
 from ray_precheck.schema.casualty import BatchReport, Cause, MeasuredTask
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.schema.task import Task

@@ -13,7 +13,7 @@ import numpy as np
 
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.dump.tensors import ShippedFiles
-from ray_precheck.runtime.shipper import Shipper
+from ray_precheck.runtime.tensors.shipper import Shipper
 from ray_precheck.schema.task import Task
 
 HEADER_BYTES = 128

@@ -12,16 +12,16 @@ from scheduler_events import (
     staged,
 )
 
-from ray_precheck.runtime.blame import START_ATTEMPTS
-from ray_precheck.runtime.commands import (
+from ray_precheck.runtime.scheduling.blame import START_ATTEMPTS
+from ray_precheck.runtime.scheduling.commands import (
     Forget,
     GiveUpDevice,
     Prepare,
     SendBatch,
     StartWorker,
 )
-from ray_precheck.runtime.messages import Stage
-from ray_precheck.runtime.scheduler import Scheduler
+from ray_precheck.runtime.scheduling.scheduler import Scheduler
+from ray_precheck.runtime.workers.messages import Stage
 from ray_precheck.schema.casualty import BatchReport, Cause
 
 pytestmark = pytest.mark.unit

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ray_precheck.runtime.bell import Bell, Ringer
+from ray_precheck.runtime.workers.bell import Bell, Ringer
 
 pytestmark = pytest.mark.unit
 

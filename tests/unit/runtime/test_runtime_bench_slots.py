@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_precheck.runtime.bench_slots import follow_cores, number_cores, place_benches
-from ray_precheck.runtime.devices import Node
+from ray_precheck.runtime.places.bench_slots import follow_cores, number_cores, place_benches
+from ray_precheck.runtime.places.devices import Node
 from ray_precheck.schema.task import BENCH, DeviceSlot
 
 pytestmark = pytest.mark.unit

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from mock_pool import make_tasks
 
-from ray_precheck.runtime.bench_stage import BenchStage, BenchState, Parcel
-from ray_precheck.runtime.blame import START_ATTEMPTS
-from ray_precheck.runtime.cost_model import HUGE_S, HUGE_THREADS
+from ray_precheck.runtime.scheduling.bench_stage import BenchStage, BenchState, Parcel
+from ray_precheck.runtime.scheduling.blame import START_ATTEMPTS
+from ray_precheck.runtime.scheduling.cost_model import HUGE_S, HUGE_THREADS
 from ray_precheck.schema.task import Task
 
 pytestmark = pytest.mark.unit

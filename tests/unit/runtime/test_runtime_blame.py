@@ -3,7 +3,7 @@
 import pytest
 from mock_pool import make_tasks, provisional
 
-from ray_precheck.runtime.blame import STRIKES, Blame
+from ray_precheck.runtime.scheduling.blame import STRIKES, Blame
 from ray_precheck.schema.casualty import Casualty, Cause
 from ray_precheck.schema.result import Outcome, Verdict
 

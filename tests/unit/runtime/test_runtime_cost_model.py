@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mock_pool import answer
 
-from ray_precheck.runtime.cost_model import HUGE_S, HUGE_THREADS, CostModel, bench_threads
+from ray_precheck.runtime.scheduling.cost_model import (
+    HUGE_S,
+    HUGE_THREADS,
+    CostModel,
+    bench_threads,
+)
 from ray_precheck.schema.casualty import BatchReport
 from ray_precheck.schema.task import Task
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_precheck.errors import DeviceError
-from ray_precheck.runtime.devices import (
+from ray_precheck.runtime.places.devices import (
     Node,
     choose_kind,
     local_node,
@@ -19,7 +19,7 @@ from ray_precheck.runtime.devices import (
     require_plugins,
     visible_devices,
 )
-from ray_precheck.runtime.probe import VISIBLE_DEVICES, Facts
+from ray_precheck.runtime.places.probe import VISIBLE_DEVICES, Facts
 from ray_precheck.schema.task import DeviceSlot
 
 pytestmark = pytest.mark.unit

@@ -4,9 +4,9 @@ import pytest
 from mock_pool import answers, broken, make_tasks
 from scheduler_events import TINY_S, break_at, finish, forgotten, scheduler, staged
 
-from ray_precheck.runtime.commands import Command, SendBatch, StartWorker
-from ray_precheck.runtime.messages import Stage
-from ray_precheck.runtime.scheduler import Scheduler
+from ray_precheck.runtime.scheduling.commands import Command, SendBatch, StartWorker
+from ray_precheck.runtime.scheduling.scheduler import Scheduler
+from ray_precheck.runtime.workers.messages import Stage
 from ray_precheck.schema.casualty import Cause
 
 pytestmark = pytest.mark.unit

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import histories
 import pytest
 from bench_faults import BENCH_FAULTS
 from history_faults import FAULTS, forget_the_rest, leave_the_order
+
+from scripts.histories import search as histories
 
 pytestmark = pytest.mark.unit
 

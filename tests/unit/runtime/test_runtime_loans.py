@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.runtime import loans
-from ray_precheck.runtime.loans import Loan, borrow, lend
-from ray_precheck.runtime.messages import Sealed, seal
-from ray_precheck.runtime.shared_pool import SharedPool
+from ray_precheck.runtime.tensors import loans
+from ray_precheck.runtime.tensors.loans import Loan, borrow, lend
+from ray_precheck.runtime.tensors.shared_pool import SharedPool
+from ray_precheck.runtime.workers.messages import Sealed, seal
 
 pytestmark = [
     pytest.mark.unit,
@@ -26,9 +26,9 @@ pytestmark = [
 LENDER = """
 import pickle, sys
 import numpy as np
-from ray_precheck.runtime.loans import lend
-from ray_precheck.runtime.messages import seal
-from ray_precheck.runtime.shared_pool import SharedPool
+from ray_precheck.runtime.tensors.loans import lend
+from ray_precheck.runtime.workers.messages import seal
+from ray_precheck.runtime.tensors.shared_pool import SharedPool
 sealed = seal({"a": np.arange(1000.0), "b": "text"}, SharedPool())
 sys.stdout.buffer.write(pickle.dumps(lend(sealed)))
 sys.stdout.buffer.flush()

@@ -8,7 +8,7 @@ import pytest
 from ray import cloudpickle
 
 from ray_precheck.check.measured import Failure, Measured
-from ray_precheck.runtime.messages import Sealed, seal
+from ray_precheck.runtime.workers.messages import Sealed, seal
 from ray_precheck.schema.values import HostTensor
 
 pytestmark = pytest.mark.unit

@@ -3,8 +3,8 @@
 import pytest
 
 from ray_precheck.errors import DeviceError, UsageError
-from ray_precheck.runtime.devices import Node
-from ray_precheck.runtime.nodes import (
+from ray_precheck.runtime.places.devices import Node
+from ray_precheck.runtime.places.nodes import (
     has_other_package,
     is_called,
     listed_nodes,

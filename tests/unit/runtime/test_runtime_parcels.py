@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.runtime.parcels import Parcels
+from ray_precheck.runtime.tensors.parcels import Parcels
 
 pytestmark = pytest.mark.unit
 

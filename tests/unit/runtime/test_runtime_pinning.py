@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from ray_precheck.runtime.devices import pin_to_core
+from ray_precheck.runtime.places.devices import pin_to_core
 from ray_precheck.schema.task import DeviceSlot
 
 pytestmark = pytest.mark.unit

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from ray_precheck.runtime.messages import seal
-from ray_precheck.runtime.pipes import receive, send
-from ray_precheck.runtime.shared_pool import SharedPool
+from ray_precheck.runtime.tensors.shared_pool import SharedPool
+from ray_precheck.runtime.workers.messages import seal
+from ray_precheck.runtime.workers.pipes import receive, send
 
 pytestmark = pytest.mark.unit
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ray_precheck.config import RunConfig
 from ray_precheck.errors import DeviceError
-from ray_precheck.runtime.devices import Node
-from ray_precheck.runtime.placement import (
+from ray_precheck.runtime.places.devices import Node
+from ray_precheck.runtime.places.placement import (
     Changes,
     DeviceRequest,
     follow_nodes,

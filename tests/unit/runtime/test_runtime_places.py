@@ -8,8 +8,8 @@ import pytest
 
 from ray_precheck.config import RunConfig
 from ray_precheck.errors import DeviceError
-from ray_precheck.runtime.devices import local_node
-from ray_precheck.runtime.places import Cluster, Places, find_places
+from ray_precheck.runtime.places.choice import Cluster, Places, find_places
+from ray_precheck.runtime.places.devices import local_node
 
 pytestmark = pytest.mark.unit
 

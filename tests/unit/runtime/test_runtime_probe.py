@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ray_precheck
-from ray_precheck.runtime import probe
+from ray_precheck.runtime.places import probe
 
 pytestmark = pytest.mark.unit
 

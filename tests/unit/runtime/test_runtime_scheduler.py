@@ -18,10 +18,10 @@ from scheduler_events import (
     tiny,
 )
 
-from ray_precheck.runtime.blame import COST_SLACK, START_ATTEMPTS
-from ray_precheck.runtime.commands import GiveUpDevice, Record, SendBatch, StartWorker
-from ray_precheck.runtime.scheduler import Scheduler
-from ray_precheck.runtime.task_queue import MAX_BATCH_RECORDS, TARGET_BATCH_S
+from ray_precheck.runtime.scheduling.blame import COST_SLACK, START_ATTEMPTS
+from ray_precheck.runtime.scheduling.commands import GiveUpDevice, Record, SendBatch, StartWorker
+from ray_precheck.runtime.scheduling.scheduler import Scheduler
+from ray_precheck.runtime.scheduling.task_queue import MAX_BATCH_RECORDS, TARGET_BATCH_S
 from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
 
 pytestmark = pytest.mark.unit

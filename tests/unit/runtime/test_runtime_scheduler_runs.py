@@ -7,8 +7,8 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from mock_pool import ALWAYS, PROVISIONAL, Pool, make_tasks, provisional
 
-from ray_precheck.runtime.blame import MAX_RUNS, START_ATTEMPTS, STRIKES
-from ray_precheck.runtime.scheduler import Scheduler
+from ray_precheck.runtime.scheduling.blame import MAX_RUNS, START_ATTEMPTS, STRIKES
+from ray_precheck.runtime.scheduling.scheduler import Scheduler
 from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.result import Outcome
 

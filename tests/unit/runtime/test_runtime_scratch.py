@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ray_precheck.runtime.scratch import scratch_folder
+from ray_precheck.runtime.places.scratch import scratch_folder
 
 pytestmark = pytest.mark.unit
 
@@ -24,7 +24,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def hold(temporary: Path) -> "subprocess.Popen[str]":
     """Start a process that holds a folder until it is killed."""
     source = (
-        "import time; from ray_precheck.runtime.scratch import scratch_folder\n"
+        "import time; from ray_precheck.runtime.places.scratch import scratch_folder\n"
         "with scratch_folder() as folder: print(folder, flush=True); time.sleep(600)"
     )
     return subprocess.Popen(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_precheck.runtime.shared_arrays import SharedArrays, share
+from ray_precheck.runtime.tensors.shared_arrays import SharedArrays, share
 
 pytestmark = pytest.mark.unit
 

@@ -6,8 +6,8 @@ import os
 import numpy as np
 import pytest
 
-from ray_precheck.runtime.shared_arrays import SharedArrays
-from ray_precheck.runtime.shared_pool import SharedPool
+from ray_precheck.runtime.tensors.shared_arrays import SharedArrays
+from ray_precheck.runtime.tensors.shared_pool import SharedPool
 
 pytestmark = pytest.mark.unit
 

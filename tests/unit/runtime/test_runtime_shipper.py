@@ -25,7 +25,7 @@ from shipper_dumps import (
 
 from ray_precheck.dump.tensors import CapturedTensors, Refused, ShippedFiles, SizeOnly
 from ray_precheck.errors import StoppedError
-from ray_precheck.runtime.shipper import Parcel, Shipper
+from ray_precheck.runtime.tensors.shipper import Parcel, Shipper
 from ray_precheck.schema.values import TensorSpec
 
 pytestmark = pytest.mark.unit

@@ -3,9 +3,10 @@
 import random
 
 import pytest
-from simulate_costs import WORKLOADS, Workload, draw_heavy, draw_workload
-from simulate_ray import FREE, DriverCosts
-from simulate_world import Account, Faults, Setup, World
+
+from scripts.simulate.costs import WORKLOADS, Workload, draw_heavy, draw_workload
+from scripts.simulate.ray import FREE, DriverCosts
+from scripts.simulate.world import Account, Faults, Setup, World
 
 pytestmark = pytest.mark.unit
 

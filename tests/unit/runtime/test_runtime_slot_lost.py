@@ -17,9 +17,15 @@ from scheduler_events import (
     staged,
 )
 
-from ray_precheck.runtime.blame import STRIKES
-from ray_precheck.runtime.commands import Command, Forget, Prepare, SendBatch, StartWorker
-from ray_precheck.runtime.messages import Stage
+from ray_precheck.runtime.scheduling.blame import STRIKES
+from ray_precheck.runtime.scheduling.commands import (
+    Command,
+    Forget,
+    Prepare,
+    SendBatch,
+    StartWorker,
+)
+from ray_precheck.runtime.workers.messages import Stage
 from ray_precheck.schema.casualty import Cause
 
 pytestmark = pytest.mark.unit

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mock_pool import make_tasks
 
-from ray_precheck.runtime.commands import SendBatch
-from ray_precheck.runtime.messages import Stage
-from ray_precheck.runtime.slots import SlotState, SlotTable
+from ray_precheck.runtime.scheduling.commands import SendBatch
+from ray_precheck.runtime.scheduling.slots import SlotState, SlotTable
+from ray_precheck.runtime.workers.messages import Stage
 
 pytestmark = pytest.mark.unit
 

@@ -19,8 +19,8 @@ from scheduler_events import (
     tiny,
 )
 
-from ray_precheck.runtime.blame import START_ATTEMPTS, STRIKES
-from ray_precheck.runtime.commands import (
+from ray_precheck.runtime.scheduling.blame import START_ATTEMPTS, STRIKES
+from ray_precheck.runtime.scheduling.commands import (
     Command,
     Forget,
     GiveUpDevice,
@@ -28,8 +28,8 @@ from ray_precheck.runtime.commands import (
     SendBatch,
     StartWorker,
 )
-from ray_precheck.runtime.messages import Stage
-from ray_precheck.runtime.scheduler import Scheduler
+from ray_precheck.runtime.scheduling.scheduler import Scheduler
+from ray_precheck.runtime.workers.messages import Stage
 from ray_precheck.schema.casualty import BatchReport, Casualty, Cause, MeasuredTask
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import Task

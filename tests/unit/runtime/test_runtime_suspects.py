@@ -16,9 +16,9 @@ from scheduler_events import (
     tiny,
 )
 
-from ray_precheck.runtime.blame import MAX_RUNS, STRIKES
-from ray_precheck.runtime.commands import Record, SendBatch, StartWorker
-from ray_precheck.runtime.scheduler import Scheduler
+from ray_precheck.runtime.scheduling.blame import MAX_RUNS, STRIKES
+from ray_precheck.runtime.scheduling.commands import Record, SendBatch, StartWorker
+from ray_precheck.runtime.scheduling.scheduler import Scheduler
 from ray_precheck.schema.casualty import BatchReport, Cause
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import Task

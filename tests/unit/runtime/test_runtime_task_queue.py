@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mock_pool import at_ratio
 
-from ray_precheck.runtime.cost_model import CostModel
-from ray_precheck.runtime.task_queue import MAX_BATCH_RECORDS, TARGET_BATCH_S, TaskQueue
+from ray_precheck.runtime.scheduling.cost_model import CostModel
+from ray_precheck.runtime.scheduling.task_queue import MAX_BATCH_RECORDS, TARGET_BATCH_S, TaskQueue
 from ray_precheck.schema.task import Task
 
 pytestmark = pytest.mark.unit

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.runtime.messages import Answer, Sealed, Work
+from ray_precheck.runtime.workers.messages import Answer, Sealed, Work
 from ray_precheck.schema.casualty import MeasuredTask
 from ray_precheck.schema.result import Metrics, Outcome, OutputCheck, TaskResult, Verdict
 from ray_precheck.schema.task import TaskPayload

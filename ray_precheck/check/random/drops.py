@@ -1,0 +1,116 @@
+"""The rules of calls that drop: dropout in all its forms, rrelu, attention with dropout.
+
+Comes in: a `RandomCall`. Goes out: `Look`s. Called through the table of `check.random.rules`.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ray_precheck.check.random.arguments import RandomCall
+from ray_precheck.compare.random.attention import attention_looks
+from ray_precheck.compare.random.dropout import (
+    Dropping,
+    Mask,
+    alpha_dropout,
+    dropout,
+    dropout_gradient_looks,
+    dropout_looks,
+    mask_of,
+    recorded_mask_looks,
+    rrelu_gradient_looks,
+    rrelu_looks,
+)
+from ray_precheck.compare.random.statistics import Look
+from ray_precheck.errors import NotCheckable
+from ray_precheck.schema.dtypes import DTYPES, Array
+from ray_precheck.schema.values import HostTensor
+
+RRELU = "input lower=0.125 upper=0.3333333333333333 ..."
+_Make = Callable[[float, int | None], Dropping]
+# How an API drops, and how many leading dimensions have a decision of their own, by the number of
+# dimensions of its input (torch.nn.functional: without a batch it has one dimension less).
+DROPPINGS: dict[str, tuple[_Make, dict[int, int] | None]] = {
+    "dropout": (dropout, None),
+    "dropout_": (dropout, None),
+    "dropout1d": (dropout, {2: 1, 3: 2}),
+    "dropout2d": (dropout, {3: 2, 4: 2}),
+    "dropout3d": (dropout, {4: 1, 5: 2}),
+    "feature_dropout": (dropout, {}),
+    "feature_dropout_": (dropout, {}),
+    "alpha_dropout": (alpha_dropout, None),
+    "alpha_dropout_": (alpha_dropout, None),
+    "feature_alpha_dropout": (alpha_dropout, {}),
+    "feature_alpha_dropout_": (alpha_dropout, {}),
+}
+_CHANNEL_DIMS = 2
+
+
+def _dropped(call: RandomCall, api: str) -> tuple[Mask, Dropping]:
+    x, out = call.tensor("input"), call.out
+    if x.shape != out.shape:
+        raise NotCheckable(f"its output has shape {list(out.shape)}, its input {list(x.shape)}")
+    make, by_dims = DROPPINGS[api]
+    units = None if by_dims is None else by_dims.get(len(x.shape), _CHANNEL_DIMS)
+    dropping = make(call.number("p"), units)
+    return mask_of(x, out, dropping), dropping
+
+
+def drop_rule(api: str) -> Callable[[RandomCall], list[Look]]:
+    """Return the rule of an API of `DROPPINGS`."""
+    return lambda call: dropout_looks(*_dropped(call, api))
+
+
+def drop_gradient_rule(
+    api: str,
+) -> Callable[[RandomCall, HostTensor | None, HostTensor], list[Look]]:
+    """Return the rule of its gradient, which follows the mask that the output shows."""
+
+    def rule(call: RandomCall, incoming: HostTensor | None, grad: HostTensor) -> list[Look]:
+        return dropout_gradient_looks(*_dropped(call, api), incoming, grad)
+
+    return rule
+
+
+def returned_mask(call: RandomCall) -> list[Look]:
+    """Look at the mask that native_dropout returns beside its output."""
+    mask = call.outputs[1]
+    if not isinstance(mask, HostTensor) or mask.shape != call.out.shape:
+        raise NotCheckable("its second output is no mask of the shape of the first")
+    return recorded_mask_looks(_dropped(call, "dropout")[0], mask)
+
+
+def rrelu(call: RandomCall) -> list[Look]:
+    """Look at the slopes that rrelu draws."""
+    return rrelu_looks(call.tensor("input"), call.out, call.number("lower"), call.number("upper"))
+
+
+def rrelu_gradient(call: RandomCall, incoming: HostTensor | None, grad: HostTensor) -> list[Look]:
+    """Look at its gradient, which has the same slopes."""
+    return rrelu_gradient_looks(call.tensor("input"), call.out, incoming, grad)
+
+
+def attention(call: RandomCall) -> list[Look]:
+    """Look at scaled_dot_product_attention with dropout."""
+    query, key, value = (call.tensor(name) for name in ("query", "key", "value"))
+    scale = call.arguments.get("scale")
+    return attention_looks(
+        query.data.astype(np.float64),
+        key.data.astype(np.float64),
+        value.data.astype(np.float64),
+        call.out.data.astype(np.float64),
+        bias=_bias(call, query.shape[-2], key.shape[-2]),
+        probability=call.number("dropout_p"),
+        scale=None if scale is None else float(scale),
+        unit=2.0 ** -DTYPES[call.out.dtype].mantissa_bits,
+    )
+
+
+def _bias(call: RandomCall, length: int, source: int) -> Array | None:
+    mask = call.arguments.get("attn_mask")
+    if isinstance(mask, HostTensor):
+        is_bool = DTYPES[mask.dtype].kind == "bool"
+        return np.where(mask.data, 0.0, -np.inf) if is_bool else mask.data.astype(np.float64)
+    if call.flag("is_causal"):
+        return np.triu(np.full((length, source), -np.inf), 1)
+    return None

@@ -1,0 +1,229 @@
+"""Which distribution each random API draws from: the table.
+
+Comes in: the name of a call and, later, its arguments and outputs. Goes out: what is looked at in its
+outputs and gradients. Called by `check.random.directions`. Names are those of torch and of MindSpore;
+where they differ in meaning or in the order of their arguments, the key has the framework and the
+prefix. To judge one more API, add a row here and its name to `plan.drawing.RANDOM`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ray_precheck.check.random import choices as random_choices
+from ray_precheck.check.random import drops as random_drops
+from ray_precheck.check.random.arguments import RandomCall
+from ray_precheck.compare.random import discrete as random_discrete
+from ray_precheck.compare.random import laws as random_laws
+from ray_precheck.compare.random.statistics import Look, fact
+from ray_precheck.schema.dtypes import DTYPES
+from ray_precheck.schema.record import ApiName
+from ray_precheck.schema.values import HostTensor
+
+Rule = Callable[[RandomCall], list[Look]]
+GradientRule = Callable[[RandomCall, HostTensor | None, HostTensor], list[Look]]
+
+
+def no_gradient(call: RandomCall, incoming: HostTensor | None, grad: HostTensor) -> list[Look]:
+    """What is drawn does not depend on the input: its gradient is 0."""
+    return [
+        fact("are not 0, though the output does not depend on the input", grad.data != 0, "it is 0")
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class RandomRule:
+    """How the calls of one API are judged. `signature`: see `check.random.arguments`; `looks` at the
+    first output, `others` at the ones after it, `gradient` at that of the input, where it can be."""
+
+    signature: str
+    looks: Rule
+    gradient: GradientRule | None = None
+    others: Rule | None = None
+
+
+def _normal(call: RandomCall) -> list[Look]:
+    return random_laws.normal(call.draws, call.parameter("mean"), call.parameter("std"))
+
+
+def _standard_normal(call: RandomCall) -> list[Look]:
+    # The parts of a complex draw have half of its variance each.
+    std = 0.5**0.5 if DTYPES[call.out.dtype].kind == "complex" else 1.0
+    return random_laws.normal(call.draws, 0.0, std)
+
+
+def _log_normal(call: RandomCall) -> list[Look]:
+    return random_laws.log_normal(call.draws, call.parameter("mean"), call.parameter("std"))
+
+
+def _uniform(call: RandomCall) -> list[Look]:
+    return random_laws.uniform(call.draws, call.parameter("low"), call.parameter("high"))
+
+
+def _exponential(call: RandomCall) -> list[Look]:
+    return random_laws.exponential(call.draws, call.parameter("rate"))
+
+
+def _gamma(call: RandomCall) -> list[Look]:
+    return random_laws.gamma(call.draws, call.parameter("alpha"), call.parameter("beta"))
+
+
+def _cauchy(call: RandomCall) -> list[Look]:
+    return random_laws.cauchy(call.draws, call.parameter("median"), call.parameter("sigma"))
+
+
+def _laplace(call: RandomCall) -> list[Look]:
+    return random_laws.laplace(call.draws, call.parameter("mean"), call.parameter("scale"))
+
+
+def _bernoulli(call: RandomCall) -> list[Look]:
+    name = "input" if call.arguments.get("p") is None else "p"
+    return random_discrete.bernoulli(call.draws, call.parameter(name))
+
+
+def _poisson(call: RandomCall) -> list[Look]:
+    return random_discrete.poisson(call.draws, call.parameter("rate"), call.spread)
+
+
+def _geometric(call: RandomCall) -> list[Look]:
+    return random_discrete.geometric(call.draws, call.number("p"), call.spread)
+
+
+def _binomial(call: RandomCall) -> list[Look]:
+    return random_discrete.binomial(call.draws, call.parameter("count"), call.parameter("prob"))
+
+
+def _permutation(call: RandomCall) -> list[Look]:
+    return random_discrete.permutation(call.out.data.reshape(-1).astype(np.float64))
+
+
+def _integers(call: RandomCall) -> list[Look]:
+    """randint(high, size), randint(low, high, size), randint_like(input, ...)."""
+    low, high = _range(call, 0)
+    return random_discrete.whole_numbers(call.draws, low, high)
+
+
+def _random(call: RandomCall) -> list[Look]:
+    """random_(), random_(to), random_(from, to); by default all that the dtype holds, for floats up to
+    2 ** (bits of the fraction with the leading one)."""
+    info = DTYPES[call.out.dtype]
+    default = 2 ** (info.mantissa_bits + 1) + 1 if info.kind == "float" else 2
+    if info.kind in ("int", "uint"):
+        default = 2 ** (info.bits - (info.kind == "int"))
+    return random_discrete.whole_numbers(call.draws, *_range(call, default))
+
+
+def _range(call: RandomCall, default: int) -> tuple[int, int]:
+    numbers, keywords = call.whole_numbers, call.call.kwargs
+    named = [
+        next((int(keywords[name]) for name in names if keywords.get(name) is not None), None)
+        for names in (("low", "from", "from_"), ("high", "to"))
+    ]
+    if len(numbers) >= 2:
+        return numbers[0], numbers[1]
+    low, high = named
+    if numbers and high is None:
+        return (numbers[0], default) if low is None and "to" in keywords else (low or 0, numbers[0])
+    if numbers and high is not None:
+        return numbers[0], high
+    return low or 0, default if high is None else high
+
+
+_ANY = "..."
+_MEAN_STD = "mean=0.0 std|stddev=1.0 ..."
+_LOW_HIGH = "low|from|from_|a|minval=0.0 high|to|b|maxval=1.0 ..."
+_DROPOUT = "input|x p=0.5 ..."
+
+RULES: dict[str, RandomRule] = {
+    "randn": RandomRule(_ANY, _standard_normal),
+    "randn_like": RandomRule(_ANY, _standard_normal, no_gradient),
+    "standard_normal": RandomRule(_ANY, _standard_normal),
+    "normal": RandomRule(_MEAN_STD, _normal),
+    "normal_": RandomRule(f"input {_MEAN_STD}", _normal, no_gradient),
+    "mindspore:Functional.normal": RandomRule(f"shape {_MEAN_STD}", _normal),
+    "log_normal_": RandomRule("input mean=1.0 std=2.0 ...", _log_normal, no_gradient),
+    "log_normal": RandomRule("input mean=1.0 std=2.0 ...", _log_normal),
+    "rand": RandomRule(_ANY, lambda call: random_laws.uniform(call.draws, 0.0, 1.0)),
+    "rand_like": RandomRule(
+        _ANY, lambda call: random_laws.uniform(call.draws, 0.0, 1.0), no_gradient
+    ),
+    "uniform_": RandomRule(f"input {_LOW_HIGH}", _uniform, no_gradient),
+    "uniform": RandomRule(f"input {_LOW_HIGH}", _uniform),
+    "mindspore:Functional.uniform": RandomRule(f"shape {_LOW_HIGH}", _uniform),
+    "exponential_": RandomRule("input rate|lambd=1.0 ...", _exponential, no_gradient),
+    "cauchy_": RandomRule("input median=0.0 sigma=1.0 ...", _cauchy, no_gradient),
+    "cauchy": RandomRule("input median=0.0 sigma=1.0 ...", _cauchy),
+    "laplace": RandomRule("shape mean scale|lambda_param ...", _laplace),
+    "standard_laplace": RandomRule(_ANY, lambda call: random_laws.laplace(call.draws, 0.0, 1.0)),
+    "gamma": RandomRule("shape alpha beta=1.0 ...", _gamma),
+    "random_gamma": RandomRule("shape alpha beta=1.0", _gamma),
+    "randint": RandomRule(_ANY, _integers),
+    "randint_like": RandomRule(_ANY, _integers),
+    "random_": RandomRule(_ANY, _random, no_gradient),
+    "randperm": RandomRule(_ANY, _permutation),
+    "bernoulli": RandomRule("input p=None ...", _bernoulli, no_gradient),
+    "bernoulli_": RandomRule("input p=0.5 ...", _bernoulli, no_gradient),
+    "bernoulli_ext": RandomRule("input ...", _bernoulli),
+    "mindspore:Functional.bernoulli": RandomRule("input p=0.5 ...", _bernoulli),
+    "poisson": RandomRule("rate|input ...", _poisson),
+    "mindspore:Functional.poisson": RandomRule("shape rate|mean ...", _poisson),
+    "random_poisson": RandomRule("shape rate ...", _poisson),
+    "geometric_": RandomRule("input p ...", _geometric, no_gradient),
+    "binomial": RandomRule("count prob ...", _binomial),
+    "multinomial": RandomRule(
+        "input num_samples replacement=False ...", random_choices.multinomial
+    ),
+    "mindspore:Functional.multinomial": RandomRule(
+        "input num_samples replacement=True ...", random_choices.multinomial
+    ),
+    "mindspore:Tensor.multinomial": RandomRule(
+        "input num_samples replacement=True ...", random_choices.multinomial
+    ),
+    "random_categorical": RandomRule("logits num_sample ...", random_choices.random_categorical),
+    "shuffle": RandomRule("x ...", random_choices.shuffle),
+    "gumbel_softmax": RandomRule(
+        "logits tau=1.0 hard=False eps=1e-10 dim=-1",
+        random_choices.gumbel_softmax,
+        random_choices.gumbel_gradient,
+    ),
+    "mindspore:Functional.gumbel_softmax": RandomRule(
+        "logits tau=1.0 hard=False dim=-1",
+        random_choices.gumbel_softmax,
+        random_choices.gumbel_gradient,
+    ),
+    **{
+        api: RandomRule(_DROPOUT, random_drops.drop_rule(api), random_drops.drop_gradient_rule(api))
+        for api in random_drops.DROPPINGS
+    },
+    "native_dropout": RandomRule(
+        _DROPOUT,
+        random_drops.drop_rule("dropout"),
+        random_drops.drop_gradient_rule("dropout"),
+        others=random_drops.returned_mask,
+    ),
+    "rrelu": RandomRule(random_drops.RRELU, random_drops.rrelu, random_drops.rrelu_gradient),
+    "rrelu_": RandomRule(random_drops.RRELU, random_drops.rrelu, random_drops.rrelu_gradient),
+    "scaled_dot_product_attention": RandomRule(
+        "query key value attn_mask=None dropout_p=0.0 is_causal=False scale=None enable_gqa=False",
+        random_drops.attention,
+    ),
+}
+
+# What MindSpore 2.10 draws on the CPU whatever seed is set.
+_UNSEEDED = frozenset(
+    """Functional.dropout1d Functional.dropout2d Functional.dropout3d MintFunctional.dropout2d
+    Functional.bernoulli Functional.random_categorical Tensor.random_categorical Tensor.cauchy
+    Tensor.log_normal""".split()
+)
+
+
+def is_seeded(name: ApiName, framework: str) -> bool:
+    """Return whether the draws of an API follow the seed that is set."""
+    return framework != "mindspore" or name.type_name not in _UNSEEDED
+
+
+def rule_of(name: ApiName, framework: str) -> RandomRule | None:
+    """Return how the random calls of an API are judged, None where nobody knows."""
+    own = RULES.get(f"{framework}:{name.type_name}")
+    return own or RULES.get(name.api.rsplit(".", 1)[-1])

@@ -1,0 +1,1 @@
+"""Random outputs: distributions, and what must hold of what is drawn from them. Pure."""

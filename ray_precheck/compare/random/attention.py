@@ -1,0 +1,114 @@
+"""Attention that drops some of its weights.
+
+Comes in: query, key, value and output of one call, as float64 arrays. Goes out: `Look`s. Called by
+`check.random.rules`. The mask does not show in the output, but the output's deviation from the one
+without dropout is a sum of independent terms whose variance is known: each weight a_k becomes
+a_k m_k / (1-p), where m_k is 1 with probability 1-p. One number a row is looked at, the deviation
+along a fixed random direction.
+"""
+
+import math
+
+import numpy as np
+
+from ray_precheck.compare.random.statistics import Finding, Look, fact, within
+from ray_precheck.schema.dtypes import Array
+
+# Weights that are computed at most; heads beyond are left out.
+_MOST_WEIGHTS = 1 << 22
+
+
+def attention_looks(
+    query: Array,
+    key: Array,
+    value: Array,
+    out: Array,
+    bias: Array | None,
+    probability: float,
+    scale: float | None,
+    unit: float,
+) -> list[Look]:
+    """Look at an attention `(..., L, E)` x `(..., S, E)` x `(..., S, V)` with dropout.
+
+    `bias` is added to the scores, -inf where one is masked; `unit` is the relative size of one unit
+    in the last place of the tested dtype.
+    """
+    looks = [fact("are not finite", ~np.isfinite(out))]
+    if probability >= 1:
+        return [*looks, fact("are not 0", out != 0)]
+    weights, values, found = _weights(query, key, value, out, bias, scale)
+    direction = np.random.Generator(np.random.Philox(key=0)).choice([-1.0, 1.0], value.shape[-1])
+    plain = weights @ (values @ direction)[..., None]
+    terms = weights * (values @ direction)[..., None, :] / (1 - probability)
+    deviation = found @ direction - plain[..., 0]
+    return [
+        *looks,
+        _slope(terms, plain[..., 0], deviation, probability, 4 * unit),
+        _spread(terms, deviation, probability),
+    ]
+
+
+def _weights(
+    query: Array, key: Array, value: Array, out: Array, bias: Array | None, scale: float | None
+) -> tuple[Array, Array, Array]:
+    """Return `(heads, L, S)` weights, `(heads, S, V)` values and `(heads, L, V)` outputs."""
+    length, source = query.shape[-2], key.shape[-2]
+    heads = query.shape[:-2]
+    if heads and key.shape[:-2] != heads:
+        groups = heads[-1] // key.shape[-3]
+        key, value = (np.repeat(each, groups, axis=-3) for each in (key, value))
+    count = max(1, _MOST_WEIGHTS // max(length * source, 1))
+    flat = [each.reshape(-1, *each.shape[-2:])[:count] for each in (query, key, value, out)]
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = flat[0] @ flat[1].swapaxes(-1, -2) * factor
+    if bias is not None:
+        whole = np.broadcast_to(bias, (*heads, length, source))
+        scores = scores + whole.reshape(-1, length, source)[:count]
+    largest = np.max(scores, -1, keepdims=True)
+    weights = np.exp(scores - np.where(np.isfinite(largest), largest, 0.0))
+    total = weights.sum(-1, keepdims=True)
+    return weights / np.where(total > 0, total, 1.0), flat[2], flat[3]
+
+
+def _slope(terms: Array, plain: Array, deviation: Array, p: float, slack: float) -> Look:
+    """Look at the slope of the output on the one without dropout, which is 1 (Bernstein's bound)."""
+    square = float(np.sum(plain**2))
+
+    def look(chance: float) -> Finding:
+        if not square:
+            return Finding("no output to compare the size of", telling=False)
+        parts = terms * plain[..., None] / square
+        level = math.log(2 / chance)
+        largest = float(np.abs(parts).max()) * max(p, 1 - p) * level / 3
+        variance = p * (1 - p) * float(np.sum(parts**2))
+        limit = largest + math.sqrt(largest**2 + 2 * level * variance) + slack
+        found = 1 + float(np.sum(deviation * plain)) / square
+        what = "the size over that without dropout"
+        return within(what, found, (1 - limit, 1 + limit), (0.0, 2.0))
+
+    return look
+
+
+def _spread(terms: Array, deviation: Array, p: float) -> Look:
+    """Look at the square of the deviation over the expected one.
+
+    Below: P(sum of Y_i <= sum of E Y_i - t) <= exp(-t^2 / (2 sum of E Y_i^2)) for independent Y_i >= 0
+    (Maurer, A bound on the deviation probability for sums of non-negative random variables, JIPAM 4
+    (2003)); above: Bernstein's bound.
+    """
+    second = p * (1 - p) * np.sum(terms**2, -1)
+    fourth = 3 * second**2 + p * (1 - p) * (1 - 6 * p * (1 - p)) * np.sum(terms**4, -1)
+    largest = float(np.max(np.sum(np.abs(terms), -1), initial=0.0) * max(p, 1 - p)) ** 2
+    expected = float(np.sum(second))
+
+    def look(chance: float) -> Finding:
+        if not expected:
+            return Finding("no weight whose loss would show", telling=False)
+        level = math.log(2 / chance)
+        below = math.sqrt(2 * level * float(np.sum(fourth)))
+        above = level * largest / 3 + math.sqrt((level * largest / 3) ** 2 + below**2)
+        found = float(np.sum(deviation**2))
+        limits = (max(0.0, expected - below) / expected, (expected + above) / expected)
+        return within("the spread over the expected one", found / expected, limits, (0.0, 2.0))
+
+    return look

@@ -1,0 +1,213 @@
+"""The discrete distributions that random APIs draw from, and what is looked at in their draws.
+
+Comes in: `Draws` and the parameters of their distribution, numbers or `(N,)` float64 where each draw
+has its own; `spread`, a generator. Goes out: `Look`s, empty for no draws. Called by
+`check.random.rules`. A draw stands for a step of its distribution function; spread evenly over it
+draws are uniform if their distribution is right, and so judged like those of a continuous one.
+"""
+
+import math
+
+import numpy as np
+
+from ray_precheck.compare.random.bounds import poisson_limits, share_limits
+from ray_precheck.compare.random.special import gamma_cdf
+from ray_precheck.compare.random.statistics import (
+    Draws,
+    Finding,
+    Look,
+    Parameter,
+    average,
+    distribution,
+    fact,
+    neighbours,
+    repeats,
+    share,
+    within,
+)
+from ray_precheck.schema.dtypes import Array
+
+# Above this rate a Poisson distribution function takes too many terms; totals are still looked at.
+_LARGEST_POISSON_RATE = 1e4
+# Draws with probabilities of their own are looked at in so many groups of like ones.
+_GROUPS = 4
+
+
+def whole_numbers(draws: Draws, low: int, high: int) -> list[Look]:
+    """Whole numbers uniform over low to high - 1: range, gap, mean, both ends, independence.
+
+    Where the dtype cannot hold all of them they are blurred by its step, and `high` itself occurs.
+    """
+    if not len(draws):
+        return []
+    count = high - low
+    coarse = draws.step > 1
+    step = np.where(coarse, draws.step, 0.0)
+    highest = np.where(coarse, high, high - 1)
+    found = draws.values
+    looks = [
+        fact("are no whole numbers", found != np.rint(found)),
+        fact(f"are outside of {low} to {high - 1}", (found < low - step) | (found > highest)),
+    ]
+    u = (found - low) / count
+    # P(X <= x) = (x - low + 1) / count; the step before it is where the next lower number is.
+    looks.append(
+        distribution(
+            "the uniform distribution", u - step / count, np.minimum(u + (1 + step) / count, 1.0)
+        )
+    )
+    center = (count - 1) / 2 / count
+    slack = float(np.mean(step)) / count
+    variance = (1 - count**-2) / 12
+    looks.append(average("the mean, as a part of the range,", u, center, variance, slack))
+    if not coarse.any():
+        looks.append(share(f"the share of {low}", found == low, 1 / count))
+        looks.append(share(f"the share of {high - 1}", found == high - 1, 1 / count))
+    half = count // 2 / count
+    return [*looks, neighbours(found < low + count // 2, half), repeats(found)]
+
+
+def bernoulli(draws: Draws, probability: Parameter) -> list[Look]:
+    """Draws of 0 and 1: the share of ones, by groups where each draw has its own probability."""
+    if not len(draws):
+        return []
+    p = np.broadcast_to(np.asarray(probability, np.float64), draws.values.shape)
+    ones = draws.values == 1
+    looks = [
+        fact("are neither 0 nor 1", (draws.values != 0) & ~ones),
+        fact("are what has no chance", np.where(ones, p == 0, p == 1)),
+    ]
+    if np.ndim(probability) == 0:
+        rate = float(probability)
+        independence = [neighbours(ones, rate), repeats(ones, max(rate, 1 - rate))]
+        return [*looks, share("the share of ones", ones, rate), *independence]
+    for hits in np.array_split(np.argsort(p, kind="stable"), _GROUPS):
+        if len(hits):
+            name = (
+                f"the share of ones where the probability is {p[hits[0]]:.3g} to {p[hits[-1]]:.3g}"
+            )
+            looks.append(share(name, ones[hits], float(np.mean(p[hits]))))
+    return looks
+
+
+def poisson(draws: Draws, rate: Parameter, spread: np.random.Generator) -> list[Look]:
+    """Poisson draws: whole, gap, total."""
+    if not len(draws):
+        return []
+    rates = np.broadcast_to(np.asarray(rate, np.float64), draws.values.shape)
+    expected = float(np.sum(rates))
+    slack = float(np.sum(np.where(draws.step > 1, draws.step, 0.0))) / max(expected, 1e-300)
+
+    def total(chance: float) -> Finding:
+        low, high = poisson_limits(expected, chance)
+        found = float(np.sum(draws.values)) / expected
+        return within("the mean over the expected one", found, (low - slack, high + slack))
+
+    looks = [
+        fact(
+            "are no whole numbers of 0 or more",
+            (draws.values < 0) | (draws.values != np.rint(draws.values)),
+        ),
+        fact("are not 0 though the rate is", (rates == 0) & (draws.values != 0)),
+    ]
+    if expected > 0:
+        looks.append(total)
+    small = (rates > 0) & (rates <= _LARGEST_POISSON_RATE) & (draws.step <= 1)
+    if small.any():
+        below = _poisson_cdf(rates[small], draws.values[small] - 1)
+        at_most = _poisson_cdf(rates[small], draws.values[small])
+        looks += _stepwise("the Poisson distribution", below, at_most, draws.grain, spread)
+    return looks
+
+
+def _poisson_cdf(rates: Array, values: Array) -> Array:
+    """Return P(X <= value) = 1 - P(value + 1, rate); 0 below 0."""
+    found = 1.0 - gamma_cdf(np.maximum(values, 0.0) + 1.0, rates)
+    return np.asarray(np.where(values < 0, 0.0, found))
+
+
+def geometric(draws: Draws, probability: float, spread: np.random.Generator) -> list[Look]:
+    """Numbers of trials up to the first success, 1 and more: whole, gap."""
+    if not len(draws):
+        return []
+    wrong = (draws.values < 1) | (draws.values != np.rint(draws.values))
+    looks = [fact("are no whole numbers of 1 or more", wrong)]
+    if not 0 < probability < 1:
+        return looks
+    failure = math.log1p(-probability)
+    below = -np.expm1(failure * np.maximum(draws.values - 1, 0))
+    at_most = -np.expm1(failure * np.maximum(draws.values, 0))
+    gap = _stepwise("the geometric distribution", below, at_most, draws.grain, spread)
+    return [*looks, *gap]
+
+
+def binomial(draws: Draws, trials: Parameter, probability: Parameter) -> list[Look]:
+    """Numbers of successes: whole, range, and the share of successes among all trials."""
+    if not len(draws):
+        return []
+    counts = np.broadcast_to(np.asarray(trials, np.float64), draws.values.shape)
+    p = np.broadcast_to(np.asarray(probability, np.float64), draws.values.shape)
+    total = float(np.sum(counts))
+    wrong = (draws.values < 0) | (draws.values > counts) | (draws.values != np.rint(draws.values))
+    looks = [fact("are no whole numbers of 0 to the number of trials", wrong)]
+    if total > 0:
+        mean = float(np.sum(counts * p) / total)
+
+        def successes(chance: float) -> Finding:
+            found = float(np.sum(draws.values)) / total
+            return within(
+                "the share of successes", found, share_limits(mean, int(total), chance), (0, 1)
+            )
+
+        looks.append(successes)
+    return looks
+
+
+def categories(
+    chosen: Array, below: Array, at_most: Array, grain: float, spread: np.random.Generator
+) -> list[Look]:
+    """Draws of categories, `(N,)`: none without a chance, and the gap to their weights.
+
+    `below` and `at_most` are the probabilities of a lower category than the one that was drawn, and
+    of one that is not higher.
+    """
+    if not len(chosen):
+        return []
+    impossible = fact("are categories without a weight", at_most <= below)
+    return [impossible, *_stepwise("the given weights", below, at_most, grain, spread)]
+
+
+def permutation(values: Array) -> list[Look]:
+    """A permutation of 0 to n - 1: each once, not in order, few of them at their own place."""
+    count = len(values)
+    place = np.arange(count)
+    looks = [
+        fact(
+            "are missing or there twice (each whole number below the length is due once)",
+            np.sort(values) != place,
+        )
+    ]
+    looks.append(
+        share(
+            "the share of pairs of neighbours that ascend",
+            values[: count // 2 * 2 : 2] < values[1::2],
+            0.5,
+        )
+    )
+
+    def fixed(chance: float) -> Finding:
+        # The expected number of sets of k fixed points is 1/k!, whatever the length is.
+        found = int(np.count_nonzero(values == place))
+        limit = next(k for k in range(1, 200) if 1 / math.factorial(k) <= chance) - 1
+        return within("the number of elements at their own place", found, (0, limit), (0, count))
+
+    return [*looks, fixed]
+
+
+def _stepwise(
+    name: str, below: Array, at_most: Array, grain: float, spread: np.random.Generator
+) -> list[Look]:
+    """Look at discrete draws, spread evenly over their steps of the distribution function: then they
+    are uniform if their distribution is right (randomised probability integral transform)."""
+    u = below + spread.random(len(below)) * np.maximum(at_most - below, 0.0)
+    return [distribution(name, u - grain, np.minimum(u + grain, 1.0)), neighbours(u < 0.5)]

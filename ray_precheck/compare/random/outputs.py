@@ -1,0 +1,76 @@
+"""One random output, judged by what was looked at: the detail row.
+
+Comes in: an output or gradient and its `Look`s. Goes out: an `OutputCheck` without metrics, whose
+Message has each statistic with its value and its limits. Called by `check.random.directions`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ray_precheck.compare.outputs import nothing_compared
+from ray_precheck.compare.random.bounds import FALSE_ALARM_RATE
+from ray_precheck.compare.random.statistics import Finding, Look
+from ray_precheck.schema.dtypes import framework_dtype
+from ray_precheck.schema.result import OutputCheck, Verdict
+from ray_precheck.schema.values import HostTensor, TensorSpec
+
+RANDOM = "random:"
+
+
+def check_random_output(
+    name: str,
+    tested: Any,
+    looks: Sequence[Look],
+    framework: str,
+    *,
+    chance: float = FALSE_ALARM_RATE,
+    recorded: object = None,
+    repeatable: bool = True,
+) -> OutputCheck:
+    """Judge one output. `chance` is its share of the call's false-alarm rate, and `recorded` what the
+    dump says about it. An output without an element, or of which nothing is known, is SKIP, and its
+    Message says so. Where its draws are not `repeatable` the values of a pass are left out, so that
+    two runs give the same files."""
+    findings = [*_as_recorded(tested, recorded)]
+    findings += [look(chance / max(len(looks), 1)) for look in looks]
+    wrong = [finding for finding in findings if not finding.passed]
+    told = [finding.text for finding in wrong or findings]
+    if not wrong and not repeatable:
+        told = [
+            "its facts and statistics are as they must be; it cannot be seeded, so that their values,"
+            " which differ from run to run, are left out"
+        ]
+    if wrong:
+        told.append(f"an honest generator does so with a chance of at most {FALSE_ALARM_RATE:g}")
+    is_tensor = isinstance(tested, HostTensor)
+    reason = ""
+    if not wrong:
+        reason = nothing_compared(tested) if is_tensor else ""
+        reason = reason or ("" if findings else "nothing is known of it that could be judged")
+    verdict = Verdict.SKIP if reason else Verdict.PASS
+    return OutputCheck(
+        name=name,
+        bench_dtype="",
+        tested_dtype=framework_dtype(tested.dtype, framework)
+        if is_tensor
+        else type(tested).__name__,
+        shape=str(tested.shape) if is_tensor else "",
+        metrics=None,
+        verdict=Verdict.ERROR if wrong else verdict,
+        message=reason or f"{RANDOM} {'; '.join(told)}",
+    )
+
+
+def _as_recorded(tested: Any, recorded: object) -> list[Finding]:
+    """Compare dtype and shape with those of the captured output, where the dump has one."""
+    if not isinstance(recorded, TensorSpec):
+        return []
+    if not isinstance(tested, HostTensor):
+        return [Finding("it is no tensor, which it was when it was captured", False)]
+    found = []
+    if tested.dtype != recorded.dtype:
+        found.append(Finding(f"dtype {tested.dtype} where the dump has {recorded.dtype}", False))
+    if tested.shape != recorded.shape:
+        text = f"shape {list(tested.shape)} where the dump has {list(recorded.shape)}"
+        found.append(Finding(text, False))
+    return found

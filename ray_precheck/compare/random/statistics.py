@@ -1,0 +1,215 @@
+"""What is looked at in a random output: facts that hold for every draw, and statistics.
+
+Comes in: draws of one output, and what is known of their distribution. Goes out: `Look`s, each of
+which becomes a `Finding` once it is told its share of the false-alarm rate. Called by
+`compare.random.laws`, `random_dropout` and `random_attention`; judged by `compare.random.outputs`.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ray_precheck.compare.random.bounds import Limits, largest_gap, mean_limit, share_limits
+from ray_precheck.schema.dtypes import DTYPES, Array, quantum
+from ray_precheck.schema.values import HostTensor
+
+# Of a distribution: one number, or `(N,)` float64 where each draw has its own.
+Parameter = float | Array
+# Statistics look at this many elements at most, spread evenly over the tensor; facts at all.
+SAMPLE_ELEMENTS = 1 << 21
+# Where repeated stretches are looked for: this many elements from the first one on.
+_STRETCH_ELEMENTS = 1 << 18
+# Uniform numbers that other distributions are made of have 24 bits in most generators, or as many
+# as their dtype has.
+_GENERATOR_BITS = 23
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one look has found: a sentence with number and limits, and whether it is as it must be.
+
+    `telling` is False where there were too few elements for any outcome to be an error.
+    """
+
+    text: str
+    passed: bool = True
+    telling: bool = True
+
+
+# A look takes its share of the false-alarm rate; a fact does not need it.
+Look = Callable[[float], Finding]
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Draws in float64, `(N,)`, with what their dtype may have rounded off each (`step`, `(N,)`), the
+    resolution of their generator as a probability (`grain`), and the largest that can be held."""
+
+    values: Array
+    step: Array
+    grain: float
+    largest: float
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+def sampled(count: int) -> slice:
+    """Return which of so many elements statistics look at: all, or each k-th one."""
+    return slice(None, None, max(1, -(-count // SAMPLE_ELEMENTS)))
+
+
+def draws_of(tensor: HostTensor) -> Draws:
+    """Return the elements of a tensor that statistics look at."""
+    flat = tensor.data.reshape(-1)[sampled(tensor.data.size)].astype(np.float64)
+    info = DTYPES[tensor.dtype]
+    if info.kind != "float":
+        return Draws(flat, np.zeros(len(flat)), 2.0**-_GENERATOR_BITS, math.inf)
+    grain = 2.0 ** -(min(info.mantissa_bits, _GENERATOR_BITS) + 1)
+    return Draws(flat, quantum(flat, tensor.dtype), grain, info.largest)
+
+
+def fact(what: str, wrong: Array, otherwise: str = "", noun: str = "elements") -> Look:
+    """Look whether something that no draw may be occurs. `wrong` is True where it does; `otherwise` is
+    what is said where it does not."""
+    count = int(np.count_nonzero(wrong))
+
+    def look(_: float) -> Finding:
+        if not count:
+            return Finding(otherwise or f"none {what}")
+        index = [int(i) for i in np.unravel_index(int(np.argmax(wrong)), wrong.shape)]
+        return Finding(f"{count} of {wrong.size} {noun} {what}, the first at {index}", False)
+
+    return look
+
+
+def within(
+    what: str, value: float, limits: Limits, possible: Limits = (-math.inf, math.inf)
+) -> Finding:
+    """Judge a statistic by its limits; one that cannot leave them tells nothing. NaN fails."""
+    low, high = limits
+    text = f"{what} is {value:.6g}, limits {low:.6g} to {high:.6g}"
+    if low <= possible[0] and possible[1] <= high:
+        return Finding(f"too few elements to judge {what} ({value:.6g})", telling=False)
+    return Finding(text, low <= value <= high)
+
+
+def share(what: str, hits: Array, expected: float) -> Look:
+    """Look at a share of independent hits, `(N,)` bool or in [0, 1], by an exact binomial bound."""
+    count = hits.size
+
+    def look(chance: float) -> Finding:
+        found = float(np.mean(hits)) if count else expected
+        return within(what, found, share_limits(expected, count, chance), (0.0, 1.0))
+
+    return look
+
+
+def average(what: str, values: Array, expected: float, variance: float, slack: float) -> Look:
+    """Look at the mean of independent values, `(N,)` and not empty, of which rounding may have moved
+    the mean by `slack`."""
+
+    def look(chance: float) -> Finding:
+        limit = mean_limit(variance, len(values), chance) + slack
+        return within(what, float(np.mean(values)), (expected - limit, expected + limit))
+
+    return look
+
+
+def distribution(name: str, lowest: Array, highest: Array) -> Look:
+    """Look at the largest gap between the draws and their distribution (Kolmogorov and Smirnov).
+
+    `lowest` and `highest`, `(N,)`, bound the probability of at most each draw, as rounding and the
+    generator's resolution have blurred it; the draws may have different parameters. The gap is the
+    smallest that any values between the two could have.
+    """
+    count = len(lowest)
+
+    def look(chance: float) -> Finding:
+        ranks = np.arange(count + 1) / max(count, 1)
+        above = ranks[1:] - np.sort(highest)
+        below = np.sort(lowest) - ranks[:-1]
+        gap = max(0.0, float(np.max(above, initial=0.0)), float(np.max(below, initial=0.0)))
+        what = f"the largest gap to {name}"
+        return within(what, gap, (0.0, largest_gap(count, chance)), (0.0, 1.0))
+
+    return look
+
+
+def neighbours(below_median: Array, expected: float = 0.5) -> Look:
+    """Look whether neighbours depend on each other: pairs (0, 1), (2, 3), ... that are alike.
+
+    `below_median` is `(N,)` bool, True with the probability `expected`.
+    """
+    even = below_median[: len(below_median) // 2 * 2]
+    alike = even[0::2] == even[1::2]
+    return share("the share of neighbours that are alike", alike, expected**2 + (1 - expected) ** 2)
+
+
+def repeats(values: Array, most_common: float | None = None) -> Look:
+    """Look for a stretch of elements that occurs twice, as where each row, block or thread is seeded
+    alike. `values` are independent draws of one distribution; `most_common` is the probability of
+    their most common value, bounded by what is seen where it is not given.
+
+    At any two places w elements agree by chance with at most q^w, where q is the probability of the
+    most common value; there are fewer than n^2/2 pairs of places.
+    """
+    values = np.ascontiguousarray(values[:_STRETCH_ELEMENTS])
+    count = len(values)
+
+    def look(chance: float) -> Finding:
+        if count < 2:
+            return Finding("too few elements to look for repeated stretches", telling=False)
+        q, left = most_common, chance
+        if q is None:
+            # Half of the chance is for the bound on q: no value is more common than the gap allows.
+            seen = np.unique(values, return_counts=True)[1].max() / count
+            q, left = float(seen) + 2 * largest_gap(count, chance / 2), chance / 2
+        if not 0.0 < q < 1.0:
+            return Finding("too few elements to look for repeated stretches", telling=False)
+        width = math.ceil(math.log(count**2 / 2 / left) / -math.log(q))
+        if width * 2 > count:
+            return Finding("too few elements to look for repeated stretches", telling=False)
+        found = _repeated(values, width)
+        if found is None:
+            return Finding(f"no stretch of {width} elements occurs twice")
+        first, second = found
+        return Finding(f"the {width} elements from {second} on repeat those from {first} on", False)
+
+    return look
+
+
+def _repeated(values: Array, width: int) -> tuple[int, int] | None:
+    """Return the first two places where the same `width` values begin, None where there are none."""
+    codes = np.unique(values, return_inverse=True)[1].astype(np.uint64)
+    hashes = _stretch_hashes(codes, width)
+    order = np.argsort(hashes, kind="stable")
+    same = np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]])
+    for place in same[np.argsort(order[same + 1], kind="stable")][:64]:
+        first, second = int(order[place]), int(order[place + 1])
+        if np.array_equal(codes[first : first + width], codes[second : second + width]):
+            return first, second
+    return None
+
+
+def _stretch_hashes(codes: Array, width: int) -> Array:
+    """Return a polynomial hash modulo 2^64 of the `width` codes from each place on, by doubling."""
+    multiplier = 0x9E3779B97F4A7C15
+    # Mixed first: a polynomial modulo 2^64 is weak in the low bits of small numbers.
+    block = (codes + np.uint64(1)) * np.uint64(multiplier)
+    block ^= block >> np.uint64(29)
+    block *= np.uint64(0xBF58476D1CE4E5B9)
+    total = np.zeros(len(codes) + 1, np.uint64)
+    covered, length, power = 0, 1, multiplier
+    modulus = 1 << 64
+    while length <= width:
+        if width & length:
+            places = len(codes) - covered - length + 1
+            total = total[:places] * np.uint64(power) + block[covered : covered + places]
+            covered += length
+        reach = len(block) - length
+        block = block[:reach] * np.uint64(power) + block[length : length + reach]
+        length, power = length * 2, power * power % modulus
+    return total[: len(codes) - width + 1]

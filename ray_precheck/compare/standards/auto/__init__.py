@@ -1,0 +1,1 @@
+"""The standard `auto`: an error is what no honest implementation makes."""

@@ -1,0 +1,145 @@
+"""`auto`: an error is what no honest implementation makes, by what the tool itself computes.
+
+Comes in: a `Comparison`. Goes out: a `Judgement`. Called by `compare.outputs`. Integers, booleans
+and whatever honest implementations give exactly must be equal, as under `binary`; the error of
+everything else may be so many times that of the worst honest implementation of this very call. What
+honest implementations give is estimated without the CPU's kernel of the tested dtype, which may be
+as wrong as the device, or be the very code under test: by a composed implementation in float64 that
+rounds after each step, and by the bench with inputs that are half a unit in the last place off. Only
+then the CPU's own kernel counts, where it is not what is tested, and where its own error is within
+the same limits. All are run one by one, and no further than until the output passes. What cannot be
+estimated is judged by the standard that is published for the API and the dtype.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import ClassVar
+
+import numpy as np
+
+from ray_precheck.compare.comparison import Comparison, kernel_of, moved_benches
+from ray_precheck.compare.errors import chunks
+from ray_precheck.compare.sentence import EXACT, Finding
+from ray_precheck.compare.standards.auto.envelope import Distance, distance, worse
+from ray_precheck.compare.standards.auto.measure import Measure, estimates, rounded_once
+from ray_precheck.compare.standards.base import Judgement, conclude, mismatched
+from ray_precheck.compare.standards.binary import Binary
+from ray_precheck.compare.standards.published import Published
+from ray_precheck.schema.dtypes import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Auto:
+    """Errors of the device, each at most so many times that of the worst honest peer.
+
+    `rmse`, `max_abs_err` and `max_rel_err` are these factors; None stands for those of the dtype.
+    """
+
+    name: ClassVar[str] = "auto"
+    columns: ClassVar[tuple[str, ...]] = ("HonestRMSE", "HonestMaxAbsErr", *Published.columns)
+
+    rmse: float | None = None
+    max_abs_err: float | None = None
+    max_rel_err: float | None = None
+
+    def judge(self, comparison: Comparison) -> Judgement:
+        """Judge by equality where honest results are equal, else by the size of their errors."""
+        if comparison.device_out.dtype.kind not in "fc":
+            return _judge_whole(comparison)
+        if not comparison.metrics.mismatch and comparison.metrics.max_abs_err == 0.0:
+            return conclude(comparison, [], [])
+        bench, dtype = comparison.bench_out, comparison.dtype
+        measure = Measure(self.rmse, self.max_abs_err, self.max_rel_err)
+        honest = rounded_once(comparison)
+        own = measure.own_distance(comparison, honest)
+        if measure.passes(comparison, own, honest, measure.limits(comparison, honest)):
+            return conclude(comparison, [], _cells(honest))
+        if not len(comparison.peers()):
+            return Published().judge(comparison)
+        for peer in estimates(comparison):
+            honest = worse(honest, distance(peer, bench, dtype))
+            if measure.passes(comparison, own, honest, measure.limits(comparison, honest)):
+                return conclude(comparison, [], _cells(honest))
+        kernel = kernel_of(comparison.peers())
+        if kernel is None:
+            return _concluded(measure, comparison, honest)
+        note = measure.refutation(comparison, kernel, honest)
+        if note:
+            return _concluded(measure, comparison, honest, note=note)
+        honest = worse(honest, distance(kernel, bench, dtype))
+        return _concluded(measure, comparison, honest, [kernel])
+
+
+def _concluded(
+    measure: Measure,
+    comparison: Comparison,
+    honest: Distance,
+    kernels: Sequence[Array] = (),
+    note: str = "",
+) -> Judgement:
+    """Return the verdict by all honest results, once elements that say nothing are left out."""
+    own = measure.excused_distance(comparison, honest, kernels)
+    limits = measure.limits(comparison, honest)
+    if limits.admits(own):
+        return conclude(comparison, [], _cells(honest))
+    found = mismatched(comparison) if own.strange else None
+    if found is None:
+        findings = _findings(comparison, own, honest, limits)
+        found = conclude(comparison, findings, _cells(honest))
+    return replace(found, message="; ".join(filter(None, [found.message, note])))
+
+
+def _judge_whole(comparison: Comparison) -> Judgement:
+    """Judge integers and booleans: equal to the bench, or to what it gives for moved inputs.
+
+    Of equal values `argmax` and `sort` may take any; the moved inputs part them in both ways. The
+    CPU's own kernel is not asked: nothing but the bench could prove it.
+    """
+    found = Binary().judge(comparison)
+    if comparison.metrics.max_abs_err == 0.0 and not comparison.metrics.mismatch:
+        return found
+    differs = comparison.device_out != comparison.bench_out
+    peers = comparison.peers()
+    for peer in chain(peers, moved_benches(peers)):
+        differs &= comparison.device_out != peer
+        if not differs.any():
+            return conclude(comparison, [], [])
+    return found
+
+
+def _findings(
+    comparison: Comparison, own: Distance, honest: Distance, limits: Distance
+) -> list[Finding]:
+    """Return which errors are beyond their limits."""
+    beyond = sum(
+        int(np.count_nonzero(chunk.abs_err > limits.largest))
+        for chunk in chunks(comparison.device_out, comparison.bench_out, comparison.dtype)
+    )
+    found = [
+        Finding(metric, value, limit, "at most", _basis(theirs), beyond, own.count, own.at)
+        for metric, value, theirs, limit in (
+            ("largest error", own.largest, honest.largest, limits.largest),
+            ("RMSE", own.rmse, honest.rmse, limits.rmse),
+        )
+        if not value <= limit
+    ]
+    if found or own.relative <= limits.relative:
+        return found
+    # Said only where the other two do not say it: beside a bench of 0 it is beyond all bounds.
+    basis = _basis(honest.relative)
+    return [
+        Finding(
+            "largest relative error", own.relative, limits.relative, basis=basis, at=own.relative_at
+        )
+    ]
+
+
+def _basis(theirs: float) -> str:
+    if not theirs:
+        return EXACT
+    return f"the worst honest implementation's is {theirs:.4g}"
+
+
+def _cells(honest: Distance) -> list[tuple[str, float | str]]:
+    return [("HonestRMSE", honest.rmse), ("HonestMaxAbsErr", honest.largest)]

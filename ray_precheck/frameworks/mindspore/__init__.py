@@ -1,0 +1,1 @@
+"""MindSpore under test."""

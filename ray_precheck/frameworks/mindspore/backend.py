@@ -1,0 +1,161 @@
+"""MindSpore under test, on the CPU or an Ascend NPU.
+
+NPU: written after MindSpore's documentation and not run there; no NPU was at hand.
+"""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from operator import attrgetter
+from types import FunctionType
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import mint, ops
+
+from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.base import CallPlan, Execution, require_answer
+from ray_precheck.frameworks.denied import require_allowed
+from ray_precheck.frameworks.hf32 import mindspore_hf32_off
+from ray_precheck.frameworks.mindspore.run import MindSporeExecution, MindSporeFace
+from ray_precheck.frameworks.pytorch.denormals import flushed_denormals
+from ray_precheck.schema.dtypes import DTYPES
+from ray_precheck.schema.record import ApiName
+from ray_precheck.schema.values import HostCall, HostTensor, Symbol
+
+_ROOTS: dict[str, Any] = {
+    "Mint": mint,
+    "MintFunctional": mint.nn.functional,
+    "Tensor": ms.Tensor,
+    "Functional": ops,
+}
+_FUNCTION_TYPES = (FunctionType, ops.Primitive, ops.MultitypeFuncGraph)
+# Where operators are that mindspore.ops does not export (mindspore.ops.auto_generate).
+_ALSO = {"Functional": ops.auto_generate}
+_SUBMODULES = {"Mint": ("", "linalg", "special", "nn.functional")}
+_NO_KERNEL = (
+    "only supports Ascend",
+    "Create kernelmod for op",
+    "Not implement exception",
+    "is not supported on this device",
+    "not support for complex type",
+    "unregistered",
+    "Unsupported op [",
+    "Select CPU operator",
+    "Select CPU kernel",
+    "not support on CPU",
+    "Not found op",
+    "should not come here for",
+    "There is no branch to go",
+    "support Ascend only",
+)
+
+
+class MindSporeBackend:
+    """MindSpore on one device; the process sees only this one, so it is number 0."""
+
+    framework = "mindspore"
+
+    def __init__(self, kind: str) -> None:
+        # Errors are asynchronous by default: a missing kernel can be reported by the next, valid op.
+        ms.runtime.launch_blocking()
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+        ms.set_device("Ascend" if kind == "npu" else "CPU")
+        self._kind = kind
+        self.caveat = mindspore_hf32_off(ms) if kind == "npu" else ""
+        arithmetic = flushed_denormals if kind == "cpu" else nullcontext
+        self._face = MindSporeFace(_to_mindspore, _constant, lambda leaf: leaf, arithmetic)
+
+    def resolve(self, name: ApiName) -> Callable[..., Any]:
+        """Return MindSpore's function for an API of the dump."""
+        if name.prefix not in _ROOTS:
+            known = ", ".join(_ROOTS)
+            raise NotCheckable(
+                f"prefix {name.prefix} is not supported for MindSpore (supported: {known})"
+            )
+        require_allowed(name)
+        function = _lookup(name)
+        if function is None:
+            raise NotCheckable(
+                f"{name.type_name} is not an operator of MindSpore {ms.__version__} that may be called"
+            )
+        return function
+
+    def forward(self, function: Callable[..., Any], call: HostCall, plan: CallPlan) -> Execution:
+        """Run the API in the recorded dtypes on this device.
+
+        A dump has a tuple as a list, and some functions (permute, normal) take no list: where lists
+        fail, tuples are tried. After a failure MindSpore wants a new pull-back.
+        """
+        try:
+            return MindSporeExecution(function, call, plan, self._face)
+        except (TypeError, ValueError, RuntimeError):
+            if not any(isinstance(value, list) for value in (*call.args, *call.kwargs.values())):
+                raise
+        return MindSporeExecution(function, _with_tuples(call), plan, self._face)
+
+    def lacks_kernel(self, error: Exception) -> bool:
+        """Return whether the CPU has no kernel; on an NPU that is a finding, not a gap."""
+        return self._kind == "cpu" and any(text in str(error) for text in _NO_KERNEL)
+
+    def seed(self, seed: int) -> None:
+        """Seed the generators of `mindspore.ops` and those of `mindspore.mint`."""
+        ms.set_seed(seed)
+        ms.manual_seed(seed)
+
+    def prove(self) -> None:
+        """Compute 1 + 1 on the device; reading the sum waits for it."""
+        one = ms.Tensor(np.ones(8, dtype=np.float32))
+        require_answer(mint.add(one, one).asnumpy(), self._kind)
+
+
+def _with_tuples(call: HostCall) -> HostCall:
+    kwargs = {key: _as_tuple(value) for key, value in call.kwargs.items()}
+    return HostCall(tuple(map(_as_tuple, call.args)), kwargs)
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _lookup(name: ApiName) -> Callable[..., Any] | None:
+    """Return an operator, None for any other name: a dump's names may not lead anywhere else.
+
+    Only a few submodules are entered by name, and what is found must be a function that MindSpore
+    itself defines, or a method that its Tensor defines.
+    """
+    module, _, last = name.api.rpartition(".")
+    if module not in _SUBMODULES.get(name.prefix, ("",)):
+        return None
+    root = attrgetter(module)(_ROOTS[name.prefix]) if module else _ROOTS[name.prefix]
+    if name.prefix == "Tensor":
+        own_classes = ms.Tensor.__mro__[:-1]
+        return getattr(root, last) if any(last in vars(c) for c in own_classes) else None
+    found = getattr(root, last, None)
+    if found is None and not module:
+        found = getattr(_ALSO.get(name.prefix), last, None)
+    if last.startswith("_") or not isinstance(found, _FUNCTION_TYPES):
+        return None
+    home = getattr(found, "__module__", None) or ""
+    return found if home.split(".")[0] in ("mindspore", "_c_expression") else None
+
+
+def _to_mindspore(tensor: HostTensor) -> ms.Tensor:
+    if DTYPES[tensor.dtype].carrier != tensor.dtype:
+        return ms.Tensor(tensor.data, dtype=_dtype(tensor.dtype))
+    return ms.Tensor(tensor.data)
+
+
+def _dtype(name: str) -> Any:
+    dtype = getattr(ms, "bool_" if name == "bool" else name, None)
+    if dtype is None:
+        raise NotCheckable(f"MindSpore {ms.__version__} has no dtype {name}")
+    return dtype
+
+
+def _constant(value: Any) -> Any:
+    if not isinstance(value, Symbol):
+        return value
+    if value.kind == "dtype":
+        return _dtype(value.value)
+    raise NotCheckable(f"a {value.kind} ({value.value}) is no argument of MindSpore")

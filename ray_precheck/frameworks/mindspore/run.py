@@ -1,0 +1,144 @@
+"""Running one call on MindSpore: for MindSpore itself, and for MSAdapter, whose tensors are its.
+
+Comes in: a function, a `HostCall` and a `MindSporeFace`. Goes out: a `MindSporeExecution`. Called by
+`mindspore_backend`, and by `mindtorch_device` in the process in which MSAdapter is `torch`. Gradients
+come from MindSpore's `vjp`, in which one forward pass serves both checks, so that nothing depends on
+how MSAdapter does its own autograd.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore.graph.api import _pynative_executor
+
+from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.base import CallPlan, Leaf, flatten_outputs, map_leaves
+from ray_precheck.schema.dtypes import DTYPES, canonical_dtype, is_differentiable
+from ray_precheck.schema.values import HostCall, HostTensor
+
+
+@dataclass(frozen=True, slots=True)
+class MindSporeFace:
+    """How values go to and from the functions that are called: MindSpore's, or MSAdapter's.
+
+    `to_device` makes the tensor of a host tensor, `constant` the argument for every other value,
+    `plain` the output leaf for what is no tensor. `arithmetic` is entered wherever MindSpore computes.
+    """
+
+    to_device: Callable[[HostTensor], ms.Tensor]
+    constant: Callable[[Any], Any]
+    plain: Callable[[Any], Leaf]
+    arithmetic: Callable[[], AbstractContextManager[None]]
+
+
+class MindSporeExecution:
+    """A call that has run forward; `outputs` are its flattened outputs on the host."""
+
+    def __init__(
+        self, function: Callable[..., Any], call: HostCall, plan: CallPlan, face: MindSporeFace
+    ) -> None:
+        self._function = function
+        self._call = call
+        self._plan = plan
+        self._face = face
+        self._tensors: list[ms.Tensor] = []
+        self._results: list[Any] = []
+        self._pull_back: Callable[..., Any] | None = None
+        map_leaves((call.args, call.kwargs), self._collect)
+        leaves = [self._tensors[i] for i in plan.differentiable]
+        with face.arithmetic():
+            if leaves:
+                with _ending_recording():
+                    _, self._pull_back = ms.vjp(self._run_leaves, *leaves)
+            else:
+                self._results = self._run(self._tensors)
+            self.outputs: list[Leaf] = [self._to_host(leaf) for leaf in self._results]
+
+    def gradients(self, cotangents: list[HostTensor | None]) -> list[HostTensor | None]:
+        """Return the gradients of the differentiable inputs; None stands for zero cotangents."""
+        incoming = [
+            self._cotangent(cotangent, leaf)
+            for leaf, cotangent in zip(self._results, cotangents, strict=True)
+            if _is_differentiable(leaf)
+        ]
+        if not incoming or self._pull_back is None:
+            raise NotCheckable("no output depends on an input that requires a gradient")
+        # The pull-back refers to this object: without this, the tensors of the record would stay
+        # until Python looks for cycles.
+        pull_back, self._pull_back = self._pull_back, None
+        with self._face.arithmetic(), _ending_recording():
+            grads = pull_back(tuple(incoming))
+            grads = grads if isinstance(grads, tuple | list) else (grads,)
+            return [_tensor_to_host(grad) for grad in grads]
+
+    def _collect(self, value: Any) -> Any:
+        if isinstance(value, HostTensor):
+            self._tensors.append(self._face.to_device(value))
+        return value
+
+    def _run_leaves(self, *leaves: ms.Tensor) -> Any:
+        tensors = list(self._tensors)
+        for position, leaf in zip(self._plan.differentiable, leaves, strict=True):
+            # An input of vjp cannot be changed in place; multiplying by 1 copies it, but for the
+            # denormals that are flushed anyway (Tensor.clone has no kernel on the CPU).
+            tensors[position] = leaf * 1 if self._plan.in_place else leaf
+        self._results = self._run(tensors)
+        return tuple(leaf for leaf in self._results if _is_differentiable(leaf))
+
+    def _run(self, tensors: list[ms.Tensor]) -> list[Any]:
+        supply = iter(tensors)
+
+        def argument(value: Any) -> Any:
+            return next(supply) if isinstance(value, HostTensor) else self._face.constant(value)
+
+        args, kwargs = map_leaves((self._call.args, self._call.kwargs), argument)
+        result = self._function(*args, **kwargs)
+        if result is None and self._plan.in_place:
+            result = args[0]
+        return flatten_outputs(result, _is_tensor)
+
+    def _cotangent(self, cotangent: HostTensor | None, leaf: ms.Tensor) -> ms.Tensor:
+        if cotangent is not None:
+            return self._face.to_device(cotangent)
+        return ms.Tensor(np.zeros(leaf.shape, dtype=np.float32), dtype=leaf.dtype)
+
+    def _to_host(self, leaf: Any) -> Leaf:
+        return _tensor_to_host(leaf) if _is_tensor(leaf) else self._face.plain(leaf)
+
+
+@contextmanager
+def _ending_recording() -> Iterator[None]:
+    """End what MindSpore records for gradients where it raises: it goes on recording by itself, and
+    then operators of later calls fail, although 1 + 1 is 2.
+    """
+    with ExitStack() as failed:
+        failed.callback(_pynative_executor.clear_res)
+        yield
+        failed.pop_all()
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, ms.Tensor)
+
+
+def _is_differentiable(leaf: Any) -> bool:
+    name = canonical_dtype(str(leaf.dtype)) if _is_tensor(leaf) else None
+    return name is not None and is_differentiable(name)
+
+
+def _tensor_to_host(tensor: ms.Tensor) -> HostTensor:
+    """Return a tensor's values on the host; raises what an asynchronous device still has to raise."""
+    name = canonical_dtype(str(tensor.dtype))
+    if name is None:
+        raise NotCheckable(f"an output of dtype {tensor.dtype} cannot be compared")
+    if DTYPES[name].carrier != name:
+        # MindSpore's own cast: MSAdapter's methods may want what a gradient of vjp has not.
+        tensor = ms.ops.cast(tensor, ms.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return HostTensor(name, np.asarray(tensor.asnumpy()))

@@ -1,0 +1,1 @@
+"""MSAdapter (MindTorch) under test."""

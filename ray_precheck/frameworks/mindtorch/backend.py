@@ -1,0 +1,178 @@
+"""MSAdapter (MindTorch) under test: MindSpore under the face of torch, in a process of its own.
+
+Comes in: calls. Goes out: what MSAdapter made of them, as host arrays. Opened by the checker like
+every backend. MSAdapter's package is called `torch` too, so it cannot be in the process in which the
+native torch computes the bench: `mindtorch_device` runs it in a child of this process. Where the
+child dies, so must the process that checks: whoever watches it sees the death that the API caused.
+
+NPU: written after MSAdapter's and MindSpore's documentation and not run there; no NPU was at hand.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Pipe
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ray_precheck.errors import DeviceError, NotCheckable
+from ray_precheck.frameworks.base import CallPlan, DeviceDied, Leaf
+from ray_precheck.frameworks.mindtorch.messages import (
+    Done,
+    Forward,
+    Gradients,
+    Prove,
+    Raised,
+    Ran,
+    Request,
+    Resolve,
+    Seed,
+    receive,
+    send,
+)
+from ray_precheck.frameworks.mindtorch.paths import adapter_folder
+from ray_precheck.schema.record import ApiName
+from ray_precheck.schema.values import HostCall, HostTensor
+
+_END_TIMEOUT_S = 10.0
+
+
+class MindTorchBackend:
+    """MSAdapter on one device; the process sees only this one, so it is number 0."""
+
+    framework = "mindtorch"
+
+    def __init__(self, kind: str) -> None:
+        """Start the process.
+
+        Raises:
+            BackendMissingError: there is no MSAdapter on Python's path.
+            DeviceError: MSAdapter or MindSpore cannot be loaded.
+        """
+        self._pipe, child_end = Pipe()
+        with child_end:
+            self._popen = _launch(adapter_folder(), child_end.fileno(), kind)
+        try:
+            self.caveat: str = self._ask(None)
+        except _RemoteError as error:
+            raise DeviceError(f"MSAdapter cannot be used: {error}") from None
+
+    def resolve(self, name: ApiName) -> Callable[..., Any]:
+        """Return what stands for MSAdapter's function; only `forward` takes it.
+
+        Raises:
+            NotCheckable: MSAdapter does not have the API, or it may not be called.
+        """
+        self._ask(Resolve(name))
+        return _RemoteApi(name)
+
+    def forward(self, function: Callable[..., Any], call: HostCall, plan: CallPlan) -> "_RemoteRun":
+        """Run the API in the recorded dtypes on this device."""
+        if not isinstance(function, _RemoteApi):
+            raise NotCheckable("a function of one's own cannot be run in the process of MSAdapter")
+        return _RemoteRun(self._ask, self._ask(Forward(function.name, call, plan)))
+
+    def lacks_kernel(self, error: Exception) -> bool:
+        """Return whether the CPU has no kernel; on an NPU that is a finding, not a gap."""
+        return isinstance(error, _RemoteError) and error.lacks_kernel
+
+    def seed(self, seed: int) -> None:
+        """Seed the generators of MindSpore and of MSAdapter."""
+        self._ask(Seed(seed))
+
+    def prove(self) -> None:
+        """Compute 1 + 1 on the device."""
+        self._ask(Prove())
+
+    def _ask(self, request: Request | None) -> Any:
+        """Return the reply to a request; to none, the greeting.
+
+        Raises:
+            NotCheckable: the API may not or cannot be run.
+            Exception: what the API raised, of a type of the same name.
+            DeviceDied: the process has ended.
+        """
+        try:
+            if request is not None:
+                send(self._pipe, request)
+            reply: Done | Raised = receive(self._pipe)
+        except (EOFError, OSError):
+            raise DeviceDied(self._exit_code()) from None
+        if isinstance(reply, Raised):
+            _raise(reply)
+        return reply.value
+
+    def _exit_code(self) -> int:
+        try:
+            # It has closed its pipe: what ends it is on its way, and must not be our SIGKILL.
+            return self._popen.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return 1
+
+    def close(self) -> None:
+        """End the process; safe to call twice."""
+        self._pipe.close()
+        self._popen.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(_END_TIMEOUT_S)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_popen"):
+            self.close()
+
+
+def _launch(adapter: Path, handle: int, kind: str) -> "subprocess.Popen[bytes]":
+    """Start the process, in which MSAdapter's torch comes before every other one."""
+    package = str(Path(__file__).resolve().parents[3])
+    paths = [str(adapter), package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    # -P: what lies in the working directory is no module.
+    arguments = [sys.executable, "-P", "-m", "ray_precheck.frameworks.mindtorch.device"]
+    return subprocess.Popen(
+        [*arguments, str(handle), str(os.getpid()), kind],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        pass_fds=(handle,),
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _RemoteApi:
+    """Stands for a function of MSAdapter's torch."""
+
+    name: ApiName
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError(f"{self.name.type_name} can be called in the process of its device alone")
+
+
+class _RemoteRun:
+    """A call that has run forward in the process of the device, the last one there."""
+
+    def __init__(self, ask: Callable[[Request], Any], ran: Ran) -> None:
+        self._ask = ask
+        self._number = ran.number
+        self.outputs: list[Leaf] = ran.outputs
+
+    def gradients(self, cotangents: list[HostTensor | None]) -> list[HostTensor]:
+        """Return the gradients of the differentiable inputs; None stands for zero cotangents."""
+        grads: list[HostTensor] = self._ask(Gradients(self._number, cotangents))
+        return grads
+
+
+class _RemoteError(Exception):
+    """What an API raised in the process of its device."""
+
+    lacks_kernel = False
+
+
+def _raise(reply: Raised) -> NoReturn:
+    if reply.refused:
+        raise NotCheckable(reply.text)
+    if reply.type_name == "MemoryError":
+        raise MemoryError(reply.text)
+    # Messages begin with the name of the type.
+    error = type(reply.type_name, (_RemoteError,), {"lacks_kernel": reply.lacks_kernel})
+    raise error(reply.text)

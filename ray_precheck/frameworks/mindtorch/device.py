@@ -1,0 +1,185 @@
+"""The process in which MSAdapter is `torch`: runs what comes through its pipe.
+
+Comes in: requests. Goes out: first a greeting, then a reply to each request. Started by
+`mindtorch_backend`; whatever an API does to this process ends here and is seen there.
+"""
+
+import contextlib
+import ctypes
+import importlib
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+from ray_precheck.errors import DeviceError, NotCheckable
+from ray_precheck.frameworks.denied import require_allowed
+from ray_precheck.frameworks.mindtorch.messages import (
+    Done,
+    Forward,
+    Gradients,
+    Prove,
+    Raised,
+    Ran,
+    Request,
+    Resolve,
+    Seed,
+    receive,
+    send,
+)
+from ray_precheck.schema.record import ApiName
+from ray_precheck.schema.values import HostCall
+
+_PR_SET_PDEATHSIG = 1
+# MindTorch's own words, of mindnlp 0.5.1; all others are MindSpore's.
+_NO_KERNEL = "No implementation for function:"
+# A list of whole numbers indexes, a tuple of them does as well, and differently.
+_INDEXED = ("__getitem__", "__setitem__")
+_DEVICES = {"cpu": "cpu", "npu": "npu:0"}
+# torch._VF holds the same functions as torch itself (lstm, gru, ...).
+_ROOTS = {"Torch": "torch", "VF": "torch", "Functional": "torch.nn.functional"}
+
+
+def main() -> None:
+    """Serve the pipe whose file descriptor is the first argument, until it is closed."""
+    handle, parent, kind = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    _end_with_parent(parent)
+    # Ctrl-C on a terminal is for the driver, which lets running batches finish.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pipe = Connection(handle)
+    device = _answer(pipe, partial(_open, kind), lambda error: False)
+    if device is None:
+        return
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            request: Request = receive(pipe)
+            _answer(pipe, partial(device.do, request), device.lacks_kernel)
+
+
+def _open(kind: str) -> "MindTorchDevice":
+    """Load MSAdapter; the limit of memory that is inherited counts from then on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+    device = MindTorchDevice(kind)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+    return device
+
+
+def _answer(
+    pipe: Connection, action: Callable[[], Any], lacks_kernel: Callable[[Exception], bool]
+) -> Any:
+    """Send what an action returns, or what it raises; return the first."""
+    try:
+        found = action()
+        reply: Done | Raised = Done(found.caveat if isinstance(found, MindTorchDevice) else found)
+    except NotCheckable as reason:
+        found, reply = None, Raised("NotCheckable", str(reason), refused=True)
+    except Exception as error:  # An API may raise anything, and so may MSAdapter's import.
+        name = "MemoryError" if isinstance(error, MemoryError) else type(error).__name__
+        found, reply = None, Raised(name, str(error), lacks_kernel=lacks_kernel(error))
+    send(pipe, reply)
+    return found
+
+
+class MindTorchDevice:
+    """MSAdapter on one device; holds the call that ran last, for its gradients."""
+
+    def __init__(self, kind: str) -> None:
+        # Imported here: they load MindSpore, and MSAdapter's torch.
+        from ray_precheck.frameworks.mindspore.backend import MindSporeBackend
+        from ray_precheck.frameworks.mindspore.run import MindSporeExecution
+        from ray_precheck.frameworks.mindtorch.run import mindtorch_face, with_tuples
+
+        self._with_tuples = with_tuples
+        self._kind = kind
+        self._mindspore = MindSporeBackend(kind)
+        self._run = partial(MindSporeExecution, face=mindtorch_face(_DEVICES[kind]))
+        self._last: MindSporeExecution | None = None
+        self._number = 0
+        self._torch: Any = importlib.import_module("torch")
+        _require_adapter(self._torch)
+        self._roots = {name: importlib.import_module(path) for name, path in _ROOTS.items()}
+
+    @property
+    def caveat(self) -> str:
+        """What limits the precision of float32 on the device, "" for nothing."""
+        return self._mindspore.caveat
+
+    def do(self, request: Request) -> Any:
+        """Do what is asked for; whatever an API raises goes through."""
+        match request:
+            case Resolve(name):
+                self._resolve(name)
+                return None
+            case Forward(name, call, plan):
+                self._last = None  # Its tensors go before the next ones come.
+                self._last = self._run(self._resolve(name), self._arguments(name, call), plan)
+                self._number += 1
+                return Ran(self._number, self._last.outputs)
+            case Gradients(number, cotangents):
+                if self._last is None or number != self._number:
+                    raise RuntimeError("another call has run since")
+                return self._last.gradients(cotangents)
+            case Seed(seed):
+                self._mindspore.seed(seed)
+                self._torch.manual_seed(seed)
+                return None
+            case Prove():
+                return self._mindspore.prove()
+
+    def lacks_kernel(self, error: Exception) -> bool:
+        """Return whether the CPU has no kernel; on an NPU that is a finding, not a gap."""
+        missing = self._kind == "cpu" and _NO_KERNEL in str(error)
+        return missing or self._mindspore.lacks_kernel(error)
+
+    def _arguments(self, name: ApiName, call: HostCall) -> HostCall:
+        if name.api in _INDEXED:
+            return call
+        return HostCall(self._with_tuples(call.args), self._with_tuples(call.kwargs))
+
+    def _resolve(self, name: ApiName) -> Callable[..., Any]:
+        """Return MSAdapter's function. The bench has found the name in torch's own list before.
+
+        Raises:
+            NotCheckable: it may not be called, or MSAdapter does not have it.
+        """
+        require_allowed(name)
+        found: Any = self._torch.Tensor if name.prefix == "Tensor" else self._roots.get(name.prefix)
+        for part in name.api.split("."):
+            try:
+                found = getattr(found, part, None)
+            except ImportError:  # MSAdapter imports submodules when they are asked for.
+                found = None
+        if not callable(found):
+            version = getattr(self._torch, "__version__", "of unknown version")
+            raise NotCheckable(f"MSAdapter's torch {version} has no {name.type_name}")
+        return found  # type: ignore[no-any-return]
+
+
+def _require_adapter(torch: Any) -> None:
+    """See that tensors of this torch are MindSpore's.
+
+    Raises:
+        DeviceError: they are not.
+    """
+    import mindspore
+
+    if not isinstance(torch.tensor(0.0), mindspore.Tensor):
+        raise DeviceError(f"the tensors of {torch.__file__} are not those of MindSpore")
+
+
+def _end_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends, also where it hangs or is in C."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the line above
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

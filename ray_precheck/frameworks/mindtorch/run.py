@@ -1,0 +1,76 @@
+"""How values go to MSAdapter's functions and come back: its tensors are MindSpore's.
+
+Comes in: values of a `HostCall`. Goes out: what MSAdapter takes, and the other way round. Called by
+`mindtorch_device` in the process in which MSAdapter is `torch`.
+"""
+
+import importlib
+import re
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.base import Leaf
+from ray_precheck.frameworks.mindspore.run import MindSporeFace
+from ray_precheck.frameworks.mindtorch.denormals import flushed_denormals
+from ray_precheck.schema.dtypes import DTYPES
+from ray_precheck.schema.values import HostTensor, Symbol
+
+torch: Any = importlib.import_module("torch")
+_DEVICE_TEXT = re.compile(r"(cpu|cuda|npu|gpu)(:\d+)?")
+_PLAIN = (bool, int, float, complex, str, type(None))
+
+
+def mindtorch_face(device: str) -> MindSporeFace:
+    """Return the face of MSAdapter on a device of its ("cpu", "npu:0")."""
+    return MindSporeFace(_to_device, partial(_constant, device), _plain, flushed_denormals)
+
+
+def with_tuples(value: Any) -> Any:
+    """Return arguments with tuples for lists of whole numbers.
+
+    A dump writes both alike. torch takes either, but for an index; MindSpore's primitives below
+    MSAdapter take shapes, paddings and dims as tuples alone.
+    """
+    if isinstance(value, dict):
+        return {key: with_tuples(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(with_tuples(item) for item in value)
+    if isinstance(value, list) and value and all(type(item) is int for item in value):
+        return tuple(value)
+    return [with_tuples(item) for item in value] if isinstance(value, list) else value
+
+
+def _to_device(tensor: HostTensor) -> Any:
+    dtype = getattr(torch, tensor.dtype, None)
+    if dtype is None:
+        raise NotCheckable(f"MSAdapter has no dtype {tensor.dtype}")
+    made = torch.from_numpy(np.ascontiguousarray(tensor.data).reshape(tensor.data.shape))
+    return made if DTYPES[tensor.dtype].carrier == tensor.dtype else made.to(dtype)
+
+
+def _constant(device: str, value: Any) -> Any:
+    """Return a symbol, or a text that names a device, as MSAdapter's own object."""
+    if isinstance(value, str) and _DEVICE_TEXT.fullmatch(value):
+        return device
+    if not isinstance(value, Symbol):
+        return value
+    if value.kind == "device":
+        return device
+    found = getattr(torch, value.value, None)
+    if found is None:
+        raise NotCheckable(f"MSAdapter has no {value.kind} {value.value}")
+    return found
+
+
+def _plain(leaf: Any) -> Leaf:
+    """Return a leaf that is no tensor as a Python value: nothing of MSAdapter leaves its process."""
+    if isinstance(leaf, np.generic):
+        return leaf.item()
+    if isinstance(leaf, list | tuple):
+        return [_plain(item) for item in leaf]
+    if type(leaf) in _PLAIN:
+        return leaf
+    raise NotCheckable(f"an output of type {type(leaf).__name__} cannot be compared")

@@ -1,0 +1,107 @@
+"""PyTorch under test, on the CPU, a GPU (CUDA) or an Ascend NPU (through torch_npu).
+
+NPU: written after torch_npu's documentation and not run there; no NPU was at hand.
+"""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from ray_precheck.errors import BackendMissingError, DeviceError, NotCheckable
+from ray_precheck.frameworks.base import CallPlan, Execution, require_answer
+from ray_precheck.frameworks.denied import require_allowed
+from ray_precheck.frameworks.hf32 import torch_hf32_off
+from ray_precheck.frameworks.pytorch.names import resolve_torch
+from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
+from ray_precheck.schema.record import ApiName
+from ray_precheck.schema.values import HostCall
+
+_NO_KERNEL = (
+    "not implemented for",
+    "Could not run 'aten::",
+    "Could not run 'npu::",
+    "is not currently implemented for",
+)
+
+
+class TorchBackend:
+    """torch on one device; the process sees only this one, so it is number 0."""
+
+    framework = "pytorch"
+
+    def __init__(self, kind: str) -> None:
+        # One thread, so that the bits do not depend on how many workers share the machine.
+        torch.set_num_threads(1)
+        self._device = _open_device(kind)
+        # What the device has instead of full float32; "" for nothing.
+        self.caveat = _npu_caveat() if kind == "npu" else ""
+        self._place = TorchPlace(self._device)
+        self._kind = kind
+
+    def resolve(self, name: ApiName) -> Callable[..., Any]:
+        """Return torch's function for an API of the dump."""
+        return _resolve_npu(name) if name.prefix == "NPU" else resolve_torch(name)
+
+    def forward(self, function: Callable[..., Any], call: HostCall, plan: CallPlan) -> Execution:
+        """Run the API in the recorded dtypes on this device."""
+        return TorchExecution(function, call, plan, self._place)
+
+    def lacks_kernel(self, error: Exception) -> bool:
+        """Return whether the CPU has no kernel; on an accelerator that is a finding, not a gap."""
+        return self._kind == "cpu" and any(text in str(error) for text in _NO_KERNEL)
+
+    def seed(self, seed: int) -> None:
+        """Seed the generators of the CPU and of the device."""
+        torch.manual_seed(seed)
+
+    def prove(self) -> None:
+        """Compute 1 + 1 on the device; reading the sum waits for it."""
+        one = torch.ones(8, device=self._device, dtype=torch.float32)
+        require_answer((one + one).cpu().numpy(), self._device)
+
+
+def _resolve_npu(name: ApiName) -> Callable[..., Any]:
+    """Return an operator of torch_npu; only names that have a bench are ever asked for."""
+    require_allowed(name)
+    try:
+        import torch_npu
+    except ImportError as error:
+        raise NotCheckable(
+            f"{name.type_name} is an operator of torch_npu, which is not to be had here: {error}"
+        ) from None
+    found: Callable[..., Any] | None = vars(torch_npu).get(name.api)
+    if not callable(found) or isinstance(found, type | ModuleType):
+        version = getattr(torch_npu, "__version__", "here")
+        raise NotCheckable(f"{name.type_name} is not an operator of torch_npu {version}")
+    return found
+
+
+def _open_device(kind: str) -> str:
+    if kind == "cpu":
+        return "cpu"
+    if kind == "npu":
+        try:
+            import torch_npu
+        except ImportError as error:
+            # It may be there, and lack CANN's libraries: then its own words tell.
+            raise BackendMissingError(
+                f"torch_npu cannot be imported ({error}); PyTorch needs it for an NPU: pip install"
+                " torch_npu, and source CANN's set_env.sh before the run"
+            ) from None
+        torch_npu.npu.set_device(0)
+        return "npu:0"
+    if not torch.cuda.is_available():
+        raise DeviceError(f"torch {torch.__version__} sees no GPU; use --device-type cpu")
+    # Full float32: TensorFloat-32 has 10 bits of fraction and would be blamed on the operator.
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.cuda.set_device(0)
+    return "cuda:0"
+
+
+def _npu_caveat() -> str:
+    import torch_npu
+
+    return torch_hf32_off(torch_npu.npu)

@@ -1,0 +1,227 @@
+"""Running one call on torch: the tested side of PyTorch dumps, and every bench.
+
+Comes in: a function and a `HostCall`. Goes out: a `TorchExecution`. Called by the torch backend
+(in the recorded dtypes, on its device) and by the bench (widened to float64, on the CPU).
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.base import CallPlan, Leaf, flatten_outputs, map_leaves
+from ray_precheck.schema.dtypes import DTYPES
+from ray_precheck.schema.values import HostCall, HostTensor, Symbol
+
+_DEVICE_TEXT = re.compile(r"(cpu|cuda|npu|gpu)(:\d+)?")
+# How torch says that it has no derivative by an argument: before it computes (the weight of a loss), or
+# backward (the first argument of igamma).
+_UNDERIVABLE = re.compile(
+    r"is not differentiable with respect to argument|the derivative for '.*' is not implemented"
+)
+_WIDE = {"float": torch.float64, "complex": torch.complex128}
+
+
+@dataclass(frozen=True, slots=True)
+class TorchPlace:
+    """Where and in which precision a call runs. `widen` turns floats to float64 (the bench)."""
+
+    device: str = "cpu"
+    widen: bool = False
+
+    def dtype(self, name: str) -> torch.dtype:
+        """Return torch's dtype for a canonical one, widened where asked."""
+        kind = DTYPES[name].kind
+        if self.widen and kind in _WIDE:
+            return _WIDE[kind]
+        return getattr(torch, name)  # type: ignore[no-any-return]
+
+    def to_torch(self, tensor: HostTensor) -> torch.Tensor:
+        """Return a copy of a host tensor: in-place APIs must not change the host's array."""
+        return torch.tensor(tensor.data).to(device=self.device, dtype=self.dtype(tensor.dtype))
+
+    @contextmanager
+    def default_dtype(self) -> Iterator[None]:
+        """Make float64 torch's default dtype where asked: for integers in, floats out."""
+        before = torch.get_default_dtype()
+        if self.widen:
+            torch.set_default_dtype(torch.float64)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
+
+    def constant(self, value: Any) -> Any:
+        """Return a symbol, or a text that names a device, as torch's own object."""
+        if isinstance(value, Symbol):
+            if value.kind == "dtype":
+                return self.dtype(value.value)
+            if value.kind == "device":
+                return torch.device(self.device)
+            return getattr(torch, value.value)
+        if isinstance(value, str) and _DEVICE_TEXT.fullmatch(value):
+            return self.device
+        return value
+
+
+class TorchExecution:
+    """A call that has run forward on torch; `outputs` are its flattened outputs on the host."""
+
+    def __init__(
+        self, function: Callable[..., Any], call: HostCall, plan: CallPlan, place: TorchPlace
+    ) -> None:
+        self._place = place
+        self._plan = plan
+        self._open = plan.differentiable
+        self._leaves: list[torch.Tensor] = []
+        self._seen = 0
+        try:
+            result = self._called(function, call)
+        except RuntimeError as error:
+            if not _UNDERIVABLE.search(str(error)):
+                raise
+            self._open = self._derivable(function, call)
+            result = self._called(function, call)
+        # No bound method: with a cycle, the tensors would wait for Python's collector.
+        self._function, self._call = function, call
+        self._results = flatten_outputs(result, torch.is_tensor)
+        self.outputs: list[Leaf] = [_to_host(leaf) for leaf in self._results]
+
+    def _called(self, function: Callable[..., Any], call: HostCall) -> Any:
+        """Call the function with new tensors, of which those at `_open` require a gradient."""
+        self._leaves, self._seen = [], 0
+        args = map_leaves(call.args, self._argument)
+        kwargs = map_leaves(call.kwargs, self._argument)
+        with torch.set_grad_enabled(bool(self._open)), self._place.default_dtype():
+            result = function(*args, **kwargs)
+        if result is None and self._plan.in_place:
+            result = args[0]
+        return kwargs.get("out") if result is None else result
+
+    def _derivable(self, function: Callable[..., Any], call: HostCall) -> tuple[int, ...]:
+        """Return the inputs by which torch can derive the function: each is tried alone."""
+        found = []
+        for position in self._plan.differentiable:
+            self._open = (position,)
+            try:
+                self._called(function, call)
+            except RuntimeError as error:
+                if not _UNDERIVABLE.search(str(error)):
+                    raise
+            else:
+                found.append(position)
+        return tuple(found)
+
+    def _argument(self, value: Any) -> Any:
+        if not isinstance(value, HostTensor):
+            return self._place.constant(value)
+        tensor = self._place.to_torch(value)
+        position, self._seen = self._seen, self._seen + 1
+        if position not in self._open:
+            return tensor
+        self._leaves.append(tensor.requires_grad_())
+        # A leaf that requires a gradient cannot be changed in place.
+        return tensor.clone() if self._plan.in_place else tensor
+
+    def gradients(self, cotangents: list[HostTensor | None]) -> list[HostTensor | None]:
+        """Return the gradients of the differentiable inputs, zeros where an input has no part and None
+        where torch has no derivative by it."""
+        outputs, incoming = self._differentiated(cotangents)
+        grads: Sequence[torch.Tensor | None]
+        try:
+            grads = torch.autograd.grad(
+                outputs, self._leaves, incoming, allow_unused=True, materialize_grads=True
+            )
+        except RuntimeError as error:
+            if not _UNDERIVABLE.search(str(error)):
+                raise
+            grads = self._one_by_one(cotangents)
+        hosts = [None if grad is None else _tensor_to_host(grad) for grad in grads]
+        by_position = dict(zip(self._open, hosts, strict=True))
+        return [by_position.get(position) for position in self._plan.differentiable]
+
+    def _one_by_one(self, cotangents: list[HostTensor | None]) -> list[torch.Tensor | None]:
+        """Return the gradient of each leaf, None where torch has none (the first argument of igamma).
+
+        The graph is made anew: what has raised may have freed parts of it.
+        """
+        self._results = flatten_outputs(self._called(self._function, self._call), torch.is_tensor)
+        outputs, incoming = self._differentiated(cotangents)
+        grads: list[torch.Tensor | None] = []
+        for leaf in self._leaves:
+            try:
+                (grad,) = torch.autograd.grad(
+                    outputs,
+                    [leaf],
+                    incoming,
+                    retain_graph=True,
+                    allow_unused=True,
+                    materialize_grads=True,
+                )
+            except RuntimeError as error:
+                if not _UNDERIVABLE.search(str(error)):
+                    raise
+                grad = None
+            grads.append(grad)
+        return grads
+
+    def node_gradients(self, cotangents: list[HostTensor | None]) -> list[HostTensor | None]:
+        """Return what the autograd node of the first output passes on, as msprobe captured it.
+
+        msprobe hooks the `grad_fn` of an API's first output. For a composite API that is its last
+        step (a view, an AddmmBackward), so that neither number nor shapes need to be those of the
+        API's arguments; the same hook on the bench's own graph gives the same list.
+        """
+        first = next(leaf for leaf in self._results if torch.is_tensor(leaf))
+        if first.grad_fn is None:
+            raise NotCheckable("the bench's output depends on no input that requires a gradient")
+        seen: list[tuple[torch.Tensor | None, ...]] = []
+        handle = first.grad_fn.register_hook(lambda passed_on, _: seen.append(tuple(passed_on)))
+        try:
+            self.gradients(cotangents)
+        finally:
+            handle.remove()
+        if not seen:
+            raise NotCheckable("torch has no derivative by one of the inputs")
+        return [None if grad is None else _tensor_to_host(grad) for grad in seen[0]]
+
+    def _differentiated(
+        self, cotangents: list[HostTensor | None]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        outputs, incoming = [], []
+        for leaf, cotangent in zip(self._results, cotangents, strict=True):
+            if cotangent is None or not torch.is_tensor(leaf) or not leaf.requires_grad:
+                continue
+            arrived = self._place.to_torch(cotangent)
+            # MindSpore has complex outputs where torch has real ones (abs); the record's gradient of
+            # them is real.
+            arrived = arrived if leaf.is_complex() or not arrived.is_complex() else arrived.real
+            outputs.append(leaf)
+            incoming.append(arrived.to(leaf.dtype))
+        if not outputs:
+            raise NotCheckable("no output depends on an input that requires a gradient")
+        return outputs, incoming
+
+
+def _to_host(leaf: Any) -> Leaf:
+    return _tensor_to_host(leaf) if torch.is_tensor(leaf) else leaf
+
+
+def _tensor_to_host(tensor: torch.Tensor) -> HostTensor:
+    """Return a tensor's values on the host; raises what an asynchronous device still has to raise."""
+    values = tensor.detach()
+    if values.layout is not torch.strided:
+        values = values.to_dense()
+    if values._is_zerotensor():  # the gradient of sgn; it has no memory, and numpy() refuses it
+        values = values.clone()
+    name = str(values.dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise NotCheckable(f"an output of dtype {values.dtype} cannot be compared")
+    if DTYPES[name].carrier != name:
+        values = values.to(torch.float32)
+    return HostTensor(name, np.asarray(values.cpu().resolve_conj().resolve_neg().numpy()))

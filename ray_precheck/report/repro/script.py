@@ -1,0 +1,174 @@
+"""A Python script that shows the failure of one saved API, without ray_precheck.
+
+Comes in: the JSON that `-save_error_data` has left. Goes out: the text of a script of one screen, which
+needs the framework and NumPy, and the files beside the JSON. Called by the command `repro`.
+
+The script runs the call on the saved inputs and compares with the saved results of the bench. What the
+run judged by another rule than the default one fails there where it is at least half as far off as it
+was in the run: the other rules need more than the script has. Captured results are judged from the
+saved pair. Where no bench was saved (the call raised, or draws random numbers) the script says what
+it can judge.
+"""
+
+import textwrap
+from pathlib import Path
+
+import numpy as np
+
+from ray_precheck.dump.decode import decode_record
+from ray_precheck.errors import NotCheckable, PrecheckError, UsageError
+from ray_precheck.plan.drawing import is_random, seed_of
+from ray_precheck.report.repro.call import CallText
+from ray_precheck.report.repro.mindspore import mindspore_script
+from ray_precheck.report.repro.text import Aim, Needs, Row
+from ray_precheck.report.repro.torch import torch_script
+from ray_precheck.schema.dtypes import DTYPES, is_differentiable, round_to_dtype
+from ray_precheck.schema.record import ApiRecord
+from ray_precheck.schema.values import SequenceSpec, TensorSpec, ValueSpec
+from ray_precheck.store.error_data import ErrorData, load_error_data
+
+# msprobe's limit of MaxAbsErr.
+_LIMIT = 1e-4
+_LONGEST_MESSAGE = 200
+
+
+def repro_script(saved: Path) -> str:
+    """Return the script of a saved API.
+
+    Raises:
+        UsageError: the file is no JSON of a saved API, its record or a file beside it cannot be read.
+    """
+    data = load_error_data(saved)
+    try:
+        record = decode_record(data.payload.name, data.payload.forward, data.payload.backward)
+        needs = _needs(data, record)
+    except NotCheckable as error:
+        raise UsageError(f"{saved}: {error}") from None
+    except PrecheckError as error:
+        raise UsageError(f"{saved} holds a record that cannot be read: {error}") from None
+    return (mindspore_script if data.framework == "mindspore" else torch_script)(needs)
+
+
+def _needs(data: ErrorData, record: ApiRecord) -> Needs:
+    """Return what the script of a call must hold.
+
+    Raises:
+        NotCheckable: a saved file cannot be read.
+    """
+    rows = tuple(_row(data, name) for name in data.failing if _side(data, name, "bench"))
+    aim = Aim.COMPARE
+    if not rows and is_random(record):
+        rows = tuple(_row(data, name) for name in data.failing if _side(data, name, "device"))
+        aim = Aim.DRAW
+    if not rows:
+        aim = Aim.RAISE if "the device raised" in data.replay.message else Aim.LOOK
+    captured = data.tested == "dump" and bool(rows)
+    leaves, rows = _leaves(data, aim, rows, captured=captured)
+    text = CallText(data, record)
+    message = textwrap.shorten(data.replay.message, _LONGEST_MESSAGE, placeholder=" ...")
+    return Needs(
+        name=_plain(data.payload.name),
+        message=_plain(message or "its JSON does not say."),
+        files=str(data.folder.absolute() / data.stem),
+        device=data.replay.device,
+        aim=aim,
+        rule=data.replay.standard,
+        captured=captured,
+        seed=seed_of(data.seed, str(record.name)) if aim is Aim.DRAW else None,
+        call=text.call(),
+        note=text.note(),
+        needs_npu=record.name.prefix == "NPU",
+        rows=rows,
+        inputs=tuple(data.dtypes.get(name, "float32") for name in data.inputs.values()),
+        leaves=leaves,
+        cotangents=_cotangents(data) if _needs_gradients(data, aim, rows, captured) else {},
+        in_place=data.replay.in_place,
+        nested=any(not isinstance(spec, TensorSpec) for spec in record.outputs),
+        outputs=len(record.outputs),
+        float_outputs=_float_outputs(record.outputs),
+        is_complex=any(DTYPES[dtype].kind == "complex" for dtype in data.dtypes.values()),
+    )
+
+
+def _row(data: ErrorData, name: str) -> Row:
+    """Return a failing output with the limit of its error.
+
+    Raises:
+        NotCheckable: a saved file cannot be read.
+    """
+    direction, _, number = name.split(".")
+    device = _side(data, name, "device")
+    row = Row(direction, int(number), _LIMIT, data.dtypes.get(device, ""))
+    bench = _side(data, name, "bench")
+    if not bench or not device or data.replay.standard == "msprobe":
+        return row
+    tested, wanted = data.source.file(device), data.source.file(bench)
+    if tested.shape != wanted.shape:
+        return row
+    with np.errstate(all="ignore"):
+        expected = round_to_dtype(wanted.data, tested.dtype)
+        wide = np.complex128 if np.iscomplexobj(expected) else np.float64
+        error = np.abs(tested.data.astype(wide) - expected.astype(wide))
+    largest = float(np.nan_to_num(error, nan=np.inf, posinf=np.inf).max(initial=0.0))
+    return Row(direction, int(number), 0.5 * largest or _LIMIT, row.dtype)
+
+
+def _side(data: ErrorData, name: str, side: str) -> str:
+    """Return the file of a failing output on one side, "" where there is none."""
+    direction, _, number = name.split(".")
+    file = f"{data.stem}.{direction}.output.{side}.{number}.npy"
+    return file if data.dtypes.get(file) in DTYPES else ""
+
+
+def _needs_gradients(data: ErrorData, aim: Aim, rows: tuple[Row, ...], captured: bool) -> bool:
+    if captured or not data.replay.differentiable:
+        return False
+    raised = aim is Aim.RAISE and "backward: the device raised" in data.replay.message
+    return raised or any(row.direction == "backward" for row in rows)
+
+
+def _leaves(
+    data: ErrorData, aim: Aim, rows: tuple[Row, ...], *, captured: bool
+) -> tuple[tuple[int, ...], tuple[Row, ...]]:
+    """Return the inputs that require a gradient, and the rows with the place of their gradient.
+
+    Where gradients are compared those of the failing rows suffice: torch may have none by the others.
+    """
+    differentiable = data.replay.differentiable
+    if captured:
+        return (), rows
+    asked = [row.number for row in rows if row.direction == "backward"]
+    asked = [number for number in asked if number < len(differentiable)]
+    if not asked:
+        return differentiable, tuple(row for row in rows if row.direction == "forward")
+    placed = tuple(
+        Row(row.direction, row.number, row.limit, row.dtype, asked.index(row.number))
+        if row.direction == "backward"
+        else row
+        for row in rows
+        if row.direction == "forward" or row.number in asked
+    )
+    return tuple(differentiable[number] for number in asked), placed
+
+
+def _cotangents(data: ErrorData) -> dict[int, str]:
+    """Return the dtypes of the saved incoming gradients by the position of their output."""
+    prefix = f"{data.stem}.backward.input."
+    return {
+        int(name.removeprefix(prefix).removesuffix(".npy")): dtype
+        for name, dtype in data.dtypes.items()
+        if name.startswith(prefix)
+    }
+
+
+def _float_outputs(outputs: tuple[ValueSpec, ...]) -> int | None:
+    """Return how many outputs are differentiable; None where the dump does not say it."""
+    if not outputs or any(isinstance(spec, SequenceSpec) for spec in outputs):
+        return None
+    tensors = [spec for spec in outputs if isinstance(spec, TensorSpec)]
+    return sum(is_differentiable(spec.dtype) for spec in tensors)
+
+
+def _plain(text: str) -> str:
+    """Return text that ends no comment and no string of the script."""
+    return "".join(c if c.isprintable() and c not in '\\"' else " " for c in text)

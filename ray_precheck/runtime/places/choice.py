@@ -1,0 +1,141 @@
+"""Where a run may run: the nodes that are there, and the devices of theirs that it asks for.
+
+Comes in: a `RunConfig` and the framework. Goes out: `Places`, and for as long as a stack is open the
+cluster of --address or one of our own. Called by the session, before any file is made.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from ray_precheck.config import RunConfig
+from ray_precheck.runtime.places.devices import Node, choose_kind, local_node, require_plugins
+from ray_precheck.runtime.places.environment import prepare_environment
+from ray_precheck.runtime.places.nodes import require_same_package, version_table
+from ray_precheck.runtime.places.placement import DeviceRequest, place_slots, usable_nodes
+from ray_precheck.runtime.places.probe import PACKAGE
+from ray_precheck.runtime.stop_signal import handlers_kept
+from ray_precheck.schema.environment import Environment
+from ray_precheck.schema.task import DeviceSlot
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a run may run: what was asked for, and the nodes there were then, the driver's first.
+
+    `most_on_a_node` is how many workers share a machine, None for as many as there are ids; `slots`
+    are the devices that were there then.
+    `are_open`: the nodes are those of a cluster that is joined, not yet this machine alone.
+    """
+
+    request: DeviceRequest
+    nodes: list[Node]
+    most_on_a_node: int | None
+    slots: Sequence[DeviceSlot]
+    are_open: bool
+
+    def environment(
+        self, *, framework: str, rule: str, calls: int, dump: str, tests_dump: bool
+    ) -> Environment:
+        """Return what the closing lines of the run say of where it ran; the other words are given."""
+        used = {slot.node_id for slot in self.slots}
+        kind = self.request.kind
+        names = {node.names.get(kind, "") for node in self.nodes if node.node_id in used}
+        return Environment(
+            framework=framework,
+            kind=kind,
+            device_names=tuple(sorted(names - {""})),
+            devices=len(self.slots),
+            nodes=len(used),
+            rule=rule,
+            calls=calls,
+            dump=dump,
+            tests_dump=tests_dump,
+            versions=self.nodes[0].versions,
+        )
+
+
+class Cluster:
+    """The cluster of a run, or of several: opened when it is first needed, until `opened` is closed."""
+
+    def __init__(self, config: RunConfig, opened: ExitStack) -> None:
+        self._config = config
+        self._opened = opened
+        self._nodes: list[Node] = []
+
+    def nodes(self, *, show: bool) -> list[Node]:
+        """Return the nodes there are now, the driver's first.
+
+        Raises:
+            UsageError: no cluster answers.
+        """
+        if not self._nodes:
+            self._nodes = open_nodes(self._config, self._opened, show=show)
+        elif self._config.address:
+            # Ray is imported by then.
+            from ray_precheck.runtime.places.cluster import Roster
+
+            self._nodes = Roster(self._nodes, "", _sayer(show)).answers()
+        return self._nodes
+
+
+def find_places(
+    config: RunConfig, framework: str, cluster: Cluster, *, show: bool, device_runs: bool = True
+) -> Places:
+    """Join the cluster of --address, or the Ray that runs here, if there is one; see what it has.
+
+    `device_runs` is False where captured results are tested, for which no device is needed.
+
+    Raises:
+        DeviceError: a device that was asked for is not there, or its framework cannot use it.
+        UsageError: no cluster answers, a node has another version of this package, or this process
+            has a Ray of its own that cannot be used.
+    """
+    here = local_node()
+    joins = bool(config.address) or ray_is_running()
+    nodes = cluster.nodes(show=show) if joins else [here]
+    request = DeviceRequest.of(config, "cpu")
+    usable = usable_nodes(request, nodes)
+    # -d takes devices of this machine, which is the first; --devices those of any.
+    asked = usable if isinstance(config.devices, str) else [n for n in usable if n is nodes[0]]
+    kind = choose_kind(config.device_type, framework, asked, device_runs=device_runs)
+    request = replace(request, kind=kind)
+    slots = place_slots(request, nodes)
+    if device_runs:
+        used = {slot.node_id for slot in slots}
+        require_plugins(kind, framework, (node for node in nodes if node.node_id in used))
+    require_same_package(here.versions.get(PACKAGE, ""), usable)
+    table = version_table(usable)
+    if table and show:
+        print(table, file=sys.stderr, flush=True)
+    most = max(Counter(slot.node_id for slot in slots).values())
+    return Places(request, nodes, None if request.ids else most, slots, joins)
+
+
+def ray_is_running() -> bool:
+    """Return whether this process has started or joined a Ray already, by `ray.init`."""
+    ray = sys.modules.get("ray")
+    # The namespace of a folder called ray is no Ray.
+    return bool(getattr(ray, "is_initialized", lambda: False)())
+
+
+def open_nodes(config: RunConfig, opened: ExitStack, *, show: bool) -> list[Node]:
+    """Start or join the cluster of a run until `opened` is closed; return its nodes."""
+    prepare_environment(own_cluster=not config.address, debug=config.debug)
+    # Imported here: Ray takes half a second that a wrong option should not cost.
+    from ray_precheck.runtime.places.cluster import open_cluster
+
+    with handlers_kept():
+        return opened.enter_context(
+            open_cluster(config.address, debug=config.debug, say=_sayer(show))
+        )
+
+
+def _sayer(show: bool) -> Callable[[str], None]:
+    def say(line: str) -> None:
+        if show:
+            print(line, file=sys.stderr, flush=True)
+
+    return say

@@ -1,0 +1,352 @@
+"""The Ray cluster of a run: one of our own on this machine, or a running one.
+
+Comes in: an address or "". Goes out: the nodes, the driver's first. Called by the session; who has
+joined or left since, by the driver. Our own cluster listens on loopback alone, asks for a token
+that only this user can read, and leaves no process and no file behind.
+"""
+
+import logging
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import cloudpickle
+from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from ray_precheck.errors import StoppedError, UsageError
+from ray_precheck.runtime.places import probe
+from ray_precheck.runtime.places.devices import RAY_RESOURCES, Node, local_node, visible_devices
+from ray_precheck.runtime.places.lean_head import lean_head
+from ray_precheck.runtime.places.nodes import has_other_package
+from ray_precheck.runtime.places.scratch import scratch_folder
+
+_ANSWER_TIMEOUT_S = 10.0
+# How long a node may take to say what it is: it starts a process for that, 1 to 5 s (measured).
+PROBE_TIMEOUT_S = 30.0
+_AUTH_MODE = "RAY_AUTH_MODE"
+# What Ray's object store may take: device outputs that wait for their bench. Its memory is shared
+# memory, which it takes only as it is used.
+_LEAST_STORE_BYTES, _MOST_STORE_BYTES = 128 << 20, 4 << 30
+_SHARED_MEMORY = "/dev/shm"
+_SHARED_MEMORY_SHARE = 0.3
+
+
+def _print(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+@contextmanager
+def open_cluster(
+    address: str, *, debug: bool, say: Callable[[str], None] = _print
+) -> Iterator[list[Node]]:
+    """Start Ray here, or join the cluster at `address`; yields its nodes, the driver's first.
+
+    A Ray that this process has started or joined before is used as it is, and left running.
+    `say` is told which nodes of a cluster that was joined are left out, because they do not answer.
+
+    Raises:
+        UsageError: no cluster answers at the address, or the Ray of this process cannot be used.
+    """
+    if ray.is_initialized():
+        yield _borrow(address, say)
+    elif address:
+        yield from _join(address, debug, say)
+    else:
+        yield from _start(debug)
+
+
+def _start(debug: bool) -> Iterator[list[Node]]:
+    with scratch_folder() as folder:
+        yield from _start_in(folder, debug)
+
+
+def _start_in(folder: Path, debug: bool) -> Iterator[list[Node]]:
+    token = folder / "token"
+    # Ray lets everyone into the folder that it is given, so that must not be the private one.
+    rays = folder / "r"
+    rays.mkdir()
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32), encoding="ascii")
+    settings = {
+        "RAY_AUTH_TOKEN_PATH": str(token),
+        "RAY_TMPDIR": str(rays),
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }
+    before = {name: os.environ.get(name) for name in (*settings, _AUTH_MODE)}
+    os.environ.update(settings)
+    # Ray reads the mode when it is imported; where it is not set, ray.init turns the token on.
+    os.environ.pop(_AUTH_MODE, None)
+    _forget_token()
+    try:
+        with lean_head(reads_logs=debug):
+            _init(
+                address="local",
+                num_cpus=local_node().cores,
+                num_gpus=0,
+                include_dashboard=False,
+                object_store_memory=_store_bytes(),
+                log_to_driver=debug,
+                logging_level=logging.INFO if debug else logging.ERROR,
+                _temp_dir=str(rays),
+            )
+        here = local_node()
+        yield [
+            replace(node, visible=here.visible, cores=here.cores, versions=here.versions)
+            for node in living_nodes()
+        ]
+    finally:
+        ray.shutdown()
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        _forget_token()
+
+
+def _store_bytes() -> int:
+    """Return the size of the object store: a share of the shared memory that is free."""
+    try:
+        state = os.statvfs(_SHARED_MEMORY)
+    except OSError:
+        return _LEAST_STORE_BYTES
+    share = int(_SHARED_MEMORY_SHARE * state.f_bavail * state.f_frsize)
+    return min(_MOST_STORE_BYTES, max(_LEAST_STORE_BYTES, share))
+
+
+def _forget_token() -> None:
+    """Let Ray read its token again: it keeps the first for as long as the process lives."""
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _init(**options: Any) -> None:
+    """Start Ray.
+
+    Raises:
+        StoppedError: it did not start.
+    """
+    try:
+        ray.init(**options)
+    except Exception as error:
+        # No narrower class will do: Ray raises Exception itself where a part of it does not start.
+        reason = str(error).strip().split("\n", maxsplit=1)[0].rstrip(".") or type(error).__name__
+        raise StoppedError(f"Ray could not be started on this machine: {reason}") from None
+
+
+def _join(address: str, debug: bool, say: Callable[[str], None]) -> Iterator[list[Node]]:
+    level = logging.INFO if debug else logging.ERROR
+    try:
+        _require_answer(address)
+        _forget_token()
+        ray.init(address=address, log_to_driver=debug, logging_level=level)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(f"no Ray cluster answers at --address {address}: {reason}") from None
+    try:
+        yield _answering_nodes(f"--address {address}", say)
+    finally:
+        ray.shutdown()
+
+
+def _borrow(address: str, say: Callable[[str], None]) -> list[Node]:
+    """Return the nodes of the Ray that this process has, which is somebody else's.
+
+    Raises:
+        UsageError: it is another one than that of `address`, is no driver's, or does not answer.
+    """
+    if ray.util.client.ray.is_connected():
+        raise UsageError(
+            "this process is connected through Ray Client (ray://), in which a run cannot reach its"
+            " workers; call ray.shutdown() first, or start the run on a node of the cluster"
+        )
+    own = ray.get_runtime_context().gcs_address
+    if address not in ("", "auto", own):
+        raise UsageError(
+            f"this process has a Ray already, at {own}, and --address names another one, {address};"
+            " leave --address out to use it, or call ray.shutdown() first"
+        )
+    return _answering_nodes(f"the Ray of this process ({own})", say)
+
+
+def _answering_nodes(title: str, say: Callable[[str], None]) -> list[Node]:
+    """Return the nodes of a cluster that was joined, the driver's first.
+
+    Raises:
+        UsageError: the driver's own node does not answer.
+    """
+    nodes = Roster([], "", say).answers()
+    if not nodes or nodes[0].node_id != ray.get_runtime_context().get_node_id():
+        raise UsageError(
+            f"the node of {title} on this machine starts no process within {PROBE_TIMEOUT_S:g} s;"
+            " see whether it is well, or start it again"
+        )
+    return nodes
+
+
+def _require_answer(address: str) -> None:
+    """Connect to `host:port` once: Ray itself tries for five minutes before it gives up.
+
+    Raises:
+        ConnectionError: nothing listens there.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_TIMEOUT_S).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(str(error)) from None
+
+
+def require_own_node(nodes: Sequence[Node]) -> None:
+    """See that the driver's own node is among the living.
+
+    Raises:
+        StoppedError: its raylet is dead, without which no actor starts and none can be reached.
+    """
+    if not nodes or nodes[0].node_id != ray.get_runtime_context().get_node_id():
+        raise StoppedError("Ray's node on this machine died (its raylet was killed or crashed)")
+
+
+def living_nodes() -> list[Node]:
+    """Return the nodes that are alive, the driver's first, with what Ray says of them alone."""
+    here = ray.get_runtime_context().get_node_id()
+    nodes = []
+    for entry in ray.nodes():
+        if not entry["Alive"]:
+            continue
+        cores, store = (
+            int(entry["Resources"].get(name, 0)) for name in ("CPU", "object_store_memory")
+        )
+        nodes.append(
+            Node(
+                entry["NodeID"],
+                entry["NodeManagerAddress"],
+                {
+                    kind: tuple(map(str, range(count)))
+                    for kind, count in _counted(entry["Resources"]).items()
+                },
+                cores,
+                store,
+                entry["NodeManagerHostname"],
+                entry["Labels"],
+            )
+        )
+    return sorted(nodes, key=lambda node: (node.node_id != here, node.address, node.node_id))
+
+
+def _counted(resources: Mapping[str, float]) -> dict[str, int]:
+    return {kind: int(resources.get(name, 0)) for kind, name in RAY_RESOURCES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A node that was asked what it is, and until when it is waited for."""
+
+    node_id: str
+    deadline: float
+
+
+class Roster:
+    """The nodes of a cluster that have said what they are; those that join are asked.
+
+    `known` need not be asked again. Of those that join later, one with another version of this
+    package than `version` ("": any) is left out. `say` is told who is left out, and why.
+    """
+
+    def __init__(self, known: Sequence[Node], version: str, say: Callable[[str], None]) -> None:
+        self._known = {node.node_id: node for node in known}
+        self._version = version
+        self._say = say
+        self._asked: dict[Any, _Question] = {}
+        self._left_out: set[str] = set()
+
+    def nodes(self) -> list[Node]:
+        """Return the living nodes that are known, the driver's first. Waits for nobody."""
+        living = {node.node_id: node for node in living_nodes()}
+        waited_for = {question.node_id for question in self._asked.values()}
+        for node_id in living:
+            if node_id not in self._known and node_id not in self._left_out | waited_for:
+                self._asked[_ask(node_id)] = _Question(node_id, time.monotonic() + PROBE_TIMEOUT_S)
+        self._hear(living)
+        return [self._known[node_id] for node_id in living if node_id in self._known]
+
+    def answers(self) -> list[Node]:
+        """Return the nodes as `nodes` does, once each has answered or is left out."""
+        nodes = self.nodes()
+        while self._asked:
+            until = min(question.deadline for question in self._asked.values())
+            ray.wait(list(self._asked), timeout=max(0.0, until - time.monotonic()))
+            nodes = self.nodes()
+        return nodes
+
+    def _hear(self, living: Mapping[str, Node]) -> None:
+        """Take the answers that are there, and leave out who is late or cannot answer."""
+        if not self._asked:
+            return
+        ready, waiting = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
+        for ref in ready:
+            node_id = self._asked.pop(ref).node_id
+            try:
+                facts = ray.get(ref)
+            except RayError as error:
+                self._leave_out(living, node_id, f"it cannot answer ({type(error).__name__})")
+                continue
+            if node_id in living:
+                self._admit(_told(living[node_id], facts, is_here=node_id == next(iter(living))))
+        for ref in waiting:
+            question = self._asked[ref]
+            if question.deadline < time.monotonic():
+                del self._asked[ref]
+                ray.cancel(ref, force=True)
+                why = f"it did not answer in {PROBE_TIMEOUT_S:g} s"
+                self._leave_out(living, question.node_id, why)
+
+    def _admit(self, node: Node) -> None:
+        if self._version and has_other_package(self._version, node):
+            theirs = node.versions.get(probe.PACKAGE, "none")
+            why = f"its {probe.PACKAGE} is {theirs}, not {self._version}"
+            self._leave_out({node.node_id: node}, node.node_id, why)
+        else:
+            self._known[node.node_id] = node
+
+    def _leave_out(self, living: Mapping[str, Node], node_id: str, why: str) -> None:
+        self._left_out.add(node_id)
+        if node_id in living:  # Who has left again is nobody's business.
+            node = living[node_id]
+            self._say(f"node {node.address} ({node.hostname}) is left out: {why}")
+
+
+def _ask(node_id: str) -> Any:
+    """Have a node say what it is, by a task that claims nothing and carries its own code."""
+    cloudpickle.register_pickle_by_value(probe)
+    affinity = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    task = ray.remote(num_cpus=0, max_retries=0)(probe.probe_machine)
+    return task.options(scheduling_strategy=affinity).remote()
+
+
+def _told(node: Node, facts: probe.Facts, *, is_here: bool) -> Node:
+    """Return a node with what it has said; on the driver's machine its own variables count."""
+    counted = {kind: len(ids) for kind, ids in node.visible.items()}
+    if is_here:
+        own = {
+            k: os.environ[name] for k, name in probe.VISIBLE_DEVICES.items() if name in os.environ
+        }
+        facts = {**facts, "variables": {**facts["variables"], **own}}
+    return replace(
+        node,
+        visible=visible_devices(facts, counted),
+        versions=facts["versions"],
+        names=facts["names"],
+        plugins=facts["plugins"],
+    )

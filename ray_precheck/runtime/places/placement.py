@@ -1,0 +1,229 @@
+"""Which slots a run has, from what was asked for and the nodes that there are; pure.
+
+Comes in: a `DeviceRequest` and `Node`s, the driver's first. Goes out: `DeviceSlot`s at the start,
+and `Changes` whenever nodes have come or gone. Called by the session and the driver.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ray_precheck.config import ALL_DEVICES, NodeDevices, RunConfig, parse_node_devices
+from ray_precheck.errors import DeviceError
+from ray_precheck.runtime.places.devices import Node, move_slots
+from ray_precheck.runtime.places.devices import place_slots as place_ids
+from ray_precheck.runtime.places.nodes import is_called, listed_nodes, node_called, ranged
+from ray_precheck.schema.task import DeviceSlot
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """The devices that were asked for, all of one kind.
+
+    `ids` are those of `-d`, of the driver's machine. Otherwise every device of the cluster is
+    wanted (`takes_all`), or those that are `named` with their nodes. `exclude` leaves some out.
+    """
+
+    kind: str
+    ids: tuple[int, ...] = ()
+    takes_all: bool = False
+    named: tuple[NodeDevices, ...] = ()
+    exclude: tuple[NodeDevices, ...] = ()
+
+    @classmethod
+    def of(cls, config: RunConfig, kind: str) -> "DeviceRequest":
+        """Return what a configuration asks for, with devices of this kind.
+
+        Raises:
+            UsageError: --devices or --exclude is not written as it should be.
+        """
+        exclude = parse_node_devices("--exclude", config.exclude) if config.exclude else ()
+        if not isinstance(config.devices, str):
+            return cls(kind, ids=config.devices, exclude=exclude)
+        if config.devices == ALL_DEVICES:
+            return cls(kind, takes_all=True, exclude=exclude)
+        return cls(kind, named=parse_node_devices("--devices", config.devices), exclude=exclude)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What other nodes mean for the slots of a run.
+
+    `moved` are known by their labels and belong on another node from now on, `added` are new,
+    `lost` are all whose node is gone now, also those that were lost before.
+    """
+
+    moved: tuple[DeviceSlot, ...] = ()
+    added: tuple[DeviceSlot, ...] = ()
+    lost: tuple[DeviceSlot, ...] = ()
+
+
+def place_slots(request: DeviceRequest, nodes: Sequence[Node]) -> list[DeviceSlot]:
+    """Return the slots of a run, at least one, whose labels are unique.
+
+    On the CPU a node has one slot, unless ids are named, which are logical there: any number.
+
+    Raises:
+        DeviceError: a node or a device is not there, or none is left; says what there is.
+    """
+    for left_out in request.exclude:
+        _require_devices("--exclude", request.kind, left_out, nodes)
+    if request.ids:
+        slots = _place_ids(request, nodes)
+    elif request.takes_all:
+        hosts = _unique_hosts(nodes, [])
+        slots = [slot for node in nodes for slot in _slots_of(request, node, hosts[node.node_id])]
+    else:
+        slots = _place_named(request, nodes)
+    if not slots:
+        raise DeviceError(
+            f"no {request.kind} is left to run on: there are {listed_nodes(nodes)}; name others,"
+            f" exclude fewer{'' if request.kind == 'cpu' else ', or use --device-type cpu'}"
+        )
+    return slots
+
+
+def usable_nodes(request: DeviceRequest, nodes: Sequence[Node]) -> list[Node]:
+    """Return the nodes that are not left out as a whole."""
+    whole = [left_out for left_out in request.exclude if left_out.ids is None]
+    return [node for node in nodes if not any(is_called(node, each.name) for each in whole)]
+
+
+def follow_nodes(
+    request: DeviceRequest, slots: Sequence[DeviceSlot], nodes: Sequence[Node]
+) -> Changes:
+    """Return what changes for the slots of a run now that these nodes live.
+
+    Slots of -d on the CPU move to nodes that live and to those that join; NPUs and GPUs stay. A
+    node that comes back under its name gets its slots again; where all devices are wanted, one
+    that joins brings its own.
+    """
+    alive = {node.node_id for node in nodes}
+    moved: list[DeviceSlot] = []
+    added: list[DeviceSlot] = []
+    if request.ids:
+        moved = move_slots(slots, usable_nodes(request, nodes))
+    else:
+        known = {slot.label for slot in slots}
+        for wanted in _wanted_anew(request, slots, nodes):
+            (moved if wanted.label in known else added).append(wanted)
+    housed = {slot.label for slot in moved}
+    lost = (s for s in slots if s.node_id not in alive and s.label not in housed)
+    return Changes(tuple(moved), tuple(added), tuple(lost))
+
+
+def _place_ids(request: DeviceRequest, nodes: Sequence[Node]) -> list[DeviceSlot]:
+    if request.kind != "cpu":
+        slots = place_ids(request.kind, request.ids, nodes)
+        return [slot for slot in slots if not _is_excluded(request, nodes[0], slot.device_id)]
+    for left_out in request.exclude:
+        if left_out.ids is not None:
+            raise DeviceError(
+                f"--exclude {left_out.name}:{ranged(left_out.ids)}: CPU ids of -d are on no node of"
+                f" their own; exclude the whole node ({left_out.name}), or name ids with --devices"
+            )
+    usable = usable_nodes(request, nodes)
+    return place_ids("cpu", request.ids, usable) if usable else []
+
+
+def _place_named(request: DeviceRequest, nodes: Sequence[Node]) -> list[DeviceSlot]:
+    slots: dict[tuple[str, int], DeviceSlot] = {}
+    for wanted in request.named:
+        node = _require_devices("--devices", request.kind, wanted, nodes)
+        host = wanted.name if len(nodes) > 1 else ""
+        for slot in _slots_of(request, node, host, wanted.ids):
+            twice = slots.setdefault((node.node_id, slot.device_id), slot)
+            if twice is not slot:
+                raise DeviceError(
+                    f"--devices: {twice.label} and {slot.label} are the same device of"
+                    f" {listed_nodes([node])}; name it once"
+                )
+    return list(slots.values())
+
+
+def _require_devices(option: str, kind: str, wanted: NodeDevices, nodes: Sequence[Node]) -> Node:
+    """Return the node that is meant, which has the devices that are named.
+
+    Raises:
+        DeviceError: there is no such node or device; lists what there is.
+    """
+    node = node_called(option, wanted.name, nodes)
+    if kind == "cpu":
+        return node
+    there = range(len(node.visible.get(kind, ())))
+    missing = [device for device in wanted.ids or () if device not in there]
+    if missing:
+        has = f"{kind} {ranged(there)}" if there else f"no {kind}"
+        raise DeviceError(
+            f"{option} {wanted.name}:{missing[0]}: that node has {has}; there are"
+            f" {listed_nodes(nodes)}"
+        )
+    return node
+
+
+def _slots_of(
+    request: DeviceRequest, node: Node, host: str, ids: Sequence[int] | None = None
+) -> Iterator[DeviceSlot]:
+    """Yield the slots of a node: those ids, None for every one, less what is excluded."""
+    kind = request.kind
+    visible = node.visible.get(kind, ())
+    if ids is None:
+        ids = range(1 if kind == "cpu" else len(visible))
+    for position, device in enumerate(d for d in ids if not _is_excluded(request, node, d)):
+        if kind == "cpu":
+            yield DeviceSlot(kind, device, node.node_id, node.address, "", host, position)
+        else:
+            yield DeviceSlot(kind, device, node.node_id, node.address, visible[device], host)
+
+
+def _is_excluded(request: DeviceRequest, node: Node, device: int) -> bool:
+    return any(
+        is_called(node, left_out.name) and (left_out.ids is None or device in left_out.ids)
+        for left_out in request.exclude
+    )
+
+
+def _wanted_anew(
+    request: DeviceRequest, slots: Sequence[DeviceSlot], nodes: Sequence[Node]
+) -> Iterator[DeviceSlot]:
+    """Yield the slots of the nodes that have none of these slots; hosts keep their names."""
+    homes = {slot.node_id for slot in slots}
+    fresh = [node for node in nodes if node.node_id not in homes]
+    if request.takes_all:
+        names = _unique_hosts(nodes, slots)
+        for node in fresh:
+            yield from _slots_of(request, node, names[node.node_id])
+        return
+    for wanted in request.named:
+        meant = [node for node in nodes if is_called(node, wanted.name)]
+        if len(meant) == 1 and meant[0] in fresh:
+            there = len(meant[0].visible.get(request.kind, ()))
+            ids = wanted.ids
+            if ids is not None and request.kind != "cpu":  # It may come back with fewer.
+                ids = tuple(device for device in ids if device < there)
+            yield from _slots_of(request, meant[0], wanted.name, ids)
+
+
+def _unique_hosts(nodes: Sequence[Node], slots: Sequence[DeviceSlot]) -> dict[str, str]:
+    """Return what each node is called in labels, by its id; those with slots keep their names.
+
+    It is the host name where no other node has it, else the address, else that with Ray's id; and
+    rather the name of one that is gone, which it may be. The only node at the start is called "".
+    """
+    if len(nodes) == 1 and not slots:
+        return {nodes[0].node_id: ""}
+    ids = {node.node_id for node in nodes}
+    hosts = {slot.node_id: slot.host for slot in slots if slot.node_id in ids}
+    gone = {slot.host for slot in slots if slot.node_id not in ids}
+    shared = Counter(name for node in nodes for name in {node.hostname, node.address})
+    for node in nodes:
+        if node.node_id in hosts:
+            continue
+        names = [
+            name
+            for name in (node.hostname, node.address)
+            if name and shared[name] == 1 and name not in hosts.values()
+        ]
+        names.sort(key=lambda name: name not in gone)
+        hosts[node.node_id] = names[0] if names else f"{node.address}-{node.node_id[:8]}"
+    return hosts

@@ -1,0 +1,97 @@
+"""The private folder of our own Ray cluster: its token, sockets and logs.
+
+Called by `runtime.places.cluster`. Only this user can read it, and it goes with the run: removed at its
+end, by a watcher where the process was killed, and by the next run where the watcher was killed too.
+"""
+
+import fcntl
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+PREFIX = "rpc-"
+_OWNER = "owner"
+# Waits for the end of its standard input, which is the end of the process that holds the other end;
+# then for Ray's processes to follow it.
+_WATCHER = """
+import os, shutil, signal, sys, time
+
+def users(folder):
+    # Ray's processes that outlive the driver by up to a minute: they have its log files open.
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            exe = os.readlink(f"/proc/{pid}/exe")
+            if exe != os.path.realpath(sys.executable) and "/ray/" not in exe:
+                continue
+            links = (os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd"))
+            if int(pid) != os.getpid() and any(link.startswith(folder) for link in links):
+                yield int(pid)
+        except OSError:
+            pass
+
+sys.stdin.buffer.read()
+time.sleep(3)
+for pid in users(sys.argv[1] + "/"):
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except OSError:
+        pass
+shutil.rmtree(sys.argv[1], ignore_errors=True)
+"""
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Make a folder for one run, with mode 700; removes those that killed runs have left behind."""
+    sweep()
+    # Short: Ray puts Unix sockets below it, whose paths may have 107 characters.
+    hidden = Path(tempfile.mkdtemp(prefix=f".{PREFIX}"))
+    owner = _lock(hidden / _OWNER)
+    folder = hidden.with_name(f"{PREFIX}{secrets.token_hex(4)}")
+    hidden.rename(folder)  # Seen by other runs only now, when it is locked.
+    watcher = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _WATCHER, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        watcher.kill()
+        watcher.communicate()
+        os.close(owner)
+
+
+def _lock(path: Path) -> int:
+    """Lock a file for as long as this process lives.
+
+    Raises:
+        OSError: another process holds it.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def sweep() -> None:
+    """Remove the folders of this user whose process has gone without doing so."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            if not (folder / _OWNER).is_file() or folder.stat().st_uid != os.getuid():
+                continue
+            handle = _lock(folder / _OWNER)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(handle)

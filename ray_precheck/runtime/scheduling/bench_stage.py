@@ -1,0 +1,330 @@
+"""The benches that run elsewhere than their device: who is free, what waits, how many bytes.
+
+Comes in: what devices have made of records (parcels), and news of the bench workers. Goes out: who
+is to do what. Pure, a part of the scheduler and called by it alone. Nothing that goes wrong here
+blames a record: the scheduler has it checked once more by one process.
+"""
+
+import math
+from collections import Counter, deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ray_precheck.runtime.scheduling.blame import START_ATTEMPTS
+from ray_precheck.runtime.scheduling.cost_model import bench_threads
+from ray_precheck.schema.task import Task
+
+_PARCELS_EACH = 3
+# A parcel whose benches take less is no loss behind another such one, where somebody else gets free.
+_SHORT_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """Tasks that a device at `place` has run; `nbytes` is what waits in memory for their bench.
+
+    `made_s` is what the device's side took to hand them over, `bench_s` what their benches are
+    expected to take (finite where it is to wait).
+    """
+
+    ticket: int
+    place: str
+    tasks: tuple[Task, ...]
+    nbytes: int
+    made_s: float = 0.0
+    bench_s: float = math.inf
+
+    @property
+    def threads(self) -> int:
+        """How many bench workers its bench takes the cores of."""
+        return max(bench_threads(task.cost_s) for task in self.tasks)
+
+
+class BenchState(Enum):
+    """Where a bench worker is in its life; LENT: another one computes with its core."""
+
+    STARTING = "starting"
+    READY = "ready"
+    LENT = "lent"
+    GIVEN_UP = "given up"
+
+
+@dataclass(slots=True)
+class _BenchSlot:
+    place: str
+    state: BenchState = BenchState.STARTING
+    failed_starts: int = 0
+    # What it has, the oldest first, by the ticket of the batch.
+    parcels: dict[int, Parcel] = field(default_factory=dict)
+    borrowed: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class BenchStage:
+    """The bench workers, by name at their `places`, and what they do.
+
+    `most_bytes` may wait for them at a time.
+    """
+
+    places: Mapping[str, str]
+    most_bytes: int
+    # Number of records that bench workers have.
+    in_flight: int = field(init=False, default=0)
+    _slots: dict[str, _BenchSlot] = field(init=False)
+    # Kept up to date, so that no event costs more where there are more workers.
+    _free: dict[str, None] = field(init=False, default_factory=dict)
+    _usable: set[str] = field(init=False, default_factory=set)
+    _at: Counter[str] = field(init=False, default_factory=Counter)
+    _waiting: deque[Parcel] = field(init=False, default_factory=deque)
+    _promised: dict[int, tuple[int, float]] = field(init=False, default_factory=dict)
+    _bytes: int = field(init=False, default=0)
+    # What promised and waiting parcels are expected to take.
+    _ahead_s: float = field(init=False, default=0.0)
+    _parcels: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self._slots = {}
+        for name, place in self.places.items():
+            self.add(name, place)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._slots
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the bench workers."""
+        return list(self._slots)
+
+    @property
+    def has_living(self) -> bool:
+        """Whether any has not been given up."""
+        return any(slot.state is not BenchState.GIVEN_UP for slot in self._slots.values())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits, is promised or in work."""
+        return self._parcels == 0
+
+    @property
+    def room_bytes(self) -> int:
+        """How many bytes of a new parcel there is room for; 0 where nobody could take it."""
+        return max(0, self.most_bytes - self._bytes) if self._usable else 0
+
+    @property
+    def backlog_s(self) -> float:
+        """How long the workers are expected to be busy with what waits or is on its way, each with
+        its share, beyond what they are at; infinite where there is none.
+        """
+        return self._ahead_s / len(self._usable) if self._usable else math.inf
+
+    @property
+    def is_full(self) -> bool:
+        """Whether each has one in work, one that waits and one on its way, on average."""
+        return self._parcels >= _PARCELS_EACH * len(self._usable)
+
+    def _turn(self, name: str, state: BenchState) -> None:
+        self._slots[name].state = state
+        self._note(name)
+
+    def _note(self, name: str) -> None:
+        """Keep the books after a worker has changed."""
+        slot = self._slots.get(name)
+        if slot is not None and slot.state is BenchState.READY and not slot.parcels:
+            self._free[name] = None
+        else:
+            self._free.pop(name, None)
+        if slot is not None and slot.state in (BenchState.READY, BenchState.LENT):
+            self._usable.add(name)
+        else:
+            self._usable.discard(name)
+
+    def promise(self, ticket: int, tasks: Sequence[Task], bench_s: float) -> None:
+        """Expect a parcel of tasks that are on their way to a device, whose benches take `bench_s`."""
+        nbytes = sum(task.nbytes for task in tasks)
+        self._promised[ticket] = nbytes, bench_s
+        self._ahead_s += bench_s
+        self._bytes += nbytes
+        self._parcels += 1
+
+    def withdraw(self, ticket: int) -> None:
+        """Expect a parcel no longer."""
+        if ticket in self._promised:
+            nbytes, bench_s = self._promised.pop(ticket)
+            self._bytes -= nbytes
+            self._parcels -= 1
+            self._lessen(bench_s)
+
+    def _lessen(self, bench_s: float) -> None:
+        """Count seconds no longer; no rounding is left over where nothing is ahead."""
+        is_empty = not (self._promised or self._waiting)
+        self._ahead_s = 0.0 if is_empty else max(0.0, self._ahead_s - bench_s)
+
+    def arrive(self, parcel: Parcel) -> None:
+        """Take a parcel that was promised."""
+        self.withdraw(parcel.ticket)
+        self._enter(parcel)
+        self._waiting.append(parcel)
+        self._ahead_s += parcel.bench_s
+
+    def _enter(self, parcel: Parcel) -> None:
+        self._bytes += parcel.nbytes
+        self._parcels += 1
+
+    def _leave(self, parcel: Parcel) -> None:
+        self._bytes -= parcel.nbytes
+        self._parcels -= 1
+
+    def next_assignment(self) -> tuple[str, Parcel] | None:
+        """Choose who takes the parcel that has waited longest; None where nobody can.
+
+        Whoever is free comes first. One that is short, or comes from another machine, or one of so
+        many that each worker gets one, may also be sent to one who is busy: it is fetched meanwhile.
+        """
+        if not self._waiting:
+            return None
+        parcel = self._waiting[0]
+        near = (name for name in self._free if self._slots[name].place == parcel.place)
+        chosen = next(near, "") or next(iter(self._free), "") or self._fetching(parcel)
+        if not chosen:
+            return None
+        self._waiting.popleft()
+        self._lessen(parcel.bench_s)
+        self._lend(chosen, parcel.threads - 1)
+        return chosen, parcel
+
+    def _fetching(self, parcel: Parcel) -> str:
+        """Return a worker with one parcel that can have this one fetched meanwhile, "" for none."""
+        is_short = parcel.bench_s < _SHORT_S
+        # Where so many wait that each worker gets one anyway, nobody else would have it sooner.
+        is_ample = len(self._waiting) >= len(self._usable)
+        is_far = self._at[parcel.place] < len(self._slots)
+        if parcel.threads > 1 or not (is_short or is_far or is_ample):
+            return ""
+        chosen, soonest_s = "", math.inf
+        for name, slot in self._slots.items():
+            if slot.state is not BenchState.READY or len(slot.parcels) != 1:
+                continue
+            (first,) = slot.parcels.values()
+            is_right = (
+                is_ample or slot.place != parcel.place or (is_short and first.bench_s < _SHORT_S)
+            )
+            if is_right and (not chosen or first.bench_s < soonest_s):
+                chosen, soonest_s = name, first.bench_s
+        return chosen
+
+    def _lend(self, borrower: str, count: int) -> None:
+        """Keep the cores of some others free for a parcel that computes with several threads."""
+        place = self._slots[borrower].place
+        for name in list(self._free) if count else []:
+            if len(self._slots[borrower].borrowed) >= count:
+                return
+            if name != borrower and self._slots[name].place == place:
+                self._turn(name, BenchState.LENT)
+                self._slots[borrower].borrowed.append(name)
+
+    def assign(self, name: str, ticket: int, parcel: Parcel) -> None:
+        """A worker has a parcel now, under the ticket of a batch."""
+        self.in_flight += len(parcel.tasks)
+        self._slots[name].parcels[ticket] = parcel
+        self._note(name)
+
+    def take(self, name: str, ticket: int, tasks: tuple[Task, ...]) -> None:
+        """A worker has whole records now, which no device has run."""
+        parcel = Parcel(0, self._slots[name].place, tasks, 0)
+        self._enter(parcel)
+        self.assign(name, ticket, parcel)
+
+    def busy(self) -> list[str]:
+        """Return the workers that have something to do."""
+        return [name for name, slot in self._slots.items() if slot.parcels]
+
+    def with_room(self, ahead: Collection[str]) -> list[str]:
+        """Return the workers that may take a batch: who has none, and who is `ahead` with one."""
+        if not ahead:
+            return list(self._free)
+        return [
+            name
+            for name, slot in self._slots.items()
+            if slot.state is BenchState.READY and len(slot.parcels) <= (name in ahead)
+        ]
+
+    def done(self, name: str, ticket: int) -> Parcel | None:
+        """A batch has come back; None where it was not awaited."""
+        slot = self._slots.get(name)
+        parcel = slot.parcels.pop(ticket, None) if slot is not None else None
+        if slot is None or parcel is None:
+            return None
+        self._leave(parcel)
+        self.in_flight -= len(parcel.tasks)
+        if all(left.threads == 1 for left in slot.parcels.values()):
+            self._give_back(slot)
+        self._note(name)
+        return parcel
+
+    def _give_back(self, slot: _BenchSlot) -> None:
+        for name in slot.borrowed:
+            lender = self._slots.get(name)
+            if lender is not None and lender.state is BenchState.LENT:
+                self._turn(name, BenchState.READY)
+        slot.borrowed.clear()
+
+    def ready(self, name: str) -> None:
+        """A worker has started."""
+        slot = self._slots[name]
+        if slot.state is BenchState.STARTING:
+            slot.failed_starts = 0
+            self._turn(name, BenchState.READY)
+
+    def is_starting(self, name: str) -> bool:
+        """Return whether a start of a worker may succeed or fail yet."""
+        return self._slots[name].state is BenchState.STARTING
+
+    def start_failed(self, name: str) -> bool:
+        """A worker that starts could not; returns whether to try again."""
+        slot = self._slots[name]
+        slot.failed_starts += 1
+        if slot.failed_starts < START_ATTEMPTS:
+            return True
+        self._turn(name, BenchState.GIVEN_UP)
+        return False
+
+    def lose(self, name: str) -> dict[int, Parcel]:
+        """A worker is gone, and a new one starts; returns what it had, by the ticket of the batch."""
+        slot = self._slots[name]
+        parcels, slot.parcels = slot.parcels, {}
+        for parcel in parcels.values():
+            self._leave(parcel)
+            self.in_flight -= len(parcel.tasks)
+        self._give_back(slot)
+        for other in self._slots.values():
+            # Once it is there again it may be lent to somebody else.
+            other.borrowed = [lender for lender in other.borrowed if lender != name]
+        self._turn(name, BenchState.STARTING)
+        return parcels
+
+    def lose_waiting(self, place: str | None = None) -> list[Parcel]:
+        """Drop the parcels that wait: all, or those that lie at a place that is gone.
+
+        Returns them.
+        """
+        lost = [parcel for parcel in self._waiting if place in (None, parcel.place)]
+        for parcel in lost:
+            self._waiting.remove(parcel)
+            self._lessen(parcel.bench_s)
+            self._leave(parcel)
+        return lost
+
+    def add(self, name: str, place: str) -> None:
+        """A core more can compute."""
+        self._slots[name] = _BenchSlot(place)
+        self._at[place] += 1
+
+    def remove(self, name: str) -> dict[int, Parcel]:
+        """A core is gone with its machine; returns what it had, by the ticket of the batch."""
+        if name not in self._slots:
+            return {}
+        parcels = self.lose(name)
+        self._at[self._slots.pop(name).place] -= 1
+        self._note(name)
+        return parcels

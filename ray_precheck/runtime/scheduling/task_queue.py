@@ -1,0 +1,88 @@
+"""What is left to send, the costly records first, and how it is cut into batches.
+
+Pure, a part of the scheduler and called by it alone.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ray_precheck.runtime.scheduling.cost_model import CostModel
+from ray_precheck.schema.task import Task
+
+MAX_BATCH_RECORDS = 64
+TARGET_BATCH_S = 0.4
+# What benches elsewhere have to have before them, for a device to do a record whole. The costly ones
+# come first, whose benches are long for what the device does; later it is the other way round, and
+# then they live on what has gathered.
+_ENOUGH_S = 3.0
+
+
+@dataclass(slots=True)
+class TaskQueue:
+    """Tasks in the order to run them, and what they cost together, in estimated seconds."""
+
+    tasks: deque[Task]
+    cost_left_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cost_left_s = sum(task.cost_s for task in self.tasks)
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def put_back(self, tasks: Iterable[Task]) -> None:
+        """Put tasks that were not run back to the head."""
+        waiting = list(tasks)
+        self.tasks.extendleft(reversed(waiting))
+        self.cost_left_s += sum(task.cost_s for task in waiting)
+
+    def is_ample(self, devices: int, model: CostModel) -> bool:
+        """Whether no device goes short where one has the next batch beside the one in its work.
+
+        Each gets more than that batch yet: the share of what is left is more than the whole of it.
+        """
+        share_s = self._share_s(devices)
+        return model.whole_ratio * share_s >= TARGET_BATCH_S and self.tasks[0].cost_s <= share_s
+
+    def _share_s(self, devices: int) -> float:
+        return self.cost_left_s / (2 * max(1, devices))
+
+    def take(
+        self,
+        devices: int,
+        room_bytes: int,
+        model: CostModel,
+        spare_s: float = 0.0,
+    ) -> tuple[tuple[Task, ...], bool]:
+        """Take a batch, and say whether its benches are to run elsewhere.
+
+        Batches are small where records are costly and near the end. `room_bytes` is what there is
+        room for elsewhere, `spare_s` how long those elsewhere have enough to do after the device has
+        begun this batch. A record is done in one piece where that is longer than it takes the device
+        to do so and to do its side of the next one, which is about as costly, and lasts for a while, or
+        until the devices have done their side of all that is left. All records of a batch go the way
+        of the first.
+        """
+        # Guided self-scheduling (Polychronopoulos and Kuck, IEEE Trans. Computers C-36, 1987): a
+        # share of what is left, so that the last batches are small and all devices end together.
+        scale = model.whole_ratio
+        budget_s = min(TARGET_BATCH_S, scale * self._share_s(devices))
+        batch: list[Task] = []
+        spent_s, splits = 0.0, False
+        while self.tasks and len(batch) < MAX_BATCH_RECORDS:
+            task = self.tasks[0]
+            whole_s = scale * task.cost_s
+            fits = 0 < room_bytes >= task.nbytes and model.is_worth(task, are_dry=spare_s <= 0)
+            left_s = model.device_ratio * (self.cost_left_s - spent_s) / max(1, devices)
+            until_next_s = whole_s + model.device_ratio * task.cost_s
+            goes_split = fits and (splits or spare_s <= max(until_next_s, min(_ENOUGH_S, left_s)))
+            if batch and (scale * (spent_s + task.cost_s) > budget_s or splits is not goes_split):
+                break
+            splits = goes_split
+            room_bytes -= task.nbytes if splits else 0
+            spare_s -= whole_s
+            spent_s += task.cost_s
+            batch.append(self.tasks.popleft())
+        self.cost_left_s -= spent_s
+        return tuple(batch), splits

@@ -1,0 +1,83 @@
+"""What a device has made, lent to the bench workers of its machine: the memory itself, not a copy.
+
+Comes in: `Sealed`, with the descriptor of its memory in the device's worker. Goes out: a `Loan`, text
+and numbers, by which a bench's worker opens the same memory. Called by the worker actors. A loan ends
+with the lender's descriptor; whoever has opened it before keeps the memory.
+"""
+
+import contextlib
+import os
+import resource
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ray_precheck.runtime.tensors.shared_arrays import SharedArrays
+from ray_precheck.runtime.workers.messages import Sealed
+
+# Descriptors of other processes are opened through /proc (proc_pid_fd(5)).
+CAN_LEND = sys.platform == "linux" and hasattr(os, "memfd_create")
+
+
+@dataclass(frozen=True, slots=True)
+class Loan:
+    """Memory that the process `pid` has under the descriptor `handle`.
+
+    `identity` are its device and inode: process ids and descriptors are used again, and another
+    container has its own ones.
+    """
+
+    data: bytes
+    lengths: tuple[int, ...]
+    pid: int
+    handle: int
+    identity: tuple[int, int]
+
+
+Lent = Sealed | Loan
+
+
+def allow_descriptors() -> None:
+    """Let this process have as many descriptors as it may: each record that is lent takes one."""
+    if CAN_LEND:
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def lend(sealed: Sealed) -> Lent:
+    """Return how processes of this machine get at something sealed, which is to be kept meanwhile."""
+    shared = sealed.shared
+    if shared is None:
+        return sealed
+    return Loan(sealed.data, shared.lengths, os.getpid(), shared.handle, _identity(shared.handle))
+
+
+def borrow(parcel: Mapping[int, Lent]) -> dict[int, Sealed] | None:
+    """Return what was lent, by index; None where it cannot be got at.
+
+    Then the lender is gone, or in another container, or /proc does not let this user in.
+    """
+    borrowed: dict[int, Sealed] = {}
+    with contextlib.suppress(OSError):
+        for index, lent in parcel.items():
+            borrowed[index] = lent if isinstance(lent, Sealed) else _borrowed(lent)
+    return borrowed if len(borrowed) == len(parcel) else None
+
+
+def _borrowed(loan: Loan) -> Sealed:
+    path = f"/proc/{loan.pid}/fd/{loan.handle}"
+    # Looked at first: to open what is something else by now may wait, or have effects.
+    _require_same(loan, _identity(path))
+    shared = SharedArrays(os.open(path, os.O_RDWR | os.O_CLOEXEC), loan.lengths)
+    _require_same(loan, _identity(shared.handle))
+    return Sealed(loan.data, shared=shared)
+
+
+def _require_same(loan: Loan, found: tuple[int, int]) -> None:
+    if found != loan.identity:
+        raise FileNotFoundError(f"process {loan.pid} has other memory there by now")
+
+
+def _identity(file: str | int) -> tuple[int, int]:
+    status = os.stat(file)
+    return status.st_dev, status.st_ino

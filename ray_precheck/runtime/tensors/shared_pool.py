@@ -1,0 +1,80 @@
+"""Shared memory that is used again: the kernel clears every page that a process gets for the first time.
+
+Comes in: arrays as bytes. Goes out: `SharedArrays` whose memory may have held others, that were given
+back. Called by the check process for what it lends. To fill fresh memory takes 0.40 to 0.50 ms/MB, to
+fill what was mapped before 0.10 to 0.12 (Linux 6.18, one core of an AMD EPYC).
+"""
+
+import mmap
+from collections.abc import Sequence
+
+import numpy as np
+
+from ray_precheck.runtime.tensors.shared_arrays import SharedArrays, layout, share
+from ray_precheck.schema.dtypes import Array
+
+# What is smaller is filled in no time; more than this is not kept beside what the APIs themselves need.
+_LEAST_BYTES = 1 << 20
+_MOST_BYTES = 1 << 29
+# How much larger memory may be than what is put into it.
+_MOST_SPARE = 4
+
+
+class SharedPool:
+    """The memory of one process that it has shared, at most `most_bytes` of it, in use or not."""
+
+    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
+        # The oldest first.
+        self._blocks: list[_Block] = []
+
+    def share(self, views: Sequence[memoryview]) -> SharedArrays:
+        """Copy arrays into memory that can be shared; it is used again once it is given back.
+
+        Raises:
+            OSError: there is no memory left to share, or no descriptor.
+        """
+        lengths = [view.nbytes for view in views]
+        nbytes = layout(lengths)[1]
+        if not _LEAST_BYTES <= nbytes <= self._most_bytes:
+            return share(views)
+        fitting = [block for block in self._blocks if block.fits(nbytes)]
+        for block in sorted(fitting, key=lambda block: block.nbytes):
+            if block.memory.take_again():
+                return block.fill(lengths, views)
+        shared = share(views)
+        if self._make_room(nbytes):
+            self._blocks.append(_Block(shared.again((nbytes,)), nbytes))
+        return shared
+
+    def _make_room(self, nbytes: int) -> bool:
+        """Forget what nobody uses until there is room for memory of this size; whether there is."""
+        left = sum(block.nbytes for block in self._blocks) + nbytes - self._most_bytes
+        for block in list(self._blocks):
+            if left > 0 and block.memory.take_again():
+                self._blocks.remove(block)
+                left -= block.nbytes
+        return left <= 0
+
+
+class _Block:
+    """Memory of one size, that is mapped once it is used again."""
+
+    def __init__(self, memory: SharedArrays, nbytes: int) -> None:
+        self.memory = memory
+        self.nbytes = nbytes
+        self._mapped: Array | None = None
+
+    def fits(self, nbytes: int) -> bool:
+        return nbytes <= self.nbytes <= _MOST_SPARE * nbytes
+
+    def fill(self, lengths: Sequence[int], views: Sequence[memoryview]) -> SharedArrays:
+        if self._mapped is None:
+            flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+            self._mapped = np.frombuffer(
+                mmap.mmap(self.memory.handle, self.nbytes, flags=flags), np.uint8
+            )
+        shared = self.memory.again(lengths)
+        for part, view in zip(shared.cut(self._mapped), views, strict=True):
+            np.copyto(part, np.frombuffer(view, np.uint8))
+        return shared

@@ -1,0 +1,1 @@
+"""What runs on a slot: the actor, its check process, and what goes between them."""

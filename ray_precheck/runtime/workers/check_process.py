@@ -1,0 +1,209 @@
+"""The process that runs APIs: checks what comes through its pipe, one record after the other.
+
+Comes in: `Start`, then lists of `Work`. Goes out: `Started`, then an `Answer` for each record.
+Started by `runtime.workers.process`, which watches it; whatever an API does to this process ends here. It
+knows nothing of Ray. A backend may run its framework in a child of this process (MSAdapter): where
+that dies this process dies in the same way, so that whoever watches it sees how.
+"""
+
+import contextlib
+import ctypes
+import gc
+import mmap
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing.connection import Connection
+from operator import setitem
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from ray_precheck.frameworks.base import DeviceDied
+from ray_precheck.frameworks.mindtorch.paths import prefer_native
+from ray_precheck.runtime.places.devices import pin_to_core
+from ray_precheck.runtime.tensors.loans import CAN_LEND
+from ray_precheck.runtime.tensors.shared_pool import SharedPool
+from ray_precheck.runtime.workers.bell import Ringer
+from ray_precheck.runtime.workers.messages import Answer, Stage, Start, Started, Work, seal
+from ray_precheck.runtime.workers.pipes import receive, send
+from ray_precheck.runtime.workers.process_tree import descendants
+from ray_precheck.schema.result import TaskResult
+from ray_precheck.schema.task import BENCH
+
+if TYPE_CHECKING:
+    from ray_precheck.check.checker import Checker
+    from ray_precheck.check.measured import Measured
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Serve the pipe whose file descriptor is the first argument, until it is closed; the second one
+    is the parent's process id, the third the descriptor of the bell."""
+    parent = int(sys.argv[2])
+    _end_with_parent(parent)
+    pipe = Connection(int(sys.argv[1]))
+    # Ctrl-C on a terminal is for the driver, which lets running batches finish.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        _check(receive(pipe), pipe, Ringer(int(sys.argv[3])))
+    except DeviceDied as death:
+        _die_like(death.exit_code)
+
+
+def _check(start: Start, pipe: Connection, ringer: Ringer) -> None:
+    """Open the device, and do batches until the pipe is closed.
+
+    Raises:
+        DeviceDied: the process of the device has ended.
+    """
+    try:
+        with _all_kept():
+            checker = _open(start)
+    except Exception as error:
+        # Whatever a framework raises at its import is why there is no device.
+        first_line = str(error).strip().split("\n", maxsplit=1)[0]
+        send(pipe, Started(f"{type(error).__name__}: {first_line}"))
+        return
+    send(pipe, Started(caveat=checker.caveat))
+    pool = SharedPool()
+    with contextlib.suppress(EOFError):
+        while _serve(checker, receive(pipe), pipe, ringer, pool):
+            pass
+
+
+def _die_like(exit_code: int) -> NoReturn:
+    """End this process as another one has ended."""
+    if exit_code < 0:
+        with contextlib.suppress(OSError):  # SIGKILL has no handler that could be in the way.
+            signal.signal(-exit_code, signal.SIG_DFL)
+        os.kill(os.getpid(), -exit_code)
+    os._exit(exit_code or 1)
+
+
+def _serve(
+    checker: "Checker", batch: Sequence[Work], pipe: Connection, ringer: Ringer, pool: SharedPool
+) -> bool:
+    """Do a batch; returns whether the process is as good as before."""
+    for position, work in enumerate(batch, 1):
+        began_s, begin = time.time(), time.perf_counter()
+        if work.threads == 1:
+            found = _do(checker, work)
+        else:
+            with _all_cores():
+                found = _do(checker, work)
+        elapsed_s = time.perf_counter() - begin
+        cause = checker.damage()
+        index = work.payload.index
+        # From here to the next record the device is idle: whoever waits does what can be done there.
+        if isinstance(found, TaskResult):
+            answer = Answer(index, found, None, cause, began_s, elapsed_s)
+        else:
+            # What sealing takes is a part of handing over: it comes after the time is taken.
+            sealed = None if found is None else seal(found, pool if _lends(work) else None)
+            answer = Answer(index, None, sealed, cause, began_s, elapsed_s)
+        send(pipe, answer, is_plain=not answer.is_large)
+        ringer.sent(is_last=position == len(batch) or cause is not None, is_large=answer.is_large)
+        if cause is not None:
+            return False
+    return True
+
+
+def _do(checker: "Checker", work: Work) -> "TaskResult | Measured | None":
+    """Do what is asked for with a record; None where that needs a device."""
+    from ray_precheck.check.checker import DeviceNeeded
+
+    if work.stage is Stage.DEVICE:
+        return checker.measure(work.payload, work.files, with_inputs=_lends(work))
+    measured = None if work.measured is None else work.measured.open()
+    try:
+        return checker.check(
+            work.payload, measured=measured, files=work.files, bench_threads=work.threads
+        )
+    except DeviceNeeded:
+        return None
+
+
+def _lends(work: Work) -> bool:
+    return work.is_near and CAN_LEND
+
+
+@contextmanager
+def _all_kept() -> Iterator[None]:
+    """Have Python look for no garbage in what is loaded, now and later.
+
+    Frameworks make hundreds of thousands of objects that stay: to go through them over and over took
+    a fifth of the time of their imports.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@contextmanager
+def _all_cores() -> Iterator[None]:
+    """Let a record that computes with several threads leave the core of this process."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))  # the kernel leaves out what is not ours
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, own)
+
+
+def _open(start: Start) -> "Checker":
+    """Load the frameworks and prove the device."""
+    pin_to_core(start.slot)
+    prefer_native()
+    # Imported here: the frameworks behind it must not be loaded before the process is pinned.
+    from ray_precheck.check.checker import Checker
+    from ray_precheck.check.phases import PhaseClock
+
+    board = mmap.mmap(start.phase_fd, 1)
+    checker = Checker(start.settings, start.slot.kind, PhaseClock(partial(setitem, board, 0)))
+    checker.prove()
+    if start.slot.kind in ("cpu", BENCH) and start.settings.memory_limit_bytes:
+        for pid in (os.getpid(), *descendants(os.getpid())):
+            _limit_memory(pid, start.settings.memory_limit_bytes)
+    return checker
+
+
+def _end_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends, also where it hangs or is in C."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the line above
+        os._exit(1)
+    # Where the machine runs out of memory, the kernel shall end this process and nothing else.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def _limit_memory(pid: int, limit_bytes: int) -> None:
+    """Let allocations of a process fail beyond what is loaded now and `limit_bytes`.
+
+    RLIMIT_DATA counts private writable memory (setrlimit(2), Linux 4.7 and later). Only on the CPU:
+    drivers of accelerators reserve far more than they use.
+    """
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        loaded_kib = next(int(line.split()[1]) for line in lines if line.startswith("VmData:"))
+        hard = resource.prlimit(pid, resource.RLIMIT_DATA)[1]
+        limits = ((loaded_kib << 10) + limit_bytes, hard)
+        resource.prlimit(pid, resource.RLIMIT_DATA, limits)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,326 @@
+"""A check process from the side of the one who started it.
+
+Comes in: batches. Goes out: answers, or a `Casualty` that names the record and says how the process
+broke: the signal or exit code, with the last line that it wrote to stderr, or that it gave no answer
+in time. Called by the worker actor; needs no Ray.
+"""
+
+import contextlib
+import math
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Pipe
+from pathlib import Path
+
+from ray_precheck.check.phases import Phase
+from ray_precheck.check.settings import CheckSettings
+from ray_precheck.errors import DeviceError
+from ray_precheck.runtime.workers.bell import Bell
+from ray_precheck.runtime.workers.messages import Answer, Sealed, Start, Started, Work
+from ray_precheck.runtime.workers.pipes import receive, send
+from ray_precheck.runtime.workers.process_tree import descendants
+from ray_precheck.schema.casualty import BatchReport, Casualty, Cause, MeasuredTask
+from ray_precheck.schema.result import TaskResult
+from ray_precheck.schema.task import DeviceSlot
+
+START_TIMEOUT_S = 300.0
+# How long a killed process may take to be gone: one that hangs in a driver's call cannot be killed.
+_END_TIMEOUT_S = 10.0
+_POLL_S = 0.1
+# How often to see how long its threads have waited for a processor: a look takes about 2 ms.
+_LOOK_S = 0.5
+_TAIL_BYTES = 4096
+_LONGEST_LINE = 200
+# A record's tensors come and go. glibc gives a heap of more than 64 MiB that is free back to the
+# system after each, and the next record's pages have to be cleared anew: measured, 3 to 5 % of the
+# loop. Twice as much is kept; larger blocks (over 32 MiB, mallopt(3)) go back at once, as ever.
+_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(128 << 20)}
+
+# The kernel ends a process with its parent when the *thread* that started it ends, so one thread
+# that lives as long as this process starts them all.
+_LAUNCHER = ThreadPoolExecutor(1, thread_name_prefix="launcher")
+
+
+class CheckProcess:
+    """One process that checks APIs; use `close` to end it."""
+
+    def __init__(self, slot: DeviceSlot, settings: CheckSettings, *, debug: bool = False) -> None:
+        self._debug = debug
+        self._handovers_s: deque[float] = deque()
+        self._sending = threading.Lock()
+        self._board, board_fd = _shared_byte()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
+        self._pipe, child_end = Pipe()
+        self._bell = Bell()
+        with child_end, self._bell.far_end() as bell_fd:
+            handles = (child_end.fileno(), board_fd, bell_fd)
+            self._popen = _LAUNCHER.submit(self._launch, handles).result()
+        os.close(board_fd)
+        self._send(Start(slot, settings, board_fd))
+
+    def _launch(self, handles: tuple[int, int, int]) -> "subprocess.Popen[bytes]":
+        # -P: what lies in the working directory is no module.
+        arguments = [sys.executable, "-P", "-m", "ray_precheck.runtime.workers.check_process"]
+        return subprocess.Popen(
+            [*arguments, str(handles[0]), str(os.getpid()), str(handles[2])],
+            env=_environment(),
+            pass_fds=handles,
+            stdin=subprocess.DEVNULL,
+            stdout=self._stderr,
+            stderr=self._stderr,
+        )
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._popen.pid
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was ended, or has broken."""
+        return self._pipe.closed
+
+    def wait_ready(self) -> str:
+        """Wait until it has loaded its frameworks; return what limits the precision of its device.
+
+        Raises:
+            DeviceError: it could not, with the reason.
+        """
+        try:
+            if not self._pipe.poll(START_TIMEOUT_S):
+                raise DeviceError(f"it did not start in {START_TIMEOUT_S:g} s")
+            started: Started = receive(self._pipe)
+        except (EOFError, OSError):
+            how = self._death()[1]
+            raise DeviceError(f"its process died while it started ({how})") from None
+        if started.failure:
+            raise DeviceError(started.failure)
+        return started.caveat
+
+    def submit(self, batch: Sequence[Work]) -> None:
+        """Give the process a batch, to be begun after the one that it has."""
+        # Of this thread: where the process is busy, a large message waits for it.
+        begin = time.thread_time()
+        self._send(list(batch))
+        self._handovers_s.append(time.thread_time() - begin)
+
+    def collect(
+        self,
+        batch: Sequence[Work],
+        limits_s: Sequence[float],
+        halted: Callable[[], bool] = lambda: False,
+        *,
+        budget_s: float = math.inf,
+    ) -> tuple[BatchReport, dict[int, Sealed]]:
+        """Wait for the oldest batch that was submitted; returns the report and what the device made
+        of records, by index.
+
+        `limits_s` are the seconds that each record may take before its bench, `budget_s` what a
+        bench may take. Ends early where `halted` says so: the process is killed, what is finished
+        is returned.
+        """
+        sealed: dict[int, Sealed] = {}
+        tally = _Tally(handover_s=self._handovers_s.popleft())
+        for work, limit_s in zip(batch, limits_s, strict=True):
+            answer = self._await_answer(work.payload.index, limit_s, budget_s, halted)
+            if answer is None:
+                return tally.report(), sealed
+            if isinstance(answer, Casualty):
+                return tally.report(answer), sealed
+            tally.add(answer)
+            if answer.measured is not None:
+                sealed[answer.index] = answer.measured
+        self._forget_output()
+        return tally.report(), sealed
+
+    def _await_answer(
+        self, index: int, limit_s: float, budget_s: float, halted: Callable[[], bool]
+    ) -> Answer | Casualty | None:
+        spent_s = dict.fromkeys((False, True), 0.0)
+        queued: dict[str, int] = {}
+        seen_at = time.monotonic()
+        try:
+            while not self._has_answer(min(_POLL_S, limit_s)):
+                if halted():
+                    self.close()
+                    return None
+                is_bench = self._board[0] == Phase.BENCH
+                now, before = time.monotonic(), queued
+                since_s = now - seen_at
+                left_s = min(limit_s - spent_s[False], budget_s - spent_s[True])
+                if before and since_s < min(_LOOK_S, left_s):
+                    continue
+                queued = self._queued_ns()
+                # A busy machine is no hang: what its threads wait for a processor is left out.
+                spent_s[is_bench] += max(0.0, since_s - _starved_s(before, queued))
+                seen_at = now
+                if spent_s[True] >= budget_s:
+                    self.close()
+                    reason = f"its bench took longer than {_seconds(budget_s)} s (--bench-budget)"
+                    return Casualty(index, Cause.OVER_BUDGET, reason)
+                if spent_s[False] >= limit_s:
+                    self.close()
+                    reason = f"no answer in {_seconds(limit_s)} s (--timeout)"
+                    return Casualty(index, Cause.TIMED_OUT, reason)
+            answer: Answer = receive(self._pipe)
+        except (EOFError, OSError):
+            cause, how = self._death()
+            return Casualty(index, cause, f"killed its worker ({how})")
+        if answer.cause is None:
+            return answer
+        self.close()
+        message = answer.result.message if answer.result is not None else answer.cause.value
+        result = answer.result and replace(answer.result, began_s=answer.began_s)
+        return Casualty(index, answer.cause, message, result)
+
+    def _has_answer(self, wait_s: float) -> bool:
+        """Return whether there is an answer, or the end of the process.
+
+        Short answers lie in the pipe until the process rings, or the wait is over: to wake up for
+        each of them would take a core from the process that we wait for.
+        """
+        if not self._pipe.poll(0):
+            self._bell.wait(wait_s)
+        return self._pipe.poll(0)
+
+    def _queued_ns(self) -> dict[str, int]:
+        """Return for each thread the nanoseconds that it was ready and waited for a processor.
+
+        Those of the processes that it has started count too: one of them may have the device. The
+        second number of schedstat (Linux, Documentation/scheduler/sched-stats); {} elsewhere.
+        """
+        queued = {}
+        for pid in (self._popen.pid, *descendants(self._popen.pid)):
+            for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+                with contextlib.suppress(OSError, ValueError, IndexError):
+                    queued[path.parent.name] = int(path.read_text().split()[1])
+        return queued
+
+    def _send(self, message: object) -> None:
+        # Dead: the next look at the pipe says how it ended.
+        with self._sending, contextlib.suppress(OSError):
+            send(self._pipe, message)
+
+    def _death(self) -> tuple[Cause, str]:
+        """Return how the process ended, for the machine and for people."""
+        try:
+            # It has closed its pipe: what ends it is on its way, and must not be our SIGKILL.
+            code = self._popen.wait(_END_TIMEOUT_S)
+            how = _signal_name(-code) if code < 0 else f"exit code {code}"
+        except subprocess.TimeoutExpired:
+            code, how = 0, "it closed its pipe and did not end"
+        cause = Cause.KILLED if code == -signal.SIGKILL else Cause.CRASHED
+        line = self._last_line()
+        self.close()
+        return cause, f"{how}: {line}" if line else how
+
+    def _last_line(self) -> str:
+        """Return the last line that the process wrote to stderr or stdout, "" where there is none."""
+        size = os.fstat(self._stderr.fileno()).st_size
+        tail = os.pread(self._stderr.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+        text = tail.decode("utf-8", errors="replace")
+        lines = ["".join(c if c.isprintable() else " " for c in line) for line in text.splitlines()]
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return last if len(last) <= _LONGEST_LINE else f"{last[: _LONGEST_LINE - 3]}..."
+
+    def _forget_output(self) -> None:
+        """Drop what was written so far: hours of warnings must not fill the disk."""
+        handle = self._stderr.fileno()
+        size = os.fstat(handle).st_size
+        if size and self._debug:
+            sys.stderr.write(os.pread(handle, size, 0).decode("utf-8", errors="replace"))
+        if size:
+            os.ftruncate(handle, 0)
+            os.lseek(handle, 0, os.SEEK_SET)  # The process shares this position.
+
+    def close(self) -> None:
+        """End the process at once; safe to call twice, while another thread submits a batch too."""
+        self._popen.kill()
+        # Nobody reads any more, so who writes stops; a descriptor in use must not be closed.
+        is_free = self._sending.acquire(timeout=_END_TIMEOUT_S)
+        self._pipe.close()
+        self._bell.close()
+        if is_free:
+            self._sending.release()
+        # One that hangs in a call of its driver cannot be killed; it is left behind then.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(_END_TIMEOUT_S)
+        self._stderr.close()
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What has come of a batch so far."""
+
+    results: list[TaskResult] = field(default_factory=list)
+    measured: list[MeasuredTask] = field(default_factory=list)
+    needs_device: list[int] = field(default_factory=list)
+    handover_s: float = 0.0
+
+    def add(self, answer: Answer) -> None:
+        if answer.result is not None:
+            self.results.append(replace(answer.result, began_s=answer.began_s))
+        elif answer.measured is not None:
+            nbytes = answer.measured.nbytes
+            task = MeasuredTask(answer.index, nbytes, answer.began_s, answer.elapsed_s)
+            self.measured.append(task)
+            self.handover_s += max(0.0, time.time() - answer.began_s - answer.elapsed_s)
+        else:
+            self.needs_device.append(answer.index)
+
+    def report(self, casualty: Casualty | None = None) -> BatchReport:
+        return BatchReport(
+            tuple(self.results),
+            casualty,
+            tuple(self.measured),
+            tuple(self.needs_device),
+            self.handover_s,
+        )
+
+
+def _starved_s(before: dict[str, int], now: dict[str, int]) -> float:
+    """Return the seconds that a process lost to others between two looks at its threads.
+
+    The longest of its threads, since what they wait side by side counts once.
+    """
+    return (
+        max((ns - before[thread] for thread, ns in now.items() if thread in before), default=0)
+        / 1e9
+    )
+
+
+def _shared_byte() -> tuple[mmap.mmap, int]:
+    """Return a byte that a process started with the file descriptor shares, and the descriptor."""
+    with tempfile.TemporaryFile() as file:
+        file.truncate(1)
+        handle = os.dup(file.fileno())
+    return mmap.mmap(handle, 1), handle
+
+
+def _environment() -> dict[str, str]:
+    """Return this environment, in which the package is found from wherever this one came, and the
+    heap keeps what it needs again; what a user has set for it stays."""
+    home = str(Path(__file__).resolve().parents[3])
+    paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**_HEAP, **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.1f}".removesuffix(".0")

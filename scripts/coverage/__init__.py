@@ -1,0 +1,1 @@
+"""Which operators of the frameworks are checked, and how: the table in COVERAGE.md."""

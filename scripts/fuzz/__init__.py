@@ -1,0 +1,1 @@
+"""Hostile dumps: whatever they hold, the package answers with rows and sentences."""

@@ -1,0 +1,158 @@
+"""What lies in the object store of a simulated run: what devices have made, and captured files.
+
+Comes in: the scheduler's commands, as `runtime/crew.py` carries them out. Goes out: `Broken` where
+something is sent that is not there, too much is on its way, or something is left at the end.
+"""
+
+from dataclasses import dataclass, field
+
+from ray_precheck.runtime.scheduling.commands import Prepare, SendBatch
+from ray_precheck.schema.casualty import MeasuredTask
+from ray_precheck.schema.task import Task
+from scripts.histories.rules import require
+
+# A bench that takes less is not worth its way to another process.
+_LEAST_SPLIT_S = 2e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a device on a node has made of tasks."""
+
+    node: str
+    tasks: tuple[Task, ...]
+
+
+@dataclass(slots=True)
+class Parcels:
+    """What devices are to make and have made for benches, by the ticket of their batch.
+
+    At no time are these more than `most_bytes`. `working` are those that a bench worker has.
+    """
+
+    most_bytes: int
+    made: dict[int, Made] = field(default_factory=dict)
+    working: set[int] = field(default_factory=set)
+    _bytes: dict[int, int] = field(default_factory=dict)
+
+    def promise(self, batch: SendBatch) -> None:
+        """A device is to do its half of a batch."""
+        tasks = batch.tasks
+        require(
+            all(task.cost_s > _LEAST_SPLIT_S for task in tasks), "a record is too small to split"
+        )
+        self._bytes[batch.ticket] = sum(task.nbytes for task in tasks)
+        total = sum(self._bytes.values())
+        require(total <= self.most_bytes, f"{total} bytes are on their way to benches")
+
+    def arrive(self, batch: SendBatch, node: str, measured: tuple[MeasuredTask, ...]) -> None:
+        """A device has done its half."""
+        nbytes = {each.index: each.nbytes for each in measured}
+        tasks = tuple(task for task in batch.tasks if task.index in nbytes)
+        self.made[batch.ticket] = Made(node, tasks)
+        self._bytes[batch.ticket] = sum(nbytes.values())
+
+    def take(self, batch: SendBatch) -> Made:
+        """A bench worker is sent the other half of a batch."""
+        require(batch.parcel in self.made, "a bench is sent what no device has made")
+        require(batch.parcel not in self.working, "two benches are sent the same")
+        made = self.made[batch.parcel]
+        require(batch.tasks == made.tasks, "a bench is sent other records than were made")
+        self.working.add(batch.parcel)
+        return made
+
+    def forget(self, ticket: int) -> tuple[Task, ...]:
+        """Drop what was made, or was to be made, under a ticket; returns the tasks that waited."""
+        require(ticket not in self.working, "what a bench works on is forgotten")
+        self._bytes.pop(ticket, None)
+        made = self.made.pop(ticket, None)
+        return () if made is None else made.tasks
+
+    def check_gone(self, node: str) -> None:
+        """Nothing waits that lies on a node that is gone."""
+        gone = [t for t, made in self.made.items() if made.node == node and made.tasks]
+        require(set(gone) <= self.working, "what lies on a node that is gone waits for a bench")
+
+    def waiting(self) -> set[int]:
+        """Return the records that wait for a bench."""
+        idle = [made for ticket, made in self.made.items() if ticket not in self.working]
+        return {task.index for made in idle for task in made.tasks}
+
+    def nodes(self) -> set[str]:
+        """Return where something waits for a bench."""
+        return {made.node for t, made in self.made.items() if made.tasks and t not in self.working}
+
+    def count_waiting(self) -> int:
+        """Return how many parcels wait for a bench."""
+        return sum(1 for t, made in self.made.items() if made.tasks and t not in self.working)
+
+    def is_waiting(self) -> bool:
+        """Return whether anything waits for a bench."""
+        return bool(self.nodes())
+
+
+@dataclass(slots=True)
+class Shipments:
+    """Captured files on their way to other machines, as `runtime/tensors/shipper.py` sends them: in their
+    order, and no more than `room_bytes` at a time unless it is one batch.
+    """
+
+    room_bytes: int
+    _prepared: dict[int, Prepare] = field(default_factory=dict)
+    _there: dict[int, int] = field(default_factory=dict)
+    _sent: set[int] = field(default_factory=set)
+    _last_ticket: int = 0
+
+    def prepare(self, command: Prepare) -> None:
+        """Have files on their way; a ticket is prepared once."""
+        require(command.ticket > self._last_ticket, "a ticket is prepared twice")
+        self._last_ticket = command.ticket
+        indices = {task.index for task in command.tasks}
+        require(self.reserved().isdisjoint(indices), "a record is prepared twice")
+        self._prepared[command.ticket] = command
+        self._advance()
+
+    def send(self, batch: SendBatch, needs_files: bool) -> None:
+        """A batch is sent, or held until its files are there."""
+        prepared = self._prepared.get(batch.ticket)
+        if prepared is None:
+            require(not needs_files, f"{batch.slot} is sent what was not prepared")
+            return
+        same = prepared.slot == batch.slot and prepared.tasks == batch.tasks
+        require(same, "another batch is sent than was prepared")
+        self._sent.add(batch.ticket)
+
+    def has_arrived(self, ticket: int) -> bool:
+        """Return whether a batch that was sent has what it needs."""
+        return ticket not in self._prepared or ticket in self._there
+
+    def forget(self, ticket: int) -> None:
+        """Free what a ticket holds; one that is not known is ignored."""
+        self._prepared.pop(ticket, None)
+        self._there.pop(ticket, None)
+        self._sent.discard(ticket)
+        self._advance()
+
+    def reserved(self, sending: int = 0) -> set[int]:
+        """Return the records whose files are on their way for a batch that was not sent yet, and is
+        not `sending` now.
+        """
+        sent = self._sent | {sending}
+        kept = [each for ticket, each in self._prepared.items() if ticket not in sent]
+        return {task.index for each in kept for task in each.tasks}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is prepared."""
+        return not self._prepared
+
+    def _advance(self) -> None:
+        total = sum(self._there.values())
+        for ticket, command in self._prepared.items():
+            if ticket in self._there:
+                continue
+            nbytes = sum(task.nbytes for task in command.tasks)
+            if nbytes and total and total + nbytes > self.room_bytes:
+                return
+            self._there[ticket] = nbytes
+            total += nbytes

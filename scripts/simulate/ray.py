@@ -1,0 +1,233 @@
+"""What a message of Ray costs the driver, how long it is on its way, and what the writer takes.
+
+Comes in: a capture. Goes out: `DriverCosts`, measured on a Ray of this machine. Called by
+scripts/simulate (`--measure`), whose defaults are such a measurement.
+"""
+
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ray_precheck.dump.parse import Dump, open_dump
+from ray_precheck.plan.planner import plan_tasks
+from ray_precheck.runtime.places.environment import prepare_environment
+from ray_precheck.runtime.progress import Progress
+from ray_precheck.schema.casualty import BatchReport
+from ray_precheck.schema.result import Metrics, Outcome, OutputCheck, TaskResult, Verdict
+from ray_precheck.schema.task import Task
+from ray_precheck.store.journal import Journal
+from ray_precheck.store.resume import start_run
+from ray_precheck.store.timeline import Span, Timeline, timeline_path
+from scripts.simulate.costs import CAPTURE
+
+SMALL, LARGE = 1, 64
+FLIGHTS = (16, 256, 1024, 4096)
+ROUNDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class DriverCosts:
+    """Seconds of the driver for each message and record, of Ray for the way, and of the writer.
+
+    A step of the driver waits once, over all flights, then gets, schedules, and sends. The defaults
+    are rounded medians of four measurements (`python -m scripts.simulate --measure`) on 2 cores of an AMD
+    EPYC with a load of 9 to 15, Python 3.11, Ray 2.60. `write_s` is mostly two fsyncs.
+    """
+
+    wait_s: float = 200e-6
+    wait_per_flight_s: float = 0.8e-6
+    get_s: float = 25e-6
+    get_per_record_s: float = 10e-6
+    send_s: float = 150e-6
+    send_per_record_s: float = 10e-6
+    record_s: float = 80e-6
+    record_per_record_s: float = 19e-6
+    acknowledge_s: float = 15e-6
+    book_per_record_s: float = 6e-6
+    one_way_s: float = 500e-6
+    write_s: float = 5e-3
+    write_per_record_s: float = 40e-6
+
+
+MEASURED = DriverCosts()
+FREE = DriverCosts(**dict.fromkeys(DriverCosts.__slots__, 0.0))
+
+
+def measure() -> tuple[DriverCosts, dict[int, float]]:
+    """Measure on a Ray that is started for it; returns also what a wait over n flights takes."""
+    prepare_environment(own_cluster=True, debug=False)
+    from ray_precheck.runtime.places.cluster import open_cluster
+
+    with open_cluster("", debug=False), open_dump(CAPTURE) as dump:
+        waits = {count: _wait_s(count) for count in FLIGHTS}
+        small, large = (_Messages.measured(dump, size) for size in (SMALL, LARGE))
+    book_s = _book_per_record_s()
+    write_small, write_large = (_write_s(size) for size in (SMALL, LARGE))
+    get = _line(small.get_s, large.get_s)
+    send = _line(small.send_s, large.send_s)
+    record = _line(small.record_s, large.record_s)
+    write = _line(write_small, write_large)
+    slope = (waits[4096] - waits[16]) / (4096 - 16)
+    own_s = small.send_s + small.get_s
+    costs = DriverCosts(
+        waits[16] - 16 * slope, slope, *get, *send, *record, small.acknowledge_s, book_s,
+        max(0.0, small.round_trip_s - own_s) / 2, *write,
+    )  # fmt: skip
+    return costs, waits
+
+
+def _line(small_s: float, large_s: float) -> tuple[float, float]:
+    """Return what a message costs, and each record in it."""
+    slope = max(0.0, (large_s - small_s) / (LARGE - SMALL))
+    return max(0.0, small_s - SMALL * slope), slope
+
+
+@dataclass(frozen=True, slots=True)
+class _Messages:
+    """The median seconds of the driver for messages of one size."""
+
+    send_s: float
+    get_s: float
+    record_s: float
+    acknowledge_s: float
+    round_trip_s: float
+
+    @classmethod
+    def measured(cls, dump: Dump, size: int) -> "_Messages":
+        import ray
+
+        tasks = plan_tasks(dump, dump.framework, set()).tasks[:size]
+        results = [realistic_result(task) for task in tasks]
+        worker = ray.remote(num_cpus=0)(_Worker).remote(BatchReport(tuple(results)))
+        ray.get(worker.append.remote(results))
+
+        def send() -> Any:
+            run = worker.run.options(num_returns=2)
+            return run.remote(_order(dump, tasks), None, None)[0]
+
+        def get(ref: Any) -> None:
+            # A wait for everything that has come, as the driver has it before: the value is here.
+            ray.get(ref)
+
+        sends, refs = _timed(send)
+        ray.wait(refs, num_returns=len(refs), timeout=60.0)
+        time.sleep(0.5)
+        gets, _ = _timed(lambda: get(refs.pop()))
+        records, refs = _timed(lambda: worker.append.remote(results))
+        ray.wait(refs, num_returns=len(refs), timeout=60.0)
+        time.sleep(0.5)
+        acknowledged, _ = _timed(lambda: (ray.wait([refs[-1]]), ray.get(refs.pop())))
+        trips, _ = _timed(lambda: ray.get(send()))
+        medians = [statistics.median(s) for s in (sends, gets, records, acknowledged, trips)]
+        return cls(*medians)
+
+
+def _timed(action: Callable[[], Any]) -> tuple[list[float], list[Any]]:
+    seconds, values = [], []
+    for _ in range(ROUNDS):
+        begin = time.perf_counter()
+        values.append(action())
+        seconds.append(time.perf_counter() - begin)
+    return seconds, values
+
+
+def _order(dump: Dump, tasks: Sequence[Task]) -> Any:
+    """Return an order as the driver makes it, with the raw records read from the dump."""
+    from ray_precheck.runtime.workers.worker import Order
+
+    payloads = tuple(dump.payload(task) for task in tasks)
+    return Order(payloads, (300.0,) * len(tasks), (1,) * len(tasks))
+
+
+class _Worker:
+    """Answers as a device worker and as the writer, and does nothing; `block` holds a queue up."""
+
+    def __init__(self, report: BatchReport) -> None:
+        self._report = report
+
+    def run(self, order: object, parcel: object, files: object) -> tuple[BatchReport, object]:
+        return self._report, {}
+
+    def append(self, results: Sequence[TaskResult]) -> int:
+        return len(results)
+
+    def block(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+def _wait_s(count: int) -> float:
+    """Return what the driver's two waits take where one of `count` calls has come back."""
+    import ray
+
+    worker = ray.remote(num_cpus=0)(_Worker).remote(BatchReport(()))
+    other = ray.remote(num_cpus=0)(_Worker).remote(BatchReport(()))
+    ray.get([each.append.remote([]) for each in (worker, other)])
+    blocker = worker.block.remote(60.0)
+    pending = [blocker, *(worker.block.remote(0.0) for _ in range(count - 2))]
+    seconds = []
+    for _ in range(30):
+        done = other.append.remote([])
+        time.sleep(0.01)
+        refs = [*pending, done]
+        begin = time.perf_counter()
+        ready, others = ray.wait(refs, num_returns=1, timeout=1.0)
+        ray.wait(others, num_returns=len(others), timeout=0)
+        seconds.append(time.perf_counter() - begin)
+        assert ready == [done]
+    ray.kill(worker)
+    ray.kill(other)
+    return statistics.median(seconds)
+
+
+def realistic_result(task: Task, began_s: float = 0.0) -> TaskResult:
+    """Return a result with two outputs, as most checks have."""
+    metrics = Metrics(0.99999994, 1.2e-7, 3.4e-6, (1, 2, 3), 0.5, 2.0)
+    checks = tuple(
+        OutputCheck(
+            f"{task.name}.{output}", "Float64", "Float32", "(2, 16, 512)", metrics, Verdict.PASS
+        )
+        for output in ("forward.output.0", "backward.output.0")
+    )
+    return TaskResult(
+        task.index, task.name, Outcome.COMPLETED, Verdict.PASS, Verdict.PASS, "", checks, began_s
+    )
+
+
+def _results(count: int) -> list[TaskResult]:
+    return [realistic_result(Task(i, f"Mint.matmul.{i}", 1e-3), time.time()) for i in range(count)]
+
+
+def _book_per_record_s() -> float:
+    """Return what the timeline and the progress take of the driver for each record."""
+    results = _results(LARGE)
+    clock = itertools.count(time.time(), 1e-2)
+    with tempfile.TemporaryDirectory() as folder:
+        files = start_run(Path(folder), "20260101000000", {})
+        timeline = Timeline.open(timeline_path(files.result))
+        progress = Progress(ROUNDS * LARGE, 0, show=False)
+
+        def book() -> None:
+            timeline.add(
+                [Span("10.0.0.1", "npu:0", r.name, "check", next(clock), 1e-3) for r in results]
+            )
+            progress.add(results)
+
+        seconds, _ = _timed(book)
+        timeline.close()
+    return statistics.median(seconds) / LARGE
+
+
+def _write_s(size: int) -> float:
+    """Return what the writer takes to put a batch on the disk."""
+    batches = iter([_results(size) for _ in range(ROUNDS)])
+    with tempfile.TemporaryDirectory() as folder:
+        files = start_run(Path(folder), "20260101000000", {})
+        journal = Journal.open(files.result, files.details)
+        seconds, _ = _timed(lambda: journal.append(next(batches)))
+        journal.close()
+    return statistics.median(seconds)

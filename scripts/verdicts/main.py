@@ -1,0 +1,191 @@
+"""How good the verdicts are: faults planted in two ways, and honest other implementations.
+
+    python -m scripts.verdicts [--standards auto msprobe ...] [--dtypes float32 ...] [--apis matmul ...]
+                        [--seeds 0 1 ...] [--captures DUMP.json ...] [--way tested|kernels]
+                        [--write] [-v]
+
+Every call of `verdicts_cases.py`, and of the captures, is run by torch on the CPU in the recorded
+dtypes, by all honest implementations of `verdicts_honest.py` that take it (among them MindSpore's
+kernels), and with each fault of `verdicts_faults.py`. The float64 bench is never touched.
+
+`--way tested`: the fault is in the tested side alone, as that of an accelerator is, and the CPU's
+kernels are right. `--way kernels`: the fault is in a kernel of the CPU, whoever calls it, and the
+checker that runs use judges the call (`verdicts_kernels.py`).
+
+A fault counts where it moves an output's RMSE or largest error to more than 4 times that of the worst
+honest implementation of this output, or makes elements NaN, infinite or unequal that no honest one
+does. What is printed: the faults found of those that count, and the honest results that are called an
+error, by standard, fault and dtype. `--write` keeps that in ray_precheck/compare/VERDICTS.md; -v
+names what was missed and what was called an error.
+"""
+
+import argparse
+import os
+import platform
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import chain
+from pathlib import Path
+
+from ray_precheck.compare.standards.registry import STANDARDS
+from scripts.verdicts.calls import Call, captured_calls, generated_calls
+from scripts.verdicts.cases import DTYPES
+from scripts.verdicts.faults import planted
+from scripts.verdicts.kernels import KernelCourt
+from scripts.verdicts.subject import REFUSALS, Shared
+from scripts.verdicts.table import SECTIONS, as_markdown, missed_lines, with_section
+from scripts.verdicts.tally import Court, Tally
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TABLE = ROOT / "ray_precheck" / "compare" / "VERDICTS.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a run of this script came to: the counts, and how much was run."""
+
+    tally: Tally
+    calls: int
+    apis: int
+    skipped: Sequence[str]
+    seconds: float
+
+
+def examine(
+    standards: Sequence[str],
+    dtypes: Sequence[str] = DTYPES,
+    apis: Sequence[str] = (),
+    seeds: Sequence[int] = (0,),
+    captures: Sequence[Path] = (),
+) -> Found:
+    """Judge all calls with faults in the tested side alone; `apis` are parts of names."""
+    court = Court({name: STANDARDS[name]() for name in standards})
+    shared = _shared()
+
+    def judge(call: Call) -> None:
+        run = call.run(shared[call.framework])
+        run.bench, run.native  # noqa: B018
+        court.judge_run(run, call.label, planted(run))
+
+    calls = chain(
+        generated_calls(dtypes, apis, seeds),
+        *(captured_calls(path, apis, seeds[0]) for path in captures),
+    )
+    return _judged(court.tally, calls, judge)
+
+
+def examine_kernels(
+    standards: Sequence[str],
+    dtypes: Sequence[str] = DTYPES,
+    apis: Sequence[str] = (),
+    seeds: Sequence[int] = (0,),
+    captures: Sequence[Path] = (),
+) -> Found:
+    """Judge all calls with faults in the kernels, whoever calls them."""
+    court = KernelCourt({name: STANDARDS[name]() for name in standards}, _shared())
+    calls = chain(
+        generated_calls(dtypes, apis, seeds),
+        generated_calls(dtypes, apis, seeds, as_mindspore=True),
+        *(captured_calls(path, apis, seeds[0]) for path in captures),
+    )
+    return _judged(court.tally, calls, court.judge)
+
+
+def _shared() -> dict[str, Shared]:
+    return {framework: Shared(framework) for framework in ("pytorch", "mindspore")}
+
+
+def _judged(tally: Tally, calls: Iterable[Call], judge: Callable[[Call], None]) -> Found:
+    began = time.process_time()
+    names: set[str] = set()
+    skipped: list[str] = []
+    count = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for call in calls:
+            try:
+                judge(call)
+            except REFUSALS as reason:
+                skipped.append(f"{call.label}: {reason}")
+                continue
+            count += 1
+            names.add(call.payload.name.rpartition(".")[0])
+    return Found(tally, count, len(names), skipped, time.process_time() - began)
+
+
+def main() -> None:
+    arguments = _arguments()
+    examine_all = examine if arguments.way == "tested" else examine_kernels
+    found = examine_all(
+        arguments.standards, arguments.dtypes, arguments.apis, arguments.seeds, arguments.captures
+    )
+    print(as_markdown(found.tally, arguments.standards))
+    print(f"\n{found.calls} calls of {found.apis} APIs in {found.seconds:.0f} s of processor time")
+    if arguments.verbose:
+        for line in (*found.tally.named(), *(f"not run: {line}" for line in found.skipped)):
+            print(line)
+    if arguments.write:
+        before = TABLE.read_text("utf-8") if TABLE.exists() else ""
+        TABLE.write_text(with_section(before, arguments.way, _section(found, arguments)), "utf-8")
+        print(f"written: {TABLE.relative_to(ROOT)}")
+
+
+def _section(found: Found, arguments: argparse.Namespace) -> str:
+    captures = ", ".join(path.parent.name for path in arguments.captures) or "none"
+    return SECTIONS[arguments.way].format(
+        command=_command(arguments),
+        machine=f"{platform.machine()}, {os.cpu_count()} cores, {_processor()}",
+        versions=", ".join(f"{name} {version(name)}" for name in ("torch", "mindspore", "numpy")),
+        calls=found.calls,
+        apis=found.apis,
+        seeds=", ".join(map(str, arguments.seeds)),
+        captures=captures,
+        skipped=len(found.skipped),
+        table=as_markdown(found.tally, arguments.standards),
+        missed=missed_lines(found.tally, "auto"),
+    )
+
+
+def _command(arguments: argparse.Namespace) -> str:
+    """Return the command line without the folders of this machine."""
+    seeds = " ".join(map(str, arguments.seeds))
+    parts = [
+        f"python -m scripts.verdicts --way {arguments.way} --standards {' '.join(arguments.standards)} --seeds {seeds}"
+    ]
+    if arguments.captures:
+        parts.append("--captures */dump.json")
+    return " ".join([*parts, "--write"])
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else "processor unknown"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--standards", nargs="+", default=list(STANDARDS), choices=list(STANDARDS))
+    parser.add_argument(
+        "--dtypes",
+        nargs="*",
+        default=list(DTYPES),
+        help="of the generated calls; none: no such calls",
+    )
+    parser.add_argument("--apis", nargs="+", default=[], help="parts of the names of calls")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--captures", nargs="+", type=Path, default=[], metavar="DUMP.json")
+    parser.add_argument(
+        "--way", default="tested", choices=list(SECTIONS), help="where faults are planted"
+    )
+    parser.add_argument("--write", action="store_true", help=f"keep the tables in {TABLE.name}")
+    parser.add_argument("-v", "--verbose", action="store_true", help="name misses and alarms")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

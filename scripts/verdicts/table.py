@@ -1,0 +1,131 @@
+"""The counts of `verdicts.py` as Markdown: what it prints, and the document that it keeps.
+
+Comes in: a `Tally`. Goes out: text. Called by `verdicts.py`.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from scripts.verdicts.tally import Cell, Tally
+
+_DTYPES = ("float32", "float16", "bfloat16")
+_OTHERS = "integers, bool"
+
+SECTIONS = {
+    "tested": """# Faults in the tested side alone
+
+As on an accelerator: the CPU's kernels are right.
+
+- Made by `{command}`, with {versions} on {machine}.
+- {calls} calls of {apis} APIs, forward and backward: the generated ones of
+  `scripts/verdicts/cases.py` with the seeds {seeds}, and those of the captures {captures}, of calls
+  that are alike in name, shapes, dtypes and scalars one; {skipped} calls were not run (random, or no
+  kernel in the dtype). Each has every fault of `scripts/verdicts/faults.py`.
+
+{table}
+""",
+    "kernels": """# Faults in the kernels themselves
+
+Whoever calls the kernel gets the fault: the tested side, and the CPU's own kernel beside it.
+
+- Made by `{command}`, with {versions} on {machine}.
+- Faults are planted below autograd, in each kernel that a call runs, forward or backward
+  (`scripts/verdicts/kernels.py`); for MindSpore in all of its results, and in torch's kernels at the
+  same time. The checker judges that also judges in a run.
+- {calls} calls of {apis} APIs of torch and of MindSpore: the generated ones with the seeds {seeds},
+  and those of the captures {captures}, of calls that are alike in name, shapes, dtypes and scalars
+  one; {skipped} calls were not run. "Implementation" is here the framework whose kernels are tested
+  without a fault.
+
+{table}
+
+## What `auto` missed in the kernels
+
+{missed}
+""",
+}
+_HEAD = """# Verdicts: faults found and false alarms
+
+Made by `python -m scripts.verdicts --write`; do not edit.
+
+- No accelerator: all is computed on the CPU with one thread, in the recorded dtypes.
+- A fault counts where it moves the RMSE or the largest error of an output, against the float64
+  bench, to more than 4 times that of the worst honest implementation of this output, or makes
+  elements NaN, infinite or unequal that no honest one does. Faults that move an output by less (in
+  bfloat16 a factor of 1.001 changes no bit) are not counted.
+- The honest implementations are those of `scripts/verdicts/honest.py`, MindSpore's kernels among
+  them.
+- The limits of `auto` were chosen with seed 0; other seeds are new to it. `published` leaves each API
+  to the standard that msprobe's lists name for it.
+"""
+
+
+def with_section(document: str, way: str, section: str) -> str:
+    """Return the document of both ways with one of its sections replaced, the other as it was."""
+    parts = {}
+    for name, text in SECTIONS.items():
+        heading = text.partition("\n")[0]
+        begin = document.find(heading)
+        others = [document.find(t.partition("\n")[0]) for n, t in SECTIONS.items() if n != name]
+        end = min((at for at in others if at > begin), default=len(document))
+        parts[name] = document[begin:end].strip() if begin >= 0 else ""
+    parts[way] = section.strip()
+    return "\n\n".join([_HEAD.strip(), *filter(None, parts.values())]) + "\n"
+
+
+def as_markdown(tally: Tally, standards: Sequence[str]) -> str:
+    """Return a summary, and for each standard both tables."""
+    parts = [_summary(tally, standards)]
+    for standard in standards:
+        parts.append(f"### `{standard}`: faults found of those that count")
+        parts.append(_table("fault", standard, tally.planted, tally.found))
+        parts.append(f"### `{standard}`: honest results called an error")
+        parts.append(_table("implementation", standard, tally.honest, tally.alarmed))
+    return "\n\n".join(parts)
+
+
+def missed_lines(tally: Tally, standard: str) -> str:
+    """Return a line for each fault that a standard missed."""
+    lines = [
+        f"- {name}, {dtype}: {where}" for one, dtype, name, where in tally.missed if one == standard
+    ]
+    return "\n".join(lines) or "Nothing."
+
+
+def _summary(tally: Tally, standards: Sequence[str]) -> str:
+    rows = []
+    for standard in standards:
+        planted, found = (_sum(c, standard) for c in (tally.planted, tally.found))
+        honest, alarmed = (_sum(c, standard) for c in (tally.honest, tally.alarmed))
+        rows.append(
+            f"| `{standard}` | {found} of {planted} | {_percent(found, planted)} | {alarmed} of {honest}"
+            f" | {_percent(alarmed, honest)} |"
+        )
+    head = "| standard | faults found | share | false alarms | share |\n|---|---|---|---|---|"
+    return "\n".join([head, *rows])
+
+
+def _table(what: str, standard: str, whole: Counter[Cell], part: Counter[Cell]) -> str:
+    names = dict.fromkeys(name for one, _, name in whole if one == standard)
+    lines = [f"| {what} | {' | '.join([*_DTYPES, _OTHERS])} |", f"|---{'|---' * 4}|"]
+    for name in names:
+        cells = []
+        for dtype in (*_DTYPES, _OTHERS):
+            keys = [key for key in whole if _is_in(key, standard, dtype, name)]
+            total, some = sum(whole[key] for key in keys), sum(part[key] for key in keys)
+            cells.append(f"{some} of {total}" if total else "")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _is_in(key: Cell, standard: str, dtype: str, name: str) -> bool:
+    same_dtype = key[1] == dtype or (dtype == _OTHERS and key[1] not in _DTYPES)
+    return key[0] == standard and key[2] == name and same_dtype
+
+
+def _sum(counts: Counter[Cell], standard: str) -> int:
+    return sum(count for (one, _, _), count in counts.items() if one == standard)
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.2f} %" if whole else ""
