@@ -5,10 +5,10 @@ knows them all, each has a module of its own, and `groups` has the options that 
 """
 
 from ray_precheck.cli.command_line import entry, main
+from ray_precheck.cli.commands.run_ut import COMMANDS, run_config
 from ray_precheck.cli.exit_codes import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED, UNUSABLE
 from ray_precheck.cli.going_on import resume_command
 from ray_precheck.cli.parser import build_parser
-from ray_precheck.cli.run_ut import COMMANDS, run_config
 
 __all__ = [
     "COMMANDS",

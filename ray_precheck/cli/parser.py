@@ -6,8 +6,8 @@ command that was given. Called by `command_line`, and by tests.
 
 import argparse
 
-from ray_precheck.cli import compare_results, repro, run_ut, summary
 from ray_precheck.cli.actions import FrameworkName
+from ray_precheck.cli.commands import compare_results, repro, run_ut, summary
 from ray_precheck.cli.exit_codes import EXIT_CODES
 from ray_precheck.cli.groups import add_version, choices
 from ray_precheck.cli.invocation import SentenceParser
