@@ -12,10 +12,10 @@ from typing import Any
 from ray_precheck.bench.declared import RAISED, BenchModule, Declaration, load_declarations
 from ray_precheck.bench.fused.one_node import as_one_node
 from ray_precheck.bench.fused.table import MINDSPORE_ROWS, NPU_ROWS
-from ray_precheck.bench.rows_torch import TORCH_ROWS
-from ray_precheck.bench.signatures import Row
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Backend, CallPlan, Execution
+from ray_precheck.frameworks.pytorch.rows import TORCH_ROWS
+from ray_precheck.frameworks.pytorch.signatures import Row
 from ray_precheck.plan.select import unsupported_prefix
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall

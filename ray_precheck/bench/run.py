@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from ray_precheck.bench.mapping import resolve_mindspore
 from ray_precheck.bench.registry import References
 from ray_precheck.frameworks.base import CallPlan
+from ray_precheck.frameworks.mindspore.bench.mapping import resolve_mindspore
 from ray_precheck.frameworks.pytorch.names import resolve_torch
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
 from ray_precheck.schema.record import ApiName

@@ -11,8 +11,8 @@ from coverage_arguments import Call, at, f, i, i32, p
 from coverage_records import Sample
 from coverage_samples import sampled
 
-from ray_precheck.bench.mapping import resolve_mindspore
 from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.mindspore.bench.mapping import resolve_mindspore
 from ray_precheck.schema.record import ApiName
 
 _X = at(f(3, 4))

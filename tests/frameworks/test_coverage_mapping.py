@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from ray_precheck.bench.mapping import resolve_mindspore
 from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.mindspore.bench.mapping import resolve_mindspore
 from ray_precheck.schema.record import ApiName
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.bench.mapping import resolve_mindspore
 from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.mindspore.bench.mapping import resolve_mindspore
 from ray_precheck.plan.drawing import is_classified
 from ray_precheck.schema.record import ApiName
 

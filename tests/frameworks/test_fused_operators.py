@@ -13,8 +13,8 @@ from fused_pairs import assert_same, fused, randn
 from torch.nn import functional
 
 from ray_precheck.bench.fused.table import MINDSPORE_ROWS, NPU_ROWS
-from ray_precheck.bench.signatures import Row
 from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.pytorch.signatures import Row
 from ray_precheck.schema.uncompared import Uncompared
 
 pytestmark = pytest.mark.frameworks

@@ -9,10 +9,10 @@ import pytest
 import torch
 from records import Element, call, statistics_checker, tensor
 
-from ray_precheck.bench.mapping import resolve_mindspore
 from ray_precheck.check.checker import Checker
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.mindspore.bench.mapping import resolve_mindspore
 from ray_precheck.frameworks.pytorch.names import resolve_torch
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.result import Outcome, Verdict

@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from ray_precheck.bench.mapping import resolve_mindspore
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import flatten_outputs, map_leaves
+from ray_precheck.frameworks.mindspore.bench.mapping import resolve_mindspore
 from ray_precheck.schema.record import ApiName
 
 with warnings.catch_warnings():
@@ -354,7 +354,7 @@ def test_the_namesake_in_torch_would_be_wrong(
 
 
 def test_every_row_has_a_target() -> None:
-    from ray_precheck.bench.mapping import _ROWS, _target
+    from ray_precheck.frameworks.mindspore.bench.mapping import _ROWS, _target
 
     for rows_of_api in _ROWS.values():
         for row in rows_of_api:

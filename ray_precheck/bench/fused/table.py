@@ -1,8 +1,9 @@
 """Which fused operators have a reference, and how their arguments become its own.
 
-Read by the registry. How a signature is written: `bench.signatures`. Those of torch_npu are the
-schemas of Ascend/op-plugin (docs/context/*.md, op_plugin/config/op_plugin_functions.yaml), where the
-first tensor is called self or input; those of MindSpore are mindspore.ops 2.10.
+Read by the registry. How a signature is written: `frameworks.pytorch.signatures`. Those of
+torch_npu are the schemas of Ascend/op-plugin (docs/context/*.md,
+op_plugin/config/op_plugin_functions.yaml), where the first tensor is called self or input; those of
+MindSpore are mindspore.ops 2.10.
 """
 
 from ray_precheck.bench.fused import (
@@ -15,7 +16,7 @@ from ray_precheck.bench.fused import (
     rotary,
     tensors,
 )
-from ray_precheck.bench.signatures import Row, rows
+from ray_precheck.frameworks.pytorch.signatures import Row, rows
 
 _QKV = "query key value head_num"
 _TOKENS = "pre_tokens next_tokens"

@@ -34,6 +34,7 @@ TABLE = Table(
         "torch": [
             "frameworks.pytorch.*",
             "frameworks.mindtorch.*",
+            "frameworks.mindspore.bench.*",
             "bench",
             "bench.*",
             "dump.tensors",

@@ -1,8 +1,8 @@
 """References in torch for MindSpore operators that have no namesake of the same meaning.
 
 Comes in: torch tensors (float64 in place of floats) and MindSpore's arguments. Goes out: what
-MindSpore's documentation of the operator says. Named by the tables in `bench.rows`,
-`bench.rows_tensor` and `bench.rows_ops`.
+MindSpore's documentation of the operator says. Named by the tables in `rows`,
+`rows_tensor` and `rows_ops`.
 """
 
 from collections.abc import Sequence

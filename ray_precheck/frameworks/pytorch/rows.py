@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ray_precheck.bench.signatures import Row, rows
+from ray_precheck.frameworks.pytorch.signatures import Row, rows
 from ray_precheck.schema.uncompared import Uncompared
 
 _WORKSPACE = tuple(

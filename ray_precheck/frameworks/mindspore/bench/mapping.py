@@ -10,15 +10,15 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ray_precheck.bench.rows import MINT_ROWS
-from ray_precheck.bench.rows_ops import OPS_NAMESAKES, OPS_ROWS
-from ray_precheck.bench.rows_rare import RARE_ROWS
-from ray_precheck.bench.rows_tensor import TENSOR_NAMESAKES, TENSOR_ROWS
-from ray_precheck.bench.signatures import Row
-from ray_precheck.bench.unmapped import missing_reason
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.denied import require_allowed
+from ray_precheck.frameworks.mindspore.bench.rows import MINT_ROWS
+from ray_precheck.frameworks.mindspore.bench.rows_ops import OPS_NAMESAKES, OPS_ROWS
+from ray_precheck.frameworks.mindspore.bench.rows_rare import RARE_ROWS
+from ray_precheck.frameworks.mindspore.bench.rows_tensor import TENSOR_NAMESAKES, TENSOR_ROWS
+from ray_precheck.frameworks.mindspore.bench.unmapped import missing_reason
 from ray_precheck.frameworks.pytorch.names import resolve_torch
+from ray_precheck.frameworks.pytorch.signatures import Row
 from ray_precheck.schema.record import ApiName
 
 _PREFIXES = ("Mint", "MintFunctional", "Tensor", "Functional")

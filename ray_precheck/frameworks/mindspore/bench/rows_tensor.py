@@ -2,12 +2,13 @@
 
 Many methods have two overloads, one as in NumPy (`axis`, `keepdims`) and one as in torch (`dim`,
 `keepdim`); a call means the first row that takes its arguments. `TENSOR_NAMESAKES` were compared
-with torch one by one. How a signature is written: `bench.signatures`. MindSpore 2.10, torch 2.13.
+with torch one by one. How a signature is written: `frameworks.pytorch.signatures`. MindSpore 2.10,
+torch 2.13.
 """
 
-from ray_precheck.bench import indexed, references, references_rare
-from ray_precheck.bench.rows import ELEMENTWISE, MORE_ELEMENTWISE, elementwise
-from ray_precheck.bench.signatures import Row, names, rows
+from ray_precheck.frameworks.mindspore.bench import indexed, references, references_rare
+from ray_precheck.frameworks.mindspore.bench.rows import ELEMENTWISE, MORE_ELEMENTWISE, elementwise
+from ray_precheck.frameworks.pytorch.signatures import Row, names, rows
 
 TENSOR_NAMESAKES = names(
     """abs absolute acos acosh add_ addbmm addmm addmm_ adjoint allclose angle arccos arccosh arcsin

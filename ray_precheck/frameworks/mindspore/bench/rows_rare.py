@@ -1,10 +1,11 @@
 """The table of references: operators of `mindspore.ops`, and methods, that models rarely call.
 
-How a signature is written: `bench.signatures`. Checked against MindSpore 2.10 and torch 2.13.
+How a signature is written: `frameworks.pytorch.signatures`. Checked against MindSpore 2.10 and
+torch 2.13.
 """
 
-from ray_precheck.bench import indexed, references, references_rare
-from ray_precheck.bench.signatures import Row, rows
+from ray_precheck.frameworks.mindspore.bench import indexed, references, references_rare
+from ray_precheck.frameworks.pytorch.signatures import Row, rows
 
 _WRITES = ("add", "sub", "mul", "div", "max", "min")
 _ROW_WRITE = "input_x indices updates"

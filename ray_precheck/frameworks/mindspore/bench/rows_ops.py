@@ -3,12 +3,12 @@
 Many of these share a name with torch and differ in the meaning, the order or the defaults of their
 arguments. `OPS_NAMESAKES` have the same parameters in the same order with the same defaults in
 both, compared one by one; all others have rows, or no bench. How a signature is written:
-`bench.signatures`. Checked against MindSpore 2.10 and torch 2.13.
+`frameworks.pytorch.signatures`. Checked against MindSpore 2.10 and torch 2.13.
 """
 
-from ray_precheck.bench import indexed, references, references_rare
-from ray_precheck.bench.rows import ELEMENTWISE, MORE_ELEMENTWISE, elementwise
-from ray_precheck.bench.signatures import Row, names, rows
+from ray_precheck.frameworks.mindspore.bench import indexed, references, references_rare
+from ray_precheck.frameworks.mindspore.bench.rows import ELEMENTWISE, MORE_ELEMENTWISE, elementwise
+from ray_precheck.frameworks.pytorch.signatures import Row, names, rows
 
 OPS_NAMESAKES = names(
     """abs absolute acos acosh adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d

@@ -1,7 +1,7 @@
 """References in torch for operators of `mindspore.ops` that models rarely call.
 
 Comes in: torch tensors (float64 in place of floats) and MindSpore's arguments. Goes out: what
-MindSpore's documentation of the operator says. Named by the table in `bench.rows_rare`.
+MindSpore's documentation of the operator says. Named by the table in `rows_rare`.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from ray_precheck.bench.references import conv
 from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.mindspore.bench.references import conv
 
 Tensor = torch.Tensor
 # clip_by_norm adds it to the norm before it divides by it.

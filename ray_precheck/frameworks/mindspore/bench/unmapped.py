@@ -1,10 +1,10 @@
 """Names of MindSpore that have no bench, by the reason why.
 
-Comes in: an `ApiName`. Goes out: the reason, or "". Called by `bench.mapping` where a name has
+Comes in: an `ApiName`. Goes out: the reason, or "". Called by `mapping` where a name has
 neither rows nor a verified namesake in torch. `mindspore.ops` shows many names that no model calls.
 """
 
-from ray_precheck.bench.signatures import names
+from ray_precheck.frameworks.pytorch.signatures import names
 from ray_precheck.schema.record import ApiName
 
 _COLLECTIVE = names(

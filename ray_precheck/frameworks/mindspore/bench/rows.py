@@ -1,12 +1,12 @@
 """The table of references: `mindspore.mint` and `mindspore.mint.nn.functional`.
 
 Every name that is not here has a namesake in torch with the same meaning. A row says where names,
-order or types of the arguments differ. How a signature is written: `bench.signatures`. Checked
-against MindSpore 2.10 and torch 2.13.
+order or types of the arguments differ. How a signature is written:
+`frameworks.pytorch.signatures`. Checked against MindSpore 2.10 and torch 2.13.
 """
 
-from ray_precheck.bench import indexed, references
-from ray_precheck.bench.signatures import Row, names, rows
+from ray_precheck.frameworks.mindspore.bench import indexed, references
+from ray_precheck.frameworks.pytorch.signatures import Row, names, rows
 
 # Elementwise operators of two operands, each of which may be a Python number in MindSpore.
 ELEMENTWISE = names(

@@ -1,0 +1,1 @@
+"""Which of torch's operators are the bench of MindSpore's."""
