@@ -35,7 +35,6 @@ from ray_precheck.check.directions import check_backward, check_forward
 from ray_precheck.check.job import DirectionCheck, Job
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.compare.standards.user_file import load_standard
-from ray_precheck.config import DISTRIBUTIONS
 from ray_precheck.datagen.generate import (
     TensorSource,
     build_call,
@@ -45,6 +44,7 @@ from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.errors import NotCheckable
+from ray_precheck.options.checks import DISTRIBUTIONS
 from ray_precheck.plan.drawing import is_random
 from ray_precheck.plan.select import skip_by_name
 from ray_precheck.schema.dtypes import framework_dtype, round_to_dtype

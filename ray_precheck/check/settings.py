@@ -6,7 +6,7 @@ from pathlib import Path
 from ray_precheck.bench.declared import BenchModule
 from ray_precheck.compare.standards.base import Standard
 from ray_precheck.compare.standards.msprobe import MSPROBE
-from ray_precheck.config import RECORDED
+from ray_precheck.options.checks import RECORDED
 from ray_precheck.schema.task import BENCH
 
 

@@ -1,6 +1,7 @@
 """Options that argparse has no word for.
 
-Comes in: what stands on the command line. Goes out: values in argparse's namespace. Named by `groups`.
+Comes in: what stands on the command line. Goes out: values in argparse's namespace. Named by options
+that are declared in `arguments`, `parser` and `commands.run_ut`.
 """
 
 import argparse
@@ -91,9 +92,6 @@ class FilterOrFramework(argparse.Action):
 
 class Version(argparse.Action):
     """Prints what is installed, and ends; no framework is loaded for that."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
 
     def __call__(
         self,

@@ -8,9 +8,12 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from ray_precheck.options.declared import options_of
+from ray_precheck.options.files import ResumeOptions
+
 # Not in the command that goes on: the CSV is named anew, and what a resume has dropped or accepted
 # once is so for good (a second --retry would drop what the first one has done again).
-_RESUME_OPTIONS = ("-csv_path", "--result_csv_path", "--retry", "--force")
+_RESUME_OPTIONS = tuple(name for each in options_of(ResumeOptions) for name in each.names)
 
 
 def resume_command(given: Sequence[str], result: Path) -> str:

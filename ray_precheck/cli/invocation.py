@@ -1,16 +1,17 @@
-"""What every command's module is made of: the parser's class, and the type of what runs a command.
+"""What every command's module is made of: what a command is, how it is called, and the parser's class.
 
-Comes in: nothing. Goes out: types. A module of a command has `add_commands(commands)`, which adds
-its parsers and sets their `execute` to an `Execute`; `parser` calls it.
+Comes in: nothing. Goes out: types. A module of a command has `COMMANDS`, of which `parser` makes
+parsers whose `execute` is that of the command.
 """
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
 from ray_precheck.errors import UsageError
+from ray_precheck.options.declared import Option
 
 
 class SentenceParser(argparse.ArgumentParser):
@@ -40,4 +41,18 @@ def note(text: str) -> None:
 
 
 Execute: TypeAlias = Callable[[argparse.Namespace, Invocation], int]
-Commands: TypeAlias = "argparse._SubParsersAction[SentenceParser]"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of the command line.
+
+    `names` have a line of --help each. `options` are in the order of --help, `epilog` ends it.
+    `description` is what --help of the command begins with, by default the line of its name.
+    """
+
+    names: Mapping[str, str]
+    options: tuple[Option, ...]
+    execute: Execute
+    epilog: str
+    description: str = ""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ray_precheck.cli.exit_codes import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED
 from ray_precheck.errors import UsageError
+from ray_precheck.options.declared import Option
 
 if TYPE_CHECKING:
     from ray_precheck.report.ranks_summary import RankSummary
@@ -18,15 +19,21 @@ if TYPE_CHECKING:
     from ray_precheck.report.summary import Summary
 
 
-def add_report_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name files for CI."""
-    group = parser.add_argument_group("files for CI, written at the end or when the run stops")
-    group.add_argument(
-        "--junit", metavar="FILE", help="JUnit XML: a test case for each call, the environment"
-    )
-    group.add_argument(
-        "--json", metavar="FILE", help="counts, reasons, worst outputs, environment, verdicts"
-    )
+_SECTION = "files for CI, written at the end or when the run stops"
+REPORT_FILES = (
+    Option(
+        ("--junit",),
+        "JUnit XML: a test case for each call, the environment",
+        metavar="FILE",
+        section=_SECTION,
+    ),
+    Option(
+        ("--json",),
+        "counts, reasons, worst outputs, environment, verdicts",
+        metavar="FILE",
+        section=_SECTION,
+    ),
+)
 
 
 def require_report_files(options: argparse.Namespace) -> None:

@@ -5,16 +5,27 @@ command that was given. Called by `command_line`, and by tests.
 """
 
 import argparse
+from dataclasses import replace
 
 from ray_precheck.cli.actions import FrameworkName
+from ray_precheck.cli.arguments import VERSION, add_options
 from ray_precheck.cli.commands import compare_results, repro, run_ut, summary
 from ray_precheck.cli.exit_codes import EXIT_CODES
-from ray_precheck.cli.groups import add_version, choices
 from ray_precheck.cli.invocation import SentenceParser
-from ray_precheck.config import FRAMEWORKS
+from ray_precheck.config import RunConfig
+from ray_precheck.options.declared import option_of
 
 # In the order of --help.
-_COMMAND_MODULES = (run_ut, summary, repro, compare_results)
+COMMANDS = (
+    *run_ut.COMMANDS,
+    *summary.COMMANDS,
+    *repro.COMMANDS,
+    *compare_results.COMMANDS,
+)
+_BEFORE_THE_COMMAND = (
+    replace(option_of(RunConfig, "framework"), action=FrameworkName, section=""),
+    replace(VERSION, section=""),
+)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -24,16 +35,16 @@ def build_parser() -> argparse.ArgumentParser:
         description="Find the operators of a training step that are numerically wrong on a device.",
         epilog=EXIT_CODES,
     )
-    parser.add_argument(
-        "-f",
-        "--framework",
-        default="",
-        action=FrameworkName,
-        metavar="NAME",
-        help=choices(FRAMEWORKS, "as the dump says"),
-    )
-    add_version(parser)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in _COMMAND_MODULES:
-        module.add_commands(commands)
+    add_options(parser, _BEFORE_THE_COMMAND)
+    parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        for name, text in command.names.items():
+            own = parsers.add_parser(
+                name,
+                help=text,
+                description=command.description or text,
+                epilog=command.epilog,
+            )
+            add_options(own, command.options)
+            own.set_defaults(execute=command.execute)
     return parser

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ray_precheck.config import RECORDED
 from ray_precheck.datagen.distribution import recorded_body, true_share
 from ray_precheck.datagen.draws import (
     complex_numbers,
@@ -28,6 +27,7 @@ from ray_precheck.datagen.ranges import ValueRange, value_range
 from ray_precheck.datagen.safer import SAFE_MEANING, describe_safer, safe_spec, smallest_extent
 from ray_precheck.dump.shown import shown
 from ray_precheck.errors import NotCheckable
+from ray_precheck.options.checks import RECORDED
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import (

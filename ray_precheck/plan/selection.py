@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from ray_precheck.compare.standards.base import Standard
 from ray_precheck.compare.standards.user_file import UserStandard
-from ray_precheck.config import EVERY_CALL, RunConfig
+from ray_precheck.config import RunConfig
 from ray_precheck.dump.parse import Dump, DumpCall
 from ray_precheck.errors import UsageError
+from ray_precheck.options.selection import EVERY_CALL
 from ray_precheck.plan.keyword import Keyword, parse_keyword
 
 _NEAREST = 5

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.config import EVERY_CALL, UNIFORM
+from ray_precheck.config import RunConfig
+from ray_precheck.options.declared import options_of
 from ray_precheck.store.columns import BOM, added_columns
 from ray_precheck.store.rows import replace_file
 
 # What runs did before there was a setting for it, which their files therefore do not have.
-_BEFORE_THERE_WAS = {"distribution": UNIFORM, "selection": EVERY_CALL}
+_BEFORE_THERE_WAS = {each.rows: each.before for each in options_of(RunConfig) if each.before}
 _ENVIRONMENT = "environment"
 _WHOLE_PAIR = re.compile(r'"([^"\\]+)": "([^"\\]*)"')
 

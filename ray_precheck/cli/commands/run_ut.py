@@ -4,10 +4,13 @@ Comes in: the options of the command. Goes out: its exit code. Called through th
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ray_precheck.cli.config_file import CheckerConfig, read_checker_config
+from ray_precheck.cli.actions import FilterOrFramework
+from ray_precheck.cli.arguments import VERSION, given_values
+from ray_precheck.cli.config_file import read_checker_config
 from ray_precheck.cli.exit_codes import (
     EXIT_CODES,
     NOTHING_CHECKED,
@@ -16,60 +19,24 @@ from ray_precheck.cli.exit_codes import (
     worst_of,
 )
 from ray_precheck.cli.going_on import resume_command
-from ray_precheck.cli.groups import (
-    add_check_options,
-    add_debug,
-    add_limit_options,
-    add_list,
-    add_msprobe_options,
-    add_place_options,
-    add_resume_options,
-    add_selection_options,
-    add_version,
-)
-from ray_precheck.cli.invocation import Commands, Invocation, note
+from ray_precheck.cli.invocation import Command, Invocation, note
 from ray_precheck.cli.list_calls import print_calls
 from ray_precheck.cli.outcome import (
-    add_report_options,
+    REPORT_FILES,
     exit_code,
     require_report_files,
     write_ranks_files,
     write_report_files,
 )
-from ray_precheck.config import Number, RunConfig
+from ray_precheck.config import DebugOptions, RunConfig
 from ray_precheck.dump.folders import FoundDumps, find_dumps
-from ray_precheck.errors import UsageError
+from ray_precheck.options.declared import Option, Takes, option_of, options_of
+from ray_precheck.options.rules import Number
+from ray_precheck.options.selection import SelectionOptions
 
 if TYPE_CHECKING:
     from ray_precheck.ranks import RanksReport
     from ray_precheck.report.ranks_summary import RankSummary
-
-COMMANDS = {
-    "run_ut": "check the APIs of a dump",
-    "multi_run_ut": "the same; msprobe's name for several devices",
-    "acc_check": "another name of run_ut (msprobe 26)",
-    "multi_acc_check": "another name of multi_run_ut (msprobe 26)",
-}
-
-# As msprobe has it.
-NUM_SPLITS = Number("-n", "num_splits", "the count of splits", least=1, most=64)
-
-
-def add_commands(commands: Commands) -> None:
-    """Add the parsers of the commands."""
-    for name, text in COMMANDS.items():
-        command = commands.add_parser(name, help=text, description=text, epilog=EXIT_CODES)
-        add_msprobe_options(command)
-        add_place_options(command)
-        add_selection_options(command)
-        add_check_options(command)
-        add_limit_options(command)
-        add_resume_options(command)
-        add_report_options(command)
-        add_list(command)
-        add_version(command)
-        add_debug(command, "show tracebacks and what Ray prints")
-        command.set_defaults(execute=_execute)
 
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
@@ -78,7 +45,7 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     require_report_files(options)
     _say_what_is_not_needed(options)
     found = find_dumps(config.dump)
-    if options.lists:
+    if options.list:
         return print_calls(config, found)
     if found.is_many:
         return _check_ranks(options, config, found, invocation)
@@ -165,48 +132,87 @@ def run_config(options: argparse.Namespace) -> RunConfig:
     Raises:
         UsageError: both -d and --devices are given, or the file of -config is wrong.
     """
-    if options.device is not None and options.devices is not None:
-        raise UsageError(
-            "-d and --devices exclude each other: -d takes ids of this machine, --devices names"
-            " devices of the cluster"
-        )
-    resume = options.result_csv_path
-    listed = CheckerConfig()
+    values = given_values(options, RunConfig)
     if options.config_path is not None:
         listed = read_checker_config(Path(options.config_path))
         for warning in listed.warnings:
             note(f"warning: {warning}")
+        values |= {
+            "white_list": listed.white_list,
+            "black_list": listed.black_list,
+            "error_data_path": listed.error_data_path,
+        }
     return RunConfig(
-        dump=Path(options.api_info_file),
-        framework=options.framework,
-        out=Path(options.out_path),
-        devices=tuple(options.device or (0,)) if options.devices is None else options.devices,
-        exclude=options.exclude,
-        resume_csv=None if resume is None else Path(resume),
-        save_error_data=options.save_error_data,
-        address=options.address,
-        device_type=options.device_type,
-        seed=options.seed,
-        timeout_s=options.timeout,
-        tested=options.tested,
-        standard=options.standard,
-        max_memory_gib=options.max_memory,
-        spares=options.spares,
-        bench_workers=options.bench_workers,
-        bench_budget_s=options.bench_budget,
-        shared_fs=options.shared_fs,
-        filter_alike=options.filter_api,
-        bench_modules=tuple(options.bench_module),
-        distribution=options.distribution,
-        force=options.force,
-        retry=tuple(options.retry),
-        debug=options.debug,
-        keywords=tuple(options.keywords),
-        white_list=listed.white_list,
-        black_list=listed.black_list,
-        error_data_path=listed.error_data_path,
+        **values,
         # As msprobe's guide has it: multi_run_ut without -o saves to ./ut_error_data{timestamp}.
-        error_data_as_msprobe=options.save_error_data
+        error_data_as_msprobe=values.get("save_error_data", False)
         and options.command.startswith("multi_")
-        and options.out_path == "./",
+        and getattr(options, "out_path", "./") == "./",
     )
+
+
+_NAMES = {
+    "run_ut": "check the APIs of a dump",
+    "multi_run_ut": "the same; msprobe's name for several devices",
+    "acc_check": "another name of run_ut (msprobe 26)",
+    "multi_acc_check": "another name of multi_run_ut (msprobe 26)",
+}
+_SELECTION = SelectionOptions.section
+FILTER_OR_FRAMEWORK = Option(
+    ("-f",),
+    "alone: --filter_api; with a name: --framework",
+    takes=Takes.PERHAPS,
+    metavar="NAME",
+    action=FilterOrFramework,
+    section=RunConfig.section,
+)
+CONFIG_FILE = Option(
+    ("-config", "--config_path"),
+    "msprobe's config.json: white_list, black_list, error_data_path",
+    more="The lists are names of APIs without prefix and number (`conv2d`); what they leave out gets no"
+    " row. They stand in the section `acc_check` or `run_ut`, or at the top",
+    takes=Takes.ONCE,
+    metavar="JSON",
+    section=_SELECTION,
+)
+LIST = Option(
+    ("--list",),
+    "list what would be checked, what not and why, and the estimated cost; start nothing",
+    more="No Ray is started, no device is opened and no file is made",
+    takes=Takes.NOTHING,
+    default=False,
+    section=_SELECTION,
+)
+_NOT_NEEDED = "options of msprobe that are accepted, and not needed"
+NUM_SPLITS = Option(
+    ("-n", "--num_splits"),
+    "each device takes the next call when it is free",
+    type=int,
+    metavar="N",
+    rule=Number("the count of splits", least=1, most=64),  # As msprobe has it.
+    section=_NOT_NEEDED,
+)
+JIT_COMPILE = Option(
+    ("-j", "--jit_compile"),
+    "operators are run as the framework runs them by itself",
+    takes=Takes.NOTHING,
+    default=False,
+    section=_NOT_NEEDED,
+)
+
+
+def _options() -> tuple[Option, ...]:
+    """Return the options of the command in the order of --help: those of one section together."""
+    framework = option_of(RunConfig, "framework")
+    after = replace(
+        framework, names=("--framework",), help=f"{framework.help}; also before the command"
+    )
+    own = [after if each == framework else each for each in options_of(RunConfig)]
+    others = (FILTER_OR_FRAMEWORK, CONFIG_FILE, LIST, *REPORT_FILES, NUM_SPLITS, JIT_COMPILE)
+    sections = dict.fromkeys(each.section for each in (*own, *others))
+    sections[DebugOptions.section] = sections.pop(DebugOptions.section)  # Help stands last.
+    found = (*own, *others, VERSION)
+    return tuple(each for section in sections for each in found if each.section == section)
+
+
+COMMANDS = (Command(names=_NAMES, options=_options(), execute=_execute, epilog=EXIT_CODES),)

@@ -7,26 +7,17 @@ the parser. Nothing is written but the files of --junit and --json: the run may 
 import argparse
 from pathlib import Path
 
+from ray_precheck.cli.arguments import DEBUG
 from ray_precheck.cli.exit_codes import EXIT_CODES
-from ray_precheck.cli.groups import add_debug
-from ray_precheck.cli.invocation import Commands, Invocation
+from ray_precheck.cli.invocation import Command, Invocation
 from ray_precheck.cli.outcome import (
-    add_report_options,
+    REPORT_FILES,
     exit_code,
     require_report_files,
     write_report_files,
 )
 from ray_precheck.errors import ResumeError, UsageError
-
-
-def add_commands(commands: Commands) -> None:
-    """Add the parser of the command."""
-    text = "print the closing lines of a run that has finished, stopped, or is still running"
-    command = commands.add_parser("summary", help=text, description=text, epilog=EXIT_CODES)
-    command.add_argument("result_csv", metavar="CSV", help="the result CSV of the run")
-    add_report_options(command)
-    add_debug(command, "show tracebacks")
-    command.set_defaults(execute=_execute)
+from ray_precheck.options.declared import Option
 
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
@@ -58,3 +49,20 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     print(format_summary(summary))
     write_report_files(options, summary, state)
     return exit_code(summary, state)
+
+
+COMMANDS = (
+    Command(
+        names={
+            "summary": "print the closing lines of a run that has finished, stopped, or is still"
+            " running"
+        },
+        options=(
+            Option(("result_csv",), "the result CSV of the run", metavar="CSV"),
+            *REPORT_FILES,
+            DEBUG,
+        ),
+        execute=_execute,
+        epilog=EXIT_CODES,
+    ),
+)

@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ray_precheck.config import ALL_DEVICES, NodeDevices, RunConfig, parse_node_devices
+from ray_precheck.config import RunConfig
 from ray_precheck.errors import DeviceError
+from ray_precheck.options.places import ALL_DEVICES
 from ray_precheck.runtime.places.devices import Node, move_slots
 from ray_precheck.runtime.places.devices import place_slots as place_ids
 from ray_precheck.runtime.places.nodes import is_called, listed_nodes, node_called, ranged
+from ray_precheck.schema.node_devices import NodeDevices, parse_node_devices
 from ray_precheck.schema.task import DeviceSlot
 
 

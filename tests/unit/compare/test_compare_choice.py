@@ -7,7 +7,7 @@ import pytest
 from ray_precheck.compare.standards.base import added_headings
 from ray_precheck.compare.standards.choice import STANDARD_OF_API, published_standard
 from ray_precheck.compare.standards.registry import STANDARDS
-from ray_precheck.config import STANDARDS as OPTION_VALUES
+from ray_precheck.options.checks import STANDARDS as OPTION_VALUES
 
 pytestmark = pytest.mark.unit
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from ray_precheck.cli import build_parser, run_config
-from ray_precheck.config import DISTRIBUTIONS, RunConfig
+from ray_precheck.config import RunConfig
 from ray_precheck.datagen.generate import GeneratedTensors, build_call, generated_tensors
 from ray_precheck.datagen.safer import smallest_extent
 from ray_precheck.errors import UsageError
+from ray_precheck.options.checks import DISTRIBUTIONS
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.values import Constant, HostTensor, TensorSpec, ValueSpec
 

@@ -13,7 +13,7 @@ TABLE = Table(
     package="ray_precheck",
     layers=(
         ("schema", "errors"),
-        ("config", "dump", "frameworks", "compare"),
+        ("options", "config", "dump", "frameworks", "compare"),
         ("plan", "datagen", "bench", "store"),
         ("check", "report"),
         ("runtime",),

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from store_results import RESULT_HEADER, contents, files_in, names_in, open_journal, passed
 
-from ray_precheck.config import RETRY
 from ray_precheck.errors import PrecheckError, ResumeError, StoppedError
+from ray_precheck.options.files import RETRY
 from ray_precheck.schema.result import MACHINE_REASONS, Outcome, TaskResult, failed, skipped
 from ray_precheck.store import repair
 from ray_precheck.store.columns import BOM

@@ -1,0 +1,78 @@
+"""The options of what is compared with what. A group of a command's configuration."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from ray_precheck.options.declared import Takes, option
+from ray_precheck.options.rules import Number, OneOf
+
+TESTED = ("auto", "device", "dump")
+STANDARDS = (
+    "msprobe",
+    "auto",
+    "published",
+    "benchmark",
+    "absolute",
+    "binary",
+    "ulp",
+    "thousandth",
+)
+# The names of files for --standard end so; everything else is a standard's own name.
+STANDARD_FILES = (".yaml", ".yml")
+RECORDED, UNIFORM = "recorded", "uniform"
+DISTRIBUTIONS = (RECORDED, UNIFORM)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """What is compared with what."""
+
+    section: ClassVar[str] = "what is compared with what"
+
+    seed: int = option(
+        0,
+        "--seed",
+        help="seed of the generated inputs (default {default})",
+        type=int,
+        rule=Number("the seed of the inputs", most=2**63 - 1),
+        rows="seed",
+    )
+    tested: str = option(
+        "auto",
+        "--tested",
+        help="whose results; {choices} (default: auto: captured in real mode)",
+        more="`device`: the device's own, `dump`: those in the dump, `auto`: the captured ones where"
+        " the dump has tensors",
+        rule=OneOf(TESTED),
+        rows="tested",
+    )
+    # The settings say what the rules are, not the name of their file.
+    standard: str = option(
+        "msprobe",
+        "--standard",
+        help="the rule of the verdicts, {choices} (default: {default}), or a YAML file",
+        more="`auto` is recommended; [standards](../compare/README.md#standards)",
+        metavar="RULE",
+        rule=OneOf(STANDARDS, STANDARD_FILES, "a YAML file (NAME.yaml)"),
+        rows="standard",
+    )
+    distribution: str = option(
+        RECORDED,
+        "--distribution",
+        help="of generated inputs; {choices} (default: recorded: mean, norm, meaning)",
+        more="`recorded`: with the mean, norm and extremes of the record and what the API takes them"
+        " for; `uniform`: between the extremes",
+        rule=OneOf(DISTRIBUTIONS),
+        rows="distribution",
+        before=UNIFORM,
+    )
+    # The session adds what is in the files to the settings.
+    bench_modules: tuple[str | Path, ...] = option(
+        (),
+        "--bench-module",
+        help="a Python file with benches of your own, @ray_precheck.reference(...); repeatable",
+        more="[How](../bench/README.md#benches-of-your-own)",
+        takes=Takes.EACH,
+        metavar="FILE",
+    )

@@ -1,0 +1,165 @@
+"""What an option is. Each is declared once, as the default of the field that holds its value:
+
+    timeout_s: float = option(
+        300.0, "--timeout", help="seconds for a record (default {default})", type=float, metavar="S"
+    )
+
+Comes in: classes with such fields. Goes out: their options (`options_of`), of which `cli.arguments`
+makes the parser and `scripts.options` the tables of `cli/README.md`; the errors of wrong values
+(`require_valid`); and what the settings file of a run says of them (`settings_of`).
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, field, fields, replace
+from enum import Enum
+from typing import Any
+
+from ray_precheck.errors import UsageError
+from ray_precheck.options.rules import OneOf, Rule
+
+
+class Takes(Enum):
+    """What stands behind an option on the command line."""
+
+    VALUE = "a value, of which the last one counts"
+    ONCE = "a value, which may be given once"
+    SEVERAL = "one or more values"
+    EACH = "a value each time that it is given"
+    PERHAPS = "a value or nothing"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """That an option says nothing without another one: the other's field, and what that one names."""
+
+    field: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of the command line, or an argument by its position where its name has no dash.
+
+    `help` is its line of --help, in which `{default}` and `{choices}` stand for what they say;
+    `more` is what the table of the docs has besides. `type` makes a value of a word, `becomes` what
+    the field holds of that. `rows` is its key in the settings file of a run, "" where another
+    value makes no other rows; `before` is what runs did that have no such key, "" for anything.
+    `action` is a class of argparse's that stores the value in its own way. `field` and `section` are
+    filled in by `options_of`: the field that holds the value, "" for an option of the command line
+    alone, whose value is `default` where it is not given.
+    """
+
+    names: tuple[str, ...]
+    help: str
+    more: str = ""
+    takes: Takes = Takes.VALUE
+    metavar: str | None = None
+    type: Callable[[str], Any] = str
+    becomes: Callable[[Any], Any] | None = None
+    rule: Rule | None = None
+    needs: Needs | None = None
+    excludes: str = ""
+    rows: str = ""
+    before: str = ""
+    required: bool = False
+    action: Any = None
+    default: Any = None
+    section: str = ""
+    field: str = ""
+
+    @property
+    def is_positional(self) -> bool:
+        """Whether the value is told by its position."""
+        return not self.names[0].startswith("-")
+
+    @property
+    def dest(self) -> str:
+        """The name in argparse's namespace: as argparse makes it, of the first long name."""
+        long = [name for name in self.names if name.startswith("--")]
+        return (long or list(self.names))[0].lstrip("-").replace("-", "_")
+
+    @property
+    def text(self) -> str:
+        """The help with the default and the choices in it."""
+        default = f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
+        choices = "|".join(self.rule.choices) if isinstance(self.rule, OneOf) else ""
+        return self.help.replace("{default}", default).replace("{choices}", choices)
+
+    def require(self, value: object) -> None:
+        """Raise where the value is wrong.
+
+        Raises:
+            UsageError: names the option, the value and what is expected.
+        """
+        if self.rule is not None:
+            self.rule(self.names[0], value)
+
+
+def option(default: Any, *names: str, also: Option | None = None, **keywords: Any) -> Any:
+    """Return the default of a field that options of the command line fill: `Option(names, **keywords)`.
+
+    `also` is another option for the same field. A field with the default `REQUIRED` has none.
+    """
+    first = Option(names, required=default is REQUIRED, **keywords)
+    declared = (first,) if also is None else (first, also)
+    return field(default=default, metadata={_OPTIONS: declared})
+
+
+REQUIRED: Any = MISSING
+_OPTIONS = "options"
+
+
+def options_of(holder: type) -> tuple[Option, ...]:
+    """Return the options of a class, those of its own fields first, then those of its bases.
+
+    The `section` of the class that declares a field is that of its options.
+    """
+    found: list[Option] = []
+    own = {each.name: each for each in fields(holder)}
+    for declaring in holder.__mro__:
+        section = declaring.__dict__.get("section", "")
+        for name in inspect.get_annotations(declaring):
+            if name in own:
+                declared = own.pop(name)
+                found += (
+                    replace(each, field=name, section=section, default=declared.default)
+                    for each in declared.metadata.get(_OPTIONS, ())
+                )
+    return tuple(found)
+
+
+def option_of(holder: type, name: str) -> Option:
+    """Return the first option of a field."""
+    return next(each for each in options_of(holder) if each.field == name)
+
+
+def require_valid(config: object) -> None:
+    """Look at every value of a class of options.
+
+    Raises:
+        UsageError: names the option, what was given and what is expected.
+    """
+    for each in options_of(type(config)):
+        value = getattr(config, each.field)
+        each.require(value)
+        needs = each.needs
+        if needs is not None and value and getattr(config, needs.field) is None:
+            needed = option_of(type(config), needs.field).names[0]
+            raise UsageError(f"{each.names[0]} needs {needed}: {needs.what}")
+
+
+def settings_of(config: object) -> dict[str, str]:
+    """Return what the settings file of a run says of its options: those that make other rows."""
+    return {
+        each.rows: _shown(getattr(config, each.field))
+        for each in options_of(type(config))
+        if each.rows
+    }
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

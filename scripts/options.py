@@ -1,0 +1,75 @@
+"""The tables of all options in the docs of the command line, made from where they are declared.
+
+    python -m scripts.options            # prints them
+    python -m scripts.options --write    # writes them into ray_precheck/cli/README.md
+
+Comes in: `ray_precheck.cli.COMMANDS`. Goes out: Markdown, a section for each command. A test fails
+where the docs are stale.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ray_precheck.cli import COMMANDS
+from ray_precheck.cli.invocation import Command
+from ray_precheck.options.declared import Option
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "ray_precheck" / "cli" / "README.md"
+BEGIN = "<!-- options: begin -->"
+END = "<!-- options: end -->"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write the tables into the docs")
+    if parser.parse_args(argv).write:
+        DOCS.write_text(with_tables(DOCS.read_text("utf-8")), encoding="utf-8")
+    else:
+        print(tables())
+    return 0
+
+
+def with_tables(text: str) -> str:
+    """Return the docs with the tables as they are now between the two marks."""
+    before, _, rest = text.partition(BEGIN)
+    after = rest.partition(END)[2]
+    return f"{before}{BEGIN}\n\n{tables()}\n{END}{after}"
+
+
+def tables() -> str:
+    """Return the section of every command."""
+    return "\n".join("\n".join(_section(command)) for command in COMMANDS)
+
+
+def _section(command: Command) -> Iterator[str]:
+    yield f"### {', '.join(f'`{name}`' for name in command.names)}\n"
+    yield f"{command.description or next(iter(command.names.values()))}.\n"
+    yield "| option | meaning |"
+    yield "|---|---|"
+    section = ""
+    for option in command.options:
+        if option.section != section:
+            section = option.section
+            yield f"| **{section}** | |"
+        yield f"| {_names(option)} | {meaning(option)} |"
+    yield ""
+
+
+def _names(option: Option) -> str:
+    """Return the names of an option, with what stands behind the last one."""
+    if option.is_positional:
+        return f"`{option.metavar}`"
+    *others, last = option.names
+    return ", ".join(f"`{name}`" for name in (*others, f"{last} {option.metavar or ''}".strip()))
+
+
+def meaning(option: Option) -> str:
+    """Return the cell that says what an option does: its line of --help and what the docs add."""
+    parts = [option.text, option.more, "Required" if option.required else ""]
+    return " ".join(f"{part}." for part in parts if part).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
