@@ -31,8 +31,8 @@ from pathlib import Path
 import numpy as np
 
 from ray_precheck.check.checker import Checker
-from ray_precheck.check.directions import check_backward, check_forward
 from ray_precheck.check.job import DirectionCheck, Job
+from ray_precheck.check.judge import check_backward, check_forward
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.compare.standards.user_file import load_standard
 from ray_precheck.datagen.generate import (

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ray_precheck.bench.registry import References
 from ray_precheck.bench.run import Bench
-from ray_precheck.check.directions import check_backward, check_forward
 from ray_precheck.check.job import DirectionCheck, Job, Sides
+from ray_precheck.check.judge import check_backward, check_forward
 from ray_precheck.check.measured import Measured
 from ray_precheck.check.memory import needed_bytes
 from ray_precheck.check.phases import Phase, PhaseClock
-from ray_precheck.check.quiet_dropout import quiet_dropout
-from ray_precheck.check.random.directions import (
+from ray_precheck.check.random.judge import (
     Seeded,
     check_random_backward,
     check_random_forward,
 )
-from ray_precheck.check.second_try import with_safer_inputs
+from ray_precheck.check.random.quiet_dropout import quiet_dropout
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.check.sides import describe, is_out_of_memory
+from ray_precheck.check.sides.attempt import describe, is_out_of_memory
+from ray_precheck.check.sides.second_try import with_safer_inputs
 from ray_precheck.datagen.generate import (
     GeneratedTensors,
     TensorSource,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ray_precheck.check.job import DirectionCheck, Job
-from ray_precheck.check.sides import OutOfMemory, attempt
+from ray_precheck.check.sides.attempt import OutOfMemory, attempt
 from ray_precheck.compare.cause import likely_cause
 from ray_precheck.compare.standards.base import ROUNDING, ulp
 from ray_precheck.compare.standards.msprobe import MSPROBE

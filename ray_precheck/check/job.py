@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol
 
-from ray_precheck.check.captured import captured_outputs
 from ray_precheck.check.measured import Measured, measure
-from ray_precheck.check.sides import Attempt, Side, attempt_forward
+from ray_precheck.check.sides.attempt import Attempt, Side, attempt_forward
+from ray_precheck.check.sides.captured import captured_outputs
 from ray_precheck.compare.comparison import no_peers
 from ray_precheck.compare.outputs import Judge, check_output
 from ray_precheck.compare.standards.base import Standard

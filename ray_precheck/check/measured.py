@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ray_precheck.check.sides import attempt_forward, attempt_gradients, describe
+from ray_precheck.check.sides.attempt import attempt_forward, attempt_gradients, describe
 from ray_precheck.datagen.cotangents import assign_cotangents
 from ray_precheck.datagen.generate import GeneratedTensors
 from ray_precheck.errors import NotCheckable

@@ -2,7 +2,7 @@
 
 Comes in: the name and the arguments of a call, the tested outputs and the bench's. Goes out: the
 bench's outputs as they would be had it chosen like the tested side where both choices are right;
-where the tested choice is wrong they stay as they were. Called by `check.directions` before outputs
+where the tested choice is wrong they stay as they were. Called by `check.judge` before outputs
 are compared. Pure NumPy: the choice is judged by the inputs that both sides got.
 
 An index is as good as another where it selects an equal value. Eigenvectors, singular vectors and the

@@ -1,7 +1,7 @@
 """Which calls draw random numbers: always, or only with the arguments that they have.
 
 Comes in: a record. Goes out: whether two right runs of the call may differ, and the call with its
-drawing switched off. Called by `plan.select` and by `check.quiet_dropout`. Every operator of torch
+drawing switched off. Called by `plan.select` and by `check.random.quiet_dropout`. Every operator of torch
 and MindSpore that takes a probability to drop, a `training` flag, a seed or a generator stands in one
 of the tables here; a test reads the signatures of the installed frameworks and names what is missing.
 """

@@ -12,7 +12,7 @@ from ray_precheck.report.tables import read_columns
 from ray_precheck.schema.result import MACHINE_REASONS, Verdict, call_verdict, verdict_in
 from ray_precheck.store.columns import RESULT_COLUMNS, decode_name
 
-# The Message of a device that raised (`check.directions`), and of a backward pass that did.
+# The Message of a device that raised (`check.judge`), and of a backward pass that did.
 _RAISED = re.compile(r"(?:^|; )the device raised where the bench is fine")
 _BACKWARD_RAISED = re.compile(r"(?:^|; )backward: the device raised where the bench is fine")
 

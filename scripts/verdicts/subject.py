@@ -13,7 +13,7 @@ from typing import Any
 
 from ray_precheck.bench.run import Bench
 from ray_precheck.check.job import call_plan
-from ray_precheck.check.peers import Peers
+from ray_precheck.check.sides.peers import Peers
 from ray_precheck.datagen.cotangents import assign_cotangents
 from ray_precheck.datagen.generate import GeneratedTensors, build_call, generated_tensors
 from ray_precheck.dump.decode import decode_record

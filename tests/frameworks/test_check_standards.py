@@ -20,7 +20,7 @@ from records import (
     tensor,
 )
 
-from ray_precheck.check import directions
+from ray_precheck.check import judge
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.compare.comparison import Comparison, kernel_of
@@ -106,7 +106,7 @@ def test_no_peer_is_run_where_the_standard_needs_none(monkeypatch: pytest.Monkey
     def run(*_: Any) -> Any:
         raise AssertionError("a peer was run")
 
-    monkeypatch.setattr(directions.Peers, "of", run)
+    monkeypatch.setattr(judge.Peers, "of", run)
     for name in ("msprobe", "absolute", "binary", "ulp", "thousandth"):
         result = statistics_checker("pytorch", standard=STANDARDS[name]()).check(LINEAR)
         assert "a peer was run" not in result.message

@@ -1,7 +1,7 @@
 """Which distribution each random API draws from: the table.
 
 Comes in: the name of a call and, later, its arguments and outputs. Goes out: what is looked at in its
-outputs and gradients. Called by `check.random.directions`. Names are those of torch and of MindSpore;
+outputs and gradients. Called by `check.random.judge`. Names are those of torch and of MindSpore;
 where they differ in meaning or in the order of their arguments, the key has the framework and the
 prefix. To judge one more API, add a row here and its name to `plan.drawing.RANDOM`.
 """

@@ -1,7 +1,7 @@
 """One random output, judged by what was looked at: the detail row.
 
 Comes in: an output or gradient and its `Look`s. Goes out: an `OutputCheck` without metrics, whose
-Message has each statistic with its value and its limits. Called by `check.random.directions`.
+Message has each statistic with its value and its limits. Called by `check.random.judge`.
 """
 
 from collections.abc import Sequence

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ray_precheck.check.captured import captured_gradients, captured_outputs
+from ray_precheck.check.sides.captured import captured_gradients, captured_outputs
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.values import (

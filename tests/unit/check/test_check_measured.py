@@ -11,7 +11,7 @@ import pytest
 
 from ray_precheck.check.job import Job
 from ray_precheck.check.measured import Failure, Measured, measure
-from ray_precheck.check.sides import OutOfMemory
+from ray_precheck.check.sides.attempt import OutOfMemory
 from ray_precheck.datagen.generate import GeneratedTensors
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Leaf

@@ -1,7 +1,7 @@
 """The forward and the backward check of a call whose output is random.
 
 Comes in: a `Job`. Goes out: a `DirectionCheck`. Called by the checker in the place of
-`check.directions`. There is no bench to compare with: what comes out is judged by facts that hold
+`check.judge`. There is no bench to compare with: what comes out is judged by facts that hold
 whatever was drawn, and by statistics whose limits an honest generator leaves once in a million calls.
 """
 
@@ -9,12 +9,12 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from ray_precheck.check.captured import captured_gradients
-from ray_precheck.check.directions import device_failed, tested_outputs
 from ray_precheck.check.job import DirectionCheck, Job
+from ray_precheck.check.judge import device_failed, tested_outputs
 from ray_precheck.check.measured import cotangents_of
 from ray_precheck.check.random.arguments import RandomCall, bind
 from ray_precheck.check.random.rules import RandomRule, is_seeded, rule_of
+from ray_precheck.check.sides.captured import captured_gradients
 from ray_precheck.compare.random.bounds import FALSE_ALARM_RATE
 from ray_precheck.compare.random.outputs import check_random_output
 from ray_precheck.errors import NotCheckable

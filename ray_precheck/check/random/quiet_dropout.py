@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ray_precheck.check.directions import check_backward, check_forward
 from ray_precheck.check.job import DirectionCheck, Job
+from ray_precheck.check.judge import check_backward, check_forward
 from ray_precheck.check.measured import cotangents_of
 from ray_precheck.check.random.arguments import bind
 from ray_precheck.datagen.generate import build_call

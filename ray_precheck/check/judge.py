@@ -11,12 +11,12 @@ from functools import partial
 import numpy as np
 
 from ray_precheck.bench.run import Bench
-from ray_precheck.check.captured import captured_gradients
 from ray_precheck.check.explain import explain_errors
 from ray_precheck.check.job import DirectionCheck, Job
 from ray_precheck.check.measured import Failure, cotangents_of
-from ray_precheck.check.peers import Peers, Pick
-from ray_precheck.check.sides import attempt, attempt_gradients, describe
+from ray_precheck.check.sides.attempt import attempt, attempt_gradients, describe
+from ray_precheck.check.sides.captured import captured_gradients
+from ray_precheck.check.sides.peers import Peers, Pick
 from ray_precheck.compare.ambiguous import chosen_like
 from ray_precheck.compare.comparison import no_peers
 from ray_precheck.errors import NotCheckable
