@@ -4,7 +4,7 @@
     +-- UsageError             an option is wrong                         (exit code 2)
     +-- DumpError              the dump cannot be read                    (exit code 2)
     |   +-- NothingToCheckError    it holds no call                       (exit code 4)
-    +-- ResumeError            -csv_path cannot be gone on with           (exit code 2)
+    +-- ResumeError            -csv_path cannot be resumed                (exit code 2)
     +-- DeviceError            a device that was asked for is not there   (exit code 2)
     +-- BackendMissingError    a framework is not installed               (exit code 2)
     +-- StoppedError           stopped before the end, resumable          (exit code 3)

@@ -125,7 +125,7 @@ def _children() -> Iterator[int]:
 
 def _how(status: int) -> str:
     if status >= 0:
-        return f"exit code {status}, without a word: so does Ray where its raylet dies"
+        return f"exit code {status}, no message: Ray ends a process so when its raylet dies"
     try:
         return signal.Signals(-status).name
     except ValueError:

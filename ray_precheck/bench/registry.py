@@ -25,7 +25,7 @@ _FUSED: dict[str, dict[str, tuple[Row, ...]]] = {
     "mindtorch": NPU_ROWS,
     "mindspore": MINDSPORE_ROWS,
 }
-_OWN = "--bench-module FILE can give one"
+_OWN = "--bench-module FILE can add one"
 # Prefixes whose operators no framework's list knows: what there is stands in the tables above.
 _NOT_LISTED = {
     "NPU": f"it is an operator of torch_npu without a built-in one; {_OWN}",
@@ -156,7 +156,7 @@ def _at(path: str, declared: Declaration) -> Callable[..., Any]:
     except RAISED as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())
         raise NotCheckable(
-            f"{declared.origin}: tested={path!r} is not to be had here: {text}"
+            f"{declared.origin}: tested={path!r} cannot be imported here: {text}"
         ) from error
     if not callable(found):
         raise NotCheckable(f"{declared.origin}: tested={path!r} is no function")

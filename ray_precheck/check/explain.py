@@ -100,8 +100,8 @@ def _summed_terms(
     if not units <= ROUNDING_NOISE_ULP:
         return ""
     return (
-        f"the terms that are summed there have magnitudes of {total:.6g} in all, and the error is"
-        f" {units:.3g} units in the last place of {dtype} at that"
+        f"the magnitudes of the summed terms add up to {total:.6g}, and the error is {units:.3g}"
+        f" units in the last place of {dtype} at that size"
     )
 
 

@@ -74,7 +74,7 @@ def _print_dump(config: RunConfig, *, demands: bool) -> int:
     ]
     print("; ".join(filter(None, parts)))
     print(
-        f"({listing.framework}, task {listing.task}; kernels that the device lacks show in the run)"
+        f"({listing.framework}, task {listing.task}; the run alone shows which kernels the device lacks)"
     )
     if not listing.knows_benches:
         note("torch is not installed here: calls without a bench are listed as checked")

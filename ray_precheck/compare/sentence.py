@@ -87,16 +87,22 @@ def _in_short(finding: Finding) -> str:
 def _in_full(finding: Finding, comparison: Comparison) -> str:
     if finding.expects_equality:
         why = f" ({finding.basis})" if finding.basis else ""
-        text = f"equal bits were expected{why}, and the {finding.metric} is {finding.value:.4g}"
+        text = f"must have the same bits as the bench{why}, but the {finding.metric} is {finding.value:.4g}"
         return text + _where(finding, comparison, "off")
     basis = f" ({finding.basis})" if finding.basis else ""
     limit = f"{finding.relation} {finding.limit:.4g}{basis}"
     text = f"{finding.metric} is {finding.value:.4g}, must be {limit}"
     if 1 < finding.excess < float("inf"):
-        more = "more" if finding.relation == "at least" else "less"
-        ratio = f"{finding.excess:.3g}" if finding.excess <= _LARGEST_RATIO else "over a million"
-        text += f", {ratio} times {more}"
+        larger = "the limit" if finding.relation == "at least" else "it"
+        text += f"; {larger} is {shown_ratio(finding.excess)} times as large"
     return text + _where(finding, comparison, "beyond it")
+
+
+def shown_ratio(ratio: float) -> str:
+    """Return a ratio as a message names it: `5`, `0.25`, `more than a million`."""
+    if _LARGEST_RATIO < ratio < float("inf"):
+        return "more than a million"
+    return f"{ratio:.4g}"
 
 
 def _where(finding: Finding, comparison: Comparison, what: str) -> str:

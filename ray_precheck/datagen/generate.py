@@ -95,7 +95,7 @@ class GeneratedTensors:
             self._seed, self._api_name, RECORDED, self._meanings, below, keeps=self._keeps
         )
         found.notes.append(
-            f"checked with safer inputs ({describe_safer(below)}): with inputs as they were recorded"
+            f"checked with safer inputs ({describe_safer(below)}): with inputs in the recorded ranges"
             f" device and bench raised; device: {why}"
         )
         return found

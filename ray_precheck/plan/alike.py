@@ -63,7 +63,7 @@ class AlikeCalls:
         if reason is not None:
             return reason
         self._reasons[key] = (
-            f"alike {name} in name, shapes, dtypes and scalars, which was checked (--filter_api)"
+            f"not run: {name}, alike in name, shapes, dtypes and scalars, was checked (--filter_api)"
         )
         return ""
 

@@ -25,7 +25,7 @@ UNJUDGED = {
     **dict.fromkeys(
         """fractional_max_pool2d fractional_max_pool2d_with_indices fractional_max_pool3d
         fractional_max_pool3d_with_indices""".split(),
-        "where it pools is random, and no statistic of it is known",
+        "the places where it pools are random, and no statistic of them is known",
     ),
     **dict.fromkeys(
         """kaiming_normal_ kaiming_uniform_ orthogonal_ sparse_ trunc_normal_ xavier_normal_

@@ -105,7 +105,7 @@ def _broken(call: DumpCall) -> str:
     for span in (call.forward, call.backward):
         if span is not None and span.end - span.start > LARGEST_RECORD_BYTES:
             return (
-                f"a record of it has {span.end - span.start} bytes;"
+                f"a record of this call has {span.end - span.start} bytes;"
                 f" at most {LARGEST_RECORD_BYTES >> 20} MiB are read"
             )
     if call.forward is None:

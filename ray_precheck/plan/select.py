@@ -50,7 +50,7 @@ def skip_by_record(record: ApiRecord) -> str:
     if api in _READS_BITS and any(
         _is_dtype(spec) for spec in (*record.args, *dict(record.kwargs).values())
     ):
-        return "it reads the bits of its input as another dtype, which the bench holds in float64"
+        return "it reads the bits of its input as another dtype, but the bench has float64 bits"
     return UNJUDGED.get(api, "")
 
 

@@ -35,6 +35,8 @@ from ray_precheck.schema.dtypes import DTYPES, canonical_dtype
 
 Row = Mapping[str, str]
 _THOUSANDTH = 1e-3
+# A larger number tells a person no more than that the output is all wrong.
+_LARGEST_SHOWN = 1e6
 _HONEST = {"MaxAbsErr": "HonestMaxAbsErr", "RMSE": "HonestRMSE"}
 
 
@@ -59,6 +61,14 @@ def beyond_limit(row: Row) -> float:
     most = size / _unit(dtype)
     measured = _MEASURES.get(standard, _no_measure)(row, dtype, size)
     return min(most, measured) if math.isfinite(measured) else most
+
+
+def times_cell(times: float) -> str:
+    """Return how many times an output is beyond its limit as a table shows it: `0.0381`, `1746`,
+    `>1e6`, `inf`."""
+    if _LARGEST_SHOWN < times < math.inf:
+        return ">1e6"
+    return f"{times:.0f}" if 1000 <= times < math.inf else f"{times:.3g}"
 
 
 def nearness(max_abs_err: str) -> float:

@@ -6,7 +6,7 @@ Comes in: a `Summary`. Goes out: text for a terminal of 100 columns. Called by t
 import math
 from collections.abc import Iterator
 
-from ray_precheck.report.beyond import is_rounding
+from ray_precheck.report.beyond import is_rounding, times_cell
 from ray_precheck.report.summary import Direction, Summary, WorstOutput
 from ray_precheck.schema.environment import Environment
 
@@ -154,7 +154,7 @@ def _output_lines(output: WorstOutput) -> Iterator[str]:
     suffix = f" ({where})" if where else ""
     more = f", and {output.more} more" if output.more else ""
     name = shown_name(output.name)
-    yield f"  {row['Status']:5} {output.beyond:>9.3g} {numbers}  {name}{suffix}{more}"
+    yield f"  {row['Status']:5} {times_cell(output.beyond):>9} {numbers}  {name}{suffix}{more}"
     if output.is_error:
         yield f"        {shown_text(explanation(output))}"
     if output.source:

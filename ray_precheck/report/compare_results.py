@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ray_precheck.compare.errors import limit_of
+from ray_precheck.compare.sentence import shown_ratio
 from ray_precheck.compare.standards.base import ERROR_HEADINGS, OLD_HEADINGS
 from ray_precheck.compare.standards.benchmark import (
     METRIC_NAMES,
@@ -206,8 +207,8 @@ def _compare(name: str, mine: DetailRow, theirs: DetailRow) -> tuple[RatioRow, b
             return _not_compared(name, mine, f"{what} {one} here, {other} in the reference"), False
     if _mismatches(mine):
         verdict = Verdict.PASS if _mismatches(theirs) else Verdict.ERROR
-        whose = "both" if verdict is Verdict.PASS else "the first result set only"
-        message = f"NaN or infinities are not where the bench has them, in {whose}"
+        whose = "both files" if verdict is Verdict.PASS else "the first file only"
+        message = f"NaN or infinities stand elsewhere than in the bench, in {whose}"
         excess = 0.0 if verdict is Verdict.PASS else math.inf
         return RatioRow(name, mine.dtype, mine.shape, "", {}, verdict, message, excess), False
     whole = all(heading in row.numbers for heading in ERROR_HEADINGS for row in (mine, theirs))
@@ -217,7 +218,7 @@ def _compare(name: str, mine: DetailRow, theirs: DetailRow) -> tuple[RatioRow, b
     if "MaxRelativeErr" in mine.numbers and "MaxRelativeErr" in theirs.numbers:
         return _by_ratios(name, mine, theirs, {"MaxRelativeErr": _LIMITED}), True
     verdict = Verdict.ERROR if mine.status == _ERROR else Verdict.PASS
-    message = "has no errors to be compared: the verdict is that of the first result set"
+    message = "the files have no errors of it to compare: the verdict is that of the first file"
     excess = math.inf if verdict is Verdict.ERROR else 0.0
     return RatioRow(name, mine.dtype, mine.shape, "", {}, verdict, message, excess), False
 
@@ -246,7 +247,7 @@ def _by_ratios(name: str, mine: DetailRow, theirs: DetailRow, pairs: Mapping[str
                 f" (of which less than {smallest:.4g} does not count)" if other < smallest else ""
             )
             reasons.append(
-                f"{METRIC_NAMES[metric]} {error:.4g} is {ratio:.4g} times that of the reference,"
+                f"{METRIC_NAMES[metric]} {error:.4g} is {shown_ratio(ratio)} times that of the reference,"
                 f" {other:.4g}{floor}; at most {limit:g} times passes"
             )
     verdict = Verdict.ERROR if reasons else Verdict.PASS

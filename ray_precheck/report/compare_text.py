@@ -3,6 +3,7 @@
 Comes in: a `ResultComparison`. Goes out: text for a terminal. Called by the command line.
 """
 
+from ray_precheck.report.beyond import times_cell
 from ray_precheck.report.closing import shown_name
 from ray_precheck.report.compare_results import RatioRow, ResultComparison
 from ray_precheck.schema.result import Verdict
@@ -35,7 +36,7 @@ def format_comparison(comparison: ResultComparison) -> str:
 
 
 def _line(row: RatioRow) -> str:
-    return f"  {row.verdict.value:6} {row.excess:>10.4g}  {shown_name(row.name)} ({row.dtype}, {row.shape})"
+    return f"  {row.verdict.value:6} {times_cell(row.excess):>10}  {shown_name(row.name)} ({row.dtype}, {row.shape})"
 
 
 def _limited_note(count: int) -> str:

@@ -76,7 +76,7 @@ def _read_head(file: BinaryIO, rows: Iterator[bytes], columns: Iterable[str]) ->
     elif _is_header(head, columns):
         return head
     expected = ", ".join(columns)
-    raise ResumeError(f"{file.name} cannot be gone on with: its first line must be {expected}")
+    raise ResumeError(f"cannot resume {file.name}: its first line must be {expected}")
 
 
 def _is_header(line: bytes, columns: Iterable[str]) -> bool:

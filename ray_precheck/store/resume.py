@@ -288,7 +288,7 @@ def _require_same(
     differences: list[str] = []
     # Rows that the dump lacks are fine where an earlier --force has accepted them.
     if "dump" in other or (foreign and "dump" not in before):
-        row = f": it has a row for {min(foreign)}, which this dump has not" if foreign else ""
+        row = f": it has a row for {min(foreign)}, which this dump does not have" if foreign else ""
         differences.append(f"is of another dump{row}")
         other.pop("dump", None)
     if "standard" in other:
@@ -299,8 +299,8 @@ def _require_same(
         differences.append(f"was made with {' and '.join(pairs)}")
     if differences:
         raise ResumeError(
-            f"{files.result} {', and '.join(differences)}; go on with the same, start anew, or"
-            " give --force to go on nevertheless"
+            f"{files.result} {', and '.join(differences)}; resume with the same dump and settings, start"
+            " a new run, or add --force to resume all the same"
         )
 
 
@@ -327,8 +327,8 @@ def _require_own_columns(files: RunFiles, added: Sequence[str]) -> None:
         _require_columns(files, added)
     except ResumeError as error:
         raise ResumeError(
-            f"{error}; one file cannot hold the columns of two standards, also not with --force:"
-            " take the same --standard, or start anew"
+            f"{error}; one file cannot hold the columns of two standards, even with --force:"
+            " give the same --standard, or start a new run"
         ) from None
 
 

@@ -88,8 +88,8 @@ def test_own_operators_are_checked_by_the_command_and_go_on_only_with_the_same_b
         "MyOps.unknown.0": "SKIP",
         "NPU.npu_mish.0": "SKIP",
     }
-    assert "--bench-module FILE can give one" in found["MyOps.unknown.0"]["Message"]
-    assert "torch_npu, which is not to be had here" in found["NPU.npu_mish.0"]["Message"]
+    assert "--bench-module FILE can add one" in found["MyOps.unknown.0"]["Message"]
+    assert "torch_npu, which cannot be imported here" in found["NPU.npu_mish.0"]["Message"]
     result = the_file(out, "result")
     settings = json.loads(next(out.glob("*.run.json")).read_text())
     assert len(settings["benches"]) == 16

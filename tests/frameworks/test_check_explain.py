@@ -48,7 +48,7 @@ def test_the_weight_gradient_of_a_convolution_is_explained_by_its_terms(
 ) -> None:
     row = _only_row(torch_checker.check(CONV), "backward")
     assert row.verdict is Verdict.ERROR
-    assert f"{ROUNDING} the terms that are summed there have magnitudes of" in row.message
+    assert f"{ROUNDING} the magnitudes of the summed terms add up to" in row.message
 
 
 def test_the_captured_convolution_is_explained_by_its_terms() -> None:
@@ -56,7 +56,7 @@ def test_the_captured_convolution_is_explained_by_its_terms() -> None:
     checker = Checker(capture_settings("torch_cnn", distribution="uniform"), "cpu")
     result = checker.check(payload_of("torch_cnn", "Functional.conv2d.0"))
     assert result.backward is Verdict.ERROR
-    assert result.message.count("the terms that are summed there") == 2
+    assert result.message.count("the magnitudes of the summed terms") == 2
 
 
 def test_the_gradient_of_std_of_nearly_constant_input_is_ill_conditioned(

@@ -97,7 +97,7 @@ def test_without_torch_npu_a_record_is_a_skip_that_says_so(
 ) -> None:
     result = torch_checker.check(call(name, tensor(2, 4), grads=[tensor(2, 4)]))
     assert (result.forward, result.backward) == (Verdict.SKIP, Verdict.SKIP)
-    assert result.message.startswith(f"{name} is an operator of torch_npu, which is not to be had")
+    assert result.message.startswith(f"{name} is an operator of torch_npu, which cannot be imported")
 
 
 @pytest.mark.usefixtures("torch_npu")
@@ -155,7 +155,7 @@ def test_names_without_a_bench_say_what_gives_one(
     result = torch_checker.check(call(name, tensor(2, 4)))
     assert result.forward is Verdict.SKIP
     assert says in result.message
-    assert "--bench-module FILE can give one" in result.message
+    assert "--bench-module FILE can add one" in result.message
 
 
 @pytest.mark.usefixtures("torch_npu")

@@ -81,7 +81,7 @@ def test_a_bench_of_ones_own_takes_the_place_of_a_built_in_one() -> None:
 def test_npu_operators_of_ones_own_are_tested_on_torch_npu(monkeypatch: pytest.MonkeyPatch) -> None:
     text = '@ray_precheck.reference("NPU.npu_mine")\ndef mine(x, power):\n    return x**power\n'
     payload = call("NPU.npu_mine", tensor(4, 8), power=2)
-    assert "torch_npu, which is not to be had here" in check(text, payload).message
+    assert "torch_npu, which cannot be imported here" in check(text, payload).message
     module = ModuleType("torch_npu")
     module.npu_mine = lambda x, power: torch.pow(x, power)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch_npu", module)
@@ -98,7 +98,7 @@ def test_what_is_tested_may_be_a_dotted_path() -> None:
     for path, says in [("torch.special.nothing", "AttributeError"), ("no.thing", "ModuleNotFound")]:
         result = check(wrong(text, "torch.special.expm1", path), payload)
         assert result.forward is Verdict.SKIP
-        assert f"bench.py: mine: tested='{path}' is not to be had here: {says}" in result.message
+        assert f"bench.py: mine: tested='{path}' cannot be imported here: {says}" in result.message
     result = check(wrong(text, "torch.special.expm1", "torch.special.torch"), payload)
     assert "is no function" in result.message
 

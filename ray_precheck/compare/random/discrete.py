@@ -75,7 +75,7 @@ def bernoulli(draws: Draws, probability: Parameter) -> list[Look]:
     ones = draws.values == 1
     looks = [
         fact("are neither 0 nor 1", (draws.values != 0) & ~ones),
-        fact("are what has no chance", np.where(ones, p == 0, p == 1)),
+        fact("have a probability of 0", np.where(ones, p == 0, p == 1)),
     ]
     if np.ndim(probability) == 0:
         rate = float(probability)

@@ -37,8 +37,8 @@ def check_random_output(
     told = [finding.text for finding in wrong or findings]
     if not wrong and not repeatable:
         told = [
-            "its facts and statistics are as they must be; it cannot be seeded, so that their values,"
-            " which differ from run to run, are left out"
+            "every fact and statistic is within its limits; the operator cannot be seeded, so the"
+            " values differ from run to run and are left out"
         ]
     if wrong:
         told.append(f"an honest generator does so with a chance of at most {FALSE_ALARM_RATE:g}")
@@ -46,7 +46,9 @@ def check_random_output(
     reason = ""
     if not wrong:
         reason = nothing_compared(tested) if is_tensor else ""
-        reason = reason or ("" if findings else "nothing is known of it that could be judged")
+        reason = reason or (
+            "" if findings else "no property of this output is known that could be judged"
+        )
     verdict = Verdict.SKIP if reason else Verdict.PASS
     return OutputCheck(
         name=name,

@@ -67,12 +67,12 @@ def _rounding_note(metrics: Metrics, tested_dtype: str, limit: float) -> list[st
     here = ulp(metrics.bench_at_worst, tested_dtype)
     units = metrics.max_abs_err / here
     if here > limit:
+        shown = f"{units:.3g}"
+        error = f"{shown} unit" if shown == "1" else f"{shown} units"
         at = f"one unit in the last place of {tested_dtype} at {metrics.bench_at_worst:.6g} is {here:.3g}"
         if units <= ROUNDING_NOISE_ULP:
-            return [
-                f"{ROUNDING} {at}, already larger than the limit (the error is {units:.3g} of them)"
-            ]
-        return [f"{at}, already larger than the limit, but the error is {units:.3g} of them"]
+            return [f"{ROUNDING} {at}, already larger than the limit (the error is {error})"]
+        return [f"{at}, already larger than the limit, but the error is {error}"]
     units = metrics.max_abs_err / ulp(metrics.bench_largest, tested_dtype)
     if units <= ROUNDING_NOISE_ULP:
         return [

@@ -69,7 +69,7 @@ def _resolve_npu(name: ApiName) -> Callable[..., Any]:
         import torch_npu
     except ImportError as error:
         raise NotCheckable(
-            f"{name.type_name} is an operator of torch_npu, which is not to be had here: {error}"
+            f"{name.type_name} is an operator of torch_npu, which cannot be imported here: {error}"
         ) from None
     found: Callable[..., Any] | None = vars(torch_npu).get(name.api)
     if not callable(found) or isinstance(found, type | ModuleType):

@@ -148,7 +148,7 @@ def test_the_error_of_a_sum_is_explained_by_the_magnitudes_of_its_terms() -> Non
     )
     assert check.verdict is Verdict.ERROR
     assert (
-        f"; {ROUNDING} the terms that are summed there have magnitudes of 16383 in all" in message
+        f"; {ROUNDING} the magnitudes of the summed terms add up to 16383, and the error" in message
     )
 
 

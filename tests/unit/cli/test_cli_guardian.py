@@ -52,7 +52,7 @@ def test_an_exit_code_of_its_own_is_passed_on(body: str, code: int) -> None:
     [
         ("os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"),
-        ("os._exit(1)", "exit code 1, without a word: so does Ray where its raylet dies"),
+        ("os._exit(1)", "exit code 1, no message: Ray ends a process so when its raylet dies"),
     ],
 )
 def test_a_command_that_is_ended_is_told_with_the_last_thing_it_said(body: str, how: str) -> None:

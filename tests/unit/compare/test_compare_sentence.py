@@ -17,7 +17,7 @@ CASE = comparison(DEVICE, BENCH, "float64")
 def test_a_sentence_has_metric_value_limit_place_count_and_what_it_would_take() -> None:
     finding = Finding("RMSE", 0.25, 0.05, basis="2 times that of the CPU", wrong=1, total=4, at=1)
     assert describe([finding], CASE) == (
-        "RMSE is 0.25, must be at most 0.05 (2 times that of the CPU), 5 times less; the worst is at"
+        "RMSE is 0.25, must be at most 0.05 (2 times that of the CPU); it is 5 times as large; the worst is at"
         " index [0, 1]: 2.5 where the bench has 2; 1 of 4 elements (0.25 of all) is beyond it"
     )
 
@@ -29,7 +29,7 @@ def test_the_worst_finding_comes_first_and_the_others_by_their_numbers() -> None
         Finding("max", 3.0, 1.0, relation="below"),
     ]
     assert describe(findings, CASE) == (
-        "share is 0.1, must be at least 0.9, 9 times more; also mean is 2, must be at most 1, max is"
+        "share is 0.1, must be at least 0.9; the limit is 9 times as large; also mean is 2, must be at most 1, max is"
         " 3, must be below 1"
     )
 
@@ -47,7 +47,7 @@ def test_a_limit_that_nobody_can_reach_but_by_equal_bits_is_said_so(limit: float
         Finding("RMSE", 0.25, limit, basis=EXACT),
     ]
     assert describe(findings, CASE) == (
-        "equal bits were expected (honest implementations are exact), and the largest error is 0.5;"
+        "must have the same bits as the bench (honest implementations are exact), but the largest error is 0.5;"
         " the worst is at index [0, 1]: 2.5 where the bench has 2; 1 of 4 elements (0.25 of all) is"
         " off; also RMSE is 0.25"
     )
@@ -55,7 +55,7 @@ def test_a_limit_that_nobody_can_reach_but_by_equal_bits_is_said_so(limit: float
 
 def test_a_ratio_beyond_all_measure_has_no_digits() -> None:
     assert describe([Finding("RMSE", 1.0, 1e-30)], CASE) == (
-        "RMSE is 1, must be at most 1e-30, over a million times less"
+        "RMSE is 1, must be at most 1e-30; it is more than a million times as large"
     )
 
 

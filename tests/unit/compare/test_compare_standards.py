@@ -91,14 +91,15 @@ def test_a_limit_finer_than_the_dtype_is_explained(dtype: str, magnitude: float,
     found = judge(numbers, dtype)
     assert found.verdict is Verdict.ERROR
     assert f"one unit in the last place of {dtype} at {magnitude:.6g} is {unit}" in found.message
-    assert f"(the error is {0.5 / float(unit):.3g} of them)" in found.message
+    count = 0.5 / float(unit)
+    assert f"(the error is {count:.3g} unit{'' if count == 1 else 's'})" in found.message
     assert ROUNDING in found.message
 
 
 def test_an_error_of_many_units_in_the_last_place_is_not_put_down_to_rounding() -> None:
     numbers = replace(GOOD, max_abs_err=5.0, bench_at_worst=100.0, bench_largest=100.0)
     message = judge(numbers, "bfloat16").message
-    assert "already larger than the limit, but the error is 10 of them" in message
+    assert "already larger than the limit, but the error is 10 units" in message
     assert ROUNDING not in message
 
 

@@ -145,7 +145,7 @@ class TestGigabytes:
         }
         found = skips(dump_of(tmp_path, data))
         assert list(found) == ["Torch.add.0", "Torch.mul.0"]
-        assert "a record of it has 1048" in found["Torch.add.0"]
+        assert "a record of this call has 1048" in found["Torch.add.0"]
         assert "at most 1 MiB are read" in found["Torch.mul.0"]
 
 

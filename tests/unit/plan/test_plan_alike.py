@@ -249,7 +249,9 @@ def test_the_first_call_is_planned_and_the_others_name_it(tmp_path: Path) -> Non
 
 
 def message(first: str) -> str:
-    return f"alike {first} in name, shapes, dtypes and scalars, which was checked (--filter_api)"
+    return (
+        f"not run: {first}, alike in name, shapes, dtypes and scalars, was checked (--filter_api)"
+    )
 
 
 def test_a_skipped_call_with_a_backward_record_has_a_backward_cell(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ray_precheck.report.beyond import beyond_limit, is_rounding
+from ray_precheck.report.beyond import beyond_limit, is_rounding, times_cell
 
 pytestmark = pytest.mark.unit
 
@@ -79,3 +79,19 @@ def test_where_equal_bits_are_expected_the_limit_is_a_unit_in_the_last_place(hon
 def test_an_error_that_rounding_explains_is_told_by_its_message() -> None:
     assert is_rounding("MaxAbsErr 1 is not below 0.0001; rounding: one unit is 0.5")
     assert not is_rounding("likely cause: a shift")
+
+
+@pytest.mark.parametrize(
+    ("times", "cell"),
+    [
+        (0.0381, "0.0381"),
+        (4.444, "4.44"),
+        (999.4, "999"),
+        (1746.2, "1746"),
+        (1e6, "1000000"),
+        (1.63e36, ">1e6"),
+        (math.inf, "inf"),
+    ],
+)
+def test_a_table_shows_no_number_of_1e36(times: float, cell: str) -> None:
+    assert times_cell(times) == cell

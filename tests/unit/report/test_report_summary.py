@@ -292,7 +292,7 @@ def test_the_text_names_what_was_compared_why_not_worst_outputs_types_and_files(
         "",
         "Worst output of each API, by how many times it is beyond its limit:",
         "            times     cosine  MaxAbsErr  output",
-        "  error     1e+04        0.5      0.125  Mint.exp.0.forward.output.0 (Float32, (4,))",
+        "  error     10000        0.5      0.125  Mint.exp.0.forward.output.0 (Float32, (4,))",
         "        likely cause: a shift",
         "",
         "API types with most errors:",

@@ -62,7 +62,7 @@ class TestOtherSettings:
         before = everything(files)
         with pytest.raises(ResumeError) as refused:
             resume_run(files, names, {**SETTINGS, **change})
-        assert f"{files.result.name} {sentence} go on with the same" in str(refused.value)
+        assert f"{files.result.name} {sentence} resume with the same" in str(refused.value)
         assert "--force" in str(refused.value)
         assert everything(files) == before
 
