@@ -97,7 +97,9 @@ def test_without_torch_npu_a_record_is_a_skip_that_says_so(
 ) -> None:
     result = torch_checker.check(call(name, tensor(2, 4), grads=[tensor(2, 4)]))
     assert (result.forward, result.backward) == (Verdict.SKIP, Verdict.SKIP)
-    assert result.message.startswith(f"{name} is an operator of torch_npu, which cannot be imported")
+    assert result.message.startswith(
+        f"{name} is an operator of torch_npu, which cannot be imported"
+    )
 
 
 @pytest.mark.usefixtures("torch_npu")
