@@ -50,7 +50,7 @@ COSTS = {"equal": "20ms", "heavy": "heavy20ms"}
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class DeviceSpan:
     """What a device did, in seconds since the epoch."""
 
     device: str
@@ -59,11 +59,11 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TimedRun:
     """One run: its spans, what the checks were asked to sleep, and when the files were complete."""
 
     devices: int
-    spans: Sequence[Span]
+    spans: Sequence[DeviceSpan]
     asked_s: Sequence[float]
     complete_s: float
 
@@ -104,7 +104,7 @@ class Run:
         `begin`: before a device's first record; `end`: after its last one; `between`: gaps between
         records of one device; `slept`: longer than asked for, as the kernel wakes a sleeper late.
         """
-        rows: dict[str, list[Span]] = defaultdict(list)
+        rows: dict[str, list[DeviceSpan]] = defaultdict(list)
         for span in self.spans:
             rows[span.device].append(span)
         end_s = self.begin_s + self.wall_s
@@ -143,7 +143,7 @@ def main() -> int:
             count = max(1, round(given.seconds * devices / LARGE_S))
             runs, bare = [], []
             for seed in range(given.repeats):
-                runs.append(measure(draw_workload(COSTS[costs], count, seed), devices))
+                runs.append(measured_run(draw_workload(COSTS[costs], count, seed), devices))
                 bare.append(bare_efficiency(devices))
                 _print(costs, count, [runs[-1]], [bare[-1]])
             _print("median", count, runs, bare)
@@ -172,7 +172,7 @@ def bare_efficiency(devices: int, sleeps: int = 100) -> float:
     return sleeps * LARGE_S * devices / sum(seconds)
 
 
-def _print(name: str, count: int, runs: Sequence[Run], bare: Sequence[float]) -> None:
+def _print(name: str, count: int, runs: Sequence[TimedRun], bare: Sequence[float]) -> None:
     def median(values: Sequence[float]) -> float:
         return statistics.median(values)
 
@@ -186,9 +186,9 @@ def _print(name: str, count: int, runs: Sequence[Run], bare: Sequence[float]) ->
     )
 
 
-def measure(
+def measured_run(
     workload: Workload, devices: int, *, prelude: str = "", patience_s: float = 600.0
-) -> Run:
+) -> TimedRun:
     """Run a workload on pretend devices of this machine. `prelude` is run by the driver's process
     before the command, to try what a change of it does.
 
@@ -244,18 +244,18 @@ def write_workload(path: Path, workload: Workload) -> Path:
     return path
 
 
-def _read(out: Path, workload: Workload, devices: int) -> Run:
+def _read(out: Path, workload: Workload, devices: int) -> TimedRun:
     (timeline,) = out.glob("accuracy_checking_*.timeline.json")
     (result,) = out.glob("accuracy_checking_result_*.csv")
     events: list[dict[str, Any]] = json.loads(timeline.read_text())
     spans = [
-        Span(f"{e['pid']} {e['tid']}", e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6)
+        DeviceSpan(f"{e['pid']} {e['tid']}", e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6)
         for e in events
         if e["ph"] == "X"
     ]
     if len(spans) != len(workload.tasks):
         raise RuntimeError(f"{len(spans)} spans of {len(workload.tasks)} records: {timeline}")
-    return Run(devices, spans, workload.actual_s, result.stat().st_mtime)
+    return TimedRun(devices, spans, workload.actual_s, result.stat().st_mtime)
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ class RoundedTensors:
         return HostTensor(self._dtype, round_to_dtype(found.data.astype(np.float64), self._dtype))
 
 
-class Capture:
+class CapturedCalls:
     """A tensor-mode dump whose calls are run with one source of inputs after the other."""
 
     def __init__(self, path: Path, dtype: str, standard: str) -> None:
@@ -183,7 +183,9 @@ def errors_of(result: DirectionCheck) -> dict[str, Errors]:
     return found
 
 
-def pairs_of(capture: Capture, distributions: Sequence[str], seeds: int) -> dict[str, list[Pair]]:
+def pairs_of(
+    capture: CapturedCalls, distributions: Sequence[str], seeds: int
+) -> dict[str, list[Pair]]:
     """Run every call with the real inputs and with generated ones; return pairs by distribution."""
     pairs: dict[str, list[Pair]] = defaultdict(list)
     left_out = 0
@@ -225,7 +227,7 @@ def share(facts: Iterable[bool]) -> float:
     return sum(known) / len(known)
 
 
-def print_table(pairs: dict[str, list[Pair]], *, per_api: bool) -> None:
+def print_capture(pairs: dict[str, list[Pair]], *, per_api: bool) -> None:
     """Print the table of a capture: all outputs, and each API where that is asked for."""
     head = "  ".join(f"{name:>10} {'90 %':>6} {'one is 0':>9}" for name in METRICS)
     print(f"{'':42} {'pairs':>6}  {'verdicts':>9}  {head}")
@@ -251,9 +253,9 @@ def main() -> None:
     for path in captures:
         for dtype in options.dtypes:
             print(f"\n{path.parent.name}, {dtype}, standard {options.standard}")
-            capture = Capture(path, dtype, options.standard)
+            capture = CapturedCalls(path, dtype, options.standard)
             pairs = pairs_of(capture, options.distributions, options.seeds)
-            print_table(pairs, per_api=options.per_api)
+            print_capture(pairs, per_api=options.per_api)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,6 @@ COMPARE_EXIT_CODES = (
 )
 
 
-def worst_of(*codes: int) -> int:
+def worst_code(*codes: int) -> int:
     """Return the exit code of several runs: that of the worst one."""
     return min(codes, key=_BY_BADNESS.index)

@@ -91,9 +91,9 @@ def write_ranks_files(
 
 def exit_code(summary: "Summary", state: "RunState") -> int:
     """Return the exit code of a run: what was checked decides, if anything was."""
-    from ray_precheck.report.state import Progress
+    from ray_precheck.report.state import RunPhase
 
-    if state.progress is not Progress.FINISHED:
+    if state.progress is not RunPhase.FINISHED:
         return STOPPED
     if summary.errors:
         return IN_ERROR

@@ -31,7 +31,7 @@ class _Sums:
     mismatch_at: int = -1
 
 
-def measure(device_out: Array, bench_out: Array, smallest_normal: float) -> Metrics:
+def metrics_of(device_out: Array, bench_out: Array, smallest_normal: float) -> Metrics:
     """Measure how far `device_out` is from `bench_out`.
 
     Both have one shape, any of NumPy's number types; complex numbers are compared as such.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ray_precheck.compare.comparison import Comparison, no_peers
-from ray_precheck.compare.metrics import measure
+from ray_precheck.compare.metrics import metrics_of
 from ray_precheck.compare.standards.base import Cells, Standard, added_cells
 from ray_precheck.compare.standards.msprobe import MSPROBE
 from ray_precheck.schema.dtypes import DTYPES, Array, framework_dtype, round_to_dtype
@@ -92,7 +92,7 @@ def _check_tensor(
     else:
         info = DTYPES[tested.dtype]
         smallest_normal = 2.0**info.min_exponent if info.mantissa_bits else 1.0
-        metrics = measure(tested.data, _rounded_bench(tested, bench), smallest_normal)
+        metrics = metrics_of(tested.data, _rounded_bench(tested, bench), smallest_normal)
         comparison = Comparison(
             type_name=judge.type_name,
             direction=judge.direction,

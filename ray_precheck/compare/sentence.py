@@ -59,7 +59,7 @@ class Finding:
         return larger / smaller
 
 
-def describe(findings: Sequence[Finding], comparison: Comparison) -> str:
+def error_sentence(findings: Sequence[Finding], comparison: Comparison) -> str:
     """Return the sentence of an error: the worst finding in full, the others by their numbers,
     and the likely cause where the numbers show one.
     """

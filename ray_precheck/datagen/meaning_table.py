@@ -46,7 +46,7 @@ from ray_precheck.schema.values import Constant, SequenceSpec, TensorSpec, Value
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MeaningRow:
     """One order of arguments, the rules of those that have a meaning, and whose order it is."""
 
     names: tuple[str, ...]
@@ -54,9 +54,9 @@ class Row:
     only: tuple[str, ...] = ()
 
 
-def row(names: str, *, only: str = "", **rules: Rule) -> Row:
+def row(names: str, *, only: str = "", **rules: Rule) -> MeaningRow:
     """Return a row; `names` and `only` are written with blanks between them."""
-    return Row(tuple(names.split()), rules, tuple(only.split()))
+    return MeaningRow(tuple(names.split()), rules, tuple(only.split()))
 
 
 _DIM = "input dim|axis index"
@@ -80,12 +80,12 @@ _DIVISOR = (row("input other", other=divisor),)
 _DIVIDES = (row("input other", input=divisor),)
 
 
-def _unknown(low: float, high: float) -> tuple[Row, ...]:
+def _unknown(low: float, high: float) -> tuple[MeaningRow, ...]:
     """Return the row of an elementwise API whose domain is used where the range is unknown."""
     return (row("input", input=always(Within(low, high, only_unknown=True))),)
 
 
-TABLE: dict[str, tuple[Row, ...]] = {
+TABLE: dict[str, tuple[MeaningRow, ...]] = {
     # Indices that are read through.
     "embedding": (
         row("weight indices", only="Torch", indices=rows_of("weight")),
@@ -263,7 +263,7 @@ def meanings_of(record: ApiRecord) -> dict[str, Meaning]:
     return {}
 
 
-def _ruled(record: ApiRecord, candidate: Row) -> dict[str, Meaning]:
+def _ruled(record: ApiRecord, candidate: MeaningRow) -> dict[str, Meaning]:
     arguments = Arguments(record, candidate.names)
     found: dict[str, Meaning] = {}
     for name, rule in candidate.rules.items():

@@ -22,9 +22,9 @@ import orjson
 
 from ray_precheck.dump.names import ApiKey, parse_key, split_key
 from ray_precheck.dump.scan import (
+    ByteRange,
     Member,
     OnProgress,
-    Span,
     read_value,
     scan_dump,
     silent,
@@ -55,8 +55,8 @@ class DumpCall:
     """One row to come: an API call with its records, or a foreign record with the reason."""
 
     name: str
-    forward: Span | None = None
-    backward: Span | None = None
+    forward: ByteRange | None = None
+    backward: ByteRange | None = None
     foreign: str = ""
 
 
@@ -80,7 +80,7 @@ class Dump:
         call = self.calls[task.index]
         return TaskPayload(task.index, call.name, self.raw(call.forward), self.raw(call.backward))
 
-    def raw(self, span: Span | None) -> bytes | None:
+    def raw(self, span: ByteRange | None) -> bytes | None:
         """Read the raw JSON of one record; None for a record that the dump does not have."""
         if span is None:
             return None
@@ -189,7 +189,7 @@ def _checked_as(task: str, folder: Path) -> str:
     return task if task == TENSOR else STATISTICS
 
 
-def _begins_an_object(file: BinaryIO, span: Span) -> bool:
+def _begins_an_object(file: BinaryIO, span: ByteRange) -> bool:
     """Return whether a value is an object, by its first character that is no blank."""
     file.seek(span.start)
     left = span.end - span.start
@@ -200,7 +200,7 @@ def _begins_an_object(file: BinaryIO, span: Span) -> bool:
     return False
 
 
-def _header_text(file: BinaryIO, fields: dict[str, Span], key: str, path: Path) -> str:
+def _header_text(file: BinaryIO, fields: dict[str, ByteRange], key: str, path: Path) -> str:
     """Return a header field as text, "" where it is missing or null.
 
     Raises:
@@ -283,7 +283,7 @@ def _group_calls(
     return list(calls.values()), modules_only
 
 
-def _add_record(call: DumpCall, direction: str, span: Span) -> None:
+def _add_record(call: DumpCall, direction: str, span: ByteRange) -> None:
     call.foreign = ""  # a foreign record of the same name gives way to the call
     if direction == "forward":
         call.forward = span

@@ -41,7 +41,7 @@ _WINDOW_BYTES = 1 << 16
 OnProgress = Callable[[int, int], None]
 
 
-class Span(NamedTuple):
+class ByteRange(NamedTuple):
     """From which byte of the file to which a value stands, with the comma that follows it."""
 
     start: int
@@ -49,9 +49,9 @@ class Span(NamedTuple):
 
 
 # A member of a JSON object: its decoded key and the span of its value.
-Member = tuple[str, Span]
+Member = tuple[str, ByteRange]
 # Span(start, end) takes three times as long as tuple.__new__, and a dump has millions of them.
-_span = partial(tuple.__new__, Span)
+_span = partial(tuple.__new__, ByteRange)
 
 
 def silent(done: int, total: int) -> None:
@@ -302,7 +302,7 @@ def _key(window: _Window, start: int, end: int) -> str:
     return raw[1:-1].decode(errors="replace")
 
 
-def read_value(file: BinaryIO, span: Span) -> bytes:
+def read_value(file: BinaryIO, span: ByteRange) -> bytes:
     """Return the raw JSON of a member's value, without the comma that follows it."""
     file.seek(span.start)
     return value_of(file.read(max(0, span.end - span.start)))

@@ -7,7 +7,7 @@ calls, and one for the backward records, which msprobe writes in reverse order.
 
 import os
 
-from ray_precheck.dump.scan import Span, value_of
+from ray_precheck.dump.scan import ByteRange, value_of
 
 _WINDOW_BYTES = 1 << 16
 
@@ -20,7 +20,7 @@ class RecordWindow:
         self._start = self._end = 0
         self._data = b""
 
-    def raw(self, span: Span | None) -> bytes | None:
+    def raw(self, span: ByteRange | None) -> bytes | None:
         """Return the raw JSON of one record; None for a record that the dump does not have."""
         if span is None:
             return None

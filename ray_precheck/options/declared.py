@@ -31,7 +31,7 @@ class Takes(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class Prerequisite:
     """That an option says nothing without another one: the other's field, and what that one names."""
 
     field: str
@@ -59,7 +59,7 @@ class Option:
     type: Callable[[str], Any] = str
     becomes: Callable[[Any], Any] | None = None
     rule: Rule | None = None
-    needs: Needs | None = None
+    needs: Prerequisite | None = None
     excludes: str = ""
     rows: str = ""
     before: str = ""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from ray_precheck.options.declared import Needs, Takes, option
+from ray_precheck.options.declared import Prerequisite, Takes, option
 from ray_precheck.options.rules import OneOf
 
 RETRY = ("error", "skip", "crash")
@@ -65,7 +65,7 @@ class ResumeOptions:
         help="with -csv_path: go on though the dump or a setting differs",
         more="Rows that are there stay, those that the dump does not have come last",
         takes=Takes.NOTHING,
-        needs=Needs("resume_csv", "the result CSV to go on in nevertheless"),
+        needs=Prerequisite("resume_csv", "the result CSV to go on in nevertheless"),
     )
     retry: tuple[str, ...] = option(
         (),
@@ -75,5 +75,5 @@ class ResumeOptions:
         takes=Takes.SEVERAL,
         metavar="KIND",
         rule=OneOf(RETRY),
-        needs=Needs("resume_csv", "the result CSV whose rows are done again"),
+        needs=Prerequisite("resume_csv", "the result CSV whose rows are done again"),
     )

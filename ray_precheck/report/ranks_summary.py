@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from ray_precheck.report.closing import closing_lines, shown_text
-from ray_precheck.report.state import Progress, RunState
+from ray_precheck.report.state import RunPhase, RunState
 from ray_precheck.report.summary import (
     BROKEN_CALLS,
     Direction,
@@ -20,7 +20,7 @@ from ray_precheck.report.summary import (
 )
 from ray_precheck.store.resume import RunFiles
 
-_FINISHED = RunState(Progress.FINISHED)
+_FINISHED = RunState(RunPhase.FINISHED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def state_of_all(
 
     Nobody knows how many calls there are in dumps that were not begun.
     """
-    progress = Progress.FINISHED if completed else Progress.STOPPED
+    progress = RunPhase.FINISHED if completed else RunPhase.STOPPED
     planned = whole.environment.calls if all(rank.summary for rank in ranks) else 0
     return RunState(progress, whole.total, planned, reason)
 

@@ -10,7 +10,7 @@ from ray_precheck.report.summary import Summary
 from ray_precheck.store.claim import running
 
 
-class Progress(Enum):
+class RunPhase(Enum):
     """How far a run is; the value is the word in a --json file."""
 
     FINISHED = "finished"
@@ -23,7 +23,7 @@ class RunState:
     """How far a run is: `done` of `planned` calls have a row, 0 planned where nobody knows how many
     there are. `reason` is why it stopped, where that is known, or which process runs it."""
 
-    progress: Progress
+    progress: RunPhase
     done: int = 0
     planned: int = 0
     reason: str = ""
@@ -34,9 +34,9 @@ class RunState:
         of = f" of {self.planned}" if self.planned else ""
         reason = f": {self.reason}" if self.reason else ""
         return {
-            Progress.FINISHED: "finished",
-            Progress.RUNNING: f"still running in {self.reason}, {self.done}{of} calls done",
-            Progress.STOPPED: f"stopped before the end, {self.done}{of} calls done{reason}",
+            RunPhase.FINISHED: "finished",
+            RunPhase.RUNNING: f"still running in {self.reason}, {self.done}{of} calls done",
+            RunPhase.STOPPED: f"stopped before the end, {self.done}{of} calls done{reason}",
         }[self.progress]
 
 
@@ -47,13 +47,13 @@ def state_of(summary: Summary) -> RunState:
     """
     planned = summary.environment.calls
     if summary.settings is None or summary.settings.completed is not None:
-        return RunState(Progress.FINISHED, summary.total, planned)
+        return RunState(RunPhase.FINISHED, summary.total, planned)
     holder = running(summary.files.lock)
-    progress = Progress.RUNNING if holder else Progress.STOPPED
+    progress = RunPhase.RUNNING if holder else RunPhase.STOPPED
     return RunState(progress, summary.total, planned, holder)
 
 
 def state_of_end(summary: Summary, *, completed: bool, reason: str = "") -> RunState:
     """Return the state of a run that this process has just ended."""
-    progress = Progress.FINISHED if completed else Progress.STOPPED
+    progress = RunPhase.FINISHED if completed else RunPhase.STOPPED
     return RunState(progress, summary.total, summary.environment.calls, reason)

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from ray_precheck.compare.standards.base import STANDARD_HEADING
 from ray_precheck.report.beyond import beyond_limit, is_rounding, nearness
-from ray_precheck.report.calls import Call, call_of
 from ray_precheck.report.reasons import Reasons, why_not_compared
 from ray_precheck.report.sources import source_lines
 from ray_precheck.report.tables import headings_of, read_columns
 from ray_precheck.schema.environment import Environment, environment_from_dict
 from ray_precheck.schema.result import Verdict, verdict_in
 from ray_precheck.store.columns import DETAIL_COLUMNS, RESULT_COLUMNS, decode_name
+from ray_precheck.store.done import ResultRow, parse_result_row
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.settings import RunSettings, load_settings
 
@@ -108,7 +108,7 @@ class Summary:
     forward: Direction = field(default_factory=Direction)
     backward: Direction = field(default_factory=Direction)
     broken: int = 0
-    broken_calls: list[Call] = field(default_factory=list)
+    broken_calls: list[ResultRow] = field(default_factory=list)
     reasons: Reasons = field(default_factory=Reasons)
     error_types: Counter[str] = field(default_factory=Counter)
     worst: list[WorstOutput] = field(default_factory=list)
@@ -140,7 +140,7 @@ def summarise(files: RunFiles) -> Summary:
         if cells[1] == _PASS and cells[2] in (_PASS, ""):
             fine[cells[2]] += 1  # Nearly all of millions of calls.
         else:
-            _count(summary, call_of(cells))
+            _count(summary, parse_result_row(cells))
     for backward, count in fine.items():
         summary.total += count
         summary.passes += count
@@ -152,7 +152,7 @@ def summarise(files: RunFiles) -> Summary:
     return summary
 
 
-def _count(summary: Summary, call: Call) -> None:
+def _count(summary: Summary, call: ResultRow) -> None:
     summary.total += 1
     summary.forward.add(call.forward, broke=call.forward_broke)
     summary.backward.add(call.backward, broke=call.backward_broke)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ray_precheck.errors import UsageError
 from ray_precheck.store.columns import BOM, DETAIL_COLUMNS, RESULT_COLUMNS, cells_of, decode_name
+from ray_precheck.store.done import ResultRow, parse_result_row
 from ray_precheck.store.rows import row_cells, whole_rows
 
 _HEADINGS = {name.lower(): name for name in (*RESULT_COLUMNS, *DETAIL_COLUMNS)}
@@ -37,6 +38,15 @@ def read_columns(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, ...]]
             if not is_whole or len(cells) < width:
                 cells = [*cells[:width], *blanks][: width + 1]
             yield pick(cells)
+
+
+def read_results(result: Path) -> Iterator[ResultRow]:
+    """Yield what became of each call of a result CSV; nothing where there is no file.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    yield from map(parse_result_row, read_columns(result, tuple(RESULT_COLUMNS)))
 
 
 def require_result_csv(path: Path) -> None:

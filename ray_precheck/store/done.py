@@ -1,9 +1,10 @@
-"""Which calls of an interrupted run are done, going by its rows.
+"""What the rows of a run say of its calls, and which calls are done, going by that.
 
-Comes in: both files as they were left, and the calls of the dump. Goes out: names. Nothing is
-changed. Called by resume.
+Comes in: both files as they were left, and the calls of the dump. Goes out: `ResultRow`s and names.
+Nothing is changed. Called by resume and by the report.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from pathlib import Path
@@ -52,6 +53,29 @@ class ResultRow(NamedTuple):
             return True
         return self.is_error and any(part in self.message for part in _OUTPUTS)
 
+    @property
+    def forward_broke(self) -> bool:
+        """Whether the forward pass gave nothing to compare: the device raised, crashed or hung."""
+        if self.forward is not Verdict.ERROR:
+            return False
+        return self.message.startswith(MACHINE_REASONS) or bool(_RAISED.search(self.message))
+
+    @property
+    def backward_broke(self) -> bool:
+        """Whether the backward pass gave nothing to compare: the device raised."""
+        return self.backward is Verdict.ERROR and bool(_BACKWARD_RAISED.search(self.message))
+
+    @property
+    def broke(self) -> bool:
+        """Whether the call is in error, and no number of it is."""
+        wrong_forward = self.forward is Verdict.ERROR and not self.forward_broke
+        wrong_backward = self.backward is Verdict.ERROR and not self.backward_broke
+        return self.is_error and not wrong_forward and not wrong_backward
+
+
+# The Message of a device that raised (`check.judge`), and of a backward pass that did.
+_RAISED = re.compile(r"(?:^|; )the device raised where the bench is fine")
+_BACKWARD_RAISED = re.compile(r"(?:^|; )backward: the device raised where the bench is fine")
 
 RETRY_KINDS: dict[str, Callable[[ResultRow], bool]] = {
     "error": lambda row: row.is_error,
@@ -112,8 +136,13 @@ def _result_rows(path: Path) -> Iterator[ResultRow]:
                 if not any(cells):
                     continue
                 cells += [""] * len(RESULT_COLUMNS)
-            name, forward, backward, message = cells[:4]
-            yield ResultRow(decode_name(name), verdict_in(forward), verdict_in(backward), message)
+            yield parse_result_row(cells[: len(RESULT_COLUMNS)])
+
+
+def parse_result_row(cells: Sequence[str]) -> ResultRow:
+    """Return what a result row says, given its cells in their order."""
+    name, forward, backward, message = cells
+    return ResultRow(decode_name(name), verdict_in(forward), verdict_in(backward), message)
 
 
 def without_details(details: Path, calls: Set[str], added: Sequence[str] = ()) -> set[str]:

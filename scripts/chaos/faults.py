@@ -44,7 +44,7 @@ _INPUT = {
 
 
 @dataclass(frozen=True)
-class Broken:
+class BrokenCall:
     """A call that is broken: its name, how, and the Message that it must get."""
 
     name: str
@@ -69,19 +69,19 @@ class FaultsRun:
     folder: str = ""
 
 
-def choose_broken(counts: dict[str, int]) -> list[Broken]:
+def choose_broken(counts: dict[str, int]) -> list[BrokenCall]:
     """Return the calls to break; the ways of each fault take turns."""
     chosen = []
     for fault, count in counts.items():
         ways = list(REASONS[fault].items())
         for number in range(count):
             operator, reason = ways[number % len(ways)]
-            chosen.append(Broken(f"Torch.special.{operator}.{number}", fault, reason))
+            chosen.append(BrokenCall(f"Torch.special.{operator}.{number}", fault, reason))
     return chosen
 
 
 def write_dump(
-    capture: Path, calls: int, broken: Sequence[Broken], seed: int, target: Path
+    capture: Path, calls: int, broken: Sequence[BrokenCall], seed: int, target: Path
 ) -> None:
     """Write a dump of so many calls: those of a capture, with the broken ones spread among them."""
     header = json.loads(capture.read_text())
@@ -146,7 +146,7 @@ def _run(
 
 
 def compare(
-    clean: dict[str, bytes], faulty: dict[str, bytes], broken: Sequence[Broken], over: FaultsRun
+    clean: dict[str, bytes], faulty: dict[str, bytes], broken: Sequence[BrokenCall], over: FaultsRun
 ) -> None:
     """Count what is right: the rows of the broken calls, and the bytes of all the others."""
     rows = {row["API Name"]: row for row in _rows(faulty["result"])}

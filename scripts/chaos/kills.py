@@ -42,7 +42,7 @@ _MOST_COMMANDS = 8
 
 
 @dataclass(frozen=True)
-class Setup:
+class KillSetup:
     """What is the same for all runs."""
 
     package: Path
@@ -89,7 +89,7 @@ class KilledRun:
     folder: str = ""
 
 
-def run_undisturbed(setup: Setup, dump: Path, folder: Path) -> Undisturbed:
+def run_undisturbed(setup: KillSetup, dump: Path, folder: Path) -> Undisturbed:
     """Run a dump and leave it alone, or take the files that an earlier call has left in `folder`."""
     saved = folder / "undisturbed.json"
     if not saved.exists():
@@ -166,7 +166,7 @@ def left_behind(place: Place) -> list[str]:
     return problems
 
 
-def run_killed(setup: Setup, number: int, dump: Path, undisturbed: Undisturbed) -> KilledRun:
+def run_killed(setup: KillSetup, number: int, dump: Path, undisturbed: Undisturbed) -> KilledRun:
     """Do one run; where it was over before the first kill, do it again with other moments."""
     folder = setup.folder / f"run_{number}"
     for attempt in range(ATTEMPTS):
@@ -193,7 +193,7 @@ class _Run:
     """One run: commands, one after the other, until one of them comes to the end."""
 
     def __init__(
-        self, plan: Plan, attempt: int, setup: Setup, undisturbed: Undisturbed, place: Place
+        self, plan: Plan, attempt: int, setup: KillSetup, undisturbed: Undisturbed, place: Place
     ) -> None:
         self._plan = plan
         self._undisturbed = undisturbed

@@ -30,7 +30,7 @@ from typing import Any
 
 from scripts.chaos.command import DRIVER, adopt_orphans
 from scripts.chaos.faults import CRASH, HANG, RAISE, FaultsRun, run_faults
-from scripts.chaos.kills import KilledRun, Setup, run_killed, run_undisturbed
+from scripts.chaos.kills import KilledRun, KillSetup, run_killed, run_undisturbed
 from scripts.chaos.moments import KINDS, PHASES, Undisturbed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,7 +127,7 @@ def do_kills(
     """Kill runs; prints those that fail at once."""
     given = [dump.resolve() for dump in options.dump or []]  # Commands run in another folder.
     dumps = given or [CAPTURES / name / "dump.json" for name in DUMPS]
-    setup = Setup(
+    setup = KillSetup(
         package, folder, tuple(range(options.devices)), options.seed, tuple(options.kinds)
     )
     numbers = range(options.first, options.first + options.runs)

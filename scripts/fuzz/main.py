@@ -83,7 +83,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=place) as name:
         if options.only:
             return examine_one(options.only, captures, Path(name))
-        run = Run(options.seed, options.count, max(1, options.jobs), captures, Path(name))
+        run = FuzzRun(options.seed, options.count, max(1, options.jobs), captures, Path(name))
         run.run()
         run.shrink(options.save)
         print(run.table())
@@ -183,7 +183,7 @@ def _peak_mib() -> float:
 
 
 @dataclass
-class Run:
+class FuzzRun:
     """One run of the fuzzer: its children, and what they found."""
 
     seed: int
@@ -294,7 +294,7 @@ def _signature(text: str) -> str:
     return re.split(r"[^A-Za-z_ :.;(]", text, maxsplit=1)[0][:90]
 
 
-def _smaller(run: Run, number: int, raw: bytes, text: str) -> bytes:
+def _smaller(run: FuzzRun, number: int, raw: bytes, text: str) -> bytes:
     """Return a smaller dump with the same finding: pieces are left out while it stays."""
     until = time.monotonic() + SHRINK_S
     piece = len(raw) // 2
@@ -313,7 +313,7 @@ def _smaller(run: Run, number: int, raw: bytes, text: str) -> bytes:
 class _Prober:
     """A child that examines the dumps it is sent, replaced when one ends it."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: FuzzRun) -> None:
         self._run = run
         self._job = Job(run.seed, 0, 1, 0, run.captures, run.folder)
         self._start()
@@ -354,7 +354,7 @@ def probe(job: Job, pipe: Any) -> None:
 _PROBERS: list[_Prober] = []
 
 
-def _found(run: Run, number: int, raw: bytes) -> str:
+def _found(run: FuzzRun, number: int, raw: bytes) -> str:
     if not _PROBERS:
         _PROBERS.append(_Prober(run))
     return _PROBERS[0].examine(number, raw)

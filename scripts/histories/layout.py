@@ -6,7 +6,7 @@ Comes in: choices. Goes out: a `Layout`, from which every driver of a history be
 
 from collections.abc import Sequence
 
-from ray_precheck.runtime.places.devices import Node, place_slots
+from ray_precheck.runtime.places.devices import Node, place_ids
 from ray_precheck.schema.task import DeviceSlot
 from scripts.histories.answers import Choices
 
@@ -52,7 +52,7 @@ class Layout:
         """Return the slots of the devices."""
         ids = range(self.slots)
         if self.is_logical:
-            return place_slots("cpu", ids, nodes)
+            return place_ids("cpu", ids, nodes)
         homes = [nodes[i % len(nodes)] for i in ids]
         return [
             DeviceSlot("npu", i, home.node_id, home.address, str(i))

@@ -46,7 +46,7 @@ SAMPLE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """One line of the table."""
 
     workload: str
@@ -145,7 +145,7 @@ def _cost(text: str) -> tuple[str, float]:
     return name, float(seconds)
 
 
-def _row(name: str, devices: int, costs: DriverCosts, given: argparse.Namespace) -> Row:
+def _row(name: str, devices: int, costs: DriverCosts, given: argparse.Namespace) -> TableRow:
     sample = draw_workload(name, SAMPLE, given.seed).actual_s
     wanted = round(given.work_s * devices / statistics.mean(sample))
     least = LEAST_PER_DEVICE * devices
@@ -158,10 +158,10 @@ def _row(name: str, devices: int, costs: DriverCosts, given: argparse.Namespace)
     scheduler_s = None if given.scheduler_us is None else given.scheduler_us / 1e6
     benches = given.benches * devices
     setup = Setup(devices, benches, faults, costs, scheduler_s, given.seed, given.append_per_batch)
-    return Row(name, World(workload, setup).run())
+    return TableRow(name, World(workload, setup).run())
 
 
-def _saturation(name: str, rows: Sequence[Row]) -> str:
+def _saturation(name: str, rows: Sequence[TableRow]) -> str:
     """Say at which simulated size somebody else than the devices becomes the limit."""
     row = next((row for row in rows if row.limit != "devices"), None)
     if row is None:

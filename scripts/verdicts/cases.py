@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnArgument:
     """A tensor argument; without a `dtype` it has that of the record."""
 
     shape: tuple[int, ...]
@@ -75,13 +75,13 @@ class Case:
         behind = None
         if self.cotangent:
             # Generated gradients take the shape of the output that they come in at.
-            incoming = Drawn((1,), -self.cotangent, self.cotangent).element(dtype)
+            incoming = DrawnArgument((1,), -self.cotangent, self.cotangent).element(dtype)
             behind = json.dumps({"input": [incoming], "output": []}).encode()
         return TaskPayload(0, f"{self.name}.0", json.dumps(forward).encode(), behind)
 
 
 def _element(value: Any, dtype: str) -> Any:
-    if isinstance(value, Drawn):
+    if isinstance(value, DrawnArgument):
         return value.element(dtype)
     if isinstance(value, list | tuple):
         return [_element(item, dtype) for item in value]
@@ -93,12 +93,12 @@ def cases(dtype: str) -> Iterator[Case]:
     yield from (case for case in CASES if dtype in case.dtypes)
 
 
-def _tensor(*shape: int, low: float = -1.0, high: float = 1.0) -> Drawn:
-    return Drawn(shape, low, high)
+def _tensor(*shape: int, low: float = -1.0, high: float = 1.0) -> DrawnArgument:
+    return DrawnArgument(shape, low, high)
 
 
-def _whole(*shape: int, high: int) -> Drawn:
-    return Drawn(shape, 0, high, "int64", grad=False)
+def _whole(*shape: int, high: int) -> DrawnArgument:
+    return DrawnArgument(shape, 0, high, "int64", grad=False)
 
 
 def _case(name: str, *args: Any, **options: Any) -> Case:
@@ -133,7 +133,7 @@ _ELEMENTWISE = (
     _case("Torch.addcmul", _M, _M, _M, value=0.5),
     _case("Torch.addcdiv", _M, _M, _POSITIVE, value=0.5),
     _case("Torch.clamp", _M, -0.5, 0.5),
-    _case("Torch.where", Drawn((48, 96), 0, 1, "bool", grad=False), _M, _M),
+    _case("Torch.where", DrawnArgument((48, 96), 0, 1, "bool", grad=False), _M, _M),
     _case("Torch.remainder", _WIDE, 0.75, cotangent=0),
     _case("Torch.floor", _WIDE, cotangent=0),
 )
@@ -219,7 +219,7 @@ _MOVEMENT = (
     _case("Torch.tril", _M),
     _case("Torch.gather", _M, 1, _whole(48, 96, high=95)),
     _case("Torch.index_select", _M, 0, _whole(30, high=47)),
-    _case("Torch.masked_fill", _M, Drawn((48, 96), 0, 1, "bool", grad=False), -1.0),
+    _case("Torch.masked_fill", _M, DrawnArgument((48, 96), 0, 1, "bool", grad=False), -1.0),
     _case("Torch.scatter_add", _M, 0, _whole(48, 96, high=7), _M),
     _case("Torch.index_add", _M, 0, _whole(200, high=7), _tensor(200, 96)),
     _case("Functional.embedding", _whole(8, 40, high=31), _tensor(32, 64)),

@@ -11,7 +11,7 @@ import numpy as np
 
 from ray_precheck.compare.comparison import Comparison
 from ray_precheck.compare.errors import rounded_bench
-from ray_precheck.compare.metrics import measure
+from ray_precheck.compare.metrics import metrics_of
 from ray_precheck.compare.standards.base import Standard
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import Verdict
@@ -157,7 +157,7 @@ def comparison_of(run: Run, key: Key, leaf: HostTensor) -> Comparison:
         dtype=leaf.dtype,
         device_out=leaf.data,
         bench_out=bench,
-        metrics=measure(leaf.data, rounded_bench(bench, leaf.dtype), smallest_normal),
+        metrics=metrics_of(leaf.data, rounded_bench(bench, leaf.dtype), smallest_normal),
         peers=lambda: run.peers[direction].of(position, leaf),
     )
 

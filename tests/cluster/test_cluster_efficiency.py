@@ -2,7 +2,7 @@
 
 import pytest
 
-from scripts.efficiency import Run, bare_efficiency, measure
+from scripts.efficiency import TimedRun, bare_efficiency, measured_run
 from scripts.simulate.costs import draw_workload
 
 pytestmark = pytest.mark.cluster
@@ -29,11 +29,11 @@ Crew.send = slowly
 """
 
 
-def run(name: str, prelude: str = "") -> Run:
-    return measure(draw_workload(name, RECORDS, seed=1), DEVICES, prelude=prelude)
+def run(name: str, prelude: str = "") -> TimedRun:
+    return measured_run(draw_workload(name, RECORDS, seed=1), DEVICES, prelude=prelude)
 
 
-def lost(one: Run) -> float:
+def lost(one: TimedRun) -> float:
     return bare_efficiency(DEVICES) - one.efficiency
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scripts.inputs import CAPTURES, DATA, Capture, Pair, pairs_of
+from scripts.inputs import CAPTURES, DATA, CapturedCalls, Pair, pairs_of
 
 pytestmark = pytest.mark.frameworks
 
@@ -15,7 +15,7 @@ def _typical(pairs: list[Pair], metric: int) -> float:
 
 @pytest.mark.parametrize("name", CAPTURES)
 def test_errors_of_recorded_inputs_are_nearer_to_those_of_the_real_ones(name: str) -> None:
-    capture = Capture(DATA / name / "dump.json", "float32", "msprobe")
+    capture = CapturedCalls(DATA / name / "dump.json", "float32", "msprobe")
     pairs = pairs_of(capture, ("recorded", "uniform"), seeds=2)
     for metric in range(2):
         recorded, uniform = (_typical(pairs[key], metric) for key in ("recorded", "uniform"))

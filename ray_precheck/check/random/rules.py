@@ -101,7 +101,7 @@ def _permutation(call: RandomCall) -> list[Look]:
 def _integers(call: RandomCall) -> list[Look]:
     """randint(high, size), randint(low, high, size), randint_like(input, ...)."""
     low, high = _range(call, 0)
-    return random_discrete.whole_numbers(call.draws, low, high)
+    return random_discrete.uniform_whole_numbers(call.draws, low, high)
 
 
 def _random(call: RandomCall) -> list[Look]:
@@ -111,7 +111,7 @@ def _random(call: RandomCall) -> list[Look]:
     default = 2 ** (info.mantissa_bits + 1) + 1 if info.kind == "float" else 2
     if info.kind in ("int", "uint"):
         default = 2 ** (info.bits - (info.kind == "int"))
-    return random_discrete.whole_numbers(call.draws, *_range(call, default))
+    return random_discrete.uniform_whole_numbers(call.draws, *_range(call, default))
 
 
 def _range(call: RandomCall, default: int) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from ray_precheck.cli.exit_codes import (
     NOTHING_CHECKED,
     STOPPED,
     UNUSABLE,
-    worst_of,
+    worst_code,
 )
 from ray_precheck.cli.going_on import resume_command
 from ray_precheck.cli.invocation import Command, Invocation, note
@@ -79,7 +79,7 @@ def _check_ranks(
     state = state_of_all(ranks, whole, completed=report.completed, reason=report.stop_reason)
     code = exit_code(whole, state)
     if any(rank.is_unreadable for rank in report.ranks):
-        code = worst_of(code, UNUSABLE)
+        code = worst_code(code, UNUSABLE)
     write_ranks_files(options, ranks, whole, state, code)
     return code
 
@@ -87,7 +87,7 @@ def _check_ranks(
 def _summaries(report: "RanksReport", found: FoundDumps) -> "list[RankSummary]":
     """Return what became of each dump, those that were not begun included."""
     from ray_precheck.report.ranks_summary import RankSummary
-    from ray_precheck.report.state import Progress, RunState, state_of_end
+    from ray_precheck.report.state import RunPhase, RunState, state_of_end
 
     ranks = []
     for rank in report.ranks:
@@ -100,7 +100,7 @@ def _summaries(report: "RanksReport", found: FoundDumps) -> "list[RankSummary]":
             state = state_of_end(own.summary, completed=own.completed, reason=own.stop_reason)
             code = exit_code(own.summary, state)
             ranks.append(RankSummary(label, own.summary, "", state, code))
-    stopped = RunState(Progress.STOPPED, reason=report.stop_reason)
+    stopped = RunState(RunPhase.STOPPED, reason=report.stop_reason)
     problem = "not begun: the run stopped before"
     ranks += [
         RankSummary(each.label, None, problem, stopped, STOPPED, is_error=True)

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from ray_precheck.compare.random.statistics import Finding, Look, fact, within
+from ray_precheck.compare.random.statistics import Look, Observation, fact, within
 from ray_precheck.schema.dtypes import Array
 
 # Weights that are computed at most; heads beyond are left out.
@@ -74,9 +74,9 @@ def _slope(terms: Array, plain: Array, deviation: Array, p: float, slack: float)
     """Look at the slope of the output on the one without dropout, which is 1 (Bernstein's bound)."""
     square = float(np.sum(plain**2))
 
-    def look(chance: float) -> Finding:
+    def look(chance: float) -> Observation:
         if not square:
-            return Finding("no output to compare the size of", telling=False)
+            return Observation("no output to compare the size of", telling=False)
         parts = terms * plain[..., None] / square
         level = math.log(2 / chance)
         largest = float(np.abs(parts).max()) * max(p, 1 - p) * level / 3
@@ -101,9 +101,9 @@ def _spread(terms: Array, deviation: Array, p: float) -> Look:
     largest = float(np.max(np.sum(np.abs(terms), -1), initial=0.0) * max(p, 1 - p)) ** 2
     expected = float(np.sum(second))
 
-    def look(chance: float) -> Finding:
+    def look(chance: float) -> Observation:
         if not expected:
-            return Finding("no weight whose loss would show", telling=False)
+            return Observation("no weight whose loss would show", telling=False)
         level = math.log(2 / chance)
         below = math.sqrt(2 * level * float(np.sum(fourth)))
         above = level * largest / 3 + math.sqrt((level * largest / 3) ** 2 + below**2)

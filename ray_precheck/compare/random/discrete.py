@@ -14,15 +14,15 @@ from ray_precheck.compare.random.bounds import poisson_limits, share_limits
 from ray_precheck.compare.random.special import gamma_cdf
 from ray_precheck.compare.random.statistics import (
     Draws,
-    Finding,
     Look,
+    Observation,
     Parameter,
     average,
     distribution,
     fact,
     neighbours,
-    repeats,
-    share,
+    no_repeats,
+    share_look,
     within,
 )
 from ray_precheck.schema.dtypes import Array
@@ -33,7 +33,7 @@ _LARGEST_POISSON_RATE = 1e4
 _GROUPS = 4
 
 
-def whole_numbers(draws: Draws, low: int, high: int) -> list[Look]:
+def uniform_whole_numbers(draws: Draws, low: int, high: int) -> list[Look]:
     """Whole numbers uniform over low to high - 1: range, gap, mean, both ends, independence.
 
     Where the dtype cannot hold all of them they are blurred by its step, and `high` itself occurs.
@@ -61,10 +61,10 @@ def whole_numbers(draws: Draws, low: int, high: int) -> list[Look]:
     variance = (1 - count**-2) / 12
     looks.append(average("the mean, as a part of the range,", u, center, variance, slack))
     if not coarse.any():
-        looks.append(share(f"the share of {low}", found == low, 1 / count))
-        looks.append(share(f"the share of {high - 1}", found == high - 1, 1 / count))
+        looks.append(share_look(f"the share of {low}", found == low, 1 / count))
+        looks.append(share_look(f"the share of {high - 1}", found == high - 1, 1 / count))
     half = count // 2 / count
-    return [*looks, neighbours(found < low + count // 2, half), repeats(found)]
+    return [*looks, neighbours(found < low + count // 2, half), no_repeats(found)]
 
 
 def bernoulli(draws: Draws, probability: Parameter) -> list[Look]:
@@ -79,14 +79,14 @@ def bernoulli(draws: Draws, probability: Parameter) -> list[Look]:
     ]
     if np.ndim(probability) == 0:
         rate = float(probability)
-        independence = [neighbours(ones, rate), repeats(ones, max(rate, 1 - rate))]
-        return [*looks, share("the share of ones", ones, rate), *independence]
+        independence = [neighbours(ones, rate), no_repeats(ones, max(rate, 1 - rate))]
+        return [*looks, share_look("the share of ones", ones, rate), *independence]
     for hits in np.array_split(np.argsort(p, kind="stable"), _GROUPS):
         if len(hits):
             name = (
                 f"the share of ones where the probability is {p[hits[0]]:.3g} to {p[hits[-1]]:.3g}"
             )
-            looks.append(share(name, ones[hits], float(np.mean(p[hits]))))
+            looks.append(share_look(name, ones[hits], float(np.mean(p[hits]))))
     return looks
 
 
@@ -98,7 +98,7 @@ def poisson(draws: Draws, rate: Parameter, spread: np.random.Generator) -> list[
     expected = float(np.sum(rates))
     slack = float(np.sum(np.where(draws.step > 1, draws.step, 0.0))) / max(expected, 1e-300)
 
-    def total(chance: float) -> Finding:
+    def total(chance: float) -> Observation:
         low, high = poisson_limits(expected, chance)
         found = float(np.sum(draws.values)) / expected
         return within("the mean over the expected one", found, (low - slack, high + slack))
@@ -153,7 +153,7 @@ def binomial(draws: Draws, trials: Parameter, probability: Parameter) -> list[Lo
     if total > 0:
         mean = float(np.sum(counts * p) / total)
 
-        def successes(chance: float) -> Finding:
+        def successes(chance: float) -> Observation:
             found = float(np.sum(draws.values)) / total
             return within(
                 "the share of successes", found, share_limits(mean, int(total), chance), (0, 1)
@@ -188,14 +188,14 @@ def permutation(values: Array) -> list[Look]:
         )
     ]
     looks.append(
-        share(
+        share_look(
             "the share of pairs of neighbours that ascend",
             values[: count // 2 * 2 : 2] < values[1::2],
             0.5,
         )
     )
 
-    def fixed(chance: float) -> Finding:
+    def fixed(chance: float) -> Observation:
         # The expected number of sets of k fixed points is 1/k!, whatever the length is.
         found = int(np.count_nonzero(values == place))
         limit = next(k for k in range(1, 200) if 1 / math.factorial(k) <= chance) - 1

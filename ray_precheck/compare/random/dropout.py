@@ -16,9 +16,9 @@ from ray_precheck.compare.random.statistics import (
     Look,
     fact,
     neighbours,
-    repeats,
+    no_repeats,
     sampled,
-    share,
+    share_look,
 )
 from ray_precheck.schema.dtypes import CHUNK_ELEMENTS, DTYPES, Array, quantum
 from ray_precheck.schema.values import HostTensor
@@ -128,8 +128,8 @@ def dropout_looks(mask: Mask, dropping: Dropping) -> list[Look]:
     sample = dropped[sampled(len(dropped))]
     if not len(sample) or p >= 1:
         return looks
-    looks.append(share("the share of dropped elements", sample, p))
-    return [*looks, neighbours(sample, p), repeats(dropped, max(p, 1 - p))]
+    looks.append(share_look("the share of dropped elements", sample, p))
+    return [*looks, neighbours(sample, p), no_repeats(dropped, max(p, 1 - p))]
 
 
 def _units(mask: Mask, unit_dims: int) -> tuple[Array, Array]:

@@ -16,15 +16,15 @@ from ray_precheck.compare.random.bounds import gamma_limits, square_limits
 from ray_precheck.compare.random.special import gamma_cdf, normal_cdf
 from ray_precheck.compare.random.statistics import (
     Draws,
-    Finding,
     Look,
+    Observation,
     Parameter,
     average,
     distribution,
     fact,
     neighbours,
-    repeats,
-    share,
+    no_repeats,
+    share_look,
     within,
 )
 from ray_precheck.schema.dtypes import Array
@@ -65,7 +65,7 @@ def _normal_moments(z: Array, step: Array) -> list[Look]:
     """Look at the mean and the mean square of standard normal draws, each known to one step."""
     magnitude = np.abs(z)
 
-    def square(chance: float) -> Finding:
+    def square(chance: float) -> Observation:
         low, high = square_limits(len(z), chance)
         found = float(np.mean(z**2))
         low -= found - float(np.mean(np.maximum(magnitude - step, 0.0) ** 2))
@@ -93,7 +93,7 @@ def uniform(draws: Draws, low: Parameter, high: Parameter) -> list[Look]:
     if 4 * slack < 0.1:
         looks += [
             average("the mean, as a part of the range,", u, 0.5, 1 / 12, slack),
-            share(
+            share_look(
                 "the mean square over that of a half range", np.clip(2 * u - 1, -1, 1) ** 2, 1 / 3
             ),
         ]
@@ -121,7 +121,7 @@ def _exponential_cdf(x: Array) -> Array:
 def _mean_over(ratios: Array, step: Array, shape: float) -> Look:
     """Look at the mean of gamma draws, each over its expectation; `shape` is that of their sum."""
 
-    def look(chance: float) -> Finding:
+    def look(chance: float) -> Observation:
         low, high = gamma_limits(shape, chance)
         slack = float(np.mean(step))
         found = float(np.mean(ratios))
@@ -163,7 +163,7 @@ def cauchy(draws: Draws, median: Parameter, scale: Parameter) -> list[Look]:
             replace(draws, values=z, step=draws.step / scale),
             lambda x: 0.5 + np.arctan(x) / math.pi,
         ),
-        share("the share of draws within the scale", np.abs(z) < 1, 0.5),
+        share_look("the share of draws within the scale", np.abs(z) < 1, 0.5),
         *_independence(draws.values, z < 0, median, scale),
     ]
 
@@ -206,7 +206,9 @@ def log_normal(draws: Draws, mean: Parameter, std: Parameter) -> list[Look]:
         )
         looks += _normal_moments(z, step / values / std)
     else:
-        looks.append(share("the share of draws below their median", _below(draws, usable, z), 0.5))
+        looks.append(
+            share_look("the share of draws below their median", _below(draws, usable, z), 0.5)
+        )
     return [*looks, *_independence(values, z < 0, mean, std)]
 
 
@@ -230,4 +232,4 @@ def _gap(name: str, draws: Draws, cdf: Cdf) -> Look:
 def _independence(values: Array, below_median: Array, *parameters: Parameter) -> list[Look]:
     """Look at neighbours and, where all draws have the same distribution, for repeated stretches."""
     same = all(np.ndim(parameter) == 0 for parameter in parameters)
-    return [neighbours(below_median), *([repeats(values)] if same else [])]
+    return [neighbours(below_median), *([no_repeats(values)] if same else [])]

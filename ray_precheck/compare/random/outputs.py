@@ -9,7 +9,7 @@ from typing import Any
 
 from ray_precheck.compare.outputs import nothing_compared
 from ray_precheck.compare.random.bounds import FALSE_ALARM_RATE
-from ray_precheck.compare.random.statistics import Finding, Look
+from ray_precheck.compare.random.statistics import Look, Observation
 from ray_precheck.schema.dtypes import framework_dtype
 from ray_precheck.schema.result import OutputCheck, Verdict
 from ray_precheck.schema.values import HostTensor, TensorSpec
@@ -63,16 +63,18 @@ def check_random_output(
     )
 
 
-def _as_recorded(tested: Any, recorded: object) -> list[Finding]:
+def _as_recorded(tested: Any, recorded: object) -> list[Observation]:
     """Compare dtype and shape with those of the captured output, where the dump has one."""
     if not isinstance(recorded, TensorSpec):
         return []
     if not isinstance(tested, HostTensor):
-        return [Finding("it is no tensor, which it was when it was captured", False)]
+        return [Observation("it is no tensor, which it was when it was captured", False)]
     found = []
     if tested.dtype != recorded.dtype:
-        found.append(Finding(f"dtype {tested.dtype} where the dump has {recorded.dtype}", False))
+        found.append(
+            Observation(f"dtype {tested.dtype} where the dump has {recorded.dtype}", False)
+        )
     if tested.shape != recorded.shape:
         text = f"shape {list(tested.shape)} where the dump has {list(recorded.shape)}"
-        found.append(Finding(text, False))
+        found.append(Observation(text, False))
     return found

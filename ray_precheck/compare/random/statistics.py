@@ -1,7 +1,7 @@
 """What is looked at in a random output: facts that hold for every draw, and statistics.
 
 Comes in: draws of one output, and what is known of their distribution. Goes out: `Look`s, each of
-which becomes a `Finding` once it is told its share of the false-alarm rate. Called by
+which becomes an `Observation` once it is told its share of the false-alarm rate. Called by
 `compare.random.laws`, `random_dropout` and `random_attention`; judged by `compare.random.outputs`.
 """
 
@@ -27,7 +27,7 @@ _GENERATOR_BITS = 23
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Observation:
     """What one look has found: a sentence with number and limits, and whether it is as it must be.
 
     `telling` is False where there were too few elements for any outcome to be an error.
@@ -39,7 +39,7 @@ class Finding:
 
 
 # A look takes its share of the false-alarm rate; a fact does not need it.
-Look = Callable[[float], Finding]
+Look = Callable[[float], Observation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,31 +76,31 @@ def fact(what: str, wrong: Array, otherwise: str = "", noun: str = "elements") -
     what is said where it does not."""
     count = int(np.count_nonzero(wrong))
 
-    def look(_: float) -> Finding:
+    def look(_: float) -> Observation:
         if not count:
-            return Finding(otherwise or f"none {what}")
+            return Observation(otherwise or f"none {what}")
         index = [int(i) for i in np.unravel_index(int(np.argmax(wrong)), wrong.shape)]
-        return Finding(f"{count} of {wrong.size} {noun} {what}, the first at {index}", False)
+        return Observation(f"{count} of {wrong.size} {noun} {what}, the first at {index}", False)
 
     return look
 
 
 def within(
     what: str, value: float, limits: Limits, possible: Limits = (-math.inf, math.inf)
-) -> Finding:
+) -> Observation:
     """Judge a statistic by its limits; one that cannot leave them tells nothing. NaN fails."""
     low, high = limits
     text = f"{what} is {value:.6g}, limits {low:.6g} to {high:.6g}"
     if low <= possible[0] and possible[1] <= high:
-        return Finding(f"too few elements to judge {what} ({value:.6g})", telling=False)
-    return Finding(text, low <= value <= high)
+        return Observation(f"too few elements to judge {what} ({value:.6g})", telling=False)
+    return Observation(text, low <= value <= high)
 
 
-def share(what: str, hits: Array, expected: float) -> Look:
+def share_look(what: str, hits: Array, expected: float) -> Look:
     """Look at a share of independent hits, `(N,)` bool or in [0, 1], by an exact binomial bound."""
     count = hits.size
 
-    def look(chance: float) -> Finding:
+    def look(chance: float) -> Observation:
         found = float(np.mean(hits)) if count else expected
         return within(what, found, share_limits(expected, count, chance), (0.0, 1.0))
 
@@ -111,7 +111,7 @@ def average(what: str, values: Array, expected: float, variance: float, slack: f
     """Look at the mean of independent values, `(N,)` and not empty, of which rounding may have moved
     the mean by `slack`."""
 
-    def look(chance: float) -> Finding:
+    def look(chance: float) -> Observation:
         limit = mean_limit(variance, len(values), chance) + slack
         return within(what, float(np.mean(values)), (expected - limit, expected + limit))
 
@@ -127,7 +127,7 @@ def distribution(name: str, lowest: Array, highest: Array) -> Look:
     """
     count = len(lowest)
 
-    def look(chance: float) -> Finding:
+    def look(chance: float) -> Observation:
         ranks = np.arange(count + 1) / max(count, 1)
         above = ranks[1:] - np.sort(highest)
         below = np.sort(lowest) - ranks[:-1]
@@ -145,10 +145,12 @@ def neighbours(below_median: Array, expected: float = 0.5) -> Look:
     """
     even = below_median[: len(below_median) // 2 * 2]
     alike = even[0::2] == even[1::2]
-    return share("the share of neighbours that are alike", alike, expected**2 + (1 - expected) ** 2)
+    return share_look(
+        "the share of neighbours that are alike", alike, expected**2 + (1 - expected) ** 2
+    )
 
 
-def repeats(values: Array, most_common: float | None = None) -> Look:
+def no_repeats(values: Array, most_common: float | None = None) -> Look:
     """Look for a stretch of elements that occurs twice, as where each row, block or thread is seeded
     alike. `values` are independent draws of one distribution; `most_common` is the probability of
     their most common value, bounded by what is seen where it is not given.
@@ -159,24 +161,26 @@ def repeats(values: Array, most_common: float | None = None) -> Look:
     values = np.ascontiguousarray(values[:_STRETCH_ELEMENTS])
     count = len(values)
 
-    def look(chance: float) -> Finding:
+    def look(chance: float) -> Observation:
         if count < 2:
-            return Finding("too few elements to look for repeated stretches", telling=False)
+            return Observation("too few elements to look for repeated stretches", telling=False)
         q, left = most_common, chance
         if q is None:
             # Half of the chance is for the bound on q: no value is more common than the gap allows.
             seen = np.unique(values, return_counts=True)[1].max() / count
             q, left = float(seen) + 2 * largest_gap(count, chance / 2), chance / 2
         if not 0.0 < q < 1.0:
-            return Finding("too few elements to look for repeated stretches", telling=False)
+            return Observation("too few elements to look for repeated stretches", telling=False)
         width = math.ceil(math.log(count**2 / 2 / left) / -math.log(q))
         if width * 2 > count:
-            return Finding("too few elements to look for repeated stretches", telling=False)
+            return Observation("too few elements to look for repeated stretches", telling=False)
         found = _repeated(values, width)
         if found is None:
-            return Finding(f"no stretch of {width} elements occurs twice")
+            return Observation(f"no stretch of {width} elements occurs twice")
         first, second = found
-        return Finding(f"the {width} elements from {second} on repeat those from {first} on", False)
+        return Observation(
+            f"the {width} elements from {second} on repeat those from {first} on", False
+        )
 
     return look
 

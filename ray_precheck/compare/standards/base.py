@@ -12,7 +12,7 @@ import numpy as np
 
 from ray_precheck.compare.comparison import Comparison
 from ray_precheck.compare.errors import is_measurable, measure_errors
-from ray_precheck.compare.sentence import Finding, cause_note, describe
+from ray_precheck.compare.sentence import Finding, cause_note, error_sentence
 from ray_precheck.schema.dtypes import quantum
 from ray_precheck.schema.result import Metrics, Verdict
 
@@ -92,7 +92,7 @@ def conclude(
     notes = left_out_note(comparison.metrics)
     if not findings:
         return Judgement(Verdict.PASS, "; ".join(notes), tuple(columns))
-    message = "; ".join([describe(findings, comparison), *notes])
+    message = "; ".join([error_sentence(findings, comparison), *notes])
     return Judgement(Verdict.ERROR, message, tuple(columns))
 
 

@@ -30,8 +30,8 @@ from ray_precheck.frameworks.mindtorch.messages import (
     Request,
     Resolve,
     Seed,
-    receive,
-    send,
+    receive_message,
+    send_message,
 )
 from ray_precheck.frameworks.mindtorch.paths import adapter_folder
 from ray_precheck.schema.record import ApiName
@@ -97,8 +97,8 @@ class MindTorchBackend:
         """
         try:
             if request is not None:
-                send(self._pipe, request)
-            reply: Done | Raised = receive(self._pipe)
+                send_message(self._pipe, request)
+            reply: Done | Raised = receive_message(self._pipe)
         except (EOFError, OSError):
             raise DeviceDied(self._exit_code()) from None
         if isinstance(reply, Raised):

@@ -28,8 +28,8 @@ from ray_precheck.frameworks.mindtorch.messages import (
     Request,
     Resolve,
     Seed,
-    receive,
-    send,
+    receive_message,
+    send_message,
 )
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall
@@ -56,7 +56,7 @@ def main() -> None:
         return
     with contextlib.suppress(EOFError, OSError):
         while True:
-            request: Request = receive(pipe)
+            request: Request = receive_message(pipe)
             _answer(pipe, partial(device.do, request), device.lacks_kernel)
 
 
@@ -81,7 +81,7 @@ def _answer(
     except Exception as error:  # An API may raise anything, and so may MSAdapter's import.
         name = "MemoryError" if isinstance(error, MemoryError) else type(error).__name__
         found, reply = None, Raised(name, str(error), lacks_kernel=lacks_kernel(error))
-    send(pipe, reply)
+    send_message(pipe, reply)
     return found
 
 

@@ -82,7 +82,7 @@ Request = Resolve | Forward | Gradients | Seed | Prove
 Reply = Done | Raised
 
 
-def send(pipe: Connection, message: Request | Reply) -> None:
+def send_message(pipe: Connection, message: Request | Reply) -> None:
     """Send a message, its arrays one after the other behind it, without copies in between.
 
     Raises:
@@ -95,7 +95,7 @@ def send(pipe: Connection, message: Request | Reply) -> None:
         pipe.send_bytes(buffer.raw())
 
 
-def receive(pipe: Connection) -> Any:
+def receive_message(pipe: Connection) -> Any:
     """Wait for a message and return it; its arrays are its own and may be written to.
 
     Raises:

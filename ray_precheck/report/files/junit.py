@@ -15,13 +15,14 @@ from xml.sax.saxutils import escape, quoteattr
 
 import orjson
 
-from ray_precheck.report.calls import Call, read_calls
 from ray_precheck.report.files.machine_file import environment_of
 from ray_precheck.report.files.output_file import write_report
 from ray_precheck.report.ranks_summary import RankSummary
-from ray_precheck.report.state import Progress, RunState
+from ray_precheck.report.state import RunPhase, RunState
 from ray_precheck.report.summary import Summary
+from ray_precheck.report.tables import read_results
 from ray_precheck.schema.result import Verdict
+from ray_precheck.store.done import ResultRow
 
 SUITE = "ray_precheck"
 WHOLE_RUN = "the whole run"
@@ -77,7 +78,7 @@ class _Size:
 
 
 def _size_of(rank: RankSummary) -> _Size:
-    is_whole = rank.state.progress is Progress.FINISHED
+    is_whole = rank.state.progress is RunPhase.FINISHED
     summary = rank.summary
     if summary is None:
         return _Size(1, errors=int(rank.is_error), skipped=int(not rank.is_error))
@@ -113,9 +114,9 @@ def _suite(rank: RankSummary, prefix: str) -> Iterator[str]:
         for name, value in _properties(rank.summary, rank.state).items():
             yield f"<property name={_attribute(name)} value={_attribute(value)}/>"
         yield "</properties>"
-        for call in read_calls(rank.summary.files.result):
+        for call in read_results(rank.summary.files.result):
             yield _case(call, prefix, seconds.get(call.name))
-    is_whole = rank.summary is not None and rank.state.progress is Progress.FINISHED
+    is_whole = rank.summary is not None and rank.state.progress is RunPhase.FINISHED
     if not is_whole:
         said = rank.problem or rank.state.sentence
         kind = "error" if rank.summary is not None or rank.is_error else "skipped"
@@ -135,7 +136,7 @@ def _properties(summary: Summary, state: RunState) -> dict[str, str]:
     return {**found, "result": str(summary.files.result), "details": str(summary.files.details)}
 
 
-def _case(call: Call, prefix: str, seconds: float | None) -> str:
+def _case(call: ResultRow, prefix: str, seconds: float | None) -> str:
     time = "" if seconds is None else f' time="{seconds:.6f}"'
     class_name = f"{prefix}{call.name.rsplit('.', 1)[0]}"
     head = f"<testcase classname={_attribute(class_name)} name={_attribute(call.name)}{time}"
@@ -149,7 +150,7 @@ def _case(call: Call, prefix: str, seconds: float | None) -> str:
     return f"{head}><{kind} message={_attribute(call.message)}>{text}</{kind}></testcase>"
 
 
-def _kind(call: Call) -> str:
+def _kind(call: ResultRow) -> str:
     """Return the element that says what became of a call, "" for a pass."""
     if call.verdict is Verdict.ERROR:
         return "error" if call.broke else "failure"

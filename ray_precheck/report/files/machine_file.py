@@ -38,12 +38,13 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.report.beyond import number_in
-from ray_precheck.report.calls import Call, read_calls
 from ray_precheck.report.closing import COMMONEST_REASONS
 from ray_precheck.report.files.output_file import write_report
 from ray_precheck.report.ranks_summary import RankSummary, combined
 from ray_precheck.report.state import RunState
 from ray_precheck.report.summary import Summary, WorstOutput
+from ray_precheck.report.tables import read_results
+from ray_precheck.store.done import ResultRow
 
 FORMAT = 1
 
@@ -87,7 +88,7 @@ def _with_list(head: dict[str, Any], key: str, items: Iterable[Iterable[bytes]])
 
 
 def _verdicts(result: Path) -> Iterator[Iterable[bytes]]:
-    for call in read_calls(result):
+    for call in read_results(result):
         yield [json.dumps(_verdict(call)).encode()]
 
 
@@ -151,7 +152,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _verdict(call: Call) -> dict[str, str]:
+def _verdict(call: ResultRow) -> dict[str, str]:
     return {
         "name": call.name,
         "verdict": call.verdict.value.lower(),

@@ -20,7 +20,7 @@ from ray_precheck.errors import NotCheckable, PrecheckError, UsageError
 from ray_precheck.plan.drawing import is_random, seed_of
 from ray_precheck.report.repro.call import CallText
 from ray_precheck.report.repro.mindspore import mindspore_script
-from ray_precheck.report.repro.text import Aim, Needs, Row
+from ray_precheck.report.repro.text import Aim, FailingOutput, Needs
 from ray_precheck.report.repro.torch import torch_script
 from ray_precheck.schema.dtypes import DTYPES, is_differentiable, round_to_dtype
 from ray_precheck.schema.record import ApiRecord
@@ -90,7 +90,7 @@ def _needs(data: ErrorData, record: ApiRecord) -> Needs:
     )
 
 
-def _row(data: ErrorData, name: str) -> Row:
+def _row(data: ErrorData, name: str) -> FailingOutput:
     """Return a failing output with the limit of its error.
 
     Raises:
@@ -98,7 +98,7 @@ def _row(data: ErrorData, name: str) -> Row:
     """
     direction, _, number = name.split(".")
     device = _side(data, name, "device")
-    row = Row(direction, int(number), _LIMIT, data.dtypes.get(device, ""))
+    row = FailingOutput(direction, int(number), _LIMIT, data.dtypes.get(device, ""))
     bench = _side(data, name, "bench")
     if not bench or not device or data.replay.standard == "msprobe":
         return row
@@ -110,7 +110,7 @@ def _row(data: ErrorData, name: str) -> Row:
         wide = np.complex128 if np.iscomplexobj(expected) else np.float64
         error = np.abs(tested.data.astype(wide) - expected.astype(wide))
     largest = float(np.nan_to_num(error, nan=np.inf, posinf=np.inf).max(initial=0.0))
-    return Row(direction, int(number), 0.5 * largest or _LIMIT, row.dtype)
+    return FailingOutput(direction, int(number), 0.5 * largest or _LIMIT, row.dtype)
 
 
 def _side(data: ErrorData, name: str, side: str) -> str:
@@ -120,7 +120,9 @@ def _side(data: ErrorData, name: str, side: str) -> str:
     return file if data.dtypes.get(file) in DTYPES else ""
 
 
-def _needs_gradients(data: ErrorData, aim: Aim, rows: tuple[Row, ...], captured: bool) -> bool:
+def _needs_gradients(
+    data: ErrorData, aim: Aim, rows: tuple[FailingOutput, ...], captured: bool
+) -> bool:
     if captured or not data.replay.differentiable:
         return False
     raised = aim is Aim.RAISE and "backward: the device raised" in data.replay.message
@@ -128,8 +130,8 @@ def _needs_gradients(data: ErrorData, aim: Aim, rows: tuple[Row, ...], captured:
 
 
 def _leaves(
-    data: ErrorData, aim: Aim, rows: tuple[Row, ...], *, captured: bool
-) -> tuple[tuple[int, ...], tuple[Row, ...]]:
+    data: ErrorData, aim: Aim, rows: tuple[FailingOutput, ...], *, captured: bool
+) -> tuple[tuple[int, ...], tuple[FailingOutput, ...]]:
     """Return the inputs that require a gradient, and the rows with the place of their gradient.
 
     Where gradients are compared those of the failing rows suffice: torch may have none by the others.
@@ -142,7 +144,7 @@ def _leaves(
     if not asked:
         return differentiable, tuple(row for row in rows if row.direction == "forward")
     placed = tuple(
-        Row(row.direction, row.number, row.limit, row.dtype, asked.index(row.number))
+        FailingOutput(row.direction, row.number, row.limit, row.dtype, asked.index(row.number))
         if row.direction == "backward"
         else row
         for row in rows

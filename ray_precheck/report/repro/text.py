@@ -23,7 +23,7 @@ class Aim(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FailingOutput:
     """A failing output: its direction and number, the limit of its error, the dtype that was tested.
 
     `place` is that of a gradient among those that the script computes.
@@ -67,7 +67,7 @@ class Needs:
     call: str
     note: str
     needs_npu: bool
-    rows: tuple[Row, ...]
+    rows: tuple[FailingOutput, ...]
     inputs: tuple[str, ...]
     leaves: tuple[int, ...]
     in_place: bool
@@ -259,7 +259,7 @@ def _judged(needs: Needs, tested: list[str], saved: list[str], label: str = "") 
         yield from (f"{result} = [", *(f"    {show}," for show in shows), "]")
 
 
-def _against(needs: Needs, row: Row, saved: str) -> str:
+def _against(needs: Needs, row: FailingOutput, saved: str) -> str:
     """Return what a row is compared with: the bench, or the draws that the run judged."""
     if needs.aim is Aim.DRAW:
         return saved

@@ -156,7 +156,7 @@ def _has_plugin(node: Node, framework: str, kind: str) -> bool:
     return f"{family}:{kind}" in node.plugins
 
 
-def place_slots(kind: str, ids: Sequence[int], nodes: Sequence[Node]) -> list[DeviceSlot]:
+def place_ids(kind: str, ids: Sequence[int], nodes: Sequence[Node]) -> list[DeviceSlot]:
     """Return one slot for each id of -d. The first node is the one that the driver runs on.
 
     On the CPU ids are logical, any number of them, dealt out over the nodes in turn. NPUs and GPUs

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from ray_precheck.config import RunConfig
 from ray_precheck.errors import DeviceError
 from ray_precheck.options.places import ALL_DEVICES
-from ray_precheck.runtime.places.devices import Node, move_slots
-from ray_precheck.runtime.places.devices import place_slots as place_ids
+from ray_precheck.runtime.places.devices import Node, move_slots, place_ids
 from ray_precheck.runtime.places.nodes import is_called, listed_nodes, node_called, ranged
 from ray_precheck.schema.node_devices import NodeDevices, parse_node_devices
 from ray_precheck.schema.task import DeviceSlot

@@ -1,6 +1,6 @@
 """Captured tensors on their way to workers that cannot see the dump's folder.
 
-Comes in: batches that are about to be sent, by ticket. Goes out: for each a `Parcel` in Ray's object
+Comes in: batches that are about to be sent, by ticket. Goes out: for each `StoredFiles` in Ray's object
 store with the files that its records name. Called by the driver's loop, on one thread; files are
 read and put on a thread of its own, ahead of the batches. What is in flight is bounded by bytes.
 """
@@ -34,7 +34,7 @@ from ray_precheck.schema.values import TensorSpec, walk_specs
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class StoredFiles:
     """Files in the object store: `ref` stands for a dict from task index to `ShippedFiles`.
 
     `nbytes` are the bytes of the files; each is there once, however many tasks name it.
@@ -58,7 +58,7 @@ class _Shipment:
     """A ticket between `prepare` and `forget`. `parcel` is None until there is room to read it."""
 
     manifest: Future[_Manifest]
-    parcel: Future[Parcel] | None = None
+    parcel: Future[StoredFiles] | None = None
 
 
 class Shipper:
@@ -108,7 +108,7 @@ class Shipper:
             fresh, self._fresh = self._fresh, []
             return [ticket for ticket in fresh if ticket in self._shipments]
 
-    def take(self, ticket: int) -> Parcel | None:
+    def take(self, ticket: int) -> StoredFiles | None:
         """Return the parcel of a prepared ticket, again and again; None while it is not there yet.
 
         Raises:
@@ -231,7 +231,7 @@ class Shipper:
         # A .pt file holds the whole storage of a tensor, of which the tensor may be a small part.
         return max(most_file_bytes(spec), self._most_bytes)
 
-    def _pack(self, manifest: _Manifest) -> Parcel:
+    def _pack(self, manifest: _Manifest) -> StoredFiles:
         content: dict[str, Shipped] = {
             name: self._files.ship(name, limit) for name, limit in manifest.limits.items()
         }
@@ -240,7 +240,7 @@ class Shipper:
             for index, names in manifest.names.items()
         }
         nbytes = sum(one.nbytes for one in content.values() if isinstance(one, np.ndarray))
-        return Parcel(self._put(by_task), nbytes)
+        return StoredFiles(self._put(by_task), nbytes)
 
 
 def _tensors(record: ApiRecord, with_results: bool) -> Iterator[TensorSpec]:

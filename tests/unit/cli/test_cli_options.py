@@ -14,7 +14,7 @@ from ray_precheck.cli.invocation import Command
 from ray_precheck.config import RunConfig
 from ray_precheck.errors import UsageError
 from ray_precheck.options.declared import (
-    Needs,
+    Prerequisite,
     Takes,
     option,
     options_of,
@@ -56,7 +56,7 @@ class Tries(PlaceOptions):
         help="tell more",
         takes=Takes.NOTHING,
         rows="loud",
-        needs=Needs("log", "the file to tell it to"),
+        needs=Prerequisite("log", "the file to tell it to"),
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from ray_precheck.compare.comparison import Comparison
 from ray_precheck.compare.errors import rounded_bench
-from ray_precheck.compare.metrics import measure
+from ray_precheck.compare.metrics import metrics_of
 from ray_precheck.schema.dtypes import DTYPES, Array, round_to_dtype
 
 
@@ -30,7 +30,7 @@ def comparison(
         dtype=dtype,
         device_out=device_out,
         bench_out=exact,
-        metrics=measure(device_out, rounded_bench(exact, dtype), smallest),
+        metrics=metrics_of(device_out, rounded_bench(exact, dtype), smallest),
         peers=lambda: peers,
     )
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ray_precheck.compare import metrics
-from ray_precheck.compare.metrics import measure
+from ray_precheck.compare.metrics import metrics_of
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.result import Metrics
 
@@ -20,7 +20,7 @@ NORMAL_FLOAT32 = 2.0**-126
 def compared(
     device: Any, bench: Any, dtype: str = "float64", smallest_normal: float = NORMAL_FLOAT32
 ) -> Metrics:
-    return measure(np.array(device, dtype), np.array(bench, dtype), smallest_normal)
+    return metrics_of(np.array(device, dtype), np.array(bench, dtype), smallest_normal)
 
 
 def test_the_numbers_of_a_vector_worked_out_by_hand() -> None:
@@ -88,19 +88,19 @@ def test_the_cosine_of_opposite_right_angled_and_zero_vectors(
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 0, 2)])
 def test_empty_outputs_agree(shape: tuple[int, ...]) -> None:
-    assert measure(np.zeros(shape), np.zeros(shape), 1.0) == Metrics(None, 0.0, 0.0)
+    assert metrics_of(np.zeros(shape), np.zeros(shape), 1.0) == Metrics(None, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(("shape", "index"), [((), ()), ((1,), (0,)), ((1, 1), (0, 0))])
 def test_one_element_has_no_cosine(shape: tuple[int, ...], index: tuple[int, ...]) -> None:
-    found = measure(np.full(shape, 3.0), np.full(shape, 2.0), 1.0)
+    found = metrics_of(np.full(shape, 3.0), np.full(shape, 2.0), 1.0)
     assert found.cosine is None
     assert (found.max_abs_err, found.max_rel_err, found.worst_index) == (1.0, 0.5, index)
 
 
 def test_other_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="shapes differ"):
-        measure(np.zeros((2, 3)), np.zeros((3, 2)), 1.0)
+        metrics_of(np.zeros((2, 3)), np.zeros((3, 2)), 1.0)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -163,17 +163,17 @@ def test_complex_nan_and_infinity_agree_or_are_named() -> None:
 def test_a_strided_output_is_compared_element_by_element() -> None:
     device, bench = np.arange(12.0).reshape(3, 4).T, np.arange(12.0).reshape(3, 4).T.copy()
     bench[3, 1] += 1
-    assert measure(device, bench, 1.0).worst_index == (3, 1)
+    assert metrics_of(device, bench, 1.0).worst_index == (3, 1)
 
 
 def test_a_strided_complex_vector_is_compared() -> None:
     every_second = np.arange(10, dtype=np.complex128)[::2]
-    assert measure(every_second, every_second, 1.0).max_abs_err == 0.0
+    assert metrics_of(every_second, every_second, 1.0).max_abs_err == 0.0
 
 
 @pytest.mark.parametrize("real", ["float32", "int64"])
 def test_a_real_output_where_the_bench_is_complex_is_compared_in_the_plane(real: str) -> None:
-    found = measure(np.array([1, 2], real), np.array([1, 2 + 1j]), 1.0)
+    found = metrics_of(np.array([1, 2], real), np.array([1, 2 + 1j]), 1.0)
     assert found.max_abs_err == 1.0
     assert found.cosine == pytest.approx(5 / math.sqrt(5 * 6))
 
@@ -211,9 +211,10 @@ def test_the_smallest_integer_has_its_magnitude(dtype: str) -> None:
 
 def test_signed_and_unsigned_integers_are_subtracted_exactly() -> None:
     device, bench = np.array([-1, 2**62 + 1]), np.array([0, 2**62 - 1], np.uint64)
-    assert measure(device, bench, 1.0).max_abs_err == 2.0
+    assert metrics_of(device, bench, 1.0).max_abs_err == 2.0
     assert (
-        measure(np.array([-1, 0]), np.array([2**64 - 1, 0], np.uint64), 1.0).max_abs_err == 2.0**64
+        metrics_of(np.array([-1, 0]), np.array([2**64 - 1, 0], np.uint64), 1.0).max_abs_err
+        == 2.0**64
     )
 
 
@@ -224,7 +225,7 @@ def test_booleans_differ_by_one() -> None:
 
 
 def test_integers_are_compared_with_floats_as_numbers() -> None:
-    found = measure(np.array([1, 2], np.int32), np.array([1.0, 2.5]), 1.0)
+    found = metrics_of(np.array([1, 2], np.int32), np.array([1.0, 2.5]), 1.0)
     assert (found.max_abs_err, found.worst_index) == (0.5, (1,))
 
 

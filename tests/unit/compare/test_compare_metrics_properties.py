@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ray_precheck.compare import metrics
-from ray_precheck.compare.metrics import measure
+from ray_precheck.compare.metrics import metrics_of
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Metrics
 
@@ -32,7 +32,7 @@ def pairs(draw: st.DrawFn, elements: Any, smallest: int = 0) -> tuple[Array, Arr
 def with_chunks(chunk_elements: int, device: Array, bench: Array) -> Metrics:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(metrics, "CHUNK_ELEMENTS", chunk_elements)
-        return measure(device, bench, 2.0**-126)
+        return metrics_of(device, bench, 2.0**-126)
 
 
 @settings(deadline=None, max_examples=100)
@@ -54,7 +54,7 @@ def test_the_size_of_the_chunks_changes_nothing(
 @given(pairs(PLAIN, smallest=2))
 def test_the_numbers_are_those_of_their_formulas(pair: tuple[Array, Array]) -> None:
     device, bench = (list(map(float, side)) for side in pair)
-    found = measure(*pair, 1e-3)
+    found = metrics_of(*pair, 1e-3)
     errors = [abs(d - b) for d, b in zip(device, bench, strict=True)]
     assert found.max_abs_err == max(errors)
     assert found.worst_index == (errors.index(max(errors)),)
@@ -73,7 +73,7 @@ def test_the_numbers_are_those_of_their_formulas(pair: tuple[Array, Array]) -> N
 @settings(deadline=None, max_examples=80)
 @given(pairs(ANY))
 def test_cosine_error_and_what_is_left_out_are_symmetric(pair: tuple[Array, Array]) -> None:
-    one, other = measure(*pair, 1.0), measure(*pair[::-1], 1.0)
+    one, other = metrics_of(*pair, 1.0), metrics_of(*pair[::-1], 1.0)
     assert one.cosine == other.cosine
     assert one.max_abs_err == other.max_abs_err
     assert one.worst_index == other.worst_index
@@ -84,7 +84,7 @@ def test_cosine_error_and_what_is_left_out_are_symmetric(pair: tuple[Array, Arra
 @settings(deadline=None, max_examples=80)
 @given(pairs(ANY, smallest=2))
 def test_the_cosine_lies_between_minus_one_and_one(pair: tuple[Array, Array]) -> None:
-    found = measure(*pair, 1.0)
+    found = metrics_of(*pair, 1.0)
     assert found.cosine is not None
     assert -1.0 <= found.cosine <= 1.0
 
@@ -93,7 +93,7 @@ def test_the_cosine_lies_between_minus_one_and_one(pair: tuple[Array, Array]) ->
 @given(st.lists(ANY, min_size=2, max_size=12))
 def test_an_output_agrees_with_itself(values: list[float]) -> None:
     array = np.array(values)
-    found = measure(array, array.copy(), 1.0)
+    found = metrics_of(array, array.copy(), 1.0)
     assert found.cosine == pytest.approx(1.0)
     assert (found.max_abs_err, found.max_rel_err, found.mismatch) == (0.0, 0.0, "")
     assert found.left_out == np.count_nonzero(~np.isfinite(array))
@@ -107,7 +107,7 @@ def test_there_is_a_mismatch_just_where_something_infinite_or_nan_differs(
     device, bench = pair
     same = (device == bench) | (np.isnan(device) & np.isnan(bench))
     differs = ~same & ~(np.isfinite(device) & np.isfinite(bench))
-    found = measure(device, bench, 1.0)
+    found = metrics_of(device, bench, 1.0)
     assert bool(found.mismatch) == bool(differs.any())
     if differs.any():
         assert found.worst_index == (int(np.argmax(differs)),)
@@ -118,8 +118,8 @@ def test_there_is_a_mismatch_just_where_something_infinite_or_nan_differs(
 @given(pairs(PLAIN, smallest=2), st.integers(-900, 900))
 def test_the_cosine_does_not_depend_on_the_unit(pair: tuple[Array, Array], exponent: int) -> None:
     unit = 2.0**exponent
-    scaled = measure(pair[0] * unit, pair[1] * unit, 1.0)
-    assert scaled.cosine == pytest.approx(measure(*pair, 1.0).cosine, abs=1e-12)
+    scaled = metrics_of(pair[0] * unit, pair[1] * unit, 1.0)
+    assert scaled.cosine == pytest.approx(metrics_of(*pair, 1.0).cosine, abs=1e-12)
 
 
 @settings(deadline=None, max_examples=80)
@@ -130,7 +130,7 @@ def test_integers_are_subtracted_without_rounding(dtype: str, data: st.DataObjec
     elements = st.integers(int(info.min) + 1 if info.min else 0, int(info.max))
     device = data.draw(st.lists(elements, min_size=1, max_size=6))
     bench = data.draw(st.lists(elements, min_size=len(device), max_size=len(device)))
-    found = measure(np.array(device, dtype), np.array(bench, dtype), 1.0)
+    found = metrics_of(np.array(device, dtype), np.array(bench, dtype), 1.0)
     assert found.max_abs_err == float(max(abs(d - b) for d, b in zip(device, bench, strict=True)))
 
 
@@ -140,6 +140,6 @@ def test_the_arrays_are_not_changed(pair: tuple[Array, Array]) -> None:
     before = [side.copy() for side in pair]
     for side in pair:
         side.setflags(write=False)
-    measure(*pair, 1.0)
+    metrics_of(*pair, 1.0)
     for side, copy in zip(pair, before, strict=True):
         np.testing.assert_array_equal(side, copy)

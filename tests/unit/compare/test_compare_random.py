@@ -19,7 +19,7 @@ from ray_precheck.compare.random.dropout import (
     mask_of,
 )
 from ray_precheck.compare.random.outputs import check_random_output
-from ray_precheck.compare.random.statistics import Look, draws_of, neighbours, repeats
+from ray_precheck.compare.random.statistics import Look, draws_of, neighbours, no_repeats
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.values import HostTensor, TensorSpec
@@ -65,8 +65,10 @@ HONEST: dict[str, Callable[[Rng, int], list[Look]]] = {
     "cauchy": lambda r, n: laws.cauchy(drawn(1 + 2 * r.standard_cauchy(n)), 1.0, 2.0),
     "laplace": lambda r, n: laws.laplace(drawn(r.laplace(1, 2, n)), 1.0, 2.0),
     "log-normal": lambda r, n: laws.log_normal(drawn(r.lognormal(1, 2, n)), 1.0, 2.0),
-    "whole numbers": lambda r, n: discrete.whole_numbers(whole(r.integers(-3, 7, n)), -3, 7),
-    "whole bf16": lambda r, n: discrete.whole_numbers(
+    "whole numbers": lambda r, n: discrete.uniform_whole_numbers(
+        whole(r.integers(-3, 7, n)), -3, 7
+    ),
+    "whole bf16": lambda r, n: discrete.uniform_whole_numbers(
         drawn(r.integers(0, 1000, n), "bfloat16"), 0, 1000
     ),
     "bernoulli": lambda r, n: discrete.bernoulli(drawn(r.random(n) < 0.2), 0.2),
@@ -209,19 +211,19 @@ FAULTS: dict[str, tuple[Callable[[], list[Look]], str]] = {
         "outside of their range",
     ),
     "range one too high": (
-        wrong(lambda r: discrete.whole_numbers(whole(r.integers(0, 11, MANY)), 0, 10)),
+        wrong(lambda r: discrete.uniform_whole_numbers(whole(r.integers(0, 11, MANY)), 0, 10)),
         "are outside of 0 to 9",
     ),
     "range one too low": (
-        wrong(lambda r: discrete.whole_numbers(whole(r.integers(0, 9, MANY)), 0, 10)),
+        wrong(lambda r: discrete.uniform_whole_numbers(whole(r.integers(0, 9, MANY)), 0, 10)),
         "the share of 9 is 0",
     ),
     "the first never drawn, of a thousand": (
-        wrong(lambda r: discrete.whole_numbers(whole(r.integers(1, 1000, MANY)), 0, 1000)),
+        wrong(lambda r: discrete.uniform_whole_numbers(whole(r.integers(1, 1000, MANY)), 0, 1000)),
         "the share of 0 is 0",
     ),
     "no whole numbers": (
-        wrong(lambda r: discrete.whole_numbers(drawn(r.uniform(0, 9, 100)), 0, 10)),
+        wrong(lambda r: discrete.uniform_whole_numbers(drawn(r.uniform(0, 9, 100)), 0, 10)),
         "are no whole numbers",
     ),
     "bernoulli p off by 0.02": (
@@ -320,7 +322,7 @@ class TestIndependence:
     def test_a_block_that_is_seeded_like_another_is_found(self) -> None:
         values = rng().random(10_000)
         values[7000:7040] = values[123:163]
-        finding = repeats(values)(1e-7)
+        finding = no_repeats(values)(1e-7)
         assert not finding.passed
         assert "from 7000 on repeat those from 123 on" in finding.text
 
@@ -329,7 +331,7 @@ class TestIndependence:
 
     @pytest.mark.parametrize("count", [0, 1, 5])
     def test_too_few_elements_tell_nothing(self, count: int) -> None:
-        looks = [repeats(np.ones(count)), neighbours(np.ones(count, bool))]
+        looks = [no_repeats(np.ones(count)), neighbours(np.ones(count, bool))]
         assert [(f.passed, f.telling) for f in (look(1e-6) for look in looks)] == [
             (True, False)
         ] * 2

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from standard_cases import comparison, normal
 
-from ray_precheck.compare.sentence import EXACT, Finding, describe, place, share_of
+from ray_precheck.compare.sentence import EXACT, Finding, error_sentence, place, share_of
 
 pytestmark = pytest.mark.unit
 
@@ -16,7 +16,7 @@ CASE = comparison(DEVICE, BENCH, "float64")
 
 def test_a_sentence_has_metric_value_limit_place_count_and_what_it_would_take() -> None:
     finding = Finding("RMSE", 0.25, 0.05, basis="2 times that of the CPU", wrong=1, total=4, at=1)
-    assert describe([finding], CASE) == (
+    assert error_sentence([finding], CASE) == (
         "RMSE is 0.25, must be at most 0.05 (2 times that of the CPU); it is 5 times as large; the worst is at"
         " index [0, 1]: 2.5 where the bench has 2; 1 of 4 elements (0.25 of all) is beyond it"
     )
@@ -28,7 +28,7 @@ def test_the_worst_finding_comes_first_and_the_others_by_their_numbers() -> None
         Finding("share", 0.1, 0.9, relation="at least"),
         Finding("max", 3.0, 1.0, relation="below"),
     ]
-    assert describe(findings, CASE) == (
+    assert error_sentence(findings, CASE) == (
         "share is 0.1, must be at least 0.9; the limit is 9 times as large; also mean is 2, must be at most 1, max is"
         " 3, must be below 1"
     )
@@ -37,7 +37,7 @@ def test_the_worst_finding_comes_first_and_the_others_by_their_numbers() -> None
 def test_a_limit_of_zero_and_nan_are_beyond_all_measure() -> None:
     assert Finding("share", 0.1, 0.0).excess == math.inf
     assert Finding("share", math.nan, 1.0).excess == math.inf
-    assert describe([Finding("share", 0.1, 0.0)], CASE) == "share is 0.1, must be at most 0"
+    assert error_sentence([Finding("share", 0.1, 0.0)], CASE) == "share is 0.1, must be at most 0"
 
 
 @pytest.mark.parametrize("limit", [2.0**-126, 0.0])
@@ -46,7 +46,7 @@ def test_a_limit_that_nobody_can_reach_but_by_equal_bits_is_said_so(limit: float
         Finding("largest error", 0.5, limit, basis=EXACT, wrong=1, total=4, at=1),
         Finding("RMSE", 0.25, limit, basis=EXACT),
     ]
-    assert describe(findings, CASE) == (
+    assert error_sentence(findings, CASE) == (
         "must have the same bits as the bench (honest implementations are exact), but the largest error is 0.5;"
         " the worst is at index [0, 1]: 2.5 where the bench has 2; 1 of 4 elements (0.25 of all) is"
         " off; also RMSE is 0.25"
@@ -54,14 +54,14 @@ def test_a_limit_that_nobody_can_reach_but_by_equal_bits_is_said_so(limit: float
 
 
 def test_a_ratio_beyond_all_measure_has_no_digits() -> None:
-    assert describe([Finding("RMSE", 1.0, 1e-30)], CASE) == (
+    assert error_sentence([Finding("RMSE", 1.0, 1e-30)], CASE) == (
         "RMSE is 1, must be at most 1e-30; it is more than a million times as large"
     )
 
 
 def test_the_likely_cause_comes_last() -> None:
     bench = normal(8, 8)
-    found = describe([Finding("RMSE", 2.0, 1.0)], comparison(-bench, bench))
+    found = error_sentence([Finding("RMSE", 2.0, 1.0)], comparison(-bench, bench))
     assert found.endswith("; likely cause: the sign of every element is flipped")
 
 

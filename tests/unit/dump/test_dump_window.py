@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ray_precheck.dump import window
-from ray_precheck.dump.scan import Span
+from ray_precheck.dump.scan import ByteRange
 from ray_precheck.dump.window import RecordWindow
 
 pytestmark = pytest.mark.unit
@@ -31,14 +31,14 @@ def test_every_record_is_what_stands_in_its_span_in_any_order(
         file.flush()
         records = RecordWindow(file.fileno())
         for start, length in spans:
-            assert records.raw(Span(start, start + length)) == DATA[start : start + length]
+            assert records.raw(ByteRange(start, start + length)) == DATA[start : start + length]
 
 
 def test_blanks_and_the_comma_behind_a_record_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "dump.json"
     path.write_bytes(b'{"a": {"n": NaN} ,\n "b": 1}')
     with path.open("rb") as file:
-        assert RecordWindow(file.fileno()).raw(Span(5, 20)) == b'{"n": NaN}'
+        assert RecordWindow(file.fileno()).raw(ByteRange(5, 20)) == b'{"n": NaN}'
 
 
 def test_a_record_that_the_dump_does_not_have_is_none(tmp_path: Path) -> None:
@@ -64,5 +64,5 @@ def test_records_side_by_side_are_read_together_upwards_and_downwards(
         file.flush()
         records = RecordWindow(file.fileno())
         for start in range(0, 300, 10)[::step]:
-            records.raw(Span(start, start + 10))
+            records.raw(ByteRange(start, start + 10))
     assert len(reads) <= 4

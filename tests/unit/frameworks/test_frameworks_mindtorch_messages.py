@@ -14,8 +14,8 @@ from ray_precheck.frameworks.mindtorch.messages import (
     Forward,
     Gradients,
     Raised,
-    receive,
-    send,
+    receive_message,
+    send_message,
 )
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall, HostTensor, Symbol
@@ -27,10 +27,10 @@ def through(message: Any) -> Any:
     """Send a message from another thread, as a large one fills the pipe, and receive it."""
     near, far = Pipe()
     with near, far:
-        sender = Thread(target=send, args=(near, message))
+        sender = Thread(target=send_message, args=(near, message))
         sender.start()
         try:
-            return receive(far)
+            return receive_message(far)
         finally:
             sender.join()
 
@@ -77,7 +77,7 @@ def test_an_end_that_is_closed_is_seen() -> None:
     near, far = Pipe()
     far.close()
     with pytest.raises(OSError):
-        send(near, Done())
+        send_message(near, Done())
     with pytest.raises(EOFError):
-        receive(near)
+        receive_message(near)
     assert isinstance(near, Connection)

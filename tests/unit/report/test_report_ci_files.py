@@ -18,7 +18,7 @@ from ray_precheck.report.files.junit import WHOLE_RUN, call_seconds, junit_lines
 from ray_precheck.report.files.machine_file import write_json
 from ray_precheck.report.files.output_file import write_report
 from ray_precheck.report.ranks_summary import RankSummary, combined
-from ray_precheck.report.state import Progress, RunState
+from ray_precheck.report.state import RunPhase, RunState
 from ray_precheck.report.summary import Summary, summarise
 from ray_precheck.schema.environment import Environment, environment_to_dict
 from ray_precheck.schema.result import (
@@ -37,8 +37,8 @@ from ray_precheck.store.settings import note_environment
 
 pytestmark = pytest.mark.unit
 
-FINISHED = RunState(Progress.FINISHED)
-STOPPED = RunState(Progress.STOPPED, 4, 9, "the disk is full")
+FINISHED = RunState(RunPhase.FINISHED)
+STOPPED = RunState(RunPhase.STOPPED, 4, 9, "the disk is full")
 ODD = 'Torch.\x00\x1b[2J<&">\ud800\ufffe]]>\U0001f600.0'
 
 

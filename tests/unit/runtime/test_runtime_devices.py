@@ -15,7 +15,7 @@ from ray_precheck.runtime.places.devices import (
     local_node,
     move_slots,
     pin_process,
-    place_slots,
+    place_ids,
     require_plugins,
     visible_devices,
 )
@@ -157,7 +157,7 @@ class TestKind:
 
 class TestSlots:
     def test_ids_are_those_of_the_first_node(self) -> None:
-        slots = place_slots("npu", [1, 3], [node("n0", npu=4), node("n1", npu=4)])
+        slots = place_ids("npu", [1, 3], [node("n0", npu=4), node("n1", npu=4)])
         assert slots == [
             DeviceSlot("npu", 1, "n0", "10.0.0.0", "1"),
             DeviceSlot("npu", 3, "n0", "10.0.0.0", "3"),
@@ -166,21 +166,21 @@ class TestSlots:
 
     def test_an_id_that_is_not_there_is_refused_with_those_that_are(self) -> None:
         with pytest.raises(DeviceError) as refused:
-            place_slots("npu", [0, 2, 9], [node("n0", npu=2)])
+            place_ids("npu", [0, 2, 9], [node("n0", npu=2)])
         assert str(refused.value) == (
             "-d 2: this machine (10.0.0.0) has npu 0, 1; choose among them, or use --device-type cpu"
         )
 
     def test_a_machine_without_the_kind_says_so(self) -> None:
         with pytest.raises(DeviceError, match=r"-d 0: this machine \(10\.0\.0\.0\) has no gpu"):
-            place_slots("gpu", [0], [node("n0", npu=2)])
+            place_ids("gpu", [0], [node("n0", npu=2)])
 
     def test_ids_count_among_the_devices_that_the_user_lets_us_see(self) -> None:
-        slots = place_slots("npu", [1, 0], [Node("n0", "10.0.0.0", {"npu": ("4", "7")})])
+        slots = place_ids("npu", [1, 0], [Node("n0", "10.0.0.0", {"npu": ("4", "7")})])
         assert [(slot.device_id, slot.visible) for slot in slots] == [(1, "7"), (0, "4")]
 
     def test_ids_of_the_cpu_are_logical_and_dealt_out_over_the_nodes(self) -> None:
-        slots = place_slots("cpu", [0, 1, 7], [node("n0"), node("n1")])
+        slots = place_ids("cpu", [0, 1, 7], [node("n0"), node("n1")])
         assert [(slot.device_id, slot.node_id) for slot in slots] == [
             (0, "n0"),
             (1, "n1"),
@@ -213,7 +213,7 @@ class TestMoving:
         assert moved == DeviceSlot("cpu", 0, "n2", "10.0.0.2", "")
 
     def test_a_slot_that_moves_takes_a_core_that_no_slot_of_its_new_node_has(self) -> None:
-        slots = place_slots("cpu", range(5), [node("n0"), node("n1")])
+        slots = place_ids("cpu", range(5), [node("n0"), node("n1")])
         moved = {slot.label: slot.core for slot in move_slots(slots, [node("n0")])}
         assert moved == {"cpu:3": 3, "cpu:1": 4}
 

@@ -25,13 +25,13 @@ from shipper_dumps import (
 
 from ray_precheck.dump.tensors import CapturedTensors, Refused, ShippedFiles, SizeOnly
 from ray_precheck.errors import StoppedError
-from ray_precheck.runtime.tensors.shipper import Parcel, Shipper
+from ray_precheck.runtime.tensors.shipper import Shipper, StoredFiles
 from ray_precheck.schema.values import TensorSpec
 
 pytestmark = pytest.mark.unit
 
 
-def parcel(shipper: Shipper, ticket: int) -> Parcel:
+def parcel(shipper: Shipper, ticket: int) -> StoredFiles:
     taken = shipper.take(ticket)
     assert taken is not None
     return taken
