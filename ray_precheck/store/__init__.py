@@ -1,1 +1,1 @@
-"""What is kept on disk: the two CSV files, their repair, and the tensors of failing outputs."""
+"""The files on disk: the two CSV files, their repair, and the tensors of failing outputs."""

@@ -5,11 +5,11 @@ it, or a `ClaimedError` that names the run that does. The session's process hold
 writer, a process of its own, asks before each batch whether the claim is still that of its run
 (`require_claim`), so that the writer of a run that was killed appends nothing to the next one's rows.
 
-The claim is a lock of the kernel (flock), so it ends with its process, also with `kill -9`; the file
-that stays then is no claim. The file says who has it: host, process, token. Where the file system
-has no locks, or another machine's are not seen (NFS with local locks), the file alone must do: a
-process of this machine is looked for, and a process of another machine has to be seen to renew its
-claim, which changes the file's time every few seconds.
+The claim is a lock of the kernel (flock), so it ends with its process, also after `kill -9`; a file
+that is left behind is no claim. The file names the holder: host, process, token. Where the file
+system has no locks, or another machine's are not seen (NFS with local locks), the file alone must
+do: a process of this machine is looked for, and a process of another machine has to be seen to
+renew its claim, which changes the file's time every few seconds.
 """
 
 import fcntl
@@ -45,7 +45,8 @@ class ClaimedError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class _Holder:
-    """Who has the files: `started` is the kernel's time of the process's start, "" where unknown."""
+    """The run that has the files. `started` is the kernel's time of the process's start, "" if
+    unknown."""
 
     host: str
     pid: int
@@ -205,7 +206,7 @@ def _write(handle: int, holder: _Holder) -> None:
 
 
 def _holder(path: Path) -> _Holder | None:
-    """Return who has a lock file, going by what it says; None where that is nothing."""
+    """Return the holder that a lock file names; None if it names none."""
     try:
         with path.open("rb") as file:
             found = json.loads(file.read(_MOST_BYTES))

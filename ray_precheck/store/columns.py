@@ -18,8 +18,9 @@ csv.field_size_limit(sys.maxsize)
 BOM = b"\xef\xbb\xbf"
 # A spreadsheet runs a cell that starts with one of these (OWASP, CSV Injection).
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t")
-# What no cell may hold as it is, and how a cell holds it. The backslash comes first: it is what
-# all others are written with. Plain replacements, because a name can have 10,000,000 of them.
+# Characters that no cell may hold, and their replacements. The backslash comes first, because all
+# other replacements are written with it. Plain replacements, because a name can have 10,000,000 of
+# them.
 _ESCAPES = {"\\": r"\u005c", "\r": r"\u000d", "\n": r"\u000a", "\x00": r"\u0000"}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _OTHER_ESCAPE = re.compile(r"\\u(?!005c)([0-9a-f]{4})")
@@ -106,7 +107,7 @@ def cells_of(lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def decode_row(line: bytes) -> list[str]:
-    """Return the cells of one line; [] for an empty one and for one that is no CSV."""
+    """Return the cells of one line; [] for an empty line and for a line that is no CSV."""
     text = line.removeprefix(BOM).decode("utf-8", errors="replace")
     try:
         return next(cells_of([text]), [])

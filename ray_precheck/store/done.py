@@ -1,4 +1,4 @@
-"""What the rows of a run say of its calls, and which calls are done, going by that.
+"""The verdicts of a run's calls, read from its rows, and which calls are done.
 
 Comes in: both files as they were left, and the calls of the dump. Goes out: `ResultRow`s and names.
 Nothing is changed. Called by resume and by the report.
@@ -89,8 +89,8 @@ def read_done(
 ) -> tuple[set[str], set[str]]:
     """Return the names with a result row, and those of them that must have detail rows.
 
-    Rows of a kind in `retry` are left out. A row that the dump has no call for is done whatever it
-    says: nobody could make it again.
+    Rows of a kind in `retry` are left out. A row without a call in the dump counts as done whatever
+    it says, because no run could make it again.
 
     Raises:
         ResumeError: the file has other columns.
@@ -102,7 +102,7 @@ def read_done(
     for row in _result_rows(result):
         name = row.name
         if name in done or name in again:
-            continue  # Of rows that are there twice the first counts.
+            continue  # If a row occurs twice, the first counts.
         if retry and name in names and any(RETRY_KINDS[kind](row) for kind in retry):
             again.add(name)
             continue

@@ -30,10 +30,11 @@ MSPROBE_ERROR_FOLDER = "ut_error_data"
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What a script needs besides the tensors: see `backends.base.CallPlan` for the first two.
+    """The facts that a script needs besides the tensors: see `frameworks.base.CallPlan` for the
+    first two.
 
-    `standard` is the name of the rule of the verdicts, `message` what the run said of the call, and
-    `device` the kind of device that was tested, "" where that is unknown.
+    `standard` is the name of the rule of the verdicts, `message` the Message of the call, and
+    `device` the kind of device that was tested, "" if it is unknown.
     """
 
     differentiable: tuple[int, ...] = ()
@@ -58,10 +59,10 @@ def save_error_data(
 ) -> None:
     """Write inputs, incoming gradients, and both sides of every failing output.
 
-    Files are `{api}.forward.input.{i}.npy`, `{api}.forward.output.{device|bench}.{i}.npy`,
-    likewise backward, and `{api}.json`. `tested` says whose results failed: the device's own, or
-    captured ones (dump), which are saved under `device` too. `seed` is the run's, by which a random
-    API draws the same numbers again. `replay` is what a script needs that runs the call.
+    Files are `{api}.forward.input.{i}.npy`, `{api}.forward.output.{device|bench}.{i}.npy`, likewise
+    backward, and `{api}.json`. `tested` says whose results failed: the device's own, or captured
+    ones (dump), which are saved under `device` too. `seed` is the run's, by which a random API
+    draws the same numbers again. `replay` has the facts that a script needs to run the call.
 
     Raises:
         OSError: the folder cannot be written.

@@ -1,8 +1,9 @@
 """The two CSV files while a run goes on.
 
 Comes in: batches of results. Goes out: rows on disk. Called by the writer actor, the only process
-that touches the files while the run goes on, with the token of the run's claim on them. Detail rows are written first, then the result row as the commit mark: what has
-a result row is done, what has none was never acknowledged.
+that touches the files while the run goes on, with the token of the run's claim on them. Detail rows
+are written first, then the result row as the commit mark: a call with a result row is done, a call
+without one was never acknowledged.
 """
 
 import contextlib
@@ -60,7 +61,7 @@ class Journal:
     def open(cls, result_path: Path, details_path: Path, token: str = "") -> "Journal":
         """Open both files for appending; an empty or missing file gets its header.
 
-        `token` is that of the run's claim on the files, "" where nobody else can have them.
+        `token` is that of the run's claim on the files, "" if no other run can have them.
 
         Raises:
             StoppedError: a file cannot be written, or another run is writing them.
@@ -72,10 +73,10 @@ class Journal:
 
     @classmethod
     def reopen(cls, result_path: Path, details_path: Path, token: str = "") -> "Journal":
-        """Open files whose writer died: repair them, and leave out what is appended once more.
+        """Open and repair files whose writer died.
 
-        What the dead writer had not acknowledged may be sent again, whether it had been written or
-        not: no row comes twice, and none is missing.
+        Results that the dead writer had not acknowledged may be sent again, written or not: rows
+        that are in the files already are left out, so no row comes twice and none is missing.
 
         Raises:
             StoppedError: a file cannot be written, or was removed.
@@ -202,7 +203,8 @@ def _cannot_write(error: OSError, path: Path) -> StoppedError:
 
 
 def _require_same_file(path: Path, fd: int) -> None:
-    """Raise where a file is no longer what its name stands for: what is written would be lost."""
+    """Raise if the name of a file stands for another file now: rows that are written would be
+    lost."""
     try:
         if os.path.samestat(path.stat(), os.fstat(fd)):
             return
@@ -220,8 +222,8 @@ def _sort_file(
 ) -> None:
     """Put the rows below the header in the order of the rank of their calls, the unknown last.
 
-    Rows of one call keep their order: forward before backward, by their number. In memory there is
-    where the rows of each call begin, not the rows.
+    Rows of one call keep their order: forward before backward, by their number. Memory holds the
+    positions of the rows, not the rows.
     """
     ranks, begins = array("q"), array("q")
     last = None

@@ -2,7 +2,7 @@
 
 Called by the journal, and by a resume for the time of its repair. A run as a whole holds a claim
 (`claim`); this lock is for the writer of a run that was killed, which may live a little longer than
-its driver. It ends with its process; on file systems without locks there is none.
+its driver. The lock ends with its process. On file systems without locks there is no such lock.
 """
 
 import errno
@@ -61,7 +61,7 @@ def _open_locked(path: Path) -> int:
         try:
             handle = os.open(path, os.O_RDONLY)
         except OSError:
-            return -1  # What cannot be read is told by the functions that read it.
+            return -1  # The functions that read the file report that it cannot be read.
         try:
             lock_file(handle)
             if os.path.samestat(path.stat(), os.fstat(handle)):

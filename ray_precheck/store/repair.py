@@ -1,10 +1,10 @@
-"""The repair of both files: whole rows, and details for nothing but what has a result row.
+"""The repair of both files: whole rows only, and detail rows only for calls with a result row.
 
 Comes in: two files that a crash, a power loss or a cut has ended anywhere. Goes out: files that can
 be gone on with. Called by resume, and by `Journal.reopen` for a writer that died.
 
-The result CSV comes first. Whoever is killed between the two leaves details without a result row,
-and these the next repair drops.
+The result CSV comes first. A process that is killed between the two leaves details without a result
+row, which the next repair drops.
 """
 
 import os
@@ -107,7 +107,8 @@ def _repair_file(path: Path, columns: Iterable[str], done: Set[str], *, are_deta
 
 
 def _cut(path: Path, size: int) -> None:
-    """Cut a file in its place: whoever is killed here leaves it as it was, or cut."""
+    """Cut a file in its place; a process that is killed meanwhile leaves it either as it was or
+    cut."""
     with path.open("r+b") as file:
         file.truncate(size)
         os.fsync(file.fileno())
@@ -116,10 +117,10 @@ def _cut(path: Path, size: int) -> None:
 def _kept_ranges(
     rows: Iterable[tuple[str, bytes, bytes]], done: Set[str], begin: int
 ) -> list[tuple[int, int]]:
-    """Return from which byte to which a file is to be kept; its rows begin at byte `begin`.
+    """Return the byte ranges of a file that are kept; its rows begin at byte `begin`.
 
-    Of rows that are there twice the first is kept. The rows of a call stand together, so the
-    second time that they begin they are there twice.
+    If rows occur twice, the first ones are kept. The rows of a call stand together, so a call whose
+    rows begin a second time occurs twice.
     """
     ranges: list[tuple[int, int]] = []
     left = set(done)

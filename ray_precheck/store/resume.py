@@ -1,4 +1,4 @@
-"""The files of a run, new ones and those of an interrupted run, and what is done in them.
+"""The files of a run, new or resumed, and the calls that are done in them.
 
 Comes in: a folder, or the result CSV of an earlier run (ours, or one that msprobe wrote). Goes out:
 files to write, and the names that are done. Called by the session before it plans. The session holds
@@ -28,11 +28,10 @@ _DETAILS_STEM = "accuracy_checking_details_"
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """The files of a run: result rows, detail rows, the settings that they were made with, what ran
-    where and when, the lock file, which is there while a run goes on, and the folder of the tensors
-    of what fails.
+    """The files of a run: result rows, detail rows, settings, timeline, the lock file (which exists
+    while a run goes on), and the folder for the tensors of failing outputs.
 
-    `token` is that of the run that holds the files, "" where none does.
+    `token` is that of the run that holds the files, "" if none does.
     """
 
     result: Path
@@ -279,9 +278,8 @@ def _require_same(
 ) -> None:
     """Compare the settings of a resumed run with those that its files were made with.
 
-    What the settings file does not say may be anything, unless it is known what runs did before there
-    was the setting. A result CSV without one (msprobe's) must
-    only have rows of this dump.
+    A setting that the file lacks may have had any value, unless the value of runs from before the
+    setting existed is known. A result CSV without one (msprobe's) must only have rows of this dump.
     """
     before = {} if settings is None else settings.made_with
     other = {key: value for key, value in fingerprint.items() if before.get(key, value) != value}
@@ -292,7 +290,8 @@ def _require_same(
         differences.append(f"is of another dump{row}")
         other.pop("dump", None)
     if "standard" in other:
-        # Another rule has other columns; that goes without saying.
+        # A difference of the standard implies other columns, so it is enough to report the
+        # standard.
         other.pop(ADDED_SETTING, None)
     if other:
         pairs = [f"{key} {before[key]}, not {value}" for key, value in other.items()]
@@ -305,7 +304,8 @@ def _require_same(
 
 
 def _require_writable(files: RunFiles) -> None:
-    """Ask for the files before anything is begun, and remove what a killed run left beside them."""
+    """Raise if the files cannot be written, before the run begins, and remove leftovers of a killed
+    run beside them."""
     for path in (files.result, files.details):
         try:
             os.close(os.open(path, os.O_WRONLY | os.O_APPEND))

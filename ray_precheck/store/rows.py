@@ -14,7 +14,7 @@ from ray_precheck.store.columns import decode_name, decode_row
 def whole_rows(lines: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the rows with their line ends; a quoted cell may hold line breaks.
 
-    What a cut has left of the last row is left out.
+    A torn last row is left out.
     """
     is_open = False
     pending: list[bytes] = []
@@ -98,7 +98,7 @@ def replace_file(
 
 
 def remove_leftover(path: Path) -> None:
-    """Remove what a `replace_file` that was killed has left beside `path`."""
+    """Remove the temporary file that a killed `replace_file` has left beside `path`."""
     _temporary(path).unlink(missing_ok=True)
 
 

@@ -27,10 +27,10 @@ _WHOLE_PAIR = re.compile(r'"([^"\\]+)": "([^"\\]*)"')
 class RunSettings:
     """What the files of a run were made with.
 
-    `adopted`: there are rows that msprobe wrote, whose details nobody has. `completed` are the
+    `adopted`: msprobe wrote some of the rows, for which there are no details. `completed` are the
     bytes of the result CSV and of the details when the run was completed, None before. `cut`: the
-    file was torn, so that a setting which is not there may have been anything. `environment` is what
-    `schema.environment` makes of where the run ran; files may be gone on with in another one.
+    file was torn, so that a setting which is not there may have been anything. `environment` is
+    made by `schema.environment`; a run may be resumed in another environment.
     """
 
     fingerprint: dict[str, str]
@@ -55,9 +55,9 @@ class RunSettings:
 
 
 def load_settings(path: Path) -> RunSettings | None:
-    """Return what a settings file says; None where there is none.
+    """Return the content of a settings file; None if there is no file.
 
-    Of a file that was cut, or is no JSON, whatever can still be read counts.
+    Of a file that was cut, or is no JSON, every pair that can still be read counts.
 
     Raises:
         OSError: the file cannot be read.
@@ -113,7 +113,7 @@ def save_settings(path: Path, settings: RunSettings) -> None:
 def note_environment(path: Path, environment: Mapping[str, Any]) -> None:
     """Note in the settings file, where there is one, where the run runs.
 
-    Where that fails nothing is lost but some words of the summary.
+    If this fails, the summary lacks some words; nothing else is lost.
     """
     with contextlib.suppress(OSError):
         settings = load_settings(path)
@@ -124,7 +124,7 @@ def note_environment(path: Path, environment: Mapping[str, Any]) -> None:
 def mark_completed(path: Path, result: Path, details: Path) -> None:
     """Note in the settings file, where there is one, that both files are complete.
 
-    Where that fails nothing is lost: the next resume does one call again.
+    If this fails, the next resume does one call again; nothing is lost.
     """
     with contextlib.suppress(OSError):
         settings = load_settings(path)

@@ -5,8 +5,8 @@ of Chrome's "Trace Event Format", which chrome://tracing and Perfetto show with 
 worker. Called by the driver's process as results come in, and again by a resumed run, which goes on
 in the same file.
 
-One event stands on each line, and the comma before it. A file whose run was killed lacks only the
-closing bracket, which the format allows to be missing.
+One event stands on each line, and the comma before it. If the run was killed, the file lacks its
+closing bracket, which the format allows.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ _JITTER_US = 50
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of work: on which machine, in which row of it (a device or a bench worker), what.
+    """A stretch of work: the machine, its row (a device or a bench worker) and the call.
 
     `stage` is check, device or bench. `began_s` counts from the epoch, `elapsed_s` is its length.
     """
@@ -68,8 +68,8 @@ class Timeline:
     """Appends spans to the file. Make one with `open`; one process at a time writes it.
 
     Machines are numbered as processes and rows as threads, all from one count, so that no number
-    stands for two things. A viewer draws only spans that lie apart or within each other in a row:
-    one that overlaps with the last of its row is drawn in a second one, `cpu:0 (2)`.
+    stands for two things. A viewer draws only spans that lie apart or within each other in a row,
+    so a span that overlaps with the last one of its row goes to a second row, `cpu:0 (2)`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -88,7 +88,7 @@ class Timeline:
 
     @classmethod
     def open(cls, path: Path) -> "Timeline":
-        """Open a new timeline, or one to go on with: what is behind its last whole event is cut.
+        """Open a new timeline, or resume an old one, which is cut behind its last whole event.
 
         Raises:
             ResumeError: there is another file of this name; it is left as it is.
@@ -220,7 +220,7 @@ class Timeline:
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
-    """Return the event on a line; None for one that is torn, and for the closing bracket."""
+    """Return the event on a line; None for a torn line and for the closing bracket."""
     try:
         event = orjson.loads(line.rstrip(b",\n"))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Where a run may run: the nodes that are there, and the devices of theirs that it asks for.
+"""The nodes and devices on which a run may run.
 
 Comes in: a `RunConfig` and the framework. Goes out: `Places`, and for as long as a stack is open the
 cluster of --address or one of our own. Called by the session, before any file is made.
@@ -23,7 +23,7 @@ from ray_precheck.schema.task import DeviceSlot
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a run may run: what was asked for, and the nodes there were then, the driver's first.
+    """The devices that a run asks for, and the nodes at its start, the driver's first.
 
     `most_on_a_node` is how many workers share a machine, None for as many as there are ids; `slots`
     are the devices that were there then.

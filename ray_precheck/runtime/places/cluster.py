@@ -1,8 +1,8 @@
 """The Ray cluster of a run: one of our own on this machine, or a running one.
 
-Comes in: an address or "". Goes out: the nodes, the driver's first. Called by the session; who has
-joined or left since, by the driver. Our own cluster listens on loopback alone, asks for a token
-that only this user can read, and leaves no process and no file behind.
+Comes in: an address or "". Goes out: the nodes, the driver's first. Called by the session, and by
+the driver, which asks for nodes that have joined or left. Our own cluster listens on loopback
+alone, asks for a token that only this user can read, and leaves no process and no file behind.
 """
 
 import logging
@@ -34,8 +34,8 @@ _ANSWER_TIMEOUT_S = 10.0
 # How long a node may take to say what it is: it starts a process for that, 1 to 5 s (measured).
 PROBE_TIMEOUT_S = 30.0
 _AUTH_MODE = "RAY_AUTH_MODE"
-# What Ray's object store may take: device outputs that wait for their bench. Its memory is shared
-# memory, which it takes only as it is used.
+# The size of Ray's object store, which holds device outputs that wait for their bench. It takes
+# shared memory only as it fills.
 _LEAST_STORE_BYTES, _MOST_STORE_BYTES = 128 << 20, 4 << 30
 _SHARED_MEMORY = "/dev/shm"
 _SHARED_MEMORY_SHARE = 0.3
@@ -159,7 +159,8 @@ def _join(address: str, debug: bool, say: Callable[[str], None]) -> Iterator[lis
 
 
 def _borrow(address: str, say: Callable[[str], None]) -> list[Node]:
-    """Return the nodes of the Ray that this process has, which is somebody else's.
+    """Return the nodes of the Ray that this process has already started or joined; we leave it
+    running.
 
     Raises:
         UsageError: it is another one than that of `address`, is no driver's, or does not answer.
@@ -219,7 +220,8 @@ def require_own_node(nodes: Sequence[Node]) -> None:
 
 
 def living_nodes() -> list[Node]:
-    """Return the nodes that are alive, the driver's first, with what Ray says of them alone."""
+    """Return the nodes that are alive, the driver's first, with those facts alone that Ray has of
+    them."""
     here = ray.get_runtime_context().get_node_id()
     nodes = []
     for entry in ray.nodes():
@@ -251,17 +253,18 @@ def _counted(resources: Mapping[str, float]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A node that was asked what it is, and until when it is waited for."""
+    """A node that was asked for its facts, and the time until which we wait for the answer."""
 
     node_id: str
     deadline: float
 
 
 class Roster:
-    """The nodes of a cluster that have said what they are; those that join are asked.
+    """The nodes of a cluster that have answered with their facts; nodes that join are asked.
 
-    `known` need not be asked again. Of those that join later, one with another version of this
-    package than `version` ("": any) is left out. `say` is told who is left out, and why.
+    Nodes in `known` are not asked again. A node that joins later with another version of this
+    package than `version` ("": any) is left out. `say` is told the nodes that are left out, with
+    the reason.
     """
 
     def __init__(self, known: Sequence[Node], version: str, say: Callable[[str], None]) -> None:
@@ -272,7 +275,7 @@ class Roster:
         self._left_out: set[str] = set()
 
     def nodes(self) -> list[Node]:
-        """Return the living nodes that are known, the driver's first. Waits for nobody."""
+        """Return the living nodes that have answered, the driver's first, without waiting."""
         living = {node.node_id: node for node in living_nodes()}
         waited_for = {question.node_id for question in self._asked.values()}
         for node_id in living:
@@ -291,7 +294,7 @@ class Roster:
         return nodes
 
     def _hear(self, living: Mapping[str, Node]) -> None:
-        """Take the answers that are there, and leave out who is late or cannot answer."""
+        """Take the answers that have come, and leave out nodes that are late or cannot answer."""
         if not self._asked:
             return
         ready, waiting = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
@@ -322,7 +325,7 @@ class Roster:
 
     def _leave_out(self, living: Mapping[str, Node], node_id: str, why: str) -> None:
         self._left_out.add(node_id)
-        if node_id in living:  # Who has left again is nobody's business.
+        if node_id in living:  # A node that has left again is not reported.
             node = living[node_id]
             self._say(f"node {node.address} ({node.hostname}) is left out: {why}")
 

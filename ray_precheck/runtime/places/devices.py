@@ -17,7 +17,7 @@ from ray_precheck.schema.task import BENCH, DeviceSlot
 
 # The frameworks whose kernels are MindSpore's: they need no torch_npu, and have no GPU.
 _ON_MINDSPORE = ("mindspore", "mindtorch")
-# What a node lacks that has an accelerator which its framework cannot use, and what to do.
+# The package that a node lacks whose framework cannot use its accelerator, and the remedy.
 _MISSING = {
     ("pytorch", "npu"): (
         "PyTorch needs torch_npu to use an NPU, and it is not installed",
@@ -33,7 +33,8 @@ _MISSING = {
     ),
 }
 RAY_RESOURCES = {"npu": "NPU", "gpu": "GPU"}
-# Processes that a worker keeps ready for one that breaks: a second one takes memory of a device.
+# Spare processes that a worker keeps ready, by kind of device: a second process takes memory of an
+# accelerator.
 DEFAULT_SPARES = {"cpu": 1, "npu": 0, "gpu": 0}
 
 
@@ -184,7 +185,8 @@ def place_ids(kind: str, ids: Sequence[int], nodes: Sequence[Node]) -> list[Devi
 
 
 def move_slots(slots: Sequence[DeviceSlot], nodes: Sequence[Node]) -> list[DeviceSlot]:
-    """Return the slots that belong on another node now: theirs is gone, or one has joined.
+    """Return the slots that belong on another node now, because their node is gone or another has
+    joined.
 
     Slots of the CPU are logical: they leave dead nodes, and are dealt out again so that no node has
     two more than another. NPUs and GPUs stay where they are.

@@ -1,15 +1,16 @@
 """What Ray reads from the environment when it is imported.
 
-Called by the session before the first import of Ray; it has no effect on one that is imported.
+Called by the session before the first import of Ray; it has no effect on a Ray that is already
+imported.
 """
 
 import os
 
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # The failed start of a worker that is no longer wanted is nobody's business.
+    # Ray reports the failed start of a worker that is no longer wanted; we hide that.
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
-    # Dead workers and nodes are our business, said in a line; nobody needs Ray's pages about them.
+    # We report dead workers and nodes in one line each, so Ray's pages about them are hidden.
     "RAY_DEDUP_LOGS_SKIP_REGEX": "A worker died or was killed|The node with node id|Raylet is terminated",
 }
 # The switch by which Ray takes the loopback address for its node, so that nothing listens on

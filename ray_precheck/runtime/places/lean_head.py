@@ -1,10 +1,10 @@
 """A Ray of a run's own that starts only what the run needs.
 
-Comes in: nothing but that `ray.init` is called meanwhile. Called by `runtime.places.cluster`. Ray's head
-starts an autoscaler, a dashboard and a reader of its workers' logs too, three Python processes that
-took a second of the wait for a run and 1.5 s of processor time (measured, Ray 2.60). It has no public
-switch for them, so this is all that we use of its inner parts; where a later Ray has other ones, it
-starts whole.
+Comes in: nothing but that `ray.init` is called meanwhile. Called by `runtime.places.cluster`. Ray's
+head starts an autoscaler, a dashboard and a reader of its workers' logs too, three Python processes
+that took a second of the wait for a run and 1.5 s of processor time (measured, Ray 2.60). Ray has
+no public switch for them, so this module alone uses its inner parts. A later Ray with other inner
+parts starts whole.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ def _lean(whole: Any, reads_logs: bool) -> Any:
 def _await_node(gcs_address: str) -> None:
     """Wait until the node has told the cluster's table that it is there, which takes 0.6 s.
 
-    Ray itself looks once a second. What is wrong with the node is its own to say.
+    Ray itself looks once a second. If the node fails, Ray reports it.
     """
     until = time.monotonic() + _LONGEST_WAIT_S
     with contextlib.suppress(*_ANOTHER_RAY, RayError, RuntimeError):

@@ -1,8 +1,8 @@
-"""What people call nodes, and what differs between them.
+"""The names of nodes in options and messages, and the versions that differ between nodes.
 
-Comes in: `Node`s, and names that options give them. Goes out: the node meant, or a `DeviceError`
-that lists what there is; the table of versions that differ; a `UsageError` for another version of
-this package. Called by the session and `placement`.
+Comes in: `Node`s, and names that options give them. Goes out: the node of that name, or a
+`DeviceError` that lists the nodes; the table of versions that differ; a `UsageError` for another
+version of this package. Called by the session and `placement`.
 """
 
 import itertools
@@ -12,7 +12,7 @@ from ray_precheck.errors import DeviceError, UsageError
 from ray_precheck.runtime.places.devices import Node
 from ray_precheck.runtime.places.probe import DISTRIBUTIONS, DRIVERS, PACKAGE
 
-# Of these a node that has none is no odd one: it has no such device.
+# A node without these is no odd one: it has no such device.
 _OF_DEVICES = frozenset(["torch_npu", *DRIVERS])
 _COMPARED = ("python", *DISTRIBUTIONS, *DRIVERS)
 # A list of nodes in a message ends after as many.

@@ -48,7 +48,7 @@ class DeviceRequest:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What other nodes mean for the slots of a run.
+    """The changes to the slots of a run after nodes have come or gone.
 
     `moved` are known by their labels and belong on another node from now on, `added` are new,
     `lost` are all whose node is gone now, also those that were lost before.
@@ -208,8 +208,9 @@ def _wanted_anew(
 def _unique_hosts(nodes: Sequence[Node], slots: Sequence[DeviceSlot]) -> dict[str, str]:
     """Return what each node is called in labels, by its id; those with slots keep their names.
 
-    It is the host name where no other node has it, else the address, else that with Ray's id; and
-    rather the name of one that is gone, which it may be. The only node at the start is called "".
+    The name is the host name if no other node has it, else the address, else the address with Ray's
+    id. A name of a node that is gone is taken first, because the node may have come back. The only
+    node at the start is called "".
     """
     if len(nodes) == 1 and not slots:
         return {nodes[0].node_id: ""}

@@ -1,8 +1,8 @@
-"""What a machine says of itself: its device files, its visible-devices variables, its versions.
+"""The facts of a machine: its device files, visible-devices variables and versions.
 
 Goes out: `Facts`. Called in this process, and on every node of a joined cluster by a task that
 carries this module with it, because the package there may be another version or missing: so it
-imports the standard library alone, and nothing of it may be looked up in the package.
+imports the standard library alone, and no name of this module may be looked up in the package.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TypedDict
 
 VISIBLE_DEVICES = {"npu": "ASCEND_RT_VISIBLE_DEVICES", "gpu": "CUDA_VISIBLE_DEVICES"}
 DEVICE_FILES = {"npu": "/dev/davinci[0-9]*", "gpu": "/dev/nvidia[0-9]*"}
-# What lists the NPUs where their files are not shown (a container).
+# The command that lists the NPUs where their device files are hidden (a container).
 NPU_TOOL = "npu-smi"
 PACKAGE = "ray_precheck"
 # The rows of the table of versions: what is read with importlib.metadata, and drivers from files.

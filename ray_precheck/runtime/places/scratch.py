@@ -1,7 +1,7 @@
 """The private folder of our own Ray cluster: its token, sockets and logs.
 
-Called by `runtime.places.cluster`. Only this user can read it, and it goes with the run: removed at its
-end, by a watcher where the process was killed, and by the next run where the watcher was killed too.
+Called by `runtime.places.cluster`. Only this user can read it, and it goes with the run: removed at
+its end, by a watcher if the process was killed, and by the next run if the watcher was killed too.
 """
 
 import fcntl

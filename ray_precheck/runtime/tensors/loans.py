@@ -1,8 +1,9 @@
 """What a device has made, lent to the bench workers of its machine: the memory itself, not a copy.
 
-Comes in: `Sealed`, with the descriptor of its memory in the device's worker. Goes out: a `Loan`, text
-and numbers, by which a bench's worker opens the same memory. Called by the worker actors. A loan ends
-with the lender's descriptor; whoever has opened it before keeps the memory.
+Comes in: `Sealed`, with the descriptor of its memory in the device's worker. Goes out: a `Loan`,
+text and numbers, by which a bench's worker opens the same memory. Called by the worker actors. A
+loan ends when the lender closes its descriptor; a process that has opened the memory before keeps
+it.
 """
 
 import contextlib
@@ -23,8 +24,8 @@ CAN_LEND = sys.platform == "linux" and hasattr(os, "memfd_create")
 class Loan:
     """Memory that the process `pid` has under the descriptor `handle`.
 
-    `identity` are its device and inode: process ids and descriptors are used again, and another
-    container has its own ones.
+    `identity` are the device and inode of that memory, because process ids and descriptors are used
+    again and differ between containers.
     """
 
     data: bytes
@@ -45,7 +46,8 @@ def allow_descriptors() -> None:
 
 
 def lend(sealed: Sealed) -> Lent:
-    """Return how processes of this machine get at something sealed, which is to be kept meanwhile."""
+    """Return the loan by which processes of this machine open a sealed object; the caller keeps the
+    object meanwhile."""
     shared = sealed.shared
     if shared is None:
         return sealed
@@ -53,9 +55,10 @@ def lend(sealed: Sealed) -> Lent:
 
 
 def borrow(parcel: Mapping[int, Lent]) -> dict[int, Sealed] | None:
-    """Return what was lent, by index; None where it cannot be got at.
+    """Return what was lent, by index.
 
-    Then the lender is gone, or in another container, or /proc does not let this user in.
+    None where the memory cannot be opened: the lender is gone, runs in another container, or /proc
+    refuses this user.
     """
     borrowed: dict[int, Sealed] = {}
     with contextlib.suppress(OSError):
@@ -66,7 +69,8 @@ def borrow(parcel: Mapping[int, Lent]) -> dict[int, Sealed] | None:
 
 def _borrowed(loan: Loan) -> Sealed:
     path = f"/proc/{loan.pid}/fd/{loan.handle}"
-    # Looked at first: to open what is something else by now may wait, or have effects.
+    # Looked at first: a descriptor that stands for another file by now could block when it is
+    # opened, or have effects.
     _require_same(loan, _identity(path))
     shared = SharedArrays(os.open(path, os.O_RDWR | os.O_CLOEXEC), loan.lengths)
     _require_same(loan, _identity(shared.handle))

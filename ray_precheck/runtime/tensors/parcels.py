@@ -1,8 +1,9 @@
-"""What devices have made for benches elsewhere, by the ticket of its batch; the driver's side.
+"""The driver's list of parcels: what devices made for bench workers, by the ticket of the batch.
 
-Comes in: the workers that have it. Goes out: references for the workers that want it. Called by
-`crew`. Nothing of it is here: it lies in Ray's object store, or, where all benches are on the
-device's machine, stays with the device's worker, which lends it.
+Comes in: the workers that hold a parcel. Goes out: references for the bench workers that need it.
+Called by `crew`. The tensors themselves do not pass through the driver: they lie in Ray's object
+store, or, where all bench workers are on the device's machine, stay with the device's worker, which
+lends them.
 """
 
 from collections.abc import Iterable
@@ -20,7 +21,8 @@ class _Lender:
 class Parcels:
     """The parcels that have not been forgotten.
 
-    Those of a worker whose memory a bench could not get at go through the object store from then on.
+    If a bench worker could not open the memory of a device's worker, that worker's later parcels go
+    through the object store.
     """
 
     _refs: dict[int, Any] = field(default_factory=dict)
@@ -33,7 +35,8 @@ class Parcels:
         return bool(nodes) and worker not in self._refused and all(n == node_id for n in nodes)
 
     def collect(self, ticket: int, worker: Any, node_id: str, *, lends: bool) -> None:
-        """Take what a worker on a node has made of a batch, to be kept until it is forgotten."""
+        """Take the parcel that a worker on a node has made of a batch, and keep it until
+        `forget`."""
         if lends:
             self._lenders[ticket] = _Lender(worker, node_id)
             self._refs[ticket] = worker.lend.remote(ticket)
@@ -41,9 +44,11 @@ class Parcels:
             self._refs[ticket] = worker.hand_over.remote(ticket)
 
     def reference(self, ticket: int, node_id: str) -> Any:
-        """Return what a bench worker on a node takes as a parcel; None for the ticket 0.
+        """Return the reference by which a bench worker on a node gets a parcel; None for the ticket
+        0.
 
-        What was lent has to be handed over where it goes to another machine after all.
+        A lent parcel is moved to the object store if the bench worker is on another machine after
+        all.
         """
         lender = self._lenders.get(ticket)
         if lender is not None and (lender.node_id != node_id or lender.worker in self._refused):
@@ -52,13 +57,14 @@ class Parcels:
         return self._refs[ticket] if ticket else None
 
     def refuse(self, ticket: int) -> None:
-        """A bench worker could not get at what was lent: its lender is gone, or not to be reached."""
+        """Note that a bench worker could not open a lent parcel: the lender is gone or cannot be
+        reached."""
         lender = self._lenders.get(ticket)
         if lender is not None:
             self._refused.add(lender.worker)
 
     def forget(self, ticket: int) -> None:
-        """Drop a parcel; one that is not known is ignored."""
+        """Drop a parcel; an unknown ticket is ignored."""
         self._refs.pop(ticket, None)
         lender = self._lenders.pop(ticket, None)
         if lender is not None:

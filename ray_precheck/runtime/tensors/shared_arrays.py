@@ -18,7 +18,7 @@ from ray_precheck.schema.dtypes import Array
 
 # A system call takes less at a time; this bounds what a signal can interrupt.
 _PIECE_BYTES = 1 << 26
-# Where an array may begin. NumPy reads what is not aligned in pieces, and sums it in another order.
+# Where an array may begin. NumPy reads unaligned arrays in pieces and sums them in another order.
 _ALIGNMENT = 64
 # Before the arrays; its first byte says whether they may be overwritten.
 _HEAD_BYTES = _ALIGNMENT
@@ -62,7 +62,8 @@ class SharedArrays:
         return SharedArrays(os.dup(self.handle), lengths)
 
     def give_back(self) -> None:
-        """Say that nobody reads the arrays any more: whoever made them may overwrite them."""
+        """Say that this process reads the arrays no more, so that their maker may overwrite
+        them."""
         os.pwrite(self.handle, _GIVEN_BACK, 0)
 
     def take_again(self) -> bool:

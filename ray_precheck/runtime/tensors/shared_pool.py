@@ -13,7 +13,8 @@ import numpy as np
 from ray_precheck.runtime.tensors.shared_arrays import SharedArrays, layout, share
 from ray_precheck.schema.dtypes import Array
 
-# What is smaller is filled in no time; more than this is not kept beside what the APIs themselves need.
+# Smaller arrays are not worth it; a process keeps no more than this beside the memory that its APIs
+# need.
 _LEAST_BYTES = 1 << 20
 _MOST_BYTES = 1 << 29
 # How much larger memory may be than what is put into it.
@@ -48,7 +49,7 @@ class SharedPool:
         return shared
 
     def _make_room(self, nbytes: int) -> bool:
-        """Forget what nobody uses until there is room for memory of this size; whether there is."""
+        """Free unused blocks until memory of this size fits; return whether it fits."""
         left = sum(block.nbytes for block in self._blocks) + nbytes - self._most_bytes
         for block in list(self._blocks):
             if left > 0 and block.memory.take_again():

@@ -1,8 +1,8 @@
 """Captured tensors on their way to workers that cannot see the dump's folder.
 
-Comes in: batches that are about to be sent, by ticket. Goes out: for each `StoredFiles` in Ray's object
-store with the files that its records name. Called by the driver's loop, on one thread; files are
-read and put on a thread of its own, ahead of the batches. What is in flight is bounded by bytes.
+Comes in: batches that are about to be sent, by ticket. Goes out: for each `StoredFiles` in Ray's
+object store with the files that its records name. Called by the driver's loop, on one thread; files
+are read and put on a thread of its own, ahead of the batches. The bytes in flight are bounded.
 """
 
 from collections import deque
@@ -46,7 +46,8 @@ class StoredFiles:
 
 @dataclass(frozen=True, slots=True)
 class _Manifest:
-    """What a parcel is to hold: the names of each task, the limit of each file, and all bytes."""
+    """The content planned for a parcel: the file names of each task, the limit of each file, and
+    the sum of bytes."""
 
     names: dict[int, tuple[str, ...]]
     limits: dict[str, int]
@@ -66,8 +67,8 @@ class Shipper:
 
     The bytes that are put and not forgotten, with those that are being read, never exceed
     `most_bytes`; a batch that is larger than that goes alone. `put` is `ray.put`. Without
-    `with_results` captured outputs and gradients stay where they are: a device is what is tested.
-    Of a record that needs more than `memory_limit_bytes` nothing is sent, as its worker skips it
+    `with_results` captured outputs and gradients are not sent, because a device is tested. For a
+    record that needs more than `memory_limit_bytes` nothing is sent, because its worker skips it
     (0: no limit).
     """
 
@@ -128,16 +129,17 @@ class Shipper:
         return None if shipment.parcel is None else shipment.parcel.result()
 
     def forget(self, ticket: int) -> None:
-        """Free what a ticket holds, at any time; one that is not known is ignored.
+        """Free the files of a ticket, at any time; an unknown ticket is ignored.
 
-        What is being read for it counts until that has ended.
+        Files that are being read for it count until the read has ended.
         """
         with self._lock:
             shipment = self._shipments.pop(ticket, None)
         if shipment is None:
             return
         if shipment.parcel is not None:
-            # Only the number: whatever holds the shipment holds its object in Ray's store.
+            # Only the number is kept: a reference to the shipment would keep its object in Ray's
+            # store.
             freed = partial(self._release, shipment.manifest.result().nbytes)
             shipment.parcel.add_done_callback(freed)  # at once where it has ended
             shipment.parcel.cancel()
@@ -195,7 +197,7 @@ class Shipper:
         self._advance()
 
     def _list_files(self, tasks: Sequence[Task]) -> _Manifest:
-        """Find out which files the records of a batch name, and what they have in bytes."""
+        """Return the files that the records of a batch name, with their sizes in bytes."""
         names: dict[int, tuple[str, ...]] = {}
         limits: dict[str, int] = {}
         for task in tasks:
@@ -204,7 +206,8 @@ class Shipper:
             for name, limit in of_task.items():
                 limits[name] = max(limit, limits.get(name, 0))
         sizes = {name: self._files.size_bytes(name) for name in limits}
-        # A file that is too large is not read, and one that has grown since is too large.
+        # Files over the limit are not read; a file that has grown over it since is refused when it
+        # is read.
         nbytes = sum(size for name, size in sizes.items() if size <= limits[name])
         limits = {name: min(limit, sizes[name]) for name, limit in limits.items()}
         return _Manifest(names, limits, nbytes)
