@@ -28,9 +28,10 @@ _SAME_VECTOR = 0.9
 class _Selection:
     """How an operator's indices select from its first argument.
 
-    `position` is that of the dimension among the arguments, `default` what it is where none is given
-    (None: the flattened input). `ordered` operators select each index once. `outputs`: how many there
-    are where the last one holds indices; `max` of all elements has one, and that is a value.
+    `position` is that of the dimension among the arguments, `default` its value if the call gives
+    none (None: the flattened input). `ordered` operators select each index once. `outputs`: how
+    many there are where the last one holds indices; `max` of all elements has one, and that is a
+    value.
     """
 
     position: int
@@ -59,8 +60,8 @@ def chosen_like(
 ) -> list[Any]:
     """Return the bench's outputs, with the tested side's choices where they are as right.
 
-    Outputs are the flattened leaves of both sides. What cannot be aligned is returned as it is:
-    other shapes, other numbers of outputs, operators that choose nothing.
+    Outputs are the flattened leaves of both sides. Outputs that cannot be aligned are returned as
+    they are: other shapes, other numbers of outputs, operators that choose nothing.
     """
     api = name.api.rsplit(".", 1)[-1]
     if not _alike(tested, bench):

@@ -21,7 +21,8 @@ LARGEST_ELEMENTS = 1 << 18
 # Predictions may be this many units in the last place off, also of the array's root mean square:
 # what a few roundings and a sum in another order make.
 _UNITS = 4.0
-# What float32 sums of many terms that cancel may be off by, of the array's root mean square.
+# The possible error of float32 sums of many terms that cancel, as a share of the array's root mean
+# square.
 _LONG_SUM = 2.0**-16
 # A structure must explain at least this share of the wrong elements, to allow for chance.
 _MOST = 0.99
@@ -258,7 +259,9 @@ def _shifted(case: _Case) -> str:
         for step in (1, -1):
             moved = np.roll(case.bench, step, axis)
             inner = np.ones(size, bool)
-            inner[0 if step == 1 else -1] = False  # what comes in there is not the bench's
+            inner[0 if step == 1 else -1] = (
+                False  # the elements that move in there are not the bench's
+            )
             shape = [1] * axis + [size] + [1] * (case.bench.ndim - axis - 1)
             where = np.broadcast_to(inner.reshape(shape), case.bench.shape)
             if case.wrong[where].sum() < _FEWEST:

@@ -1,7 +1,8 @@
-"""What a standard may look at when it judges one output.
+"""The facts by which a standard judges one output.
 
 Comes in: arrays of one shape, from `compare.outputs`. Goes out: `Comparison`, which every standard
-takes. What costs another run of the API is a function, called only by the standards that need it.
+takes. Facts that cost another run of the API are functions, called only by the standards that need
+them.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,13 +14,13 @@ from ray_precheck.schema.result import Metrics
 
 
 def no_peers() -> tuple[Array, ...]:
-    """Return what a comparison has where the CPU cannot be run in the tested dtype: nothing."""
+    """Return the peers of a comparison if the CPU cannot run in the tested dtype: none."""
     return ()
 
 
 @runtime_checkable
 class WithMoved(Protocol):
-    """Peers that can also say what the bench makes of moved inputs."""
+    """Peers that can also compute the bench of moved inputs."""
 
     @property
     def moved(self) -> Sequence[Array]:

@@ -1,8 +1,8 @@
 """The errors of an output against the float64 bench, as the published standards define them.
 
 Comes in: two arrays of one shape, the bench not rounded to the tested dtype, and that dtype. Goes
-out: `Errors` and its like. Called by the standards, for the device and for what it is compared
-with. The arrays are read in chunks, so that the float64 copies on the way stay small.
+out: `Errors` and its like. Called by the standards, for the device and for the reference. The
+arrays are read in chunks, so that the float64 copies on the way stay small.
 
 Every definition is msprobe's (compare/algorithm.py, see `thresholds`). Elements where either side
 is NaN or infinite, once the bench is rounded to the tested dtype, have no error here: whether they

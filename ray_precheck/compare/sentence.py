@@ -15,8 +15,8 @@ from ray_precheck.schema.dtypes import Array
 
 # The basis of a limit where every honest implementation gives the bench's bits.
 EXACT = "honest implementations are exact"
-# What a device may flush to zero, the smallest normal number of float32 and bfloat16: a limit that is
-# no larger is none that a person could meet with anything but equal bits.
+# The smallest normal number of float32 and bfloat16, below which a device may flush to zero: only
+# equal bits can meet a limit that is no larger.
 _FLUSHED = 2.0**-126
 # Beyond this a ratio says no more than that it is large.
 _LARGEST_RATIO = 1e6
@@ -43,7 +43,8 @@ class Finding:
 
     @property
     def expects_equality(self) -> bool:
-        """Whether the limit is none but equal bits, up to what may be flushed to zero."""
+        """Whether only equal bits meet the limit, apart from numbers that may be flushed to
+        zero."""
         if self.relation != "at most" or self.limit > _FLUSHED:
             return False
         return self.limit > 0 or self.basis == EXACT

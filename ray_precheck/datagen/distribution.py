@@ -69,7 +69,7 @@ class Body:
         """Return `(count,)` float64 numbers, each between `low` and `high`."""
         at = generator.random(count)
         at *= len(self.edges) - 1
-        # What `take` looks up with; every cell is there, so that it need not look for those beyond.
+        # The positions for `take`; every cell exists, so that it need not check bounds.
         cell = at.astype(np.intp)
         at -= cell
         at *= np.diff(self.edges).take(cell, mode="clip")
@@ -87,7 +87,7 @@ class _Moments:
 
 
 def recorded_body(spec: TensorSpec, span: ValueRange) -> Body | None:
-    """Return what a tensor's elements, but its two extremes, are drawn from.
+    """Return the distribution from which a tensor's elements, but its two extremes, are drawn.
 
     None where the dump does not tell the mean or contradicts itself, where all elements are one
     value, and where some are infinite: the range alone counts then.
@@ -156,7 +156,7 @@ def _moments(spec: TensorSpec, low: float, high: float, margin: float) -> _Momen
 
 
 def _possible(variance: float, widest: float, slack: float) -> float:
-    """Return a recorded variance, or what stands for it where it is lost or cannot be."""
+    """Return the recorded variance, or a substitute if it is lost to rounding or impossible."""
     broad = widest * _LARGEST_SHARE
     if not -slack <= variance <= widest * (1 + 1e-3) + slack:
         return broad

@@ -13,7 +13,7 @@ from ray_precheck.datagen.ranges import INFINITE_SHARE, ValueRange
 from ray_precheck.schema.dtypes import DTYPES, Array, round_to_dtype
 from ray_precheck.schema.values import TensorSpec
 
-# What is drawn passes the processor's cache four times: 256 KiB of float64 stay in it.
+# Each number passes the processor's cache four times: 256 KiB of float64 stay in it.
 _CHUNK_ELEMENTS = 1 << 15
 
 

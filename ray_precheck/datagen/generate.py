@@ -57,10 +57,10 @@ class TensorSource(Protocol):
 class GeneratedTensors:
     """Draws tensors of one API call as their records say; collects notes for the Message.
 
-    `meanings` are, by argument path, what an argument's values must be for the API to make sense of
-    them. With `distribution` uniform floats are uniform over their range, as are whole numbers, and
+    `meanings` are, by argument path, the meanings that an argument's values must have for the API.
+    With `distribution` uniform floats are uniform over their range, as are whole numbers, and
     meanings do not count. `below` is None but for safer inputs, as `datagen.safer` has them. With
-    `keeps` what is drawn is also kept, by argument path, as `drawn`.
+    `keeps` the drawn tensors are also kept in `drawn`, by argument path.
     """
 
     def __init__(
@@ -101,15 +101,16 @@ class GeneratedTensors:
         return found
 
     def take(self, drawn: Mapping[str, HostTensor], notes: Sequence[str]) -> None:
-        """Take what such a source has drawn for this call elsewhere, by argument path, and the notes
-        that it made: what is not among it is drawn here."""
+        """Take the tensors that such a source has drawn for this call elsewhere, by argument path,
+        and its notes: tensors that are missing there are drawn here."""
         self._given = drawn
         self.notes = list(notes)
 
     def tensor(self, spec: TensorSpec, path: str) -> HostTensor:
         """Draw a tensor of its range, distribution and meaning, rounded once to its dtype."""
         given = self._given.get(path)
-        # A cotangent has the shape of its output, which may have another one on the other side.
+        # A cotangent has the shape of its output, and the two sides may have outputs of different
+        # shapes.
         if given is not None and (given.dtype, given.shape) == (spec.dtype, spec.shape):
             return given
         tensor = self._draw(spec, path)

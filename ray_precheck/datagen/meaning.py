@@ -1,8 +1,8 @@
-"""What the values of an argument stand for, where any number of its range would not do: indices.
+"""Arguments whose values have a meaning, so that not every number of their range will do: indices.
 
 Comes in: the spec of an argument, and what was drawn for it. Goes out: a spec whose range suits the
 API, and values that do. Made by the rules of `datagen.meaning_table`, used by `datagen.generate`.
-What the dump recorded is kept wherever it suits. `datagen.meaning_values` has the kinds that are no
+Recorded statistics are kept wherever they suit. `datagen.meaning_values` has the kinds that are not
 indices.
 """
 
@@ -31,7 +31,8 @@ class Meaning:
         return values
 
     def stream(self, path: str) -> str:
-        """Return whose random numbers `shaped` gets: arguments with one stream get the same."""
+        """Return the name of the random stream that `shaped` gets: arguments with one stream get
+        the same numbers."""
         return path
 
     @property
@@ -61,9 +62,9 @@ def _over(spec: TensorSpec, low: float, high: float) -> TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Within(Meaning):
-    """Numbers of [low, high]; a recorded range is kept, or cut to it. `usual` stands for one that is
-    unknown or lies outside. With `only_unknown` a recorded range stays as it is; with `whole` only
-    whole numbers are meant."""
+    """Numbers of [low, high]; a recorded range is kept, or cut to it. `usual` replaces a range that
+    is unknown or lies outside. With `only_unknown` a recorded range stays as it is; with `whole`
+    only whole numbers are meant."""
 
     low: float
     high: float
@@ -109,8 +110,8 @@ def spread_places(share: Array, places: int) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Distinct(Meaning):
-    """Indices into a dimension that differ along `axis`: where two are alike, what is written last
-    counts, and which one that is depends on the order of the threads."""
+    """Indices into a dimension that differ along `axis`: of two equal indices the last write
+    counts, and the order of the threads decides which write is last."""
 
     extent: int
     axis: int

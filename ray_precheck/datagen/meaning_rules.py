@@ -127,7 +127,7 @@ def distinct_along(
             return index_into(extent)
         at = arguments.value(dim, 0) if axis is None else axis
         shape = arguments.shape(index)
-        # Whatever a dump says here: null and text are no dimension.
+        # A dump can have any value here: null and text are no dimension.
         if shape is None or type(at) is not int or not -len(shape) <= at < max(len(shape), 1):
             return index_into(extent)
         return Distinct(extent, at)

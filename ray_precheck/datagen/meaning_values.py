@@ -230,9 +230,9 @@ class Same(_Beside):
 
 @dataclass(frozen=True, slots=True)
 class Ranked(_Beside):
-    """Numbers that are large where those of another argument are, as the divisor of an optimiser's
-    step, the root of a mean of squares, beside the mean that it divides. Drawn on their own, large
-    numbers would be divided by the smallest ones, which no step does."""
+    """Numbers that are large where the numbers of another argument are large, as the divisor of an
+    optimiser's step, the root of a mean of squares, beside the mean that it divides. Drawn on their
+    own, large numbers would be divided by the smallest ones, which no step does."""
 
     def beside(self, values: Array, other: Array) -> Array:
         """Return the drawn numbers in the order of the other's magnitudes, chunk by chunk."""

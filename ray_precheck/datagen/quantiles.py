@@ -79,7 +79,7 @@ def fit_clipped(shape: Array, mean: float, variance: float) -> Array | None:
     """Return the edges clip(shift + scale * shape, 0, 1) that have this mean and variance.
 
     `shape` has mean 0 and variance 1. Where nothing is clipped, shift and scale are mean and
-    standard deviation; otherwise Newton's method looks for them. None where it does not get there.
+    standard deviation; otherwise Newton's method looks for them. None if it does not converge.
     """
     deviation = float(np.sqrt(variance))
     shift, scale = mean, deviation
@@ -111,7 +111,7 @@ def fit_clipped(shape: Array, mean: float, variance: float) -> Array | None:
 
 
 def _clipped(shape: Array, shift: float, scale: float) -> Array:
-    # Rounded to float32: what is left of the last bits of the fit does not reach the numbers.
+    # Rounded to float32, so that the last bits of the fit do not reach the drawn numbers.
     edges = float(np.float32(scale)) * shape
     edges += float(np.float32(shift))
     np.maximum(edges, 0.0, out=edges)

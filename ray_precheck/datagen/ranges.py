@@ -1,4 +1,4 @@
-"""Which values a tensor may take, from what the dump recorded.
+"""The values that a tensor may take, from the recorded statistics.
 
 Comes in: a `TensorSpec`. Goes out: a `ValueRange`. Called by `datagen.generate`.
 """
@@ -20,7 +20,7 @@ INFINITE_SHARE = 0.1
 class ValueRange:
     """Values to draw: uniform over [low, high], and infinities where the dump saw them.
 
-    For booleans 0 and 1 stand for False and True. `note` says what the dump did not tell.
+    For booleans 0 and 1 stand for False and True. `note` names the statistics that the dump lacks.
     """
 
     low: float | int

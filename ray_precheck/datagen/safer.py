@@ -15,12 +15,12 @@ from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import TensorSpec
 
 SAFE_FLOATS = (0.5, 1.5)
-# What has no meaning of its own: it changes nothing but square matrices.
+# The meaning of arguments without one of their own: it changes square matrices only.
 SAFE_MEANING: Meaning = Matrix(symmetric=True)
 
 
 def smallest_extent(record: ApiRecord) -> int:
-    """Return the smallest extent of all tensor arguments that is not 0; 1 where there is none."""
+    """Return the smallest extent of all tensor arguments that is not 0; 1 if there is none."""
     return min((e for _, spec in record.input_tensors() for e in spec.shape if e), default=1)
 
 
@@ -37,6 +37,6 @@ def safe_spec(spec: TensorSpec, below: int) -> TensorSpec:
 
 
 def describe_safer(below: int) -> str:
-    """Return what the safe values are, for the Message."""
+    """Return a description of the safe values, for the Message."""
     low, high = SAFE_FLOATS
     return f"floats from {low:g} to {high:g}, whole numbers from 0 to {below - 1}"

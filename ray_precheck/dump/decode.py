@@ -36,9 +36,9 @@ _TENSOR_TYPES = (
     "torch.nn.parameter.Parameter",
     "torch.nn.Parameter",
 )
-# The keys of a record, the present one first, and what older captures call it. As in torch's hooks
-# `grad_output` is what comes in at the outputs (msprobe, core/data_dump/data_processor/base.py of its
-# first versions, analyze_backward).
+# The keys of a record, the present spelling first, then that of older captures. As in torch's hooks
+# `grad_output` is what comes in at the outputs (msprobe, core/data_dump/data_processor/base.py of
+# its first versions, analyze_backward).
 _ARGUMENTS = ("input_args", "input")
 _GRADS_IN = ("input", "grad_output")
 _GRADS_OUT = ("output", "grad_input")
@@ -197,12 +197,13 @@ def _bound(value: Any, path: str) -> Bound:
 
 
 def _statistic(value: Any) -> Bound:
-    """Return Mean or Norm; None for whatever is no number, as inputs can do without them."""
+    """Return Mean or Norm; None for a value that is no number, because inputs can be drawn without
+    them."""
     return value if isinstance(value, int | float) else None
 
 
 def _finite(value: Any) -> float | None:
-    """Return a finite extreme; None where there is none: then it is NaN or infinite, too."""
+    """Return a finite extreme; None if the record has none, or one that is NaN or infinite."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -271,7 +272,7 @@ def _decode_memory_format(value: dict[str, Any], path: str) -> ValueSpec:
     text = value.get("format", value.get("value"))
     name = text.rsplit(".", 1)[-1] if isinstance(text, str) else None
     if name not in _MEMORY_FORMATS:
-        # Whatever it names is looked up in torch: it may not be `torch.load`.
+        # The name is looked up in torch, so it must not be `torch.load`.
         return UnknownSpec(f"the dump does not say which memory_format this is: {shown(text)}")
     return Symbol("memory_format", name)
 

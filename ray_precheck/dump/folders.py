@@ -28,12 +28,12 @@ class FoundDump:
 
     @property
     def place(self) -> Path:
-        """Where its results stand below the folder of all results: `step0/rank1`."""
+        """The folder of its results below the folder of all results: `step0/rank1`."""
         return Path(self.step, self.rank)
 
     @property
     def label(self) -> str:
-        """What it is called for people: `step0/rank1`."""
+        """Its name in messages: `step0/rank1`."""
         return "/".join(filter(None, (self.step, self.rank))) or DUMP_FILE
 
 

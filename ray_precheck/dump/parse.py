@@ -39,12 +39,12 @@ STATISTICS, TENSOR, STRUCTURE = "statistics", "tensor", "structure"
 # They hold statistics, and tensors where the check that they are named for had found something.
 _CHECKS = ("overflow_check", "nan_check")
 TASKS = (STATISTICS, TENSOR, STRUCTURE, *_CHECKS)
-# A record is read as a whole. A call of 1,500 tensors has 0.5 MB.
+# A record is read as a whole; a call with 1,500 tensors has 0.5 MB.
 LARGEST_RECORD_BYTES = 64 << 20
 _LARGEST_FIELD_BYTES = 1 << 14
 _SHOWN_FIELDS = 20
 _WORD = re.compile(r"\w{1,60}")
-# What the names of all calls may take: so much, and half of the file's size.
+# The memory that the names of all calls may take: this much, and half of the file's size.
 _SURE_NAME_BYTES = 256 << 20
 _DIGEST_CHUNK = 1 << 20
 _LOOKED_AT = 1000
@@ -137,7 +137,7 @@ def _require_file(where: Path) -> None:
     if stat.S_ISDIR(mode):
         raise DumpError(f"{where} is a folder; name the dump.json in it")
     if not stat.S_ISREG(mode):
-        # Opening a named pipe that nobody writes to would take for ever.
+        # Opening a named pipe without a writer would block for ever.
         raise DumpError(f"{where} is no regular file; name a dump.json on a disk")
 
 
@@ -204,7 +204,7 @@ def _header_text(file: BinaryIO, fields: dict[str, ByteRange], key: str, path: P
     """Return a header field as text, "" where it is missing or null.
 
     Raises:
-        DumpError: it is another value than a text, or a text that is none of a header.
+        DumpError: the value is not a text, or not a short one.
     """
     if key not in fields:
         return ""

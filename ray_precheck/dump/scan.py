@@ -3,8 +3,8 @@
 Comes in: an open file. Goes out: the byte spans of the header's values and of every member of
 `data`. Called by `dump.parse`. The file is read in chunks and never held, once for its structure
 and once for the keys; NumPy finds the quotes and braces, so that a gigabyte takes a few seconds
-and, beside the members, no memory to speak of. What is inside a record is not looked at: bare NaN and Infinity are welcome, and a broken
-record stays one record.
+and, beside the members, no memory to speak of. The inside of records is not looked at: bare NaN and
+Infinity are accepted, and a broken record stays one record.
 """
 
 import json
@@ -37,7 +37,8 @@ _END_BYTES = 1 << 16
 _KEYS_AT_A_TIME = 1 << 12
 _WINDOW_BYTES = 1 << 16
 
-# Told how much is dealt with, and of how much: bytes of a file, calls of a plan.
+# A function that is told the progress: the amount done, and the total (bytes of a file, calls of a
+# plan).
 OnProgress = Callable[[int, int], None]
 
 
@@ -55,12 +56,12 @@ _span = partial(tuple.__new__, ByteRange)
 
 
 def silent(done: int, total: int) -> None:
-    """Tell nobody how far it is."""
+    """Report no progress."""
 
 
 @dataclass(slots=True)
 class _State:
-    """What is carried from chunk to chunk: depth, whether inside a string, pending backslashes."""
+    """The state between two chunks: depth, whether inside a string, pending backslashes."""
 
     depth: int = 0
     in_string: bool = False
@@ -113,12 +114,13 @@ def scan_dump(
 
 
 def member_limit(size: int) -> int:
-    """Return how many members a file of `size` bytes may have: what takes memory is bounded."""
+    """Return how many members a file of `size` bytes may have, which bounds the memory."""
     return SURE_MEMBERS + size // BYTES_FOR_ANOTHER
 
 
 def _require_object(file: BinaryIO, size: int, path: str) -> int:
-    """Look at both ends of the file, so that what is no whole dump need not be read to its end.
+    """Look at both ends of the file, so that a file that is no whole dump need not be read to its
+    end.
 
     Returns where the text begins, behind a byte order mark.
     """

@@ -1,7 +1,7 @@
-"""How a value that a dump holds is shown in a message: on one line, printable and short.
+"""Values of a dump as messages show them: on one line, printable and short.
 
-Called by whatever reports what it read. A dump is somebody else's data: a value can be a text of
-10,000,000 characters, a list nested a thousand times, or a sequence that a terminal obeys.
+Called wherever a message names a value of a dump. A dump is untrusted data: a value can be a text
+of 10,000,000 characters, a list nested a thousand times, or a sequence that a terminal obeys.
 """
 
 from typing import Any

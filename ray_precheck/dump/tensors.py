@@ -1,10 +1,10 @@
 """Captured tensors of a dump with `task: tensor`.
 
 Comes in: a `TensorSpec` with a `data_name`. Goes out: a `HostTensor`. Called by `datagen` in real
-mode, and by `runtime.tensors.shipper` for the bytes of files that another machine is to decode. The files
-are somebody else's data: `.npy` is read without pickles, `.pt` with torch's weights-only loader,
-and no name may lead out of the dump's folder. Who decodes bytes that came from another machine
-does so with the same checks, and what was wrong there is told here in the same words.
+mode, and by `runtime.tensors.shipper` for the bytes of files that another machine is to decode. The
+files are untrusted data: `.npy` is read without pickles, `.pt` with torch's weights-only loader,
+and no name may lead out of the dump's folder. Bytes that came from another machine are decoded with
+the same checks, and problems of that machine are reported here in the same words.
 """
 
 import os
@@ -45,7 +45,7 @@ _UNREADABLE = (
 _LARGEST_ELEMENT_BYTES = 16
 _LARGEST_HEADER_BYTES = 1 << 16
 _LONGEST_REASON = 200
-# Where an object lies in memory: another place in each process, so the row would be another too.
+# The address of an object differs in each process, so a row with it would differ too.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -83,14 +83,15 @@ class FolderFiles:
             raise _unreadable(name, error) from None
 
     def size_bytes(self, name: str) -> int:
-        """Return the size of a file, 0 where there is none; whether it may be read is not asked."""
+        """Return the size of a file, 0 if it does not exist; its permissions are not checked."""
         try:
             return os.stat(self.folder / name).st_size
         except (OSError, ValueError):  # ValueError: a name that no file system takes
             return 0
 
     def ship(self, name: str, most_bytes: int) -> "Shipped":
-        """Return what another machine must know to decode a file as this one would.
+        """Return the bytes or facts that another machine needs to decode a file as this machine
+        would.
 
         A file of more than `most_bytes` is not read.
         """
@@ -109,14 +110,15 @@ class FolderFiles:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A file that cannot be had, with the reason, as it follows the argument's path."""
+    """A file that cannot be read, with the reason, which a message puts after the argument's
+    path."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class SizeOnly:
-    """A file that is too large for its tensor: whoever checks its size needs no more."""
+    """A file that is too large for its tensor: the size is enough to refuse it."""
 
     size_bytes: int
 
@@ -133,7 +135,7 @@ class ShippedFiles:
     files: Mapping[str, Shipped]
 
     def open(self, name: str) -> BufferedReader:
-        """Open a file: one in memory, so that the loaders do, and say, what they do on disk.
+        """Open a file from memory, so that the loaders work, and fail, as they do on disk.
 
         Raises:
             NotCheckable: where it was read it could not be used, or it was not sent.
@@ -224,7 +226,7 @@ def _require_shape(data: Any, name: str, spec: TensorSpec) -> None:
 
 def _read_npy(opened: BufferedReader, name: str, spec: TensorSpec) -> Array:
     try:
-        # What memory a record needs is known from the dump; a larger file would take more.
+        # The dump tells how much memory a record needs; a larger file would take more.
         size = os.fstat(opened.fileno()).st_size
         if size > most_file_bytes(spec):
             raise NotCheckable(

@@ -1,1 +1,1 @@
-"""What is checked, in which order and at what cost."""
+"""The calls to check, their order and their estimated cost."""

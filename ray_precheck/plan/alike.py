@@ -50,8 +50,8 @@ class AlikeCalls:
     def reason(self, name: str, forward: bytes, backward: bytes | None) -> str:
         """Return why this call need not be checked, "" where it is the first of its kind.
 
-        `name` is that of the call, with its number. A record that is no JSON, or of more than
-        1 MiB, is like no other.
+        `name` is that of the call, with its number. A record that is no JSON, or larger than 1 MiB,
+        is like no other.
         """
         ahead = self._digest(forward)
         behind = _NO_RECORD if backward is None else self._digest(backward)
@@ -68,13 +68,14 @@ class AlikeCalls:
         return ""
 
     def _digest(self, record: bytes) -> bytes | None:
-        """Return what stands for all records alike this one, None for one that is like no other.
+        """Return a digest that is the same for all records alike, None for a record that is like no
+        other.
 
         Records that differ in nothing but the statistics of tensors are decoded once.
         """
         if len(record) > _LARGEST_BYTES:
             return None
-        # What is between the statistics; split takes half the time of sub.
+        # The text between the statistics; split takes half the time of sub.
         text = _digest(b"\0".join(filter(None, _TENSOR.split(record))))
         if text not in self._digests:
             if len(self._digests) >= _MOST_RECORDS:
@@ -99,7 +100,7 @@ def _digest_of_values(record: bytes) -> bytes | None:
 
 
 def _without_statistics(value: Any) -> Any:
-    """Return a value of a record without what its tensors held."""
+    """Return a value of a record without the statistics of its tensors."""
     if isinstance(value, list):
         return [_without_statistics(item) for item in value]
     if not isinstance(value, dict):

@@ -1,7 +1,8 @@
-"""What a call is expected to cost, from the raw JSON of its records.
+"""The expected cost of a call, estimated from the raw JSON of its records.
 
-Comes in: raw records. Goes out: seconds on one CPU core and bytes, good for ordering, for batch sizes
-and for the choice of who does it, and nothing else. Called by the planner for every call of a dump, so nothing is decoded.
+Comes in: raw records. Goes out: seconds on one CPU core and bytes, good for ordering, batch sizes
+and the choice of the worker, and for nothing else. Called by the planner for every call of a dump,
+so nothing is decoded.
 """
 
 import functools
@@ -15,8 +16,8 @@ _PER_CALL_S = 1.2e-3
 _PER_GRADIENT_S = 1.5e-3
 _PER_ELEMENT_S = 60e-9
 _PER_FLOP_S = 0.15e-9
-# Decoding, of what is longer than the records that the other numbers were measured with: so that a
-# batch of tiny tensors is not made of a thousand megabytes of JSON.
+# The cost of decoding records that are longer than those of the other measurements, so that a batch
+# of tiny tensors does not have a thousand megabytes of JSON.
 _PER_BYTE_S = 20e-9
 _FREE_BYTES = 1 << 16
 _LARGEST_S = 1e6

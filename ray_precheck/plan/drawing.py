@@ -20,7 +20,7 @@ RANDOM = frozenset(
         rand_like randint randint_like randn randn_like random_ random_categorical random_gamma
         random_poisson randperm shuffle standard_laplace standard_normal uniform uniform_""".split()
 )
-# Random, too, and no statistic tells whether they are right.
+# These are random too, and no statistic tells whether they are right.
 UNJUDGED = {
     **dict.fromkeys(
         """fractional_max_pool2d fractional_max_pool2d_with_indices fractional_max_pool3d
@@ -84,7 +84,7 @@ _MIOPEN = _Switch(
     "train",
     needs_layers=True,
 )
-# Those whose input shows in the output what was dropped.
+# Operators whose output shows, beside the input, which elements were dropped.
 DROPOUTS = frozenset(
     """dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout dropout_
         feature_dropout native_dropout alpha_dropout_ feature_dropout_
@@ -166,7 +166,8 @@ def _is_packed(record: ApiRecord) -> bool:
 
 
 def _is(record: ApiRecord, switch: _Switch, name: str, default: object, value: object) -> bool:
-    """Return whether an argument has a value; one that is no constant has none that is known."""
+    """Return whether an argument has this value; the value of an argument that is no constant is
+    unknown."""
     kwargs: dict[str, ValueSpec] = dict(record.kwargs)
     found = next((kwargs[keyword] for keyword in name.split("|") if keyword in kwargs), None)
     position = switch.names.split().index(name)

@@ -1,4 +1,4 @@
-"""From a dump to tasks.
+"""Makes the tasks of a dump.
 
 Comes in: an open dump and the names that are done. Goes out: the tasks that are left, the costly
 ones first, and the SKIP results of calls that need no run: their name rules them out, or with
@@ -62,7 +62,8 @@ def plan_tasks(
                 skips.append(skipped(index, call.name, reason, call.backward is not None))
             continue
         forward, backward = ahead.raw(call.forward) or b"", behind.raw(call.backward)
-        # Of a done call too: it is the first of its kind for calls that are not done.
+        # Done calls are read too: a done call can be the first of its kind for calls that are not
+        # done.
         reason = "" if alike is None else alike.reason(call.name, forward, backward)
         if is_done:
             continue

@@ -1,4 +1,4 @@
-"""What can be checked, and the reason for what cannot.
+"""Which calls can be checked, and the reasons why others cannot.
 
 Comes in: names and records. Goes out: a reason for a SKIP row, or "". `skip_by_name` needs the
 name alone and is called by the planner; `skip_by_record` is called where the record is decoded.
@@ -24,8 +24,8 @@ _READS_BITS = ("view",)
 def skip_by_name(name: ApiName, framework: str) -> str:
     """Return why calls of this name cannot be checked, "" where they may be.
 
-    A prefix that is no framework's may be one that a user's own bench declares, if it can stand in
-    Python at all: the bench says.
+    A prefix that no framework has may belong to a user's own bench if it is a Python name; the
+    bench decides.
     """
     if name.prefix in _OTHER_PREFIXES:
         return _OTHER_PREFIXES[name.prefix]
@@ -35,7 +35,7 @@ def skip_by_name(name: ApiName, framework: str) -> str:
 
 
 def unsupported_prefix(name: ApiName, framework: str) -> str:
-    """Return that a prefix is none of a framework's, "" where it is one."""
+    """Return the reason if the framework does not have a prefix, "" if it does."""
     known = PREFIXES.get(framework, ())
     if name.prefix in known:
         return ""

@@ -1,8 +1,8 @@
 """Which calls of a dump a run is about: `-k`, and the white and black list of msprobe's config.json.
 
-Comes in: a `RunConfig` and the calls of a dump. Goes out: the calls that are selected; of the others
-the run knows nothing. What was asked for and fits nothing is an error that lists the nearest names.
-Called by the session once the dump is open.
+Comes in: a `RunConfig` and the calls of a dump. Goes out: the calls that are selected; the run
+knows nothing of the others. A name that was asked for and fits no call is an error that lists the
+nearest names. Called by the session once the dump is open.
 """
 
 import difflib
@@ -37,7 +37,7 @@ class Selection:
 
     @property
     def text(self) -> str:
-        """What the settings of a run say of it: the same text selects the same calls."""
+        """The selection in the settings of a run: the same text selects the same calls."""
         parts = [f"-k {keyword.text!r}" for keyword in self.keywords]
         for name, names in (("white_list", self.white), ("black_list", self.black)):
             if names:
@@ -105,9 +105,10 @@ def select_calls(dump: Dump, selection: Selection, standard: Standard | None) ->
 
 
 class Demands:
-    """What was asked for by name and has fitted no call yet: `-k`, the lists, rules of a standard.
+    """The names that were asked for and have fitted no call yet: `-k`, the lists, rules of a
+    standard.
 
-    The calls of one dump after the other are shown to it; `require` raises for what fitted none.
+    `show` takes the calls of one dump after the other; `require` raises for names that fitted none.
     """
 
     def __init__(self, selection: Selection, standard: Standard) -> None:
@@ -126,7 +127,7 @@ class Demands:
         return not (self._keywords or self._white or self._black or self._rules)
 
     def show(self, calls: Iterable[DumpCall]) -> None:
-        """Cross out what fits one of these calls."""
+        """Cross out the names that fit one of these calls."""
         if self.are_met:
             return
         names = [call.name for call in calls]

@@ -1,4 +1,4 @@
-"""What of a dump is tested: by which framework, and whose results.
+"""The framework that a dump is tested with, and the results that are tested.
 
 Comes in: a `RunConfig` and an open dump. Goes out: the framework's name, and whether captured results
 are tested. Called by the session, and by what lists the calls of a dump.

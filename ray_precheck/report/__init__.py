@@ -1,1 +1,1 @@
-"""What a run found, for people."""
+"""The findings of a run, for people and for CI."""

@@ -52,7 +52,7 @@ def beyond_limit(row: Row) -> float:
         return 0.0  # The cosine has its own rounding.
     standard = row.get(STANDARD_HEADING, "").split(" ")[0]
     angle = _angle(row)
-    # Of a row without a relative error the absolute one has to do.
+    # A row without a relative error is judged by the absolute one.
     worst = relative if math.isfinite(relative) else absolute
     if standard in ("", "msprobe"):
         return max(angle, min(absolute, worst)) / MAX_ABS_ERR_LIMIT

@@ -1,4 +1,4 @@
-"""The closing lines of a run: what was compared, on what, how it came out, and where to look.
+"""The closing lines of a run: the counts, the devices, the verdicts, and where to look.
 
 Comes in: a `Summary`. Goes out: text for a terminal of 100 columns. Called by the command line.
 """
@@ -14,7 +14,7 @@ _LONGEST_NAME = 160
 _LONGEST_TEXT = 200
 WORST_TYPES = 10
 COMMONEST_REASONS = 5
-# Where nothing is in error the outputs that came nearest to their limits are some comfort; few do.
+# If nothing is in error, this many of the outputs nearest to their limits are shown.
 _NEAREST = 3
 _ROUNDING, _CAUSE = "rounding:", "likely cause:"
 
@@ -162,8 +162,8 @@ def _output_lines(output: WorstOutput) -> Iterator[str]:
 
 
 def explanation(output: WorstOutput) -> str:
-    """Return what the Message says of the cause: the likely one, or that it is rounding; all of it
-    where neither is said, or the numbers say nothing."""
+    """Return the part of the Message that explains the error: the likely cause, or rounding; the
+    whole Message if it has neither, or if the numbers say nothing."""
     message = output.row["Message"]
     for word in (_CAUSE, _ROUNDING) if math.isfinite(output.beyond) else ():
         _, found, rest = message.partition(word)
@@ -177,12 +177,12 @@ def _counted(count: int, one: str, more: str) -> str:
 
 
 def shown_name(name: str) -> str:
-    """Return a name for the terminal: short, and nothing that a terminal obeys."""
+    """Return a name for the terminal: short, and without control sequences."""
     return _shown(name, _LONGEST_NAME)
 
 
 def shown_text(text: str) -> str:
-    """Return a Message for the terminal: on one line, short, and nothing that a terminal obeys."""
+    """Return a Message for the terminal: on one line, short, and without control sequences."""
     return _shown(" ".join(text.split()), _LONGEST_TEXT)
 
 

@@ -1,7 +1,7 @@
 """Two result sets of one dump compared: the errors of one device beside those of another.
 
-Comes in: two details files, of the device that is judged and of the one that it is judged by. Goes
-out: a CSV with the ratios of their errors, and what the summary says. Called by the command line
+Comes in: two details files, of the device that is judged and of the reference device. Goes out: a
+CSV with the ratios of their errors, and what the summary says. Called by the command line
 (`compare_results`). Both errors are against float64, so neither device needs to be there; the
 limits of the ratios are those of `--standard benchmark`.
 """
@@ -37,9 +37,9 @@ from ray_precheck.store.columns import (
 from ray_precheck.store.resume import run_files
 from ray_precheck.store.settings import load_settings
 
-# What has to be the same in both runs for their rows to be of the same numbers.
+# The settings that must agree in both runs, so that their rows are of the same numbers.
 _SAME = ("dump", "seed", "distribution", "tested", "benches")
-# How the sentence calls what people do not know by the key.
+# The words for settings whose keys people do not know.
 _CALLED = {"benches": "digest of the --bench-module files"}
 _OWN_COLUMNS = ("API Name", "Dtype", "Shape", "Level")
 _LIMITED = "MaxRelativeErrRatio"
@@ -50,7 +50,7 @@ _ERROR, _SKIP = Verdict.ERROR.value, Verdict.SKIP.value
 
 @dataclass(frozen=True, slots=True)
 class DetailRow:
-    """What counts of a detail row; `numbers` are those of its metrics that it has, by heading."""
+    """The cells of a detail row that are compared; `numbers` are its metrics by heading."""
 
     dtype: str
     shape: str

@@ -1,4 +1,4 @@
-"""What `compare_results` prints.
+"""The text that `compare_results` prints.
 
 Comes in: a `ResultComparison`. Goes out: text for a terminal. Called by the command line.
 """

@@ -1,6 +1,6 @@
 """Both CSV files of a run as pandas data frames.
 
-Comes in: a CSV file. Goes out: a data frame, in which what is a number is one. Called by the
+Comes in: a CSV file. Goes out: a data frame whose metric columns are numbers. Called by the
 session's `PrecheckReport`; pandas is imported on demand.
 """
 

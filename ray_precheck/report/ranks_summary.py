@@ -1,7 +1,7 @@
-"""The closing lines of the runs over several dumps: a line for each, and what all have together.
+"""The closing lines of the runs over several dumps: a line for each, and the lines of all together.
 
-Comes in: the summary of each dump, or why there is none. Goes out: one `Summary` of all, and a text.
-Called by the command line.
+Comes in: the summary of each dump, or the reason why it was not checked. Goes out: one `Summary` of
+all, and a text. Called by the command line.
 """
 
 import os
@@ -54,8 +54,8 @@ def format_ranks(ranks: Sequence[RankSummary], total: int, folder: Path) -> str:
 def combined(ranks: Sequence[RankSummary], folder: Path) -> Summary:
     """Return one summary of all dumps; names of outputs and calls begin with that of their dump.
 
-    What was asked for, and where it ran, is that of the first one: it is the same for all. Its dump
-    is the folder that holds all of them.
+    The settings and the place are those of the first dump, because they are the same for all. Its
+    dump is the folder that holds all of them.
     """
     # There are no such files: the closing lines of several dumps name the folder.
     whole = Summary(RunFiles(folder, folder, folder, folder, folder, folder))
@@ -94,7 +94,7 @@ def state_of_all(
 ) -> RunState:
     """Return the state of the runs over several dumps; `ranks` are all of them, begun or not.
 
-    Nobody knows how many calls there are in dumps that were not begun.
+    The number of calls in dumps that were not begun is unknown.
     """
     progress = RunPhase.FINISHED if completed else RunPhase.STOPPED
     planned = whole.environment.calls if all(rank.summary for rank in ranks) else 0

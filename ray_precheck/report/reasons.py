@@ -1,4 +1,5 @@
-"""Why calls were not compared, counted: the same reason with other numbers and names is one.
+"""Counts the reasons why calls were not compared; reasons that differ in numbers and names only
+count as one.
 
 Comes in: Messages of result rows. Goes out: reasons with counts and some names. Called by the
 summary.
@@ -12,8 +13,8 @@ from dataclasses import dataclass, field
 _MOST_KINDS = 10_000
 NAMES_KEPT = 3
 OTHER_REASONS = "other reasons"
-# What differs between two Messages that say the same: what is quoted or in brackets, dotted names and
-# paths, numbers. Each stands for one sign in the key.
+# The parts in which two Messages of the same reason may differ: quoted or bracketed text, dotted
+# names and paths, numbers. Each stands for one sign in the key.
 _VARIABLES = re.compile(
     r"""'[^']*' | "[^"]*" | `[^`]*` | \[[^\]]*\] | \([^)]*\)
         | \w*(?:[./]\w+)+ | [-+]?\d[\w.]*""",
@@ -73,8 +74,8 @@ class Reasons:
 def why_not_compared(message: str, *, forward: bool) -> str:
     """Return the part of a Message that says why a direction was not compared.
 
-    `forward` says that the forward check is what was not: its reason is the whole Message. Where only
-    the backward check was not, what the Message says of the forward check is left out.
+    With `forward` the forward check was not compared: its reason is the whole Message. If only the
+    backward check was not compared, the part about the forward check is left out.
     """
     found = None if forward else _BACKWARD.search(message)
     return (found[1] if found else message) or "no reason is given"

@@ -20,8 +20,8 @@ class RunPhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """How far a run is: `done` of `planned` calls have a row, 0 planned where nobody knows how many
-    there are. `reason` is why it stopped, where that is known, or which process runs it."""
+    """How far a run is: `done` of `planned` calls have a row, 0 planned if their number is unknown.
+    `reason` is why it stopped, if that is known, or the process that runs it."""
 
     progress: RunPhase
     done: int = 0

@@ -1,4 +1,4 @@
-"""What a run found, read back from its files.
+"""The findings of a run, read back from its files.
 
 Comes in: the files of a run that has ended, or that is being written. Goes out: a `Summary`. Called by
 the session and by the command `summary`; `closing` makes text of it. The CSV files are read row by
@@ -32,7 +32,7 @@ _PASS = Verdict.PASS.value
 
 @dataclass(slots=True)
 class Direction:
-    """What became of the forward, or of the backward checks.
+    """The counts of the forward, or of the backward checks.
 
     `errors` are in error by what was compared, `broken` because there was nothing to compare: the
     device raised, crashed or gave no answer. `missing` have no record of this direction.
@@ -94,7 +94,7 @@ class WorstOutput:
 
 @dataclass(slots=True)
 class Summary:
-    """Counts over all rows of a result CSV, the worst outputs, and what there is to say besides.
+    """Counts over all rows of a result CSV, the worst outputs, and the reasons and broken calls.
 
     `broken` are the first calls that the device could not run, with their Messages, `reasons` those of
     what was not compared. `settings` is None where the files have none (msprobe's own).
@@ -122,7 +122,8 @@ class Summary:
 
     @property
     def checked_nothing(self) -> bool:
-        """Whether no call passed or failed in any direction: there is nothing to judge by."""
+        """Whether no call passed or failed in any direction, so that the run says nothing of the
+        device."""
         return not self.compared and not self.errors
 
 

@@ -1,4 +1,4 @@
-"""What a worker says of a batch: the results, and which record broke the worker, if one did."""
+"""A worker's report on a batch: the results, and the record that broke the worker, if any."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -53,12 +53,12 @@ class MeasuredTask:
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """The answer of a worker: the records that it finished, and the one that broke it.
+    """The answer of a worker: the records that it finished, and the record that broke it.
 
-    Records are run in their order: what comes after the casualty was not run. `measured` are those
-    that wait for the bench, `needs_device` the indices that a worker without one could not check.
-    `handover_s` is what it took to pass tensors on between processes. `refused`: a bench's worker
-    could not get at what the device's lends it, so that nothing was run.
+    Records are run in their order: those after the casualty were not run. `measured` are those that
+    wait for the bench, `needs_device` the indices that a worker without one could not check.
+    `handover_s` are the seconds that passing tensors between processes took. `refused`: a bench
+    worker could not open the memory that the device's worker lends, so that nothing was run.
     """
 
     results: tuple[TaskResult, ...]

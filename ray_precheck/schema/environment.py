@@ -1,7 +1,8 @@
-"""What a run was made with and where, as far as its closing lines need it besides the CSV files.
+"""The place, versions and settings of a run, as far as its closing lines need them besides the CSV
+files.
 
-Comes in: what the session knows when the run starts, or a dict out of the run's settings file. Goes
-out: an `Environment`, or such a dict. Called by the session and the report.
+Comes in: the facts that the session has when the run starts, or a dict from the run's settings
+file. Goes out: an `Environment`, or such a dict. Called by the session and the report.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Where a run ran and what it was asked for.
+    """The place, versions and settings of a run.
 
     `kind` is npu, gpu or cpu, `device_names` are the names of the devices that differ ("Ascend
     910B"), `devices` and `nodes` how many there were when the run began. `rule` is the value of
@@ -33,8 +34,8 @@ class Environment:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
-# The keys in the settings file. None of them is a key of the fingerprint there: of a file that was
-# torn, single pairs are read wherever they stand.
+# The keys in the settings file. None of them is a key of the fingerprint, because from a torn file
+# single pairs are read wherever they stand.
 _KEYS = {
     "framework": "framework name",
     "kind": "device kind",
@@ -62,7 +63,8 @@ def environment_to_dict(environment: Environment) -> dict[str, Any]:
 
 
 def environment_from_dict(found: Mapping[str, Any]) -> Environment:
-    """Return the environment that JSON holds; what is missing or of another type is left empty."""
+    """Return the environment that JSON holds; fields that are missing or of another type stay
+    empty."""
     empty = Environment()
     values: dict[str, Any] = {}
     for name, key in _KEYS.items():

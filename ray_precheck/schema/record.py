@@ -25,7 +25,7 @@ class ApiName:
 
 @dataclass(frozen=True, slots=True)
 class ApiRecord:
-    """What the dump says about one API call.
+    """The dump's description of one API call.
 
     `grads_in` are the gradients that come in at the outputs, `grads_out` those that left at the
     inputs; both are None where the call has no backward record.

@@ -1,4 +1,4 @@
-"""What comes out of checking one API call.
+"""The result of checking one API call.
 
 Outcome says what happened to the run, Verdict what the numbers say; they are kept apart because
 "the device crashed" and "the numbers are wrong" are different findings.
@@ -9,8 +9,8 @@ from enum import Enum
 
 from ray_precheck.schema.pickling import pickled_by_position
 
-# How the Message of a row begins that the machine has caused, not the numbers: a crash, a time-out,
-# memory, a node that was lost. `--retry crash` finds these rows by it.
+# The first words of the Message of a row that the machine has caused, not the numbers: a crash, a
+# time-out, memory, a lost node. `--retry crash` finds these rows by them.
 MACHINE_REASONS = (
     "killed its worker",
     "no answer in",
@@ -112,7 +112,7 @@ class TaskResult:
 
     The seconds are those that making the inputs, the device and the bench took, each where it ran;
     `began_s` is when the check began, in seconds since the epoch. `evidence` are files for
-    `error_data`, by name, where the worker could not write them itself.
+    `error_data`, by name, if the worker could not write them itself.
     """
 
     index: int

@@ -10,7 +10,7 @@ BENCH = "bench"
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One API call to check: its place in the dump, its name and what it is expected to cost.
+    """One API call to check: its place in the dump, its name and its expected cost.
 
     A task has no tensors and no record: the driver may hold a million of them.
     `cost_s` is an estimate in seconds on one CPU core, device and bench together, used only for

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Uncompared:
-    """Stands in a bench's outputs for one that only the tested kernel can know, with the reason.
+    """Stands in a bench's outputs for an output that only the tested kernel can know, with the
+    reason.
 
-    A dropout mask's seed, a buffer whose layout differs between versions: there is such an output,
-    and whatever the tested side made of it is right.
+    A dropout mask's seed, a buffer whose layout differs between versions: such an output exists,
+    and any value of the tested side is right.
     """
 
     reason: str

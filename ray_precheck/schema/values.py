@@ -1,4 +1,4 @@
-"""What a dump says about one value, and the host arrays that are made from it.
+"""A dump's description of one value, and the host arrays that are made from it.
 
 A `ValueSpec` is one element of `input_args`, `input_kwargs` or `output` in dump.json: a tensor's
 description, a constant, a symbol of the framework, or a container of these. `HostTensor` is a

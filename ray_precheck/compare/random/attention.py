@@ -92,9 +92,9 @@ def _slope(terms: Array, plain: Array, deviation: Array, p: float, slack: float)
 def _spread(terms: Array, deviation: Array, p: float) -> Look:
     """Look at the square of the deviation over the expected one.
 
-    Below: P(sum of Y_i <= sum of E Y_i - t) <= exp(-t^2 / (2 sum of E Y_i^2)) for independent Y_i >= 0
-    (Maurer, A bound on the deviation probability for sums of non-negative random variables, JIPAM 4
-    (2003)); above: Bernstein's bound.
+    Lower limit: P(sum of Y_i <= sum of E Y_i - t) <= exp(-t^2 / (2 sum of E Y_i^2)) for independent
+    Y_i >= 0 (Maurer, A bound on the deviation probability for sums of non-negative random
+    variables, JIPAM 4 (2003)); above: Bernstein's bound.
     """
     second = p * (1 - p) * np.sum(terms**2, -1)
     fourth = 3 * second**2 + p * (1 - p) * (1 - 6 * p * (1 - p)) * np.sum(terms**4, -1)

@@ -1,4 +1,4 @@
-"""The discrete distributions that random APIs draw from, and what is looked at in their draws.
+"""The discrete distributions that random APIs draw from, and the looks at their draws.
 
 Comes in: `Draws` and the parameters of their distribution, numbers or `(N,)` float64 where each draw
 has its own; `spread`, a generator. Goes out: `Look`s, empty for no draws. Called by
@@ -168,8 +168,8 @@ def categories(
 ) -> list[Look]:
     """Draws of categories, `(N,)`: none without a chance, and the gap to their weights.
 
-    `below` and `at_most` are the probabilities of a lower category than the one that was drawn, and
-    of one that is not higher.
+    `below` and `at_most` are the probabilities of a category below the drawn one, and of a category
+    that is at most the drawn one.
     """
     if not len(chosen):
         return []

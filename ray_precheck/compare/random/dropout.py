@@ -1,4 +1,4 @@
-"""Dropout and rrelu: what was drawn is seen in the output, beside the input.
+"""Dropout and rrelu, whose output shows the draws beside the input.
 
 Comes in: input and output of one call as `HostTensor`s of one shape, and how it drops. Goes out:
 `Look`s at the output, and at a gradient, which must follow the draws of the forward pass. Called by
@@ -61,8 +61,8 @@ def alpha_dropout(probability: float, unit_dims: int | None = None) -> Dropping:
 class Mask:
     """What the output shows, each of the input's shape and bool.
 
-    `seen` where the element tells whether it was kept (one that is 0 does not), `kept` where it was,
-    `wrong` where it is neither what is kept nor what is dropped.
+    `seen`: the element tells whether it was kept (an input of 0 does not); `kept`: it was kept;
+    `wrong`: its value is neither that of a kept nor that of a dropped element.
     """
 
     seen: Array
@@ -98,9 +98,9 @@ def _seen(x: Array, out: Array, dtype: str, dropping: Dropping) -> tuple[Array, 
 
 
 def _blur(values: Array, dtype: str, dropping: Dropping) -> Array:
-    """Return how far rounding may take `scale * x + shift`: two units in the last place for the scale
-    in the tested dtype and the product, two for the sum, and 1 - p in float32. What is below the
-    smallest normal number may be flushed."""
+    """Return how far rounding may take `scale * x + shift`: two units in the last place for the
+    scale in the tested dtype and the product, two for the sum, and 1 - p in float32. Values below
+    the smallest normal number may be flushed."""
     info = DTYPES[dtype]
     relative = 2.0 ** (1 - info.mantissa_bits) + 2.0**-22 / max(
         1.0 - dropping.probability, 2.0**-22
@@ -149,7 +149,7 @@ def dropout_gradient_looks(
     mask: Mask, dropping: Dropping, incoming: HostTensor | None, grad: HostTensor
 ) -> list[Look]:
     """Look whether the gradient is the incoming one times the scale where the element was kept, and 0
-    elsewhere. Where the output does not show which it is, both will do."""
+    elsewhere. If the output does not show whether an element was kept, both values are right."""
     seen, kept = mask.seen, mask.kept
     if dropping.unit_dims is not None:
         shape = (*seen.shape[: dropping.unit_dims], *[1] * (seen.ndim - dropping.unit_dims))

@@ -1,4 +1,4 @@
-"""The continuous distributions that random APIs draw from, and what is looked at in their draws.
+"""The continuous distributions that random APIs draw from, and the looks at their draws.
 
 Comes in: `Draws` and the parameters of their distribution, numbers or `(N,)` float64 where each draw
 has its own. Goes out: `Look`s, empty for no draws. Called by `check.random.rules`. A distribution is

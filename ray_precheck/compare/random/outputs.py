@@ -1,4 +1,4 @@
-"""One random output, judged by what was looked at: the detail row.
+"""One random output, judged by its looks: the detail row.
 
 Comes in: an output or gradient and its `Look`s. Goes out: an `OutputCheck` without metrics, whose
 Message has each statistic with its value and its limits. Called by `check.random.judge`.
@@ -27,10 +27,10 @@ def check_random_output(
     recorded: object = None,
     repeatable: bool = True,
 ) -> OutputCheck:
-    """Judge one output. `chance` is its share of the call's false-alarm rate, and `recorded` what the
-    dump says about it. An output without an element, or of which nothing is known, is SKIP, and its
-    Message says so. Where its draws are not `repeatable` the values of a pass are left out, so that
-    two runs give the same files."""
+    """Judge one output. `chance` is its share of the call's false-alarm rate, and `recorded` what
+    the dump says about it. An output without an element, or without a known property, is SKIP, and
+    its Message says so. Where its draws are not `repeatable` the values of a pass are left out, so
+    that two runs give the same files."""
     findings = [*_as_recorded(tested, recorded)]
     findings += [look(chance / max(len(looks), 1)) for look in looks]
     wrong = [finding for finding in findings if not finding.passed]

@@ -1,7 +1,7 @@
-"""What is looked at in a random output: facts that hold for every draw, and statistics.
+"""The looks at a random output: facts that hold for every draw, and statistics.
 
-Comes in: draws of one output, and what is known of their distribution. Goes out: `Look`s, each of
-which becomes an `Observation` once it is told its share of the false-alarm rate. Called by
+Comes in: draws of one output, and the known parameters of their distribution. Goes out: `Look`s,
+each of which becomes an `Observation` once it is told its share of the false-alarm rate. Called by
 `compare.random.laws`, `random_dropout` and `random_attention`; judged by `compare.random.outputs`.
 """
 
@@ -72,8 +72,8 @@ def draws_of(tensor: HostTensor) -> Draws:
 
 
 def fact(what: str, wrong: Array, otherwise: str = "", noun: str = "elements") -> Look:
-    """Look whether something that no draw may be occurs. `wrong` is True where it does; `otherwise` is
-    what is said where it does not."""
+    """Look for elements that no draw may have. `wrong` is True for each element that breaks the
+    fact; `otherwise` is the sentence if none does."""
     count = int(np.count_nonzero(wrong))
 
     def look(_: float) -> Observation:
@@ -88,7 +88,8 @@ def fact(what: str, wrong: Array, otherwise: str = "", noun: str = "elements") -
 def within(
     what: str, value: float, limits: Limits, possible: Limits = (-math.inf, math.inf)
 ) -> Observation:
-    """Judge a statistic by its limits; one that cannot leave them tells nothing. NaN fails."""
+    """Judge a statistic by its limits; a statistic that cannot leave its limits tells nothing. NaN
+    fails."""
     low, high = limits
     text = f"{what} is {value:.6g}, limits {low:.6g} to {high:.6g}"
     if low <= possible[0] and possible[1] <= high:

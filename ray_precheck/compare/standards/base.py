@@ -1,4 +1,4 @@
-"""What a standard is: a rule that makes a verdict of one output's comparison.
+"""The protocol of a standard: a rule that makes a verdict from one output's comparison.
 
 Comes in: a `Comparison`. Goes out: a `Judgement`. The standards beside this module keep to it;
 `compare.outputs` calls them.
@@ -21,10 +21,10 @@ ROUNDING = "rounding:"
 
 Cells = tuple[tuple[str, float | str], ...]
 
-# What every standard but the default adds before its own columns: which rule judged the row, and
-# the errors against the float64 bench that is not rounded, from which two result sets are compared.
-# `MaxRelativeErr`, which every run has, is of all elements and against the rounded bench; those here
-# are of the elements above the small value of the published standards.
+# The columns that every standard but the default adds before its own: the rule that judged the row,
+# and the errors against the float64 bench that is not rounded, from which two result sets are
+# compared. `MaxRelativeErr`, which every run has, is of all elements and against the rounded bench;
+# those here are of the elements above the small value of the published standards.
 STANDARD_HEADING = "Standard"
 ERROR_HEADINGS = {
     "MaxRelErrAboveSmall": "max_rel_err",
@@ -32,7 +32,7 @@ ERROR_HEADINGS = {
     "RMSE": "rmse",
     "SmallValueErr": "small_value_err",
 }
-# What files of runs before 0.1.0's release call them.
+# Their names in files of runs before the release of 0.1.0.
 OLD_HEADINGS = {"MaxRelErr": "MaxRelErrAboveSmall", "MeanRelErr": "MeanRelErrAboveSmall"}
 
 
@@ -57,14 +57,15 @@ class Standard(Protocol):
 
     @property
     def name(self) -> str:
-        """How `--standard` and the files of users call it."""
+        """Its name in `--standard` and in the files of users."""
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The headings of its own that it adds to the details, in their order."""
 
     def judge(self, comparison: Comparison) -> Judgement:
-        """Judge one output. Mismatched NaN and infinities, and empty outputs, are its to judge."""
+        """Judge one output. The standard also judges mismatched NaN and infinities, and empty
+        outputs."""
 
 
 def added_headings(standard: Standard) -> tuple[str, ...]:

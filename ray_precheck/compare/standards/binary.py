@@ -50,8 +50,9 @@ class Binary:
 
 
 def judge_without_errors(comparison: Comparison) -> Judgement | None:
-    """Judge what has no errors to measure: integers and booleans by equality, NaN and infinities that
-    the bench has not, or has elsewhere, as an error. None where errors can be measured."""
+    """Judge outputs without measurable errors: integers and booleans by equality; NaN and
+    infinities that the bench lacks, or has elsewhere, are an error. None where errors can be
+    measured."""
     if not is_measurable(comparison.dtype):
         return Binary().judge(comparison)
     return mismatched(comparison)

@@ -1,6 +1,6 @@
 """A YAML file of plain data: mappings with text keys, lists, texts and numbers.
 
-Comes in: the bytes of a file that somebody wrote. Goes out: dicts, lists and scalars. Called by
+Comes in: the bytes of a file that a user wrote. Goes out: dicts, lists and scalars. Called by
 `user_file`.
 """
 
@@ -12,7 +12,7 @@ from ray_precheck.errors import UsageError
 
 
 def read_yaml(data: bytes, source: str) -> Any:
-    """Return what a YAML text says; None for an empty one.
+    """Return the content of a YAML text; None for an empty text.
 
     Raises:
         UsageError: it is no YAML, or more than plain data; names `source` and the line.

@@ -33,7 +33,7 @@ from ray_precheck.schema.dtypes import DTYPES, canonical_dtype
 DIRECTIONS = ("forward", "backward")
 _TOP, _RULE = ("standard", "limits", "rules"), ("api", "dtype", "direction", "standard", "limits")
 _LARGEST_BYTES = 1 << 20
-# Limits that are no numbers, with what they may be.
+# Limits that are no numbers, with their possible values.
 _WORDS: dict[str, tuple[str, ...]] = {"level": tuple(RATIO_LIMITS)}
 
 

@@ -1,4 +1,4 @@
-"""The file of `--json FILE`: what a run found, for programs.
+"""The file of `--json FILE`: the findings of a run, for programs.
 
 Comes in: a `Summary`, its state and the exit code. Goes out: a JSON file, written row by row. Called by
 the command line. Its keys, all of them always there:

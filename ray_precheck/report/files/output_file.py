@@ -31,7 +31,8 @@ def require_writable(option: str, path: Path) -> None:
 
 
 def write_report(option: str, path: Path, pieces: Iterable[bytes]) -> None:
-    """Write a file, at once as a whole; what is no file, as /dev/stdout, is written to as it is.
+    """Write a file atomically; a path that is no regular file, such as /dev/stdout, is written to
+    directly.
 
     Raises:
         UsageError: it cannot be written; a file that was there is as it was.

@@ -52,7 +52,7 @@ class CallText:
         self._names = {path: f"x[{position}]" for position, path in enumerate(data.inputs)}
 
     def note(self) -> str:
-        """Return what a reader has to do by hand, "" where the script runs as it is."""
+        """Return the steps that a reader has to do by hand, "" if the script runs as it is."""
         if self._function() is None:
             return f"{self._record.name.type_name} has no plain spelling: write the call below."
         if any(isinstance(spec, UnknownSpec) for _, spec in self._record.input_leaves()):

@@ -114,7 +114,7 @@ def _row(data: ErrorData, name: str) -> FailingOutput:
 
 
 def _side(data: ErrorData, name: str, side: str) -> str:
-    """Return the file of a failing output on one side, "" where there is none."""
+    """Return the file of a failing output on one side, "" if there is none."""
     direction, _, number = name.split(".")
     file = f"{data.stem}.{direction}.output.{side}.{number}.npy"
     return file if data.dtypes.get(file) in DTYPES else ""

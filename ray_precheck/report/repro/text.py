@@ -1,7 +1,7 @@
-"""What the scripts of `repro` have in common, whatever the framework.
+"""The parts of the scripts of `repro` that do not depend on the framework.
 
-Comes in: `Needs`, what one script must hold. Goes out: lines of it. Used by `repro_torch` and
-`repro_mindspore`. A script has a line for what its call needs, and none for what it does not.
+Comes in: `Needs`, the content of one script. Goes out: lines of it. Used by `repro_torch` and
+`repro_mindspore`. A script has only lines that its call needs.
 """
 
 import textwrap
@@ -268,7 +268,8 @@ def _against(needs: Needs, row: FailingOutput, saved: str) -> str:
 
 
 def _captured(needs: Needs, run: list[str], saved: list[str]) -> Iterator[str]:
-    """Yield what judges captured results by the saved pair, and prints what this machine makes."""
+    """Yield the lines that judge captured results by the saved pair, and print the result of this
+    machine."""
     yield "# The dump's results are judged from the saved pair; gradients are not made again here."
     yield from _judged(needs, saved, saved, "captured ")
     if needs.runs_call:

@@ -1,4 +1,4 @@
-"""How large the errors of a result are: the numbers that `auto` compares.
+"""The size of the errors of a result, as `auto` compares them.
 
 Comes in: arrays of one shape. Goes out: a `Distance`. Called by `auto`, for the tested output and
 for each honest peer alike. Errors are against the float64 bench, unrounded, over the elements that
@@ -36,7 +36,7 @@ class Distance:
     relative_at: int = -1
 
     def admits(self, other: "Distance") -> bool:
-        """Return whether another distance is within this one; one with a NaN is not."""
+        """Return whether another distance is within this one; a distance with a NaN is not."""
         return (
             not other.strange
             and other.rmse <= self.rmse

@@ -1,4 +1,4 @@
-"""How many times the error of honest peers is allowed, and what is allowed besides.
+"""The allowed multiple of the error of honest peers, and errors that are always allowed.
 
 Comes in: an API and a dtype. Goes out: an `Allowed`. Called by `auto`. The numbers were chosen so
 that, on the honest implementations and planted faults of `scripts/verdicts`, a limit lies between
@@ -60,7 +60,8 @@ _APPROXIMATIONS = {
         npu_fusion_attention npu_fast_gelu fast_gelu""",
     2.0**-14: "tanh tanh_ mish npu_mish",
 }
-# Of these, what is a product: where it is small, its error is small too.
+# Those of these operators that compute a product: where the result is small, its error is small
+# too.
 _PRODUCTS = frozenset(
     "exp exp_ exp2 sigmoid sigmoid_ silu swiglu npu_swiglu softmax pow pow_ __pow__ __rpow__".split()
 )

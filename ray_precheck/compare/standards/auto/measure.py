@@ -1,8 +1,8 @@
-"""What an error may be, by honest results, and whether a result keeps to it.
+"""The limits that honest results give, and whether a result keeps to them.
 
-Comes in: a `Comparison`. Goes out: distances and limits. Called by `auto`, for the tested output and
-for the CPU's own kernel alike, and by `benchmark`, for that kernel alone. Nothing here runs the
-kernel: what rounding explains is estimated without it.
+Comes in: a `Comparison`. Goes out: distances and limits. Called by `auto`, for the tested output
+and for the CPU's own kernel alike, and by `benchmark`, for that kernel alone. Nothing here runs the
+kernel: the error that rounding explains is estimated without it.
 """
 
 import math
@@ -54,13 +54,14 @@ class Measure:
         )
 
     def limits(self, comparison: Comparison, honest: Distance) -> Distance:
-        """Return what the errors may be; 0 where honest results are exact."""
+        """Return the limits of the errors; 0 if honest results are exact."""
         rule = _allowed(comparison)
         wider = 1.0 + rule.scatter / math.sqrt(honest.count)
         rmse = wider * (self.rmse or rule.rmse) * honest.rmse
         largest = wider * (self.max_abs_err or rule.largest) * honest.largest
         if honest.largest:
-            # By luck all peers may be nearer than a rounding; nobody can be asked for that.
+            # By luck all peers may be nearer than one rounding; no implementation can be held to
+            # that.
             dtype = _REAL.get(comparison.dtype, comparison.dtype)
             least = rule.units * ulp(comparison.metrics.bench_largest, dtype)
             rmse, largest = max(rmse, least / math.sqrt(honest.count)), max(largest, least)
@@ -86,7 +87,8 @@ class Measure:
     def refutation(self, comparison: Comparison, kernel: Array, honest: Distance) -> str:
         """Say why the CPU's own kernel is no measure, "" where it is one.
 
-        It is judged as a device is, by `honest`, what rounding explains without running it.
+        It is judged as a device is, by `honest`, the error that rounding explains without running
+        it.
         """
         left_out = "so it does not count"
         if kernel.dtype.kind not in "fc" or kernel.shape != comparison.device_out.shape:
@@ -109,7 +111,8 @@ class Measure:
 
 
 def rounded_once(comparison: Comparison) -> Distance:
-    """Return the error of the bench, rounded once: what a kernel gives that is exact inside."""
+    """Return the error of the bench rounded once, which is that of a kernel that computes
+    exactly."""
     bench, dtype = comparison.bench_out, comparison.dtype
     return distance(rounded_bench(bench, dtype), bench, dtype)
 
@@ -123,8 +126,8 @@ def explained(comparison: Comparison) -> Distance:
 
 
 def estimates(comparison: Comparison) -> Iterator[Array]:
-    """Yield what honest implementations give, as far as it can be told without their kernels: arrays
-    of the tested output's shape, each made when it is asked for."""
+    """Yield the results of honest implementations, as far as they can be estimated without their
+    kernels: arrays of the tested output's shape, each made when it is asked for."""
     yield from comparison.peers()
     if comparison.dtype in COMPUTED_IN:
         yield steep_result(comparison, 2.0 * _allowed(comparison).input_units)
