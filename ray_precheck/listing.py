@@ -120,7 +120,7 @@ def _listed(
                 call.name, directions, reason=reasons.get(index, ""), is_done=call.name in done
             )
             continue
-        reason = _reason(dump, task, standard, limit_bytes, find_bench)
+        reason = _reason(dump, framework, task, standard, limit_bytes, find_bench)
         yield ListedCall(call.name, directions, 0.0 if reason else task.cost_s, reason)
 
 
@@ -135,7 +135,12 @@ def _done(config: RunConfig, dump: Dump) -> set[str]:
 
 
 def _reason(
-    dump: Dump, task: Task, standard: Standard, limit_bytes: int, find_bench: FindBench | None
+    dump: Dump,
+    framework: str,
+    task: Task,
+    standard: Standard,
+    limit_bytes: int,
+    find_bench: FindBench | None,
 ) -> str:
     """Return why a call would be a SKIP row, "" where that is not known before it runs.
 
@@ -143,7 +148,7 @@ def _reason(
     """
     payload = dump.payload(task)
     try:
-        record = decode_record(payload.name, payload.forward, payload.backward)
+        record = decode_record(payload.name, payload.forward, payload.backward, framework)
         reason = skip_by_record(record)
         needed = needed_bytes(record, with_peers=standard.name != "msprobe")
         if reason:

@@ -132,7 +132,7 @@ class CapturedCalls:
                     forward=self._recast(payload.forward),
                     backward=self._recast(payload.backward),
                 )
-                record = decode_record(recast.name, recast.forward, recast.backward)
+                record = decode_record(recast.name, recast.forward, recast.backward, self.framework)
             except NotCheckable:
                 continue
             if not skip_by_name(record.name, self.framework) and not is_random(record):

@@ -277,7 +277,7 @@ class Checker(Sides):
         Raises:
             NotCheckable: with the reason.
         """
-        record = decode_record(payload.name, payload.forward, payload.backward)
+        record = decode_record(payload.name, payload.forward, payload.backward, self.framework)
         reason = skip_by_name(record.name, self.framework) or skip_by_record(record)
         if reason:
             raise NotCheckable(reason)

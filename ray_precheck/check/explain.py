@@ -19,22 +19,12 @@ from ray_precheck.compare.standards.base import ROUNDING, ulp
 from ray_precheck.compare.standards.msprobe import MSPROBE
 from ray_precheck.compare.thresholds import ROUNDING_NOISE_ULP
 from ray_precheck.frameworks.base import Leaf, map_leaves
+from ray_precheck.operators.effects import MULTILINEAR
 from ray_precheck.schema.dtypes import DTYPES, Array, quantum
 from ray_precheck.schema.result import Metrics, OutputCheck, Verdict
 from ray_precheck.schema.values import HostCall, HostTensor
 
 Recompute = Callable[[HostCall, list[HostTensor | None]], Sequence[Leaf]]
-
-# Operators that are linear in each tensor: with absolute values as inputs they give the sum of the
-# magnitudes of the terms, which bounds the error of any order of summation.
-_MULTILINEAR = frozenset(
-    """matmul __matmul__ __rmatmul__ mm bmm mv dot vdot inner outer linear bilinear dense einsum addmm
-    addmv addbmm baddbmm addr chain_matmul tensordot conv1d conv2d conv3d conv_transpose1d
-    conv_transpose2d conv_transpose3d sum mean nansum cumsum trace mul mul_ __mul__ __rmul__ __imul__
-    add add_ __add__ __radd__ __iadd__ embedding interpolate avg_pool1d avg_pool2d avg_pool3d
-    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d scatter_add scatter_add_ index_add
-    index_add_""".split()
-)
 
 
 def explain_errors(job: Job, result: DirectionCheck, recompute: Recompute) -> None:
@@ -88,8 +78,9 @@ def _summed_terms(
     |fl(sum) - sum| <= gamma_n * sum |terms| for any order of summation (Higham, Accuracy and
     Stability of Numerical Algorithms, 2nd ed., eq. 4.4); a few units of the right side are noise.
     """
-    api = job.record.name.api.rsplit(".", 1)[-1]
-    if api not in _MULTILINEAR or DTYPES[dtype].kind != "float":
+    record = job.record
+    is_linear = MULTILINEAR.of(record.name.type_name, record.framework)
+    if not is_linear or DTYPES[dtype].kind != "float":
         return ""
     magnitudes = _again(job, result, recompute, position, _absolute)
     metrics = result.checks[position].metrics

@@ -22,16 +22,12 @@ from ray_precheck.compare.comparison import no_peers
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Execution, Leaf
 from ray_precheck.frameworks.pytorch.run import TorchExecution
+from ray_precheck.operators.effects import SIZED_BY_VALUES
 from ray_precheck.schema.dtypes import DTYPES, Array, saturated_like
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.uncompared import Uncompared
 from ray_precheck.schema.values import HostCall, HostTensor, TensorSpec
 
-# How many elements they give depends on the values of their input.
-_SIZED_BY_VALUES = frozenset(
-    """argwhere bincount flatnonzero masked_select nonzero repeat_interleave unique
-    unique_consecutive unique_dim unique_with_pad where""".split()
-)
 _UNDERIVABLE = Uncompared(
     "torch has no derivative by this argument, although the dump asks for one"
 )
@@ -51,7 +47,9 @@ def check_forward(job: Job) -> DirectionCheck:
     bench = job.bench
     if bench.execution is None:
         raise NotCheckable(f"the bench raised: {describe(bench.error)}")
-    expected = chosen_like(job.record.name, job.call, tested, bench.execution.outputs)
+    expected = chosen_like(
+        job.record.name, job.call, tested, bench.execution.outputs, job.sides.framework
+    )
     if len(tested) != len(expected):
         return _wrong_count(job, len(tested), len(expected))
     peers = _peers(job, lambda peer, _: peer.outputs)
@@ -75,8 +73,10 @@ def _overflowing_like(tested: Leaf, bench: Leaf) -> Leaf:
 
 def _length_note(job: Job, result: DirectionCheck) -> list[str]:
     """Say why shapes differ, where they depend on the values."""
-    api = job.record.name.api.rsplit(".", 1)[-1]
-    if api not in _SIZED_BY_VALUES or not any(check.metrics is None for check in result.failing):
+    record = job.record
+    if not SIZED_BY_VALUES.of(record.name.type_name, record.framework):
+        return []
+    if not any(check.metrics is None for check in result.failing):
         return []
     return ["the shape of its output depends on the values: an element counts on one side alone"]
 
@@ -235,7 +235,7 @@ def _against_device(job: Job) -> DirectionCheck:
 
 def _require_same_choice(job: Job, tested: Sequence[Leaf], bench: Sequence[Leaf]) -> None:
     """Raise where the device took others of several right outputs: their gradients differ too."""
-    chosen = chosen_like(job.record.name, job.call, tested, bench)
+    chosen = chosen_like(job.record.name, job.call, tested, bench, job.sides.framework)
     for mine, other in zip(chosen, bench, strict=True):
         # Vectors are turned by factors that are 1 but for rounding where both took the same.
         if mine is not other and not np.allclose(mine.data, other.data, 1e-3, 1e-3, equal_nan=True):

@@ -11,11 +11,12 @@ of `eig` come in any order.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ray_precheck.operators.ambiguous import AMBIGUOUS, Basis, IndexChoice
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall, HostTensor
@@ -24,53 +25,28 @@ from ray_precheck.schema.values import HostCall, HostTensor
 _SAME_VECTOR = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class _Selection:
-    """How an operator's indices select from its first argument.
-
-    `position` is that of the dimension among the arguments, `default` its value if the call gives
-    none (None: the flattened input). `ordered` operators select each index once. `outputs`: how
-    many there are where the last one holds indices; `max` of all elements has one, and that is a
-    value.
-    """
-
-    position: int
-    default: int | None
-    ordered: bool = False
-    outputs: int = 2
-
-
-_SELECTIONS = {
-    **dict.fromkeys(["argmax", "argmin"], _Selection(1, None, outputs=1)),
-    **dict.fromkeys(["max", "min", "cummax", "cummin"], _Selection(1, None)),
-    "argmax_with_value": _Selection(1, 0),
-    "argmin_with_value": _Selection(1, 0),
-    **dict.fromkeys(["median", "nanmedian", "mode"], _Selection(1, -1)),
-    "kthvalue": _Selection(2, -1),
-    "topk": _Selection(2, -1, ordered=True),
-    "top_k": _Selection(9, -1, ordered=True),
-    "sort": _Selection(1, -1, ordered=True),
-    "argsort": _Selection(1, -1, ordered=True, outputs=1),
-}
 _DIMENSION_KEYWORDS = ("dim", "axis")
 
 
 def chosen_like(
-    name: ApiName, call: HostCall, tested: Sequence[Any], bench: Sequence[Any]
+    name: ApiName,
+    call: HostCall,
+    tested: Sequence[Any],
+    bench: Sequence[Any],
+    framework: str = "",
 ) -> list[Any]:
     """Return the bench's outputs, with the tested side's choices where they are as right.
 
     Outputs are the flattened leaves of both sides. Outputs that cannot be aligned are returned as
     they are: other shapes, other numbers of outputs, operators that choose nothing.
     """
-    api = name.api.rsplit(".", 1)[-1]
-    if not _alike(tested, bench):
+    ambiguity = AMBIGUOUS.of(name.type_name, framework)
+    if ambiguity is None or not _alike(tested, bench):
         return list(bench)
-    if api in _SELECTIONS:
-        return _selected_like(_SELECTIONS[api], call, tested, bench)
-    basis = _BASES_OF_MINDSPORE.get(name.type_name) or _BASES.get(api)
-    if basis is not None and _has_matrices(basis, bench):
-        return _turned_like(basis, tested, bench)
+    if isinstance(ambiguity, IndexChoice):
+        return _selected_like(ambiguity, call, tested, bench)
+    if _has_matrices(ambiguity, bench):
+        return _turned_like(ambiguity, tested, bench)
     return list(bench)
 
 
@@ -84,7 +60,10 @@ def _alike(tested: Sequence[Any], bench: Sequence[Any]) -> bool:
 
 
 def _selected_like(
-    selection: _Selection, call: HostCall, tested: Sequence[HostTensor], bench: Sequence[HostTensor]
+    selection: IndexChoice,
+    call: HostCall,
+    tested: Sequence[HostTensor],
+    bench: Sequence[HostTensor],
 ) -> list[Any]:
     source = next(iter([*call.args, *call.kwargs.values()]), None)
     holds_indices = len(tested) == selection.outputs and DTYPES[tested[-1].dtype].kind == "int"
@@ -100,7 +79,7 @@ def _selected_like(
     return [*bench[:-1], replace(bench[-1], data=chosen)]
 
 
-def _dimension(selection: _Selection, call: HostCall) -> int | None:
+def _dimension(selection: IndexChoice, call: HostCall) -> int | None:
     given = next((call.kwargs[key] for key in _DIMENSION_KEYWORDS if key in call.kwargs), None)
     if given is None and selection.position < len(call.args):
         given = call.args[selection.position]
@@ -153,42 +132,14 @@ def _is_distinct(index: Array, dimension: int) -> bool:
     return not bool((np.diff(ordered, axis=dimension) == 0).any())
 
 
-@dataclass(frozen=True, slots=True)
-class _Basis:
-    """Which outputs of a decomposition hold vectors.
-
-    `vectors` is the output whose columns may be turned, `rows` one whose rows turn back with them,
-    `columns` one whose columns turn with them, `values` one whose order may differ, with that of the
-    columns.
-    """
-
-    vectors: int
-    rows: int | None = None
-    columns: int | None = None
-    values: int | None = None
-
-
-_BASES = {
-    "svd": _Basis(0, rows=2),
-    "qr": _Basis(0, rows=1),
-    "eigh": _Basis(1),
-    "eig": _Basis(1, values=0),
-    "eigvals": _Basis(-1, values=0),
-}
-# (s, u, v): the columns of v turn with those of u.
-_BASES_OF_MINDSPORE = {
-    **dict.fromkeys(["Functional.svd", "Tensor.svd"], _Basis(1, columns=2)),
-}
-
-
-def _has_matrices(basis: _Basis, bench: Sequence[HostTensor]) -> bool:
+def _has_matrices(basis: Basis, bench: Sequence[HostTensor]) -> bool:
     """Return whether the outputs that hold vectors are matrices."""
     places = [basis.vectors, basis.rows, basis.columns]
     return all(bench[i].data.ndim > 1 for i in places if i is not None and 0 <= i < len(bench))
 
 
 def _turned_like(
-    basis: _Basis, tested: Sequence[HostTensor], bench: Sequence[HostTensor]
+    basis: Basis, tested: Sequence[HostTensor], bench: Sequence[HostTensor]
 ) -> list[Any]:
     parts = [leaf.data for leaf in bench]
     if basis.values is not None:

@@ -44,7 +44,8 @@ def kernel_of(peers: Sequence[Array]) -> Array | None:
 class Comparison:
     """One output, or one gradient, beside its bench.
 
-    `type_name` is the API without its number (`Mint.matmul`), `direction` forward or backward.
+    `type_name` is the API without its number (`Mint.matmul`) in a dump of `framework` ("": unknown),
+    `direction` forward or backward.
     `dtype` is the canonical dtype of the tested output and `device_out` its carrier array;
     `bench_out` is the bench, float64, complex128 or integers, before it is rounded to `dtype`, and
     `metrics` are the distances to it after that. `peers` are what honest implementations
@@ -60,3 +61,4 @@ class Comparison:
     bench_out: Array
     metrics: Metrics
     peers: Callable[[], Sequence[Array]] = no_peers
+    framework: str = ""

@@ -101,6 +101,7 @@ def _check_tensor(
             bench_out=bench.data,
             metrics=metrics,
             peers=peers,
+            framework=judge.framework,
         )
         judgement = judge.standard.judge(comparison)
         verdict, message = judgement.verdict, judgement.message

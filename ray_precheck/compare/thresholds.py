@@ -47,21 +47,6 @@ RATIO_LIMITS = {
     "L1": (5.0, 1.5, 1.5, 2.0),
     "L2": (2.0, 1.2, 1.2, 2.0),
 }
-# L1_API_LIST and L2_API_LIST; all others are L0. msprobe lists backward kernels by their own names
-# (npu_rms_norm_backward); here the backward check of an API has the level of its forward check.
-# The names after each list are what PyTorch and MindSpore call the same operators ("GELU" there is
-# the name of a module).
-LEVEL_APIS = {
-    "L1": frozenset(
-        """embedding npu_fusion_attention scatter_ scatter_add_
-        flash_attention_score""".split()
-    ),
-    "L2": frozenset(
-        """addmm npu_cross_entropy_loss GELU layer_norm matmul mm index one_hot sum npu_rms_norm nonzero
-        cross_entropy gelu rms_norm""".split()
-    ),
-}
-
 # precision_standard/ulp_compare.py with core/common/const.py (ULP_FLOAT32_THRESHOLD,
 # ULP_FLOAT16_THRESHOLD) and StandardConfig.get_ulp_threshold: an element that is more units in the
 # last place off than the threshold is wrong; float32 passes where the mean is below its limit or

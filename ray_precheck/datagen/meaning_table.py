@@ -4,10 +4,9 @@ Comes in: an `ApiRecord`. Goes out: the meanings of its tensor arguments by path
 inputs of a call are made.
 
 A row has the names of the positional arguments, in order (`x|y`: two names of one argument), and the
-rule of each argument that has a meaning. It stands under the last part of the API's name
-(`linalg.inv` is `inv`), without the underscore of an in-place operator. Of several rows the first
-counts whose ruled arguments are tensors in the call, so that torch, mint, mindspore.ops and Tensor
-methods, which have other orders, may stand under one name; `only` holds a row to some prefixes.
+rule of each argument that has a meaning. It stands under the full name of the operator; an in-place
+operator has the row of the one without the underscore. Where an operator has several orders of arguments,
+as methods of mindspore.Tensor have, the first row counts whose ruled arguments are tensors in the call.
 
 To add an API: a row here, and where its arguments mean something new, a rule in
 `datagen.meaning_rules`, or a kind of values in `datagen.meaning_values`.
@@ -15,7 +14,7 @@ To add an API: a row here, and where its arguments mean something new, a rule in
 
 from dataclasses import dataclass
 
-from ray_precheck.datagen.meaning import DistinctTogether, Meaning, Within, index_into
+from ray_precheck.datagen.meaning import Meaning, Within
 from ray_precheck.datagen.meaning_rules import (
     Arguments,
     Rule,
@@ -39,41 +38,42 @@ from ray_precheck.datagen.meaning_rules import (
     sorted_without_sorter,
     target_probabilities,
 )
+from ray_precheck.datagen.meaning_subscripts import index_put_meanings, subscript_meanings
 from ray_precheck.datagen.meaning_values import Causal, Matrix, Probabilities, Signs, Sorted
-from ray_precheck.schema.dtypes import DTYPES
-from ray_precheck.schema.record import ApiRecord
-from ray_precheck.schema.values import Constant, SequenceSpec, TensorSpec, ValueSpec
+from ray_precheck.operators.table import FactTable
+from ray_precheck.schema.record import ApiName, ApiRecord
+from ray_precheck.schema.values import TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
 class MeaningRow:
-    """One order of arguments, the rules of those that have a meaning, and whose order it is."""
+    """One order of arguments, and the rules of those that have a meaning."""
 
     names: tuple[str, ...]
     rules: dict[str, Rule]
-    only: tuple[str, ...] = ()
 
 
-def row(names: str, *, only: str = "", **rules: Rule) -> MeaningRow:
-    """Return a row; `names` and `only` are written with blanks between them."""
-    return MeaningRow(tuple(names.split()), rules, tuple(only.split()))
+def row(names: str, **rules: Rule) -> MeaningRow:
+    """Return a row; `names` are written with blanks between them."""
+    return MeaningRow(tuple(names.split()), rules)
 
 
 _DIM = "input dim|axis index"
 _SCATTER = "input dim|axis index src|value"
 _ND = "input_x|x|input indices updates"
 _BY_DIM = row(_DIM, index=along("input"))
+_BY_AXIS = row("input|input_params indices|input_indices axis", indices=along("input", "axis", 0))
+_ADDED_BY_AXIS = row("input|x indices y axis", indices=along("input", "axis"))
+_ADDED_BY_ROW = row(_ND, indices=rows_of("input_x"))
 _ADDED_AT = row(_ND, indices=coordinates("input_x"))
 _WRITTEN_AT = row(_ND, indices=coordinates("input_x", distinct=True))
 _SEGMENTS = row("input segment_ids num_segments", segment_ids=below("num_segments"))
 _TORCH_LOSS = "input target weight size_average ignore_index reduce reduction label_smoothing"
 _LOSS = "input|inputs target weight ignore_index reduction label_smoothing"
-_CLASS_LOSS = (
-    row(_TORCH_LOSS, only="Functional Torch", target=classes),
-    row(_LOSS, target=classes),
-)
 _MATRIX = (row("input|A", input=always(Matrix())),)
 _DEFINITE = (row("input|A", input=always(Matrix(symmetric=True))),)
+_POSITIVE = always(Within(0.0, float("inf"), (0.5, 1.5)))
+_SHARE = always(Within(0.0, 1.0, (0.0, 1.0)))
 _TARGET = row("input target|label", target=always(Signs()))
 _PAIR_TARGET = row("input1 input2 target", target=always(Signs()))
 _DIVISOR = (row("input other", other=divisor),)
@@ -85,164 +85,266 @@ def _unknown(low: float, high: float) -> tuple[MeaningRow, ...]:
     return (row("input", input=always(Within(low, high, only_unknown=True))),)
 
 
-TABLE: dict[str, tuple[MeaningRow, ...]] = {
-    # Indices that are read through.
-    "embedding": (
-        row("weight indices", only="Torch", indices=rows_of("weight")),
-        row("input weight", input=rows_of("weight")),
-    ),
-    "embedding_bag": (row("input weight offsets", input=rows_of("weight"), offsets=bag_offsets),),
-    "embedding_lookup": (row("params indices offset", indices=rows_of("params")),),
-    "gather": (
-        _BY_DIM,
-        row("input|input_params indices|input_indices axis", indices=along("input", "axis", 0)),
-    ),
-    "gather_d": (_BY_DIM,),
-    "gather_elements": (_BY_DIM,),
-    "gather_nd": (row("input indices", indices=coordinates("input")),),
-    "index_select": (_BY_DIM,),
-    "take": (row("input index|indices axis", index=along("input", "axis")),),
-    "take_along_dim": (row("input indices dim", indices=along("input")),),
-    "one_hot": (
-        row("tensor|input|indices num_classes|depth", tensor=below("num_classes", of_output=True)),
-    ),
-    # Indices that are written through; where several may be alike, sums are made.
-    "index_add": (
-        _BY_DIM,
-        row("input|x indices y axis", indices=along("input", "axis")),
-    ),
-    "index_fill": (_BY_DIM,),
-    "index_reduce": (_BY_DIM,),
-    "index_copy": (row(_DIM, index=distinct_along("input", "index", axis=0)),),
-    "put": (
-        row(
-            "input index source accumulate",
-            index=distinct_along("input", "index", "", unless="accumulate", axis=0),
-        ),
-    ),
-    "scatter": (
-        row(f"{_SCATTER} reduce", index=distinct_along("input", "index", unless="reduce")),
-    ),
-    "scatter_add": (_BY_DIM, row(_ND, indices=rows_of("input_x"))),
-    "scatter_reduce": (_BY_DIM,),
-    "scatter_update": (row(_ND, indices=distinct_along("input_x", "indices", "no_dim", axis=0)),),
-    "tensor_scatter_elements": (
-        row(
-            f"{_ND} axis reduction",
-            indices=distinct_along("input_x", "indices", "axis", unless="reduction"),
-        ),
-    ),
-    "scatter_nd": (row("indices updates shape", indices=coordinates(shape="shape")),),
-    **dict.fromkeys(("tensor_scatter_update", "scatter_nd_update"), (_WRITTEN_AT,)),
-    **dict.fromkeys(
-        [
-            f"{stem}_{how}"
-            for stem in ("tensor_scatter", "scatter_nd")
-            for how in ("add", "sub", "mul", "div", "max", "min")
-        ],
-        (_ADDED_AT,),
-    ),
-    **dict.fromkeys(
-        [f"unsorted_segment_{how}" for how in ("sum", "prod", "max", "min")], (_SEGMENTS,)
-    ),
-    # Losses.
-    **dict.fromkeys(("cross_entropy", "nll_loss", "nll_loss_nd", "nll_loss2d"), _CLASS_LOSS),
-    "multi_margin_loss": (row("input target", target=classes),),
-    "ctc_loss": (
-        row(
-            "log_probs targets input_lengths target_lengths blank",
-            targets=ctc_targets,
-            input_lengths=lengths_of("log_probs"),
-            target_lengths=ctc_target_lengths,
-        ),
-    ),
-    "kl_div": (row("input|logits target|labels", target=target_probabilities),),
-    "binary_cross_entropy": (
-        row(
-            "input target",
-            input=always(Within(0.0, 1.0, (0.1, 0.9))),
-            target=always(Within(0.0, 1.0)),
-        ),
-    ),
-    "gaussian_nll_loss": (
-        row("input target var", var=always(Within(0.0, float("inf"), (0.5, 1.5)))),
-    ),
-    **dict.fromkeys(("hinge_embedding_loss", "soft_margin_loss"), (_TARGET,)),
-    **dict.fromkeys(("margin_ranking_loss", "cosine_embedding_loss"), (_PAIR_TARGET,)),
-    # Probabilities.
-    "multinomial": (row("input", input=always(Probabilities())),),
-    "bernoulli": (row("input", input=always(Within(0.0, 1.0, (0.0, 1.0)))),),
-    **dict.fromkeys(
-        ("quantile", "nanquantile"), (row("input q", q=always(Within(0.0, 1.0, (0.0, 1.0)))),)
-    ),
-    # Matrices.
-    **dict.fromkeys(("cholesky", "cholesky_ex", "logdet", "ldl_factor"), _DEFINITE),
-    **dict.fromkeys(
-        ("inv", "inv_ex", "inverse", "solve", "solve_ex", "solve_triangular", "cholesky_inverse"),
-        _MATRIX,
-    ),
-    "cholesky_solve": (row("input input2", input2=always(Matrix())),),
-    "triangular_solve": (row("input A", A=always(Matrix())),),
-    # Sorted, lengths.
-    "bucketize": (row("input boundaries", boundaries=always(Sorted())),),
-    "searchsorted": (row("sorted_sequence input|values", sorted_sequence=sorted_without_sorter),),
-    "_pack_padded_sequence": (
-        row("input lengths batch_first", lengths=lengths_of("input", falling=True)),
-    ),
-    "reverse_sequence": (
-        row("input seq_lengths seq_dim batch_dim", seq_lengths=lengths_of("input")),
-    ),
-    "repeat_interleave": (row("input repeats dim", repeats=repeats),),
-    # Statistics of a batch.
-    "batch_norm": (
-        row(
-            "input weight bias running_mean running_var",
-            only="Torch",
-            running_var=always(Within(0.0, float("inf"), (0.5, 1.5))),
-        ),
-        row(
-            "input running_mean running_var",
-            running_var=always(Within(0.0, float("inf"), (0.5, 1.5))),
-        ),
-    ),
-    # Steps of optimisers.
-    "addcmul": (row("input tensor1 tensor2", tensor2=same_if_alike("tensor1", "tensor2")),),
-    "addcdiv": (row("input tensor1 tensor2", tensor2=ranked_like("tensor1", "tensor2")),),
-    # Masks of attention.
-    "scaled_dot_product_attention": (
-        row("query key value attn_mask", attn_mask=always(Causal(hides_where_true=False))),
-    ),
-    "multi_head_attention_forward": (row("query", attn_mask=always(Causal())),),
-    "masked_fill": (row("input mask value", mask=filled_mask),),
-    "npu_scaled_masked_softmax": (row("x mask", mask=always(Causal())),),
-    **dict.fromkeys(
-        ("npu_fusion_attention", "flash_attention_score"),
+_ALL = "torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops"
+_METHODS = "torch.Tensor mindspore.Tensor"
+_SOME = "torch torch.Tensor mindspore.Tensor mindspore.ops"
+_OF_TORCH = "torch torch.Tensor mindspore.mint"
+_NETWORK = "torch.nn.functional mindspore.mint.nn.functional mindspore.ops"
+
+TABLE: FactTable[tuple[MeaningRow, ...]] = FactTable(
+    "meanings of arguments",
+    [
+        # Indices that are read through.
+        ("torch: embedding", (row("weight indices", indices=rows_of("weight")),)),
+        (f"{_NETWORK}: embedding", (row("input weight", input=rows_of("weight")),)),
         (
-            row(
-                "query key value head_num input_layout",
-                atten_mask=always(Causal()),
-                attn_mask=always(Causal()),
-                actual_seq_qlen=running_lengths("query"),
-                actual_seq_kvlen=running_lengths("key"),
+            "torch torch.nn.functional: embedding_bag",
+            (row("input weight offsets", input=rows_of("weight"), offsets=bag_offsets),),
+        ),
+        (f"{_OF_TORCH}: gather", (_BY_DIM,)),
+        ("mindspore.Tensor: gather", (_BY_DIM, _BY_AXIS)),
+        ("mindspore.ops: gather", (_BY_AXIS,)),
+        ("mindspore.ops: gather_d", (_BY_DIM,)),
+        ("mindspore.Tensor mindspore.ops: gather_elements", (_BY_DIM,)),
+        (
+            "mindspore.Tensor mindspore.ops: gather_nd",
+            (row("input indices", indices=coordinates("input")),),
+        ),
+        (f"{_ALL}: index_select", (_BY_DIM,)),
+        (f"{_ALL}: take", (row("input index|indices axis", index=along("input", "axis")),)),
+        (
+            "torch torch.Tensor: take_along_dim",
+            (row("input indices dim", indices=along("input")),),
+        ),
+        (
+            f"{_NETWORK}: one_hot",
+            (
+                row(
+                    "tensor|input|indices num_classes|depth",
+                    tensor=below("num_classes", of_output=True),
+                ),
             ),
         ),
-    ),
-    # Whole numbers that are divided by.
-    **dict.fromkeys(
-        """div divide true_divide floor_divide floor_div remainder fmod __truediv__ __floordiv__
-        __mod__ __itruediv__ __ifloordiv__ __imod__""".split(),
-        _DIVISOR,
-    ),
-    **dict.fromkeys("__rtruediv__ __rfloordiv__ __rmod__ __rdiv__".split(), _DIVIDES),
-    # Where the range is unknown, numbers of the domain.
-    **dict.fromkeys(
-        "log log2 log10 log1p sqrt rsqrt reciprocal lgamma digamma gammaln".split(),
-        _unknown(0.5, 1.5),
-    ),
-    **dict.fromkeys("acos asin atanh arccos arcsin arctanh erfinv".split(), _unknown(-0.9, 0.9)),
-    **dict.fromkeys(("acosh", "arccosh"), _unknown(1.1, 2.0)),
-    "logit": _unknown(0.1, 0.9),
-}
+        # Indices that are written through; where several may be alike, sums are made.
+        (f"{_OF_TORCH}: index_add", (_BY_DIM,)),
+        ("mindspore.Tensor: index_add", (_BY_DIM, _ADDED_BY_AXIS)),
+        ("mindspore.ops: index_add", (_ADDED_BY_AXIS,)),
+        (f"{_SOME}: index_fill", (_BY_DIM,)),
+        ("torch torch.Tensor: index_reduce scatter_reduce", (_BY_DIM,)),
+        (
+            "torch torch.Tensor mindspore.Tensor: index_copy",
+            (row(_DIM, index=distinct_along("input", "index", axis=0)),),
+        ),
+        (
+            f"{_SOME}: put",
+            (
+                row(
+                    "input index source accumulate",
+                    index=distinct_along("input", "index", "", unless="accumulate", axis=0),
+                ),
+            ),
+        ),
+        (
+            f"{_ALL}: scatter",
+            (row(f"{_SCATTER} reduce", index=distinct_along("input", "index", unless="reduce")),),
+        ),
+        (f"{_OF_TORCH}: scatter_add", (_BY_DIM,)),
+        ("mindspore.Tensor: scatter_add", (_BY_DIM, _ADDED_BY_ROW)),
+        ("mindspore.ops: scatter_add", (_ADDED_BY_ROW,)),
+        (
+            "mindspore.ops: scatter_update",
+            (row(_ND, indices=distinct_along("input_x", "indices", "no_dim", axis=0)),),
+        ),
+        (
+            "mindspore.ops: tensor_scatter_elements",
+            (
+                row(
+                    f"{_ND} axis reduction",
+                    indices=distinct_along("input_x", "indices", "axis", unless="reduction"),
+                ),
+            ),
+        ),
+        (
+            "mindspore.ops: scatter_nd",
+            (row("indices updates shape", indices=coordinates(shape="shape")),),
+        ),
+        ("mindspore.ops: tensor_scatter_update scatter_nd_update", (_WRITTEN_AT,)),
+        (
+            """mindspore.ops:
+                tensor_scatter_add tensor_scatter_sub tensor_scatter_mul tensor_scatter_div
+                tensor_scatter_max tensor_scatter_min scatter_nd_add scatter_nd_sub
+                scatter_nd_mul scatter_nd_div scatter_nd_max scatter_nd_min""",
+            (_ADDED_AT,),
+        ),
+        (
+            """mindspore.ops: unsorted_segment_sum
+            mindspore.Tensor mindspore.ops:
+                unsorted_segment_prod unsorted_segment_max unsorted_segment_min""",
+            (_SEGMENTS,),
+        ),
+        # Losses.
+        ("torch.nn.functional: cross_entropy nll_loss", (row(_TORCH_LOSS, target=classes),)),
+        (
+            "mindspore.mint.nn.functional mindspore.ops: cross_entropy nll_loss",
+            (row(_LOSS, target=classes),),
+        ),
+        (
+            "torch.nn.functional mindspore.ops: multi_margin_loss",
+            (row("input target", target=classes),),
+        ),
+        (
+            "torch torch.nn.functional mindspore.ops: ctc_loss",
+            (
+                row(
+                    "log_probs targets input_lengths target_lengths blank",
+                    targets=ctc_targets,
+                    input_lengths=lengths_of("log_probs"),
+                    target_lengths=ctc_target_lengths,
+                ),
+            ),
+        ),
+        (
+            f"torch {_NETWORK}: kl_div",
+            (row("input|logits target|labels", target=target_probabilities),),
+        ),
+        (
+            f"{_NETWORK}: binary_cross_entropy",
+            (
+                row(
+                    "input target",
+                    input=always(Within(0.0, 1.0, (0.1, 0.9))),
+                    target=always(Within(0.0, 1.0)),
+                ),
+            ),
+        ),
+        (
+            "torch.nn.functional mindspore.ops: gaussian_nll_loss",
+            (row("input target var", var=_POSITIVE),),
+        ),
+        (
+            f"""torch torch.nn.functional mindspore.ops: hinge_embedding_loss
+            {_NETWORK}: soft_margin_loss""",
+            (_TARGET,),
+        ),
+        (
+            f"""torch torch.nn.functional mindspore.ops: margin_ranking_loss
+            torch {_NETWORK}: cosine_embedding_loss""",
+            (_PAIR_TARGET,),
+        ),
+        # Probabilities.
+        (f"{_ALL}: multinomial", (row("input", input=always(Probabilities())),)),
+        (f"{_ALL}: bernoulli", (row("input", input=_SHARE),)),
+        (f"{_SOME}: quantile nanquantile", (row("input q", q=_SHARE),)),
+        # Matrices.
+        (
+            f"""{_SOME} torch.linalg: cholesky
+            torch.linalg: cholesky_ex ldl_factor
+            {_SOME}: logdet""",
+            _DEFINITE,
+        ),
+        (
+            f"""torch.linalg mindspore.mint.linalg: inv
+            torch.linalg: inv_ex solve_ex
+            {_ALL}: inverse
+            torch torch.Tensor torch.linalg: solve
+            torch.linalg mindspore.ops: solve_triangular
+            {_SOME}: cholesky_inverse""",
+            _MATRIX,
+        ),
+        (f"{_SOME}: cholesky_solve", (row("input input2", input2=always(Matrix())),)),
+        (f"{_ALL}: triangular_solve", (row("input A", A=always(Matrix())),)),
+        # Sorted, lengths.
+        (
+            "torch mindspore.ops: bucketize",
+            (row("input boundaries", boundaries=always(Sorted())),),
+        ),
+        (
+            "torch mindspore.mint mindspore.Tensor mindspore.ops: searchsorted",
+            (row("sorted_sequence input|values", sorted_sequence=sorted_without_sorter),),
+        ),
+        (
+            "torch: _pack_padded_sequence",
+            (row("input lengths batch_first", lengths=lengths_of("input", falling=True)),),
+        ),
+        (
+            "mindspore.Tensor mindspore.ops: reverse_sequence",
+            (row("input seq_lengths seq_dim batch_dim", seq_lengths=lengths_of("input")),),
+        ),
+        (f"{_ALL}: repeat_interleave", (row("input repeats dim", repeats=repeats),)),
+        # Statistics of a batch.
+        (
+            "torch: batch_norm",
+            (row("input weight bias running_mean running_var", running_var=_POSITIVE),),
+        ),
+        (
+            f"{_NETWORK}: batch_norm",
+            (row("input running_mean running_var", running_var=_POSITIVE),),
+        ),
+        # Steps of optimisers.
+        (
+            f"{_ALL}: addcmul",
+            (row("input tensor1 tensor2", tensor2=same_if_alike("tensor1", "tensor2")),),
+        ),
+        (
+            f"{_ALL}: addcdiv",
+            (row("input tensor1 tensor2", tensor2=ranked_like("tensor1", "tensor2")),),
+        ),
+        # Masks of attention.
+        (
+            "torch.nn.functional: scaled_dot_product_attention",
+            (row("query key value attn_mask", attn_mask=always(Causal(hides_where_true=False))),),
+        ),
+        (
+            "torch.nn.functional: multi_head_attention_forward",
+            (row("query", attn_mask=always(Causal())),),
+        ),
+        (f"{_SOME}: masked_fill", (row("input mask value", mask=filled_mask),)),
+        ("torch_npu: npu_scaled_masked_softmax", (row("x mask", mask=always(Causal())),)),
+        (
+            """torch_npu mindspeed: npu_fusion_attention
+            mindspore.ops: flash_attention_score""",
+            (
+                row(
+                    "query key value head_num input_layout",
+                    atten_mask=always(Causal()),
+                    attn_mask=always(Causal()),
+                    actual_seq_qlen=running_lengths("query"),
+                    actual_seq_kvlen=running_lengths("key"),
+                ),
+            ),
+        ),
+        # Whole numbers that are divided by.
+        (
+            f"""{_ALL}: div divide floor_divide remainder fmod
+            {_SOME}: true_divide
+            mindspore.ops: floor_div
+            {_METHODS}:
+                __truediv__ __floordiv__ __mod__ __itruediv__ __ifloordiv__ __imod__""",
+            _DIVISOR,
+        ),
+        (
+            f"""{_METHODS}: __rtruediv__ __rfloordiv__ __rmod__
+            torch.Tensor: __rdiv__""",
+            _DIVIDES,
+        ),
+        # Where the range is unknown, numbers of the domain.
+        (
+            f"""{_ALL}: log log2 log10 log1p sqrt rsqrt reciprocal
+            torch.special mindspore.mint.special: log1p
+            {_SOME}: lgamma digamma
+            torch.special: digamma gammaln
+            mindspore.Tensor mindspore.ops: inv""",
+            _unknown(0.5, 1.5),
+        ),
+        (
+            f"""{_ALL}: acos asin atanh arccos arcsin arctanh erfinv
+            torch.special: erfinv""",
+            _unknown(-0.9, 0.9),
+        ),
+        (f"{_ALL}: acosh arccosh", _unknown(1.1, 2.0)),
+        (f"{_SOME} torch.special: logit", _unknown(0.1, 0.9)),
+    ],
+)
 _INDEXING = ("__getitem__", "__setitem__")
 
 
@@ -250,17 +352,21 @@ def meanings_of(record: ApiRecord) -> dict[str, Meaning]:
     """Return the meanings of a call's tensor arguments by path; {} where the table has none."""
     api = record.name.api.rsplit(".", 1)[-1]
     if api in _INDEXING:
-        return _subscript(record, written=api == "__setitem__")
-    name = api.removesuffix("_") if not api.endswith("__") else api
-    if name == "index_put":
-        return _index_put(record)
-    for candidate in TABLE.get(name, ()):
-        if candidate.only and record.name.prefix not in candidate.only:
-            continue
+        return subscript_meanings(record, written=api == "__setitem__")
+    if api in ("index_put", "index_put_"):
+        return index_put_meanings(record)
+    for candidate in rows_about(record.name, record.framework):
         found = _ruled(record, candidate)
         if found:
             return found
     return {}
+
+
+def rows_about(name: ApiName, framework: str) -> tuple[MeaningRow, ...]:
+    """Return the rows of an operator, or of the one that it is the in-place form of."""
+    type_name = name.type_name
+    plain = type_name if type_name.endswith("__") else type_name.removesuffix("_")
+    return TABLE.of(type_name, framework) or TABLE.of(plain, framework) or ()
 
 
 def _ruled(record: ApiRecord, candidate: MeaningRow) -> dict[str, Meaning]:
@@ -274,63 +380,3 @@ def _ruled(record: ApiRecord, candidate: MeaningRow) -> dict[str, Meaning]:
         if meaning is not None:
             found[place[0]] = meaning
     return found
-
-
-def _index_put(record: ApiRecord) -> dict[str, Meaning]:
-    arguments = Arguments(record, ("input", "indices", "values", "accumulate"))
-    shape, place = arguments.shape("input"), arguments.find("indices")
-    if shape is None or place is None or not isinstance(place[1], SequenceSpec):
-        return {}
-    accumulates = arguments.value("accumulate", False) is True
-    return _indexed(shape, place[1].items, place[0], written=not accumulates)
-
-
-def _subscript(record: ApiRecord, *, written: bool) -> dict[str, Meaning]:
-    """Return the meanings of the index tensors of `x[...]`."""
-    if len(record.args) < 2 or not isinstance(record.args[0], TensorSpec):
-        return {}
-    shape, index = record.args[0].shape, record.args[1]
-    if isinstance(index, SequenceSpec):
-        return _indexed(shape, index.items, "input_args.1", written=written)
-    return _indexed(shape, (index,), "", written=written, alone="input_args.1")
-
-
-def _indexed(
-    shape: tuple[int, ...],
-    items: tuple[ValueSpec, ...],
-    path: str,
-    *,
-    written: bool,
-    alone: str = "",
-) -> dict[str, Meaning]:
-    """Return a meaning for each whole-number tensor among the parts of a subscript."""
-    taken = sum(map(_dimensions, items))
-    found: dict[str, tuple[int, TensorSpec]] = {}
-    dim = 0
-    for position, item in enumerate(items):
-        if isinstance(item, Constant) and item.value is Ellipsis:
-            dim += max(len(shape) - taken, 0)
-        elif isinstance(item, TensorSpec) and DTYPES[item.dtype].kind in ("int", "uint"):
-            if dim < len(shape) and shape[dim]:
-                found[alone or f"{path}.{position}"] = (shape[dim], item)
-            dim += 1
-        else:
-            dim += _dimensions(item)
-    together = len({spec.shape for _, spec in found.values()}) == 1
-    if not written:
-        return {at: index_into(extent) for at, (extent, _) in found.items()}
-    if (
-        not together
-    ):  # broadcast against each other: distinct rows and columns address distinct places
-        return {at: DistinctTogether((extent,), 0, at) for at, (extent, _) in found.items()}
-    extents = tuple(extent for extent, _ in found.values())
-    return {at: DistinctTogether(extents, place, "subscript") for place, at in enumerate(found)}
-
-
-def _dimensions(item: ValueSpec) -> int:
-    """Return how many dimensions a part of a subscript takes."""
-    if isinstance(item, TensorSpec) and item.dtype == "bool":
-        return len(item.shape)
-    if isinstance(item, Constant) and (item.value is None or item.value is Ellipsis):
-        return 0
-    return 1

@@ -49,8 +49,10 @@ _MOST_ELEMENTS = 2**63 - 1
 _MEMORY_FORMATS = ("contiguous_format", "channels_last", "channels_last_3d", "preserve_format")
 
 
-def decode_record(name: str, forward: bytes | None, backward: bytes | None) -> ApiRecord:
-    """Return the record of one API call.
+def decode_record(
+    name: str, forward: bytes | None, backward: bytes | None, framework: str = ""
+) -> ApiRecord:
+    """Return the record of one API call of a dump of this framework.
 
     Raises:
         NotCheckable: a record is broken or has no forward part; the text says where and why.
@@ -74,6 +76,7 @@ def decode_record(name: str, forward: bytes | None, backward: bytes | None) -> A
         outputs=_specs(ahead, ("output",), "forward"),
         grads_in=grads_in,
         grads_out=grads_out,
+        framework=framework,
     )
 
 

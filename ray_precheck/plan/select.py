@@ -4,7 +4,8 @@ Comes in: names and records. Goes out: a reason for a SKIP row, or "". `skip_by_
 name alone and is called by the planner; `skip_by_record` is called where the record is decoded.
 """
 
-from ray_precheck.plan.drawing import UNJUDGED, last_name
+from ray_precheck.operators.drawing import DRAWING, Unjudged
+from ray_precheck.operators.effects import AUGMENTED, READS_BITS
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.values import Constant, Symbol, ValueSpec
 
@@ -17,8 +18,6 @@ _OTHER_PREFIXES = {
     "Distributed": "a collective operator needs its other ranks",
     "MintDistributed": "a collective operator needs its other ranks",
 }
-# With a dtype among their arguments.
-_READS_BITS = ("view",)
 
 
 def skip_by_name(name: ApiName, framework: str) -> str:
@@ -46,23 +45,17 @@ def unsupported_prefix(name: ApiName, framework: str) -> str:
 def skip_by_record(record: ApiRecord) -> str:
     """Return why this call cannot be checked, "" where it can: it depends on the bits of its input, or
     is random in a way that neither a bench nor a statistic can judge."""
-    api = last_name(record)
-    if api in _READS_BITS and any(
+    type_name = record.name.type_name
+    if READS_BITS.of(type_name, record.framework) and any(
         _is_dtype(spec) for spec in (*record.args, *dict(record.kwargs).values())
     ):
         return "it reads the bits of its input as another dtype, but the bench has float64 bits"
-    return UNJUDGED.get(api, "")
+    drawing = DRAWING.of(type_name, record.framework)
+    return drawing.reason if isinstance(drawing, Unjudged) else ""
 
 
 def _is_dtype(spec: ValueSpec) -> bool:
     return isinstance(spec, Symbol) and spec.kind == "dtype"
-
-
-# Operators that change their first argument although their name does not end in one underscore.
-_IN_PLACE_OPERATORS = frozenset(
-    """__iadd__ __isub__ __imul__ __imatmul__ __itruediv__ __ifloordiv__ __imod__ __ipow__ __iand__
-        __ior__ __ixor__ __ilshift__ __irshift__ __idiv__ __setitem__""".split()
-)
 
 
 def changes_its_input(record: ApiRecord) -> bool:
@@ -72,8 +65,10 @@ def changes_its_input(record: ApiRecord) -> bool:
     may be positional in torch.nn.functional; a positional True there counts, at the price of a
     needless copy.
     """
-    api = record.name.api.rsplit(".", 1)[-1]
-    if api in _IN_PLACE_OPERATORS or (api.endswith("_") and not api.endswith("__")):
+    api = record.name.api
+    if AUGMENTED.of(record.name.type_name, record.framework):
+        return True
+    if api.endswith("_") and not api.endswith("__"):
         return True
     flagged = dict(record.kwargs).get("inplace") == Constant(True)
     positional = any(isinstance(arg, Constant) and arg.value is True for arg in record.args)

@@ -28,7 +28,8 @@ class ApiRecord:
     """The dump's description of one API call.
 
     `grads_in` are the gradients that come in at the outputs, `grads_out` those that left at the
-    inputs; both are None where the call has no backward record.
+    inputs; both are None where the call has no backward record. `framework` is that of the dump, "" where
+    it is unknown: what a name means depends on it.
     """
 
     name: ApiName
@@ -37,6 +38,7 @@ class ApiRecord:
     outputs: tuple[ValueSpec, ...]
     grads_in: tuple[ValueSpec, ...] | None = None
     grads_out: tuple[ValueSpec, ...] | None = None
+    framework: str = ""
 
     @property
     def has_backward(self) -> bool:

@@ -10,7 +10,7 @@ from enum import Enum
 
 from ray_precheck.bench.run import Bench
 from ray_precheck.errors import NotCheckable
-from ray_precheck.frameworks.denied import denial
+from ray_precheck.operators.refused import refusal
 from ray_precheck.plan.drawing import is_random
 from ray_precheck.plan.select import skip_by_record
 from ray_precheck.schema.record import ApiRecord
@@ -49,8 +49,9 @@ def statuses(namespace: Namespace, bench: Bench) -> list[Status]:
 
 def _status(namespace: Namespace, name: str, bench: Bench) -> Status:
     api = namespace.api(name)
-    record = ApiRecord(api, (), (), ())
-    reason = denial(api.api) or skip_by_record(record)
+    framework = namespace.framework
+    record = ApiRecord(api, (), (), (), framework=framework)
+    reason = refusal(api.type_name, framework) or skip_by_record(record)
     if reason:
         return Status(name, Kind.EXCLUDED, reason)
     if is_random(record):

@@ -69,7 +69,9 @@ class Run:
         seed: int = 0,
         data: Path | None = None,
     ) -> None:
-        self.record = decode_record(payload.name, payload.forward, payload.backward)
+        self.record = decode_record(
+            payload.name, payload.forward, payload.backward, shared.framework
+        )
         reason = skip_by_name(self.record.name, shared.framework) or skip_by_record(self.record)
         if reason or is_random(self.record):
             raise NotCheckable(reason or "random")

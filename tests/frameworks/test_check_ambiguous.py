@@ -44,6 +44,23 @@ def test_singular_vectors_may_point_the_other_way_in_pairs(monkeypatch: pytest.M
     assert _verdict(monkeypatch, half_turned, *svd) is Verdict.ERROR
 
 
+@pytest.mark.parametrize("api", ["Torch.svd", "Tensor.svd"])
+def test_the_older_svd_gives_v_whose_columns_turn_with_those_of_u(
+    monkeypatch: pytest.MonkeyPatch, api: str
+) -> None:
+    """torch.linalg.svd gives v^H, torch.svd gives v, and mindspore.ops.svd has the values first."""
+    signs = torch.tensor([-1.0, 1.0, -1.0])
+
+    def turned(found: Any) -> Any:
+        return found[0] * signs, found[1], found[2] * signs
+
+    def half_turned(found: Any) -> Any:
+        return found[0] * signs, found[1], found[2]
+
+    assert _verdict(monkeypatch, turned, api, tensor(5, 3)) is Verdict.PASS
+    assert _verdict(monkeypatch, half_turned, api, tensor(5, 3)) is Verdict.ERROR
+
+
 def test_where_the_device_chose_otherwise_its_gradient_is_not_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

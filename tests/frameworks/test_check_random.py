@@ -25,7 +25,7 @@ from ray_precheck.check.checker import Checker
 from ray_precheck.check.measured import Measured
 from ray_precheck.check.random.rules import RULES, rule_of
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.plan.drawing import RANDOM
+from ray_precheck.operators.drawing import DRAWING, Always
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import BENCH, TaskPayload
@@ -230,15 +230,17 @@ def test_rrelu_that_draws_nothing_is_compared_element_by_element(torch_checker: 
     assert result.checks[0].metrics is not None
 
 
-@pytest.mark.parametrize("name", sorted(RANDOM))
-def test_every_random_api_has_a_rule(name: str) -> None:
-    assert rule_of(ApiName("Torch", name, 0), "pytorch") is not None
+def test_every_operator_that_is_always_random_has_a_rule() -> None:
+    random = {name for name, drawing in DRAWING.by_name.items() if isinstance(drawing, Always)}
+    assert random
+    assert random <= set(RULES.by_name)
 
 
-def test_rules_of_a_framework_come_first() -> None:
+def test_namesakes_in_two_frameworks_have_rules_of_their_own() -> None:
     name = ApiName("Tensor", "multinomial", 0)
-    assert rule_of(name, "mindspore") is RULES["mindspore:Tensor.multinomial"]
-    assert rule_of(name, "pytorch") is RULES["multinomial"]
+    assert rule_of(name, "mindspore") is RULES.by_name["mindspore.Tensor.multinomial"]
+    assert rule_of(name, "pytorch") is RULES.by_name["torch.Tensor.multinomial"]
+    assert rule_of(name, "mindspore") != rule_of(name, "pytorch")
 
 
 class TestFaults:

@@ -9,7 +9,7 @@ import pytest
 
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.mindspore.bench.mapping import resolve_mindspore
-from ray_precheck.plan.drawing import is_classified
+from ray_precheck.operators.drawing import DRAWING
 from ray_precheck.schema.record import ApiName
 
 pytestmark = pytest.mark.frameworks
@@ -78,11 +78,16 @@ def mindspore_names() -> Iterator[tuple[str, list[str]]]:
             yield f"{prefix}.{name}", _parameters(getattr(root, name))
 
 
-@pytest.mark.parametrize(("names", "at_least"), [(torch_names, 40), (mindspore_names, 12)])
-def test_every_operator_that_may_draw_is_classified(names: Any, at_least: int) -> None:
+@pytest.mark.parametrize(
+    ("framework", "names", "at_least"),
+    [("pytorch", torch_names, 40), ("mindspore", mindspore_names, 12)],
+)
+def test_every_operator_that_may_draw_is_classified(
+    framework: str, names: Any, at_least: int
+) -> None:
     """One that is not is compared element by element, and another draw is an error or, under a wide
-    standard, a false pass: put its name into a table of `plan.drawing`."""
+    standard, a false pass: put its name into `operators.drawing`."""
     drawing = [name for name, parameters in names() if _draws(parameters)]
     assert len(drawing) >= at_least
-    missing = [name for name in drawing if not is_classified(name.rsplit(".", 1)[-1])]
+    missing = [name for name in drawing if DRAWING.of(name, framework) is None]
     assert missing == []

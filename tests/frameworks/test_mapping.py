@@ -248,6 +248,8 @@ CASES: list[Case] = [
     case("Functional.trapz", X),
     case("Functional.lp_pool1d", CUBE, 2, 2),
     case("Functional.gcd", INTS, OTHER_INTS),
+    case("Functional.cond", SQUARE + 2 * np.eye(3, dtype=np.float32)),
+    case("Functional.cond", SQUARE + 2 * np.eye(3, dtype=np.float32), 1),
 ]
 
 

@@ -32,16 +32,12 @@ _Make = Callable[[float, int | None], Dropping]
 # dimensions of its input (torch.nn.functional: without a batch it has one dimension less).
 DROPPINGS: dict[str, tuple[_Make, dict[int, int] | None]] = {
     "dropout": (dropout, None),
-    "dropout_": (dropout, None),
     "dropout1d": (dropout, {2: 1, 3: 2}),
     "dropout2d": (dropout, {3: 2, 4: 2}),
     "dropout3d": (dropout, {4: 1, 5: 2}),
     "feature_dropout": (dropout, {}),
-    "feature_dropout_": (dropout, {}),
     "alpha_dropout": (alpha_dropout, None),
-    "alpha_dropout_": (alpha_dropout, None),
     "feature_alpha_dropout": (alpha_dropout, {}),
-    "feature_alpha_dropout_": (alpha_dropout, {}),
 }
 _CHANNEL_DIMS = 2
 

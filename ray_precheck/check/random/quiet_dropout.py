@@ -19,7 +19,7 @@ from ray_precheck.check.random.arguments import bind
 from ray_precheck.datagen.generate import build_call
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Leaf
-from ray_precheck.plan.drawing import DROPOUTS, is_dropping, last_name, without_drawing
+from ray_precheck.plan.drawing import is_dropping, shows_mask, without_drawing
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.values import HostTensor, TensorSpec
@@ -57,7 +57,7 @@ def quiet_dropout(job: Job) -> QuietDropout | None:
     """
     if not job.sides.tests_dump or not is_dropping(job.record) or job.captured is None:
         return None
-    if last_name(job.record) in DROPOUTS:
+    if shows_mask(job.record):
         return _identity(job, job.captured)
     return _element_by_element(job)
 

@@ -1,13 +1,12 @@
 """Which distribution each random API draws from: the table.
 
 Comes in: the name of a call and, later, its arguments and outputs. Goes out: what is looked at in its
-outputs and gradients. Called by `check.random.judge`. Names are those of torch and of MindSpore;
-where they differ in meaning or in the order of their arguments, the key has the framework and the
-prefix. To judge one more API, add a row here and its name to `plan.drawing.RANDOM`.
+outputs and gradients. Called by `check.random.judge`. To judge one more operator, add a row here
+under its full name, and its name to `operators.drawing`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,6 +16,8 @@ from ray_precheck.check.random.arguments import RandomCall
 from ray_precheck.compare.random import discrete as random_discrete
 from ray_precheck.compare.random import laws as random_laws
 from ray_precheck.compare.random.statistics import Look, fact
+from ray_precheck.operators.drawing import UNSEEDED
+from ray_precheck.operators.table import FactTable
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostTensor
@@ -61,6 +62,10 @@ def _uniform(call: RandomCall) -> list[Look]:
     return random_laws.uniform(call.draws, call.parameter("low"), call.parameter("high"))
 
 
+def _unit_uniform(call: RandomCall) -> list[Look]:
+    return random_laws.uniform(call.draws, 0.0, 1.0)
+
+
 def _exponential(call: RandomCall) -> list[Look]:
     return random_laws.exponential(call.draws, call.parameter("rate"))
 
@@ -75,6 +80,10 @@ def _cauchy(call: RandomCall) -> list[Look]:
 
 def _laplace(call: RandomCall) -> list[Look]:
     return random_laws.laplace(call.draws, call.parameter("mean"), call.parameter("scale"))
+
+
+def _standard_laplace(call: RandomCall) -> list[Look]:
+    return random_laws.laplace(call.draws, 0.0, 1.0)
 
 
 def _bernoulli(call: RandomCall) -> list[Look]:
@@ -135,95 +144,139 @@ _MEAN_STD = "mean=0.0 std|stddev=1.0 ..."
 _LOW_HIGH = "low|from|from_|a|minval=0.0 high|to|b|maxval=1.0 ..."
 _DROPOUT = "input|x p=0.5 ..."
 
-RULES: dict[str, RandomRule] = {
-    "randn": RandomRule(_ANY, _standard_normal),
-    "randn_like": RandomRule(_ANY, _standard_normal, no_gradient),
-    "standard_normal": RandomRule(_ANY, _standard_normal),
-    "normal": RandomRule(_MEAN_STD, _normal),
-    "normal_": RandomRule(f"input {_MEAN_STD}", _normal, no_gradient),
-    "mindspore:Functional.normal": RandomRule(f"shape {_MEAN_STD}", _normal),
-    "log_normal_": RandomRule("input mean=1.0 std=2.0 ...", _log_normal, no_gradient),
-    "log_normal": RandomRule("input mean=1.0 std=2.0 ...", _log_normal),
-    "rand": RandomRule(_ANY, lambda call: random_laws.uniform(call.draws, 0.0, 1.0)),
-    "rand_like": RandomRule(
-        _ANY, lambda call: random_laws.uniform(call.draws, 0.0, 1.0), no_gradient
-    ),
-    "uniform_": RandomRule(f"input {_LOW_HIGH}", _uniform, no_gradient),
-    "uniform": RandomRule(f"input {_LOW_HIGH}", _uniform),
-    "mindspore:Functional.uniform": RandomRule(f"shape {_LOW_HIGH}", _uniform),
-    "exponential_": RandomRule("input rate|lambd=1.0 ...", _exponential, no_gradient),
-    "cauchy_": RandomRule("input median=0.0 sigma=1.0 ...", _cauchy, no_gradient),
-    "cauchy": RandomRule("input median=0.0 sigma=1.0 ...", _cauchy),
-    "laplace": RandomRule("shape mean scale|lambda_param ...", _laplace),
-    "standard_laplace": RandomRule(_ANY, lambda call: random_laws.laplace(call.draws, 0.0, 1.0)),
-    "gamma": RandomRule("shape alpha beta=1.0 ...", _gamma),
-    "random_gamma": RandomRule("shape alpha beta=1.0", _gamma),
-    "randint": RandomRule(_ANY, _integers),
-    "randint_like": RandomRule(_ANY, _integers),
-    "random_": RandomRule(_ANY, _random, no_gradient),
-    "randperm": RandomRule(_ANY, _permutation),
-    "bernoulli": RandomRule("input p=None ...", _bernoulli, no_gradient),
-    "bernoulli_": RandomRule("input p=0.5 ...", _bernoulli, no_gradient),
-    "bernoulli_ext": RandomRule("input ...", _bernoulli),
-    "mindspore:Functional.bernoulli": RandomRule("input p=0.5 ...", _bernoulli),
-    "poisson": RandomRule("rate|input ...", _poisson),
-    "mindspore:Functional.poisson": RandomRule("shape rate|mean ...", _poisson),
-    "random_poisson": RandomRule("shape rate ...", _poisson),
-    "geometric_": RandomRule("input p ...", _geometric, no_gradient),
-    "binomial": RandomRule("count prob ...", _binomial),
-    "multinomial": RandomRule(
-        "input num_samples replacement=False ...", random_choices.multinomial
-    ),
-    "mindspore:Functional.multinomial": RandomRule(
-        "input num_samples replacement=True ...", random_choices.multinomial
-    ),
-    "mindspore:Tensor.multinomial": RandomRule(
-        "input num_samples replacement=True ...", random_choices.multinomial
-    ),
-    "random_categorical": RandomRule("logits num_sample ...", random_choices.random_categorical),
-    "shuffle": RandomRule("x ...", random_choices.shuffle),
-    "gumbel_softmax": RandomRule(
-        "logits tau=1.0 hard=False eps=1e-10 dim=-1",
-        random_choices.gumbel_softmax,
-        random_choices.gumbel_gradient,
-    ),
-    "mindspore:Functional.gumbel_softmax": RandomRule(
-        "logits tau=1.0 hard=False dim=-1",
-        random_choices.gumbel_softmax,
-        random_choices.gumbel_gradient,
-    ),
-    **{
-        api: RandomRule(_DROPOUT, random_drops.drop_rule(api), random_drops.drop_gradient_rule(api))
-        for api in random_drops.DROPPINGS
-    },
-    "native_dropout": RandomRule(
-        _DROPOUT,
-        random_drops.drop_rule("dropout"),
-        random_drops.drop_gradient_rule("dropout"),
-        others=random_drops.returned_mask,
-    ),
-    "rrelu": RandomRule(random_drops.RRELU, random_drops.rrelu, random_drops.rrelu_gradient),
-    "rrelu_": RandomRule(random_drops.RRELU, random_drops.rrelu, random_drops.rrelu_gradient),
-    "scaled_dot_product_attention": RandomRule(
-        "query key value attn_mask=None dropout_p=0.0 is_causal=False scale=None enable_gqa=False",
-        random_drops.attention,
-    ),
-}
+_MAKERS = "torch mindspore.mint mindspore.ops"
+_METHODS = "torch.Tensor mindspore.Tensor mindspore.ops"
 
-# What MindSpore 2.10 draws on the CPU whatever seed is set.
-_UNSEEDED = frozenset(
-    """Functional.dropout1d Functional.dropout2d Functional.dropout3d MintFunctional.dropout2d
-    Functional.bernoulli Functional.random_categorical Tensor.random_categorical Tensor.cauchy
-    Tensor.log_normal""".split()
+
+def _drops(kind: str) -> RandomRule:
+    """Return the rule of an operator that drops as `kind` says (`random_drops.DROPPINGS`)."""
+    return RandomRule(_DROPOUT, random_drops.drop_rule(kind), random_drops.drop_gradient_rule(kind))
+
+
+_RRELU = RandomRule(random_drops.RRELU, random_drops.rrelu, random_drops.rrelu_gradient)
+_REPLACING = RandomRule("input num_samples replacement=True ...", random_choices.multinomial)
+
+RULES: FactTable[RandomRule] = FactTable(
+    "random distribution",
+    [
+        (f"{_MAKERS}: randn", RandomRule(_ANY, _standard_normal)),
+        (f"{_MAKERS}: randn_like", RandomRule(_ANY, _standard_normal, no_gradient)),
+        ("mindspore.ops: standard_normal", RandomRule(_ANY, _standard_normal)),
+        ("torch torch.nn.init mindspore.mint: normal", RandomRule(_MEAN_STD, _normal)),
+        ("mindspore.ops: normal", RandomRule(f"shape {_MEAN_STD}", _normal)),
+        (
+            f"{_METHODS} torch.nn.init: normal_",
+            RandomRule(f"input {_MEAN_STD}", _normal, no_gradient),
+        ),
+        (
+            "torch.Tensor: log_normal_",
+            RandomRule("input mean=1.0 std=2.0 ...", _log_normal, no_gradient),
+        ),
+        ("mindspore.Tensor: log_normal", RandomRule("input mean=1.0 std=2.0 ...", _log_normal)),
+        (f"{_MAKERS}: rand", RandomRule(_ANY, _unit_uniform)),
+        (f"{_MAKERS}: rand_like", RandomRule(_ANY, _unit_uniform, no_gradient)),
+        (
+            f"{_METHODS} torch.nn.init: uniform_",
+            RandomRule(f"input {_LOW_HIGH}", _uniform, no_gradient),
+        ),
+        (
+            "torch.nn.init mindspore.Tensor: uniform",
+            RandomRule(f"input {_LOW_HIGH}", _uniform),
+        ),
+        ("mindspore.ops: uniform", RandomRule(f"shape {_LOW_HIGH}", _uniform)),
+        (
+            f"{_METHODS}: exponential_",
+            RandomRule("input rate|lambd=1.0 ...", _exponential, no_gradient),
+        ),
+        (
+            "torch.Tensor: cauchy_",
+            RandomRule("input median=0.0 sigma=1.0 ...", _cauchy, no_gradient),
+        ),
+        ("mindspore.Tensor: cauchy", RandomRule("input median=0.0 sigma=1.0 ...", _cauchy)),
+        ("mindspore.ops: laplace", RandomRule("shape mean scale|lambda_param ...", _laplace)),
+        ("mindspore.ops: standard_laplace", RandomRule(_ANY, _standard_laplace)),
+        ("mindspore.ops: gamma", RandomRule("shape alpha beta=1.0 ...", _gamma)),
+        ("mindspore.ops: random_gamma", RandomRule("shape alpha beta=1.0", _gamma)),
+        (f"{_MAKERS}: randint randint_like", RandomRule(_ANY, _integers)),
+        (f"{_METHODS}: random_", RandomRule(_ANY, _random, no_gradient)),
+        (f"{_MAKERS}: randperm", RandomRule(_ANY, _permutation)),
+        (
+            "torch torch.Tensor mindspore.mint mindspore.Tensor: bernoulli",
+            RandomRule("input p=None ...", _bernoulli, no_gradient),
+        ),
+        ("mindspore.ops: bernoulli", RandomRule("input p=0.5 ...", _bernoulli)),
+        (f"{_METHODS}: bernoulli_", RandomRule("input p=0.5 ...", _bernoulli, no_gradient)),
+        ("mindspore.ops: bernoulli_ext", RandomRule("input ...", _bernoulli)),
+        ("torch: poisson", RandomRule("rate|input ...", _poisson)),
+        ("mindspore.ops: poisson", RandomRule("shape rate|mean ...", _poisson)),
+        ("mindspore.ops: random_poisson", RandomRule("shape rate ...", _poisson)),
+        ("torch.Tensor: geometric_", RandomRule("input p ...", _geometric, no_gradient)),
+        ("torch: binomial", RandomRule("count prob ...", _binomial)),
+        (
+            "torch torch.Tensor mindspore.mint: multinomial",
+            RandomRule("input num_samples replacement=False ...", random_choices.multinomial),
+        ),
+        ("mindspore.ops mindspore.Tensor: multinomial", _REPLACING),
+        (
+            "mindspore.ops mindspore.Tensor: random_categorical",
+            RandomRule("logits num_sample ...", random_choices.random_categorical),
+        ),
+        ("mindspore.ops: shuffle", RandomRule("x ...", random_choices.shuffle)),
+        (
+            "torch.nn.functional: gumbel_softmax",
+            RandomRule(
+                "logits tau=1.0 hard=False eps=1e-10 dim=-1",
+                random_choices.gumbel_softmax,
+                random_choices.gumbel_gradient,
+            ),
+        ),
+        (
+            "mindspore.ops: gumbel_softmax",
+            RandomRule(
+                "logits tau=1.0 hard=False dim=-1",
+                random_choices.gumbel_softmax,
+                random_choices.gumbel_gradient,
+            ),
+        ),
+        (
+            "torch torch.nn.functional mindspore.mint.nn.functional mindspore.ops: dropout",
+            _drops("dropout"),
+        ),
+        ("torch: dropout_", _drops("dropout")),
+        (
+            "torch: native_dropout",
+            replace(_drops("dropout"), others=random_drops.returned_mask),
+        ),
+        ("torch.nn.functional mindspore.ops: dropout1d", _drops("dropout1d")),
+        (
+            "torch.nn.functional mindspore.mint.nn.functional mindspore.ops: dropout2d",
+            _drops("dropout2d"),
+        ),
+        ("torch.nn.functional mindspore.ops: dropout3d", _drops("dropout3d")),
+        ("torch: feature_dropout feature_dropout_", _drops("feature_dropout")),
+        ("torch torch.nn.functional: alpha_dropout", _drops("alpha_dropout")),
+        ("torch: alpha_dropout_", _drops("alpha_dropout")),
+        ("torch torch.nn.functional: feature_alpha_dropout", _drops("feature_alpha_dropout")),
+        ("torch: feature_alpha_dropout_", _drops("feature_alpha_dropout")),
+        ("torch torch.nn.functional mindspore.ops: rrelu", _RRELU),
+        ("torch torch.nn.functional: rrelu_", _RRELU),
+        (
+            "torch.nn.functional: scaled_dot_product_attention",
+            RandomRule(
+                "query key value attn_mask=None dropout_p=0.0 is_causal=False scale=None"
+                " enable_gqa=False",
+                random_drops.attention,
+            ),
+        ),
+    ],
 )
 
 
 def is_seeded(name: ApiName, framework: str) -> bool:
     """Return whether the draws of an API follow the seed that is set."""
-    return framework != "mindspore" or name.type_name not in _UNSEEDED
+    return not UNSEEDED.of(name.type_name, framework)
 
 
 def rule_of(name: ApiName, framework: str) -> RandomRule | None:
     """Return how the random calls of an API are judged, None where nobody knows."""
-    own = RULES.get(f"{framework}:{name.type_name}")
-    return own or RULES.get(name.api.rsplit(".", 1)[-1])
+    return RULES.of(name.type_name, framework)

@@ -24,12 +24,12 @@ from ray_precheck.compare.standards.base import Judgement, conclude
 from ray_precheck.compare.standards.binary import judge_without_errors
 from ray_precheck.compare.thresholds import (
     BENCHMARK_SMALL_VALUE_ATOL,
-    LEVEL_APIS,
     RATIO_LIMITS,
     RATIO_METRICS,
     SMALL_VALUE,
     SMALLEST_REFERENCE_ERR,
 )
+from ray_precheck.operators.accuracy import LEVEL
 
 METRIC_NAMES = {
     "max_rel_err": "largest relative error",
@@ -73,7 +73,7 @@ class Benchmark:
         errors = measure_errors(comparison.device_out, comparison.bench_out, comparison.dtype)
         label, reference, note = _reference(comparison)
         ratios = error_ratios(errors, reference, comparison.dtype)
-        limits = self.limits(comparison.type_name)
+        limits = self.limits(comparison.type_name, comparison.framework)
         findings = [
             _finding(comparison, metric, getattr(errors, metric), reference, limits[metric], label)
             for metric in RATIO_METRICS
@@ -81,7 +81,8 @@ class Benchmark:
             if not ratios[metric] <= limits[metric]
         ]
         cells = [(RATIO_HEADINGS[metric], ratio) for metric, ratio in ratios.items()]
-        standard = f"{self.name} {self.level or level_of(comparison.type_name)}"
+        level = self.level or level_of(comparison.type_name, comparison.framework)
+        standard = f"{self.name} {level}"
         found = conclude(
             comparison, findings, [("Standard", standard), ("Reference", label), *cells]
         )
@@ -89,17 +90,16 @@ class Benchmark:
             return found
         return replace(found, message="; ".join(filter(None, [found.message, note])))
 
-    def limits(self, type_name: str) -> dict[str, float]:
+    def limits(self, type_name: str, framework: str = "") -> dict[str, float]:
         """Return the limit of each ratio for an API."""
-        published = ratio_limits(self.level or level_of(type_name))
+        published = ratio_limits(self.level or level_of(type_name, framework))
         own = {metric: getattr(self, metric) for metric in RATIO_METRICS}
         return published | {metric: limit for metric, limit in own.items() if limit is not None}
 
 
-def level_of(type_name: str) -> str:
+def level_of(type_name: str, framework: str = "") -> str:
     """Return the level of an API, `Mint.matmul`: L2 and L1 as listed, L0 for all others."""
-    api = type_name.rsplit(".", 1)[-1]
-    return next((level for level, apis in LEVEL_APIS.items() if api in apis), "L0")
+    return LEVEL.of(type_name, framework) or "L0"
 
 
 def ratio_limits(level: str) -> dict[str, float]:

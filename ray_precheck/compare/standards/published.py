@@ -32,5 +32,7 @@ class Published:
 
     def judge(self, comparison: Comparison) -> Judgement:
         """Judge by the standard of the API, the dtype and the direction."""
-        name = published_standard(comparison.type_name, comparison.dtype, comparison.direction)
+        name = published_standard(
+            comparison.type_name, comparison.dtype, comparison.direction, comparison.framework
+        )
         return _CHOICES[name].judge(comparison)

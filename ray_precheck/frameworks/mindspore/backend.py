@@ -73,7 +73,7 @@ class MindSporeBackend:
             raise NotCheckable(
                 f"prefix {name.prefix} is not supported for MindSpore (supported: {known})"
             )
-        require_allowed(name)
+        require_allowed(name, "mindspore")
         function = _lookup(name)
         if function is None:
             raise NotCheckable(

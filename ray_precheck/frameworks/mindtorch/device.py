@@ -147,7 +147,7 @@ class MindTorchDevice:
         Raises:
             NotCheckable: it may not be called, or MSAdapter does not have it.
         """
-        require_allowed(name)
+        require_allowed(name, "mindtorch")
         found: Any = self._torch.Tensor if name.prefix == "Tensor" else self._roots.get(name.prefix)
         for part in name.api.split("."):
             try:

@@ -64,7 +64,7 @@ class TorchBackend:
 
 def _resolve_npu(name: ApiName) -> Callable[..., Any]:
     """Return an operator of torch_npu; only names that have a bench are ever asked for."""
-    require_allowed(name)
+    require_allowed(name, "pytorch")
     try:
         import torch_npu
     except ImportError as error:

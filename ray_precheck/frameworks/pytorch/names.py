@@ -60,7 +60,7 @@ def resolve_torch(name: ApiName) -> Callable[..., Any]:
         raise NotCheckable(
             f"prefix {name.prefix} is not supported for PyTorch (supported: {known})"
         )
-    require_allowed(name)
+    require_allowed(name, "pytorch")
     if name.prefix == "Tensor" and name.api in _MOVES:
         return _moved
     function = _lookup(_ROOTS[name.prefix], name.api)

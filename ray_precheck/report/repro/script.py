@@ -40,7 +40,8 @@ def repro_script(saved: Path) -> str:
     """
     data = load_error_data(saved)
     try:
-        record = decode_record(data.payload.name, data.payload.forward, data.payload.backward)
+        payload = data.payload
+        record = decode_record(payload.name, payload.forward, payload.backward, data.framework)
         needs = _needs(data, record)
     except NotCheckable as error:
         raise UsageError(f"{saved}: {error}") from None

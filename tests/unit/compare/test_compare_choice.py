@@ -5,8 +5,9 @@ import pickle
 import pytest
 
 from ray_precheck.compare.standards.base import added_headings
-from ray_precheck.compare.standards.choice import STANDARD_OF_API, published_standard
+from ray_precheck.compare.standards.choice import published_standard
 from ray_precheck.compare.standards.registry import STANDARDS
+from ray_precheck.operators.accuracy import PUBLISHED_STANDARD
 from ray_precheck.options.checks import STANDARDS as OPTION_VALUES
 
 pytestmark = pytest.mark.unit
@@ -51,7 +52,7 @@ def test_the_gradient_of_data_movement_is_not_binary() -> None:
 
 
 def test_every_listed_standard_exists() -> None:
-    assert set(STANDARD_OF_API.values()) | {"benchmark"} < set(STANDARDS)
+    assert set(PUBLISHED_STANDARD.by_name.values()) | {"benchmark"} < set(STANDARDS)
 
 
 def test_the_option_knows_every_standard() -> None:

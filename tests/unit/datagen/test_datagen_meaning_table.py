@@ -228,9 +228,9 @@ def test_a_call_that_makes_no_sense_is_drawn_all_the_same(call: ApiRecord) -> No
     assert build_call(call, generated_tensors(0, call, "recorded"))
 
 
-@pytest.mark.parametrize("api", sorted(TABLE))
+@pytest.mark.parametrize("api", sorted(TABLE.by_name))
 def test_every_ruled_argument_is_found_under_a_name_of_its_row(api: str) -> None:
-    for candidate in TABLE[api]:
+    for candidate in TABLE.by_name[api]:
         named = {name for names in candidate.names for name in names.split("|")}
         # Masks and lengths of attention are keywords.
         keywords = {"attn_mask", "atten_mask", "actual_seq_qlen", "actual_seq_kvlen"}
@@ -246,6 +246,31 @@ def test_arguments_are_found_by_position_and_by_each_of_their_names() -> None:
     assert by_name.find("index") == ("input_kwargs.index", INDEX)
     assert by_name.tensor("dim") is None
     assert by_name.find("nothing") is None
+
+
+def test_the_ignored_class_is_found_where_its_framework_has_it() -> None:
+    """torch has `size_average` before `ignore_index`, MindSpore has it not."""
+    arguments = (floats(8, 5), ints(8), None, 3)
+    of_mindspore = replace(record("Functional.cross_entropy", *arguments), framework="mindspore")
+    (meaning,) = meanings_of(of_mindspore).values()
+    assert meaning == Classes(5, 3)
+    of_torch = replace(
+        record("Functional.cross_entropy", *arguments[:3], None, 3), framework="pytorch"
+    )
+    assert list(meanings_of(of_torch).values()) == [Classes(5, 3)]
+
+
+def test_an_inverse_of_each_element_is_no_inverse_of_a_matrix() -> None:
+    square = TensorSpec("float32", (3, 3))
+    of_mindspore = replace(record("Functional.inv", square), framework="mindspore")
+    assert list(meanings_of(of_mindspore).values()) == [Within(0.5, 1.5, only_unknown=True)]
+    assert list(meanings_of(record("Torch.linalg.inv", square)).values()) == [Matrix()]
+
+
+def test_the_bias_of_a_batch_norm_without_statistics_has_no_meaning() -> None:
+    weight = floats(3)
+    call = record("Torch.batch_norm", floats(2, 3), weight, weight, None, None, True, 0.1, 1e-5)
+    assert meanings_of(call) == {}
 
 
 def test_the_uniform_distribution_knows_no_meaning() -> None:

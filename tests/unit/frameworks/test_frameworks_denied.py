@@ -3,10 +3,23 @@
 import pytest
 
 from ray_precheck.errors import NotCheckable
-from ray_precheck.frameworks.denied import DENIED, denial, require_allowed
+from ray_precheck.frameworks.denied import require_allowed
+from ray_precheck.operators.refused import REFUSED, refusal
 from ray_precheck.schema.record import ApiName
 
 pytestmark = pytest.mark.unit
+
+PREFIXES = [
+    *(("pytorch", prefix) for prefix in ("Torch", "Functional", "Tensor", "VF", "NPU")),
+    *(("mindtorch", prefix) for prefix in ("Torch", "Functional", "Tensor")),
+    *(("mindspore", prefix) for prefix in ("Mint", "MintFunctional", "Tensor", "Functional")),
+]
+
+
+def denial(api: str) -> str:
+    """The reason for which a name is refused under every prefix of every framework."""
+    (reason,) = {refusal(f"{prefix}.{api}", framework) for framework, prefix in PREFIXES}
+    return reason
 
 
 @pytest.mark.parametrize(
@@ -80,14 +93,21 @@ def test_operators_dunders_and_foreach_may_be_called(api: str) -> None:
     assert denial(api) == ""
 
 
-def test_every_refusal_has_a_reason_and_is_found_by_its_name() -> None:
-    assert len(DENIED) > 80
-    assert all(reason and denial(api) == reason for api, reason in DENIED.items())
+def test_every_refusal_has_a_reason() -> None:
+    assert len(REFUSED.by_name) > 800
+    assert all(REFUSED.by_name.values())
+
+
+def test_namesakes_of_what_is_refused_may_be_called() -> None:
+    """torch.cond calls functions of the dump; the others are the condition number of a matrix."""
+    assert refusal("Torch.cond", "pytorch") == "it touches more than its tensors"
+    assert refusal("Torch.linalg.cond", "pytorch") == ""
+    assert refusal("Functional.cond", "mindspore") == ""
 
 
 def test_an_api_that_is_refused_is_not_checkable_and_says_why() -> None:
-    require_allowed(ApiName("Torch", "linalg.cond", 0))
+    require_allowed(ApiName("Torch", "linalg.cond", 0), "pytorch")
     with pytest.raises(
         NotCheckable, match=r"^Tensor\.set_ is refused: it touches more than its tensors$"
     ):
-        require_allowed(ApiName("Tensor", "set_", 0))
+        require_allowed(ApiName("Tensor", "set_", 0), "mindspore")

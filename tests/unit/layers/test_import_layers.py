@@ -12,7 +12,7 @@ pytestmark = pytest.mark.unit
 TABLE = Table(
     package="ray_precheck",
     layers=(
-        ("schema", "errors"),
+        ("schema", "errors", "operators"),
         ("options", "config", "dump", "frameworks", "compare"),
         ("plan", "datagen", "bench", "store"),
         ("check", "report"),

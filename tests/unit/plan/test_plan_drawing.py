@@ -2,7 +2,7 @@
 
 import pytest
 
-from ray_precheck.plan.drawing import DRAWS_NOTHING, is_classified, is_random, without_drawing
+from ray_precheck.plan.drawing import is_random, without_drawing
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.values import Constant, TensorSpec, ValueSpec
 
@@ -65,9 +65,3 @@ def test_drawing_can_be_switched_off(record: ApiRecord) -> None:
     assert is_random(record)
     assert not is_random(quiet)
     assert len(quiet.args) == len(record.args)
-
-
-def test_norms_of_batches_are_classified_as_drawing_nothing() -> None:
-    assert "batch_norm" in DRAWS_NOTHING
-    assert is_classified("batch_norm")
-    assert not is_classified("relu")

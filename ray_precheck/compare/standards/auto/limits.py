@@ -2,12 +2,14 @@
 
 Comes in: an API and a dtype. Goes out: an `Allowed`. Called by `auto`. The numbers were chosen so
 that, on the honest implementations and planted faults of `scripts/verdicts`, a limit lies between
-the worst honest error and four times that; `compare/VERDICTS.md` is what comes of them.
+the worst honest error and four times that; `compare/VERDICTS.md` is what comes of them. What is allowed
+to single operators stands in `operators.accuracy`.
 """
 
 import functools
 from dataclasses import dataclass, replace
 
+from ray_precheck.operators.accuracy import ALLOWANCE
 from ray_precheck.schema.dtypes import DTYPES
 
 
@@ -49,35 +51,6 @@ _BY_DTYPE = {
     "complex64": replace(_WIDE, flushed=_FLUSHED),
 }
 
-# Fast approximations of elementary functions in float32, as a share of the output's magnitude:
-# what MindSpore 2.10's CPU kernels take (tanh is the coarsest).
-_APPROXIMATIONS = {
-    2.0**-15: "exp exp_ exp2",
-    2.0**-18: """expm1 log log_ log2 log10 log1p sigmoid sigmoid_ silu swiglu softmax log_softmax
-        logsumexp logaddexp cross_entropy nll_loss binary_cross_entropy kl_div pow pow_ __pow__
-        __rpow__ erf erfc erfinv softplus logsigmoid elu selu celu gelu npu_swiglu npu_gelu
-        binary_cross_entropy_with_logits scaled_dot_product_attention flash_attention_score
-        npu_fusion_attention npu_fast_gelu fast_gelu""",
-    2.0**-14: "tanh tanh_ mish npu_mish",
-}
-# Those of these operators that compute a product: where the result is small, its error is small
-# too.
-_PRODUCTS = frozenset(
-    "exp exp_ exp2 sigmoid sigmoid_ silu swiglu npu_swiglu softmax pow pow_ __pow__ __rpow__".split()
-)
-# Factorisations and what is made of them. They are exact for a matrix that is off by a modest multiple
-# of one rounding of its norm (LAPACK Users' Guide, 3rd ed., sections 4.7 to 4.10), of which elements
-# that are small beside the norm have many units.
-_FACTORISATIONS = frozenset(
-    """cholesky cholesky_inverse cholesky_ex cholesky_solve cond det eig eigh eigvals eigvalsh
-    householder_product inv inv_ex inverse ldl_factor ldl_solve logdet lstsq lu lu_factor lu_solve
-    lu_unpack matrix_exp matrix_power matrix_rank multi_dot norm nuclear_norm orgqr ormqr pinv
-    pinverse qr slogdet solve solve_ex solve_triangular svd svd_lowrank svdvals tensorinv tensorsolve
-    triangular_solve pca_lowrank lobpcg geqrf matrix_norm""".split()
-)
-# Interpolations find their places by coordinates that are rounded beside 1, however small they are.
-_BY_COORDINATES = frozenset("grid_sample grid_sampler grid_sampler_2d grid_sampler_3d".split())
-_SHARES = {api: share for share, apis in _APPROXIMATIONS.items() for api in apis.split()}
 _IN_FLOAT32 = ("float32", "complex64")
 # Dtypes in which kernels also compute, so that inputs and each step may be off by some of its units.
 # A kernel of a half type computes in float32, and errs far less than its inputs' units.
@@ -85,12 +58,14 @@ COMPUTED_IN = ("float32", "float64", "complex64", "complex128")
 
 
 @functools.cache
-def allowed(type_name: str, dtype: str) -> Allowed:
+def allowed(type_name: str, dtype: str, framework: str = "") -> Allowed:
     """Return what is allowed for an API, `Mint.matmul`, and a dtype of floats."""
     rule = _BY_DTYPE.get(dtype, _WIDE if DTYPES[dtype].bits >= 64 else _HALF)
-    api = type_name.rsplit(".", 1)[-1]
-    if api in _FACTORISATIONS | _BY_COORDINATES and dtype in COMPUTED_IN:
-        return replace(rule, input_units=2.0)
-    if dtype not in _IN_FLOAT32 or api not in _SHARES:
+    allowance = ALLOWANCE.of(type_name, framework)
+    if allowance is None:
         return rule
-    return replace(rule, share=_SHARES[api], adds=api not in _PRODUCTS)
+    if allowance.input_units and dtype in COMPUTED_IN:
+        return replace(rule, input_units=allowance.input_units)
+    if allowance.share and dtype in _IN_FLOAT32:
+        return replace(rule, share=allowance.share, adds=allowance.adds)
+    return rule

@@ -135,7 +135,7 @@ def estimates(comparison: Comparison) -> Iterator[Array]:
 
 def _scale(comparison: Comparison) -> Distance:
     """Return the root mean square and the largest magnitude of the bench, where they count."""
-    if not allowed(comparison.type_name, comparison.dtype).share:
+    if not allowed(comparison.type_name, comparison.dtype, comparison.framework).share:
         return Distance()
     bench = rounded_bench(comparison.bench_out, comparison.dtype)
     finite = np.where(np.isfinite(bench), bench, 0)
@@ -143,4 +143,4 @@ def _scale(comparison: Comparison) -> Distance:
 
 
 def _allowed(comparison: Comparison) -> Allowed:
-    return allowed(comparison.type_name, comparison.dtype)
+    return allowed(comparison.type_name, comparison.dtype, comparison.framework)

@@ -38,7 +38,7 @@ def resolve_mindspore(name: ApiName) -> Callable[..., Any]:
     Raises:
         NotCheckable: it is refused by name, or has neither rows nor a verified namesake in torch.
     """
-    require_allowed(name)
+    require_allowed(name, "mindspore")
     rows = _ROWS.get(name.type_name)
     if rows is not None:
         return functools.partial(_call, name.type_name, rows)

@@ -53,6 +53,8 @@ _OPS: dict[str, tuple[Row, ...]] = {
     "col2im": rows(
         references_rare.col2im, "input_x output_size kernel_size dilation padding_value stride"
     ),
+    # The condition number of a matrix; torch.cond chooses between two functions.
+    "cond": rows("Torch.linalg.cond", "A p"),
     "conv3d_transpose": rows(
         references_rare.conv3d_transpose,
         "inputs weight pad_mode padding stride dilation group>groups output_padding",

@@ -1,0 +1,203 @@
+"""How exact operators can be asked to be: what the standards know of single operators.
+
+Goes out: `PUBLISHED_STANDARD`, `LEVEL`, `ALLOWANCE`. Called by the standards. Limits by dtype, which
+hold for all operators, stand in `compare.thresholds` and `compare.standards.auto.limits`.
+"""
+
+from dataclasses import dataclass
+
+from ray_precheck.operators.table import FactTable
+
+# Source of these lists: mindstudio-probe 26.2, msprobe/pytorch/api_accuracy_checker/compare/
+# api_precision_standard.yaml, whose keys are named beside them. It names operators of torch; the same
+# lists hold for MindSpore's namesakes.
+# AbsoluteThreshStandard: one rounding of each element, or few.
+_ABSOLUTE = """
+    torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops:
+        mul add div divide reciprocal rsqrt square sub
+    torch.Tensor mindspore.Tensor:
+        mul_ __mul__ __imul__ __rmul__ add_ __add__ __iadd__ __radd__ div_ sub_ __isub__ __sub__
+    torch.Tensor: __div__ __idiv__ divide_
+    torch torch.Tensor: reciprocal_ rsqrt_ square_
+    torch: rsub
+    torch torch.nn.functional torch.Tensor mindspore.mint.nn.functional mindspore.ops: prelu
+    torch.nn.functional mindspore.mint.nn.functional mindspore.ops: leaky_relu
+    torch.nn.functional: leaky_relu_
+"""
+# BinaryCompareStandard: data movement, comparisons, and what rounds nothing.
+_BINARY = """
+    torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops:
+        abs argmin bitwise_and ceil equal floor gather greater greater_equal histc isfinite
+        isnan less less_equal logical_and logical_not logical_or maximum minimum neg nonzero
+        not_equal reshape select sign sort tile topk transpose tril triu
+    torch torch.Tensor: abs_ ceil_ neg_ round_
+    torch torch.Tensor mindspore.Tensor mindspore.ops: absolute floor_ masked_fill
+    torch.Tensor:
+        absolute_ bitwise_and_ greater_ greater_equal_ less_ less_equal_ logical_and_
+        logical_not_ logical_or_ not_equal_ transpose_ tril_ triu_
+    torch torch.Tensor mindspore.mint mindspore.mint.nn.functional mindspore.Tensor mindspore.ops:
+        broadcast_to flatten
+    torch torch.Tensor mindspore.Tensor: fill_
+    torch.Tensor mindspore.Tensor: masked_fill_ sign_
+    torch.Tensor mindspore.Tensor mindspore.ops: type_as
+    torch torch.Tensor torch.special: round
+    mindspore.mint mindspore.mint.special mindspore.Tensor mindspore.ops: round
+    torch torch.nn.functional torch.Tensor mindspore.mint.nn.functional mindspore.ops: relu
+    torch torch.nn.functional mindspore.ops: max_pool3d
+    torch.nn.functional mindspore.mint.nn.functional mindspore.ops: one_hot pad
+"""
+# ULPStandard: sums of products.
+_ULP = """
+    torch.Tensor mindspore.Tensor: __matmul__ addmm_
+    torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops: addbmm addmm baddbmm bmm mm
+    torch.Tensor: addbmm_ baddbmm_
+    torch torch.nn.functional: bilinear
+    torch: chain_matmul hspmm
+    torch torch.Tensor: smm sspaddmm
+    torch torch.Tensor torch.linalg mindspore.mint mindspore.Tensor mindspore.ops: matmul
+    torch torch.Tensor mindspore.mint mindspore.ops: mv
+    torch.nn.functional mindspore.mint.nn.functional: linear
+"""
+# ThousandthStandard: convolutions.
+_THOUSANDTH = """
+    torch torch.nn.functional mindspore.mint.nn.functional mindspore.ops: conv1d
+    torch torch.nn.functional mindspore.mint mindspore.mint.nn.functional mindspore.ops: conv2d
+"""
+# Operators without a row are judged by `benchmark`.
+PUBLISHED_STANDARD: FactTable[str] = FactTable(
+    "published standard",
+    [
+        (_ABSOLUTE, "absolute"),
+        (_BINARY, "binary"),
+        (_ULP, "ulp"),
+        (_THOUSANDTH, "thousandth"),
+    ],
+)
+
+# Source: the same tool, precision_standard/standard_config.py, L1_API_LIST and L2_API_LIST; all others
+# are L0. It lists backward kernels by their own names (npu_rms_norm_backward); here the backward check of
+# an API has the level of its forward check. `flash_attention_score`, `cross_entropy`, `gelu` and `rms_norm`
+# are what PyTorch and MindSpore call operators of the lists ("GELU" there is the name of a module).
+_L1 = """
+    torch torch.nn.functional mindspore.mint.nn.functional mindspore.ops: embedding
+    torch.Tensor mindspore.Tensor: scatter_ scatter_add_
+    torch_npu mindspeed: npu_fusion_attention
+    mindspore.ops: flash_attention_score
+"""
+_L2 = """
+    torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops: addmm mm nonzero sum
+    torch torch.Tensor torch.linalg mindspore.mint mindspore.Tensor mindspore.ops: matmul
+    torch.Tensor mindspore.Tensor mindspore.ops: index
+    torch.nn.functional mindspore.mint.nn.functional mindspore.ops: cross_entropy gelu one_hot
+    torch torch.nn.functional mindspore.mint.nn.functional mindspore.ops: layer_norm
+    torch torch.nn.functional mindspore.ops: rms_norm
+    torch_npu: npu_cross_entropy_loss npu_rms_norm
+"""
+LEVEL: FactTable[str] = FactTable("level", [(_L1, "L1"), (_L2, "L2")])
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What `auto` allows an operator in float32 besides rounding.
+
+    `share` is that of the output's magnitude which a fast approximation takes; with `adds` the error may
+    be so large however small an element is, else only in proportion to it. `input_units` is how far inputs
+    may be off, in units in the last place: the backward error of a stable algorithm (0: as for all).
+    """
+
+    share: float = 0.0
+    adds: bool = False
+    input_units: float = 0.0
+
+
+# Fast approximations of elementary functions: what MindSpore 2.10's CPU kernels take (tanh is the
+# coarsest). First those of these operators that compute a product: where the result is small, its error
+# is small too.
+_COARSE_PRODUCTS = """
+    torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops: exp
+    torch torch.Tensor mindspore.Tensor: exp_
+    torch torch.Tensor torch.special mindspore.mint mindspore.mint.special mindspore.ops: exp2
+"""
+_FINE_PRODUCTS = """
+    torch torch.nn.functional torch.Tensor: sigmoid
+    mindspore.mint mindspore.mint.nn.functional mindspore.Tensor mindspore.ops: sigmoid
+    torch torch.Tensor mindspore.mint.nn.functional mindspore.Tensor: sigmoid_
+    torch.nn.functional mindspore.mint.nn.functional mindspore.ops: silu
+    torch torch.nn.functional torch.Tensor torch.special: softmax
+    mindspore.mint mindspore.mint.nn.functional mindspore.Tensor mindspore.ops: softmax
+    torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops: pow
+    torch.Tensor: pow_
+    torch.Tensor mindspore.Tensor: __pow__ __rpow__
+    mindspore.ops: swiglu
+    torch_npu: npu_swiglu
+"""
+_FINE_SUMS = """
+    torch torch.Tensor torch.special mindspore.mint mindspore.Tensor mindspore.ops:
+        expm1 log1p erf erfc erfinv logsumexp
+    mindspore.mint.special: expm1 log1p erfc log_softmax
+    torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops: log log2 log10 logaddexp
+    torch torch.Tensor mindspore.Tensor: log_
+    torch torch.nn.functional torch.Tensor torch.special: log_softmax
+    mindspore.mint.nn.functional mindspore.ops: log_softmax
+    torch.nn.functional mindspore.mint.nn.functional mindspore.ops:
+        cross_entropy nll_loss binary_cross_entropy softplus logsigmoid elu gelu
+    torch torch.nn.functional mindspore.mint.nn.functional mindspore.ops:
+        kl_div selu binary_cross_entropy_with_logits
+    torch torch.nn.functional mindspore.ops: celu
+    mindspore.mint mindspore.ops torch_npu: npu_gelu
+    mindspore.ops torch_npu: fast_gelu
+    torch_npu: npu_fast_gelu
+    torch.nn.functional: scaled_dot_product_attention
+    mindspore.ops: flash_attention_score
+    torch_npu mindspeed: npu_fusion_attention
+"""
+_COARSE_SUMS = """
+    torch torch.nn.functional torch.Tensor: tanh
+    mindspore.mint mindspore.mint.nn.functional mindspore.Tensor mindspore.ops: tanh
+    torch torch.Tensor mindspore.Tensor mindspore.ops: tanh_
+    torch.nn.functional mindspore.mint.nn.functional mindspore.ops: mish
+    torch_npu: npu_mish
+"""
+# Factorisations and what is made of them. They are exact for a matrix that is off by a modest multiple
+# of one rounding of its norm (LAPACK Users' Guide, 3rd ed., sections 4.7 to 4.10), of which elements
+# that are small beside the norm have many units.
+_FACTORISATIONS = """
+    torch torch.Tensor torch.linalg mindspore.Tensor mindspore.ops:
+        cholesky det lstsq lu_solve matrix_power slogdet svd
+    torch.linalg:
+        cholesky_ex eigh eigvalsh householder_product inv_ex ldl_factor ldl_solve lu_factor
+        multi_dot solve_ex svdvals tensorinv tensorsolve
+    torch torch.Tensor mindspore.Tensor mindspore.ops:
+        cholesky_inverse cholesky_solve geqrf logdet orgqr ormqr
+    torch.linalg mindspore.ops: cond
+    torch torch.Tensor torch.linalg mindspore.ops: eig matrix_exp
+    torch.linalg mindspore.Tensor mindspore.ops: eigvals
+    torch.linalg mindspore.mint.linalg: inv
+    torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops: inverse triangular_solve
+    torch: lobpcg nuclear_norm pca_lowrank svd_lowrank
+    torch torch.Tensor torch.linalg: lu solve
+    torch mindspore.ops: lu_unpack
+    torch.linalg mindspore.mint.linalg mindspore.ops: matrix_norm
+    torch torch.linalg: matrix_rank
+    torch torch.Tensor torch.linalg: norm
+    mindspore.mint mindspore.mint.linalg mindspore.Tensor mindspore.ops: norm
+    torch.linalg mindspore.ops: pinv solve_triangular
+    torch torch.Tensor: pinverse
+    torch torch.Tensor torch.linalg mindspore.mint.linalg mindspore.Tensor mindspore.ops: qr
+"""
+# Interpolations find their places by coordinates that are rounded beside 1, however small they are.
+_BY_COORDINATES = """
+    torch.nn.functional mindspore.mint.nn.functional mindspore.ops: grid_sample
+    torch: grid_sampler grid_sampler_2d grid_sampler_3d
+"""
+ALLOWANCE: FactTable[Allowance] = FactTable(
+    "allowance of auto",
+    [
+        (_COARSE_PRODUCTS, Allowance(share=2.0**-15)),
+        (_FINE_PRODUCTS, Allowance(share=2.0**-18)),
+        (_FINE_SUMS, Allowance(share=2.0**-18, adds=True)),
+        (_COARSE_SUMS, Allowance(share=2.0**-14, adds=True)),
+        (_FACTORISATIONS, Allowance(input_units=2.0)),
+        (_BY_COORDINATES, Allowance(input_units=2.0)),
+    ],
+)

@@ -1,0 +1,27 @@
+"""All tables of this folder, for what looks at every fact: `explain`, and the tests.
+
+Goes out: `TABLES`.
+"""
+
+from typing import Any
+
+from ray_precheck.operators.accuracy import ALLOWANCE, LEVEL, PUBLISHED_STANDARD
+from ray_precheck.operators.ambiguous import AMBIGUOUS
+from ray_precheck.operators.drawing import DRAWING, UNSEEDED
+from ray_precheck.operators.effects import AUGMENTED, MULTILINEAR, READS_BITS, SIZED_BY_VALUES
+from ray_precheck.operators.refused import REFUSED
+from ray_precheck.operators.table import FactTable
+
+TABLES: tuple[FactTable[Any], ...] = (
+    REFUSED,
+    DRAWING,
+    UNSEEDED,
+    AMBIGUOUS,
+    AUGMENTED,
+    READS_BITS,
+    SIZED_BY_VALUES,
+    MULTILINEAR,
+    PUBLISHED_STANDARD,
+    LEVEL,
+    ALLOWANCE,
+)

@@ -1,0 +1,69 @@
+"""The full names of operators, and what dumps call them.
+
+Comes in: the name of an API in a dump (`Functional.softmax`) and the framework of the dump, where it is
+known. Goes out: the operator's full name (`torch.nn.functional.softmax`). Called by the tables of facts,
+by everything that looks a fact up, and by `explain`. No framework is imported.
+
+A prefix means another namespace in each framework: `Functional` is `torch.nn.functional` in a dump of
+PyTorch and `mindspore.ops` in one of MindSpore.
+"""
+
+import functools
+from collections.abc import Iterator
+
+# framework of the dump -> prefix of its keys -> namespace of the full names
+NAMESPACES: dict[str, dict[str, str]] = {
+    "pytorch": {
+        "Torch": "torch",
+        "Functional": "torch.nn.functional",
+        "Tensor": "torch.Tensor",
+        # torch._VF holds the same functions as torch itself.
+        "VF": "torch",
+        "NPU": "torch_npu",
+        "MindSpeed": "mindspeed",
+        "Aten": "torch.ops.aten",
+        "Distributed": "torch.distributed",
+    },
+    "mindspore": {
+        "Mint": "mindspore.mint",
+        "MintFunctional": "mindspore.mint.nn.functional",
+        "Tensor": "mindspore.Tensor",
+        "Functional": "mindspore.ops",
+        "MintDistributed": "mindspore.mint.distributed",
+    },
+}
+# MSAdapter has the names of torch.
+NAMESPACES["mindtorch"] = NAMESPACES["pytorch"]
+# Modules whose functions are those of another namespace.
+_SAME = {"torch.functional": "torch"}
+
+
+@functools.lru_cache(1 << 14)
+def full_name(type_name: str, framework: str) -> str:
+    """Return the full name of the API that a dump of a framework calls `Prefix.api`.
+
+    A prefix that is none of the framework's stays as it is: it is that of a user's own operators.
+    """
+    prefix, _, api = type_name.partition(".")
+    name = f"{NAMESPACES.get(framework, {}).get(prefix, prefix)}.{api}"
+    namespace, _, last = name.rpartition(".")
+    return f"{_SAME.get(namespace, namespace)}.{last}"
+
+
+@functools.lru_cache(1 << 14)
+def full_names(type_name: str, framework: str = "") -> tuple[str, ...]:
+    """Return every operator that `Prefix.api` may be: one where the framework is known, else that of
+    each framework which has the prefix, torch's first."""
+    if framework:
+        return (full_name(type_name, framework),)
+    return tuple(dict.fromkeys(full_name(type_name, each) for each in NAMESPACES))
+
+
+def type_names(name: str) -> Iterator[tuple[str, str]]:
+    """Yield what dumps may call the operator of a full name, each with its framework:
+    `("pytorch", "Functional.softmax")`."""
+    for framework, prefixes in NAMESPACES.items():
+        for prefix, namespace in prefixes.items():
+            rest = name.removeprefix(f"{namespace}.")
+            if rest != name:
+                yield framework, f"{prefix}.{rest}"
