@@ -55,6 +55,13 @@ def test_the_whole_package_is_read() -> None:
     assert {"ray", "torch", "mindspore", "ray_precheck"} <= found
 
 
+def test_the_map_shows_these_layers() -> None:
+    text = (Path(ray_precheck.__file__).parent / "README.md").read_text("utf-8")
+    picture = text.split("```")[1].strip().splitlines()
+    shown = [set(line.split("   ")[0].split()) for line in reversed(picture)]
+    assert shown == [set(names) - {"", "__main__"} for names in TABLE.layers]
+
+
 def test_the_package_keeps_to_its_layers() -> None:
     assert broken_rules(SOURCES, TABLE) == []
 

@@ -1,0 +1,74 @@
+"""The glossary of the map and the code use the same words."""
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from markdown_text import ROOT, sections
+
+pytestmark = pytest.mark.unit
+
+PACKAGE = ROOT / "ray_precheck"
+MAP = PACKAGE / "README.md"
+# Classes of the runtime that mean what any dictionary says.
+PLAIN = {"Changes", "Cluster", "Facts", "Forget", "Node", "Prepare", "Progress", "Start", "Started"}
+_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+
+def glossary() -> dict[str, Path]:
+    """Return the words of the glossary, and the room of each."""
+    (section,) = (s for s in sections(MAP.read_text("utf-8")) if s.title == "Glossary")
+    rows = section.table()[1:]
+    counted = Counter(row[0] for row in rows)
+    assert [word for word, count in counted.items() if count > 1] == []
+    return {row[0]: PACKAGE / row[2].strip("`") for row in rows}
+
+
+def sources(room: Path) -> Iterator[ast.Module]:
+    """Yield the modules of a room."""
+    for path in [room] if room.is_file() else sorted(room.rglob("*.py")):
+        yield ast.parse(path.read_text("utf-8"))
+
+
+def identifiers(room: Path) -> set[str]:
+    """Return the lower-case parts of all names in a room: `in_flight` gives `in` and `flight`."""
+    names: set[str] = set()
+    for module in sources(room):
+        for node in ast.walk(module):
+            for name in ("name", "id", "attr", "arg"):
+                value = getattr(node, name, None)
+                if isinstance(value, str):
+                    names |= {part.lower() for part in _PART.findall(value)}
+    return names
+
+
+def singular(word: str) -> str:
+    """Return a word without the ending of a plural."""
+    return word.removesuffix("s") if not word.endswith("ss") else word
+
+
+@pytest.mark.parametrize("word", glossary())
+def test_every_word_of_the_glossary_is_used_in_its_room(word: str) -> None:
+    used = {singular(name) for name in identifiers(glossary()[word])}
+    assert [part for part in word.split() if singular(part) not in used] == []
+
+
+def test_the_words_stand_in_order() -> None:
+    assert list(glossary()) == sorted(glossary())
+
+
+def test_every_class_of_one_word_in_the_runtime_is_in_the_glossary() -> None:
+    words = {singular(word) for word in glossary()}
+    classes = {
+        node.name
+        for module in sources(PACKAGE / "runtime")
+        for node in module.body
+        if isinstance(node, ast.ClassDef)
+        and not node.name.startswith("_")
+        and len(_PART.findall(node.name)) == 1
+    }
+    missing = {name for name in classes - PLAIN if singular(name.lower()) not in words}
+    assert missing == set(), f"say in {MAP.relative_to(ROOT)}, Glossary, what these are: {missing}"
