@@ -16,12 +16,13 @@ from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Backend, CallPlan, Execution
 from ray_precheck.frameworks.pytorch.rows import TORCH_ROWS
 from ray_precheck.frameworks.pytorch.signatures import Row
+from ray_precheck.operators.table import one_table
 from ray_precheck.plan.select import unsupported_prefix
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall
 
 _FUSED: dict[str, dict[str, tuple[Row, ...]]] = {
-    "pytorch": {**NPU_ROWS, **TORCH_ROWS},
+    "pytorch": one_table("references of PyTorch", NPU_ROWS, TORCH_ROWS),
     "mindtorch": NPU_ROWS,
     "mindspore": MINDSPORE_ROWS,
 }

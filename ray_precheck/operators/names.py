@@ -59,6 +59,12 @@ def full_names(type_name: str, framework: str = "") -> tuple[str, ...]:
     return tuple(dict.fromkeys(full_name(type_name, each) for each in NAMESPACES))
 
 
+def is_known_prefix(prefix: str, framework: str = "") -> bool:
+    """Return whether a prefix has a namespace, in any framework where it is not said which."""
+    frameworks = [framework] if framework else list(NAMESPACES)
+    return any(prefix in NAMESPACES.get(each, {}) for each in frameworks)
+
+
 def type_names(name: str) -> Iterator[tuple[str, str]]:
     """Yield what dumps may call the operator of a full name, each with its framework:
     `("pytorch", "Functional.softmax")`."""

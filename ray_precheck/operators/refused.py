@@ -7,6 +7,7 @@ version of the framework has it yet.
 
 import functools
 
+from ray_precheck.operators.names import is_known_prefix
 from ray_precheck.operators.table import FactTable, table_of_names
 
 _MORE_THAN_ITS_TENSORS = "it touches more than its tensors"
@@ -82,6 +83,8 @@ REFUSED: FactTable[str] = FactTable(
         (f"{_EVERYWHERE}: element_size type result_type nbytes itemsize", _OF_THE_DTYPE),
     ],
 )
+# The namespace whose refusals hold for frameworks and prefixes that this package does not know.
+_OF_STRANGERS = "torch.Tensor"
 # An operator below a namespace whose last name is refused in the namespace itself.
 _ALLOWED = table_of_names("allowed", "torch.linalg: cond")
 
@@ -97,6 +100,8 @@ def refusal(type_name: str, framework: str = "") -> str:
     prefix, _, api = type_name.partition(".")
     for part in api.split("."):
         reason = REFUSED.of(f"{prefix}.{part}", framework) or _refused_form(part)
+        if not reason and not is_known_prefix(prefix, framework):
+            reason = REFUSED.get(f"{_OF_STRANGERS}.{part}") or ""
         if reason:
             return reason
     return ""

@@ -81,3 +81,18 @@ class FactTable(Generic[Fact]):
 def table_of_names(title: str, text: str) -> FactTable[bool]:
     """Return the table of a fact that is only true or not said."""
     return FactTable(title, [(text, True)])
+
+
+def one_table(title: str, *tables: Mapping[str, Fact]) -> dict[str, Fact]:
+    """Return one table of several.
+
+    Raises:
+        ValueError: two of them have a row for the same name, of which one would be hidden.
+    """
+    found: dict[str, Fact] = {}
+    for table in tables:
+        twice = sorted(found.keys() & table.keys())
+        if twice:
+            raise ValueError(f"two rows of {title} claim {', '.join(twice)}; keep one")
+        found |= table
+    return found

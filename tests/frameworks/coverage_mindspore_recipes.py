@@ -11,10 +11,11 @@ from coverage_arguments import Call, at, f, i, i32, p
 from coverage_records import Sample
 from coverage_samples import sampled
 
+from ray_precheck.bench.run import Bench
 from ray_precheck.errors import NotCheckable
-from ray_precheck.frameworks.mindspore.bench.mapping import resolve_mindspore
 from ray_precheck.schema.record import ApiName
 
+BENCH = Bench("mindspore")
 _X = at(f(3, 4))
 _TWO = at(f(3, 4), f(3, 4))
 _WITH_NUMBER = at(f(3, 4), 2.5)
@@ -325,7 +326,7 @@ def sample_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sampl
     prefix, _, api = name.partition(".")
     given = tuple(arg * 1 if torch.is_tensor(arg) else arg for arg in args)
     try:
-        made = sampled(resolve_mindspore(ApiName(prefix, api, 0)), given, kwargs)
+        made = sampled(BENCH.resolve(ApiName(prefix, api, 0)), given, kwargs)
     except NotCheckable:
         made = None
     return Sample(args, kwargs, made.grads if made else None, made is not None)

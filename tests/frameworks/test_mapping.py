@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from ray_precheck.bench.run import Bench
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import flatten_outputs, map_leaves
 from ray_precheck.frameworks.mindspore.bench.mapping import resolve_mindspore
@@ -32,6 +33,7 @@ _ROOTS = {
     "Tensor": ms.Tensor,
     "Functional": ops,
 }
+BENCH = Bench("mindspore")
 _rng = np.random.default_rng(7)
 
 
@@ -305,7 +307,7 @@ def _identify(value: Any) -> str | None:
 @pytest.mark.parametrize(("name", "args", "kwargs"), CASES, ids=_identify)
 def test_the_reference_agrees_with_mindspore(name: str, args: Any, kwargs: Any) -> None:
     device_out = _run_mindspore(name, args, kwargs)
-    bench_out = _run_torch(resolve_mindspore(_api(name)), args, kwargs)
+    bench_out = _run_torch(BENCH.resolve(_api(name)), args, kwargs)
     assert len(device_out) == len(bench_out)
     tolerance = 1e-3 if name.endswith("half") or "float16" in map(str, args) else 2e-5
     for device_leaf, bench_leaf in zip(device_out, bench_out, strict=True):
@@ -345,7 +347,7 @@ NAIVE: list[tuple[str, Any, tuple[Any, ...], dict[str, Any]]] = [
 def test_the_namesake_in_torch_would_be_wrong(
     name: str, naive: Any, args: Any, kwargs: Any
 ) -> None:
-    bench_out = _run_torch(resolve_mindspore(_api(name)), args, kwargs)
+    bench_out = _run_torch(BENCH.resolve(_api(name)), args, kwargs)
     with contextlib.suppress(TypeError, RuntimeError, ValueError):
         naive_out = _run_torch(naive, args, kwargs)
         same = len(naive_out) == len(bench_out) and all(
@@ -356,9 +358,9 @@ def test_the_namesake_in_torch_would_be_wrong(
 
 
 def test_every_row_has_a_target() -> None:
-    from ray_precheck.frameworks.mindspore.bench.mapping import _ROWS, _target
+    from ray_precheck.frameworks.mindspore.bench.mapping import ROWS, _target
 
-    for rows_of_api in _ROWS.values():
+    for rows_of_api in ROWS.values():
         for row in rows_of_api:
             assert callable(_target(row))
 

@@ -12,6 +12,9 @@ pytestmark = pytest.mark.unit
 PREFIXES = [
     *(("pytorch", prefix) for prefix in ("Torch", "Functional", "Tensor", "VF", "NPU")),
     *(("mindtorch", prefix) for prefix in ("Torch", "Functional", "Tensor")),
+    ("toy", "Tensor"),
+    ("toy", "Toy"),
+    ("", "Tensor"),
     *(("mindspore", prefix) for prefix in ("Mint", "MintFunctional", "Tensor", "Functional")),
 ]
 

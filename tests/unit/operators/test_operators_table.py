@@ -3,7 +3,7 @@
 import pytest
 
 from ray_precheck.operators.names import NAMESPACES, full_name, full_names, type_names
-from ray_precheck.operators.table import FactTable, operators, table_of_names
+from ray_precheck.operators.table import FactTable, one_table, operators, table_of_names
 
 pytestmark = pytest.mark.unit
 
@@ -97,3 +97,9 @@ def test_where_the_framework_is_unknown_the_first_one_with_a_row_counts() -> Non
 def test_a_table_of_names_says_yes_or_nothing() -> None:
     facts = table_of_names("odd", "torch: sort")
     assert (facts.of("Torch.sort"), facts.of("Torch.topk")) == (True, None)
+
+
+def test_tables_that_claim_the_same_make_no_table() -> None:
+    assert one_table("colours", {"a": 1}, {"b": 2}) == {"a": 1, "b": 2}
+    with pytest.raises(ValueError, match="two rows of colours claim a, c; keep one"):
+        one_table("colours", {"a": 1, "b": 2, "c": 3}, {"c": 3, "a": 4})

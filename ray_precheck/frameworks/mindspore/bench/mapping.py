@@ -19,6 +19,7 @@ from ray_precheck.frameworks.mindspore.bench.rows_tensor import TENSOR_NAMESAKES
 from ray_precheck.frameworks.mindspore.bench.unmapped import missing_reason
 from ray_precheck.frameworks.pytorch.names import resolve_torch
 from ray_precheck.frameworks.pytorch.signatures import Row
+from ray_precheck.operators.table import one_table
 from ray_precheck.schema.record import ApiName
 
 _PREFIXES = ("Mint", "MintFunctional", "Tensor", "Functional")
@@ -29,7 +30,7 @@ _TORCH_PREFIXES = {
     "Functional": ("Torch", "Functional"),
 }
 _VERIFIED = {"Tensor": TENSOR_NAMESAKES, "Functional": OPS_NAMESAKES}
-_ROWS = {**MINT_ROWS, **TENSOR_ROWS, **OPS_ROWS, **RARE_ROWS}
+ROWS = one_table("references of MindSpore", MINT_ROWS, TENSOR_ROWS, OPS_ROWS, RARE_ROWS)
 
 
 def resolve_mindspore(name: ApiName) -> Callable[..., Any]:
@@ -39,7 +40,7 @@ def resolve_mindspore(name: ApiName) -> Callable[..., Any]:
         NotCheckable: it is refused by name, or has neither rows nor a verified namesake in torch.
     """
     require_allowed(name, "mindspore")
-    rows = _ROWS.get(name.type_name)
+    rows = ROWS.get(name.type_name)
     if rows is not None:
         return functools.partial(_call, name.type_name, rows)
     if name.prefix in _PREFIXES and name.api in _VERIFIED.get(name.prefix, (name.api,)):

@@ -310,32 +310,6 @@ def smooth_l1_loss(
     return functional.smooth_l1_loss(tensor, target, reduction=reduction, beta=beta)
 
 
-def fast_gelu(tensor: Tensor) -> Tensor:
-    """Return x * sigmoid(1.702 x), as MindSpore's documentation defines it."""
-    return tensor * torch.sigmoid(1.702 * tensor)
-
-
-def rms_norm(x: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor]:
-    """Return x / rms(x) * gamma and 1 / rms(x), over the dimensions of gamma."""
-    dims = list(range(-gamma.ndim, 0))
-    reciprocal = torch.rsqrt(x.square().mean(dims, keepdim=True) + epsilon)
-    return x * reciprocal * gamma, reciprocal
-
-
-def add_rms_norm(
-    x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float = 1e-6
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the norm of x1 + x2, 1 / rms and x1 + x2."""
-    normed, reciprocal = rms_norm(x1 + x2, gamma, epsilon)
-    return normed, reciprocal, x1 + x2
-
-
-def swiglu(tensor: Tensor, dim: int = -1) -> Tensor:
-    """Return silu of the first half times the second half."""
-    gate, value = torch.chunk(tensor, 2, dim)
-    return functional.silu(gate) * value
-
-
 def add_all(tensors: Sequence[Tensor]) -> Tensor:
     """Return the sum of a list of tensors."""
     return torch.stack(list(tensors)).sum(0)

@@ -9,11 +9,12 @@ both, compared one by one; all others have rows, or no bench. How a signature is
 from ray_precheck.frameworks.mindspore.bench import indexed, references, references_rare
 from ray_precheck.frameworks.mindspore.bench.rows import ELEMENTWISE, MORE_ELEMENTWISE, elementwise
 from ray_precheck.frameworks.pytorch.signatures import Row, names, rows
+from ray_precheck.operators.table import one_table
 
 OPS_NAMESAKES = names(
     """abs absolute acos acosh adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d
     addbmm addmm addmv angle arccos arccosh arcsinh arctan arctanh argmax argwhere asin asinh
-    atan atanh baddbmm bincount block_diag cartesian_prod cdist ceil cholesky_solve clamp clip
+    atan atanh bincount block_diag cartesian_prod cdist ceil cholesky_solve clamp clip
     column_stack combinations conj conv_transpose2d cos cosh cosine_similarity cov cross det
     diag_embed diagflat diagonal diagonal_scatter digamma dist dstack einsum erf erfc erfinv
     exp exp2 expm1 flip fliplr flipud floor full full_like ger grid_sample group_norm
@@ -110,7 +111,6 @@ _NETWORK: dict[str, tuple[Row, ...]] = {
     "adaptive_max_pool2d": rows(
         "Functional.adaptive_max_pool2d", "input output_size return_indices"
     ),
-    "add_rms_norm": rows(references.add_rms_norm, "x1 x2 gamma epsilon"),
     "avg_pool1d": rows("Functional.avg_pool1d", f"input_x {_POOL}"),
     "avg_pool2d": rows("Functional.avg_pool2d", f"input_x {_POOL}"),
     "avg_pool3d": rows("Functional.avg_pool3d", f"input_x {_POOL}"),
@@ -143,7 +143,6 @@ _NETWORK: dict[str, tuple[Row, ...]] = {
     "embedding": rows(
         "Functional.embedding", "input weight padding_idx max_norm norm_type scale_grad_by_freq"
     ),
-    "fast_gelu": rows(references.fast_gelu, "x"),
     "gaussian_nll_loss": rows("Functional.gaussian_nll_loss", "x target var full eps reduction"),
     "gelu": rows("Functional.gelu", "input approximate"),
     "glu": rows("Functional.glu", "x axis>dim"),
@@ -174,14 +173,12 @@ _NETWORK: dict[str, tuple[Row, ...]] = {
     "pad": rows("Functional.pad", "input_x padding>pad mode value"),
     "relu": rows("Functional.relu", "input inplace"),
     "relu6": rows("Functional.relu6", "x"),
-    "rms_norm": rows(references.rms_norm, "x gamma epsilon"),
     "selu": rows("Functional.selu", "input_x"),
     "smooth_l1_loss": rows(references.smooth_l1_loss, "input target beta reduction"),
     "soft_margin_loss": rows("Functional.soft_margin_loss", "input target reduction"),
     "softmax": rows("Torch.softmax", "input axis>dim=-1 * dtype"),
     "softmin": rows("Functional.softmin", "x axis>dim=-1 * dtype"),
     "softsign": rows("Functional.softsign", "x"),
-    "swiglu": rows(references.swiglu, "input dim"),
     "threshold": rows("Functional.threshold", "input thr>threshold value"),
     "upsample": rows(
         "Functional.interpolate",
@@ -286,7 +283,6 @@ _REST: dict[str, tuple[Row, ...]] = {
     "min": rows(references.min_with_index, "input axis keepdims * initial>:unused where>:unused"),
     "moveaxis": rows("Torch.moveaxis", "x source destination"),
     "movedim": rows("Torch.movedim", "x source destination"),
-    "mul": elementwise("mul"),
     "multiply": elementwise("mul"),
     "mv": rows("Torch.mv", "mat vec"),
     "nanmean": rows("Torch.nanmean", f"input axis>dim=None {_KEEP} * dtype"),
@@ -339,14 +335,19 @@ _REST: dict[str, tuple[Row, ...]] = {
     "zeros": rows("Torch.zeros", "size dtype"),
 }
 
+# Elementwise operators that call their operands otherwise than the rest.
+_OWN_OPERANDS = names("true_divide copysign ldexp")
 OPS_ROWS: dict[str, tuple[Row, ...]] = {
     f"Functional.{name}": row
     for name, row in (
-        {name: elementwise(name) for name in ELEMENTWISE | MORE_ELEMENTWISE}
-        | _SYNONYMS
-        | _FOURIER
-        | _NETWORK
-        | _INDEXING
-        | _REST
+        one_table(
+            "references of mindspore.ops",
+            {name: elementwise(name) for name in (ELEMENTWISE | MORE_ELEMENTWISE) - _OWN_OPERANDS},
+            _SYNONYMS,
+            _FOURIER,
+            _NETWORK,
+            _INDEXING,
+            _REST,
+        )
     ).items()
 }

@@ -37,8 +37,13 @@ _WRITES = ("sub", "mul", "div", "max", "min")
 _ND = "self indices updates"
 _KEEP = "keepdims>keepdim"
 
+# Elementwise operators whose methods have overloads, or take no Python number.
+OWN_OVERLOADS = names("float_power fmod isclose logical_and logical_or remainder")
 TENSOR_ROWS: dict[str, tuple[Row, ...]] = {
-    **{f"Tensor.{name}": elementwise(name, "self") for name in ELEMENTWISE | MORE_ELEMENTWISE},
+    **{
+        f"Tensor.{name}": elementwise(name, "self")
+        for name in (ELEMENTWISE | MORE_ELEMENTWISE) - OWN_OVERLOADS
+    },
     **{f"Tensor.{name}": rows(references.to_float, "self") for name in _FLOATS},
     **{
         f"Tensor.scatter_{how}": rows(getattr(indexed, f"scatter_nd_{how}"), _ND) for how in _WRITES
