@@ -1,8 +1,8 @@
 """The dumps of several ranks and steps, prechecked one after the other in one Ray session.
 
 Comes in: a `RunConfig` and the dumps of a folder. Goes out: a `RanksReport`. Called by the command
-line, and by whoever imports the package. Each dump is a run of its own, with the same two files in
-`OUT/{step}/{rank}/`; all have the same stamp, by which `-csv_path OUT` finds them again.
+line, and by programs that import the package. Each dump is a run of its own, with the same two
+files in `OUT/{step}/{rank}/`; all have the same stamp, by which `-csv_path OUT` finds them again.
 """
 
 import sys
@@ -25,7 +25,7 @@ from ray_precheck.store.stamps import new_stamp, newest_stamp, result_of
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """What became of one dump: the report of its run, or else why there is none.
+    """The outcome of one dump: the report of its run, or the reason why there is none.
 
     `is_unreadable`: its dump.json cannot be read; otherwise no call of it was selected.
     """
@@ -38,9 +38,9 @@ class RankReport:
 
 @dataclass(frozen=True, slots=True)
 class RanksReport:
-    """What the runs over several dumps found. `folder` has all results. `completed` is False where
-    they stopped before the end, by themselves (`stop_reason` says why) or on request; dumps that
-    were not begun are not among `ranks`, of `total` ones."""
+    """The findings of the runs over several dumps. `folder` has all results. `completed` is False
+    where they stopped before the end, by themselves (`stop_reason` says why) or on request; dumps
+    that were not begun are not among `ranks`, of `total` ones."""
 
     folder: Path
     ranks: tuple[RankReport, ...]
@@ -93,7 +93,7 @@ def run_ranks(
                 rank = _run_one(config, each, folder, shared, show_progress, on_folder)
             except StoppedError as error:
                 if not ranks and config.resume_csv is None:
-                    raise  # There is nothing to go on with.
+                    raise  # There is nothing to resume.
                 reason = "" if stop.is_set() else str(error)
                 break
             ranks.append(rank)
@@ -169,7 +169,7 @@ def _stamp(config: RunConfig, found: FoundDumps, folder: Path) -> str:
 
 
 def _require_demands(config: RunConfig, found: FoundDumps) -> list[str]:
-    """See that what was asked for by name is in one of the dumps; return warnings.
+    """Raise if a name that was asked for is in none of the dumps; return warnings.
 
     Dumps are opened one after the other until everything is found: mostly the first suffices.
     """
@@ -183,5 +183,5 @@ def _require_demands(config: RunConfig, found: FoundDumps) -> list[str]:
                 demands.show(dump.calls)
                 readable = True
         except DumpError:
-            continue  # Said when it is its turn.
+            continue  # Reported when it is its turn.
     return demands.require(str(config.dump)) if readable else []

@@ -31,8 +31,8 @@ from ray_precheck.bench.rounded_sums import (
 from ray_precheck.schema.dtypes import Array
 
 _ATEN = torch.ops.aten
-# Operators that eager frameworks also offer as compositions of others. What is not listed is one
-# step: its exact result is rounded once.
+# Operators that eager frameworks also offer as compositions of others. An operator that is not
+# listed is one step: its exact result is rounded once.
 _COMPOSED = frozenset(
     """_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data native_layer_norm
     native_layer_norm_backward native_group_norm native_group_norm_backward native_batch_norm
@@ -46,7 +46,8 @@ _COMPOSED = frozenset(
     lerp logit logaddexp rsub grid_sampler_2d grid_sampler_3d""".split()
 )
 
-# What the real and the complex numbers of a call are rounded to where its result is complex or wide.
+# The dtypes to which real and complex numbers of a call are rounded if its result is complex or
+# wide.
 _PARTS = {
     "float64": ("float64", "complex128"),
     "complex128": ("float64", "complex128"),

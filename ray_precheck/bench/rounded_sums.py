@@ -69,7 +69,7 @@ class Noise:
     def added_to(self, exact: torch.Tensor, deviation: torch.Tensor) -> torch.Tensor:
         """Return `exact` with errors of the standard deviation `deviation` or somewhat more.
 
-        No error is smaller than that: one that is near 0 by luck would be no measure.
+        No error is smaller than that, because an error that is near 0 by luck would be no measure.
         """
         parts = 2 if exact.is_complex() else 1
         drawn = self._generator.standard_normal((*exact.shape, parts))

@@ -1,6 +1,6 @@
-"""Options that argparse has no word for.
+"""Actions of options that argparse lacks.
 
-Comes in: what stands on the command line. Goes out: values in argparse's namespace. Named by options
+Comes in: the words of the command line. Goes out: values in argparse's namespace. Named by options
 that are declared in `arguments`, `parser` and `commands.run_ut`.
 """
 
@@ -18,7 +18,7 @@ _SHOWN = ("ray", "torch", "mindspore", "torch_npu", "numpy")
 
 
 class Once(argparse.Action):
-    """Stores a value, and refuses a second one: which of the two is meant nobody can tell."""
+    """Stores a value, and refuses a second one, because it is unclear which of the two is meant."""
 
     def __call__(
         self,
@@ -75,8 +75,7 @@ class FilterOrFramework(argparse.Action):
     ) -> None:
         """Store which of the two it is.
 
-        Raises:
-            UsageError: what follows is no framework.
+        Raises: UsageError: the word that follows is no framework.
         """
         if values is None:
             namespace.filter_api = True
@@ -91,7 +90,7 @@ class FilterOrFramework(argparse.Action):
 
 
 class Version(argparse.Action):
-    """Prints what is installed, and ends; no framework is loaded for that."""
+    """Prints the installed versions and ends, without loading a framework."""
 
     def __call__(
         self,
@@ -107,7 +106,7 @@ class Version(argparse.Action):
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the versions of this package, of Python, and of what it works with, by name."""
+    """Return the versions of this package, of Python and of the frameworks, by name."""
     found = {"ray_precheck": __version__, "Python": platform.python_version()}
     for name in _SHOWN:
         try:

@@ -52,8 +52,8 @@ def main(
         print("ray-precheck: interrupted", file=sys.stderr)
         return STOPPED
     except Exception as error:
-        # Broad, because what is meant for people has been caught above: this is a fault of ours, or
-        # of a library, and the run can still go on from its files.
+        # Broad, because all errors for people are caught above: this one is a fault of this package
+        # or of a library, and the run can still be resumed from its files.
         if debug:
             raise
         text = " ".join(f"{type(error).__name__}: {error}".split())

@@ -5,7 +5,7 @@ Comes in: the path that `-config` names. Goes out: a `CheckerConfig`. Called by 
     {"task": "acc_check", "acc_check": {"white_list": [], "black_list": [], "error_data_path": "./"}}
 
 The section is called `acc_check` since msprobe 26 and `run_ut` before; without a section the three
-words stand at the top. `task` says nothing here, as it does in msprobe.
+words stand at the top. `task` is ignored, as it is by msprobe.
 """
 
 import json
@@ -23,9 +23,10 @@ _LONGEST_SHOWN = 80
 
 @dataclass(frozen=True, slots=True)
 class CheckerConfig:
-    """What a config.json says to a precheck, and warnings about what it says in vain.
+    """The settings of a config.json that a precheck uses, and warnings about entries without
+    effect.
 
-    `error_data_path` None means that it says nothing of it.
+    `error_data_path` None: the file does not name it.
     """
 
     white_list: tuple[str, ...] = ()
@@ -35,7 +36,7 @@ class CheckerConfig:
 
 
 def read_checker_config(path: Path) -> CheckerConfig:
-    """Return what a config.json says.
+    """Return the settings of a config.json.
 
     Raises:
         UsageError: the file cannot be read, is no JSON object, or a word has a wrong value.

@@ -1,11 +1,11 @@
-"""What the exit code of a command means. Read by every command.
+"""The exit codes and their meaning. Read by every command.
 
 Comes in: nothing. Goes out: the codes, and the sentences about them that --help prints.
 """
 
 PASSED, IN_ERROR, UNUSABLE, STOPPED, NOTHING_CHECKED = 0, 1, 2, 3, 4
 
-# From what is worst to what is best.
+# From the worst to the best.
 _BY_BADNESS = (STOPPED, IN_ERROR, UNUSABLE, NOTHING_CHECKED, PASSED)
 
 EXIT_CODES = (

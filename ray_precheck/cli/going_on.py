@@ -1,7 +1,7 @@
 """The command that goes on with a stopped run.
 
-Comes in: the arguments of the run. Goes out: a line for the shell. Called by what runs a command,
-and by the process that outlives it.
+Comes in: the arguments of the run. Goes out: a line for the shell. Called by the command itself,
+and by the guardian, which outlives it.
 """
 
 import shlex
@@ -11,8 +11,8 @@ from pathlib import Path
 from ray_precheck.options.declared import options_of
 from ray_precheck.options.files import ResumeOptions
 
-# Not in the command that goes on: the CSV is named anew, and what a resume has dropped or accepted
-# once is so for good (a second --retry would drop what the first one has done again).
+# Left out of the command that resumes: the CSV is named anew, and rows that a resume has dropped or
+# accepted once stay so (a second --retry would drop the rows that the first one has done again).
 _RESUME_OPTIONS = tuple(name for each in options_of(ResumeOptions) for name in each.names)
 
 

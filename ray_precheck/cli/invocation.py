@@ -1,4 +1,4 @@
-"""What every command's module is made of: what a command is, how it is called, and the parser's class.
+"""The types that every command's module uses: the command, its invocation, and the parser's class.
 
 Comes in: nothing. Goes out: types. A module of a command has `COMMANDS`, of which `parser` makes
 parsers whose `execute` is that of the command.
@@ -36,7 +36,7 @@ class Invocation:
 
 
 def note(text: str) -> None:
-    """Say something on standard error that is no error."""
+    """Print a note on standard error that is no error."""
     print(f"ray-precheck: {text}", file=sys.stderr, flush=True)
 
 

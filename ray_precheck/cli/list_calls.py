@@ -1,4 +1,5 @@
-"""The output of --list: what would be checked, why not, and what it is expected to cost.
+"""The output of --list: the calls that would be checked, the reasons for the others, and the
+estimated cost.
 
 Comes in: a configuration and the dumps that -api_info names. Goes out: text on the standard output,
 and an exit code. Called by `run_ut`.

@@ -37,7 +37,7 @@ REPORT_FILES = (
 
 
 def require_report_files(options: argparse.Namespace) -> None:
-    """See that the files of --junit and --json can be written once the run has ended.
+    """Raise if the files of --junit and --json could not be written at the end of the run.
 
     Raises:
         UsageError: one cannot, or both are the same.
@@ -90,7 +90,7 @@ def write_ranks_files(
 
 
 def exit_code(summary: "Summary", state: "RunState") -> int:
-    """Return the exit code of a run: what was checked decides, if anything was."""
+    """Return the exit code of a run; the checked calls decide, if there are any."""
     from ray_precheck.report.state import RunPhase
 
     if state.progress is not RunPhase.FINISHED:

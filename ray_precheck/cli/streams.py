@@ -1,8 +1,8 @@
 """Standard output and standard error that survive a reader who leaves early (`... | head -1`).
 
-Called once by the process of a command, before it does anything. A run must not end because nobody
-reads its progress: its rows are in its files, and its exit code says what they hold. So the code of a
-command whose reader has left is the command's own, and nothing is printed about it.
+Called once by the process of a command, before it does anything. A run must not end because its
+reader has left: its rows are in its files, and its exit code sums them up. So the code of a command
+whose reader has left is the command's own, and nothing is printed about it.
 """
 
 import io
@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 
 def outlive_readers() -> None:
-    """Put streams in the place of standard output and standard error that drop what nobody reads.
+    """Replace standard output and standard error by streams that drop text once their reader has
+    left.
 
-    A stream that is closed from the beginning (`2>&-`) drops everything. What cannot be written for
-    another reason is lost on standard error, which holds no results, and an error on standard output.
+    A stream that is closed from the beginning (`2>&-`) drops everything. Text that cannot be
+    written for another reason is dropped on standard error, which holds no results, and is an error
+    on standard output.
     """
     sys.stdout = _patient(sys.stdout, loses_all=False)
     sys.stderr = _patient(sys.stderr, loses_all=True)

@@ -13,7 +13,7 @@ _MEANING = {"conv": "convolutions", "matmul": "products"}
 
 
 def torch_hf32_off(npu: Any) -> str:
-    """Switch HF32 off in `torch_npu.npu`; what it says afterwards counts."""
+    """Switch HF32 off in `torch_npu.npu`; the value that it reports afterwards counts."""
     stays = []
     for name in _MEANING:
         try:
@@ -39,7 +39,7 @@ def mindspore_hf32_off(ms: Any) -> str:
             else:
                 ms.set_context(ascend_config={option: False})
         except (AttributeError, RuntimeError, TypeError, ValueError):
-            stays.append(name)  # it can be set once: somebody has before us
+            stays.append(name)  # it can be set only once, and was set before
     return _sentence(stays)
 
 

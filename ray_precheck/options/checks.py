@@ -1,4 +1,4 @@
-"""The options of what is compared with what. A group of a command's configuration."""
+"""The options of inputs, bench and standard. A group of a command's configuration."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ DISTRIBUTIONS = (RECORDED, UNIFORM)
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions:
-    """What is compared with what."""
+    """The inputs, the tested results, the bench and the standard."""
 
     section: ClassVar[str] = "what is compared with what"
 
@@ -47,7 +47,7 @@ class CheckOptions:
         rule=OneOf(TESTED),
         rows="tested",
     )
-    # The settings say what the rules are, not the name of their file.
+    # The settings hold the rules of a file, not its name.
     standard: str = option(
         "msprobe",
         "--standard",

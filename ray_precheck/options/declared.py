@@ -1,4 +1,4 @@
-"""What an option is. Each is declared once, as the default of the field that holds its value:
+"""Options, each declared once, as the default of the field that holds its value:
 
     timeout_s: float = option(
         300.0, "--timeout", help="seconds for a record (default {default})", type=float, metavar="S"
@@ -6,7 +6,7 @@
 
 Comes in: classes with such fields. Goes out: their options (`options_of`), of which `cli.arguments`
 makes the parser and `scripts.options` the tables of `cli/README.md`; the errors of wrong values
-(`require_valid`); and what the settings file of a run says of them (`settings_of`).
+(`require_valid`); and their entries in the settings file of a run (`settings_of`).
 """
 
 import inspect
@@ -20,7 +20,7 @@ from ray_precheck.options.rules import OneOf, Rule
 
 
 class Takes(Enum):
-    """What stands behind an option on the command line."""
+    """The words that follow an option on the command line."""
 
     VALUE = "a value, of which the last one counts"
     ONCE = "a value, which may be given once"
@@ -32,7 +32,8 @@ class Takes(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Prerequisite:
-    """That an option says nothing without another one: the other's field, and what that one names."""
+    """The option without which another option has no effect: its field, and the words for what it
+    names."""
 
     field: str
     what: str
@@ -42,13 +43,13 @@ class Prerequisite:
 class Option:
     """An option of the command line, or an argument by its position where its name has no dash.
 
-    `help` is its line of --help, in which `{default}` and `{choices}` stand for what they say;
-    `more` is what the table of the docs has besides. `type` makes a value of a word, `becomes` what
-    the field holds of that. `rows` is its key in the settings file of a run, "" where another
-    value makes no other rows; `before` is what runs did that have no such key, "" for anything.
-    `action` is a class of argparse's that stores the value in its own way. `field` and `section` are
-    filled in by `options_of`: the field that holds the value, "" for an option of the command line
-    alone, whose value is `default` where it is not given.
+    `help` is its line of --help, in which `{default}` and `{choices}` are filled in; `more` is the
+    rest of its cell in the table of the docs. `type` turns a word into a value, `becomes` turns
+    that value into the one that the field holds. `rows` is its key in the settings file of a run,
+    "" if its value changes no rows; `before` is the value of runs that have no such key, "" for an
+    unknown one. `action` is a class of argparse's that stores the value in its own way. `field` and
+    `section` are filled in by `options_of`: the field that holds the value, "" for an option of the
+    command line alone, whose value is `default` where it is not given.
     """
 
     names: tuple[str, ...]
@@ -71,7 +72,7 @@ class Option:
 
     @property
     def is_positional(self) -> bool:
-        """Whether the value is told by its position."""
+        """Whether it is an argument by position, without a name."""
         return not self.names[0].startswith("-")
 
     @property
@@ -151,7 +152,7 @@ def require_valid(config: object) -> None:
 
 
 def settings_of(config: object) -> dict[str, str]:
-    """Return what the settings file of a run says of its options: those that make other rows."""
+    """Return the entries of the settings file of a run: the options whose values change rows."""
     return {
         each.rows: _shown(getattr(config, each.field))
         for each in options_of(type(config))

@@ -12,10 +12,10 @@ _PROCESSES = Number("the count of processes", most=4096)
 
 @dataclass(frozen=True, kw_only=True)
 class LimitOptions:
-    """What a record may take, and how many processes there are.
+    """The limits of a record, and the numbers of processes.
 
-    `max_memory_gib` 0 is a share of the machine's. `spares` and `bench_workers` None are as many as
-    their help says.
+    `max_memory_gib` 0 is a share of the machine's memory. `spares` and `bench_workers` None are the
+    defaults that their help names.
     """
 
     section: ClassVar[str] = "time, memory, processes"

@@ -1,4 +1,4 @@
-"""The options of where it runs. A group of a command's configuration."""
+"""The options of devices and nodes. A group of a command's configuration."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

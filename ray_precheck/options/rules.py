@@ -1,4 +1,4 @@
-"""What the value of an option must be.
+"""The rules that the value of an option must keep to.
 
 A `Rule` is told an option and its value, and raises a `UsageError` where the value is wrong. Named by
 the options that are declared in this folder.
@@ -19,7 +19,7 @@ Rule: TypeAlias = Callable[[str, Any], None]
 class OneOf:
     """One of some words, or several of them; a word with one of the `endings` too.
 
-    `or_else` says to people what these endings mean. With `may_be_empty` "" is fine.
+    `or_else` explains these endings in a message. With `may_be_empty` "" is fine.
     """
 
     choices: tuple[str, ...]
@@ -46,7 +46,7 @@ class OneOf:
 class Number:
     """A number from `least` to `most`, finite, whole where `whole`; None stands for the default.
 
-    `above` leaves out `least` itself. `what` says what the number means.
+    `above` leaves out `least` itself. `what` names the number in a message.
     """
 
     what: str

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from ray_precheck.options.declared import Takes, option
 
-# What the settings of a run say where nothing selects among the calls of its dump.
+# The entry in the settings of a run that checks all calls of its dump.
 EVERY_CALL = "every call"
 
 
@@ -27,7 +27,7 @@ class SelectionOptions:
         takes=Takes.NOTHING,
         rows="filter_api",
     )
-    # What the selection says is `plan.selection.Selection.text`, not the value of this field alone.
+    # The settings hold `plan.selection.Selection.text`, not the value of this field alone.
     keywords: tuple[str, ...] = option(
         (),
         "-k",

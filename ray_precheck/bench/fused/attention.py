@@ -35,7 +35,7 @@ _HEADS_IN_HIDDEN = ("BSH", "SBH")
 _PACKED = "TND"
 # Scores that are computed at once, small enough for a cache.
 _SCORES_OF_A_PART = 1 << 20
-# More than so many are not held for the gradient but computed again, part by part.
+# More scores than this are not kept for the gradient but computed again, part by part.
 _MOST_SCORES = 1 << 25
 _NOT_JUDGED = (
     Uncompared("softmax_max, which the kernel keeps for its backward pass"),
@@ -164,7 +164,7 @@ def _shift(pse: Tensor | None, block: Block) -> Tensor | None:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One batch entry: what is left out of its scores, and what is done to them."""
+    """One batch entry: the scores that are left out, and the changes to the others."""
 
     sparsity: Sparsity
     mask: Tensor | None

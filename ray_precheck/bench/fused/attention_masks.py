@@ -16,7 +16,7 @@ import torch
 from ray_precheck.errors import NotCheckable
 
 Tensor = torch.Tensor
-# What stands for "no limit" in pre_tokens and next_tokens.
+# The number for "no limit" in pre_tokens and next_tokens.
 UNBOUNDED = 2147483647
 _COMPRESSED = {(2048, 2048), (3072, 2048)}
 _PREFIX_MODES = (5, 6)
@@ -78,7 +78,7 @@ _BANDS: dict[int, Callable[[Sparsity, Block], _Band]] = {
 def seen_columns(sparsity: Sparsity, mask: Tensor | None, block: Block, rows: range) -> range:
     """Return the columns outside of which the mode leaves out every score of some rows.
 
-    It is never empty: of rows that see nothing it is any column.
+    It is never empty: for rows that see nothing it is any column.
     """
     if mask is None or not block.columns or sparsity.mode not in _BANDS:
         return range(block.columns)
@@ -113,7 +113,7 @@ def hidden_scores(
 
 
 def _outside(sparsity: Sparsity, block: Block, rows: range, columns: range) -> Tensor:
-    """Return what the mode itself leaves out, `(1, rows, columns)`."""
+    """Return the scores that the mode itself leaves out, `(1, rows, columns)`."""
     lowest, highest = _BANDS[sparsity.mode](sparsity, block)
     places = torch.arange(columns.start, columns.stop)
     diagonal = places - torch.arange(rows.start, rows.stop).unsqueeze(-1)

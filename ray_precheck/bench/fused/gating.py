@@ -17,8 +17,8 @@ def top_k_softmax(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the k largest of softmax(x), their experts, and the number of each place, by columns.
 
-    Rows that are finished name an expert that there is not, the number of experts. Of equal ones the
-    first expert comes first.
+    Finished rows name an expert that does not exist, with the number of experts as its index. Of
+    equal experts the first comes first.
     """
     experts = x.shape[-1]
     shares = torch.softmax(x, -1)

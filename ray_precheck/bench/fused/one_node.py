@@ -20,8 +20,8 @@ _Run = Callable[[Iterator[Tensor]], list[Any]]
 def as_one_node(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function whose outputs, a flat tuple, all come from one node.
 
-    A function that returns one tensor does so still. In-place functions must not be wrapped: what they
-    change would be a copy.
+    A function that returns one tensor does so still. In-place functions must not be wrapped,
+    because they would change a copy.
     """
 
     @functools.wraps(function)

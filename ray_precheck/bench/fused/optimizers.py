@@ -1,7 +1,7 @@
 """One step of Adam and of AdamW.
 
 Comes in: torch tensors, and the powers of the betas. Goes out: the new variable, first and second
-moment; what was given stays as it is. Named by `table`.
+moment; the arguments stay as they are. Named by `table`.
 
 Formulas: Adam: CANN, ApplyAdam (that of Kingma and Ba, arXiv 1412.6980, section 2, last paragraph:
 epsilon stands beside the uncorrected root); Ascend/op-plugin, docs/context/torch_npu-npu_apply_adam.md.

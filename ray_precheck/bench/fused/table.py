@@ -1,4 +1,4 @@
-"""Which fused operators have a reference, and how their arguments become its own.
+"""The fused operators that have a reference, and the mapping of their arguments.
 
 Read by the registry. How a signature is written: `frameworks.pytorch.signatures`. Those of
 torch_npu are the schemas of Ascend/op-plugin (docs/context/*.md,

@@ -1,4 +1,4 @@
-"""Linear maps, and what only moves data: transpose with a reshape, sort.
+"""Linear maps, and operators that only move data: transpose with a reshape, sort.
 
 Comes in: torch tensors. Goes out: a new tensor. Named by `table`.
 

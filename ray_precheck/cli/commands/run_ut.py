@@ -85,7 +85,7 @@ def _check_ranks(
 
 
 def _summaries(report: "RanksReport", found: FoundDumps) -> "list[RankSummary]":
-    """Return what became of each dump, those that were not begun included."""
+    """Return the summary of each dump, including dumps that were not begun."""
     from ray_precheck.report.ranks_summary import RankSummary
     from ray_precheck.report.state import RunPhase, RunState, state_of_end
 

@@ -1,4 +1,5 @@
-"""Running one call on MindSpore: for MindSpore itself, and for MSAdapter, whose tensors are its.
+"""Runs one call on MindSpore: for MindSpore itself, and for MSAdapter, whose tensors are
+MindSpore's.
 
 Comes in: a function, a `HostCall` and a `MindSporeFace`. Goes out: a `MindSporeExecution`. Called by
 `mindspore_backend`, and by `mindtorch_device` in the process in which MSAdapter is `torch`. Gradients
@@ -27,7 +28,8 @@ class MindSporeFace:
     """How values go to and from the functions that are called: MindSpore's, or MSAdapter's.
 
     `to_device` makes the tensor of a host tensor, `constant` the argument for every other value,
-    `plain` the output leaf for what is no tensor. `arithmetic` is entered wherever MindSpore computes.
+    `plain` the output leaf for values that are no tensors. `arithmetic` is entered wherever
+    MindSpore computes.
     """
 
     to_device: Callable[[HostTensor], ms.Tensor]
@@ -113,7 +115,7 @@ class MindSporeExecution:
 
 @contextmanager
 def _ending_recording() -> Iterator[None]:
-    """End what MindSpore records for gradients where it raises: it goes on recording by itself, and
+    """End MindSpore's recording for gradients after it raised: it goes on recording by itself, and
     then operators of later calls fail, although 1 + 1 is 2.
     """
     with ExitStack() as failed:
@@ -137,7 +139,8 @@ def _tensor_to_host(tensor: ms.Tensor) -> HostTensor:
     if name is None:
         raise NotCheckable(f"an output of dtype {tensor.dtype} cannot be compared")
     if DTYPES[name].carrier != name:
-        # MindSpore's own cast: MSAdapter's methods may want what a gradient of vjp has not.
+        # MindSpore's own cast, because MSAdapter's methods may need attributes that a gradient of
+        # vjp lacks.
         tensor = ms.ops.cast(tensor, ms.float32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,9 +1,10 @@
 """MSAdapter (MindTorch) under test: MindSpore under the face of torch, in a process of its own.
 
 Comes in: calls. Goes out: what MSAdapter made of them, as host arrays. Opened by the checker like
-every backend. MSAdapter's package is called `torch` too, so it cannot be in the process in which the
-native torch computes the bench: `mindtorch_device` runs it in a child of this process. Where the
-child dies, so must the process that checks: whoever watches it sees the death that the API caused.
+every backend. MSAdapter's package is called `torch` too, so it cannot be in the process in which
+the native torch computes the bench: `mindtorch_device` runs it in a child of this process. Where
+the child dies, the check process must die too: the worker that watches it sees the death that the
+API caused.
 
 NPU: written after MSAdapter's and MindSpore's documentation and not run there; no NPU was at hand.
 """
@@ -61,7 +62,7 @@ class MindTorchBackend:
             raise DeviceError(f"MSAdapter cannot be used: {error}") from None
 
     def resolve(self, name: ApiName) -> Callable[..., Any]:
-        """Return what stands for MSAdapter's function; only `forward` takes it.
+        """Return a stand-in for MSAdapter's function, which only `forward` takes.
 
         Raises:
             NotCheckable: MSAdapter does not have the API, or it may not be called.
@@ -107,7 +108,8 @@ class MindTorchBackend:
 
     def _exit_code(self) -> int:
         try:
-            # It has closed its pipe: what ends it is on its way, and must not be our SIGKILL.
+            # The process has closed its pipe and is about to end; a SIGKILL of ours would hide the
+            # cause.
             return self._popen.wait(_END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             return 1
@@ -128,7 +130,7 @@ def _launch(adapter: Path, handle: int, kind: str) -> "subprocess.Popen[bytes]":
     """Start the process, in which MSAdapter's torch comes before every other one."""
     package = str(Path(__file__).resolve().parents[3])
     paths = [str(adapter), package, *filter(None, [os.environ.get("PYTHONPATH")])]
-    # -P: what lies in the working directory is no module.
+    # -P: files in the working directory are no modules.
     arguments = [sys.executable, "-P", "-m", "ray_precheck.frameworks.mindtorch.device"]
     return subprocess.Popen(
         [*arguments, str(handle), str(os.getpid()), kind],

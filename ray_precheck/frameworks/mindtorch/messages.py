@@ -1,4 +1,4 @@
-"""What goes through the pipe between a check process and the process that MSAdapter runs in.
+"""The messages between a check process and the process in which MSAdapter runs.
 
 Comes in: a request. Goes out: one reply to each. Called by both ends, `mindtorch_backend` and
 `mindtorch_device`. Host arrays, Python values and text only: neither end may load the other's torch.
@@ -67,7 +67,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """What was raised instead: the name of its type and its text.
+    """The exception that was raised instead: the name of its type and its text.
 
     `lacks_kernel`: the device has no kernel. `refused`: it cannot be checked.
     """

@@ -1,7 +1,7 @@
 """How values go to MSAdapter's functions and come back: its tensors are MindSpore's.
 
-Comes in: values of a `HostCall`. Goes out: what MSAdapter takes, and the other way round. Called by
-`mindtorch_device` in the process in which MSAdapter is `torch`.
+Comes in: values of a `HostCall`. Goes out: values that MSAdapter takes, and the other way round.
+Called by `mindtorch_device` in the process in which MSAdapter is `torch`.
 """
 
 import importlib

@@ -1,8 +1,9 @@
-"""The benches that run elsewhere than their device: who is free, what waits, how many bytes.
+"""The benches that run in other workers than their device: which workers are free, which parcels
+wait, and how many bytes they have.
 
-Comes in: what devices have made of records (parcels), and news of the bench workers. Goes out: who
-is to do what. Pure, a part of the scheduler and called by it alone. Nothing that goes wrong here
-blames a record: the scheduler has it checked once more by one process.
+Comes in: parcels, which devices have made of records, and news of the bench workers. Goes out: the
+worker for each parcel. Pure, a part of the scheduler and called by it alone. A bench that fails
+here blames no record: the scheduler has the record checked once more by one process.
 """
 
 import math
@@ -16,16 +17,18 @@ from ray_precheck.runtime.scheduling.cost_model import bench_threads
 from ray_precheck.schema.task import Task
 
 _PARCELS_EACH = 3
-# A parcel whose benches take less is no loss behind another such one, where somebody else gets free.
+# A parcel whose benches take less than this may wait behind another such parcel, even if another
+# worker gets free meanwhile.
 _SHORT_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """Tasks that a device at `place` has run; `nbytes` is what waits in memory for their bench.
+    """Tasks that a device at `place` has run; `nbytes` are the bytes that wait in memory for their
+    bench.
 
-    `made_s` is what the device's side took to hand them over, `bench_s` what their benches are
-    expected to take (finite where it is to wait).
+    `made_s` are the seconds that the device's side took to hand them over, `bench_s` the seconds
+    that their benches are expected to take (finite if the parcel is to wait).
     """
 
     ticket: int
@@ -37,12 +40,12 @@ class Parcel:
 
     @property
     def threads(self) -> int:
-        """How many bench workers its bench takes the cores of."""
+        """The number of bench workers whose cores its bench takes."""
         return max(bench_threads(task.cost_s) for task in self.tasks)
 
 
 class BenchState(Enum):
-    """Where a bench worker is in its life; LENT: another one computes with its core."""
+    """The state of a bench worker; LENT: another worker computes with its core."""
 
     STARTING = "starting"
     READY = "ready"
@@ -55,16 +58,16 @@ class _BenchSlot:
     place: str
     state: BenchState = BenchState.STARTING
     failed_starts: int = 0
-    # What it has, the oldest first, by the ticket of the batch.
+    # Its batches, the oldest first, by their tickets.
     parcels: dict[int, Parcel] = field(default_factory=dict)
     borrowed: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class BenchStage:
-    """The bench workers, by name at their `places`, and what they do.
+    """The bench workers, by name at their `places`, and their work.
 
-    `most_bytes` may wait for them at a time.
+    At most `most_bytes` wait for them at a time.
     """
 
     places: Mapping[str, str]
@@ -79,7 +82,7 @@ class BenchStage:
     _waiting: deque[Parcel] = field(init=False, default_factory=deque)
     _promised: dict[int, tuple[int, float]] = field(init=False, default_factory=dict)
     _bytes: int = field(init=False, default=0)
-    # What promised and waiting parcels are expected to take.
+    # The seconds that promised and waiting parcels are expected to take.
     _ahead_s: float = field(init=False, default=0.0)
     _parcels: int = field(init=False, default=0)
 
@@ -108,13 +111,13 @@ class BenchStage:
 
     @property
     def room_bytes(self) -> int:
-        """How many bytes of a new parcel there is room for; 0 where nobody could take it."""
+        """How many bytes of a new parcel there is room for; 0 if no worker could take it."""
         return max(0, self.most_bytes - self._bytes) if self._usable else 0
 
     @property
     def backlog_s(self) -> float:
-        """How long the workers are expected to be busy with what waits or is on its way, each with
-        its share, beyond what they are at; infinite where there is none.
+        """The seconds that each worker is expected to be busy with its share of the parcels that
+        wait or are on their way, after its present one; infinite if there is no worker.
         """
         return self._ahead_s / len(self._usable) if self._usable else math.inf
 
@@ -156,7 +159,7 @@ class BenchStage:
             self._lessen(bench_s)
 
     def _lessen(self, bench_s: float) -> None:
-        """Count seconds no longer; no rounding is left over where nothing is ahead."""
+        """Subtract seconds; if nothing is ahead the sum is exactly 0."""
         is_empty = not (self._promised or self._waiting)
         self._ahead_s = 0.0 if is_empty else max(0.0, self._ahead_s - bench_s)
 
@@ -176,10 +179,11 @@ class BenchStage:
         self._parcels -= 1
 
     def next_assignment(self) -> tuple[str, Parcel] | None:
-        """Choose who takes the parcel that has waited longest; None where nobody can.
+        """Choose the worker for the parcel that has waited longest; None if no worker can take it.
 
-        Whoever is free comes first. One that is short, or comes from another machine, or one of so
-        many that each worker gets one, may also be sent to one who is busy: it is fetched meanwhile.
+        A free worker comes first. A busy worker may be sent another parcel, which it fetches
+        meanwhile, if the parcel is short, comes from another machine, or if there is a parcel for
+        each worker.
         """
         if not self._waiting:
             return None
@@ -194,9 +198,9 @@ class BenchStage:
         return chosen, parcel
 
     def _fetching(self, parcel: Parcel) -> str:
-        """Return a worker with one parcel that can have this one fetched meanwhile, "" for none."""
+        """Return a worker with one parcel that can fetch this one meanwhile, "" for none."""
         is_short = parcel.bench_s < _SHORT_S
-        # Where so many wait that each worker gets one anyway, nobody else would have it sooner.
+        # If there is a parcel for each worker anyway, no other worker would have this one sooner.
         is_ample = len(self._waiting) >= len(self._usable)
         is_far = self._at[parcel.place] < len(self._slots)
         if parcel.threads > 1 or not (is_short or is_far or is_ample):
@@ -214,7 +218,7 @@ class BenchStage:
         return chosen
 
     def _lend(self, borrower: str, count: int) -> None:
-        """Keep the cores of some others free for a parcel that computes with several threads."""
+        """Keep the cores of other workers free for a parcel that computes with several threads."""
         place = self._slots[borrower].place
         for name in list(self._free) if count else []:
             if len(self._slots[borrower].borrowed) >= count:
@@ -240,7 +244,8 @@ class BenchStage:
         return [name for name, slot in self._slots.items() if slot.parcels]
 
     def with_room(self, ahead: Collection[str]) -> list[str]:
-        """Return the workers that may take a batch: who has none, and who is `ahead` with one."""
+        """Return the workers that may take a batch: those without one, and those `ahead` with
+        one."""
         if not ahead:
             return list(self._free)
         return [
@@ -281,7 +286,7 @@ class BenchStage:
         return self._slots[name].state is BenchState.STARTING
 
     def start_failed(self, name: str) -> bool:
-        """A worker that starts could not; returns whether to try again."""
+        """Note that a worker could not start; return whether to try again."""
         slot = self._slots[name]
         slot.failed_starts += 1
         if slot.failed_starts < START_ATTEMPTS:
@@ -290,7 +295,7 @@ class BenchStage:
         return False
 
     def lose(self, name: str) -> dict[int, Parcel]:
-        """A worker is gone, and a new one starts; returns what it had, by the ticket of the batch."""
+        """Note that a worker is gone and a new one starts; return its batches by their tickets."""
         slot = self._slots[name]
         parcels, slot.parcels = slot.parcels, {}
         for parcel in parcels.values():
@@ -298,16 +303,13 @@ class BenchStage:
             self.in_flight -= len(parcel.tasks)
         self._give_back(slot)
         for other in self._slots.values():
-            # Once it is there again it may be lent to somebody else.
+            # Once it has started again it may be lent to another worker.
             other.borrowed = [lender for lender in other.borrowed if lender != name]
         self._turn(name, BenchState.STARTING)
         return parcels
 
     def lose_waiting(self, place: str | None = None) -> list[Parcel]:
-        """Drop the parcels that wait: all, or those that lie at a place that is gone.
-
-        Returns them.
-        """
+        """Drop the parcels that wait, all or those at a place that is gone, and return them.."""
         lost = [parcel for parcel in self._waiting if place in (None, parcel.place)]
         for parcel in lost:
             self._waiting.remove(parcel)
@@ -316,12 +318,12 @@ class BenchStage:
         return lost
 
     def add(self, name: str, place: str) -> None:
-        """A core more can compute."""
+        """Add a core that can compute."""
         self._slots[name] = _BenchSlot(place)
         self._at[place] += 1
 
     def remove(self, name: str) -> dict[int, Parcel]:
-        """A core is gone with its machine; returns what it had, by the ticket of the batch."""
+        """Note that a core is gone with its machine; return its batches by their tickets."""
         if name not in self._slots:
             return {}
         parcels = self.lose(name)

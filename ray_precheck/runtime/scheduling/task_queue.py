@@ -1,4 +1,4 @@
-"""What is left to send, the costly records first, and how it is cut into batches.
+"""The tasks that are left to send, the costly ones first, and their division into batches.
 
 Pure, a part of the scheduler and called by it alone.
 """
@@ -12,15 +12,15 @@ from ray_precheck.schema.task import Task
 
 MAX_BATCH_RECORDS = 64
 TARGET_BATCH_S = 0.4
-# What benches elsewhere have to have before them, for a device to do a record whole. The costly ones
-# come first, whose benches are long for what the device does; later it is the other way round, and
-# then they live on what has gathered.
+# The seconds of work that bench workers must have ahead before a device does a record whole. Costly
+# records come first, and their benches take longer than the device's side; later it is the other
+# way round, and then the bench workers live on the parcels that have gathered.
 _ENOUGH_S = 3.0
 
 
 @dataclass(slots=True)
 class TaskQueue:
-    """Tasks in the order to run them, and what they cost together, in estimated seconds."""
+    """Tasks in the order to run them, and the sum of their estimated seconds."""
 
     tasks: deque[Task]
     cost_left_s: float = field(init=False)
@@ -38,9 +38,9 @@ class TaskQueue:
         self.cost_left_s += sum(task.cost_s for task in waiting)
 
     def is_ample(self, devices: int, model: CostModel) -> bool:
-        """Whether no device goes short where one has the next batch beside the one in its work.
+        """Whether a device may have its next batch early without another device going short.
 
-        Each gets more than that batch yet: the share of what is left is more than the whole of it.
+        That is so if the share of each device in the tasks that are left is larger than that batch.
         """
         share_s = self._share_s(devices)
         return model.whole_ratio * share_s >= TARGET_BATCH_S and self.tasks[0].cost_s <= share_s
@@ -57,12 +57,12 @@ class TaskQueue:
     ) -> tuple[tuple[Task, ...], bool]:
         """Take a batch, and say whether its benches are to run elsewhere.
 
-        Batches are small where records are costly and near the end. `room_bytes` is what there is
-        room for elsewhere, `spare_s` how long those elsewhere have enough to do after the device has
-        begun this batch. A record is done in one piece where that is longer than it takes the device
-        to do so and to do its side of the next one, which is about as costly, and lasts for a while, or
-        until the devices have done their side of all that is left. All records of a batch go the way
-        of the first.
+        Batches are small if records are costly, and near the end. `room_bytes` is the room for
+        parcels, `spare_s` how long the bench workers have enough to do after the device has begun
+        this batch. A device does a record whole if `spare_s` is longer than the device needs for it
+        and for its side of the next record, which is about as costly, and lasts for a while, or
+        until the devices have done their side of all tasks that are left. All records of a batch
+        are done like the first.
         """
         # Guided self-scheduling (Polychronopoulos and Kuck, IEEE Trans. Computers C-36, 1987): a
         # share of what is left, so that the last batches are small and all devices end together.

@@ -1,7 +1,9 @@
-"""How a check process wakes the one who waits for it: not for each short answer, but in time.
+"""The bell by which a check process wakes the worker that waits for it: not for each short answer,
+but in time.
 
-Called by both ends: `Bell` by who has started the process, `Ringer` by the process. The answers
-themselves lie in the pipe meanwhile, where the death of the process does not touch them.
+Called by both ends: the worker that started the process has the `Bell`, the process the `Ringer`.
+The answers themselves lie in the pipe meanwhile, where the death of the process does not touch
+them.
 """
 
 import contextlib
@@ -49,7 +51,8 @@ class Bell:
 
 
 class Ringer:
-    """The end that rings: at the end of a batch, and where enough has been sent since."""
+    """The end that rings: at the end of a batch, and when enough has been sent since the last
+    ring."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -60,5 +63,5 @@ class Ringer:
         self._unread += 1
         if is_last or is_large or self._unread >= _MOST_UNREAD:
             self._unread = 0
-            with contextlib.suppress(OSError):  # Nobody is there to hear it.
+            with contextlib.suppress(OSError):  # The other end is gone.
                 os.write(self._fd, b"\0")

@@ -1,8 +1,9 @@
 """Messages with large arrays between two processes of one machine, with one copy of the arrays.
 
-Called by both ends of the pipe between a check process and the one who started it. Arrays go through
-memory that both share: through the pipe itself 3 MB took 17 ms, as the two processes take turns.
-What is in such memory already (`SharedArrays`) is handed on without a copy, by its descriptor.
+Called by both ends of the pipe between a check process and the worker that started it. Arrays go
+through memory that both share: through the pipe itself 3 MB took 17 ms, as the two processes take
+turns. Arrays that are in such memory already (`SharedArrays`) are handed on by their descriptor,
+without a copy.
 """
 
 import io
@@ -22,8 +23,8 @@ _MOST_HANDLES = 253
 
 
 def send(pipe: Connection, message: object, *, is_plain: bool = False) -> None:
-    """Send a message; contiguous arrays in it go through shared memory (PEP 574). `is_plain`: it holds
-    nothing that is in such memory already, which need not be looked for then.
+    """Send a message; contiguous arrays in it go through shared memory (PEP 574). `is_plain`: no
+    array of it is in such memory already, so none is looked for.
 
     Raises:
         OSError: the other end is closed, or there is no memory left to share.
@@ -49,7 +50,7 @@ def send(pipe: Connection, message: object, *, is_plain: bool = False) -> None:
 
 
 def receive(pipe: Connection) -> Any:
-    """Wait for a message and return it; its arrays share memory that nobody else writes to.
+    """Wait for a message and return it; its arrays share memory that no other process writes to.
 
     Raises:
         EOFError: the other end was closed, maybe in the middle of a message.
@@ -84,7 +85,8 @@ def _receive_handles(pipe: Connection, count: int) -> list[int]:
 def _dumps(
     message: object, buffers: list[pickle.PickleBuffer], shared: list[SharedArrays]
 ) -> bytes:
-    """Return a message without its arrays, which are listed: those to be shared, and those that are."""
+    """Return a message without its arrays, and two lists of them: those to be shared, and those
+    that are shared already."""
     file = io.BytesIO()
     pickler = _Pickler(file, buffers.append)
     pickler.dump(message)
@@ -93,7 +95,8 @@ def _dumps(
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves out shared arrays, which it lists; what stands for one is its place and its lengths."""
+    """Leaves out shared arrays and lists them; in the message a shared array is its position and
+    its lengths."""
 
     def __init__(self, file: io.BytesIO, take: Callable[[pickle.PickleBuffer], None]) -> None:
         super().__init__(file, protocol=5, buffer_callback=take)

@@ -1,4 +1,4 @@
-"""The order of an actor's batches, of which the next one is prepared while the one before runs.
+"""The order of an actor's batches: the next batch is prepared while the one before runs.
 
 Called by the worker actor, whose batches come on two threads. They are numbered as they are sent,
 from 1 on without a gap; Ray may begin them in any order.
@@ -19,11 +19,11 @@ class Turns:
         self._obsolete = 0
 
     def handing_in(self, turn: int) -> AbstractContextManager[bool]:
-        """Wait for those before to be handed in; yields whether this one still counts."""
+        """Wait until the batches before are handed in; yields whether this one still counts."""
         return self._gate("handing in", turn)
 
     def running(self, turn: int) -> AbstractContextManager[bool]:
-        """Wait for those before to be over; yields whether this one still counts."""
+        """Wait until the batches before are over; yields whether this one still counts."""
         return self._gate("running", turn)
 
     @contextmanager
@@ -39,7 +39,7 @@ class Turns:
                 self._changed.notify_all()
 
     def forget(self, last: int) -> None:
-        """Those up to `last` do not count any more, nor is any of them waited for."""
+        """Let the batches up to `last` count no more, and wait for none of them."""
         with self._changed:
             self._obsolete = last
             self._passed = dict.fromkeys(self._passed, last)
