@@ -5,17 +5,16 @@ a word when its raylet dies, and the kernel may end it for its memory: then this
 how to go on, and sees to it that none of the child's processes stays behind.
 """
 
-import ctypes
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
+from ray_precheck.prctl import adopt_orphans, end_with_parent
+from ray_precheck.runtime.workers.process_tree import descendants
+
 # Waited for, and not handled: a handler that runs just before a call that blocks is not heard.
 _AWAITED = (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGINT)
 # What the child started ends by itself when the child does, or is ended after this time.
@@ -42,7 +41,7 @@ def guard(command: Callable[[Announce], int], epitaph: Callable[[str, str], None
     if child == 0:
         os.close(readable)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        _become_child(guardian)
+        end_with_parent(guardian)
         _leave(command, writable)
     os.close(writable)
     status = _watch_over(child)
@@ -52,13 +51,6 @@ def guard(command: Callable[[Announce], int], epitaph: Callable[[str, str], None
         return status
     epitaph(said, _how(status))
     return 3
-
-
-def _become_child(guardian: int) -> None:
-    """Have the kernel end this process with the guardian."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != guardian:
-        os._exit(1)
 
 
 def _leave(command: Callable[[Announce], int], writable: int) -> None:
@@ -82,7 +74,7 @@ def _leave(command: Callable[[Announce], int], writable: int) -> None:
 
 def _watch_over(child: int) -> int:
     """Pass signals on, inherit the child's orphans; return how the child ends."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     while True:
         told = signal.sigwaitinfo(_AWAITED)
         # Ctrl-C on a terminal is sent to both, by the kernel: a code above 0 (sigaction(2)).
@@ -112,15 +104,10 @@ def _end_descendants() -> None:
             if os.waitpid(-1, os.WNOHANG)[0]:
                 continue
             if time.monotonic() > until:
-                for pid in _children():
+                for pid in descendants(os.getpid()):
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
-
-
-def _children() -> Iterator[int]:
-    for tasks in Path("/proc/self/task").glob("*/children"):
-        yield from map(int, tasks.read_text().split())
 
 
 def _how(status: int) -> str:
@@ -130,7 +117,3 @@ def _how(status: int) -> str:
         return signal.Signals(-status).name
     except ValueError:
         return f"signal {-status}"
-
-
-def _prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(option, value)

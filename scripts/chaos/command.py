@@ -22,7 +22,8 @@ from pathlib import Path
 
 import psutil
 
-_PR_SET_CHILD_SUBREAPER = 36
+from ray_precheck.prctl import adopt_orphans
+
 TREE, WORKER, WRITER, RAYLET, DRIVER = "tree", "worker", "writer", "raylet", "driver"
 SETTLE_S = 10.0
 COMMAND_LIMIT_S = 240.0
@@ -36,9 +37,9 @@ _KNOWN = re.compile(
 _RAYS_LAST_WORD = re.compile(r"\[[-\d]+ [:,\d]+ E \d+ \d+\] core_worker")
 
 
-def adopt_orphans() -> None:
+def become_subreaper() -> None:
     """Become the parent of every descendant whose own parent dies."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+    if not adopt_orphans():
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) was refused")
 
 

@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.chaos.command import DRIVER, adopt_orphans
+from scripts.chaos.command import DRIVER, become_subreaper
 from scripts.chaos.faults import CRASH, HANG, RAISE, FaultsRun, run_faults
 from scripts.chaos.kills import KilledRun, KillSetup, run_killed, run_undisturbed
 from scripts.chaos.moments import KINDS, PHASES, Undisturbed
@@ -148,7 +148,7 @@ def do_kills(
 
 def _pool(jobs: int) -> ProcessPoolExecutor:
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(jobs, context, initializer=adopt_orphans)
+    return ProcessPoolExecutor(jobs, context, initializer=become_subreaper)
 
 
 def _watch(jobs: Sequence[Any], seed: int) -> list[KilledRun]:

@@ -5,9 +5,7 @@ Comes in: requests. Goes out: first a greeting, then a reply to each request. St
 """
 
 import contextlib
-import ctypes
 import importlib
-import os
 import resource
 import signal
 import sys
@@ -17,6 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ray_precheck.errors import DeviceError, NotCheckable
+from ray_precheck.foreign import caught
 from ray_precheck.frameworks.denied import require_allowed
 from ray_precheck.frameworks.mindtorch.messages import (
     Done,
@@ -31,10 +30,10 @@ from ray_precheck.frameworks.mindtorch.messages import (
     receive_message,
     send_message,
 )
+from ray_precheck.prctl import end_with_parent
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall
 
-_PR_SET_PDEATHSIG = 1
 # MindTorch's own words, of mindnlp 0.5.1; all others are MindSpore's.
 _NO_KERNEL = "No implementation for function:"
 # A list of whole numbers indexes, a tuple of them does as well, and differently.
@@ -47,7 +46,7 @@ _ROOTS = {"Torch": "torch", "VF": "torch", "Functional": "torch.nn.functional"}
 def main() -> None:
     """Serve the pipe whose file descriptor is the first argument, until it is closed."""
     handle, parent, kind = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    _end_with_parent(parent)
+    end_with_parent(parent)
     # Ctrl-C on a terminal is for the driver, which lets running batches finish.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     pipe = Connection(handle)
@@ -73,14 +72,15 @@ def _answer(
     pipe: Connection, action: Callable[[], Any], lacks_kernel: Callable[[Exception], bool]
 ) -> Any:
     """Send what an action returns, or what it raises; return the first."""
-    try:
-        found = action()
-        reply: Done | Raised = Done(found.caveat if isinstance(found, MindTorchDevice) else found)
-    except NotCheckable as reason:
-        found, reply = None, Raised("NotCheckable", str(reason), refused=True)
-    except Exception as error:  # An API may raise anything, and so may MSAdapter's import.
+    found, error = caught(action)
+    reply: Done | Raised
+    if error is None:
+        reply = Done(found.caveat if isinstance(found, MindTorchDevice) else found)
+    elif isinstance(error, NotCheckable):
+        reply = Raised("NotCheckable", str(error), refused=True)
+    else:
         name = "MemoryError" if isinstance(error, MemoryError) else type(error).__name__
-        found, reply = None, Raised(name, str(error), lacks_kernel=lacks_kernel(error))
+        reply = Raised(name, str(error), lacks_kernel=lacks_kernel(error))
     send_message(pipe, reply)
     return found
 
@@ -170,15 +170,6 @@ def _require_adapter(torch: Any) -> None:
 
     if not isinstance(torch.tensor(0.0), mindspore.Tensor):
         raise DeviceError(f"the tensors of {torch.__file__} are not those of MindSpore")
-
-
-def _end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends, also where it hangs or is in C."""
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the line above
-        os._exit(1)
 
 
 if __name__ == "__main__":

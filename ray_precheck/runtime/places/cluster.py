@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ray_precheck.errors import StoppedError, UsageError
+from ray_precheck.foreign import caught
 from ray_precheck.runtime.places import probe
 from ray_precheck.runtime.places.devices import RAY_RESOURCES, Node, local_node, visible_devices
 from ray_precheck.runtime.places.lean_head import lean_head
@@ -135,10 +137,9 @@ def _init(**options: Any) -> None:
     Raises:
         StoppedError: it did not start.
     """
-    try:
-        ray.init(**options)
-    except Exception as error:
-        # No narrower class will do: Ray raises Exception itself where a part of it does not start.
+    # Ray raises Exception itself where a part of it does not start.
+    _, error = caught(partial(ray.init, **options))
+    if error is not None:
         reason = str(error).strip().split("\n", maxsplit=1)[0].rstrip(".") or type(error).__name__
         raise StoppedError(f"Ray could not be started on this machine: {reason}") from None
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.unit
 TABLE = Table(
     package="ray_precheck",
     layers=(
-        ("schema", "errors", "operators"),
+        ("schema", "errors", "operators", "prctl", "foreign"),
         ("options", "config", "dump", "frameworks", "compare"),
         ("plan", "datagen", "bench", "store"),
         ("check", "report"),
@@ -68,6 +68,12 @@ def test_the_package_keeps_to_its_layers() -> None:
 
 def test_the_package_has_no_import_cycles() -> None:
     assert import_cycles(SOURCES) == []
+
+
+def test_prctl_is_called_in_one_place() -> None:
+    calling = {module for module, source in SOURCES.items() if ".prctl(" in source}
+    # The check process has its own until it uses `prctl.end_with_parent`.
+    assert calling - {"ray_precheck.runtime.workers.check_process"} == {"ray_precheck.prctl"}
 
 
 SMALL = Table("pkg", layers=(("low",), ("mid",), ("top", "")), reserved={"torch": ["mid.torch_*"]})
