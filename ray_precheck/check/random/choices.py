@@ -89,7 +89,7 @@ def gumbel_gradient(call: RandomCall, incoming: HostTensor | None, grad: HostTen
     """Look at the gradient of the soft form, which is that of softmax at its own output."""
     if call.flag("hard"):
         raise NotCheckable(
-            "backward: what the gradient of hard samples depends on does not show in them"
+            "backward: the gradient of hard samples depends on draws that the samples do not show"
         )
     out, dim = call.out, int(call.number("dim"))
     y = out.data.astype(np.float64)
