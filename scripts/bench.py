@@ -24,7 +24,6 @@ import platform
 import random
 import re
 import resource
-import signal
 import statistics
 import subprocess
 import sys
@@ -32,6 +31,8 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 CAPTURES = ROOT / "tests" / "data"
@@ -174,9 +175,10 @@ def kill_once(dump: Path, out: Path, chance: random.Random) -> int:
     target = chance.random() * len(api_calls(dump))
     while process.poll() is None and rows_so_far(out) < target:
         time.sleep(0.02)
-    for pid in process_tree(process.pid):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    tree = psutil.Process(process.pid)
+    for each in (tree, *tree.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
     process.wait()
     return rows_so_far(out)
 
@@ -186,21 +188,6 @@ def rows_so_far(out: Path) -> int:
     return sum(
         path.read_bytes().count(b"\n") for path in out.glob("accuracy_checking_result_*.csv")
     )
-
-
-def process_tree(root: int) -> list[int]:
-    """Return a process and all its descendants, from /proc."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    found = [root]
-    for pid in found:
-        found.extend(children.get(pid, []))
-    return found
 
 
 def bench_speed(dump: Path, msprobe: str | None, pairs: int) -> bool:

@@ -189,7 +189,11 @@ def _changed(path: Path) -> int:
 
 
 def _started(pid: int) -> str:
-    """Return when a process was started, by the kernel's clock; "" where there is none."""
+    """Return when a process was started, by the kernel's clock; "" where there is none.
+
+    The ticks as the kernel counts them stand in the lock files, and no change of the machine's time
+    moves them; psutil makes seconds since the epoch of them, which such a change does move.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:

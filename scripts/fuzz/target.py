@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
@@ -329,8 +330,7 @@ def _limit_memory(extra_bytes: int | None) -> None:
     if extra_bytes is None:
         resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
         return
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    now = pages * resource.getpagesize()
+    now = psutil.Process().memory_info().vms
     resource.setrlimit(resource.RLIMIT_AS, (now + extra_bytes, hard))
 
 

@@ -18,7 +18,8 @@ from pathlib import Path
 PREFIX = "rpc-"
 _OWNER = "owner"
 # Waits for the end of its standard input, which is the end of the process that holds the other end;
-# then for Ray's processes to follow it.
+# then for Ray's processes to follow it. It reads /proc itself: it is started without installed packages
+# (-S), so that it does not depend on what becomes of them, and starts at once.
 _WATCHER = """
 import os, shutil, signal, sys, time
 

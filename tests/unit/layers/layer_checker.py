@@ -125,13 +125,15 @@ def _broken_rule(module: str, target: str, table: Table) -> str:
 
 
 def import_cycles(sources: Mapping[str, str]) -> list[list[str]]:
-    """Return cycles of imports that run at once, at least one wherever modules run in a circle.
+    """Return cycles of imports, at least one wherever modules run in a circle.
 
-    Each starts at its first name. That a package is imported before its modules is not counted.
+    Imports inside functions and for types alone count too: whoever reads one module of the circle must
+    read them all. Each cycle starts at its first name. That a package is imported before its modules is
+    not counted.
     """
     modules = list(sources)
     graph = {
-        module: sorted({i.target for i in imports_of(module, source, modules) if i.at_once})
+        module: sorted({item.target for item in imports_of(module, source, modules)})
         for module, source in sources.items()
     }
     cycles: set[tuple[str, ...]] = set()

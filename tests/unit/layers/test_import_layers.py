@@ -67,7 +67,9 @@ def test_the_package_keeps_to_its_layers() -> None:
 
 
 def test_the_package_has_no_import_cycles() -> None:
-    assert import_cycles(SOURCES) == []
+    # `measured` names the type of the job that it measures; goes with the stations of `check`.
+    known = [["ray_precheck.check.job", "ray_precheck.check.measured"]]
+    assert [each for each in import_cycles(SOURCES) if each not in known] == []
 
 
 def test_prctl_is_called_in_one_place() -> None:
@@ -175,8 +177,9 @@ class TestCycles:
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import p.a",
         ],
     )
-    def test_imports_that_run_later_close_no_cycle(self, late: str) -> None:
-        assert import_cycles({"p": "", "p.a": "from p.b import x", "p.b": late}) == []
+    def test_imports_that_run_later_or_never_close_a_cycle_too(self, late: str) -> None:
+        sources = {"p": "", "p.a": "from p.b import x", "p.b": late}
+        assert import_cycles(sources) == [["p.a", "p.b"]]
 
     def test_two_ways_to_one_module_are_no_cycle(self) -> None:
         sources = {"p": "", "p.a": "import p.b, p.c", "p.b": "import p.c", "p.c": ""}
