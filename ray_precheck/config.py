@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from ray_precheck.frameworks.known import BUILT_IN, framework_names
 from ray_precheck.options.checks import CheckOptions
 from ray_precheck.options.declared import REQUIRED, Takes, option, require_valid, settings_of
 from ray_precheck.options.files import OutputOptions, ResumeOptions
@@ -19,7 +20,6 @@ from ray_precheck.options.places import PlaceOptions
 from ray_precheck.options.rules import OneOf
 from ray_precheck.options.selection import EVERY_CALL, SelectionOptions
 
-FRAMEWORKS = ("mindspore", "pytorch", "mindtorch")
 # The share of the machine's memory that all workers together may take for tensors.
 MEMORY_SHARE = 0.7
 
@@ -65,7 +65,7 @@ class RunConfig(
         "--framework",
         help="{choices} (default: as the dump says)",
         metavar="NAME",
-        rule=OneOf(FRAMEWORKS, may_be_empty=True),
+        rule=OneOf(BUILT_IN, may_be_empty=True, all_choices=framework_names),
     )
 
     def validate(self) -> None:

@@ -75,7 +75,7 @@ def list_calls(config: RunConfig, *, demands: bool = True) -> Iterator[Listing]:
     with open_dump(config.dump) as dump:
         total = len(dump.calls)
         warnings = select_calls(dump, selection_of(config), standard if demands else None)
-        framework = framework_of(config, dump)
+        framework = dump.framework = framework_of(config, dump)
         tests_captured(config, dump)
         find_bench = _bench(config, framework)
         yield Listing(

@@ -151,7 +151,7 @@ def run(
             if show_progress:
                 print(f"warning: {warning}", file=sys.stderr, flush=True)
         cluster = shared.cluster if shared else Cluster(config, joined)
-        framework = framework_of(config, dump)
+        framework = dump.framework = framework_of(config, dump)
         tests_dump = tests_captured(config, dump)
         require_framework(framework, device_runs=not tests_dump)
         # Before any file is made: what is wrong with the devices leaves nothing behind.

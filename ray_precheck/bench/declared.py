@@ -29,12 +29,13 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ray_precheck.dump.names import DIRECTIONS, ApiKey, parse_key
 from ray_precheck.errors import UsageError
+from ray_precheck.frameworks.known import installed_points
 
 GROUP = "ray_precheck.benches"
 _DECLARED = "__ray_precheck_references__"
@@ -139,7 +140,7 @@ def read_bench_modules(paths: Sequence[str | Path]) -> tuple[BenchModule, ...]:
 
 
 def _installed() -> Iterable[BenchModule]:
-    points = sorted(entry_points(group=GROUP), key=lambda point: (point.value, point.name))
+    points = sorted(installed_points(GROUP), key=lambda point: (point.value, point.name))
     return [BenchModule(point.module, version=_version(point)) for point in points]
 
 

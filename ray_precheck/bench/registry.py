@@ -6,33 +6,21 @@ what is tested where a user's module says so. Called by the bench and by the che
 
 import functools
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ray_precheck.bench.declared import RAISED, BenchModule, Declaration, load_declarations
 from ray_precheck.bench.fused.one_node import as_one_node
-from ray_precheck.bench.fused.table import MINDSPORE_ROWS, NPU_ROWS
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Backend, CallPlan, Execution
-from ray_precheck.frameworks.pytorch.rows import TORCH_ROWS
+from ray_precheck.frameworks.known import find_framework, load_part
 from ray_precheck.frameworks.pytorch.signatures import Row
 from ray_precheck.operators.table import one_table
 from ray_precheck.plan.select import unsupported_prefix
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall
 
-_FUSED: dict[str, dict[str, tuple[Row, ...]]] = {
-    "pytorch": one_table("references of PyTorch", NPU_ROWS, TORCH_ROWS),
-    "mindtorch": NPU_ROWS,
-    "mindspore": MINDSPORE_ROWS,
-}
 _OWN = "--bench-module FILE can add one"
-# Prefixes whose operators no framework's list knows: what there is stands in the tables above.
-_NOT_LISTED = {
-    "NPU": f"it is an operator of torch_npu without a built-in one; {_OWN}",
-    "MindSpeed": f"it is an operator of MindSpeed without a built-in one; {_OWN}",
-    "Aten": f"capture the API that calls it (level L1); {_OWN}",
-}
 
 
 class BenchError(Exception):
@@ -49,7 +37,10 @@ class References:
     def __init__(self, framework: str, modules: Sequence[BenchModule] = ()) -> None:
         self._framework = framework
         self._declared = load_declarations(modules)
-        self._fused = _FUSED.get(framework, {})
+        own = find_framework(framework)
+        self._unlisted = own.unlisted
+        self._fused: Mapping[str, tuple[Row, ...]]
+        self._fused = one_table(f"references of {own.title}", *map(load_part, own.fused))
 
     def find(self, name: ApiName) -> Callable[..., Any] | None:
         """Return the bench of an API, None where the framework's own names decide.
@@ -64,8 +55,8 @@ class References:
         rows = self._fused.get(name.type_name)
         if rows is not None:
             return as_one_node(functools.partial(_bound, name.type_name, rows))
-        if name.prefix in _NOT_LISTED:
-            raise NotCheckable(f"{name.type_name} has no bench: {_NOT_LISTED[name.prefix]}")
+        if name.prefix in self._unlisted:
+            raise NotCheckable(f"{name.type_name} has no bench: {self._unlisted[name.prefix]}")
         reason = unsupported_prefix(name, self._framework)
         if reason:
             raise NotCheckable(f"{name.type_name} has no bench: {reason}; {_OWN}")

@@ -4,7 +4,7 @@ Comes in: an API name and the `HostCall` that the device got. Goes out: a `Torch
 float64 on the CPU. Called by `check`. Integers and booleans stay what they are, complex numbers
 become complex128; dtype arguments that name a float become float64, and the result is rounded to
 the tested dtype only when it is compared. A user's own bench comes first, then those of fused
-operators, then the frameworks' operators of the same name.
+operators, then what the framework's descriptor maps the name to.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,8 +15,7 @@ import torch
 
 from ray_precheck.bench.registry import References
 from ray_precheck.frameworks.base import CallPlan
-from ray_precheck.frameworks.mindspore.bench.mapping import resolve_mindspore
-from ray_precheck.frameworks.pytorch.names import resolve_torch
+from ray_precheck.frameworks.known import find_framework, load_part
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall
@@ -30,7 +29,8 @@ class Bench:
     def __init__(self, framework: str, references: References | None = None) -> None:
         # One thread: the same bits on every host, and the cores are shared out over records.
         torch.set_num_threads(1)
-        self._framework = framework
+        self._resolve: Callable[[ApiName], Callable[..., Any]]
+        self._resolve = load_part(find_framework(framework).bench)
         self._references = references or References(framework)
 
     def warm_up(self) -> None:
@@ -53,13 +53,11 @@ class Bench:
             torch.set_num_threads(before)
 
     def resolve(self, name: ApiName) -> Callable[..., Any]:
-        """Return the torch callable for an API; raises `NotCheckable` where there is none."""
+        """Return the function that is the bench of an API; raises `NotCheckable` where there is none."""
         found = self._references.find(name)
         if found is not None:
             return found
-        if self._framework in ("pytorch", "mindtorch"):
-            return resolve_torch(name)
-        return resolve_mindspore(name)
+        return self._resolve(name)
 
     def origin(self, name: ApiName) -> str:
         """Return file and function of a user's own bench, "" for every other."""

@@ -21,6 +21,7 @@ from ray_precheck.compare.ambiguous import chosen_like
 from ray_precheck.compare.comparison import no_peers
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Execution, Leaf
+from ray_precheck.frameworks.known import find_framework
 from ray_precheck.frameworks.pytorch.run import TorchExecution
 from ray_precheck.operators.effects import SIZED_BY_VALUES
 from ray_precheck.schema.dtypes import DTYPES, Array, saturated_like
@@ -188,7 +189,8 @@ def _bench_gradients(
     job: Job, bench: Execution, cotangents: list[HostTensor | None]
 ) -> list[HostTensor | None]:
     """Return the bench's gradients in the order in which the framework's dumps list them."""
-    if job.sides.framework == "pytorch" and isinstance(bench, TorchExecution):
+    is_node = find_framework(job.sides.framework).node_gradients
+    if is_node and isinstance(bench, TorchExecution):
         return bench.node_gradients(cotangents)
     return _by_input(job, bench.gradients(cotangents))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from ray_precheck.bench.declared import BenchModule
 from ray_precheck.compare.standards.base import Standard
 from ray_precheck.compare.standards.msprobe import MSPROBE
+from ray_precheck.frameworks.known import find_framework
 from ray_precheck.options.checks import RECORDED
 from ray_precheck.schema.task import BENCH
 
@@ -46,4 +47,4 @@ class CheckSettings:
         Of captured results nobody knows which kernels made them.
         """
         own = self.device_type if kind == BENCH else kind
-        return self.framework == "pytorch" and own == "cpu" and not self.tests_dump
+        return find_framework(self.framework).is_bench and own == "cpu" and not self.tests_dump

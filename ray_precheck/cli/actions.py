@@ -11,10 +11,12 @@ from importlib import metadata
 from typing import Any
 
 from ray_precheck import __version__
-from ray_precheck.config import FRAMEWORKS
 from ray_precheck.errors import UsageError
-
-_SHOWN = ("ray", "torch", "mindspore", "torch_npu", "numpy")
+from ray_precheck.frameworks.known import (
+    framework_names,
+    is_framework,
+    versioned_distributions,
+)
 
 
 class Once(argparse.Action):
@@ -58,7 +60,7 @@ class FrameworkName(argparse.Action):
         if str(values).endswith(("run_ut", "acc_check")):
             raise UsageError(
                 f"{option_string} {values}: before the command {option_string} names the framework"
-                f" ({'|'.join(FRAMEWORKS)}); -f for --filter_api stands after the command"
+                f" ({'|'.join(framework_names())}); -f for --filter_api stands after the command"
             )
         setattr(namespace, self.dest, values)
 
@@ -79,12 +81,12 @@ class FilterOrFramework(argparse.Action):
         """
         if values is None:
             namespace.filter_api = True
-        elif values in FRAMEWORKS:
+        elif isinstance(values, str) and is_framework(values):
             namespace.framework = values
         else:
             raise UsageError(
                 f"{option_string} {values!r}: after the command, {option_string} alone means"
-                f" --filter_api and {option_string} {'|'.join(FRAMEWORKS)} names the framework;"
+                f" --filter_api and {option_string} {'|'.join(framework_names())} names the framework;"
                 f" {values!r} is neither"
             )
 
@@ -108,7 +110,7 @@ class Version(argparse.Action):
 def installed_versions() -> dict[str, str]:
     """Return the versions of this package, of Python and of the frameworks, by name."""
     found = {"ray_precheck": __version__, "Python": platform.python_version()}
-    for name in _SHOWN:
+    for name in ("ray", *versioned_distributions()):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

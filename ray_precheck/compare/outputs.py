@@ -16,7 +16,8 @@ from ray_precheck.compare.comparison import Comparison, no_peers
 from ray_precheck.compare.metrics import metrics_of
 from ray_precheck.compare.standards.base import Cells, Standard, added_cells
 from ray_precheck.compare.standards.msprobe import MSPROBE
-from ray_precheck.schema.dtypes import DTYPES, Array, framework_dtype, round_to_dtype
+from ray_precheck.frameworks.dtypes import framework_dtype
+from ray_precheck.schema.dtypes import DTYPES, Array, round_to_dtype
 from ray_precheck.schema.result import Metrics, OutputCheck, Verdict
 from ray_precheck.schema.uncompared import Uncompared
 from ray_precheck.schema.values import HostTensor

@@ -7,7 +7,9 @@ over them. This is the only module in which bare dicts of the dump are handled.
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -15,6 +17,7 @@ import orjson
 from ray_precheck.dump.names import ApiKey, parse_key
 from ray_precheck.dump.shown import shown
 from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.known import built_in_frameworks, find_framework
 from ray_precheck.schema.dtypes import canonical_dtype
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import (
@@ -28,14 +31,6 @@ from ray_precheck.schema.values import (
     ValueSpec,
 )
 
-_TENSOR_TYPES = (
-    "mindspore.Tensor",
-    "mindspore.Parameter",
-    "mindspore.common.parameter.Parameter",
-    "torch.Tensor",
-    "torch.nn.parameter.Parameter",
-    "torch.nn.Parameter",
-)
 # The keys of a record, the present spelling first, then that of older captures. As in torch's hooks
 # `grad_output` is what comes in at the outputs (msprobe, core/data_dump/data_processor/base.py of
 # its first versions, analyze_backward).
@@ -52,7 +47,7 @@ _MEMORY_FORMATS = ("contiguous_format", "channels_last", "channels_last_3d", "pr
 def decode_record(
     name: str, forward: bytes | None, backward: bytes | None, framework: str = ""
 ) -> ApiRecord:
-    """Return the record of one API call of a dump of this framework.
+    """Return the record of one API call of a dump of this framework; "" stands for a built-in one.
 
     Raises:
         NotCheckable: a record is broken or has no forward part; the text says where and why.
@@ -62,18 +57,22 @@ def decode_record(
         raise NotCheckable(key.reason)
     if forward is None:
         raise NotCheckable("the dump has a backward record of this call but no forward record")
+    words = words_of(framework)
     ahead = _load(forward, "forward")
     grads_in = grads_out = None
     if backward is not None:
         behind = _load(backward, "backward")
-        grads_in = _specs(behind, _GRADS_IN, "backward")
-        grads_out = _specs(behind, _GRADS_OUT, "backward")
+        grads_in = _specs(behind, _GRADS_IN, "backward", words)
+        grads_out = _specs(behind, _GRADS_OUT, "backward", words)
     kwargs = _field(ahead, "input_kwargs", "forward", dict)
     return ApiRecord(
         name=key.name,
-        args=_specs(ahead, _ARGUMENTS, "forward"),
-        kwargs=tuple((k, decode_value(v, _below("input_kwargs", k))) for k, v in kwargs.items()),
-        outputs=_specs(ahead, ("output",), "forward"),
+        args=_specs(ahead, _ARGUMENTS, "forward", words),
+        kwargs=tuple(
+            (key, decode_value(value, _below("input_kwargs", key), words))
+            for key, value in kwargs.items()
+        ),
+        outputs=_specs(ahead, ("output",), "forward", words),
         grads_in=grads_in,
         grads_out=grads_out,
         framework=framework,
@@ -105,15 +104,19 @@ def _field(record: dict[str, Any], key: str, direction: str, kind: type) -> Any:
     return value
 
 
-def _specs(record: dict[str, Any], keys: Sequence[str], direction: str) -> tuple[ValueSpec, ...]:
+def _specs(
+    record: dict[str, Any], keys: Sequence[str], direction: str, words: "Words"
+) -> tuple[ValueSpec, ...]:
     """Return the elements under the first of some keys that the record has."""
     key = next((key for key in keys if record.get(key) is not None), keys[0])
     items = _field(record, key, direction, list)
-    return tuple(decode_value(item, f"{direction} {key}.{i}") for i, item in enumerate(items))
+    return tuple(
+        decode_value(item, f"{direction} {key}.{i}", words) for i, item in enumerate(items)
+    )
 
 
-def decode_value(value: Any, path: str, nesting: int = 0) -> ValueSpec:
-    """Return the spec of one element of a record.
+def decode_value(value: Any, path: str, words: "Words", nesting: int = 0) -> ValueSpec:
+    """Return the spec of one element of a record, which the words of its framework describe.
 
     Raises:
         NotCheckable: the element contradicts the dump's format, e.g. a negative extent.
@@ -124,7 +127,10 @@ def decode_value(value: Any, path: str, nesting: int = 0) -> ValueSpec:
         return Constant(value)
     if isinstance(value, list):
         return SequenceSpec(
-            tuple(decode_value(item, f"{path}.{i}", nesting + 1) for i, item in enumerate(value))
+            tuple(
+                decode_value(item, f"{path}.{i}", words, nesting + 1)
+                for i, item in enumerate(value)
+            )
         )
     kind = value.get("type")
     if not isinstance(kind, str):
@@ -132,11 +138,13 @@ def decode_value(value: Any, path: str, nesting: int = 0) -> ValueSpec:
             return UnknownSpec("the dump has no description of this value ({})")
         pairs = value.items()
         return MappingSpec(
-            tuple((k, decode_value(v, _below(path, k), nesting + 1)) for k, v in pairs)
+            tuple((k, decode_value(v, _below(path, k), words, nesting + 1)) for k, v in pairs)
         )
-    if kind in _TENSOR_TYPES or ("dtype" in value and "shape" in value):
-        return _decode_tensor(value, path)
-    decoder = _BY_TYPE.get(kind)
+    if kind in words.tensor_types or ("dtype" in value and "shape" in value):
+        return _decode_tensor(value, path, words)
+    if words.value_types.get(kind) == "dtype":
+        return _decode_dtype(value, words)
+    decoder = _BY_TYPE.get(kind) or _BY_KIND.get(words.value_types.get(kind, ""))
     if decoder is None:
         return UnknownSpec(f"a value of type {shown(kind)} cannot be built from the dump")
     return decoder(value, path)
@@ -149,8 +157,8 @@ def _below(path: str, key: str) -> str:
     return f"{path}.{key}"
 
 
-def _decode_tensor(value: dict[str, Any], path: str) -> ValueSpec:
-    dtype = _dtype(value.get("dtype"))
+def _decode_tensor(value: dict[str, Any], path: str, words: "Words") -> ValueSpec:
+    dtype = _dtype(value.get("dtype"), words)
     if dtype is None:
         return UnknownSpec(f"dtype {shown(value.get('dtype'))} is not supported")
     low, high = _bound(value.get("Min"), path), _bound(value.get("Max"), path)
@@ -172,8 +180,10 @@ def _decode_tensor(value: dict[str, Any], path: str) -> ValueSpec:
     )
 
 
-def _dtype(value: Any) -> str | None:
-    return canonical_dtype(value) if isinstance(value, str) else None
+def _dtype(value: Any, words: "Words") -> str | None:
+    if not isinstance(value, str):
+        return None
+    return canonical_dtype(value) or words.dtypes.get(value)
 
 
 def _shape(value: Any, path: str) -> tuple[int, ...]:
@@ -257,8 +267,8 @@ def _decode_size(value: dict[str, Any], path: str) -> ValueSpec:
     return Constant(_shape(value.get("value"), path))
 
 
-def _decode_dtype(value: dict[str, Any], path: str) -> ValueSpec:
-    dtype = _dtype(value.get("value"))
+def _decode_dtype(value: dict[str, Any], words: "Words") -> ValueSpec:
+    dtype = _dtype(value.get("value"), words)
     if dtype is None:
         return UnknownSpec(f"dtype {shown(value.get('value'))} is not supported")
     return Symbol("dtype", dtype)
@@ -290,12 +300,40 @@ _BY_TYPE: dict[str, Callable[[dict[str, Any], str], ValueSpec]] = {
     "NoneType": lambda value, path: Constant(None),
     "slice": _decode_slice,
     "ellipsis": lambda value, path: Constant(Ellipsis),
-    "torch.Size": _decode_size,
-    "mindspore.dtype": _decode_dtype,
-    "torch.dtype": _decode_dtype,
-    "torch.device": _decode_device,
-    "torch.memory_format": _decode_memory_format,
     "numpy.bool_": _plain(bool, int),
     **dict.fromkeys(_NUMPY_INTEGERS, _plain(int)),
     **dict.fromkeys(("numpy.float16", "numpy.float32", "numpy.float64"), _decode_float),
 }
+# The kinds of values that frameworks have types of their own for; a dtype is read with its words.
+_BY_KIND: dict[str, Callable[[dict[str, Any], str], ValueSpec]] = {
+    "size": _decode_size,
+    "device": _decode_device,
+    "memory_format": _decode_memory_format,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How a dump names types and dtypes: the built-in frameworks' way, and its own framework's.
+
+    `value_types` has the kinds of values by their types, `dtypes` canonical dtypes by their spelling.
+    """
+
+    tensor_types: frozenset[str]
+    value_types: Mapping[str, str]
+    dtypes: Mapping[str, str]
+
+
+@lru_cache(maxsize=8)
+def words_of(framework: str = "") -> Words:
+    """Return the words of the dumps of a framework; of "" those of the built-in ones.
+
+    Raises:
+        UsageError: the framework is unknown, or its descriptor cannot be used.
+    """
+    frameworks = [*built_in_frameworks(), *([find_framework(framework)] if framework else [])]
+    return Words(
+        frozenset(name for each in frameworks for name in each.tensor_types),
+        {name: kind for each in frameworks for name, kind in each.value_types.items()},
+        {name: dtype for each in frameworks for dtype, name in each.dtype_names.items()},
+    )

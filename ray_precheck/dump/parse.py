@@ -32,9 +32,10 @@ from ray_precheck.dump.scan import (
 )
 from ray_precheck.dump.shown import shown
 from ray_precheck.errors import DumpError, NothingToCheckError
+from ray_precheck.frameworks.descriptor import Framework
+from ray_precheck.frameworks.known import framework_names, is_framework, known_frameworks
 from ray_precheck.schema.task import Task, TaskPayload
 
-FRAMEWORKS = ("mindspore", "pytorch", "mindtorch")
 STATISTICS, TENSOR, STRUCTURE = "statistics", "tensor", "structure"
 # They hold statistics, and tensors where the check that they are named for had found something.
 _CHECKS = ("overflow_check", "nan_check")
@@ -155,8 +156,8 @@ def _read_dump(file: BinaryIO, path: Path, on_progress: OnProgress) -> Dump:
         expected = ", ".join(TASKS)
         raise DumpError(f"task {shown(task)} of {path} is unknown; expected one of: {expected}")
     framework = _header_text(file, fields, "framework", path)
-    if framework and framework not in FRAMEWORKS:
-        expected = ", ".join(FRAMEWORKS)
+    if framework and not is_framework(framework):
+        expected = ", ".join(framework_names())
         raise DumpError(
             f"framework {shown(framework)} of {path} is unknown; expected one of: {expected}"
         )
@@ -224,19 +225,28 @@ def _header_text(file: BinaryIO, fields: dict[str, ByteRange], key: str, path: P
 def _guess_framework(file: BinaryIO, calls: list[DumpCall]) -> str:
     """Return the framework that the tensor types of the first records name (old dumps).
 
-    MindSpore has no API under the prefix Torch: that is MSAdapter, whose tensors are MindSpore's.
+    Of two with the same tensors the one is meant whose own prefix stands in the dump.
     """
+    frameworks = sorted(known_frameworks(), key=lambda each: not each.told_by)
     records = (span for call in calls for span in (call.forward, call.backward) if span)
     for span in islice(records, _LOOKED_AT):
         if span.end - span.start > LARGEST_RECORD_BYTES:
             continue
         raw = read_value(file, span)
-        if b'"mindspore.' in raw:
-            has_torch = any(call.name.startswith("Torch.") for call in calls)
-            return "mindtorch" if has_torch else "mindspore"
-        if b'"torch.' in raw:
-            return "pytorch"
+        for framework in frameworks:
+            if _names_types(raw, framework) and _tells(calls, framework.told_by):
+                return framework.name
     return ""
+
+
+def _names_types(raw: bytes, framework: Framework) -> bool:
+    """Return whether a record names a type of the modules that a framework's tensors are of."""
+    modules = {name.partition(".")[0] for name in framework.tensor_types}
+    return any(f'"{module}.'.encode() in raw for module in modules)
+
+
+def _tells(calls: list[DumpCall], prefix: str) -> bool:
+    return not prefix or any(call.name.startswith(f"{prefix}.") for call in calls)
 
 
 @contextmanager

@@ -1,55 +1,50 @@
 """From a framework's name to its backend, imported on demand.
 
-Called by `check`, in the workers only. A framework that is missing is reported with the extra that
-installs it.
+Called by the session before a run, and by `check` in the workers. A framework that is missing is
+reported with the command that installs it.
 """
 
-import importlib
 import importlib.util
-from typing import Any
 
 from ray_precheck.errors import BackendMissingError
 from ray_precheck.frameworks.base import Backend
-from ray_precheck.frameworks.mindtorch.paths import adapter_folder, native_folder
+from ray_precheck.frameworks.known import (
+    BENCH_PACKAGE,
+    find_framework,
+    framework_names,
+    is_framework,
+    load_part,
+)
 
-# framework of the dump -> (module to import, class in it, package needed, extra that installs it)
-_BACKENDS = {
-    "mindspore": ("ray_precheck.frameworks.mindspore.backend", "MindSporeBackend", "mindspore"),
-    "pytorch": ("ray_precheck.frameworks.pytorch.backend", "TorchBackend", "torch"),
-    "mindtorch": ("ray_precheck.frameworks.mindtorch.backend", "MindTorchBackend", "mindspore"),
-}
-_EXTRAS = {"mindspore": "mindspore", "torch": "torch"}
+# The extra that installs what computes the bench.
+_INSTALL_BENCH = f"pip install 'ray_precheck[{BENCH_PACKAGE}]'"
 
 
 def require_framework(framework: str, *, device_runs: bool = True) -> None:
     """Raise where a package that a dump needs is not installed; imports nothing.
 
     torch is needed always, it computes the bench. The framework itself is needed where the device
-    runs, not where only captured outputs are tested. A mindtorch dump needs two packages called
-    torch, the native one and MSAdapter's.
+    runs, not where only captured outputs are tested. What else it needs its descriptor's `require`
+    says.
 
     Raises:
         BackendMissingError: names the package and what to do.
     """
-    needed = ["torch"]
-    if framework not in _BACKENDS:
+    if not is_framework(framework):
         raise BackendMissingError(
-            f"{framework} dumps cannot be checked yet; supported are {', '.join(_BACKENDS)}"
+            f"{framework} dumps cannot be checked yet; supported are {', '.join(framework_names())}"
         )
-    package = _BACKENDS[framework][2]
-    if device_runs and package not in needed:
-        needed.append(package)
-    for name in needed:
+    own = find_framework(framework)
+    for name in (BENCH_PACKAGE, *(own.modules if device_runs else ())):
         if importlib.util.find_spec(name) is None:
-            use = "the bench" if name == "torch" else f"a {framework} dump"
+            is_bench = name == BENCH_PACKAGE
+            use = "the bench" if is_bench else f"a {framework} dump"
+            install = _INSTALL_BENCH if is_bench else own.how_to_install
             raise BackendMissingError(
-                f"{use} needs {name}, which is not installed here;"
-                f" install it with: pip install 'ray_precheck[{_EXTRAS[name]}]'"
+                f"{use} needs {name}, which is not installed here; install it with: {install}"
             )
-    if framework == "mindtorch":
-        native_folder()
-        if device_runs:
-            adapter_folder()
+    if own.require:
+        load_part(own.require)(device_runs=device_runs)
 
 
 def open_backend(framework: str, kind: str) -> Backend:
@@ -61,6 +56,4 @@ def open_backend(framework: str, kind: str) -> Backend:
         BackendMissingError: the framework is not installed.
     """
     require_framework(framework)
-    module, name, _ = _BACKENDS[framework]
-    backend: Any = getattr(importlib.import_module(module), name)
-    return backend(kind)  # type: ignore[no-any-return]
+    return load_part(find_framework(framework).backend)(kind)  # type: ignore[no-any-return]

@@ -19,13 +19,16 @@ Rule: TypeAlias = Callable[[str, Any], None]
 class OneOf:
     """One of some words, or several of them; a word with one of the `endings` too.
 
-    `or_else` explains these endings in a message. With `may_be_empty` "" is fine.
+    `or_else` explains these endings in a message. With `may_be_empty` "" is fine. `all_choices` gives
+    all words, where some of them take time to find: it is called for a word that is not among
+    `choices`.
     """
 
     choices: tuple[str, ...]
     endings: tuple[str, ...] = ()
     or_else: str = ""
     may_be_empty: bool = False
+    all_choices: Callable[[], tuple[str, ...]] | None = None
 
     def __call__(self, option: str, value: Any) -> None:
         """Raise where a value is none of the words.
@@ -38,7 +41,10 @@ class OneOf:
                 continue
             if isinstance(word, str) and word.endswith(self.endings):
                 continue
-            expected = ", ".join(filter(None, (*self.choices, self.or_else)))
+            choices = self.all_choices() if self.all_choices else self.choices
+            if word in choices:
+                continue
+            expected = ", ".join(filter(None, (*choices, self.or_else)))
             raise UsageError(f"{option} {word!r} is unknown; expected one of: {expected}")
 
 

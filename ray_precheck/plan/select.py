@@ -4,20 +4,13 @@ Comes in: names and records. Goes out: a reason for a SKIP row, or "". `skip_by_
 name alone and is called by the planner; `skip_by_record` is called where the record is decoded.
 """
 
+import functools
+
+from ray_precheck.frameworks.known import built_in_frameworks, find_framework
 from ray_precheck.operators.drawing import DRAWING, Unjudged
 from ray_precheck.operators.effects import AUGMENTED, READS_BITS
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.values import Constant, Symbol, ValueSpec
-
-PREFIXES = {
-    "mindspore": ("Mint", "MintFunctional", "Tensor", "Functional"),
-    "pytorch": ("Functional", "Tensor", "Torch", "VF", "NPU"),
-    "mindtorch": ("Functional", "Tensor", "Torch"),
-}
-_OTHER_PREFIXES = {
-    "Distributed": "a collective operator needs its other ranks",
-    "MintDistributed": "a collective operator needs its other ranks",
-}
 
 
 def skip_by_name(name: ApiName, framework: str) -> str:
@@ -26,16 +19,23 @@ def skip_by_name(name: ApiName, framework: str) -> str:
     A prefix that no framework has may belong to a user's own bench if it is a Python name; the
     bench decides.
     """
-    if name.prefix in _OTHER_PREFIXES:
-        return _OTHER_PREFIXES[name.prefix]
-    if not name.prefix.isidentifier() or any(name.prefix in known for known in PREFIXES.values()):
+    own = find_framework(framework)
+    refused = own.refused_prefixes.get(name.prefix) or own.refused.get(name.type_name)
+    if refused:
+        return refused
+    if not name.prefix.isidentifier() or name.prefix in _built_in_prefixes():
         return unsupported_prefix(name, framework)
     return ""
 
 
+@functools.cache
+def _built_in_prefixes() -> frozenset[str]:
+    return frozenset(prefix for each in built_in_frameworks() for prefix in each.prefixes)
+
+
 def unsupported_prefix(name: ApiName, framework: str) -> str:
     """Return the reason if the framework does not have a prefix, "" if it does."""
-    known = PREFIXES.get(framework, ())
+    known = find_framework(framework).prefixes
     if name.prefix in known:
         return ""
     supported = ", ".join(known)

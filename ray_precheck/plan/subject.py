@@ -4,9 +4,10 @@ Comes in: a `RunConfig` and an open dump. Goes out: the framework's name, and wh
 are tested. Called by the session, and by what lists the calls of a dump.
 """
 
-from ray_precheck.config import FRAMEWORKS, RunConfig
+from ray_precheck.config import RunConfig
 from ray_precheck.dump.parse import Dump
 from ray_precheck.errors import DumpError, UsageError
+from ray_precheck.frameworks.known import find_framework, framework_names, require_sole
 
 
 def framework_of(config: RunConfig, dump: Dump) -> str:
@@ -14,20 +15,24 @@ def framework_of(config: RunConfig, dump: Dump) -> str:
 
     Raises:
         DumpError: the dump is of another framework than asked for, or does not tell.
+        UsageError: the descriptor of the framework cannot be used.
     """
-    if (config.framework, dump.framework) == ("mindspore", "mindtorch"):
-        return dump.framework
-    if config.framework and dump.framework and config.framework != dump.framework:
+    if config.framework and dump.framework and not _is_meant(config.framework, dump.framework):
         raise DumpError(
             f"{dump.path} is a dump of {dump.framework}, but -f {config.framework} was given;"
             f" use -f {dump.framework}"
         )
-    framework = config.framework or dump.framework
+    framework = dump.framework or config.framework
     if not framework:
         raise DumpError(
-            f"{dump.path} does not name its framework; say it with -f {'|'.join(FRAMEWORKS)}"
+            f"{dump.path} does not name its framework; say it with -f {'|'.join(framework_names())}"
         )
+    require_sole(framework)
     return framework
+
+
+def _is_meant(asked: str, framework: str) -> bool:
+    return asked in (framework, *find_framework(framework).asked_as)
 
 
 def tests_captured(config: RunConfig, dump: Dump) -> bool:

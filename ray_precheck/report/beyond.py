@@ -31,7 +31,8 @@ from ray_precheck.compare.errors import limit_of
 from ray_precheck.compare.standards.base import ROUNDING, STANDARD_HEADING
 from ray_precheck.compare.standards.benchmark import RATIO_HEADINGS
 from ray_precheck.compare.thresholds import MAX_ABS_ERR_LIMIT, ULP_THRESHOLD
-from ray_precheck.schema.dtypes import DTYPES, canonical_dtype
+from ray_precheck.frameworks.dtypes import read_dtype
+from ray_precheck.schema.dtypes import DTYPES
 
 Row = Mapping[str, str]
 _THOUSANDTH = 1e-3
@@ -56,7 +57,7 @@ def beyond_limit(row: Row) -> float:
     worst = relative if math.isfinite(relative) else absolute
     if standard in ("", "msprobe"):
         return max(angle, min(absolute, worst)) / MAX_ABS_ERR_LIMIT
-    dtype = canonical_dtype(row.get("Tested Dtype", "")) or "float32"
+    dtype = read_dtype(row.get("Tested Dtype", "")) or "float32"
     size = max(angle, min(worst, 1.0))
     most = size / _unit(dtype)
     measured = _MEASURES.get(standard, _no_measure)(row, dtype, size)

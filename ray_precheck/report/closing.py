@@ -6,6 +6,7 @@ Comes in: a `Summary`. Goes out: text for a terminal of 100 columns. Called by t
 import math
 from collections.abc import Iterator
 
+from ray_precheck.frameworks.known import package_of
 from ray_precheck.report.beyond import is_rounding, times_cell
 from ray_precheck.report.summary import Direction, Summary, WorstOutput
 from ray_precheck.schema.environment import Environment
@@ -85,7 +86,7 @@ def _tested(environment: Environment) -> str:
     if not environment.kind:
         return ""
     versions = environment.versions
-    package = {"pytorch": "torch"}.get(environment.framework, environment.framework)
+    package = package_of(environment.framework)
     software = f"{package} {versions.get(package, '')}".strip()
     names = ", ".join(environment.device_names)
     name = f" ({names})" if names else ""

@@ -22,7 +22,7 @@ from ray_precheck.compare.standards.benchmark import (
 )
 from ray_precheck.compare.thresholds import SMALLEST_REFERENCE_ERR
 from ray_precheck.errors import ResumeError, UsageError
-from ray_precheck.schema.dtypes import canonical_dtype
+from ray_precheck.frameworks.dtypes import read_dtype
 from ray_precheck.schema.result import Verdict
 from ray_precheck.store.columns import (
     DETAIL_COLUMNS,
@@ -189,7 +189,7 @@ def _detail_row(path: Path, name: str, cells: Mapping[str, str]) -> DetailRow:
                 f"{path}, {name}: {heading} is {text!r} where a number is expected"
             ) from None
     tested = cells.get("Tested Dtype", "")
-    dtype = canonical_dtype(tested) or tested
+    dtype = read_dtype(tested) or tested
     return DetailRow(dtype, cells.get("Shape", ""), cells.get("Status", "").lower(), numbers)
 
 

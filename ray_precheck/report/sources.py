@@ -8,6 +8,7 @@ frame is the first one; the model's is the first that is neither Python's, the f
 msprobe's.
 """
 
+import functools
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -15,17 +16,16 @@ from typing import Any
 
 import orjson
 
+from ray_precheck.frameworks.known import known_frameworks
+
 STACK_FILE = "stack.json"
 # A larger file is left alone: it is read as a whole, for some lines at the end of a run.
 _LARGEST_BYTES = 512 << 20
 _FRAME = re.compile(
     r"File (?P<path>.+?), line (?P<line>\d+), in (?P<function>[^\n]*?),?\s*(?:\n\s*(?P<code>.*))?$"
 )
-_FOREIGN = re.compile(
-    r"""(?:site|dist)-packages/(?:torch|torch_npu|mindspore|mindtorch|msadapter|msprobe|ray_precheck)(?:/|\.) | (?:^|/)msprobe/ | (?:^|/)lib/python3\.\d+/(?!site-packages|dist-packages)
-        | ^<""",
-    re.VERBOSE,
-)
+_FOREIGN = r"""(?:site|dist)-packages/(?:FRAMEWORKS|msprobe|ray_precheck)(?:/|\.) | (?:^|/)msprobe/
+    | (?:^|/)lib/python3\.\d+/(?!site-packages|dist-packages) | ^<"""
 
 
 def source_lines(dump: Path, calls: Collection[str]) -> dict[str, str]:
@@ -72,11 +72,22 @@ def model_line(stack: Any) -> str:
     frames = stack if isinstance(stack, list) else _split(stack) if isinstance(stack, str) else []
     for frame in frames:
         match = _FRAME.match(frame.strip()) if isinstance(frame, str) else None
-        if match is None or _FOREIGN.search(match["path"].replace("\\", "/")):
+        if match is None or _foreign().search(match["path"].replace("\\", "/")):
             continue
         code = f": {match['code'].strip()}" if match["code"] else ""
         return f"{match['path']}:{match['line']}, in {match['function'].strip()}{code}"
     return ""
+
+
+@functools.cache
+def _foreign() -> re.Pattern[str]:
+    """Return what the paths of frames have in them that are not the model's."""
+    packages = {
+        name
+        for each in known_frameworks()
+        for name in (each.package, *each.modules, *each.versioned, *each.frames)
+    }
+    return re.compile(_FOREIGN.replace("FRAMEWORKS", "|".join(sorted(packages))), re.VERBOSE)
 
 
 def _split(text: str) -> list[str]:

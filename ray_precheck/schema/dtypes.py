@@ -70,12 +70,6 @@ _ALIASES = {
     "float8e4m3fn": "float8_e4m3fn",
     "float8e5m2": "float8_e5m2",
 }
-_MINDSPORE_NAMES = {
-    "bfloat16": "BFloat16",
-    "float8_e4m3fn": "Float8E4M3FN",
-    "float8_e5m2": "Float8E5M2",
-    **{f"uint{bits}": f"UInt{bits}" for bits in (8, 16, 32, 64)},
-}
 
 
 def canonical_dtype(text: str) -> str | None:
@@ -86,13 +80,6 @@ def canonical_dtype(text: str) -> str | None:
     name = text.rsplit(".", 1)[-1].strip().lower()
     name = _ALIASES.get(name, name)
     return name if name in DTYPES else None
-
-
-def framework_dtype(name: str, framework: str) -> str:
-    """Return how `framework` spells a canonical dtype: `Float32` in MindSpore, `torch.float32`."""
-    if framework == "pytorch":
-        return f"torch.{name}"
-    return _MINDSPORE_NAMES.get(name, name.capitalize())
 
 
 def round_to_dtype(values: Array, dtype: str) -> Array:

@@ -16,7 +16,7 @@ from records import Element, call, symbol
 
 from ray_precheck.check.checker import Checker
 from ray_precheck.datagen.generate import GeneratedTensors
-from ray_precheck.schema.dtypes import framework_dtype
+from ray_precheck.frameworks.dtypes import framework_dtype
 from ray_precheck.schema.result import OutputCheck, TaskResult, Verdict
 from ray_precheck.schema.task import TaskPayload
 from ray_precheck.schema.values import HostTensor, TensorSpec

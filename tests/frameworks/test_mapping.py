@@ -358,11 +358,12 @@ def test_the_namesake_in_torch_would_be_wrong(
 
 
 def test_every_row_has_a_target() -> None:
-    from ray_precheck.frameworks.mindspore.bench.mapping import ROWS, _target
+    from ray_precheck.frameworks.mindspore.bench.mapping import ROWS
+    from ray_precheck.frameworks.pytorch.mapped import target_of
 
     for rows_of_api in ROWS.values():
         for row in rows_of_api:
-            assert callable(_target(row))
+            assert callable(target_of(row))
 
 
 @pytest.mark.parametrize("name", ["Functional.matrix_set_diag", "Functional.iou"])

@@ -19,6 +19,7 @@ from ray_precheck.check.random.arguments import bind
 from ray_precheck.datagen.generate import build_call
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Leaf
+from ray_precheck.frameworks.known import find_framework
 from ray_precheck.plan.drawing import is_dropping, shows_mask, without_drawing
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import Verdict
@@ -127,7 +128,7 @@ def _identity_backward(job: Job) -> DirectionCheck:
     position, spec = captured[0]
     tested = job.source.tensor(spec, f"backward output.{position}")
     is_same = incoming is not None and _same_bits(tested, incoming)
-    if not is_same and job.sides.framework == "pytorch":
+    if not is_same and find_framework(job.sides.framework).node_gradients:
         raise NotCheckable(
             "backward: dropout was switched off when this was captured and has no step of its own in"
             " torch's graph; the captured gradient is that of the operator before it"

@@ -10,7 +10,7 @@ from typing import Any
 from ray_precheck.compare.outputs import nothing_compared
 from ray_precheck.compare.random.bounds import FALSE_ALARM_RATE
 from ray_precheck.compare.random.statistics import Look, Observation
-from ray_precheck.schema.dtypes import framework_dtype
+from ray_precheck.frameworks.dtypes import framework_dtype
 from ray_precheck.schema.result import OutputCheck, Verdict
 from ray_precheck.schema.values import HostTensor, TensorSpec
 

@@ -89,6 +89,17 @@ def adapter_folder(path: Sequence[str] | None = None) -> Path:
     return _folder_of(TorchKind.ADAPTER, "is what a mindtorch dump tests", _HOW_ADAPTER, path)
 
 
+def require_torches(*, device_runs: bool) -> None:
+    """See that both packages are there, MSAdapter's where the device runs.
+
+    Raises:
+        BackendMissingError: one is not.
+    """
+    native_folder()
+    if device_runs:
+        adapter_folder()
+
+
 def _folder_of(kind: TorchKind, role: str, remedy: str, path: Sequence[str] | None) -> Path:
     packages = find_torches(path)
     for package in packages:

@@ -8,6 +8,9 @@ import math
 import re
 from collections.abc import Iterator
 
+from ray_precheck.errors import UsageError
+from ray_precheck.frameworks.descriptor import Script
+from ray_precheck.frameworks.known import find_framework
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import (
     Constant,
@@ -20,26 +23,23 @@ from ray_precheck.schema.values import (
 )
 from ray_precheck.store.error_data import ErrorData
 
-# Where the functions of a prefix are, in the words of a script.
-_ROOTS = {
-    "pytorch": {
-        "Functional": "torch.nn.functional.",
-        "Tensor": "torch.Tensor.",
-        "Torch": "torch.",
-        "VF": "torch.",
-        "NPU": "torch_npu.",
-        "Aten": "torch.ops.aten.",
-    },
-    "mindspore": {
-        "Mint": "ms.mint.",
-        "MintFunctional": "ms.mint.nn.functional.",
-        "Tensor": "ms.Tensor.",
-        "Functional": "ms.ops.",
-    },
-}
-_ROOTS["mindtorch"] = _ROOTS["pytorch"]
 _MOVES = frozenset("cuda npu".split())
 _DEVICE_TEXT = re.compile(r"(cpu|cuda|npu|gpu)(:\d+)?")
+
+
+def script_of(data: ErrorData) -> Script:
+    """Return how scripts of the framework of a saved call are written.
+
+    Raises:
+        UsageError: nobody can write one.
+    """
+    script = find_framework(data.framework).script
+    if script is None:
+        raise UsageError(
+            f"the descriptor of the framework {data.framework} says of no script; check the saved"
+            " call again with ray_precheck.rerun(JSON)"
+        )
+    return script
 
 
 class CallText:
@@ -48,7 +48,7 @@ class CallText:
     def __init__(self, data: ErrorData, record: ApiRecord) -> None:
         self._data = data
         self._record = record
-        self._module = "ms" if data.framework == "mindspore" else "torch"
+        self._script = script_of(data)
         self._names = {path: f"x[{position}]" for position, path in enumerate(data.inputs)}
 
     def note(self) -> str:
@@ -57,9 +57,7 @@ class CallText:
             return f"{self._record.name.type_name} has no plain spelling: write the call below."
         if any(isinstance(spec, UnknownSpec) for _, spec in self._record.input_leaves()):
             return "An argument is not described in the dump: write it below, for the word UNKNOWN."
-        if self._data.framework == "mindtorch":
-            return "Run it where MSAdapter's torch comes before the native one in PYTHONPATH."
-        return ""
+        return self._script.note
 
     def call(self) -> str:
         """Return the call as an expression of x, the list of the tensors."""
@@ -84,7 +82,7 @@ class CallText:
 
     def _function(self) -> str | None:
         name = self._record.name
-        root = _ROOTS.get(self._data.framework, {}).get(name.prefix)
+        root = self._script.roots.get(name.prefix)
         parts = name.api.split(".")
         return (
             None if root is None or not all(map(str.isidentifier, parts)) else f"{root}{name.api}"
@@ -112,7 +110,7 @@ class CallText:
                 return self._symbol(kind, value)
             case SequenceSpec(items):
                 parts = [self._value(item, f"{path}.{i}") for i, item in enumerate(items)]
-                if self._module == "ms" and all(isinstance(item, Constant) for item in items):
+                if self._script.takes_tuples and all(isinstance(item, Constant) for item in items):
                     return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
                 return f"[{', '.join(parts)}]"
             case MappingSpec(items):
@@ -124,7 +122,7 @@ class CallText:
     def _symbol(self, kind: str, value: str) -> str:
         if kind == "device":
             return "DEVICE"
-        return f"{self._module}.{'bool_' if (self._module, value) == ('ms', 'bool') else value}"
+        return f"{self._script.module}.{self._script.symbols.get(value, value)}"
 
 
 def _constant(value: object) -> str:

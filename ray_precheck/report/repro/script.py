@@ -17,11 +17,10 @@ import numpy as np
 
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.errors import NotCheckable, PrecheckError, UsageError
+from ray_precheck.frameworks.known import load_part
 from ray_precheck.plan.drawing import is_random, seed_of
-from ray_precheck.report.repro.call import CallText
-from ray_precheck.report.repro.mindspore import mindspore_script
+from ray_precheck.report.repro.call import CallText, script_of
 from ray_precheck.report.repro.text import Aim, FailingOutput, Needs
-from ray_precheck.report.repro.torch import torch_script
 from ray_precheck.schema.dtypes import DTYPES, is_differentiable, round_to_dtype
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import SequenceSpec, TensorSpec, ValueSpec
@@ -47,7 +46,7 @@ def repro_script(saved: Path) -> str:
         raise UsageError(f"{saved}: {error}") from None
     except PrecheckError as error:
         raise UsageError(f"{saved} holds a record that cannot be read: {error}") from None
-    return (mindspore_script if data.framework == "mindspore" else torch_script)(needs)
+    return load_part(script_of(data).writer)(needs)  # type: ignore[no-any-return]
 
 
 def _needs(data: ErrorData, record: ApiRecord) -> Needs:

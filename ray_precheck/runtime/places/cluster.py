@@ -27,7 +27,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ray_precheck.errors import StoppedError, UsageError
 from ray_precheck.foreign import caught
 from ray_precheck.runtime.places import probe
-from ray_precheck.runtime.places.devices import RAY_RESOURCES, Node, local_node, visible_devices
+from ray_precheck.runtime.places.devices import (
+    RAY_RESOURCES,
+    Node,
+    asked_facts,
+    local_node,
+    visible_devices,
+)
 from ray_precheck.runtime.places.lean_head import lean_head
 from ray_precheck.runtime.places.nodes import has_other_package
 from ray_precheck.runtime.places.scratch import scratch_folder
@@ -336,7 +342,7 @@ def _ask(node_id: str) -> Any:
     cloudpickle.register_pickle_by_value(probe)
     affinity = NodeAffinitySchedulingStrategy(node_id, soft=False)
     task = ray.remote(num_cpus=0, max_retries=0)(probe.probe_machine)
-    return task.options(scheduling_strategy=affinity).remote()
+    return task.options(scheduling_strategy=affinity).remote(asked_facts())
 
 
 def _told(node: Node, facts: probe.Facts, *, is_here: bool) -> Node:

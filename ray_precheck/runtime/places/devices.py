@@ -12,26 +12,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ray_precheck.errors import DeviceError
-from ray_precheck.runtime.places.probe import VISIBLE_DEVICES, Facts, probe_machine
+from ray_precheck.frameworks.known import (
+    find_framework,
+    known_frameworks,
+    versioned_distributions,
+)
+from ray_precheck.runtime.places.probe import VISIBLE_DEVICES, AskedFacts, Facts, probe_machine
 from ray_precheck.schema.task import BENCH, DeviceSlot
 
-# The frameworks whose kernels are MindSpore's: they need no torch_npu, and have no GPU.
-_ON_MINDSPORE = ("mindspore", "mindtorch")
-# The package that a node lacks whose framework cannot use its accelerator, and the remedy.
-_MISSING = {
-    ("pytorch", "npu"): (
-        "PyTorch needs torch_npu to use an NPU, and it is not installed",
-        "install the torch_npu that fits torch {torch} (pip install torch_npu)",
-    ),
-    ("pytorch", "gpu"): (
-        "its torch {torch} is built without CUDA",
-        "install a torch with CUDA (https://pytorch.org/get-started/locally)",
-    ),
-    ("mindspore", "npu"): (
-        "its mindspore is built without Ascend",
-        "install the mindspore for Ascend (https://www.mindspore.cn/install)",
-    ),
-}
 RAY_RESOURCES = {"npu": "NPU", "gpu": "GPU"}
 # Spare processes that a worker keeps ready, by kind of device: a second process takes memory of an
 # accelerator.
@@ -70,7 +58,7 @@ def usable_cores() -> int:
 
 def local_node() -> Node:
     """Return this machine, before Ray has given it an id."""
-    facts = probe_machine()
+    facts = probe_machine(asked_facts())
     visible = visible_devices(facts)
     return Node(
         "",
@@ -82,6 +70,15 @@ def local_node() -> Node:
         names=facts["names"],
         plugins=facts["plugins"],
     )
+
+
+def asked_facts() -> AskedFacts:
+    """Return what machines are asked about the frameworks that are known here."""
+    accelerators = [each for known in known_frameworks() for each in known.accelerators]
+    return {
+        "distributions": list(versioned_distributions()),
+        "plugins": {each.plugin: (each.package, each.files, each.text) for each in accelerators},
+    }
 
 
 def visible_devices(
@@ -112,19 +109,22 @@ def choose_kind(
 ) -> str:
     """Return the kind of device to use on these nodes: npu, gpu or cpu.
 
-    `auto` takes an NPU where a node has one that its framework can use, else (PyTorch) a GPU, else
-    the CPU, unless there is an accelerator that could be used with another package: a run on the CPU
+    `auto` takes the first accelerator of the framework's that a node has and can use with it, else the
+    CPU, unless there is an accelerator that could be used with another package: a run on the CPU
     instead would check the wrong device. Where no device runs, the CPU will do.
 
     Raises:
         DeviceError: the kind that was asked for does not run this framework, or an accelerator lacks
             its package.
     """
-    if wanted == "gpu" and framework in _ON_MINDSPORE:
-        raise DeviceError("MindSpore does not run on a GPU here; use --device-type npu or cpu")
+    own = find_framework(framework)
+    kinds = [each.kind for each in own.accelerators]
+    if wanted not in ("auto", "cpu", *kinds):
+        there = " or ".join([*kinds, "cpu"])
+        a_kind = f"{'an' if wanted == 'npu' else 'a'} {wanted.upper()}"
+        raise DeviceError(f"{own.title} does not run on {a_kind} here; use --device-type {there}")
     if wanted != "auto":
         return wanted
-    kinds = ("npu",) if framework in _ON_MINDSPORE else ("npu", "gpu")
     for kind in kinds:
         if any(node.visible.get(kind) and _has_plugin(node, framework, kind) for node in nodes):
             return kind
@@ -146,15 +146,22 @@ def require_plugins(kind: str, framework: str, nodes: Iterable[Node]) -> None:
             continue
         title = f"{node.hostname} ({node.address})" if node.hostname else node.address
         what = f"{count} {kind.upper()}{'s' if count > 1 else ''}"
-        lacks, remedy = _MISSING["mindspore" if framework in _ON_MINDSPORE else framework, kind]
-        sentence = f"{title} has {what}, but {lacks}; {remedy}, or ask for a run on the CPU with"
-        torch = node.versions.get("torch", "that is there")
-        raise DeviceError(f"{sentence} --device-type cpu".format(torch=torch))
+        own = find_framework(framework)
+        version = node.versions.get(own.package, "that is there")
+        accelerator = own.accelerator(kind)
+        assert accelerator is not None  # `choose_kind` lets no other kind pass.
+        lacks, remedy = (
+            text.replace("{version}", version) for text in (accelerator.lacks, accelerator.remedy)
+        )
+        raise DeviceError(
+            f"{title} has {what}, but {lacks}; {remedy}, or ask for a run on the CPU with"
+            " --device-type cpu"
+        )
 
 
 def _has_plugin(node: Node, framework: str, kind: str) -> bool:
-    family = "mindspore" if framework in _ON_MINDSPORE else framework
-    return f"{family}:{kind}" in node.plugins
+    accelerator = find_framework(framework).accelerator(kind)
+    return accelerator is not None and accelerator.plugin in node.plugins
 
 
 def place_ids(kind: str, ids: Sequence[int], nodes: Sequence[Node]) -> list[DeviceSlot]:

@@ -9,12 +9,10 @@ import itertools
 from collections.abc import Sequence
 
 from ray_precheck.errors import DeviceError, UsageError
+from ray_precheck.frameworks.known import known_frameworks, versioned_distributions
 from ray_precheck.runtime.places.devices import Node
-from ray_precheck.runtime.places.probe import DISTRIBUTIONS, DRIVERS, PACKAGE
+from ray_precheck.runtime.places.probe import DRIVERS, PACKAGE
 
-# A node without these is no odd one: it has no such device.
-_OF_DEVICES = frozenset(["torch_npu", *DRIVERS])
-_COMPARED = ("python", *DISTRIBUTIONS, *DRIVERS)
 # A list of nodes in a message ends after as many.
 _LISTED = 20
 
@@ -103,7 +101,8 @@ def version_table(nodes: Sequence[Node]) -> str:
 
     A node without a driver or torch_npu is no odd one, where others have it.
     """
-    differing = [name for name in _COMPARED if _differs(name, nodes)]
+    compared = ("python", *versioned_distributions(), *DRIVERS)
+    differing = [name for name in compared if _differs(name, nodes)]
     columns: dict[tuple[str, ...], list[Node]] = {}
     for node in nodes:
         alike = tuple(node.versions.get(name, "-") for name in differing)
@@ -128,9 +127,18 @@ def version_table(nodes: Sequence[Node]) -> str:
 
 def _differs(name: str, nodes: Sequence[Node]) -> bool:
     found = {node.versions.get(name, "-") for node in nodes}
-    if name in _OF_DEVICES:
+    if name in DRIVERS or name in _packages_of_devices():
         found.discard("-")
     return len(found) > 1
+
+
+def _packages_of_devices() -> set[str]:
+    """Return the packages that a framework needs for a kind of device alone, such as torch_npu: a node
+    without them is no odd one, it has no such device."""
+    known = known_frameworks()
+    return {
+        each.package for own in known for each in own.accelerators if each.package != own.package
+    } - {own.package for own in known}
 
 
 def _title(node: Node) -> str:

@@ -23,8 +23,7 @@ DEVICE_FILES = {"npu": "/dev/davinci[0-9]*", "gpu": "/dev/nvidia[0-9]*"}
 # The command that lists the NPUs where their device files are hidden (a container).
 NPU_TOOL = "npu-smi"
 PACKAGE = "ray_precheck"
-# The rows of the table of versions: what is read with importlib.metadata, and drivers from files.
-DISTRIBUTIONS = ("torch", "torch_npu", "mindspore", "numpy")
+# The versions that are read from files, not with importlib.metadata.
 DRIVERS = {
     "NPU driver": ("/usr/local/Ascend/driver/version.info", r"(?m)^Version=(\S+)"),
     "GPU driver": ("/proc/driver/nvidia/version", r"Kernel Module.*?\s([0-9]+\.[0-9.]+)"),
@@ -61,7 +60,19 @@ class Facts(TypedDict):
     plugins: list[str]
 
 
-def probe_machine() -> Facts:
+class AskedFacts(TypedDict):
+    """What a machine is asked about the frameworks: the `distributions` whose versions it tells, and
+    which `plugins` are there, each by its name with a package, a pattern of files in its folder ("":
+    the package suffices), and a regular expression for the text of one of them ("": the file does)."""
+
+    distributions: list[str]
+    plugins: dict[str, tuple[str, str, str]]
+
+
+NOTHING_ASKED: AskedFacts = {"distributions": [], "plugins": {}}
+
+
+def probe_machine(asked: AskedFacts = NOTHING_ASKED) -> Facts:
     """Return what this process can see of its machine; imports no framework."""
     environment = _environment()
     return {
@@ -71,9 +82,9 @@ def probe_machine() -> Facts:
             for kind, variable in VISIBLE_DEVICES.items()
             if variable in environment
         },
-        "versions": _versions(),
+        "versions": _versions(asked["distributions"]),
         "names": _names(),
-        "plugins": _plugins(),
+        "plugins": _plugins(asked["plugins"]),
     }
 
 
@@ -93,23 +104,23 @@ def _counted_files() -> dict[str, int]:
     return found
 
 
-def _plugins() -> list[str]:
+def _plugins(sought: dict[str, tuple[str, str, str]]) -> list[str]:
     """Return what the installed frameworks can use, going by their files: none is imported."""
-    found = []
-    if _folder_of("torch_npu") is not None:
-        found.append("pytorch:npu")
-    torch, mindspore = _folder_of("torch"), _folder_of("mindspore")
-    if torch is not None:
-        try:
-            version = (torch / "version.py").read_text(errors="replace")
-        except OSError:
-            version = ""
-        # A torch that is built for no GPU has None there, whatever its version is called.
-        if re.search(r"""(?m)^(?:cuda|hip)\b[^=\n]*=\s*['"]""", version):
-            found.append("pytorch:gpu")
-    if mindspore is not None and any((mindspore / "lib").glob("**/libmindspore_ascend*")):
-        found.append("mindspore:npu")
-    return found
+    return [name for name, (package, *inside) in sought.items() if _has(package, *inside)]
+
+
+def _has(package: str, pattern: str, text: str) -> bool:
+    folder = _folder_of(package)
+    if folder is None or not pattern:
+        return folder is not None
+    return any(not text or re.search(text, _text_of(file)) for file in folder.glob(pattern))
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _folder_of(package: str) -> Path | None:
@@ -138,9 +149,9 @@ def _environment() -> dict[str, str]:
     return dict(os.environ)
 
 
-def _versions() -> dict[str, str]:
+def _versions(distributions: list[str]) -> dict[str, str]:
     found = {PACKAGE: _package_version(), "python": platform.python_version()}
-    for name in DISTRIBUTIONS:
+    for name in distributions:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

@@ -215,8 +215,9 @@ class Shipper:
     def _limits_of(self, task: Task) -> dict[str, int]:
         """Return the files of a task by name, with the size above which each is not sent."""
         payload = self._dump.payload(task)
+        raw = (payload.name, payload.forward, payload.backward)
         try:
-            record = decode_record(payload.name, payload.forward, payload.backward)
+            record = decode_record(*raw, self._dump.framework)
         except NotCheckable:
             return {}  # Its worker finds the same.
         if self._memory_limit_bytes and needed_bytes(record) > self._memory_limit_bytes:

@@ -40,7 +40,7 @@ def forget() -> Iterator[None]:
 def packages(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
     """The installed entry points; none, unless a test adds one."""
     found: list[EntryPoint] = []
-    monkeypatch.setattr(declared, "entry_points", lambda group: found)
+    monkeypatch.setattr(declared, "installed_points", lambda group: found)
     return found
 
 
@@ -204,7 +204,7 @@ def test_a_package_that_is_not_installed_on_a_node_is_named() -> None:
 
 def test_the_group_is_the_one_that_is_documented(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(declared, "entry_points", lambda group: asked.append(group) or [])
+    monkeypatch.setattr(declared, "installed_points", lambda group: asked.append(group) or [])
     assert read_bench_modules([]) == ()
     assert asked == ["ray_precheck.benches"]
 

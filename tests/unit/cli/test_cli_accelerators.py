@@ -34,7 +34,7 @@ def test_it_is_one_sentence_that_names_the_package_and_leaves_no_file(
     stems = {"npu": "davinci", "gpu": "nvidia"}
     files = {each: str(tmp_path / f"{stem}[0-9]*") for each, stem in stems.items() if each == kind}
     monkeypatch.setattr(probe, "DEVICE_FILES", {"npu": "/none*", "gpu": "/none*", **files})
-    monkeypatch.setattr(probe, "_plugins", list)
+    monkeypatch.setattr(probe, "_plugins", lambda sought: [])
     for variable in probe.VISIBLE_DEVICES.values():
         monkeypatch.delenv(variable, raising=False)
     out = tmp_path / "out"

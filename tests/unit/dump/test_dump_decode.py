@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.dump.decode import decode_record, decode_value
+from ray_precheck.dump.decode import decode_record, decode_value, words_of
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import (
     Constant,
@@ -80,11 +80,13 @@ def test_extremes_of_a_boolean_tensor_are_booleans() -> None:
 
 def test_finite_extremes_of_older_captures_are_read() -> None:
     element = tensor(Max=math.inf, Min=math.nan, Max_except_inf_nan=3.0, Min_except_inf_nan=-1)
-    spec = decode_value(element, "x")
+    spec = decode_value(element, "x", words_of())
     assert isinstance(spec, TensorSpec)
     assert (spec.finite_low, spec.finite_high) == (-1.0, 3.0)
     for nothing in (None, math.nan, math.inf, "x", {}, 10**400):
-        spec = decode_value(tensor(Max_except_inf_nan=nothing, Min_except_inf_nan=nothing), "x")
+        spec = decode_value(
+            tensor(Max_except_inf_nan=nothing, Min_except_inf_nan=nothing), "x", words_of()
+        )
         assert isinstance(spec, TensorSpec)
         assert (spec.finite_low, spec.finite_high) == (None, None)
 
@@ -291,4 +293,4 @@ def test_fields_that_are_missing_or_null_are_empty() -> None:
 
 
 def test_an_element_can_be_decoded_on_its_own() -> None:
-    assert decode_value({"type": "bool", "value": False}, "here") == Constant(False)
+    assert decode_value({"type": "bool", "value": False}, "here", words_of()) == Constant(False)

@@ -26,8 +26,8 @@ class Import:
 class Table:
     """What may import what: layers from the lowest up, and who may import a framework.
 
-    A layer lists modules or packages (without the name of the whole package in front); `""` is its
-    `__init__`. `reserved` has patterns of modules by the foreign package that they may import.
+    A layer lists packages, or modules in them that have another layer than their package, as patterns
+    without the name of the whole package in front; `""` is its `__init__`. `reserved` has patterns of modules by the foreign package that they may import.
     """
 
     package: str
@@ -36,13 +36,11 @@ class Table:
 
     def layer_of(self, module: str) -> int | None:
         """The layer of a module; None where the table does not know it."""
-        if module == self.package:
-            parts = [""]
-        else:
-            parts = module.removeprefix(f"{self.package}.").split(".")
-        for rank, names in enumerate(self.layers):
-            if parts[0] in names:
-                return rank
+        local = "" if module == self.package else module.removeprefix(f"{self.package}.")
+        for wanted in (local, local.split(".")[0]):
+            for rank, patterns in enumerate(self.layers):
+                if any(fnmatchcase(wanted, pattern) for pattern in patterns):
+                    return rank
         return None
 
 

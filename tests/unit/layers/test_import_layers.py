@@ -13,6 +13,8 @@ TABLE = Table(
     package="ray_precheck",
     layers=(
         ("schema", "errors", "operators", "prctl", "foreign"),
+        # What is known of frameworks, as data: every module that reads a dump asks it.
+        ("frameworks.*descriptor", "frameworks.known", "frameworks.dtypes"),
         ("options", "config", "dump", "frameworks", "compare"),
         ("plan", "datagen", "bench", "store"),
         ("check", "report"),
@@ -129,6 +131,16 @@ class TestLayers:
     )
     def test_the_same_and_lower_layers_are_free(self, source: str) -> None:
         assert broken(mid__a=source) == []
+
+    def test_a_module_may_have_a_lower_layer_than_its_package(self) -> None:
+        table = Table("pkg", layers=(("top.data",), ("mid",), ("top",)), reserved={})
+        sources = {"pkg.mid": "import pkg.top.data", "pkg.top.data": "", "pkg.top.b": ""}
+        assert broken_rules(sources, table) == []
+        sources |= {"pkg.mid": "import pkg.top.b", "pkg.top.data": "import pkg.mid"}
+        assert broken_rules(sources, table) == [
+            "pkg.mid:1 imports pkg.top.b of a higher layer",
+            "pkg.top.data:1 imports pkg.mid of a higher layer",
+        ]
 
     def test_a_module_that_the_table_lacks_is_found(self) -> None:
         assert broken(extra="") == ["pkg.extra is in no layer"]

@@ -10,6 +10,7 @@ import pytest
 
 import ray_precheck
 from ray_precheck.runtime.places import probe
+from ray_precheck.runtime.places.devices import asked_facts
 
 pytestmark = pytest.mark.unit
 
@@ -45,8 +46,8 @@ def test_versions_are_those_of_what_is_installed(
     monkeypatch.setattr(
         probe, "DRIVERS", {name: (str(path), pattern) for path, (name, (_, pattern)) in files}
     )
-    monkeypatch.setattr(probe, "DISTRIBUTIONS", ("numpy", "no-such-framework"))
-    versions = probe.probe_machine()["versions"]
+    asked: probe.AskedFacts = {"distributions": ["numpy", "no-such-framework"], "plugins": {}}
+    versions = probe.probe_machine(asked)["versions"]
     assert versions.pop("python") == sys.version.split()[0]
     assert versions.pop("numpy").count(".") == 2
     assert versions == {
@@ -149,7 +150,7 @@ def test_what_a_framework_can_use_is_read_from_its_files(
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     for name in ("torch", "torch_npu", "mindspore"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    assert probe.probe_machine()["plugins"] == plugins
+    assert probe.probe_machine(asked_facts())["plugins"] == plugins
 
 
 def test_npus_whose_files_are_not_shown_are_counted_by_their_tool(

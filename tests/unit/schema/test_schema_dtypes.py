@@ -9,12 +9,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ray_precheck.frameworks.dtypes import framework_dtype
 from ray_precheck.schema import dtypes
 from ray_precheck.schema.dtypes import (
     DTYPES,
     Array,
     canonical_dtype,
-    framework_dtype,
     is_differentiable,
     quantum,
     round_to_dtype,

@@ -6,7 +6,6 @@ what differs has rows. Of Tensor methods and of `mindspore.ops` many share a nam
 mean another thing: only names that were verified count as namesakes, all others need rows.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,8 +16,8 @@ from ray_precheck.frameworks.mindspore.bench.rows_ops import OPS_NAMESAKES, OPS_
 from ray_precheck.frameworks.mindspore.bench.rows_rare import RARE_ROWS
 from ray_precheck.frameworks.mindspore.bench.rows_tensor import TENSOR_NAMESAKES, TENSOR_ROWS
 from ray_precheck.frameworks.mindspore.bench.unmapped import missing_reason
+from ray_precheck.frameworks.pytorch.mapped import mapped
 from ray_precheck.frameworks.pytorch.names import resolve_torch
-from ray_precheck.frameworks.pytorch.signatures import Row
 from ray_precheck.operators.table import one_table
 from ray_precheck.schema.record import ApiName
 
@@ -42,7 +41,7 @@ def resolve_mindspore(name: ApiName) -> Callable[..., Any]:
     require_allowed(name, "mindspore")
     rows = ROWS.get(name.type_name)
     if rows is not None:
-        return functools.partial(_call, name.type_name, rows)
+        return mapped(name.type_name, rows)
     if name.prefix in _PREFIXES and name.api in _VERIFIED.get(name.prefix, (name.api,)):
         for prefix in _TORCH_PREFIXES[name.prefix]:
             try:
@@ -51,20 +50,3 @@ def resolve_mindspore(name: ApiName) -> Callable[..., Any]:
                 continue
     reason = missing_reason(name) or "no operator of torch is known to be the same"
     raise NotCheckable(f"{name.type_name} has no bench: {reason}")
-
-
-def _call(type_name: str, rows: tuple[Row, ...], *args: Any, **kwargs: Any) -> Any:
-    """Call the first row whose signature takes the arguments."""
-    for row in rows:
-        bound = row.signature.bind(args, kwargs)
-        if bound is not None:
-            return _target(row)(*bound[0], **bound[1])
-    raise NotCheckable(f"the bench of {type_name} does not know these arguments")
-
-
-@functools.cache
-def _target(row: Row) -> Callable[..., Any]:
-    if not isinstance(row.target, str):
-        return row.target
-    prefix, _, api = row.target.partition(".")
-    return resolve_torch(ApiName(prefix, api, 0))

@@ -1,0 +1,59 @@
+"""What is known of MindSpore as a framework under test; data alone, read through `frameworks.known`."""
+
+from ray_precheck.frameworks.descriptor import Accelerator, Framework, Script
+
+ACCELERATORS = (
+    Accelerator(
+        kind="npu",
+        plugin="mindspore:npu",
+        package="mindspore",
+        files="lib/**/libmindspore_ascend*",
+        lacks="its mindspore is built without Ascend",
+        remedy="install the mindspore for Ascend (https://www.mindspore.cn/install)",
+    ),
+)
+TENSOR_TYPES = (
+    "mindspore.Tensor",
+    "mindspore.Parameter",
+    "mindspore.common.parameter.Parameter",
+)
+VALUE_TYPES = {"mindspore.dtype": "dtype"}
+DTYPE_NAMES = {
+    **{f"float{bits}": f"Float{bits}" for bits in (16, 32, 64)},
+    "bfloat16": "BFloat16",
+    "float8_e4m3fn": "Float8E4M3FN",
+    "float8_e5m2": "Float8E5M2",
+    **{f"int{bits}": f"Int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"UInt{bits}" for bits in (8, 16, 32, 64)},
+    "bool": "Bool",
+    "complex64": "Complex64",
+    "complex128": "Complex128",
+}
+INSTALL = "pip install 'ray_precheck[mindspore]'"
+
+FRAMEWORK = Framework(
+    name="mindspore",
+    title="MindSpore",
+    package="mindspore",
+    prefixes=("Mint", "MintFunctional", "Tensor", "Functional"),
+    tensor_types=TENSOR_TYPES,
+    value_types=VALUE_TYPES,
+    dtype_names=DTYPE_NAMES,
+    install=INSTALL,
+    backend="ray_precheck.frameworks.mindspore.backend:MindSporeBackend",
+    accelerators=ACCELERATORS,
+    bench="ray_precheck.frameworks.mindspore.bench.mapping:resolve_mindspore",
+    fused=("ray_precheck.bench.fused.table:MINDSPORE_ROWS",),
+    script=Script(
+        writer="ray_precheck.report.repro.mindspore:mindspore_script",
+        module="ms",
+        roots={
+            "Mint": "ms.mint.",
+            "MintFunctional": "ms.mint.nn.functional.",
+            "Tensor": "ms.Tensor.",
+            "Functional": "ms.ops.",
+        },
+        symbols={"bool": "bool_"},
+        takes_tuples=True,
+    ),
+)

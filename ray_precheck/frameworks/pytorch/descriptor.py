@@ -1,0 +1,67 @@
+"""What is known of PyTorch as a framework under test; data alone, read through `frameworks.known`."""
+
+from ray_precheck.frameworks.descriptor import Accelerator, Framework, Script
+
+_OWN = "--bench-module FILE can add one"
+# Prefixes whose operators no framework's list knows: what there is stands in the tables of `fused`.
+UNLISTED = {
+    "NPU": f"it is an operator of torch_npu without a built-in one; {_OWN}",
+    "MindSpeed": f"it is an operator of MindSpeed without a built-in one; {_OWN}",
+    "Aten": f"capture the API that calls it (level L1); {_OWN}",
+}
+ROOTS = {
+    "Functional": "torch.nn.functional.",
+    "Tensor": "torch.Tensor.",
+    "Torch": "torch.",
+    "VF": "torch.",
+    "NPU": "torch_npu.",
+    "Aten": "torch.ops.aten.",
+}
+WRITER = "ray_precheck.report.repro.torch:torch_script"
+RESOLVE = "ray_precheck.frameworks.pytorch.names:resolve_torch"
+NPU_ROWS = "ray_precheck.bench.fused.table:NPU_ROWS"
+_DTYPES = """float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 int8 int16 int32 int64 uint8 uint16
+    uint32 uint64 bool complex64 complex128"""
+
+FRAMEWORK = Framework(
+    name="pytorch",
+    title="PyTorch",
+    package="torch",
+    prefixes=("Functional", "Tensor", "Torch", "VF", "NPU"),
+    tensor_types=("torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.Parameter"),
+    value_types={
+        "torch.Size": "size",
+        "torch.dtype": "dtype",
+        "torch.device": "device",
+        "torch.memory_format": "memory_format",
+    },
+    dtype_names={name: f"torch.{name}" for name in _DTYPES.split()},
+    node_gradients=True,
+    install="pip install 'ray_precheck[torch]'",
+    distributions=("torch", "torch_npu"),
+    backend="ray_precheck.frameworks.pytorch.backend:TorchBackend",
+    accelerators=(
+        Accelerator(
+            kind="npu",
+            plugin="pytorch:npu",
+            package="torch_npu",
+            lacks="PyTorch needs torch_npu to use an NPU, and it is not installed",
+            remedy="install the torch_npu that fits torch {version} (pip install torch_npu)",
+        ),
+        Accelerator(
+            kind="gpu",
+            plugin="pytorch:gpu",
+            package="torch",
+            # A torch that is built for no GPU has None there, whatever its version is called.
+            files="version.py",
+            text=r"""(?m)^(?:cuda|hip)\b[^=\n]*=\s*['"]""",
+            lacks="its torch {version} is built without CUDA",
+            remedy="install a torch with CUDA (https://pytorch.org/get-started/locally)",
+        ),
+    ),
+    bench=RESOLVE,
+    fused=(NPU_ROWS, "ray_precheck.frameworks.pytorch.rows:TORCH_ROWS"),
+    unlisted=UNLISTED,
+    is_bench=True,
+    script=Script(writer=WRITER, module="torch", roots=ROOTS),
+)

@@ -1,0 +1,16 @@
+"""The parts that the built-in descriptors name are there."""
+
+import pytest
+
+from ray_precheck.frameworks.known import BUILT_IN, find_framework, load_part
+
+pytestmark = pytest.mark.frameworks
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_part_that_a_descriptor_names_can_be_loaded(name: str) -> None:
+    own = find_framework(name)
+    assert own.script is not None
+    parts = [own.backend, own.bench, *own.fused, *filter(None, [own.require]), own.script.writer]
+    assert all(load_part(part) for part in parts)
+    assert load_part(own.backend).framework == name
