@@ -1,0 +1,1 @@
+"""What ray_precheck must know to check toyframe."""
