@@ -1,4 +1,4 @@
-"""The glossary of the map and the code use the same words."""
+"""The map has every room, and its glossary the words of the code."""
 
 import ast
 import re
@@ -72,3 +72,10 @@ def test_every_class_of_one_word_in_the_runtime_is_in_the_glossary() -> None:
     }
     missing = {name for name in classes - PLAIN if singular(name.lower()) not in words}
     assert missing == set(), f"say in {MAP.relative_to(ROOT)}, Glossary, what these are: {missing}"
+
+
+def test_every_room_is_on_the_map() -> None:
+    rooms = [f"{path.parent.relative_to(PACKAGE)}/" for path in PACKAGE.glob("*/**/__init__.py")]
+    modules = [path.name for path in PACKAGE.glob("*.py") if not path.name.startswith("__")]
+    (section,) = (s for s in sections(MAP.read_text("utf-8")) if s.title == "Rooms")
+    assert sorted({*rooms, *modules} - set(section.code)) == []
