@@ -1,0 +1,55 @@
+"""Every exception is caught in few places, each of which says why."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from layer_checker import read_package
+
+import ray_precheck
+
+pytestmark = pytest.mark.unit
+
+PLACES = {
+    "ray_precheck.cli.command_line",  # the edge of the command line
+    "ray_precheck.foreign",  # code that is not ours
+    # The process that opens a device, and these two, go through `foreign.caught` in time.
+    "ray_precheck.runtime.workers.check_process",
+    "ray_precheck.check.sides.attempt",
+    "ray_precheck.check.checker",
+}
+
+
+def broad_excepts(source: str) -> list[int]:
+    """Return the lines of a module that catch every exception."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or {"Exception", "BaseException"} & _names(node.type))
+    ]
+
+
+def _names(node: ast.expr) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def test_every_exception_is_caught_in_few_places() -> None:
+    sources = read_package(Path(ray_precheck.__file__).parent)
+    catching = {module for module, source in sources.items() if broad_excepts(source)}
+    assert catching <= PLACES
+
+
+@pytest.mark.parametrize(
+    ("handler", "is_broad"),
+    [
+        ("except:", True),
+        ("except Exception:", True),
+        ("except BaseException as error:", True),
+        ("except (OSError, Exception):", True),
+        ("except OSError:", False),
+        ("except (OSError, ValueError) as error:", False),
+    ],
+)
+def test_a_broad_except_is_found(handler: str, *, is_broad: bool) -> None:
+    assert bool(broad_excepts(f"try:\n    x\n{handler}\n    pass")) is is_broad
