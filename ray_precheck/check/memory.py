@@ -1,6 +1,7 @@
-"""What checking a call needs in memory, before anything of it is allocated.
+"""The memory that the check of a call needs, estimated before any of it is allocated.
 
-Comes in: an `ApiRecord`. Goes out: bytes. Called by the checker, which skips what is too large.
+Comes in: an `ApiRecord`. Goes out: bytes. Called by the checker, which skips calls that need too
+much.
 """
 
 from ray_precheck.schema.dtypes import DTYPES
@@ -45,7 +46,7 @@ def _copies(spec: TensorSpec) -> int:
 
 
 def _host_bytes(spec: TensorSpec) -> int:
-    """Return the bytes of a tensor in NumPy, which holds what it lacks as float32."""
+    """Return the bytes of a tensor in NumPy, which holds formats that it lacks as float32."""
     return spec.size * (
         DTYPES[spec.dtype].bits // 8 if DTYPES[spec.dtype].carrier == spec.dtype else 4
     )

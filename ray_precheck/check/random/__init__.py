@@ -1,1 +1,1 @@
-"""The check of calls that draw random numbers: what is drawn, and from which distribution."""
+"""The check of calls that draw random numbers: the draws, and their distributions."""

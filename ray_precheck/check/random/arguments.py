@@ -22,7 +22,7 @@ from ray_precheck.schema.values import HostCall, HostTensor
 
 def bind(signature: str, call: HostCall) -> dict[str, Any]:
     """Return the arguments of a call by the first name of each parameter, defaults where they have
-    one; what is not given and has none is left out."""
+    one; parameters that are not given and have no default are left out."""
     bound: dict[str, Any] = {}
     rest = list(call.args)
     for word in signature.split():

@@ -41,7 +41,7 @@ def _chosen(call: RandomCall, weights: Array, given: HostTensor, replacement: bo
         ordered = np.sort(chosen, -1)
         twice = ordered[:, 1:] == ordered[:, :-1]
         looks.append(fact("are drawn twice without replacement", twice))
-        # What is drawn first is distributed as the weights are; what is drawn after that is not.
+        # The first draw is distributed as the weights are; later draws are not.
         without = np.take_along_axis(rows, chosen, -1) <= 0
         looks.append(fact("are categories without a weight", without))
         chosen = chosen[:, :1]

@@ -1,6 +1,6 @@
 """Which distribution each random API draws from: the table.
 
-Comes in: the name of a call and, later, its arguments and outputs. Goes out: what is looked at in its
+Comes in: the name of a call and, later, its arguments and outputs. Goes out: the looks at its
 outputs and gradients. Called by `check.random.judge`. To judge one more operator, add a row here
 under its full name, and its name to `operators.drawing`.
 """
@@ -27,7 +27,7 @@ GradientRule = Callable[[RandomCall, HostTensor | None, HostTensor], list[Look]]
 
 
 def no_gradient(call: RandomCall, incoming: HostTensor | None, grad: HostTensor) -> list[Look]:
-    """What is drawn does not depend on the input: its gradient is 0."""
+    """The draws do not depend on the input: its gradient is 0."""
     return [
         fact("are not 0, though the output does not depend on the input", grad.data != 0, "it is 0")
     ]
@@ -278,5 +278,5 @@ def is_seeded(name: ApiName, framework: str) -> bool:
 
 
 def rule_of(name: ApiName, framework: str) -> RandomRule | None:
-    """Return how the random calls of an API are judged, None where nobody knows."""
+    """Return the rule of the random calls of an API, None if there is none."""
     return RULES.of(name.type_name, framework)
