@@ -74,6 +74,7 @@ class Framework:
     # How a dump shows it.
     prefixes: tuple[str, ...]
     tensor_types: tuple[str, ...]
+    namespaces: Mapping[str, str] = field(default_factory=dict)
     told_by: str = ""
     value_types: Mapping[str, str] = field(default_factory=dict)
     dtype_names: Mapping[str, str] = field(default_factory=dict)

@@ -9,31 +9,15 @@ PyTorch and `mindspore.ops` in one of MindSpore.
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-# framework of the dump -> prefix of its keys -> namespace of the full names
-NAMESPACES: dict[str, dict[str, str]] = {
-    "pytorch": {
-        "Torch": "torch",
-        "Functional": "torch.nn.functional",
-        "Tensor": "torch.Tensor",
-        # torch._VF holds the same functions as torch itself.
-        "VF": "torch",
-        "NPU": "torch_npu",
-        "MindSpeed": "mindspeed",
-        "Aten": "torch.ops.aten",
-        "Distributed": "torch.distributed",
-    },
-    "mindspore": {
-        "Mint": "mindspore.mint",
-        "MintFunctional": "mindspore.mint.nn.functional",
-        "Tensor": "mindspore.Tensor",
-        "Functional": "mindspore.ops",
-        "MintDistributed": "mindspore.mint.distributed",
-    },
+from ray_precheck.frameworks.known import built_in_frameworks, find_framework, is_framework
+
+# framework of the dump -> prefix of its keys -> namespace of the full names, torch's first
+NAMESPACES = {
+    each.name: each.namespaces
+    for each in sorted(built_in_frameworks(), key=lambda each: not each.is_bench)
 }
-# MSAdapter has the names of torch.
-NAMESPACES["mindtorch"] = NAMESPACES["pytorch"]
 # Modules whose functions are those of another namespace.
 _SAME = {"torch.functional": "torch"}
 
@@ -45,7 +29,7 @@ def full_name(type_name: str, framework: str) -> str:
     A prefix that is none of the framework's stays as it is: it is that of a user's own operators.
     """
     prefix, _, api = type_name.partition(".")
-    name = f"{NAMESPACES.get(framework, {}).get(prefix, prefix)}.{api}"
+    name = f"{_namespaces(framework).get(prefix, prefix)}.{api}"
     namespace, _, last = name.rpartition(".")
     return f"{_SAME.get(namespace, namespace)}.{last}"
 
@@ -62,7 +46,7 @@ def full_names(type_name: str, framework: str = "") -> tuple[str, ...]:
 def is_known_prefix(prefix: str, framework: str = "") -> bool:
     """Return whether a prefix has a namespace, in any framework where it is not said which."""
     frameworks = [framework] if framework else list(NAMESPACES)
-    return any(prefix in NAMESPACES.get(each, {}) for each in frameworks)
+    return any(prefix in _namespaces(each) for each in frameworks)
 
 
 def type_names(name: str) -> Iterator[tuple[str, str]]:
@@ -73,3 +57,8 @@ def type_names(name: str) -> Iterator[tuple[str, str]]:
             rest = name.removeprefix(f"{namespace}.")
             if rest != name:
                 yield framework, f"{prefix}.{rest}"
+
+
+def _namespaces(framework: str) -> Mapping[str, str]:
+    """Return the namespaces of a framework by prefix; none of one that nobody has declared."""
+    return find_framework(framework).namespaces if is_framework(framework) else {}

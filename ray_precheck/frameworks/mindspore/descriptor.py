@@ -37,6 +37,13 @@ FRAMEWORK = Framework(
     package="mindspore",
     prefixes=("Mint", "MintFunctional", "Tensor", "Functional"),
     tensor_types=TENSOR_TYPES,
+    namespaces={
+        "Mint": "mindspore.mint",
+        "MintFunctional": "mindspore.mint.nn.functional",
+        "Tensor": "mindspore.Tensor",
+        "Functional": "mindspore.ops",
+        "MintDistributed": "mindspore.mint.distributed",
+    },
     value_types=VALUE_TYPES,
     dtype_names=DTYPE_NAMES,
     install=INSTALL,

@@ -13,6 +13,8 @@ FRAMEWORK = Framework(
     asked_as=("mindspore",),
     prefixes=("Functional", "Tensor", "Torch"),
     tensor_types=mindspore.TENSOR_TYPES,
+    # It has the names of torch.
+    namespaces=pytorch.NAMESPACES,
     # MindSpore has no API under this prefix.
     told_by="Torch",
     value_types=mindspore.VALUE_TYPES,

@@ -17,6 +17,17 @@ ROOTS = {
     "NPU": "torch_npu.",
     "Aten": "torch.ops.aten.",
 }
+NAMESPACES = {
+    "Torch": "torch",
+    "Functional": "torch.nn.functional",
+    "Tensor": "torch.Tensor",
+    # torch._VF holds the same functions as torch itself.
+    "VF": "torch",
+    "NPU": "torch_npu",
+    "MindSpeed": "mindspeed",
+    "Aten": "torch.ops.aten",
+    "Distributed": "torch.distributed",
+}
 WRITER = "ray_precheck.report.repro.torch:torch_script"
 RESOLVE = "ray_precheck.frameworks.pytorch.names:resolve_torch"
 NPU_ROWS = "ray_precheck.bench.fused.table:NPU_ROWS"
@@ -29,6 +40,7 @@ FRAMEWORK = Framework(
     package="torch",
     prefixes=("Functional", "Tensor", "Torch", "VF", "NPU"),
     tensor_types=("torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.Parameter"),
+    namespaces=NAMESPACES,
     value_types={
         "torch.Size": "size",
         "torch.dtype": "dtype",

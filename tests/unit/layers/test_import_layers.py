@@ -12,9 +12,10 @@ pytestmark = pytest.mark.unit
 TABLE = Table(
     package="ray_precheck",
     layers=(
-        ("schema", "errors", "operators", "prctl", "foreign"),
+        ("schema", "errors", "prctl", "foreign"),
         # What is known of frameworks, as data: every module that reads a dump asks it.
         ("frameworks.*descriptor", "frameworks.known", "frameworks.dtypes"),
+        ("operators",),
         ("options", "config", "dump", "frameworks", "compare"),
         ("plan", "datagen", "bench", "store"),
         ("check", "report"),
