@@ -146,7 +146,7 @@ def test_a_broken_descriptor_is_one_sentence_for_its_own_users(
 
 
 def test_kinds_of_device_are_those_of_the_descriptor(tmp_path: Path, dump: Path, site: str) -> None:
-    arguments = ("run_ut", "-api_info", dump, "-o", tmp_path / "out", "--device-type", "gpu")
-    done = precheck(*arguments, PYTHONPATH=site)
+    arguments = ("run_ut", "-f", "toyframe", "-api_info", dump, "-o", tmp_path / "out")
+    done = precheck(*arguments, "--device-type", "gpu", PYTHONPATH=site)
     assert done.returncode == 2
     assert "Toyframe does not run on a GPU here; use --device-type cpu" in done.stderr
