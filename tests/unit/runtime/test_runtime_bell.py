@@ -3,7 +3,6 @@
 import os
 import select
 import threading
-import time
 
 import pytest
 
@@ -11,7 +10,9 @@ from ray_precheck.runtime.workers.bell import Bell, Ringer
 
 pytestmark = pytest.mark.unit
 
-LONG_S = 30.0
+FOREVER_S = 1e6
+# Who has not woken after this time will not wake any more.
+HANGS_S = 120.0
 
 
 def connected() -> tuple[Bell, Ringer, int]:
@@ -55,15 +56,30 @@ def test_no_more_lie_unread_than_a_socket_holds() -> None:
     assert rings(bell)
 
 
-def test_who_waits_wakes_at_once_and_when_the_other_end_is_gone() -> None:
-    bell, ringer, handle = connected()
-    for action in (lambda: ringer.sent(is_last=True, is_large=False), lambda: os.close(handle)):
-        timer = threading.Timer(0.1, action)
-        timer.start()
-        begin = time.monotonic()
-        bell.wait(LONG_S)
-        assert time.monotonic() - begin < LONG_S / 2
-        timer.join()
+def waiting(bell: Bell) -> threading.Thread:
+    """Return a thread that waits for the bell, in effect without end."""
+    thread = threading.Thread(target=bell.wait, args=(FOREVER_S,), daemon=True)
+    thread.start()
+    return thread
+
+
+def test_who_waits_wakes_when_it_rings_and_not_before() -> None:
+    bell, ringer, _ = connected()
+    ringer.sent(is_last=False, is_large=False)
+    thread = waiting(bell)
+    thread.join(0.2)
+    assert thread.is_alive()
+    ringer.sent(is_last=True, is_large=False)
+    thread.join(HANGS_S)
+    assert not thread.is_alive()
+
+
+def test_who_waits_wakes_when_the_other_end_is_gone() -> None:
+    bell, _, handle = connected()
+    thread = waiting(bell)
+    os.close(handle)
+    thread.join(HANGS_S)
+    assert not thread.is_alive()
 
 
 def test_to_ring_where_nobody_hears_is_no_error() -> None:
