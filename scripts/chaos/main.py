@@ -224,17 +224,21 @@ def do_faults(
         ).result()
     for problem in over.problems:
         print(f"FAILED: faults --seed {options.seed}: {problem}")
+    return fault_rows(over), asdict(over)
+
+
+def fault_rows(over: FaultsRun) -> list[Row]:
+    """Return the lines of the faults: the time, each kind of fault, and the whole operators."""
     in_time = over.faulty_s <= over.limit_s
     note = f"clean {over.clean_s:.1f} s, limit {over.limit_s:.1f} s"
     rows = [
         Row("faults", "in time", 1, int(in_time), longest_s=over.faulty_s, note=note),
         Row("faults", "nothing strange", 1, int(not over.problems)),
     ]
-    for fault, count in counts.items():
+    for fault, count in over.broken.items():
         rows.append(Row("faults", f"calls that {fault}", count, over.right.get(fault, 0)))
-    others = options.calls - sum(counts.values())
-    rows.append(Row("faults", "other calls", others, over.others_right))
-    return rows, asdict(over)
+    others = over.calls - sum(over.broken.values())
+    return [*rows, Row("faults", "other calls", others, over.others_right)]
 
 
 def do_histories(

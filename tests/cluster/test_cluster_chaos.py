@@ -1,11 +1,11 @@
 """The short form of scripts/chaos; and that it would notice what it is there to notice."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,11 @@ import pytest
 from conftest import DATA
 
 from scripts.chaos import faults as chaos_faults
+from scripts.chaos.main import fault_rows
 
 pytestmark = pytest.mark.cluster
 ROOT = DATA.parent.parent
 TORCH_DUMP = DATA / "torch_cnn" / "dump.json"
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of the undisturbed run, which the first test makes."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    yield folder
-    shutil.rmtree(folder)
 
 
 def chaos(folder: Path, *arguments: object) -> tuple[int, str, dict[str, Any]]:
@@ -43,25 +36,39 @@ def chaos(folder: Path, *arguments: object) -> tuple[int, str, dict[str, Any]]:
     return done.returncode, done.stdout, json.loads(report.read_text())
 
 
-def test_killed_runs_that_go_on_end_with_the_bytes_of_an_undisturbed_one(
-    tmp_path: Path, undisturbed: Path
-) -> None:
+@dataclass(frozen=True)
+class Chaos:
+    """What a run of the script came to, and the folder of the undisturbed run."""
+
+    code: int
+    printed: str
+    found: dict[str, Any]
+    undisturbed: Path
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chaos]:
+    """Four runs that are killed, and the undisturbed run beside them."""
+    folder = tmp_path_factory.mktemp("killed")
     options = ["--runs", 4, "--seed", 543, "--jobs", 2, "--dump", TORCH_DUMP]
-    code, printed, found = chaos(tmp_path, "kills", *options, "--undisturbed", undisturbed)
-    assert code == 0, printed
-    runs = found["kills"]
+    found = chaos(folder, "kills", *options, "--undisturbed", folder / "undisturbed")
+    yield Chaos(*found, folder / "undisturbed")
+    shutil.rmtree(folder)
+
+
+def test_killed_runs_that_go_on_end_with_the_bytes_of_an_undisturbed_one(killed: Chaos) -> None:
+    assert killed.code == 0, killed.printed
+    runs = killed.found["kills"]
     assert [run["problems"] for run in runs] == [[], [], [], []]
     assert {kill["kind"] for run in runs for kill in run["kills"]} == {
         "tree", "worker", "writer", "raylet",
     }  # fmt: skip
-    assert "kills of a writer" in printed
+    assert "kills of a writer" in killed.printed
 
 
-def test_a_byte_that_differs_is_noticed(tmp_path: Path, undisturbed: Path) -> None:
-    if not (undisturbed / "torch_cnn" / "undisturbed.json").exists():
-        pytest.skip("the undisturbed run is made by the test before this one")
+def test_a_byte_that_differs_is_noticed(tmp_path: Path, killed: Chaos) -> None:
     altered = tmp_path / "altered"
-    shutil.copytree(undisturbed, altered)
+    shutil.copytree(killed.undisturbed, altered)
     (details,) = altered.glob("torch_cnn/out/accuracy_checking_details_*.csv")
     data = bytearray(details.read_bytes())
     data[-10] ^= 1
@@ -84,8 +91,16 @@ def test_calls_that_crash_hang_and_raise_are_errors_and_the_others_as_if_they_we
     assert faults["problems"] == [], printed
     assert faults["right"] == {"crash": 2, "hang": 1, "raise": 1}
     assert faults["others_right"] == 36
-    if os.getloadavg()[0] <= 1.5 * (os.cpu_count() or 1):  # Else times are of something else.
-        assert faults["faulty_s"] <= faults["limit_s"]
+
+
+def test_a_run_with_faults_that_takes_longer_than_its_limit_is_noticed() -> None:
+    counts = {"crash": 2, "hang": 1, "raise": 1}
+    for faulty_s, good in ((9.0, 1), (11.0, 0)):
+        over = chaos_faults.FaultsRun(40, counts, 2, right=counts, others_right=36)
+        over.clean_s, over.faulty_s, over.limit_s = 5.0, faulty_s, 10.0
+        found = {row.what: (row.tried, row.good) for row in fault_rows(over)}
+        assert found["in time"] == (1, good)
+        assert all(tried == right for what, (tried, right) in found.items() if what != "in time")
 
 
 def test_a_row_of_the_faults_that_is_not_as_it_must_be_is_noticed() -> None:
