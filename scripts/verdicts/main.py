@@ -1,7 +1,7 @@
 """How good the verdicts are: faults planted in two ways, and honest other implementations.
 
     python -m scripts.verdicts [--standards auto msprobe ...] [--dtypes float32 ...] [--apis matmul ...]
-                        [--seeds 0 1 ...] [--captures DUMP.json ...] [--way tested|kernels]
+                        [--seeds 0 1 ...] [--captures DUMP.json ...] [--way tested|kernels|sample]
                         [--write] [-v]
 
 Every call of `verdicts_cases.py`, and of the captures, is run by torch on the CPU in the recorded
@@ -10,7 +10,8 @@ kernels), and with each fault of `verdicts_faults.py`. The float64 bench is neve
 
 `--way tested`: the fault is in the tested side alone, as that of an accelerator is, and the CPU's
 kernels are right. `--way kernels`: the fault is in a kernel of the CPU, whoever calls it, and the
-checker that runs use judges the call (`verdicts_kernels.py`).
+checker that runs use judges the call (`verdicts_kernels.py`). `--way sample`: a few calls in both
+ways, which the tests make anew to see that the document is that of the code.
 
 A fault counts where it moves an output's RMSE or largest error to more than 4 times that of the worst
 honest implementation of this output, or makes elements NaN, infinite or unequal that no honest one
@@ -36,12 +37,19 @@ from scripts.verdicts.cases import DTYPES
 from scripts.verdicts.faults import planted
 from scripts.verdicts.kernels import KernelCourt
 from scripts.verdicts.subject import REFUSALS, Shared
-from scripts.verdicts.table import SECTIONS, as_markdown, missed_lines, with_section
+from scripts.verdicts.table import SECTIONS, as_markdown, missed_lines, summary, with_section
 from scripts.verdicts.tally import Court, Tally
 
 ROOT = Path(__file__).resolve().parents[2]
 
 TABLE = ROOT / "ray_precheck" / "compare" / "VERDICTS.md"
+
+# The sample: of every kind of call one or two, with a seed that no limit was chosen with.
+SAMPLE_SEED = 7
+SAMPLE_APIS = ("Torch.matmul", "softmax", "layer_norm", "gelu", "Torch.sum", "Torch.exp")
+SAMPLE_APIS += ("cross_entropy", "Torch.mul", "embedding", "max_pool2d", "Torch.topk")
+SAMPLE_APIS += ("Torch.argmax", "scaled_dot")
+SAMPLE_KERNELS = ("Torch.matmul", "softmax", "layer_norm", "Torch.mul", "embedding", "Torch.mean")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +103,17 @@ def examine_kernels(
     return _judged(court.tally, calls, court.judge)
 
 
+def sample_of_tested() -> Found:
+    """Judge the sample with faults in the tested side alone."""
+    return examine(["auto", "msprobe"], apis=SAMPLE_APIS, seeds=[SAMPLE_SEED])
+
+
+def sample_of_kernels() -> Found:
+    """Judge the sample with faults in the kernels."""
+    dtypes = ["float32", "bfloat16"]
+    return examine_kernels(["auto", "benchmark"], dtypes, SAMPLE_KERNELS, [SAMPLE_SEED])
+
+
 def _shared() -> dict[str, Shared]:
     return {framework: Shared(framework) for framework in ("pytorch", "mindspore")}
 
@@ -119,6 +138,9 @@ def _judged(tally: Tally, calls: Iterable[Call], judge: Callable[[Call], None]) 
 
 def main() -> None:
     arguments = _arguments()
+    if arguments.way == "sample":
+        _main_sample(arguments)
+        return
     examine_all = examine if arguments.way == "tested" else examine_kernels
     found = examine_all(
         arguments.standards, arguments.dtypes, arguments.apis, arguments.seeds, arguments.captures
@@ -129,17 +151,45 @@ def main() -> None:
         for line in (*found.tally.named(), *(f"not run: {line}" for line in found.skipped)):
             print(line)
     if arguments.write:
-        before = TABLE.read_text("utf-8") if TABLE.exists() else ""
-        TABLE.write_text(with_section(before, arguments.way, _section(found, arguments)), "utf-8")
-        print(f"written: {TABLE.relative_to(ROOT)}")
+        _write(arguments.way, _section(found, arguments))
+
+
+def _main_sample(arguments: argparse.Namespace) -> None:
+    samples = (sample_of_tested(), sample_of_kernels())
+    table = "\n\n".join(summary(found.tally, found.tally.standards) for found in samples)
+    print(table)
+    if arguments.write:
+        section = SECTIONS["sample"].format(
+            command="python -m scripts.verdicts --way sample --write",
+            machine=_machine(),
+            versions=_versions(),
+            calls=sum(found.calls for found in samples),
+            apis=sum(found.apis for found in samples),
+            table=table,
+        )
+        _write("sample", section)
+
+
+def _write(way: str, section: str) -> None:
+    before = TABLE.read_text("utf-8") if TABLE.exists() else ""
+    TABLE.write_text(with_section(before, way, section), "utf-8")
+    print(f"written: {TABLE.relative_to(ROOT)}")
+
+
+def _machine() -> str:
+    return f"{platform.machine()}, {os.cpu_count()} cores, {_processor()}"
+
+
+def _versions() -> str:
+    return ", ".join(f"{name} {version(name)}" for name in ("torch", "mindspore", "numpy"))
 
 
 def _section(found: Found, arguments: argparse.Namespace) -> str:
     captures = ", ".join(path.parent.name for path in arguments.captures) or "none"
     return SECTIONS[arguments.way].format(
         command=_command(arguments),
-        machine=f"{platform.machine()}, {os.cpu_count()} cores, {_processor()}",
-        versions=", ".join(f"{name} {version(name)}" for name in ("torch", "mindspore", "numpy")),
+        machine=_machine(),
+        versions=_versions(),
         calls=found.calls,
         apis=found.apis,
         seeds=", ".join(map(str, arguments.seeds)),

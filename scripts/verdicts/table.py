@@ -43,6 +43,16 @@ Whoever calls the kernel gets the fault: the tested side, and the CPU's own kern
 
 {missed}
 """,
+    "sample": """# A sample that the tests make anew
+
+`tests/frameworks/test_verdicts.py` computes these figures again and compares: where they are no longer
+those of the code, all of this document is to be made again.
+
+- Made by `{command}`, with {versions} on {machine}.
+- {calls} calls of {apis} APIs, as above: faults in the tested side alone, then faults in the kernels.
+
+{table}
+""",
 }
 _HEAD = """# Verdicts: faults found and false alarms
 
@@ -61,7 +71,7 @@ Made by `python -m scripts.verdicts --write`; do not edit.
 
 
 def with_section(document: str, way: str, section: str) -> str:
-    """Return the document of both ways with one of its sections replaced, the other as it was."""
+    """Return the document of all ways with one of its sections replaced, the others as they were."""
     parts = {}
     for name, text in SECTIONS.items():
         heading = text.partition("\n")[0]
@@ -75,7 +85,7 @@ def with_section(document: str, way: str, section: str) -> str:
 
 def as_markdown(tally: Tally, standards: Sequence[str]) -> str:
     """Return a summary, and for each standard both tables."""
-    parts = [_summary(tally, standards)]
+    parts = [summary(tally, standards)]
     for standard in standards:
         parts.append(f"### `{standard}`: faults found of those that count")
         parts.append(_table("fault", standard, tally.planted, tally.found))
@@ -84,15 +94,8 @@ def as_markdown(tally: Tally, standards: Sequence[str]) -> str:
     return "\n\n".join(parts)
 
 
-def missed_lines(tally: Tally, standard: str) -> str:
-    """Return a line for each fault that a standard missed."""
-    lines = [
-        f"- {name}, {dtype}: {where}" for one, dtype, name, where in tally.missed if one == standard
-    ]
-    return "\n".join(lines) or "Nothing."
-
-
-def _summary(tally: Tally, standards: Sequence[str]) -> str:
+def summary(tally: Tally, standards: Sequence[str]) -> str:
+    """Return the table that has one line for each standard."""
     rows = []
     for standard in standards:
         planted, found = (_sum(c, standard) for c in (tally.planted, tally.found))
@@ -103,6 +106,14 @@ def _summary(tally: Tally, standards: Sequence[str]) -> str:
         )
     head = "| standard | faults found | share | false alarms | share |\n|---|---|---|---|---|"
     return "\n".join([head, *rows])
+
+
+def missed_lines(tally: Tally, standard: str) -> str:
+    """Return a line for each fault that a standard missed."""
+    lines = [
+        f"- {name}, {dtype}: {where}" for one, dtype, name, where in tally.missed if one == standard
+    ]
+    return "\n".join(lines) or "Nothing."
 
 
 def _table(what: str, standard: str, whole: Counter[Cell], part: Counter[Cell]) -> str:
