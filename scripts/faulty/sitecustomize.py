@@ -51,6 +51,14 @@ def _sleep() -> None:
     time.sleep(1e6)
 
 
+def _linger() -> None:
+    """Take long, until the file `go` is there; a mark tells each machine that has run this."""
+    marks = Path(os.environ["FAULTY_MARKS"])
+    (marks / f"machine{os.stat('/proc/self/ns/net').st_ino}").touch()
+    if not (marks / "go").exists():
+        time.sleep(0.3)
+
+
 def _spin() -> None:
     while True:
         pass
@@ -94,6 +102,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     "bessel_j1": _allocate,
     "bessel_y1": _hoard,
     "spherical_bessel_j0": _poison,
+    "modified_bessel_i1": _linger,
 }
 # The same for what breaks the bench.
 BENCH_FAULTS: dict[str, Callable[[], None]] = {

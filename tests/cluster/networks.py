@@ -4,6 +4,7 @@ Needs root and the command `ip`; `can_make_networks` says whether they are there
 """
 
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -43,8 +44,12 @@ class Network:
     def __init__(self) -> None:
         # Short: Ray puts Unix sockets below it.
         self.folder = Path(tempfile.mkdtemp(prefix="rpn-"))
+        # Where the broken operators of this network's machines leave and find their marks.
+        self.marks = self.folder / "marks"
+        self.marks.mkdir()
         self._tag = f"rp{secrets.token_hex(4)}"
-        self._numbers: list[int] = []
+        self.numbers: list[int] = []
+        self._last = 0
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         token = self.folder / "token"
         token.touch(mode=0o600)
@@ -56,7 +61,10 @@ class Network:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(token),
             "RAY_USAGE_STATS_ENABLED": "0",
-            "PYTHONPATH": str(FAULTY),
+            "FAULTY_MARKS": str(self.marks),
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [str(FAULTY), os.environ.get("PYTHONPATH")])
+            ),
         }
 
     def __enter__(self) -> "Network":
@@ -70,9 +78,8 @@ class Network:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for number in self._numbers:
-            self.kill(number)
-            _ip("netns", "delete", self.namespace(number))
+        for number in list(self.numbers):
+            self._remove(number)
         _ip("link", "delete", self._tag)
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -94,7 +101,7 @@ class Network:
 
         What is in the folder `hidden` is not to be seen on this node.
         """
-        if number not in self._numbers:
+        if number not in self.numbers:
             self._connect(number)
         where = (
             ["--head", f"--port={PORT}", "--include-dashboard=false"]
@@ -117,8 +124,33 @@ class Network:
             self._processes[number] = self.spawn(number, command, log)
         self._wait_for(number)
 
+    def start_another(self) -> int:
+        """Start Ray on one node more; returns its number, which no node has had before."""
+        self._last += 1
+        self.start(self._last)
+        return self._last
+
+    def leave_head_alone(self) -> None:
+        """Remove all nodes but the head, and wait until Ray has noticed."""
+        gone = [number for number in self.numbers if number != 1]
+        for number in gone:
+            self._remove(number)
+        log = self.folder / "head" / "session_latest" / "logs" / "gcs_server.out"
+        until = time.monotonic() + 60
+        for number in gone:
+            death = re.compile(rf"address: {re.escape(self.host(number))} .* marked dead")
+            while not death.search(log.read_text()):
+                assert time.monotonic() < until, log.read_text()
+                time.sleep(0.1)
+
+    def _remove(self, number: int) -> None:
+        self.kill(number)
+        _ip("netns", "delete", self.namespace(number))
+        self.numbers.remove(number)
+
     def _connect(self, number: int) -> None:
-        self._numbers.append(number)
+        self.numbers.append(number)
+        self._last = max(self._last, number)
         name, outside = self.namespace(number), f"{self._tag}v{number}"
         _ip("netns", "add", name)
         _ip("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", name)
