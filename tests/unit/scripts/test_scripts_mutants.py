@@ -1,0 +1,186 @@
+"""Mutants are found in a text, planted one at a time, killed by tests that look, and else survive."""
+
+import ast
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from scripts.mutants.changes import Change, find_changes, mutate
+from scripts.mutants.main import ROOT, draw
+
+pytestmark = pytest.mark.unit
+
+MODULE = '''"""A module."""
+
+LIMIT = 3
+
+
+def is_small(value: int) -> bool:
+    return value < LIMIT
+
+
+def half(value: int) -> float:
+    return value / 2
+
+
+def largest(values: list[int]) -> int:
+    found = values[0]
+    for value in values:
+        if value > found:
+            found = value
+    return found
+'''
+TESTS = """
+
+def test_a_number_is_small_below_the_limit() -> None:
+    assert [is_small(value) for value in (2, 3, 4)] == [True, False, False]
+
+
+def test_half() -> None:
+    assert half(3) == 1.5
+
+
+def test_largest() -> None:
+    assert [largest(values) for values in ([1, 3, 2], [5])] == [3, 5]
+"""
+
+
+def changed(text: str) -> set[str]:
+    """Return every line that a mutant of a text has in the place of another."""
+    before = text.splitlines()
+    found = set()
+    for change in find_changes(text):
+        after = mutate(text, change).splitlines()
+        ast.parse("\n".join(after))
+        (line,) = set(after) - set(before)
+        found.add(line.strip())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("line", "mutants"),
+    [
+        ("x = a < b", {"x = (a <= b)", "x = (a >= b)"}),
+        ("x = a is None", {"x = (a is not None)"}),
+        ("x = a < b <= c", {"x = (a <= b <= c)", "x = (a >= b <= c)", "x = (a < b < c)", "x = (a < b > c)"}),
+        ("x = a and b", {"x = (a or b)"}),
+        ("x = not a", {"x = (a)"}),
+        ("x = -a", {"x = (a)"}),
+        ("x = f(a, key=True)", {"x = f(a, key=False)"}),
+        ("x = a + b * c", {"x = (a - b * c)", "x = a + (b / c)"}),
+        ("x += 1", {"x -= 1"}),
+        ("x = a if b else c", {"x = a if (not b) else c"}),
+        ("x = [a for a in b if a]", {"x = [a for a in b if (not a)]"}),
+        ("x = f'{a + 1}'", set()),
+        ("x: Literal[True] | None = a", set()),
+        ("ä = 'ä' + b", {"ä = ('ä' - b)"}),
+    ],
+)  # fmt: skip
+def test_the_changes_of_a_line(line: str, mutants: set[str]) -> None:
+    assert changed(line) == mutants
+
+
+def test_decorators_annotations_and_imports_for_types_are_left_alone() -> None:
+    text = (
+        "if TYPE_CHECKING:\n    x = 1 + 1\n"
+        "@dataclass(frozen=True)\nclass A:\n    b: Literal[True]\n"
+        "@cached(a=True)\ndef f(a: Literal[True] = 1) -> Literal[True]:\n    return a\n"
+    )
+    assert find_changes(text) == []
+
+
+def test_a_change_knows_the_first_line_of_its_function_with_decorators() -> None:
+    text = "A = 1 + 1\n\n@cache\ndef f(a):\n    def g(b):\n        return -b\n    return a + 1\n"
+    assert [(each.line, each.function) for each in find_changes(text)] == [(1, 0), (6, 5), (7, 3)]
+
+
+def test_the_same_seed_draws_the_same_mutants_and_another_seed_others() -> None:
+    first, again, other = (draw(ROOT, ["plan", "dump"], 20, seed) for seed in (1, 1, 2))
+    assert first == again
+    assert len(set(first)) == 20
+    assert set(first) != set(other)
+    assert {mutant.room for mutant in first} == {"plan", "dump"}
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A tree with a package of one module, and tests of it."""
+
+    root: Path
+
+    @property
+    def module(self) -> Path:
+        return self.root / "ray_precheck" / "store" / "toy.py"
+
+    def write_tests(self, name: str, *lines: str) -> None:
+        head = "from ray_precheck.store.toy import *"
+        (self.root / "tests" / "unit" / "store" / name).write_text("\n".join([head, *lines, ""]))
+
+    def try_mutants(self, *options: str) -> "subprocess.CompletedProcess[str]":
+        where = ["--root", str(self.root), "--rooms", "store", *options]
+        command = [sys.executable, "-m", "scripts.mutants", *where]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Toy:
+    made = Toy(tmp_path)
+    made.module.parent.mkdir(parents=True)
+    (tmp_path / "tests" / "unit" / "store").mkdir(parents=True)
+    for folder in (made.module.parent, made.module.parent.parent):
+        (folder / "__init__.py").touch()
+    made.module.write_text("def half(value):\n    return value / 2\n")
+    return made
+
+
+def test_mutants_are_killed_but_for_the_one_that_makes_no_difference(toy: Toy) -> None:
+    toy.module.write_text(MODULE)
+    toy.write_tests("test_store_toy.py", TESTS)
+    done = toy.try_mutants()
+    total = len(find_changes(MODULE))
+    assert f"seed 0: {total - 1} of {total} mutants killed" in done.stdout, (
+        done.stdout + done.stderr
+    )
+    assert done.stdout.count("SURVIVED") == 1
+    # Of two values that are equal it makes no difference which one is kept.
+    assert "+        if (value >= found):" in done.stdout
+    assert "by tests/unit/store/test_store_toy.py::test_half" in done.stdout
+    assert toy.module.read_text() == MODULE
+    assert done.returncode == int(total - 1 < 0.95 * total)
+
+
+def test_a_kept_map_learns_of_tests_that_are_new(toy: Toy) -> None:
+    kept = ("--map", str(toy.root / "map.json"))
+    toy.write_tests("test_store_toy.py", "def test_half():", "    half(3)")
+    done = toy.try_mutants(*kept)
+    assert "+    return (value * 2)" in done.stdout, done.stdout + done.stderr
+    assert "0 of 1 mutants killed" in done.stdout
+    assert done.returncode == 1
+    toy.write_tests("test_store_new.py", "def test_new():", "    assert half(3) == 1.5")
+    done = toy.try_mutants(*kept)
+    assert "2 unit tests" in done.stdout, done.stdout + done.stderr
+    assert "by tests/unit/store/test_store_new.py::test_new" in done.stdout
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "lines", [("def test_broken():", "    assert half(3) == 2"), ("import nothing_of_that_name",)]
+)
+def test_a_tree_whose_tests_fail_without_a_mutant_is_refused(
+    toy: Toy, lines: tuple[str, ...]
+) -> None:
+    toy.write_tests("test_store_toy.py", *lines)
+    done = toy.try_mutants()
+    assert done.returncode == 1
+    assert "the unit tests do not pass without a mutant" in done.stderr
+    assert "test_store_toy.py" in done.stderr
+
+
+def test_a_change_that_spans_lines_is_replaced_whole() -> None:
+    text = "x = (\n    a\n    + b\n)\ny = 1\n"
+    (change,) = find_changes(text)
+    assert isinstance(change, Change)
+    assert mutate(text, change) == "x = (\n    (a - b)\n)\ny = 1\n"
