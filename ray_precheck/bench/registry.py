@@ -62,6 +62,10 @@ class References:
             raise NotCheckable(f"{name.type_name} has no bench: {reason}; {_OWN}")
         return None
 
+    def rows(self, name: ApiName) -> tuple[Row, ...]:
+        """Return the rows of a built-in bench of a fused operator, () where it has none."""
+        return self._fused.get(name.type_name, ())
+
     def origin(self, name: ApiName) -> str:
         """Return file and function of the user's that is the bench, "" where it is none."""
         declared = self._declared.get(name.type_name)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ray_precheck.cli.actions import FrameworkName
 from ray_precheck.cli.arguments import VERSION, add_options
-from ray_precheck.cli.commands import compare_results, repro, run_ut, summary
+from ray_precheck.cli.commands import compare_results, explain, repro, run_ut, summary
 from ray_precheck.cli.exit_codes import EXIT_CODES
 from ray_precheck.cli.invocation import SentenceParser
 from ray_precheck.config import RunConfig
@@ -19,6 +19,7 @@ from ray_precheck.options.declared import option_of
 COMMANDS = (
     *run_ut.COMMANDS,
     *summary.COMMANDS,
+    *explain.COMMANDS,
     *repro.COMMANDS,
     *compare_results.COMMANDS,
 )

@@ -20,7 +20,7 @@ TABLE = Table(
         ("plan", "datagen", "bench", "store"),
         ("check", "report"),
         ("runtime",),
-        ("session", "listing"),
+        ("session", "listing", "explaining"),
         ("ranks",),
         ("cli", "guardian", "__main__", ""),
     ),

@@ -1,0 +1,1 @@
+"""What is known of one operator, put together for `ray-precheck explain`."""
