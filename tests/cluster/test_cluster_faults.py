@@ -197,7 +197,10 @@ def test_the_error_of_a_dismissed_worker_does_not_pass_for_the_end_of_the_writer
 def test_no_process_is_left_after_a_run_with_faults(tmp_path: Path, cluster_address: str) -> None:
     parts = [broken("entr"), broken("i1e"), additions(40)]
     dump = write_dump(tmp_path / "dump.json", *parts)
-    precheck(dump, out=tmp_path / "out", address=cluster_address, devices=(0, 1), timeout_s=1.0)
+    report = precheck(
+        dump, out=tmp_path / "out", address=cluster_address, devices=(0, 1), timeout_s=1.0
+    )
+    assert (report.summary.total, report.summary.passes) == (42, 40)
     until = time.monotonic() + 10
     while left := own_processes("ray_precheck.runtime.workers.check_process"):
         assert time.monotonic() < until, left

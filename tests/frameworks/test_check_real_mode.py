@@ -60,6 +60,8 @@ def test_captured_results_are_the_same_with_and_without_the_device(
     with_device = _check_all(capture)
     monkeypatch.setattr("ray_precheck.check.checker.open_backend", _refuse)
     without = _check_all(capture)
+    assert set(without) == set(with_device)
+    assert len(without) >= 22
     for name, result in without.items():
         if name != NO_GRADIENTS:
             assert result.checks == with_device[name].checks

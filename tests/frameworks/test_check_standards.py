@@ -92,12 +92,14 @@ def test_the_cpus_kernel_stands_beside_the_peers_of_other_devices_and_frameworks
     checker = statistics_checker("pytorch", standard=standard)
     checker.tests_own_kernel = False
     checker.check(HALF_LINEAR)
+    assert standard.seen
     for seen in standard.seen:
         assert np.array_equal(kernel_of(seen.peers()), seen.device_out)
 
 
 def test_the_rows_have_the_errors_and_the_cells_of_the_standard() -> None:
     result = statistics_checker("pytorch", standard=Recorder()).check(HALF_LINEAR)
+    assert result.checks
     for check in result.checks:
         assert tuple(dict(check.columns)) == ("Standard", *ERROR_HEADINGS, "Own")
 
@@ -142,7 +144,9 @@ def test_the_default_calls_correct_bfloat16_outputs_an_error() -> None:
 @pytest.mark.parametrize("capture", ["mindspore_llm_fp16", "mindspore_llm_tensor"])
 def test_every_row_has_only_cells_with_a_heading(name: str, capture: str) -> None:
     headings = set(added_headings(STANDARDS[name]()))
-    for result in judged(capture, name):
+    results = judged(capture, name)
+    assert sum(len(result.checks) for result in results) >= 30
+    for result in results:
         assert "ray_precheck failed" not in result.message
         for check in result.checks:
             assert {heading for heading, _ in check.columns} <= headings

@@ -32,11 +32,10 @@ def test_a_new_stamp_names_no_run_in_any_folder(
 
 def test_the_newest_run_has_the_last_stamp(tmp_path: Path) -> None:
     for stamp in ("20260102030405_2", "20260102030405", "20260102030405_10", "20250102030405"):
-        newest = result(tmp_path / "b", stamp) if stamp.endswith("_10") else None
         result(tmp_path / "a", stamp)
+    newest = result(tmp_path / "b", "20260102030405_10")
     assert newest_stamp([tmp_path / "a", tmp_path / "b"]) == "20260102030405_10"
-    assert newest_result(tmp_path / "b") == result_of(tmp_path / "b", "20260102030405_10")
-    assert newest is None or newest.exists()
+    assert newest_result(tmp_path / "b") == newest == result_of(tmp_path / "b", "20260102030405_10")
 
 
 def test_a_folder_without_results_is_said(tmp_path: Path) -> None:
