@@ -31,13 +31,13 @@ from pathlib import Path
 import numpy as np
 
 from ray_precheck.check.checker import Checker
-from ray_precheck.check.job import DirectionCheck, Job
-from ray_precheck.check.judge import check_backward, check_forward
+from ray_precheck.check.decode import decoded_record
+from ray_precheck.check.inputs import make_inputs
+from ray_precheck.check.judged import Judged
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.compare.standards.user_file import load_standard
 from ray_precheck.datagen.generate import (
     TensorSource,
-    build_call,
     generated_tensors,
 )
 from ray_precheck.dump.decode import decode_record
@@ -157,20 +157,18 @@ class CapturedCalls:
         """Return what each output and gradient shows, by its name; {} where a side cannot run."""
         found: dict[str, Errors] = {}
         try:
-            job = Job(payload, record, build_call(record, source), source, self._checker)
-            found |= errors_of(check_forward(job))
-            if record.has_backward:
-                found |= errors_of(check_backward(job))
+            inputs = make_inputs(decoded_record(payload, record), source)
+            found |= errors_of(self._checker.judge(inputs))
         except NotCheckable:
             pass
         return found
 
 
-def errors_of(result: DirectionCheck) -> dict[str, Errors]:
-    """Return verdict and errors of each floating leaf of a direction."""
+def errors_of(judged: Judged) -> dict[str, Errors]:
+    """Return verdict and errors of each floating leaf of a call."""
     found: dict[str, Errors] = {}
-    for check in result.checks:
-        device_out, bench_out = result.pairs[check.name]
+    for row in judged.rows:
+        check, device_out, bench_out = row.check, row.tested, row.bench
         if not isinstance(device_out, HostTensor) or not isinstance(bench_out, HostTensor):
             continue
         if device_out.data.dtype.kind != "f" or not device_out.data.size:

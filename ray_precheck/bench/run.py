@@ -23,6 +23,20 @@ from ray_precheck.schema.values import HostCall
 _PLACE = TorchPlace(device="cpu", widen=True)
 
 
+@contextmanager
+def computing_threads(count: int) -> Iterator[None]:
+    """Have torch compute with so many threads for a while."""
+    before = torch.get_num_threads()
+    if count == before:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 class Bench:
     """Finds and runs references for the APIs of one framework."""
 
@@ -38,19 +52,6 @@ class Bench:
         value = torch.ones((64, 64), dtype=torch.float64, requires_grad=True)
         product = torch.nn.functional.linear(value, value)
         torch.autograd.grad(product, value, torch.ones_like(product))
-
-    @contextmanager
-    def threads(self, count: int) -> Iterator[None]:
-        """Compute with so many threads for a while."""
-        before = torch.get_num_threads()
-        if count == before:
-            yield
-            return
-        torch.set_num_threads(count)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
 
     def resolve(self, name: ApiName) -> Callable[..., Any]:
         """Return the function that is the bench of an API; raises `NotCheckable` where there is none."""

@@ -1,93 +1,125 @@
-"""Why an output is in error by msprobe's rule, although the API may be right: rounding that no
-kernel can avoid; and where that is not why, what the numbers say of the cause.
+"""The station that explains: why an output is in error by msprobe's rule, although the API may be
+right: rounding that no kernel can avoid; and where that is not why, what the numbers say of the cause.
 
-Comes in: a `DirectionCheck` with errors, and a way to run the bench again. Goes out: sentences in
-the Message of those rows. Called by the forward and backward checks, only where there is an error;
-a verdict is never changed here. The other standards measure rounding and name causes themselves.
+Comes in: a `DirectionCheck`, which can have the bench run again. Goes out: the same one with sentences
+in the Message of its errors. Called by the checker after each direction is judged; a verdict is never
+changed here. The other standards measure rounding and name causes themselves.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ray_precheck.check.job import DirectionCheck, Job
-from ray_precheck.check.sides.attempt import OutOfMemory, attempt
+from ray_precheck.check.inputs import Inputs
+from ray_precheck.check.judged import Compared, DirectionCheck
+from ray_precheck.check.sides.attempt import attempt
+from ray_precheck.check.sides.raised import OutOfMemory
 from ray_precheck.compare.cause import likely_cause
-from ray_precheck.compare.standards.base import ROUNDING, ulp
+from ray_precheck.compare.standards.base import ROUNDING, Standard, ulp
 from ray_precheck.compare.standards.msprobe import MSPROBE
 from ray_precheck.compare.thresholds import ROUNDING_NOISE_ULP
-from ray_precheck.frameworks.base import Leaf, map_leaves
+from ray_precheck.frameworks.base import map_leaves
 from ray_precheck.operators.effects import MULTILINEAR
 from ray_precheck.schema.dtypes import DTYPES, Array, quantum
-from ray_precheck.schema.result import Metrics, OutputCheck, Verdict
+from ray_precheck.schema.result import Metrics, Verdict
 from ray_precheck.schema.values import HostCall, HostTensor
 
-Recompute = Callable[[HostCall, list[HostTensor | None]], Sequence[Leaf]]
 
-
-def explain_errors(job: Job, result: DirectionCheck, recompute: Recompute) -> None:
+def with_explanations(inputs: Inputs, result: DirectionCheck, standard: Standard) -> DirectionCheck:
     """Add to each error that rounding explains the sentence that says how.
 
-    `recompute` gives the bench's leaves, in the order of `result.checks`, for other inputs. To an
-    error that rounding does not explain its likely cause is added, where there is one.
+    To an error that rounding does not explain its likely cause is added, where there is one.
+
+    Raises:
+        NotCheckable: the bench cannot take other inputs.
     """
-    if job.sides.standard.name != MSPROBE.name:
-        return
-    for position, check in enumerate(result.checks):
-        tested = result.pairs[check.name][0]
-        if not _is_open(check) or not isinstance(tested, HostTensor):
-            continue
-        note = _rounding(job, result, recompute, position, tested.dtype) or _cause(result, check)
-        if note:
-            result.checks[position] = replace(check, message=f"{check.message}; {note}")
-
-
-def _is_open(check: OutputCheck) -> bool:
-    """Return whether an output is in error, by its numbers, without an explanation yet."""
-    is_error = check.verdict is Verdict.ERROR and check.metrics is not None
-    return is_error and ROUNDING not in check.message
-
-
-def _rounding(
-    job: Job, result: DirectionCheck, recompute: Recompute, position: int, dtype: str
-) -> str:
-    metrics = result.checks[position].metrics
-    if metrics is None or metrics.mismatch:
-        return ""
-    note = _summed_terms(job, result, recompute, position, dtype) or _conditioning(
-        job, result, recompute, position, dtype
+    if standard.name != MSPROBE.name or result.recompute is None or not result.failing:
+        return result
+    rows = tuple(
+        _explained(inputs, result, position, row) for position, row in enumerate(result.rows)
     )
+    return replace(result, rows=rows)
+
+
+def _explained(inputs: Inputs, result: DirectionCheck, position: int, row: Compared) -> Compared:
+    """Return a row with what explains it, where it is in error by its numbers without an explanation."""
+    check = row.check
+    is_open = check.verdict is Verdict.ERROR and ROUNDING not in check.message
+    if not is_open or check.metrics is None or not isinstance(row.tested, HostTensor):
+        return row
+    error = _Error(inputs, result, position, row.tested, check.metrics)
+    note = _rounding(error) or _cause(row)
+    return replace(row, check=replace(check, message=f"{check.message}; {note}")) if note else row
+
+
+@dataclass(frozen=True, slots=True)
+class _Error:
+    """An output in error, and the direction in whose rows it stands at `position`."""
+
+    inputs: Inputs
+    result: DirectionCheck
+    position: int
+    tested: HostTensor
+    metrics: Metrics
+
+    @property
+    def is_float(self) -> bool:
+        return DTYPES[self.tested.dtype].kind == "float"
+
+    def bench_with(self, change: Callable[[HostTensor], HostTensor]) -> Array | None:
+        """Return this output of the bench for changed inputs, None where that cannot be had."""
+
+        def changed(value: Any) -> Any:
+            if isinstance(value, HostTensor) and DTYPES[value.dtype].kind == "float":
+                return change(value)
+            return value
+
+        call, recompute = self.inputs.call, self.result.recompute
+        assert recompute is not None
+        again = HostCall(map_leaves(call.args, changed), map_leaves(call.kwargs, changed))
+        cotangents = [changed(cotangent) for cotangent in self.result.cotangents]
+        try:
+            leaves, _ = attempt(lambda: recompute(again, cotangents))
+        except OutOfMemory:  # The verdict stands without an explanation.
+            return None
+        if leaves is None or len(leaves) <= self.position:
+            return None
+        leaf, bench = leaves[self.position], self.result.rows[self.position].bench
+        both = isinstance(leaf, HostTensor) and isinstance(bench, HostTensor)
+        return leaf.data if both and leaf.shape == bench.shape else None
+
+
+def _rounding(error: _Error) -> str:
+    if error.metrics.mismatch or not error.is_float:
+        return ""
+    note = _summed_terms(error) or _conditioning(error)
     return f"{ROUNDING} {note}" if note else ""
 
 
-def _cause(result: DirectionCheck, check: OutputCheck) -> str:
-    tested, bench = result.pairs[check.name]
-    if not isinstance(bench, HostTensor) or tested.shape != bench.shape:
+def _cause(row: Compared) -> str:
+    if not isinstance(row.bench, HostTensor) or row.tested.shape != row.bench.shape:
         return ""
-    cause = likely_cause(tested.data, bench.data, tested.dtype)
+    cause = likely_cause(row.tested.data, row.bench.data, row.tested.dtype)
     return f"likely cause: {cause}" if cause else ""
 
 
-def _summed_terms(
-    job: Job, result: DirectionCheck, recompute: Recompute, position: int, dtype: str
-) -> str:
+def _summed_terms(error: _Error) -> str:
     """Explain the error of a sum by the magnitudes of its terms.
 
     |fl(sum) - sum| <= gamma_n * sum |terms| for any order of summation (Higham, Accuracy and
     Stability of Numerical Algorithms, 2nd ed., eq. 4.4); a few units of the right side are noise.
     """
-    record = job.record
-    is_linear = MULTILINEAR.of(record.name.type_name, record.framework)
-    if not is_linear or DTYPES[dtype].kind != "float":
+    record = error.inputs.record
+    if not MULTILINEAR.of(record.name.type_name, record.framework):
         return ""
-    magnitudes = _again(job, result, recompute, position, _absolute)
-    metrics = result.checks[position].metrics
-    if magnitudes is None or metrics is None:
+    magnitudes = error.bench_with(_absolute)
+    if magnitudes is None:
         return ""
-    total = float(magnitudes[metrics.worst_index])
-    units = metrics.max_abs_err / ulp(total, dtype)
+    dtype = error.tested.dtype
+    total = float(magnitudes[error.metrics.worst_index])
+    units = error.metrics.max_abs_err / ulp(total, dtype)
     if not units <= ROUNDING_NOISE_ULP:
         return ""
     return (
@@ -96,21 +128,16 @@ def _summed_terms(
     )
 
 
-def _conditioning(
-    job: Job, result: DirectionCheck, recompute: Recompute, position: int, dtype: str
-) -> str:
+def _conditioning(error: _Error) -> str:
     """Explain the error by what half a unit in the last place of the inputs does to the bench."""
-    if DTYPES[dtype].kind != "float":
-        return ""
-    generator = np.random.Generator(np.random.Philox(key=position))
-    moved = _again(job, result, recompute, position, lambda tensor: _nudged(tensor, generator))
-    metrics = result.checks[position].metrics
-    bench = result.pairs[result.checks[position].name][1]
-    if moved is None or metrics is None or not isinstance(bench, HostTensor):
+    generator = np.random.Generator(np.random.Philox(key=error.position))
+    moved = error.bench_with(lambda tensor: _nudged(tensor, generator))
+    if moved is None:
         return ""
     with np.errstate(invalid="ignore"):
+        bench = error.result.rows[error.position].bench
         change = float(np.nanmax(np.abs(moved - bench.data), initial=0.0))
-    if not _explains(change, metrics):
+    if not _explains(change, error.metrics):
         return ""
     return (
         "ill-conditioned: moving the inputs by half a unit in the last place moves the bench by"
@@ -120,36 +147,6 @@ def _conditioning(
 
 def _explains(change: float, metrics: Metrics) -> bool:
     return 0 < change < np.inf and metrics.max_abs_err <= ROUNDING_NOISE_ULP * change
-
-
-def _again(
-    job: Job,
-    result: DirectionCheck,
-    recompute: Recompute,
-    position: int,
-    change: Callable[[HostTensor], HostTensor],
-) -> Array | None:
-    """Return one of the bench's outputs for changed inputs, None where that cannot be had."""
-
-    def changed(value: Any) -> Any:
-        if isinstance(value, HostTensor) and DTYPES[value.dtype].kind == "float":
-            return change(value)
-        return value
-
-    call = HostCall(map_leaves(job.call.args, changed), map_leaves(job.call.kwargs, changed))
-    cotangents = [changed(cotangent) for cotangent in result.cotangents]
-    try:
-        leaves, _ = attempt(lambda: recompute(call, cotangents))
-    except OutOfMemory:  # The verdict stands without an explanation.
-        return None
-    bench = result.pairs[result.checks[position].name][1]
-    if leaves is None or len(leaves) <= position:
-        return None
-    leaf = leaves[position]
-    fits = (
-        isinstance(leaf, HostTensor) and isinstance(bench, HostTensor) and leaf.shape == bench.shape
-    )
-    return leaf.data if fits else None
 
 
 def _absolute(tensor: HostTensor) -> HostTensor:

@@ -1,7 +1,8 @@
-"""The forward and the backward check of one call.
+"""The station that judges: what is tested against the bench, forward and backward.
 
-Comes in: a `Job`. Goes out: a `DirectionCheck`. Called by the checker. Either the captured results
-are tested (real mode) or the device's own; the bench is the same for both.
+Comes in: `Benched`. Goes out: a `DirectionCheck`. Called by the checker, and by
+`check.random.quiet_dropout`. Either the captured results are tested (real mode) or the device's own;
+the bench is the same for both.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,24 +11,25 @@ from functools import partial
 
 import numpy as np
 
-from ray_precheck.bench.run import Bench
-from ray_precheck.check.explain import explain_errors
-from ray_precheck.check.job import DirectionCheck, Job
-from ray_precheck.check.measured import Failure, cotangents_of
-from ray_precheck.check.sides.attempt import attempt, attempt_gradients, describe
-from ray_precheck.check.sides.captured import captured_gradients
+from ray_precheck.check.inputs import Inputs, cotangents_of
+from ray_precheck.check.judged import DirectionCheck, compared
+from ray_precheck.check.measured import Failure
+from ray_precheck.check.settings import Terms
+from ray_precheck.check.sides.attempt import attempt, attempt_gradients
+from ray_precheck.check.sides.bench import Benched, gradients_as_dumped
+from ray_precheck.check.sides.captured import captured_gradients, has_captured_gradients
 from ray_precheck.check.sides.peers import Peers, Pick
+from ray_precheck.check.sides.raised import describe
 from ray_precheck.compare.ambiguous import chosen_like
 from ray_precheck.compare.comparison import no_peers
 from ray_precheck.errors import NotCheckable
-from ray_precheck.frameworks.base import Execution, Leaf
-from ray_precheck.frameworks.known import find_framework
-from ray_precheck.frameworks.pytorch.run import TorchExecution
+from ray_precheck.frameworks.base import Leaf
 from ray_precheck.operators.effects import SIZED_BY_VALUES
 from ray_precheck.schema.dtypes import DTYPES, Array, saturated_like
+from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.uncompared import Uncompared
-from ray_precheck.schema.values import HostCall, HostTensor, TensorSpec
+from ray_precheck.schema.values import HostCall, HostTensor
 
 _UNDERIVABLE = Uncompared(
     "torch has no derivative by this argument, although the dump asks for one"
@@ -35,32 +37,36 @@ _UNDERIVABLE = Uncompared(
 PeersByPlace = Callable[[int, Leaf], Callable[[], Sequence[Array]]]
 
 
-def check_forward(job: Job) -> DirectionCheck:
+def judge_forward(benched: Benched, terms: Terms) -> DirectionCheck:
     """Compare the outputs.
 
     Raises:
         NotCheckable: neither side can be run, or only the bench fails.
     """
-    result = DirectionCheck()
-    tested = tested_outputs(job, result)
+    tested, bench = benched.tested.outputs, benched.attempt
     if tested is None:
-        return device_failed(job)
-    bench = job.bench
+        return device_failed(benched)
     if bench.execution is None:
         raise NotCheckable(f"the bench raised: {describe(bench.error)}")
-    expected = chosen_like(
-        job.record.name, job.call, tested, bench.execution.outputs, job.sides.framework
-    )
+    inputs = benched.tested.inputs
+    name = inputs.record.name
+    expected = chosen_like(name, inputs.call, tested, bench.execution.outputs, terms.framework)
     if len(tested) != len(expected):
-        return _wrong_count(job, len(tested), len(expected))
-    peers = _peers(job, lambda peer, _: peer.outputs)
-    for position, (mine, other) in enumerate(zip(tested, expected, strict=True)):
-        name = f"{job.record.name}.forward.output.{position}"
-        other = _overflowing_like(mine, other)
-        result.compare(name, mine, other, job.judge("forward"), peers(position, mine))
-    result.notes.extend(_length_note(job, result))
-    explain_errors(job, result, lambda call, _: job.run_bench(call).outputs)
-    return result
+        return _wrong_count(benched, terms, len(tested), len(expected))
+    judge, peers = terms.judge(name, "forward"), _peers(benched, terms, lambda run, _: run.outputs)
+    rows = tuple(
+        compared(
+            inputs.output_name("forward", position),
+            mine,
+            _overflowing_like(mine, other),
+            judge,
+            peers(position, mine),
+        )
+        for position, (mine, other) in enumerate(zip(tested, expected, strict=True))
+    )
+    notes = tuple(filter(None, [benched.tested.note]))
+    result = DirectionCheck(rows, notes, recompute=lambda call, _: benched.run_again(call).outputs)
+    return replace(result, notes=(*notes, *_length_note(inputs.record, result)))
 
 
 def _overflowing_like(tested: Leaf, bench: Leaf) -> Leaf:
@@ -72,9 +78,8 @@ def _overflowing_like(tested: Leaf, bench: Leaf) -> Leaf:
     return replace(bench, data=saturated_like(bench.data, tested.data, tested.dtype))
 
 
-def _length_note(job: Job, result: DirectionCheck) -> list[str]:
+def _length_note(record: ApiRecord, result: DirectionCheck) -> list[str]:
     """Say why shapes differ, where they depend on the values."""
-    record = job.record
     if not SIZED_BY_VALUES.of(record.name.type_name, record.framework):
         return []
     if not any(check.metrics is None for check in result.failing):
@@ -82,162 +87,130 @@ def _length_note(job: Job, result: DirectionCheck) -> list[str]:
     return ["the shape of its output depends on the values: an element counts on one side alone"]
 
 
-def tested_outputs(job: Job, result: DirectionCheck) -> list[Leaf] | None:
-    """Return the captured outputs, or the device's own; None where the device raised.
-
-    Raises:
-        NotCheckable: the dump holds none, and the device may not stand in.
-    """
-    tested = job.captured if job.sides.tests_dump else None
-    if tested is not None:
-        return tested
-    if job.sides.tests_dump:
-        result.notes.append(_stand_in(job, "outputs"))
-    return job.measured.outputs
-
-
-def _stand_in(job: Job, what: str) -> str:
-    """Say that the device is tested because the dump lacks something; raise where it may not be."""
-    if not job.sides.may_run_device:
-        raise NotCheckable(f"the dump holds no {what} of this call; --tested device checks them")
-    return f"the dump holds no {what} of this call, so this machine's {job.sides.device_label} was tested"
-
-
-def device_failed(job: Job) -> DirectionCheck:
+def device_failed(benched: Benched) -> DirectionCheck:
     """Judge an API that the device cannot run: an error only where the bench can.
 
     Raises:
         NotCheckable: the bench cannot either, or it is a kernel that the CPU lacks.
     """
-    failure = job.measured.error
-    assert failure is not None
-    if job.bench.execution is None:
+    measured, bench = benched.tested.measured, benched.attempt
+    assert measured is not None
+    assert measured.error is not None
+    text = measured.error.text
+    if bench.execution is None:
         raise NotCheckable(
-            f"device and bench raised; device: {failure.text}; bench: {describe(job.bench.error)}"
+            f"device and bench raised; device: {text}; bench: {describe(bench.error)}"
         )
-    if failure.lacks_kernel:
-        raise NotCheckable(f"the CPU has no kernel for it: {failure.text}")
-    result = DirectionCheck(Verdict.ERROR, Outcome.RAISED)
-    result.notes.append(f"the device raised where the bench is fine: {failure.text}")
-    return result
+    if measured.error.lacks_kernel:
+        raise NotCheckable(f"the CPU has no kernel for it: {text}")
+    note = f"the device raised where the bench is fine: {text}"
+    return DirectionCheck(notes=(note,), ruled=Verdict.ERROR, outcome=Outcome.RAISED)
 
 
-def _wrong_count(job: Job, tested: int, expected: int) -> DirectionCheck:
-    bench = job.sides.bench
-    author = bench.origin(job.record.name) if isinstance(bench, Bench) else ""
-    if author:
-        theirs = "the dump holds" if job.sides.tests_dump else "the device returned"
-        raise NotCheckable(f"{author} returned {expected} outputs where {theirs} {tested}")
-    if job.sides.tests_dump:
+def _wrong_count(benched: Benched, terms: Terms, tested: int, expected: int) -> DirectionCheck:
+    if benched.author:
+        theirs = "the dump holds" if terms.tests_dump else "the device returned"
+        raise NotCheckable(f"{benched.author} returned {expected} outputs where {theirs} {tested}")
+    if terms.tests_dump:
         raise NotCheckable(f"the dump holds {tested} outputs where the bench has {expected}")
-    result = DirectionCheck(Verdict.ERROR)
-    result.notes.append(f"{tested} outputs where the bench has {expected}")
-    return result
+    note = f"{tested} outputs where the bench has {expected}"
+    return DirectionCheck(notes=(note,), ruled=Verdict.ERROR)
 
 
-def check_backward(job: Job) -> DirectionCheck:
+def judge_backward(benched: Benched, terms: Terms) -> DirectionCheck:
     """Compare the gradients.
 
     Raises:
         NotCheckable: there is no gradient to compare, or only the bench fails.
     """
-    if not job.plan.differentiable:
-        raise NotCheckable("backward: no floating tensor among the inputs")
-    if job.sides.tests_dump and job.bench.execution is not None:
-        result = _against_captured(job)
-        if result is not None:
-            return result
-        note = _stand_in(job, "gradients")
-        result = _against_device(job)
-        result.notes.append(note)
-        return result
-    return _against_device(job)
+    if terms.tests_dump and has_captured_gradients(benched.tested.inputs.record):
+        return _against_captured(benched, terms)
+    return _against_device(benched, terms)
 
 
-def _against_captured(job: Job) -> DirectionCheck | None:
-    """Compare captured gradients; None where the dump holds none."""
-    bench = job.bench.execution
-    if not any(isinstance(spec, TensorSpec) for spec in job.record.grads_out or ()):
-        return None
-    if bench is None or job.bench.gradient_error is not None:
-        raise NotCheckable(f"backward: the bench raised: {describe(job.bench.gradient_error)}")
-    if job.captured is not None:
-        _require_same_choice(job, job.captured, bench.outputs)
-    cotangents = cotangents_of(job, bench.outputs)
-    result = DirectionCheck()
-    result.cotangents = cotangents
-    grads, error = attempt(lambda: _bench_gradients(job, bench, cotangents))
+def _against_captured(benched: Benched, terms: Terms) -> DirectionCheck:
+    """Compare captured gradients."""
+    inputs, bench = benched.tested.inputs, benched.attempt.execution
+    if bench is None or benched.attempt.gradient_error is not None:
+        reason = describe(benched.attempt.gradient_error)
+        raise NotCheckable(f"backward: the bench raised: {reason}")
+    if benched.tested.is_captured:
+        assert benched.tested.outputs is not None
+        _require_same_choice(inputs, terms.framework, benched.tested.outputs, bench.outputs)
+    cotangents = cotangents_of(inputs, bench.outputs)
+    gradients = partial(gradients_as_dumped, inputs, terms.framework)
+    grads, error = attempt(partial(gradients, bench, cotangents))
     if grads is None:
         raise NotCheckable(f"backward: the bench raised: {describe(error)}")
     shapes = [None if grad is None else grad.shape for grad in grads]
-    matched = captured_gradients(job.record, job.source, shapes)
-    peers = _peers(job, lambda peer, moved: _bench_gradients(job, peer, moved), cotangents)
-    for mine, (theirs, tested) in matched.items():
-        name = f"{job.record.name}.backward.output.{theirs}"
-        result.compare(name, tested, grads[mine], job.judge("backward"), peers(mine, tested))
-    order = list(matched)
+    matched = captured_gradients(inputs.record, inputs.source, shapes)
+    judge = terms.judge(inputs.record.name, "backward")
+    peers = _peers(benched, terms, gradients, cotangents)
+    rows = tuple(
+        compared(
+            inputs.output_name("backward", theirs), tested, grads[mine], judge, peers(mine, tested)
+        )
+        for mine, (theirs, tested) in matched.items()
+    )
 
     def recompute(call: HostCall, incoming: list[HostTensor | None]) -> list[Leaf]:
-        again = _bench_gradients(job, job.run_bench(call), incoming)
-        return [again[position] for position in order]
+        again = gradients(benched.run_again(call), incoming)
+        return [again[position] for position in matched]
 
-    explain_errors(job, result, recompute)
-    return result
-
-
-def _bench_gradients(
-    job: Job, bench: Execution, cotangents: list[HostTensor | None]
-) -> list[HostTensor | None]:
-    """Return the bench's gradients in the order in which the framework's dumps list them."""
-    is_node = find_framework(job.sides.framework).node_gradients
-    if is_node and isinstance(bench, TorchExecution):
-        return bench.node_gradients(cotangents)
-    return _by_input(job, bench.gradients(cotangents))
+    return DirectionCheck(rows, cotangents=tuple(cotangents), recompute=recompute)
 
 
-def _by_input(job: Job, grads: list[HostTensor | None]) -> list[HostTensor | None]:
-    """Return one gradient for each tensor of the inputs, as MindSpore dumps list them."""
-    spread: list[HostTensor | None] = [None] * sum(1 for _ in job.record.input_tensors())
-    for position, grad in zip(job.plan.differentiable, grads, strict=True):
-        spread[position] = grad
-    return spread
-
-
-def _against_device(job: Job) -> DirectionCheck:
-    measured, bench = job.measured, job.bench
+def _against_device(benched: Benched, terms: Terms) -> DirectionCheck:
+    inputs, measured, bench = benched.tested.inputs, benched.tested.measured, benched.attempt
+    assert measured is not None
     if measured.outputs is None or bench.execution is None:
         raise NotCheckable("backward: the forward pass raised")
     if len(measured.outputs) != len(bench.execution.outputs):
         raise NotCheckable("backward: device and bench have different outputs")
     if measured.no_gradients:
         raise NotCheckable(measured.no_gradients)
-    _require_same_choice(job, measured.outputs, bench.execution.outputs)
-    cotangents = job.cotangents or cotangents_of(job, measured.outputs)
+    _require_same_choice(inputs, terms.framework, measured.outputs, bench.execution.outputs)
+    cotangents = benched.tested.cotangents or cotangents_of(inputs, measured.outputs)
     grads, failure = measured.gradients, measured.gradient_error
     expected, bench_error = attempt_gradients(bench, cotangents)
     if expected is None:
         raise NotCheckable(_bench_failed(failure, bench_error))
-    result = DirectionCheck()
-    result.cotangents = cotangents
+    notes = tuple(filter(None, [benched.tested.note]))
+    result = DirectionCheck(notes=notes, cotangents=tuple(cotangents))
     if grads is None:
-        assert failure is not None
-        if failure.lacks_kernel:
-            raise NotCheckable(f"backward: the CPU has no kernel for it: {failure.text}")
-        result.ruled, result.outcome = Verdict.ERROR, Outcome.RAISED
-        result.notes.append(f"backward: the device raised where the bench is fine: {failure.text}")
-        return result
-    peers = _peers(job, lambda peer, moved: peer.gradients(moved), cotangents)
-    for position, (mine, other) in enumerate(zip(grads, expected, strict=True)):
-        name = f"{job.record.name}.backward.output.{position}"
-        wanted = _UNDERIVABLE if other is None else other
-        result.compare(name, mine, wanted, job.judge("backward"), peers(position, mine))
-    explain_errors(job, result, lambda call, incoming: job.run_bench(call).gradients(incoming))
-    return result
+        return _gradients_failed(result, failure)
+    judge = terms.judge(inputs.record.name, "backward")
+    peers = _peers(benched, terms, lambda run, moved: run.gradients(moved), cotangents)
+    rows = tuple(
+        compared(
+            inputs.output_name("backward", position),
+            mine,
+            _UNDERIVABLE if other is None else other,
+            judge,
+            peers(position, mine),
+        )
+        for position, (mine, other) in enumerate(zip(grads, expected, strict=True))
+    )
+    return replace(
+        result,
+        rows=rows,
+        recompute=lambda call, incoming: benched.run_again(call).gradients(incoming),
+    )
 
 
-def _require_same_choice(job: Job, tested: Sequence[Leaf], bench: Sequence[Leaf]) -> None:
+def _gradients_failed(result: DirectionCheck, failure: Failure | None) -> DirectionCheck:
+    assert failure is not None
+    if failure.lacks_kernel:
+        raise NotCheckable(f"backward: the CPU has no kernel for it: {failure.text}")
+    note = f"backward: the device raised where the bench is fine: {failure.text}"
+    return replace(result, notes=(note, *result.notes), ruled=Verdict.ERROR, outcome=Outcome.RAISED)
+
+
+def _require_same_choice(
+    inputs: Inputs, framework: str, tested: Sequence[Leaf], bench: Sequence[Leaf]
+) -> None:
     """Raise where the device took others of several right outputs: their gradients differ too."""
-    chosen = chosen_like(job.record.name, job.call, tested, bench, job.sides.framework)
+    chosen = chosen_like(inputs.record.name, inputs.call, tested, bench, framework)
     for mine, other in zip(chosen, bench, strict=True):
         # Vectors are turned by factors that are 1 but for rounding where both took the same.
         if mine is not other and not np.allclose(mine.data, other.data, 1e-3, 1e-3, equal_nan=True):
@@ -255,15 +228,17 @@ def _bench_failed(failure: Failure | None, bench_error: Exception | None) -> str
     )
 
 
-def _peers(job: Job, pick: Pick, cotangents: Sequence[HostTensor | None] = ()) -> PeersByPlace:
+def _peers(
+    benched: Benched, terms: Terms, pick: Pick, cotangents: Sequence[HostTensor | None] = ()
+) -> PeersByPlace:
     """Return what gives the peers of a leaf by its position; nothing is run before they are read."""
     peers = Peers(
-        job.sides.bench.resolve(job.record.name),
-        job.call,
-        job.plan,
+        benched.function,
+        benched.tested.inputs.call,
+        benched.tested.inputs.plan,
         pick,
         tuple(cotangents),
-        kernel_is_tested=job.sides.tests_own_kernel,
+        kernel_is_tested=terms.tests_own_kernel,
     )
 
     def of(position: int, tested: Leaf) -> Callable[[], Sequence[Array]]:

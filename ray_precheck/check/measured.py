@@ -1,23 +1,14 @@
-"""What the device made of a call: the first half of a check, which the second judges.
+"""What the device made of a call: what goes from the device's half of a check to the bench's.
 
-Comes in: a `Job`. Goes out: `Measured`, host arrays and text only, so that the bench may judge it in
-another process or on another machine. Called by `check.job` and by the checker.
+Made by `check.sides.device`. Host arrays and text only, so that the bench may judge it in another
+process or on another machine.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from ray_precheck.check.sides.attempt import attempt_forward, attempt_gradients, describe
-from ray_precheck.datagen.cotangents import assign_cotangents
-from ray_precheck.datagen.generate import GeneratedTensors
-from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Leaf
 from ray_precheck.schema.values import HostTensor
-from ray_precheck.store.error_data import SavedTensors
-
-if TYPE_CHECKING:
-    from ray_precheck.check.job import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,43 +47,3 @@ class Measured:
         """The bytes of all tensors."""
         leaves = [*(self.outputs or ()), *(self.gradients or ()), *self.inputs.values()]
         return sum(leaf.data.nbytes for leaf in leaves if isinstance(leaf, HostTensor))
-
-
-def measure(job: "Job") -> Measured:
-    """Run the device forward and, where the call has a backward record, backward.
-
-    Raises:
-        NotCheckable: the device does not have the API.
-        OutOfMemory: an allocation failed.
-    """
-    tried = attempt_forward(job.sides.device(), job.record.name, job.call, job.plan)
-    if tried.execution is None:
-        return Measured(None, _failure(job, tried.error))
-    outputs = tried.execution.outputs
-    if not job.plan.differentiable:
-        return Measured(outputs)
-    try:
-        job.cotangents = cotangents_of(job, outputs)
-        gradients, error = attempt_gradients(tried, job.cotangents)
-    except NotCheckable as reason:
-        return Measured(outputs, no_gradients=str(reason))
-    return Measured(outputs, None, gradients, None if error is None else _failure(job, error))
-
-
-def _failure(job: "Job", error: Exception | None) -> Failure:
-    job.sides.note_device_error()
-    lacks_kernel = error is not None and job.sides.lacks_kernel(error)
-    return Failure(describe(error), lacks_kernel)
-
-
-def cotangents_of(job: "Job", outputs: list[Leaf]) -> list[HostTensor | None]:
-    """Return the gradients that come in, one for each output.
-
-    Raises:
-        NotCheckable: those that the dump has do not fit.
-    """
-    if isinstance(job.source, SavedTensors):
-        return job.source.cotangents(len(outputs))
-    tensors = [leaf if isinstance(leaf, HostTensor) else None for leaf in outputs]
-    generated = isinstance(job.source, GeneratedTensors)
-    return assign_cotangents(job.record, tensors, job.source, may_reshape=generated)

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ray_precheck.bench.declared import BenchModule
+from ray_precheck.compare.outputs import Judge
 from ray_precheck.compare.standards.base import Standard
 from ray_precheck.compare.standards.msprobe import MSPROBE
 from ray_precheck.frameworks.known import find_framework
 from ray_precheck.options.checks import RECORDED
+from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.task import BENCH
 
 
@@ -48,3 +50,27 @@ class CheckSettings:
         """
         own = self.device_type if kind == BENCH else kind
         return find_framework(self.framework).is_bench and own == "cpu" and not self.tests_dump
+
+    def terms(self, kind: str) -> "Terms":
+        """Return what a process whose device is of this kind judges by."""
+        own_kernel = self.tests_own_kernel(kind)
+        return Terms(self.framework, self.standard, self.seed, self.tests_dump, own_kernel)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a process judges by, the same for every call.
+
+    `seed` is that of the run. `tests_own_kernel`: what is tested was computed by torch on the CPU, as
+    the bench is.
+    """
+
+    framework: str
+    standard: Standard
+    seed: int = 0
+    tests_dump: bool = False
+    tests_own_kernel: bool = False
+
+    def judge(self, name: ApiName, direction: str) -> Judge:
+        """Return how the outputs (forward) or the gradients (backward) of a call are judged."""
+        return Judge(self.framework, self.standard, name.type_name, direction)

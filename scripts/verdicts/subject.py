@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.bench.run import Bench
-from ray_precheck.check.job import call_plan
+from ray_precheck.check.decode import call_plan
 from ray_precheck.check.sides.peers import Peers
 from ray_precheck.datagen.cotangents import assign_cotangents
 from ray_precheck.datagen.generate import GeneratedTensors, build_call, generated_tensors

@@ -90,7 +90,7 @@ def test_the_cpus_kernel_stands_beside_the_peers_of_other_devices_and_frameworks
     assert not replace(settings, tests_dump=True).tests_own_kernel("cpu")
     standard = Recorder()
     checker = statistics_checker("pytorch", standard=standard)
-    checker.tests_own_kernel = False
+    checker.terms = replace(checker.terms, tests_own_kernel=False)
     checker.check(HALF_LINEAR)
     assert standard.seen
     for seen in standard.seen:

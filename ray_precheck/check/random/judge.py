@@ -1,98 +1,44 @@
-"""The forward and the backward check of a call whose output is random.
+"""The station that judges calls whose output is random, in the place of `check.judge`.
 
-Comes in: a `Job`. Goes out: a `DirectionCheck`. Called by the checker in the place of
-`check.judge`. There is no bench to compare with: what comes out is judged by facts that hold
-whatever was drawn, and by statistics whose limits an honest generator leaves once in a million calls.
+Comes in: `UnderTest`. Goes out: a `DirectionCheck`. Called by the checker. There is no bench to compare
+with: what comes out is judged by facts that hold whatever was drawn, and by statistics whose limits
+an honest generator leaves once in a million calls.
 """
 
-from typing import Protocol, runtime_checkable
+from dataclasses import replace
 
 import numpy as np
 
-from ray_precheck.check.job import DirectionCheck, Job
-from ray_precheck.check.judge import device_failed, tested_outputs
-from ray_precheck.check.measured import cotangents_of
+from ray_precheck.bench.run import Bench
+from ray_precheck.check.inputs import Inputs, cotangents_of
+from ray_precheck.check.judge import device_failed
+from ray_precheck.check.judged import Compared, DirectionCheck
 from ray_precheck.check.random.arguments import RandomCall, bind
 from ray_precheck.check.random.rules import RandomRule, is_seeded, rule_of
+from ray_precheck.check.settings import Terms
+from ray_precheck.check.sides.bench import run_bench
 from ray_precheck.check.sides.captured import captured_gradients
+from ray_precheck.check.sides.tested import UnderTest
 from ray_precheck.compare.random.bounds import FALSE_ALARM_RATE
 from ray_precheck.compare.random.outputs import check_random_output
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Leaf
 from ray_precheck.plan.drawing import is_dropping, seed_of
+from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.values import HostTensor
 
 _JUDGED = "its output is random: judged by statistics"
 
 
-@runtime_checkable
-class Seeded(Protocol):
-    """A backend whose generators can be seeded."""
-
-    def seed(self, seed: int) -> None:
-        """Seed every generator of the framework and its device."""
-
-
-def check_random_forward(job: Job, seed: int) -> DirectionCheck:
-    """Judge the outputs of a random call.
+def require_rule(record: ApiRecord, framework: str) -> RandomRule:
+    """Return how a random call is judged.
 
     Raises:
-        NotCheckable: the call cannot be run, or nothing is known of what it should draw.
+        NotCheckable: nothing is known of what it should draw.
     """
-    rule = _rule(job)
-    result = DirectionCheck()
-    outputs = tested_outputs(job, result)
-    if outputs is None:
-        return _device_failed(job)
-    call = _random_call(job, rule, outputs, seed)
-    # Of no element there is no statistic; the row says so.
-    looks = [[] if _is_empty(outputs[0]) else rule.looks(call)] if outputs else []
-    if rule.others is not None and len(outputs) > 1:
-        looks.append(rule.others(call))
-    for position, (tested, its_looks) in enumerate(zip(outputs, looks, strict=False)):
-        recorded = job.record.outputs[position] if position < len(job.record.outputs) else None
-        check = check_random_output(
-            f"{job.record.name}.forward.output.{position}",
-            tested,
-            its_looks,
-            job.sides.framework,
-            chance=FALSE_ALARM_RATE / len(looks),
-            recorded=recorded,
-            repeatable=job.sides.tests_dump or is_seeded(job.record.name, job.sides.framework),
-        )
-        result.add(check, tested)
-    if result.verdict is not Verdict.SKIP:
-        result.notes.append(_JUDGED)
-    return result
-
-
-def _is_empty(leaf: Leaf) -> bool:
-    return isinstance(leaf, HostTensor) and not leaf.data.size
-
-
-def _device_failed(job: Job) -> DirectionCheck:
-    """Judge an API that the device cannot run: an error only where torch can on the CPU.
-
-    Raises:
-        NotCheckable: torch cannot either, or does not have it, or the CPU lacks a kernel.
-    """
-    failure = job.measured.error
-    assert failure is not None
-    if failure.lacks_kernel:
-        raise NotCheckable(f"the CPU has no kernel for it: {failure.text}")
-    try:
-        return device_failed(job)
-    except NotCheckable as reason:
-        text = str(reason)
-        if failure.text in text:
-            raise
-        raise NotCheckable(f"the device raised: {failure.text}; bench: {text}") from None
-
-
-def _rule(job: Job) -> RandomRule:
-    rule = rule_of(job.record.name, job.sides.framework)
-    if rule is None and is_dropping(job.record):
+    rule = rule_of(record.name, framework)
+    if rule is None and is_dropping(record):
         raise NotCheckable(
             "it drops at random between its steps, which does not show in its output"
         )
@@ -101,58 +47,120 @@ def _rule(job: Job) -> RandomRule:
     return rule
 
 
-def _random_call(job: Job, rule: RandomRule, outputs: list[Leaf], seed: int) -> RandomCall:
-    name = f"{job.record.name}\0spread"
+def judge_random_forward(tested: UnderTest, bench: Bench, terms: Terms) -> DirectionCheck:
+    """Judge the outputs of a random call.
+
+    Raises:
+        NotCheckable: the call cannot be run, or nothing is known of what it should draw.
+    """
+    inputs, outputs = tested.inputs, tested.outputs
+    name, recorded = inputs.record.name, inputs.record.outputs
+    rule = require_rule(inputs.record, terms.framework)
+    if outputs is None:
+        return _device_failed(tested, bench)
+    call = _random_call(inputs, rule, outputs, terms.seed)
+    # Of no element there is no statistic; the row says so.
+    looks = [[] if _is_empty(outputs[0]) else rule.looks(call)] if outputs else []
+    if rule.others is not None and len(outputs) > 1:
+        looks.append(rule.others(call))
+    rows = []
+    for position, (leaf, its_looks) in enumerate(zip(outputs, looks, strict=False)):
+        check = check_random_output(
+            inputs.output_name("forward", position),
+            leaf,
+            its_looks,
+            terms.framework,
+            chance=FALSE_ALARM_RATE / len(looks),
+            recorded=recorded[position] if position < len(recorded) else None,
+            repeatable=terms.tests_dump or is_seeded(name, terms.framework),
+        )
+        rows.append(Compared(check, leaf))
+    result = DirectionCheck(tuple(rows), tuple(filter(None, [tested.note])))
+    if result.verdict is Verdict.SKIP:
+        return result
+    return replace(result, notes=(*result.notes, _JUDGED))
+
+
+def _is_empty(leaf: Leaf) -> bool:
+    return isinstance(leaf, HostTensor) and not leaf.data.size
+
+
+def _device_failed(tested: UnderTest, bench: Bench) -> DirectionCheck:
+    """Judge an API that the device cannot run: an error only where torch can on the CPU.
+
+    Raises:
+        NotCheckable: torch cannot either, or does not have it, or the CPU lacks a kernel.
+    """
+    failure = None if tested.measured is None else tested.measured.error
+    assert failure is not None
+    if failure.lacks_kernel:
+        raise NotCheckable(f"the CPU has no kernel for it: {failure.text}")
+    try:
+        return device_failed(run_bench(bench, tested))
+    except NotCheckable as reason:
+        text = str(reason)
+        if failure.text in text:
+            raise
+        raise NotCheckable(f"the device raised: {failure.text}; bench: {text}") from None
+
+
+def _random_call(inputs: Inputs, rule: RandomRule, outputs: list[Leaf], seed: int) -> RandomCall:
+    name = f"{inputs.record.name}\0spread"
     spread = np.random.Generator(np.random.Philox(key=seed_of(seed, name)))
-    return RandomCall(bind(rule.signature, job.call), job.call, outputs, spread)
+    return RandomCall(bind(rule.signature, inputs.call), inputs.call, outputs, spread)
 
 
-def check_random_backward(job: Job, seed: int) -> DirectionCheck:
+def judge_random_backward(tested: UnderTest, terms: Terms) -> DirectionCheck:
     """Judge the gradient of a random call by the draws that its output shows.
 
     Raises:
         NotCheckable: there is no gradient, or what it should be does not show in the output.
     """
-    rule = _rule(job)
-    if not job.plan.differentiable:
+    inputs, outputs = tested.inputs, tested.outputs
+    rule = require_rule(inputs.record, terms.framework)
+    if not inputs.plan.differentiable:
         raise NotCheckable("backward: no floating tensor among the inputs")
-    if rule.gradient is None or len(job.plan.differentiable) != 1:
+    if rule.gradient is None or len(inputs.plan.differentiable) != 1:
         raise NotCheckable(
             "backward: its output is random and does not show what the gradient depends on"
         )
-    result = DirectionCheck()
-    outputs = tested_outputs(job, result)
     if outputs is None:
         raise NotCheckable("backward: the forward pass raised")
-    result.notes.clear()  # the forward check has said it
-    call = _random_call(job, rule, outputs, seed)
-    result.cotangents = job.cotangents or cotangents_of(job, outputs)
-    for position, grad in _tested_gradients(job, result).items():
-        looks = [] if _is_empty(grad) else rule.gradient(call, result.cotangents[0], grad)
-        name = f"{job.record.name}.backward.output.{position}"
-        result.add(check_random_output(name, grad, looks, job.sides.framework), grad)
-    return result
+    call = _random_call(inputs, rule, outputs, terms.seed)
+    cotangents = tuple(tested.cotangents or cotangents_of(inputs, outputs))
+    grads = _tested_gradients(tested, terms)
+    if grads is None:
+        return DirectionCheck(
+            notes=(f"backward: the device raised: {_gradient_error(tested)}",),
+            ruled=Verdict.ERROR,
+            outcome=Outcome.RAISED,
+            cotangents=cotangents,
+        )
+    rows = []
+    for position, grad in grads.items():
+        looks = [] if _is_empty(grad) else rule.gradient(call, cotangents[0], grad)
+        name = inputs.output_name("backward", position)
+        rows.append(Compared(check_random_output(name, grad, looks, terms.framework), grad))
+    return DirectionCheck(tuple(rows), cotangents=cotangents)
 
 
-def _tested_gradients(job: Job, result: DirectionCheck) -> dict[int, HostTensor]:
-    """Return the captured gradient, or the device's, by its place; {} where the device raised.
+def _tested_gradients(tested: UnderTest, terms: Terms) -> dict[int, HostTensor] | None:
+    """Return the captured gradient, or the device's, by its place; None where the device raised.
 
     Raises:
         NotCheckable: there is none, or the CPU has no kernel.
     """
-    if job.sides.tests_dump:
-        shapes: list[tuple[int, ...] | None] = [
-            spec.shape for _, spec in job.record.input_tensors()
-        ]
-        captured = captured_gradients(job.record, job.source, shapes[:1])
+    if terms.tests_dump:
+        captured = _captured_gradient(tested.inputs)
         if captured:
-            return dict(captured.values())
-        if job.captured is not None:
+            return captured
+        if tested.is_captured:
             raise NotCheckable(
                 "backward: the dump holds no gradient of this call; the device's own would be of other"
                 " draws than the captured output's"
             )
-    measured = job.measured
+    measured = tested.measured
+    assert measured is not None
     if measured.no_gradients:
         raise NotCheckable(measured.no_gradients)
     if measured.gradients is not None:
@@ -161,6 +169,15 @@ def _tested_gradients(job: Job, result: DirectionCheck) -> dict[int, HostTensor]
     if failure is None or failure.lacks_kernel:
         text = "the forward pass raised" if failure is None else failure.text
         raise NotCheckable(f"backward: the CPU has no kernel for it: {text}")
-    result.ruled, result.outcome = Verdict.ERROR, Outcome.RAISED
-    result.notes.append(f"backward: the device raised: {failure.text}")
-    return {}
+    return None
+
+
+def _captured_gradient(inputs: Inputs) -> dict[int, HostTensor]:
+    """Return the captured gradient of the first input; {} where the dump holds none."""
+    shapes: list[tuple[int, ...] | None] = [spec.shape for _, spec in inputs.record.input_tensors()]
+    return dict(captured_gradients(inputs.record, inputs.source, shapes[:1]).values())
+
+
+def _gradient_error(tested: UnderTest) -> str:
+    failure = None if tested.measured is None else tested.measured.gradient_error
+    return "unknown error" if failure is None else failure.text

@@ -49,6 +49,11 @@ def _has_tensor(spec: ValueSpec) -> bool:
     return any(isinstance(leaf, TensorSpec) for _, leaf in walk_specs(spec, ""))
 
 
+def has_captured_gradients(record: ApiRecord) -> bool:
+    """Return whether the dump holds a gradient of the call's inputs."""
+    return any(isinstance(spec, TensorSpec) for spec in record.grads_out or ())
+
+
 def captured_gradients(
     record: ApiRecord, source: TensorSource, shapes: list[tuple[int, ...] | None]
 ) -> dict[int, tuple[int, HostTensor]]:

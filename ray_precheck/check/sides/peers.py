@@ -18,7 +18,8 @@ from typing import Any, overload
 import numpy as np
 
 from ray_precheck.bench.rounded import rounded_arithmetic
-from ray_precheck.check.sides.attempt import OutOfMemory, attempt
+from ray_precheck.check.sides.attempt import attempt
+from ray_precheck.check.sides.raised import OutOfMemory
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Execution, Leaf, map_leaves
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace

@@ -1,17 +1,20 @@
 """How a call is to be run, its rows, and the sentences that explain an error by rounding."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ray_precheck.check.explain import explain_errors
-from ray_precheck.check.job import DirectionCheck, Job, Sides, call_plan
+from ray_precheck.check.decode import call_plan, decoded_record
+from ray_precheck.check.explain import with_explanations
+from ray_precheck.check.inputs import Inputs, make_inputs
+from ray_precheck.check.judged import DirectionCheck, compared
 from ray_precheck.compare.outputs import Judge
 from ray_precheck.compare.standards import ROUNDING
 from ray_precheck.compare.standards.absolute import Absolute
-from ray_precheck.compare.standards.msprobe import Msprobe
+from ray_precheck.compare.standards.msprobe import MSPROBE, Msprobe
 from ray_precheck.datagen.generate import GeneratedTensors
 from ray_precheck.frameworks.base import CallPlan, Leaf
 from ray_precheck.schema.record import ApiName, ApiRecord
@@ -22,10 +25,6 @@ from ray_precheck.schema.values import Constant, HostCall, HostTensor, SequenceS
 pytestmark = pytest.mark.unit
 
 JUDGE = Judge("pytorch")
-
-
-class NoSides(Sides):
-    """Sides that nothing is run on: `explain_errors` is given a bench of its own."""
 
 
 def spec(dtype: str = "float32", requires_grad: bool | None = None) -> TensorSpec:
@@ -68,51 +67,58 @@ def test_a_plan_says_whether_the_first_argument_is_changed() -> None:
     assert not call_plan(record(spec())).in_place
 
 
+def direction(*pairs: tuple[Any, Any], notes: tuple[str, ...] = ()) -> DirectionCheck:
+    """Compare pairs of leaves, the tested one first."""
+    rows = (
+        compared(f"Torch.a.b.0.forward.output.{position}", tested, bench, JUDGE)
+        for position, (tested, bench) in enumerate(pairs)
+    )
+    return DirectionCheck(tuple(rows), notes)
+
+
+SAME = tensor("float32", 1), tensor("float64", 1)
+EMPTY = tensor("float32"), tensor("float64")
+
+
 def test_a_direction_is_in_error_where_one_of_its_rows_is() -> None:
-    check = DirectionCheck()
-    check.compare("Torch.a.b.0.forward.output.0", tensor("float32", 1), tensor("float64", 1), JUDGE)
-    assert (check.verdict, check.messages) == (Verdict.PASS, [])
-    check.compare("Torch.a.b.0.forward.output.1", 3, 4, JUDGE)
-    check.compare("Torch.a.b.0.forward.output.2", 3, 3, JUDGE)
-    check.notes.append("note")
+    assert (direction(SAME).verdict, direction(SAME).messages) == (Verdict.PASS, [])
+    check = direction(SAME, (3, 4), (3, 3), notes=("note",))
     assert check.verdict is Verdict.ERROR
     assert [row.name[-1] for row in check.failing] == ["1"]
     assert check.messages == ["forward.output.1: 3 where the bench has 4", "note"]
-    assert check.pairs["Torch.a.b.0.forward.output.1"] == (3, 4)
+    assert (check.rows[1].tested, check.rows[1].bench) == (3, 4)
 
 
 def test_a_direction_without_a_row_that_passed_is_skipped_with_the_reason() -> None:
-    check = DirectionCheck()
+    check = direction()
     assert (check.verdict, check.messages) == (Verdict.SKIP, ["there was no output to compare"])
-    check.compare("Torch.a.b.0.forward.output.0", tensor("float32"), tensor("float64"), JUDGE)
+    check = direction(EMPTY)
     assert check.verdict is Verdict.SKIP
     assert check.messages == ["forward.output.0: no element to compare: the output is empty"]
-    check.compare("Torch.a.b.0.forward.output.1", 3, 3, JUDGE)
+    check = direction(EMPTY, (3, 3))
     assert (check.verdict, check.messages) == (Verdict.PASS, [])
-    check.compare("Torch.a.b.0.forward.output.2", 3, 4, JUDGE)
-    assert check.verdict is Verdict.ERROR
+    assert direction(EMPTY, (3, 3), (3, 4)).verdict is Verdict.ERROR
+
+
+def inputs(api: str, first: HostTensor) -> Inputs:
+    payload = TaskPayload(0, "x", None, None)
+    decoded = decoded_record(payload, record(spec(), api=api))
+    return replace(make_inputs(decoded, GeneratedTensors(0, "x")), call=HostCall((first,), {}))
 
 
 def test_only_the_rule_of_msprobe_is_explained_by_rounding_and_causes() -> None:
     """The other standards measure rounding themselves, and name causes."""
-    tested, inputs = tensor("float32", *range(8, 0, -1)), tensor("float32", *range(8))
+    tested, given = tensor("float32", *range(8, 0, -1)), tensor("float32", *range(8))
     messages = []
     for standard in (Msprobe(), Absolute()):
-        sides = NoSides()
-        sides.standard = standard
-        job = Job(
-            TaskPayload(0, "x", None, None),
-            record(spec(), api="neg"),
-            HostCall((inputs,), {}),
-            GeneratedTensors(0, "x"),
-            sides,
-        )
-        check = DirectionCheck()
         bench = HostTensor("float64", -tested.data.astype("float64"))
-        check.compare("Torch.neg.0.forward.output.0", tested, bench, Judge("pytorch", standard))
+        name = "Torch.neg.0.forward.output.0"
+        row = compared(name, tested, bench, Judge("pytorch", standard))
         leaves = [bench]
-        explain_errors(job, check, lambda *_, leaves=leaves: leaves)  # it depends on no input
-        messages.append(check.checks[0].message)
+        check = DirectionCheck(  # it depends on no input
+            (row,), recompute=lambda *_, leaves=leaves: leaves
+        )
+        messages.append(with_explanations(inputs("neg", given), check, standard).checks[0].message)
     cause = "likely cause: the sign of every element is flipped"
     assert messages[0].endswith(f"is not below 0.0001; {cause}")
     assert messages[1].startswith("share of elements whose relative error is above")
@@ -120,25 +126,17 @@ def test_only_the_rule_of_msprobe_is_explained_by_rounding_and_causes() -> None:
 
 
 def explained(
-    api: str, inputs: HostTensor, tested: HostTensor, function: Callable[[np.ndarray], float]
+    api: str, given: HostTensor, tested: HostTensor, function: Callable[[np.ndarray], float]
 ) -> tuple[DirectionCheck, str]:
     """Check one scalar output against a bench in float64, and explain its error."""
-    call = HostCall((inputs,), {})
-    job = Job(
-        TaskPayload(0, "x", None, None),
-        record(spec(), api=api),
-        call,
-        GeneratedTensors(0, "x"),
-        NoSides(),
-    )
 
     def bench(again: HostCall, cotangents: list[HostTensor | None]) -> list[Leaf]:
         data = again.args[0].data.astype(np.float64)
         return [HostTensor("float64", np.array([function(data)]))]
 
-    check = DirectionCheck()
-    check.compare("Torch.x.0.forward.output.0", tested, bench(call, [])[0], JUDGE)
-    explain_errors(job, check, bench)
+    first = bench(HostCall((given,), {}), [])[0]
+    row = compared("Torch.x.0.forward.output.0", tested, first, JUDGE)
+    check = with_explanations(inputs(api, given), DirectionCheck((row,), recompute=bench), MSPROBE)
     return check, check.checks[0].message
 
 

@@ -1,0 +1,78 @@
+"""The station that decodes: the raw records of a call become one that can be run.
+
+Comes in: a `TaskPayload`. Goes out: `Decoded`. Called by the checker, first of all stations. Calls
+that nobody can check end here, before anything of them is allocated.
+"""
+
+from dataclasses import dataclass
+
+from ray_precheck.bench.run import Bench
+from ray_precheck.check.memory import needed_bytes
+from ray_precheck.check.settings import CheckSettings
+from ray_precheck.compare.standards.msprobe import MSPROBE
+from ray_precheck.dump.decode import decode_record
+from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.base import CallPlan
+from ray_precheck.plan.drawing import is_random
+from ray_precheck.plan.select import changes_its_input, skip_by_name, skip_by_record
+from ray_precheck.schema.dtypes import is_differentiable
+from ray_precheck.schema.record import ApiRecord
+from ray_precheck.schema.task import TaskPayload
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A call without its inputs: its record, how both sides run it, and whether it draws numbers."""
+
+    payload: TaskPayload
+    record: ApiRecord
+    plan: CallPlan
+    is_random: bool
+
+
+def decode(payload: TaskPayload, settings: CheckSettings, bench: Bench) -> Decoded:
+    """Decode a call.
+
+    Raises:
+        NotCheckable: the record is broken, the call needs too much memory, or it has no bench.
+    """
+    record = decode_record(payload.name, payload.forward, payload.backward, settings.framework)
+    reason = skip_by_name(record.name, settings.framework) or skip_by_record(record)
+    if reason:
+        raise NotCheckable(reason)
+    _require_memory(record, settings)
+    decoded = decoded_record(payload, record)
+    # First of all: the allow list of the bench also says what may be called on the device.
+    if not decoded.is_random:
+        bench.resolve(record.name)
+    return decoded
+
+
+def decoded_record(payload: TaskPayload, record: ApiRecord) -> Decoded:
+    """Return a call whose record is decoded already."""
+    return Decoded(payload, record, call_plan(record), is_random(record))
+
+
+def call_plan(record: ApiRecord) -> CallPlan:
+    """Return how a call is to be run on both sides.
+
+    Gradients are wanted where there is a backward record: of the tensors that the dump flags as
+    requiring one, or of all floating tensors where it flags none (MindSpore has no flags).
+    """
+    in_place = changes_its_input(record)
+    if not record.has_backward:
+        return CallPlan(in_place=in_place)
+    tensors = [spec for _, spec in record.input_tensors()]
+    floating = [i for i, spec in enumerate(tensors) if is_differentiable(spec.dtype)]
+    flagged = [i for i in floating if tensors[i].requires_grad]
+    return CallPlan(tuple(flagged or floating), in_place)
+
+
+def _require_memory(record: ApiRecord, settings: CheckSettings) -> None:
+    limit = settings.memory_limit_bytes
+    needed = needed_bytes(record, with_peers=settings.standard.name != MSPROBE.name)
+    if limit and needed > limit:
+        raise NotCheckable(
+            f"it needs about {needed / 2**30:.3g} GiB of memory, more than the"
+            f" {limit / 2**30:.3g} GiB that a worker may take (--max-memory)"
+        )

@@ -1,0 +1,66 @@
+"""The guard of a process that checks: whatever goes wrong in a check becomes a result.
+
+Comes in: a payload and what is to be done with it. Goes out: what that gives, or a `TaskResult` that
+says why it gives nothing. Called by the checker around all stations. Knows what a check has done to
+the process: after errors of the device it has to prove itself.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from ray_precheck.check.row import out_of_memory_row, skipped_row
+from ray_precheck.check.sides.device import Device, DeviceNeeded
+from ray_precheck.check.sides.raised import describe, is_out_of_memory
+from ray_precheck.errors import NotCheckable
+from ray_precheck.foreign import caught
+from ray_precheck.schema.casualty import Cause
+from ray_precheck.schema.result import TaskResult
+from ray_precheck.schema.task import TaskPayload
+
+T = TypeVar("T")
+
+
+class Guard:
+    """Guards one check after the other; `damage` is what the last one has done to this process."""
+
+    def __init__(self, device: Device, prove: Callable[[], None], limit_bytes: int) -> None:
+        self._device = device
+        self._prove = prove
+        self._limit_bytes = limit_bytes
+        self.damage: Cause | None = None
+
+    def guarded(self, payload: TaskPayload, check: Callable[[], T]) -> T | TaskResult:
+        """Return what a check gives, or the result of a call that it could not check.
+
+        Raises:
+            DeviceNeeded: this process has no device and the check needs one.
+        """
+        self.damage, self._device.has_raised = None, False
+        # A fault of ours must neither be blamed on the API nor end the run.
+        value, error = caught(check, DeviceNeeded)
+        if error is None:
+            found: T | TaskResult = value  # type: ignore[assignment]
+        elif isinstance(error, NotCheckable):
+            found = skipped_row(payload, str(error))
+        elif is_out_of_memory(error):
+            self.damage = Cause.OUT_OF_MEMORY
+            return out_of_memory_row(payload, error, self._limit_bytes)
+        else:
+            found = skipped_row(payload, f"ray_precheck failed on this record: {describe(error)}")
+        why = self._unusable() if self._device.has_raised else ""
+        return _with_note(found, why) if why and isinstance(found, TaskResult) else found
+
+    def _unusable(self) -> str:
+        """Have the device prove itself; return why it cannot, "" where it can."""
+        # It is proven with APIs of its framework, which may raise anything.
+        _, error = caught(self._prove)
+        if error is None:
+            return ""
+        self.damage = Cause.POISONED
+        return describe(error)
+
+
+def _with_note(result: TaskResult, why: str) -> TaskResult:
+    note = f"the device was unusable afterwards: {why}"
+    return replace(result, message="; ".join(filter(None, [result.message, note])))

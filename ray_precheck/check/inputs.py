@@ -1,0 +1,99 @@
+"""The station that makes the inputs of a call.
+
+Comes in: `Decoded`, and where its tensors come from: a generator, the files of a dump, or files that
+were saved for a replay. Goes out: `Inputs`. Called by the checker; the later stations draw the
+gradients that come in from the same source.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ray_precheck.check.decode import Decoded
+from ray_precheck.check.measured import Measured
+from ray_precheck.check.settings import CheckSettings
+from ray_precheck.datagen.cotangents import assign_cotangents
+from ray_precheck.datagen.generate import (
+    GeneratedTensors,
+    TensorSource,
+    build_call,
+    generated_tensors,
+)
+from ray_precheck.dump.tensors import CapturedTensors
+from ray_precheck.frameworks.base import Leaf
+from ray_precheck.schema.record import ApiRecord
+from ray_precheck.schema.values import HostCall, HostTensor
+from ray_precheck.store.error_data import SavedTensors
+
+if TYPE_CHECKING:
+    from ray_precheck.dump.tensors import TensorFiles
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs(Decoded):
+    """A call with its arguments. `source` has made them, and makes the gradients that come in."""
+
+    source: TensorSource
+    call: HostCall
+
+    def output_name(self, direction: str, position: int) -> str:
+        """Return the name of a detail row."""
+        return f"{self.record.name}.{direction}.output.{position}"
+
+
+def make_inputs(decoded: Decoded, source: TensorSource) -> Inputs:
+    """Make the arguments of a call.
+
+    Raises:
+        NotCheckable: an argument is not described well enough, or its file cannot be used.
+    """
+    call = build_call(decoded.record, source)
+    return Inputs(decoded.payload, decoded.record, decoded.plan, decoded.is_random, source, call)
+
+
+def safer_inputs(inputs: Inputs, why: str) -> Inputs:
+    """Return a call with safer inputs; `why` is what the device raised with the first ones.
+
+    Raises:
+        NotCheckable: see `make_inputs`.
+    """
+    assert isinstance(inputs.source, GeneratedTensors)
+    return make_inputs(inputs, inputs.source.safer(inputs.record, why))
+
+
+def source_of(
+    record: ApiRecord,
+    settings: CheckSettings,
+    files: "TensorFiles | None" = None,
+    *,
+    keeps: bool = False,
+) -> TensorSource:
+    """Return where the tensors of a call come from in this run. `files` are captured ones that cannot
+    be read from the dump's folder here; a generator `keeps` what it draws on request."""
+    if files is not None:
+        return CapturedTensors(files)
+    if settings.task == "tensor":
+        return CapturedTensors(settings.data_folder)
+    return generated_tensors(settings.seed, record, settings.distribution, keeps=keeps)
+
+
+def source_as_measured(source: TensorSource, record: ApiRecord, measured: Measured) -> TensorSource:
+    """Return the source of the very tensors that the device has got elsewhere."""
+    if not isinstance(source, GeneratedTensors):
+        return source
+    if measured.safer:
+        source = source.safer(record, measured.safer)
+    source.take(measured.inputs, measured.notes)
+    return source
+
+
+def cotangents_of(inputs: Inputs, outputs: list[Leaf]) -> list[HostTensor | None]:
+    """Return the gradients that come in, one for each output.
+
+    Raises:
+        NotCheckable: those that the dump has do not fit.
+    """
+    if isinstance(inputs.source, SavedTensors):
+        return inputs.source.cotangents(len(outputs))
+    tensors = [leaf if isinstance(leaf, HostTensor) else None for leaf in outputs]
+    generated = isinstance(inputs.source, GeneratedTensors)
+    return assign_cotangents(inputs.record, tensors, inputs.source, may_reshape=generated)

@@ -1,0 +1,73 @@
+"""The station of the bench: it runs a call forward in float64.
+
+Comes in: `UnderTest`. Goes out: `Benched`, which the judge asks for gradients, and which can be run again
+on other inputs. Called by the checker, and by `check.random.judge` where a device has raised.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ray_precheck.bench.run import Bench
+from ray_precheck.check.inputs import Inputs
+from ray_precheck.check.sides.attempt import Attempt, attempt_forward
+from ray_precheck.check.sides.tested import UnderTest
+from ray_precheck.frameworks.base import Execution
+from ray_precheck.frameworks.known import find_framework
+from ray_precheck.frameworks.pytorch.run import TorchExecution
+from ray_precheck.schema.values import HostCall, HostTensor
+
+
+@dataclass(frozen=True, slots=True)
+class Benched:
+    """A call whose results are tested, and what became of the bench's forward pass."""
+
+    tested: UnderTest
+    attempt: Attempt
+    bench: Bench
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The torch callable that is the bench."""
+        return self.bench.resolve(self.tested.inputs.record.name)
+
+    @property
+    def author(self) -> str:
+        """File and function of a user's own bench, "" for every other."""
+        return self.bench.origin(self.tested.inputs.record.name)
+
+    def run_again(self, call: HostCall) -> Execution:
+        """Run the bench on other inputs of the same call; whatever it raises goes through."""
+        return self.bench.forward(self.function, call, self.tested.inputs.plan)
+
+
+def run_bench(bench: Bench, tested: UnderTest) -> Benched:
+    """Run the bench forward, unless the second try has done it.
+
+    Raises:
+        NotCheckable: there is no bench.
+        OutOfMemory: an allocation failed.
+    """
+    return Benched(tested, tested.bench or attempt_bench(bench, tested.inputs), bench)
+
+
+def attempt_bench(bench: Bench, inputs: Inputs) -> Attempt:
+    """Return what becomes of the bench's forward pass; raises what `run_bench` does."""
+    return attempt_forward(bench, inputs.record.name, inputs.call, inputs.plan)
+
+
+def gradients_as_dumped(
+    inputs: Inputs, framework: str, run: Execution, cotangents: list[HostTensor | None]
+) -> list[HostTensor | None]:
+    """Return gradients of a run in the order in which the framework's dumps list them."""
+    if find_framework(framework).node_gradients and isinstance(run, TorchExecution):
+        return run.node_gradients(cotangents)
+    return _by_input(inputs, run.gradients(cotangents))
+
+
+def _by_input(inputs: Inputs, grads: list[HostTensor | None]) -> list[HostTensor | None]:
+    """Return one gradient for each tensor of the inputs, as MindSpore dumps list them."""
+    spread: list[HostTensor | None] = [None] * sum(1 for _ in inputs.record.input_tensors())
+    for position, grad in zip(inputs.plan.differentiable, grads, strict=True):
+        spread[position] = grad
+    return spread

@@ -1,0 +1,173 @@
+"""The station of the device: it runs a call, forward and backward.
+
+Comes in: `Inputs`. Goes out: `UnderTest`. Called by the checker and by `check.sides.second_try`. Holds
+the framework under test, which is opened once, where it is first needed.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
+
+from ray_precheck.bench.registry import References
+from ray_precheck.bench.run import computing_threads
+from ray_precheck.check.inputs import Inputs, cotangents_of
+from ray_precheck.check.measured import Failure, Measured
+from ray_precheck.check.phases import Phase, PhaseClock
+from ray_precheck.check.settings import CheckSettings
+from ray_precheck.check.sides.attempt import attempt_forward, attempt_gradients
+from ray_precheck.check.sides.captured import has_captured_gradients
+from ray_precheck.check.sides.raised import describe
+from ray_precheck.check.sides.tested import UnderTest
+from ray_precheck.errors import BackendMissingError, NotCheckable
+from ray_precheck.frameworks.base import Backend
+from ray_precheck.frameworks.registry import open_backend
+from ray_precheck.plan.drawing import seed_of
+from ray_precheck.schema.task import BENCH
+from ray_precheck.schema.values import HostTensor
+
+Cotangents = list[HostTensor | None]
+
+
+class DeviceNeeded(Exception):
+    """The captured results do not suffice, and this process has no device."""
+
+
+@runtime_checkable
+class Seeded(Protocol):
+    """A backend whose generators can be seeded."""
+
+    def seed(self, seed: int) -> None:
+        """Seed every generator of the framework and its device."""
+
+
+class Device:
+    """The framework under test on a device of this kind, or none where it is `BENCH`.
+
+    `has_raised` is set by every error of a run, until whoever reads it clears it: the device must
+    prove itself before the next record.
+    """
+
+    def __init__(
+        self, settings: CheckSettings, kind: str, references: References, clock: PhaseClock
+    ) -> None:
+        self._settings = settings
+        self._kind = kind
+        self._references = references
+        self._clock = clock
+        self._opened: Backend | None = None
+        self._backend: Backend | None = None
+        self.has_raised = False
+
+    def backend(self) -> Backend:
+        """Return the framework under test, opened at the first call.
+
+        Raises:
+            NotCheckable: captured results are tested, and there is no framework to stand in.
+            BackendMissingError: it is missing where it is what is to be tested.
+            DeviceNeeded: this process has none.
+        """
+        if self._kind == BENCH:
+            raise DeviceNeeded
+        if self._backend is None:
+            try:
+                self._opened = open_backend(self._settings.framework, self._kind)
+            except BackendMissingError as error:
+                if self._settings.tests_dump:
+                    raise NotCheckable(f"the dump holds no result of it, and {error}") from None
+                raise
+            self._backend = self._references.finds_tested(self._opened)
+        return self._backend
+
+    @property
+    def caveat(self) -> str:
+        """What limits the precision of float32 on the open device, "" for nothing."""
+        return getattr(self._opened, "caveat", "")
+
+    def prove(self) -> None:
+        """Have the device compute 1 + 1, where it is open; raise whatever it raises."""
+        if self._backend is not None:
+            self._backend.prove()
+
+    def run(self, inputs: Inputs) -> UnderTest:
+        """Run a call on the device.
+
+        Raises:
+            NotCheckable: the device does not have the API, or cannot be had.
+            OutOfMemory: an allocation failed.
+            DeviceNeeded: this process has none.
+        """
+        with self._running():
+            if inputs.is_random:
+                self._seed(inputs)
+            measured, cotangents = _measure(self.backend(), inputs)
+        self.has_raised |= measured.error is not None or measured.gradient_error is not None
+        measured = replace(measured, caveat=self.caveat)
+        return UnderTest(inputs, measured.outputs, measured, cotangents)
+
+    def run_gradients(self, tested: UnderTest) -> UnderTest:
+        """Return a call with the gradients that are tested: where the dump holds none, the device
+        stands in.
+
+        Raises:
+            NotCheckable: nothing is differentiable, or the device may not stand in, and see `run`.
+        """
+        if not tested.inputs.plan.differentiable:
+            raise NotCheckable("backward: no floating tensor among the inputs")
+        if not self._settings.tests_dump or has_captured_gradients(tested.inputs.record):
+            return tested
+        note = self.stands_in("gradients")
+        if tested.measured is not None:
+            return replace(tested, note=note)
+        ran = self.run(tested.inputs)
+        return replace(tested, measured=ran.measured, cotangents=ran.cotangents, note=note)
+
+    def stands_in(self, what: str) -> str:
+        """Say that the device is tested because the dump lacks something; raise where it may not be."""
+        if not self._settings.may_run_device:
+            raise NotCheckable(
+                f"the dump holds no {what} of this call; --tested device checks them"
+            )
+        return f"the dump holds no {what} of this call, so this machine's {self._kind} was tested"
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Be on the device for a while; it computes with one thread whatever the bench may."""
+        with self._clock.during(Phase.DEVICE), computing_threads(1):
+            yield
+
+    def _seed(self, inputs: Inputs) -> None:
+        """Seed the device's generators, so that a call draws the same numbers wherever it runs."""
+        self.backend()
+        if isinstance(self._opened, Seeded):
+            self._opened.seed(seed_of(self._settings.seed, str(inputs.record.name)))
+
+
+def _measure(backend: Backend, inputs: Inputs) -> tuple[Measured, Cotangents | None]:
+    """Run a device forward and, where the call has a backward record, backward.
+
+    Returns what it made of the call, and the gradients that came in, where it got as far as that.
+
+    Raises:
+        NotCheckable: the device does not have the API.
+        OutOfMemory: an allocation failed.
+    """
+    tried = attempt_forward(backend, inputs.record.name, inputs.call, inputs.plan)
+    if tried.execution is None:
+        return Measured(None, _failure(backend, tried.error)), None
+    outputs = tried.execution.outputs
+    if not inputs.plan.differentiable:
+        return Measured(outputs), None
+    cotangents: Cotangents | None = None
+    try:
+        cotangents = cotangents_of(inputs, outputs)
+        gradients, error = attempt_gradients(tried, cotangents)
+    except NotCheckable as reason:
+        return Measured(outputs, no_gradients=str(reason)), cotangents
+    failure = None if error is None else _failure(backend, error)
+    return Measured(outputs, None, gradients, failure), cotangents
+
+
+def _failure(backend: Backend, error: Exception | None) -> Failure:
+    lacks_kernel = error is not None and backend.lacks_kernel(error)
+    return Failure(describe(error), lacks_kernel)
