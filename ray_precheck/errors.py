@@ -54,3 +54,16 @@ class StoppedError(PrecheckError):
 
 class NotCheckable(PrecheckError):
     """One API cannot be checked, with the reason; it becomes a SKIP row and never ends a run."""
+
+
+class DeviceDied(BaseException):
+    """The process in which a backend runs its framework has ended, with this exit code.
+
+    No `Exception`: it is not the API that has raised, so whoever catches what APIs raise must not
+    catch it. A negative code is that of the signal, as in `subprocess`. It ends the check process in
+    the same way, and no user ever sees it.
+    """
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(f"the process of the device has ended (exit code {exit_code})")
+        self.exit_code = exit_code

@@ -25,6 +25,7 @@ from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import StoppedError, UsageError
 from ray_precheck.frameworks.mindtorch.paths import prefer_native
 from ray_precheck.frameworks.registry import require_framework
+from ray_precheck.jobs.precheck import PrecheckJob, done_of
 from ray_precheck.plan.planner import Plan, plan_tasks
 from ray_precheck.plan.selection import select_calls, selection_of
 from ray_precheck.plan.subject import framework_of, tests_captured
@@ -201,11 +202,10 @@ def run(
             distribution=config.distribution,
             device_type=places.request.kind,
         )
+        job = PrecheckJob(dump, settings, shared_fs=config.shared_fs)
         completed, reason = False, ""
         try:
-            completed = _drive(
-                config, dump, places, settings, files, planning, progress, cluster, shared
-            )
+            completed = _drive(config, job, places, files, planning, progress, cluster, shared)
         except StoppedError as error:
             reason = str(error)
         finally:
@@ -289,9 +289,8 @@ def note_caveat(files: RunFiles, caveat: str) -> None:
 
 def _drive(
     config: RunConfig,
-    dump: Dump,
+    job: PrecheckJob,
     places: Places,
-    settings: CheckSettings,
     files: RunFiles,
     planning: "Future[Plan]",
     progress: Progress,
@@ -305,49 +304,47 @@ def _drive(
         plan = None
     sweep()
     if plan is not None and not plan.tasks:
-        return _write_without_workers(dump, files, plan.skipped, progress)
+        return _write_without_workers(job, files, plan.skipped, progress)
     with ExitStack() as opened:
         nodes = places.nodes if places.are_open else cluster.nodes(show=False)
         stop_requested = (
             shared.stop_requested if shared else opened.enter_context(stop_on_signal()).is_set
         )
         # Imported here: Ray takes half a second that a wrong option should not cost.
-        from ray_precheck.runtime.crew import DriveOptions
-        from ray_precheck.runtime.driver import Driver
+        from ray_precheck.runtime.crew import WorkerOptions
+        from ray_precheck.runtime.driver import DriveOptions, Driver
         from ray_precheck.runtime.places.cluster import Roster
+        from ray_precheck.runtime.ray_actors import RayActors
 
         version = local_node().versions.get(PACKAGE, "")
-        options = DriveOptions(
-            timeout_s=config.timeout_s,
-            spares=config.spares,
-            bench_workers=config.bench_workers,
-            bench_budget_s=config.bench_budget_s,
-            shared_fs=config.shared_fs,
-            debug=config.debug,
-            on_caveat=partial(note_caveat, files),
-        )
         driver = Driver(
-            dump,
-            settings,
+            job,
+            RayActors(Roster(nodes, version, progress.say)),
             places.request,
             place_slots(places.request, nodes),
-            Roster(nodes, version, progress.say),
             files,
             stop_requested,
-            options,
+            DriveOptions(
+                config.timeout_s,
+                config.bench_workers,
+                WorkerOptions(config.spares, config.bench_budget_s, config.debug),
+                partial(note_caveat, files),
+            ),
         )
         opened.callback(driver.close)
         driver.launch()
-        return driver.run(planning.result(), progress)
+        plan = planning.result()
+        return driver.run(plan.tasks, map(done_of, plan.skipped), progress)
 
 
 def _write_without_workers(
-    dump: Dump, files: RunFiles, results: Sequence[TaskResult], progress: Progress
+    job: PrecheckJob, files: RunFiles, results: Sequence[TaskResult], progress: Progress
 ) -> bool:
-    journal = Journal.open(files.result, files.details, files.token)
-    journal.append(results)
-    progress.add(results)
-    journal.complete([call.name for call in dump.calls])
+    journal = Journal.open(files.result, files.details, files.token, job.tables)
+    finished = [done_of(result) for result in results]
+    journal.append(finished)
+    progress.add(finished)
+    journal.complete(job.names)
     return True
 
 

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ray_precheck.dump.parse import Dump, open_dump
+from ray_precheck.jobs.precheck import done_of
 from ray_precheck.plan.planner import Plan, plan_tasks
 from ray_precheck.report.summary import summarise
 from ray_precheck.schema.result import (
@@ -241,7 +242,8 @@ def measure_writer(folder: Path, results: int) -> int:
 def _write(journal: Journal, names: list[str], order: list[int]) -> None:
     """Append the results of these calls in batches, each on the disk before the next one."""
     for first in range(0, len(order), BATCH):
-        journal.append([_result(index, names[index]) for index in order[first : first + BATCH]])
+        batch = order[first : first + BATCH]
+        journal.append([done_of(_result(index, names[index])) for index in batch])
     journal.close()
 
 

@@ -25,7 +25,7 @@ from ray_precheck.check.inputs import (
 from ray_precheck.check.judge import judge_backward, judge_forward
 from ray_precheck.check.judged import DirectionCheck, Judged
 from ray_precheck.check.measured import Measured
-from ray_precheck.check.phases import Phase, PhaseClock
+from ray_precheck.check.phases import PhaseClock
 from ray_precheck.check.random.judge import (
     judge_random_backward,
     judge_random_forward,
@@ -42,6 +42,7 @@ from ray_precheck.datagen.generate import TensorSource
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Backend
 from ray_precheck.schema.casualty import Cause
+from ray_precheck.schema.phase import Phase
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict
 from ray_precheck.schema.task import BENCH, TaskPayload
 

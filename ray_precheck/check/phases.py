@@ -7,15 +7,8 @@ answer is an error, a bench that takes too long is not.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import IntEnum
 
-
-class Phase(IntEnum):
-    """The parts of a check; the value fits a byte."""
-
-    INPUTS = 0
-    DEVICE = 1
-    BENCH = 2
+from ray_precheck.schema.phase import Phase
 
 
 class PhaseClock:

@@ -22,8 +22,7 @@ class CheckSettings:
     failing outputs go, None to save nothing; with `sends_evidence` they are sent with the result, as
     that folder is on another machine. `memory_limit_bytes`: what the tensors of one record
     may take, 0 for no limit. `distribution` is that of generated inputs. `standard` makes the verdicts, with its limits.
-    With `must_see_data` a worker does not start where the machine has no `data_folder`, rather than
-    skip every record that comes to it. `bench_modules` are users' own benches, files as text. `device_type` is the kind of the devices,
+    `bench_modules` are users' own benches, files as text. `device_type` is the kind of the devices,
     for processes that have none.
     """
 
@@ -35,7 +34,6 @@ class CheckSettings:
     may_run_device: bool = True
     error_folder: Path | None = None
     sends_evidence: bool = False
-    must_see_data: bool = False
     memory_limit_bytes: int = 0
     standard: Standard = MSPROBE
     bench_modules: tuple[BenchModule, ...] = ()

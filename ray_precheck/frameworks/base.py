@@ -39,18 +39,6 @@ class Execution(Protocol):
         cannot derive this operator; of the cotangents None stands for zeros."""
 
 
-class DeviceDied(BaseException):
-    """The process in which a backend runs its framework has ended, with this exit code.
-
-    No `Exception`: it is not the API that has raised, so whoever catches what APIs raise must not
-    catch it. A negative code is that of the signal, as in `subprocess`.
-    """
-
-    def __init__(self, exit_code: int) -> None:
-        super().__init__(f"the process of the device has ended (exit code {exit_code})")
-        self.exit_code = exit_code
-
-
 class Backend(Protocol):
     """A framework on one device."""
 

@@ -6,26 +6,21 @@ Ray's object store; only references are held.
 """
 
 import math
-import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
-import ray
-from ray.exceptions import RayError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-from ray_precheck.check.settings import CheckSettings
-from ray_precheck.dump.parse import Dump
+from ray_precheck.runtime.actors import ActorError, Actors, CallFailed
+from ray_precheck.runtime.job import Job
 from ray_precheck.runtime.places.devices import DEFAULT_SPARES
 from ray_precheck.runtime.scheduling.commands import SendBatch
 from ray_precheck.runtime.scheduling.cost_model import bench_threads
+from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.runtime.tensors.parcels import Parcels
 from ray_precheck.runtime.tensors.shipper import Shipper
-from ray_precheck.runtime.workers.messages import Stage
 from ray_precheck.runtime.workers.process import START_TIMEOUT_S
-from ray_precheck.runtime.workers.worker import Order, WorkerActor
+from ray_precheck.runtime.workers.worker import Order, Worker
 from ray_precheck.schema.task import BENCH, DeviceSlot
 
 # Workers keep the time limits of their records themselves; one that is this late is gone.
@@ -33,21 +28,16 @@ ANSWER_SLACK_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class DriveOptions:
-    """How a run is driven.
+class WorkerOptions:
+    """How workers are started and what they are given.
 
-    `spares` is how many processes a worker keeps ready, None for what its kind of device allows.
-    `bench_workers`: None for as many as there are cores to spare and benches to run. `on_caveat` is
-    told what limits the precision of each device that is opened, "" for nothing.
+    `spares` is how many processes a worker keeps ready, None for what its kind of device allows;
+    `bench_budget_s` is what a bench may take.
     """
 
-    timeout_s: float = 300.0
     spares: int | None = None
-    bench_workers: int | None = None
     bench_budget_s: float = 600.0
-    shared_fs: bool = False
     debug: bool = False
-    on_caveat: Callable[[str], None] = lambda caveat: None
 
 
 @dataclass(slots=True)
@@ -73,12 +63,12 @@ class Crew:
 
     An actor does one batch after the other, so of each slot only the first call is in `flights`, to
     be waited for; those behind it follow as it lands. `home` is the node of the driver, which has the
-    dump; `shipper` sends captured files to the slots on others, None where those can read them too.
+    files of the job; `shipper` sends them to the workers on others, None where those see them too.
     """
 
-    dump: Dump
-    settings: CheckSettings
-    options: DriveOptions
+    actors: Actors
+    job: Job
+    options: WorkerOptions
     home: str
     shipper: Shipper | None = None
     slots: dict[str, DeviceSlot] = field(default_factory=dict)
@@ -91,7 +81,10 @@ class Crew:
     _starting: set[str] = field(default_factory=set)
     _held: dict[int, SendBatch] = field(default_factory=dict)
     _bench_homes: dict[str, str] = field(default_factory=dict)
-    _parcels: Parcels = field(default_factory=Parcels)
+    _parcels: Parcels = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._parcels = Parcels(self.actors)
 
     def start(self, label: str) -> None:
         """Have a fresh worker on a slot: from the actor that is there, or from a new one."""
@@ -101,18 +94,18 @@ class Crew:
         if label in self._starting:
             return  # It starts already: lost and moved at the same time.
         if label not in self._workers:
-            affinity = NodeAffinitySchedulingStrategy(slot.node_id, soft=False)
             spares = DEFAULT_SPARES.get(slot.kind, 0)
             if self.options.spares is not None and slot.kind != BENCH:
                 spares = self.options.spares
-            self._workers[label] = WorkerActor.options(scheduling_strategy=affinity).remote(
-                slot, self._settings_at(slot.node_id), spares, debug=self.options.debug
+            opener = self.job.opener(is_home=slot.node_id == self.home)
+            self._workers[label] = self.actors.start(
+                Worker, slot.node_id, slot, opener, spares, debug=self.options.debug
             )
             self._homes[label] = slot.node_id
             self._turns[label] = 0
             if slot.kind == BENCH:
                 self._bench_homes[label] = slot.node_id
-        start = self._workers[label].open.remote(self._turns[label])
+        start = self.actors.call(self._workers[label], "open", self._turns[label])
         self._take_off(start, Flight(label, START_TIMEOUT_S + ANSWER_SLACK_S))
         self._starting.add(label)
 
@@ -126,7 +119,7 @@ class Crew:
         self._watch(ref, flight)
 
     def _watch(self, ref: Any, flight: Flight) -> None:
-        flight.deadline = time.monotonic() + flight.allowed_s
+        flight.deadline = self.actors.clock() + flight.allowed_s
         self.flights[ref] = flight
 
     def _remove(self, ref: Any) -> Flight:
@@ -139,23 +132,13 @@ class Crew:
             del self._behind[flight.slot]
         return flight
 
-    def _settings_at(self, node_id: str) -> CheckSettings:
-        """Return the settings for a node: only on the driver's own the results are at hand, and only
-        there it is known whether the folder of the captured tensors is."""
-        elsewhere = node_id != self.home
-        must_see_data = (
-            elsewhere
-            and self.options.shared_fs
-            and self.settings.task == "tensor"
-            and self.settings.data_folder.is_dir()
-        )
-        return replace(self.settings, sends_evidence=elsewhere, must_see_data=must_see_data)
-
     def send(self, batch: SendBatch) -> None:
-        """Send a batch, or keep it until the files that it needs are there."""
-        parcel = self._parcels.reference(batch.parcel, self.slots[batch.slot].node_id)
+        """Send a batch, or keep it until the files that were prepared for it are there."""
+        home = self._homes[batch.slot]
+        parcel = self._parcels.reference(batch.parcel, home)
         files = None
-        if self.shipper is not None and self.needs_files(batch.slot):
+        # The slot may have moved since they were prepared; its worker is where it was.
+        if self.shipper is not None and self.shipper.has(batch.ticket):
             shipment = self.shipper.take(batch.ticket)
             if shipment is None:
                 self._held[batch.ticket] = batch
@@ -164,17 +147,17 @@ class Crew:
         self._held.pop(batch.ticket, None)
         self._turns[batch.slot] += 1
         order = Order(
-            tuple(self.dump.payload(task) for task in batch.tasks),
+            tuple([self.job.payload(task) for task in batch.tasks]),
             batch.limits_s,
-            tuple(bench_threads(task.cost_s) for task in batch.tasks),
+            tuple([bench_threads(task.cost_s) for task in batch.tasks]),
             self._turns[batch.slot],
             batch.ticket,
             batch.stage,
             self.options.bench_budget_s,
             batch.stage is Stage.DEVICE and self._lends(batch.slot),
         )
-        # References as arguments of their own: Ray fetches them to the worker's node.
-        answer = self._workers[batch.slot].run.remote(order, parcel, files)
+        # Answers as arguments of their own: they are brought to the worker's node.
+        answer = self.actors.call(self._workers[batch.slot], "run", order, parcel, files)
         benches_s = self.options.bench_budget_s * len(batch.tasks)
         allowed_s = sum(batch.limits_s) + benches_s + ANSWER_SLACK_S
         flight = Flight(batch.slot, allowed_s, batch.ticket, batch.stage, batch.parcel)
@@ -235,7 +218,7 @@ class Crew:
 
     def late(self) -> list[Any]:
         """Return the flights whose time is over: their machine does not answer any more."""
-        now = time.monotonic()
+        now = self.actors.clock()
         return [ref for ref, flight in self.flights.items() if flight.deadline < now]
 
     def tickets_of(self, label: str) -> list[int]:
@@ -247,7 +230,7 @@ class Crew:
         """Have workers hand over what is finished, and end."""
         for label in labels:
             if label in self._workers:
-                self._workers[label].halt.remote()
+                self.actors.call(self._workers[label], "halt")
 
     def dismiss(self, label: str) -> None:
         """Kill a worker, with its processes, and forget what it has in flight."""
@@ -256,7 +239,7 @@ class Crew:
         self._bench_homes.pop(label, None)
         self._starting.discard(label)
         if worker is not None:
-            ray.kill(worker)
+            self.actors.kill(worker)
         for ticket in self.tickets_of(label):
             self.forget(ticket)
         for ref in [ref for ref, f in self.flights.items() if f.slot == label]:
@@ -271,11 +254,11 @@ class Crew:
             self.shipper.close()
 
 
-def start_reason(error: RayError) -> str:
+def start_reason(error: ActorError) -> str:
     """Return why a worker did not start, as one line."""
-    if isinstance(error, RayTaskError) and error.cause is not None:
-        return first_line(error.cause)
-    return f"its worker died while it started ({type(error).__name__})"
+    if isinstance(error, CallFailed):
+        return error.reason if error.cause is None else first_line(error.cause)
+    return f"its worker died while it started ({error.reason})"
 
 
 def first_line(error: BaseException) -> str:

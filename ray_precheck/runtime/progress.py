@@ -12,7 +12,8 @@ from typing import Any, Never, TextIO
 
 from tqdm import tqdm
 
-from ray_precheck.schema.result import TaskResult, Verdict, call_verdict
+from ray_precheck.schema.done import Done
+from ray_precheck.schema.result import Verdict
 
 PLAIN_INTERVAL_S = 10.0
 STAGE_INTERVAL_S = 3.0
@@ -45,11 +46,11 @@ class Progress:
             size = {"dynamic_ncols": True} if _width(self._stream) > 0 else _DEFAULT_SIZE
             self._bar = tqdm(total=total, initial=done, unit="api", file=self._stream, **size)
 
-    def add(self, results: Iterable[TaskResult]) -> None:
-        """Count results that are on the disk, and show the new state."""
+    def add(self, finished: Iterable[Done]) -> None:
+        """Count what is on the disk, and show the new state."""
         added = 0
-        for result in results:
-            self._counts[call_verdict(result.forward, result.backward)] += 1
+        for done in finished:
+            self._counts[done.verdict] += 1
             added += 1
         self._done += added
         if self._bar is not None:

@@ -1,76 +1,84 @@
 """The driver's end of the writer: what was sent, and what is on the disk.
 
-Comes in: results. Goes out: progress, once they are acknowledged. Called by the driver. A writer
-that dies is started again, and what it had not acknowledged is sent again; it leaves out the rows
-that it finds in the files.
+Comes in: finished pieces, and when each ran where. Goes out: progress, once they are acknowledged.
+Called by the driver. A writer that dies is started again, and what it had not acknowledged is sent
+again; it leaves out the rows that it finds in the files.
 """
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
-
-import ray
-from ray.exceptions import RayError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from typing import Any, NamedTuple
 
 from ray_precheck.errors import PrecheckError, StoppedError
-from ray_precheck.runtime.places.cluster import living_nodes, require_own_node
+from ray_precheck.runtime.actors import ActorError, ActorLost, Actors, CallFailed
 from ray_precheck.runtime.progress import Progress
-from ray_precheck.runtime.writer import WriterActor
-from ray_precheck.schema.result import TaskResult
+from ray_precheck.runtime.writer import Writer
+from ray_precheck.schema.done import Done
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import RunFiles
+from ray_precheck.store.tables import Tables
+from ray_precheck.store.timeline import Track
 
 _MOST_UNACKNOWLEDGED = 8
 # Deaths in a row, with nothing acknowledged in between, after which the run stops.
 _MOST_DEATHS = 3
 _NODE_INTERVAL_S = 2.0
+# How long the writer may take to close the timeline; whoever reads one that is not closed can do so.
+_CLOSE_S = 2.0
+
+
+class _Append(NamedTuple):
+    """What one message to the writer holds."""
+
+    finished: Sequence[Done]
+    tracks: Sequence[Track]
 
 
 class Recorder:
-    """Hands results to the writer actor on this node and counts them when they are on the disk.
+    """Hands what is finished to the writer actor on this node and counts it when it is on the disk.
 
     Every method may raise `StoppedError`: the disk is full or gone, or the writer dies every time.
     """
 
-    def __init__(self, files: RunFiles, progress: Progress) -> None:
+    def __init__(self, actors: Actors, files: RunFiles, tables: Tables, progress: Progress) -> None:
+        self._actors = actors
         self._files = files
+        self._tables = tables
         self._progress = progress
-        self._unacknowledged: dict[Any, Sequence[TaskResult]] = {}
+        self._unacknowledged: dict[Any, _Append] = {}
         self._deaths = 0
-        # From here on a result CSV that is missing was removed, also where no writer has opened it.
-        Journal.open(files.result, files.details, files.token).close()
+        # From here on a result table that is missing was removed, also where no writer has opened it.
+        Journal.open(files.result, files.details, files.token, tables).close()
         self._writer = self._start(reopen=False)
 
     def _start(self, *, reopen: bool) -> Any:
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        options = WriterActor.options(scheduling_strategy=here)
-        files = self._files
-        paths = files.result, files.details, files.errors
-        return options.remote(*paths, files.token, reopen=reopen)
+        return self._actors.start(Writer, "", self._files, self._tables, reopen=reopen)
 
     @property
     def pending(self) -> list[Any]:
         """The answers that are awaited, the oldest first."""
         return list(self._unacknowledged)
 
-    def record(self, results: Sequence[TaskResult]) -> None:
-        """Hand results over; wait for the writer where it falls behind."""
-        if results:
-            self._unacknowledged[self._writer.append.remote(results)] = results
+    def record(self, finished: Sequence[Done], tracks: Sequence[Track] = ()) -> None:
+        """Hand over what is finished, and when it ran where; wait for the writer if it falls behind."""
+        if finished or tracks:
+            self._send(_Append(finished, tracks))
         while len(self._unacknowledged) > _MOST_UNACKNOWLEDGED:
             self.acknowledge(next(iter(self._unacknowledged)))
 
-    def acknowledge(self, ref: Any) -> None:
+    def _send(self, append: _Append) -> None:
+        self._unacknowledged[self._actors.call(self._writer, "append", *append)] = append
+
+    def acknowledge(self, answer: Any) -> None:
         """Wait for one answer; one that a writer took to its grave is asked for again.
 
         What is no answer of the writer is ignored: the call of a worker that was dismissed a moment
         ago, with its error, must not pass for the end of the writer.
         """
-        if ref not in self._unacknowledged:
+        if answer not in self._unacknowledged:
             return
-        if self._ask(ref):
-            self._progress.add(self._unacknowledged.pop(ref))
+        if self._ask(answer):
+            self._progress.add(self._unacknowledged.pop(answer).finished)
 
     def flush(self) -> None:
         """Wait until everything is on the disk."""
@@ -78,44 +86,45 @@ class Recorder:
             self.acknowledge(next(iter(self._unacknowledged)))
 
     def complete(self, order: Sequence[str]) -> None:
-        """Have both files put in dump order."""
+        """Have both files put in the order of these names."""
         self.flush()
-        while not self._ask(self._writer.complete.remote(order)):
+        while not self._ask(self._actors.call(self._writer, "complete", order)):
             pass
 
     def close(self) -> None:
         """End the writer. In somebody else's Ray it would live on, and have the files locked."""
-        if ray.is_initialized():  # Otherwise ray.kill would start another Ray.
-            with suppress(RayError, ValueError):
-                ray.kill(self._writer)
+        with suppress(ActorError, StoppedError):
+            self._actors.wait([self._actors.call(self._writer, "close")], _CLOSE_S)
+        self._actors.kill(self._writer)
 
-    def _ask(self, ref: Any) -> bool:
+    def _ask(self, answer: Any) -> bool:
         """Wait for an answer; False where the writer died and a new one has taken over."""
         # A call of an actor on a dead node may never come back.
-        while not ray.wait([ref], timeout=_NODE_INTERVAL_S)[0]:
-            require_own_node(living_nodes())
+        while not self._actors.wait([answer], _NODE_INTERVAL_S):
+            self._actors.nodes()
         try:
-            ray.get(ref)
-        except RayTaskError as error:
+            self._actors.result(answer)
+        except CallFailed as error:
             cause = error.cause
             raise cause if isinstance(cause, PrecheckError) else StoppedError(str(cause)) from None
-        except RayError as error:
+        except ActorLost as error:
             self._succeed(error)
             return False
         self._deaths = 0
         return True
 
-    def _succeed(self, error: RayError) -> None:
+    def _succeed(self, error: ActorLost) -> None:
         """Start a new writer and send it what the last one did not acknowledge."""
         self._deaths += 1
         if self._deaths >= _MOST_DEATHS:
             raise StoppedError(
                 f"the process that writes the results died {_MOST_DEATHS} times in a row"
-                f" ({type(error).__name__})"
+                f" ({error.reason})"
             ) from None
-        ray.kill(
-            self._writer
-        )  # Where it only cannot be reached, it must not write beside its heir.
+        # Where the old one only cannot be reached, it must not write beside its heir.
+        self._actors.kill(self._writer)
         self._writer = self._start(reopen=True)
         again = list(self._unacknowledged.values())
-        self._unacknowledged = {self._writer.append.remote(results): results for results in again}
+        self._unacknowledged = {}
+        for append in again:
+            self._send(append)

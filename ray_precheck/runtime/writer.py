@@ -1,64 +1,73 @@
-"""The actor that owns both CSV files.
+"""The actor that owns the files of a run: both tables, and the timeline.
 
-Comes in: results. Goes out: an acknowledgement, once they are on the disk.
+Comes in: finished pieces. Goes out: an acknowledgement, once they are on the disk.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from itertools import chain
+from typing import ClassVar
 
-import ray
-
-from ray_precheck.schema.result import TaskResult
+from ray_precheck.schema.done import Done
+from ray_precheck.store.columns import with_note
 from ray_precheck.store.error_data import save_files
 from ray_precheck.store.journal import Journal
+from ray_precheck.store.resume import RunFiles
+from ray_precheck.store.tables import Tables
+from ray_precheck.store.timeline import Timeline, Track
 
 
 class Writer:
     """Appends to the journal; errors of the disk come back as `StoppedError`.
 
     The files are opened at the first use, so that what fails there is an answer and no dead actor.
-    `reopen` repairs them first: another writer died while it wrote.
+    `reopen` repairs them first: another writer died while it wrote. The token of `files` is that of
+    the run's claim on them: another run's files are not written.
     """
 
-    def __init__(
-        self, result_path: Path, details_path: Path, errors: Path, token: str = "", *, reopen: bool
-    ) -> None:
-        """`token` is that of the run's claim on the files: another run's files are not written.
+    THREADS: ClassVar[Mapping[str, tuple[int, tuple[str, ...]]]] = {}
 
-        `errors` is the folder for the tensors of what fails on other machines.
-        """
+    def __init__(self, files: RunFiles, tables: Tables, *, reopen: bool) -> None:
         self._open = Journal.reopen if reopen else Journal.open
-        self._paths = result_path, details_path
-        self._errors = errors
-        self._token = token
+        self._files = files
+        self._tables = tables
         self._opened: Journal | None = None
+        self._timeline: Timeline | None = None
 
-    def append(self, results: Sequence[TaskResult]) -> int:
-        """Write results; returns their number when they are on the disk."""
-        self._journal().append([self._with_evidence(result) for result in results])
-        return len(results)
+    def append(self, finished: Sequence[Done], tracks: Sequence[Track] = ()) -> int:
+        """Write what is finished, and when it ran where; returns the number of what is on the disk."""
+        journal = self._journal()
+        if finished:
+            journal.append([self._with_evidence(done) for done in finished])
+        if tracks:
+            # The journal has locked the files by now: nobody else has this timeline.
+            if self._timeline is None:
+                self._timeline = Timeline.open(self._files.timeline)
+            self._timeline.add(chain.from_iterable(track.spans() for track in tracks))
+        return len(finished)
 
-    def _with_evidence(self, result: TaskResult) -> TaskResult:
-        """Save the tensors of a failing call that come from another machine."""
-        if not result.evidence:
-            return result
+    def _with_evidence(self, done: Done) -> Done:
+        """Save the files that a worker on another machine has sent along."""
+        if not done.evidence:
+            return done
         try:
-            save_files(self._errors, result.evidence)
+            save_files(self._files.errors, done.evidence)
         except OSError as error:
             note = f"its tensors could not be saved: {error.strerror or error}"
-            return replace(result, message="; ".join(filter(None, [result.message, note])))
-        return result
+            return replace(done, row=with_note(done.row, note))
+        return done
 
     def complete(self, order: Sequence[str]) -> None:
-        """Put both files in dump order and close them."""
+        """Put both files in the order of these names and close them."""
         self._journal().complete(order)
+
+    def close(self) -> None:
+        """Close the timeline, so that it is JSON for every reader."""
+        if self._timeline is not None:
+            self._timeline.close()
 
     def _journal(self) -> Journal:
         if self._opened is None:
-            self._opened = self._open(*self._paths, self._token)
+            files = self._files
+            self._opened = self._open(files.result, files.details, files.token, self._tables)
         return self._opened
-
-
-WriterActor: Any = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(Writer)

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from ray_precheck.schema.done import Done
 from ray_precheck.schema.pickling import pickled_by_position
-from ray_precheck.schema.result import Outcome, TaskResult
+from ray_precheck.schema.result import Outcome
 
 
 class Cause(Enum):
@@ -29,14 +30,14 @@ class Cause(Enum):
 class Casualty:
     """A record that was running when its worker broke, and why.
 
-    `result` is what the record gave before (a failed allocation, an error that left the device
+    `done` is what the record gave before (a failed allocation, an error that left the device
     unusable); it counts only where the record ran alone on a fresh worker.
     """
 
     index: int
     cause: Cause
     reason: str
-    result: TaskResult | None = None
+    done: Done | None = None
 
 
 @pickled_by_position
@@ -61,7 +62,7 @@ class BatchReport:
     worker could not open the memory that the device's worker lends, so that nothing was run.
     """
 
-    results: tuple[TaskResult, ...]
+    results: tuple[Done, ...]
     casualty: Casualty | None = None
     measured: tuple[MeasuredTask, ...] = ()
     needs_device: tuple[int, ...] = ()

@@ -15,7 +15,8 @@ MACHINE_REASONS = (
     "killed its worker",
     "no answer in",
     "ran out of memory",
-    "its worker was lost",
+    "the worker process died on each of",
+    "its worker was lost",  # The same, in files that earlier versions have written.
     "its worker gave no result",
 )
 

@@ -87,6 +87,12 @@ def _added_cell(value: float | str) -> str:
     return _text(value) if isinstance(value, str) else repr(float(value))
 
 
+def with_note(row: bytes, note: str) -> bytes:
+    """Return a result row with a note behind its message, which is the last cell."""
+    *cells, message = decode_row(row.rstrip(b"\r\n"))
+    return encode_row([*cells, "; ".join(filter(None, [message, _text(note)]))])
+
+
 def header(columns: Iterable[str]) -> bytes:
     """Return the first line of a file: the byte order mark and the headings."""
     return BOM + encode_row(columns)

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ray_precheck.schema.result import MACHINE_REASONS, Verdict, call_verdict, verdict_in
-from ray_precheck.store.columns import DETAIL_COLUMNS, RESULT_COLUMNS, decode_name
+from ray_precheck.store.columns import decode_name
 from ray_precheck.store.repair import rows_below
 from ray_precheck.store.rows import row_cells, rows_by_call
+from ray_precheck.store.tables import API_TABLES, Tables
 
 _OUTPUTS = ("forward.output.", "backward.output.")
 
@@ -85,7 +86,7 @@ RETRY_KINDS: dict[str, Callable[[ResultRow], bool]] = {
 
 
 def read_done(
-    result: Path, names: Set[str], retry: Collection[str] = ()
+    result: Path, names: Set[str], retry: Collection[str] = (), tables: Tables = API_TABLES
 ) -> tuple[set[str], set[str]]:
     """Return the names with a result row, and those of them that must have detail rows.
 
@@ -99,7 +100,7 @@ def read_done(
     done: set[str] = set()
     again: set[str] = set()
     with_details: set[str] = set()
-    for row in _result_rows(result):
+    for row in _result_rows(result, tables):
         name = row.name
         if name in done or name in again:
             continue  # If a row occurs twice, the first counts.
@@ -107,12 +108,12 @@ def read_done(
             again.add(name)
             continue
         done.add(name)
-        if row.has_details:
+        if tables.needs_details and row.has_details:
             with_details.add(name)
     return done, with_details
 
 
-def count_verdicts(result: Path, names: Set[str]) -> Counter[Verdict]:
+def count_verdicts(result: Path, names: Set[str], tables: Tables = API_TABLES) -> Counter[Verdict]:
     """Return how many of these calls have which verdict, going by the first row of each.
 
     Raises:
@@ -121,34 +122,34 @@ def count_verdicts(result: Path, names: Set[str]) -> Counter[Verdict]:
     """
     counts: Counter[Verdict] = Counter()
     seen: set[str] = set()
-    for row in _result_rows(result):
+    for row in _result_rows(result, tables):
         if row.name in names and row.name not in seen:
             seen.add(row.name)
             counts[row.verdict] += 1
     return counts
 
 
-def _result_rows(path: Path) -> Iterator[ResultRow]:
+def _result_rows(path: Path, tables: Tables) -> Iterator[ResultRow]:
+    width = len(tables.result)
     with path.open("rb") as file:
-        for row in rows_below(file, RESULT_COLUMNS):
+        for row in rows_below(file, tables.result):
             cells = row_cells(row)
-            if len(cells) < len(RESULT_COLUMNS):
+            if len(cells) < width:
                 if not any(cells):
                     continue
-                cells += [""] * len(RESULT_COLUMNS)
-            yield parse_result_row(cells[: len(RESULT_COLUMNS)])
+                cells += [""] * width
+            yield parse_result_row(cells, tables)
 
 
-def parse_result_row(cells: Sequence[str]) -> ResultRow:
+def parse_result_row(cells: Sequence[str], tables: Tables = API_TABLES) -> ResultRow:
     """Return what a result row says, given its cells in their order."""
-    name, forward, backward, message = cells
-    return ResultRow(decode_name(name), verdict_in(forward), verdict_in(backward), message)
+    forward, *others = map(verdict_in, cells[1 : 1 + tables.verdicts])
+    backward = others[0] if others else Verdict.NONE
+    return ResultRow(decode_name(cells[0]), forward, backward, cells[len(tables.result) - 1])
 
 
-def without_details(details: Path, calls: Set[str], added: Sequence[str] = ()) -> set[str]:
+def without_details(details: Path, calls: Set[str], tables: Tables = API_TABLES) -> set[str]:
     """Return which of the calls have no detail row, and the call of the last detail row.
-
-    The details have the columns `added` after the default ones.
 
     A power loss makes no such call, for details are on the disk before their result row. A cut of
     the file does, and it may have gone between the detail rows of the last call.
@@ -161,7 +162,7 @@ def without_details(details: Path, calls: Set[str], added: Sequence[str] = ()) -
     if not details.exists():
         return missing
     with details.open("rb") as file:
-        rows = rows_below(file, (*DETAIL_COLUMNS, *added))
-        for call, _, _ in rows_by_call(rows, are_details=True):
+        rows = rows_below(file, tables.details)
+        for call, _, _ in rows_by_call(rows, tables.detail_parts):
             missing.discard(call)
     return missing | {call}

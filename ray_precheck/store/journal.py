@@ -13,52 +13,57 @@ import os
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from ray_precheck.errors import StoppedError
-from ray_precheck.schema.result import TaskResult
+from ray_precheck.schema.done import Done
 from ray_precheck.store.claim import require_claim
-from ray_precheck.store.columns import (
-    DETAIL_COLUMNS,
-    RESULT_COLUMNS,
-    detail_rows,
-    header,
-    result_row,
-)
+from ray_precheck.store.columns import header
 from ray_precheck.store.lock import lock_file, locked
 from ray_precheck.store.repair import names_in, repair
 from ray_precheck.store.resume import run_files
 from ray_precheck.store.rows import replace_file, rows_by_call, whole_rows
 from ray_precheck.store.settings import load_settings, mark_completed
+from ray_precheck.store.tables import API_TABLES, Tables
 
 
 class Journal:
     """Appends results to both files. Make one with `open`, or with `reopen` while a run goes on."""
 
-    def __init__(self, result_path: Path, details_path: Path, token: str = "") -> None:
+    def __init__(
+        self,
+        result_path: Path,
+        details_path: Path,
+        token: str = "",
+        tables: Tables = API_TABLES,
+    ) -> None:
         self.result_path = result_path
         self.details_path = details_path
         self._token = token
-        self._lock_path = run_files(result_path).lock
+        self._tables = tables
+        self._lock_path = run_files(result_path, tables).lock
         self._reopened_with: set[str] | None = None
-        self._added = _added_columns(result_path)
+        columns = _with_added(result_path, tables)
         self._result_fd = self._details_fd = -1
         try:
             self._result_fd = _open_to_append(result_path)
             lock_file(self._result_fd)
             self._require_claim()
             self._details_fd = _open_to_append(details_path)
-            self._begin(self._details_fd, header((*DETAIL_COLUMNS, *self._added)))
-            self._begin(self._result_fd, header(RESULT_COLUMNS))
+            self._begin(self._details_fd, header(columns.details))
+            self._begin(self._result_fd, header(columns.result))
         except (OSError, StoppedError):
             self.close()
             raise
 
     @classmethod
-    def open(cls, result_path: Path, details_path: Path, token: str = "") -> "Journal":
+    def open(
+        cls, result_path: Path, details_path: Path, token: str = "", tables: Tables = API_TABLES
+    ) -> "Journal":
         """Open both files for appending; an empty or missing file gets its header.
 
         `token` is that of the run's claim on the files, "" if no other run can have them.
@@ -67,12 +72,14 @@ class Journal:
             StoppedError: a file cannot be written, or another run is writing them.
         """
         try:
-            return cls(result_path, details_path, token)
+            return cls(result_path, details_path, token, tables)
         except OSError as error:
             raise _cannot_write(error, result_path) from None
 
     @classmethod
-    def reopen(cls, result_path: Path, details_path: Path, token: str = "") -> "Journal":
+    def reopen(
+        cls, result_path: Path, details_path: Path, token: str = "", tables: Tables = API_TABLES
+    ) -> "Journal":
         """Open and repair files whose writer died.
 
         Results that the dead writer had not acknowledged may be sent again, written or not: rows
@@ -84,16 +91,16 @@ class Journal:
         try:
             with locked(result_path):
                 if token:
-                    require_claim(run_files(result_path).lock, token)
-                names = names_in(result_path)
-                repair(result_path, details_path, names, _added_columns(result_path))
+                    require_claim(run_files(result_path, tables).lock, token)
+                names = names_in(result_path, tables)
+                repair(result_path, details_path, names, _with_added(result_path, tables))
         except OSError as error:
             raise _cannot_write(error, result_path) from None
-        journal = cls.open(result_path, details_path, token)
+        journal = cls.open(result_path, details_path, token, tables)
         journal._reopened_with = names
         return journal
 
-    def append(self, results: Sequence[TaskResult]) -> None:
+    def append(self, finished: Sequence[Done]) -> None:
         """Write a batch; when this returns, it is on the disk.
 
         Raises:
@@ -102,9 +109,9 @@ class Journal:
                 repair does that.
         """
         self._require_claim()
-        results = self._without_known(results)
-        details = b"".join(detail_rows(result, *self._added) for result in results)
-        rows = b"".join(result_row(result) for result in results)
+        finished = self._without_known(finished)
+        details = b"".join([done.details for done in finished])
+        rows = b"".join([done.row for done in finished])
         ends: list[tuple[int, int]] = []
         try:
             for path, fd in self._open_files():
@@ -118,15 +125,15 @@ class Journal:
                     os.ftruncate(fd, end)
             raise _cannot_write(error, self.result_path) from None
         if self._reopened_with is not None:
-            self._reopened_with.update(result.name for result in results)
+            self._reopened_with.update(done.name for done in finished)
 
     def _require_claim(self) -> None:
         if self._token:
             require_claim(self._lock_path, self._token)
 
-    def _without_known(self, results: Sequence[TaskResult]) -> Sequence[TaskResult]:
+    def _without_known(self, finished: Sequence[Done]) -> Sequence[Done]:
         known = self._reopened_with
-        return [one for one in results if one.name not in known] if known else results
+        return [done for done in finished if done.name not in known] if known else finished
 
     def _open_files(self) -> tuple[tuple[Path, int], tuple[Path, int]]:
         return (self.details_path, self._details_fd), (self.result_path, self._result_fd)
@@ -156,7 +163,7 @@ class Journal:
             StoppedError: a file cannot be written; both keep all their rows.
         """
         self._require_claim()
-        settings_path = run_files(self.result_path).settings
+        settings_path = run_files(self.result_path, self._tables).settings
         paths = self.result_path, self.details_path
         with ExitStack() as locks:
             locks.callback(self.close)
@@ -171,8 +178,9 @@ class Journal:
                 if settings is not None and settings.is_untouched(*paths):
                     return
                 rank = {name: position for position, name in enumerate(order)}
-                _sort_file(self.details_path, rank, are_details=True)
-                _sort_file(self.result_path, rank, are_details=False, before_renaming=lock)
+                parts = self._tables.detail_parts
+                _sort_file(self.details_path, rank, parts)
+                _sort_file(self.result_path, rank, 0, before_renaming=lock)
             except OSError as error:
                 raise _cannot_write(error, self.result_path) from None
             mark_completed(settings_path, *paths)
@@ -185,10 +193,11 @@ class Journal:
         self._result_fd = self._details_fd = -1
 
 
-def _added_columns(result: Path) -> tuple[str, ...]:
-    """Return the columns that the settings beside a result CSV add to the details; () without any."""
-    settings = load_settings(run_files(result).settings)
-    return () if settings is None else settings.added_columns
+def _with_added(result: Path, tables: Tables) -> Tables:
+    """Return the tables with the columns that the settings beside a result table add to the details."""
+    settings = load_settings(run_files(result, tables).settings)
+    added = () if settings is None else settings.added_columns
+    return replace(tables, details=(*tables.details, *added))
 
 
 def _open_to_append(path: Path) -> int:
@@ -216,11 +225,13 @@ def _require_same_file(path: Path, fd: int) -> None:
 def _sort_file(
     path: Path,
     rank: Mapping[str, int],
+    parts: int,
     *,
-    are_details: bool,
     before_renaming: Callable[[int], None] = lambda fd: None,
 ) -> None:
-    """Put the rows below the header in the order of the rank of their calls, the unknown last.
+    """Put the rows below the header in the order of the rank of their pieces, the unknown last.
+
+    `parts` is how many parts of its name a row has behind that of its piece.
 
     Rows of one call keep their order: forward before backward, by their number. Memory holds the
     positions of the rows, not the rows.
@@ -230,7 +241,7 @@ def _sort_file(
     with path.open("rb") as file:
         rows = whole_rows(file)
         end = len(next(rows, b""))
-        for call, _, row in rows_by_call(rows, are_details=are_details):
+        for call, _, row in rows_by_call(rows, parts):
             if call is not last:
                 last = call
                 ranks.append(rank.get(call, len(rank)))

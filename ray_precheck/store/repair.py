@@ -8,7 +8,7 @@ row, which the next repair drops.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Set
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
@@ -16,8 +16,6 @@ from typing import BinaryIO
 from ray_precheck.errors import ResumeError, StoppedError
 from ray_precheck.store.columns import (
     BOM,
-    DETAIL_COLUMNS,
-    RESULT_COLUMNS,
     decode_row,
     header,
 )
@@ -27,32 +25,36 @@ from ray_precheck.store.rows import (
     rows_by_call,
     whole_rows,
 )
+from ray_precheck.store.tables import API_TABLES, Tables
 
 _LONGEST_HEADER = 1000
 _CHUNK_BYTES = 1 << 20
 
 
-def repair(result: Path, details: Path, done: Set[str], added: Sequence[str] = ()) -> None:
+def repair(result: Path, details: Path, done: Set[str], tables: Tables = API_TABLES) -> None:
     """Keep the first result row of every name in `done`, and its detail rows; drop all else.
 
-    The details have the columns `added` after the default ones. A torn last line is cut and a torn header mended. A missing, empty or header-only file is fine.
+    A torn last line is cut and a torn header mended. A missing, empty or header-only file is fine.
 
     Raises:
         ResumeError: a file has other columns; nothing is changed in it.
         StoppedError: a file cannot be written; it is as it was.
     """
-    for path, columns in ((result, (*RESULT_COLUMNS,)), (details, (*DETAIL_COLUMNS, *added))):
+    for path, columns, parts in (
+        (result, tables.result, 0),
+        (details, tables.details, tables.detail_parts),
+    ):
         try:
             if path.exists():
-                _repair_file(path, columns, done, are_details=path is details)
+                _repair_file(path, columns, done, parts)
         except OSError as error:
             raise StoppedError(f"cannot write {path}: {error.strerror or error}") from None
 
 
-def names_in(result: Path) -> set[str]:
+def names_in(result: Path, tables: Tables = API_TABLES) -> set[str]:
     """Return the names that have a whole result row; none where the file has no rows."""
     with result.open("rb") as file:
-        return {row_name(row) for row in rows_below(file, RESULT_COLUMNS)}
+        return {row_name(row) for row in rows_below(file, tables.result)}
 
 
 def rows_below(file: BinaryIO, columns: Iterable[str]) -> Iterator[bytes]:
@@ -90,7 +92,7 @@ def _is_torn_header(data: bytes, head: bytes) -> bool:
     return any(begin.startswith(data.lower()) for begin in begins)
 
 
-def _repair_file(path: Path, columns: Iterable[str], done: Set[str], *, are_details: bool) -> None:
+def _repair_file(path: Path, columns: Iterable[str], done: Set[str], parts: int) -> None:
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         rows = whole_rows(file)
@@ -99,7 +101,7 @@ def _repair_file(path: Path, columns: Iterable[str], done: Set[str], *, are_deta
             if size:
                 replace_file(path, [header(columns)])
             return
-        kept = _kept_ranges(rows_by_call(rows, are_details=are_details), done, len(head))
+        kept = _kept_ranges(rows_by_call(rows, parts), done, len(head))
         if len(kept) > 1:
             replace_file(path, chain.from_iterable(_read_range(file, *each) for each in kept))
         elif kept != [(0, size)]:

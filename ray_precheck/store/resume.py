@@ -8,22 +8,23 @@ the files (`hold_files`) from before the first look at them until their last ren
 import contextlib
 import errno
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from ray_precheck.errors import ResumeError, StoppedError, UsageError
 from ray_precheck.store.claim import ClaimedError, claimed
-from ray_precheck.store.columns import ADDED_SETTING, DETAIL_COLUMNS, added_columns
+from ray_precheck.store.columns import ADDED_SETTING, added_columns
 from ray_precheck.store.done import read_done, without_details
 from ray_precheck.store.error_data import ERROR_FOLDER, MSPROBE_ERROR_FOLDER
 from ray_precheck.store.lock import locked
 from ray_precheck.store.repair import repair, rows_below
 from ray_precheck.store.rows import remove_leftover, whole_rows
 from ray_precheck.store.settings import RunSettings, load_settings, save_settings
+from ray_precheck.store.tables import API_TABLES, Tables
 
-RESULT_STEM = "accuracy_checking_result_"
-_DETAILS_STEM = "accuracy_checking_details_"
+RESULT_STEM = f"{API_TABLES.stem}_result_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +44,26 @@ class RunFiles:
     token: str = ""
 
 
-def run_files(result: Path) -> RunFiles:
-    """Return the files that belong to a result CSV.
+@lru_cache(maxsize=64)
+def run_files(result: Path, tables: Tables = API_TABLES) -> RunFiles:
+    """Return the files that belong to a result table.
 
     Raises:
-        ResumeError: its name is not `accuracy_checking_result_{timestamp}.csv`.
+        ResumeError: its name is not `{stem}_result_{timestamp}.csv` with the stem of the tables.
     """
-    stem = result.name.removeprefix(RESULT_STEM)
-    if stem == result.name or not stem.endswith(".csv"):
+    begin, end = tables.file("result", "\0").split("\0")
+    name = result.name
+    if not (name.startswith(begin) and name.endswith(end) and len(name) >= len(begin + end)):
         raise ResumeError(
-            f"{result} is no result CSV: a name like {RESULT_STEM}20260101120000.csv is expected"
+            f"{result} is no result CSV: a name like {begin}20260101120000{end} is expected"
         )
-    stamp = stem.removesuffix(".csv")
+    stamp = name.removeprefix(begin).removesuffix(end)
     return RunFiles(
         result,
-        result.with_name(f"{_DETAILS_STEM}{stamp}.csv"),
-        result.with_name(f"accuracy_checking_{stamp}.run.json"),
-        result.with_name(f"accuracy_checking_{stamp}.timeline.json"),
-        result.with_name(f"accuracy_checking_{stamp}.lock"),
+        result.with_name(tables.file("details", stamp)),
+        result.with_name(f"{tables.stem}_{stamp}.run.json"),
+        result.with_name(f"{tables.stem}_{stamp}.timeline.json"),
+        result.with_name(f"{tables.stem}_{stamp}.lock"),
         result.parent / ERROR_FOLDER / stamp,
     )
 
@@ -103,7 +106,7 @@ def hold_files(files: RunFiles) -> Iterator[RunFiles]:
         yield replace(files, token=token)
 
 
-def new_run_files(folder: Path, stamp: str) -> RunFiles:
+def new_run_files(folder: Path, stamp: str, tables: Tables = API_TABLES) -> RunFiles:
     """Return files for a new run in `folder`, which is made if it is missing.
 
     Nothing that exists is written over: a second run in the same second gets another stamp, which
@@ -122,7 +125,7 @@ def new_run_files(folder: Path, stamp: str) -> RunFiles:
         raise UsageError(f"out path {folder} is not writable; name another folder with -o")
     number, name = 0, stamp
     while True:
-        files = run_files(folder / f"{RESULT_STEM}{name}.csv")
+        files = run_files(folder / tables.file("result", name), tables)
         try:
             if any(path.exists() for path in (files.result, files.details, files.timeline)):
                 raise FileExistsError
@@ -135,13 +138,15 @@ def new_run_files(folder: Path, stamp: str) -> RunFiles:
             raise UsageError(f"cannot write to the out path {folder}: {error.strerror}") from None
 
 
-def start_run(folder: Path, stamp: str, fingerprint: dict[str, str]) -> RunFiles:
+def start_run(
+    folder: Path, stamp: str, fingerprint: dict[str, str], tables: Tables = API_TABLES
+) -> RunFiles:
     """Return the files of a new run, with the settings of its fingerprint beside them.
 
     Raises:
         UsageError: the folder is a file, is full, or cannot be made or written; nothing is left.
     """
-    files = new_run_files(folder, stamp)
+    files = new_run_files(folder, stamp, tables)
     try:
         save_settings(files.settings, RunSettings(fingerprint))
     except OSError as error:
@@ -182,6 +187,7 @@ def resume_run(
     *,
     force: bool = False,
     retry: Collection[str] = (),
+    tables: Tables = API_TABLES,
 ) -> set[str]:
     """Repair the files of an interrupted run and return the names that are done.
 
@@ -196,7 +202,7 @@ def resume_run(
     """
     try:
         with locked(files.result):
-            return _resume_locked(files, names, fingerprint, force=force, retry=retry)
+            return _resume_locked(files, names, fingerprint, tables, force=force, retry=retry)
     except BlockingIOError:
         raise ResumeError(
             f"another run is writing {files.result}: its writer is a process of this machine;"
@@ -208,23 +214,24 @@ def _resume_locked(
     files: RunFiles,
     names: Set[str],
     fingerprint: dict[str, str],
+    tables: Tables,
     *,
     force: bool,
     retry: Collection[str],
 ) -> set[str]:
     settings = _read_settings(files)
-    added = added_columns(fingerprint)
-    done = load_done(files, names, settings, retry)
+    done = load_done(files, names, settings, retry, tables)
+    tables = replace(tables, details=(*tables.details, *added_columns(fingerprint)))
     if not force:
         _require_same(files, settings, fingerprint, done - names)
     if settings is not None:
-        _require_own_columns(files, added)
+        _require_own_columns(files, tables)
     _require_writable(files)
     if settings is None:
-        _set_foreign_details_aside(files, added)
+        _set_foreign_details_aside(files, tables)
     elif settings.fingerprint == fingerprint and not retry and _is_untouched(files, settings):
         return done
-    repair(files.result, files.details, done, added)
+    repair(files.result, files.details, done, tables)
     # Rows without a settings file are msprobe's. They stay so when the run is resumed once more.
     adopted = bool(done) if settings is None else settings.adopted
     try:
@@ -240,6 +247,7 @@ def load_done(
     names: Set[str],
     settings: RunSettings | None = None,
     retry: Collection[str] = (),
+    tables: Tables = API_TABLES,
 ) -> set[str]:
     """Return the names that are done, after a look at both files and without changing them.
 
@@ -248,9 +256,10 @@ def load_done(
     """
     whole = settings is None or settings.adopted or _is_untouched(files, settings)
     try:
-        done, with_details = read_done(files.result, names, retry)
+        done, with_details = read_done(files.result, names, retry, tables)
         added = settings.added_columns if settings is not None else ()
-        lost = set() if whole else without_details(files.details, with_details, added)
+        tables = replace(tables, details=(*tables.details, *added))
+        lost = set() if whole else without_details(files.details, with_details, tables)
     except OSError as error:
         raise ResumeError(f"cannot read {error.filename}: {error.strerror}") from None
     return done - (lost & names)
@@ -321,10 +330,10 @@ def _require_writable(files: RunFiles) -> None:
             remove_leftover(path)
 
 
-def _require_own_columns(files: RunFiles, added: Sequence[str]) -> None:
+def _require_own_columns(files: RunFiles, tables: Tables) -> None:
     """Raise where the details are of another standard: with --force the settings may differ."""
     try:
-        _require_columns(files, added)
+        _require_columns(files, tables)
     except ResumeError as error:
         raise ResumeError(
             f"{error}; one file cannot hold the columns of two standards, even with --force:"
@@ -332,22 +341,22 @@ def _require_own_columns(files: RunFiles, added: Sequence[str]) -> None:
         ) from None
 
 
-def _require_columns(files: RunFiles, added: Sequence[str]) -> None:
+def _require_columns(files: RunFiles, tables: Tables) -> None:
     """Raise where the details have other columns than the default ones and those added."""
     try:
         with files.details.open("rb") as file:
-            rows_below(file, (*DETAIL_COLUMNS, *added))
+            rows_below(file, tables.details)
     except FileNotFoundError:
         return
     except OSError as error:
         raise ResumeError(f"cannot read {files.details}: {error.strerror}") from None
 
 
-def _set_foreign_details_aside(files: RunFiles, added: Sequence[str]) -> None:
+def _set_foreign_details_aside(files: RunFiles, tables: Tables) -> None:
     """Rename a details file that has other columns, as msprobe's for PyTorch has."""
     aside = files.details.with_suffix(".msprobe.csv")
     try:
-        _require_columns(files, added)
+        _require_columns(files, tables)
     except ResumeError:
         if aside.exists():
             raise

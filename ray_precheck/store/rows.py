@@ -46,16 +46,17 @@ def row_cells(row: bytes) -> list[str]:
     return row.decode("utf-8", errors="replace").rstrip("\r\n").split(",")
 
 
-def rows_by_call(rows: Iterable[bytes], *, are_details: bool) -> Iterator[tuple[str, bytes, bytes]]:
+def rows_by_call(rows: Iterable[bytes], parts: int) -> Iterator[tuple[str, bytes, bytes]]:
     """Yield for each row the call that it belongs to, its first cell and itself.
 
-    A detail row `X.0.forward.output.1` belongs to `X.0`, a result row to its own name. Rows that
+    `parts` is how many parts of its name a row has behind that of its call: with 3 of them the detail
+    row `X.0.forward.output.1` belongs to `X.0`; with 0 a result row to its own name. Rows that
     follow each other and belong to the same call are given the same string.
     """
     last, call = b"", ""
     for row in rows:
         cell = _first_cell(row)
-        its_call = cell.rsplit(b".", 3)[0] if are_details else cell
+        its_call = cell.rsplit(b".", parts)[0] if parts else cell
         if its_call != last:
             last, call = its_call, _decoded(its_call)
         yield call, cell, row

@@ -12,11 +12,11 @@ closing bracket, which the format allows.
 import contextlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -45,6 +45,43 @@ class Span:
     stage: str
     began_s: float
     elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """What one worker did, a piece after the other, in one stage.
+
+    `pieces` each have a name, and when they began and for how long they ran, in seconds: the `began_s`
+    and `elapsed_s` of a `Done`, for one.
+    """
+
+    machine: str
+    row: str
+    stage: str
+    pieces: Sequence["Piece"]
+
+    def spans(self) -> Iterator[Span]:
+        """Yield a span for each piece."""
+        for piece in self.pieces:
+            yield Span(
+                self.machine, self.row, piece.name, self.stage, piece.began_s, piece.elapsed_s
+            )
+
+
+class Piece(Protocol):
+    """Something with a name that ran for a while."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def began_s(self) -> float:
+        """When it began, in seconds since the epoch."""
+
+    @property
+    def elapsed_s(self) -> float:
+        """How long it ran, in seconds."""
 
 
 @dataclass(slots=True)

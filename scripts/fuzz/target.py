@@ -26,6 +26,7 @@ from ray_precheck.config import RunConfig
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import NotCheckable, PrecheckError
 from ray_precheck.frameworks.registry import require_framework
+from ray_precheck.jobs.precheck import done_of
 from ray_precheck.plan.planner import plan_tasks
 from ray_precheck.report.closing import format_summary
 from ray_precheck.report.summary import summarise
@@ -215,7 +216,7 @@ class Target:
             _require_row(result)
         files = start_run(self._out, "20260101000000", fingerprint)
         journal = Journal.open(files.result, files.details)
-        journal.append(results)
+        journal.append([done_of(result) for result in results])
         journal.complete(names)
         if resume_run(files, set(names), fingerprint) != set(names):
             raise Finding("the names of the result CSV are not those of the dump")

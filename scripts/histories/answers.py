@@ -3,22 +3,21 @@
 Comes in: choices. Goes out: a `Cast`. Called by `histories_world.py`.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
+from ray_precheck.jobs.precheck import done_of
 from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
+from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import (
     Metrics,
     Outcome,
     OutputCheck,
     TaskResult,
     Verdict,
+    failed,
     skipped,
 )
 from ray_precheck.schema.task import Task
-from ray_precheck.store import journal
-from ray_precheck.store.columns import detail_rows, result_row
 
 MOST_RECORDS = 30
 # A record that runs well and leaves its process unable to run another one.
@@ -90,12 +89,12 @@ class Cast:
         """Return whether the device makes something of a record that a bench can judge."""
         return index % 5 != 4
 
-    def answer(self, index: int) -> TaskResult:
+    def answer(self, index: int) -> Done:
         """Return what a healthy worker, or for what is skipped the plan, says of a record."""
         return self._answers[index]
 
 
-def broken(results: list[TaskResult], task: Task, cause: Cause) -> BatchReport:
+def broken(results: list[Done], task: Task, cause: Cause) -> BatchReport:
     """Return the report of a worker that a record broke after `results`."""
     half = _HALVES[task.index] if cause in _PROVISIONAL else None
     casualty = Casualty(task.index, cause, f"broke it ({cause.name})", half)
@@ -129,30 +128,22 @@ def _answers_of(index: int) -> tuple[TaskResult, ...]:
     )
 
 
-_ANSWERS = [_answers_of(index) for index in range(MOST_RECORDS)]
+_ANSWERS = [tuple(map(done_of, _answers_of(index))) for index in range(MOST_RECORDS)]
 _HALVES = [
-    TaskResult(i, f"Mint.a.{i}", Outcome.RAISED, Verdict.ERROR, Verdict.NONE, "no memory, 2 GiB")
+    done_of(
+        TaskResult(
+            i, f"Mint.a.{i}", Outcome.RAISED, Verdict.ERROR, Verdict.NONE, "no memory, 2 GiB"
+        )
+    )
     for i in range(MOST_RECORDS)
 ]
-_ENCODED = {
-    id(result): (result_row(result), detail_rows(result))
-    for result in [*(each for answers in _ANSWERS for each in answers), *_HALVES]
-}
 
 
-def rows_of(result: TaskResult) -> tuple[bytes, bytes]:
-    """Return the result row and the detail rows of a result."""
-    return _ENCODED.get(id(result)) or (result_row(result), detail_rows(result))
+def failed_row(task: Task, outcome: Outcome, reason: str, has_backward: bool) -> Done:
+    """Return what is written of a record that broke its worker."""
+    return done_of(failed(task.index, task.name, outcome, reason, has_backward))
 
 
-@contextmanager
-def encoded_once() -> Iterator[None]:
-    """Have the journal take rows from `rows_of`: most of them are always the same."""
-    module: Any = journal
-    before = module.result_row, module.detail_rows
-    module.result_row = lambda result: rows_of(result)[0]
-    module.detail_rows = lambda result: rows_of(result)[1]
-    try:
-        yield
-    finally:
-        module.result_row, module.detail_rows = before
+def unchecked_row(task: Task, reason: str, has_backward: bool) -> Done:
+    """Return what is written of a record that could not be checked."""
+    return done_of(skipped(task.index, task.name, reason, has_backward))

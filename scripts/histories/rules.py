@@ -6,18 +6,19 @@ is asked of the scheduler but its commands.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ray_precheck.runtime.scheduling.blame import COST_SLACK, MAX_RUNS, STRIKES
 from ray_precheck.runtime.scheduling.commands import Command, Record, SendBatch
+from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.runtime.scheduling.task_queue import MAX_BATCH_RECORDS
-from ray_precheck.runtime.workers.messages import Stage
 from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
-from ray_precheck.schema.result import TaskResult, failed, skipped
+from ray_precheck.schema.done import Done
 from ray_precheck.schema.task import Task
 from ray_precheck.store.columns import DETAIL_COLUMNS, RESULT_COLUMNS, header
+from scripts.histories.answers import failed_row, unchecked_row
 
 TIMEOUT_S = 30.0
 SILENT_REASON = "its worker gave no result for it"
@@ -75,6 +76,10 @@ class Rules:
     tickets: set[int] = field(default_factory=set)
     starts: int = 0
     reasons_to_start: int = 0
+
+    def is_settled(self, index: int) -> bool:
+        """Return whether nothing more is due of a record."""
+        return index not in self.pending
 
     def started(self, slots: int) -> None:
         """No life has more starts than it has reasons for; every slot is one."""
@@ -150,9 +155,9 @@ class Rules:
         self.runs[task.index] += 1
         require(self.runs[task.index] <= MAX_RUNS, f"record {task.index} runs too often")
 
-    def _over_budget(self, task: Task, casualty: Casualty) -> TaskResult:
+    def _over_budget(self, task: Task, casualty: Casualty) -> Done:
         has_backward = task.index in self.with_backward
-        return skipped(task.index, task.name, casualty.reason, has_backward)
+        return unchecked_row(task, casualty.reason, has_backward)
 
     def ended(
         self,
@@ -189,9 +194,7 @@ class Rules:
         self.pending.difference_update(result.index for result in due)
         _check_records(commands, due)
 
-    def _missing(
-        self, flight: Flight, left: Sequence[Task], cause: Cause, why: str
-    ) -> list[TaskResult]:
+    def _missing(self, flight: Flight, left: Sequence[Task], cause: Cause, why: str) -> list[Done]:
         """Deal with records that were run and have no result: of several nobody knows who did it."""
         if len(left) == 1:
             return self._strike(flight, left[0], Casualty(left[0].index, cause, why))
@@ -199,7 +202,7 @@ class Rules:
         self.alone.update(task.index for task in left)
         return []
 
-    def _strike(self, flight: Flight, task: Task, casualty: Casualty) -> list[TaskResult]:
+    def _strike(self, flight: Flight, task: Task, casualty: Casualty) -> list[Done]:
         """Count it; return the verdict where the record was alone with a fresh worker."""
         index, cause = task.index, casualty.cause
         if cause is Cause.OVER_BUDGET:
@@ -212,13 +215,13 @@ class Rules:
             return []
         if self.strikes[index, cause] < STRIKES[cause]:
             return []
-        if casualty.result is not None:
-            return [casualty.result]
+        if casualty.done is not None:
+            return [casualty.done]
         has_backward = index in self.with_backward
-        return [failed(index, task.name, cause.outcome, casualty.reason, has_backward)]
+        return [failed_row(task, cause.outcome, casualty.reason, has_backward)]
 
 
-def _check_records(commands: Sequence[Command], due: Sequence[TaskResult]) -> None:
+def _check_records(commands: Sequence[Command], due: Sequence[Done]) -> None:
     """What is recorded is what is due, no more and no less."""
     told = [r for command in commands if isinstance(command, Record) for r in command.results]
     by_index = sorted(told, key=lambda result: result.index)
@@ -235,15 +238,10 @@ class Ledger:
     versions: dict[str, dict[bytes, bytes]] = field(default_factory=dict)
     acknowledged: set[str] = field(default_factory=set)
 
-    def record(
-        self,
-        results: Sequence[TaskResult],
-        rows_of: Callable[[TaskResult], tuple[bytes, bytes]],
-    ) -> None:
-        """Note what is to be written; `rows_of` encodes it."""
-        for result in results:
-            row, details = rows_of(result)
-            self.versions.setdefault(result.name, {})[row] = details
+    def record(self, finished: Sequence[Done]) -> None:
+        """Note what is to be written."""
+        for done in finished:
+            self.versions.setdefault(done.name, {})[done.row] = done.details
 
     def forget_last(self, details: bytes) -> None:
         """Expect the call of the last detail row to be done again: it may have lost some of them."""

@@ -25,11 +25,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
-from scripts.histories.answers import encoded_once
+from ray_precheck.runtime import driver as driver_module
 from scripts.histories.disk import Disk
+from scripts.histories.files import files_in
+from scripts.histories.process import WORKER_MODULE, without_a_machine
+from scripts.histories.watch import WatchedScheduler
 from scripts.histories.world import History
-from scripts.histories.writer import files_in
 
 _FASTEST_FOLDER = Path("/dev/shm")
 _MOST_SHRINKS = 4000
@@ -95,12 +98,29 @@ def workplace() -> Iterator[tuple[Path, Disk]]:
     (folder / "prefix").mkdir()
     disk = Disk()
     try:
-        with disk.in_place_of_os(), encoded_once():
+        with disk.in_place_of_os(), _simulated():
             gc.freeze()  # What is there now need not be looked through again and again.
             yield folder, disk
     finally:
         gc.unfreeze()
         shutil.rmtree(folder)
+
+
+@contextmanager
+def _simulated() -> Iterator[None]:
+    """Have drivers make watched schedulers, and workers change nothing of this process."""
+    module: Any = driver_module
+    before = {name: getattr(WORKER_MODULE, name) for name in without_a_machine()}
+    scheduler = module.Scheduler
+    module.Scheduler = WatchedScheduler
+    for name, stand_in in without_a_machine().items():
+        setattr(WORKER_MODULE, name, stand_in)
+    try:
+        yield
+    finally:
+        module.Scheduler = scheduler
+        for name, original in before.items():
+            setattr(WORKER_MODULE, name, original)
 
 
 def run_history(
@@ -120,7 +140,7 @@ def _run(
     tell: bool,
 ) -> str:
     files = files_in(folder)
-    for path in (files.result, files.details, files.settings):
+    for path in (files.result, files.details, files.settings, files.timeline):
         path.unlink(missing_ok=True)
     try:
         History(choices, folder, disk, trace if tell else None).run(every_prefix=every_prefix)

@@ -1,139 +1,117 @@
 """What befalls the workers and the nodes of a simulated driver, beside what records do to them.
 
-Comes in: a `Crew`, at a moment that the history has chosen. Called by `histories_world.py`.
+Comes in: the machines, at a moment that the history has chosen. Called by `histories.world`.
 """
 
 from collections.abc import Callable
 
+from ray_precheck.runtime.actors import ActorLost
 from ray_precheck.runtime.places.devices import Node
-from ray_precheck.runtime.scheduling.commands import Record
-from ray_precheck.schema.casualty import Cause
-from scripts.histories.layout import MOST_NODES, make_node
-from scripts.histories.rules import Flight, require
-from scripts.histories.workers import Crew, Process
+from ray_precheck.runtime.scheduling.blame import START_ATTEMPTS
+from ray_precheck.schema.task import BENCH
+from scripts.histories.actors import Actor, Machine
+from scripts.histories.layout import MOST_NODES
+from scripts.histories.watch import Lookout
 
 
-def _any_busy(crew: Crew) -> Flight | None:
-    flights = crew.busy()
-    return flights[crew.choices.below(len(flights))] if flights else None
+def _any(machine: Machine, actors: list[Actor]) -> Actor | None:
+    return actors[machine.choices.below(len(actors))] if actors else None
 
 
-def _any_idle(crew: Crew) -> tuple[str, Process] | None:
-    idle = [
-        (label, process)
-        for label, process in crew.processes.items()
-        if process is not None and label not in crew.flights
-    ]
-    return idle[crew.choices.below(len(idle))] if idle else None
+def _devices(machine: Machine, *, busy: bool) -> list[Actor]:
+    found = [a for a in machine.workers() if a.slot is not None and a.slot.kind != BENCH]
+    return [actor for actor in found if actor.is_busy is busy]
 
 
-def _kill_process(crew: Crew) -> None:
-    flight = _any_busy(crew)
-    if flight is not None:
-        flight.killed_at = crew.choices.below(len(flight.tasks))
-        crew.say("the process of {} is killed", flight.slot)
+def _benches(machine: Machine) -> list[Actor]:
+    return [a for a in machine.workers() if a.slot is not None and a.slot.kind == BENCH]
 
 
-def _kill_idle_process(crew: Crew) -> None:
-    idle = _any_idle(crew)
-    if idle is not None:
-        idle[1].killed = True
+def _kill_process(machine: Machine, watch: Lookout) -> None:
+    """Kill the process of a worker at a record of the batch that it has, or of the next one."""
+    busy = machine.choices.chance(2)
+    actor = _any(machine, _devices(machine, busy=not busy))
+    if actor is not None and actor.body.process is not None:
+        actor.body.process.killed_at = machine.choices.below(4)
+        machine.say("the process of {} is killed", actor.body._slot.label)
 
 
-def _kill_worker(crew: Crew) -> None:
-    flight = _any_busy(crew)
-    if flight is not None:
-        flight.lost = "its worker was killed"
+def _kill_worker(machine: Machine, watch: Lookout) -> None:
+    actor = _any(machine, machine.workers())
+    if actor is not None:
+        machine.say("the worker of {} is killed", actor.body._slot.label)
+        machine.lose(actor, ActorLost("ActorDiedError"))
 
 
-def _kill_worker_for_memory(crew: Crew) -> None:
-    flight = _any_busy(crew)
-    if flight is not None:
-        flight.lost, flight.cause = "ran out of memory", Cause.OUT_OF_MEMORY
+def _kill_worker_for_memory(machine: Machine, watch: Lookout) -> None:
+    actor = _any(machine, _devices(machine, busy=True))
+    if actor is not None:
+        machine.say("the worker of {} is killed for its memory", actor.body._slot.label)
+        machine.lose(actor, ActorLost("OutOfMemoryError", for_memory=True))
 
 
-def _kill_idle_worker(crew: Crew) -> None:
-    """Kill a worker that is idle; the driver knows at once, or when it sends the next batch."""
-    idle = _any_idle(crew)
-    if idle is None:
-        return
-    label, process = idle
-    if crew.choices.chance(2):
-        process.actor_lost = True
-        return
-    crew.say("{} is lost while it is idle", label)
-    crew.dismiss(label)
-    crew.rules.reasons_to_start += 1
-    commands = crew.scheduler.worker_lost(label, 0, "its worker was killed")
-    require(not any(isinstance(c, Record) for c in commands), "blamed for an idle worker")
-    crew.carry_out(commands)
+def _double(machine: Machine, watch: Lookout) -> None:
+    watch.doubles_next = True
 
 
-def _double(crew: Crew) -> None:
-    crew.doubles_next = True
+def _fail_starts(machine: Machine, watch: Lookout) -> None:
+    actor = _any(machine, machine.workers())
+    if actor is not None:
+        machine.failing_starts[actor.body._slot.label] = 1 + machine.choices.below(4)
 
 
-def _fail_starts(crew: Crew) -> None:
-    labels = list(crew.slots)
-    label = labels[crew.choices.below(len(labels))]
-    crew.failing_starts[label] = 1 + crew.choices.below(4)
+def _end_benches(machine: Machine, watch: Lookout) -> None:
+    """End every bench worker for good: none can be started again."""
+    for actor in _benches(machine):
+        machine.failing_starts[actor.body._slot.label] = START_ATTEMPTS
+        machine.lose(actor, ActorLost("ActorDiedError"))
 
 
-def _end_node(crew: Crew) -> None:
-    others = crew.nodes[1:]  # The first one is the driver's.
+def _end_node(machine: Machine, watch: Lookout) -> None:
+    others = machine.living[1:]  # The first one is the driver's.
     if others:
-        _end(crew, others[crew.choices.below(len(others))])
+        _end(machine, others[machine.choices.below(len(others))])
 
 
-def _end(crew: Crew, node: Node) -> None:
-    crew.nodes.remove(node)
-    crew.alive = [each.node_id for each in crew.nodes]
-    crew.say("node {} dies", node.node_id)
+def _end(machine: Machine, node: Node) -> None:
+    machine.living.remove(node)
+    for actor in machine.actors:
+        if actor.node_id == node.node_id:
+            actor.is_silent = machine.choices.chance(2)
+    machine.say("node {} dies", node.node_id)
 
 
-def end_what_waits(crew: Crew) -> bool:
+def end_what_waits(machine: Machine, watch: Lookout) -> bool:
     """End a node, if that is to be, as soon as something waits there for a bench."""
-    full = [node for node in crew.nodes[1:] if node.node_id in crew.parcels.nodes()]
-    if not (crew.ends_what_waits and full):
+    if not machine.layout.ends_what_waits or watch.rules.draining:
         return False
-    crew.ends_what_waits = False
-    _end(crew, full[0])
-    crew.see_nodes()
+    full = [node for node in machine.living[1:] if node.node_id in watch.parcels.nodes()]
+    if not full:
+        return False
+    machine.layout.ends_what_waits = False
+    _end(machine, full[0])
     return True
 
 
-def _add_node(crew: Crew) -> None:
-    if len(crew.nodes) < MOST_NODES:
-        node = make_node(crew.nodes_made)
-        crew.nodes_made += 1
-        crew.nodes.append(node)
-        crew.alive = [*crew.alive, node.node_id]
-        crew.say("node {} joins", node.node_id)
+def _add_node(machine: Machine, watch: Lookout) -> None:
+    if len(machine.living) < MOST_NODES:
+        node = machine.layout.make_node(machine.nodes_made)
+        machine.nodes_made += 1
+        machine.living.append(node)
+        machine.say("node {} joins", node.node_id)
 
 
-def _revive(crew: Crew) -> None:
-    """A device that was given up, or that is idle, is there anew."""
-    idle = _any_idle(crew)
-    labels = [*sorted(crew.given_up), *([idle[0]] if idle else [])]
-    if labels:
-        label = labels[0]
-        crew.say("{} is revived", label)
-        crew.rules.reasons_to_start += 2
-        crew.carry_out(crew.scheduler.revive(label, crew.slots[label].place))
-
-
-TROUBLES: tuple[Callable[[Crew], None], ...] = (
+TROUBLES: tuple[Callable[[Machine, Lookout], None], ...] = (
     _kill_process,
     _kill_worker,
     _double,
-    _kill_idle_process,
-    _kill_idle_worker,
+    _kill_process,
+    _kill_worker,
     _kill_worker_for_memory,
     _fail_starts,
     _end_node,
     _add_node,
-    _revive,
-    lambda crew: crew.benches.kill(),
-    lambda crew: crew.benches.fail_starts(),
-    lambda crew: crew.benches.end_all(),
+    _end_node,
+    _add_node,
+    _end_benches,
 )

@@ -1,22 +1,27 @@
-"""One history for `histories.py`: drivers that come and go, and what befalls them.
+"""One history for `histories.search`: drivers that come and go, and what befalls them.
 
-Comes in: choices. Goes out: nothing, or `Broken`. The scheduler, the journal, the resume and the
-moves of slots are the package's own; what `runtime/driver.py` does with them is done here again,
-without Ray.
+Comes in: choices. Goes out: nothing, or `Broken`. The driver, the crew, the recorder, the shipper, the
+worker, the writer, the journal and the resume are the package's own; machines, check processes and the
+disk are simulated.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 from ray_precheck.errors import StoppedError
+from ray_precheck.runtime.driver import DriveOptions
+from ray_precheck.runtime.places.placement import place_slots
+from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.scheduling.blame import MAX_RUNS
+from ray_precheck.runtime.tensors.shipper import Shipper
+from scripts.histories.actors import Machine
 from scripts.histories.answers import Cast, Choices
 from scripts.histories.disk import Died, Disk
+from scripts.histories.files import Files, Restart
+from scripts.histories.job import SimulatedJob, Steps
 from scripts.histories.layout import Layout
-from scripts.histories.rules import Broken, require
+from scripts.histories.rules import TIMEOUT_S, Broken, require
 from scripts.histories.troubles import TROUBLES, end_what_waits
-from scripts.histories.workers import Crew
-from scripts.histories.writer import Files, Restart
+from scripts.histories.watch import Lookout, WatchedDriver, WatchedScheduler
 
 
 class History:
@@ -36,13 +41,15 @@ class History:
         self._often = 2 + choices.below(24)
         self._layout = Layout(choices)
         names = self._cast.names
-        self._files = Files(folder, disk, choices, names, self._has_trouble, self._say)
+        self._files = Files(folder, disk, choices, names, self.has_trouble, self._say)
         # At worst a record is sent alone as often as it may run, and as often with others that break
         # the worker first; each has a start of its own.
-        slots = self._layout.slots + self._layout.benches
+        slots = self._layout.slots * self._layout.nodes + self._layout.benches
         lives, count = self._troubles + 2, len(self._cast.tasks)
-        self._most_events = lives * (count * (2 * MAX_RUNS + 4) + 12 * slots + 40)
+        self._most_events = lives * (count * (4 * MAX_RUNS + 8) + 24 * slots + 80)
         self._events = 0
+        self._stops = False
+        self.watch: Lookout | None = None
 
     def run(self, *, every_prefix: bool = False) -> None:
         """Run it to its end and check what it leaves, and would leave if it were killed at a random
@@ -51,13 +58,17 @@ class History:
         done: set[str] = set()
         while True:
             self._say("a driver starts, {} of {} are done", len(done), len(self._cast.tasks))
+            self._files.begin_life()
+            is_restart = False
             try:
-                self._live(done)
-                self._files.complete(every_prefix=every_prefix)
-                break
-            except (Died, Restart, StoppedError) as end:
+                if self._live(done, every_prefix=every_prefix):
+                    break
+            except (Died, StoppedError) as end:
                 self._say("{}", end)
-                self._files.after_death(loses_power=isinstance(end, Restart) and end.loses_power)
+            except Restart as end:
+                self._say("{}", end)
+                is_restart = end.loses_power
+            self._files.after_death(loses_power=is_restart)
             done = self._files.resume()
         self._files.check_end()
 
@@ -66,79 +77,70 @@ class History:
             words = ([o.index for o in part] if isinstance(part, tuple) else part for part in parts)
             self._trace.append(text.format(*words))
 
-    def _has_trouble(self, one_in: int) -> bool:
+    def has_trouble(self, one_in: int) -> bool:
+        """Return whether something goes wrong now; a history has only so many troubles."""
         if self._troubles and self._choices.chance(one_in):
             self._troubles -= 1
             return True
         return False
 
-    def _live(self, done: set[str]) -> None:
-        """Be one driver: what is skipped is recorded, the rest is run, the costly first."""
-        cast, files = self._cast, self._files
-        files.begin_life()
+    def _live(self, done: set[str], *, every_prefix: bool) -> bool:
+        """Be one driver, to the end or until it was stopped: what is skipped is recorded, the rest is
+        run, the costly first."""
+        cast, layout = self._cast, self._layout
         left = [task for task in cast.tasks if task.name not in done]
-        others = tuple(cast.answer(t.index) for t in left if t.index in cast.skipped)
+        settled = [cast.answer(t.index) for t in left if t.index in cast.skipped]
         plan = [task for task in left if task.index not in cast.skipped]
-        if others:
-            files.record(others)
-        if not plan:
-            return
         plan.sort(key=lambda task: -task.cost_s)
-        crew = Crew(cast, self._choices, self._layout, plan, files.record, self._say)
-        while not crew.scheduler.finished:
-            self._step(crew)
-            crew.carry_out(crew.scheduler.wake())
-            crew.benches.check_busy()
-            if not crew.scheduler.has_devices:
-                files.flush()
-                raise StoppedError("no device is left")
-        crew.check_end()
+        steps = Steps()
+        machine = Machine(cast, self._choices, layout, self._files, steps, self._say, self._befall)
+        machine.every_prefix = every_prefix
+        self.watch = watch = Lookout(machine, plan)
+        watch.settled(settled)
+        WatchedScheduler.watch = watch
+        job = SimulatedJob(cast, bench_suffices=layout.bench_suffices, ships=layout.ships)
+        shipper = None
+        if job.cargo is not None:
+            shipper = Shipper(job.cargo, layout.room_bytes, put=machine.put, executor=steps)
+        self._stops = False
+        driver = WatchedDriver(
+            watch,
+            job,
+            machine,
+            layout.request,
+            place_slots(layout.request, machine.living),
+            self._files.run,
+            lambda: self._stops,
+            DriveOptions(TIMEOUT_S, layout.benches),
+            shipper=shipper,
+        )
+        driver.launch()
+        progress = Progress(len(cast.tasks), len(done), show=False)
+        has_ended = driver.run(plan, settled, progress)
+        if has_ended:
+            watch.ended()
+        return has_ended
 
-    def _step(self, crew: Crew) -> None:
-        """Let one thing happen: something from outside, or news that are due."""
+    def _befall(self, machine: Machine) -> bool:
+        """Let trouble come before anything else happens; returns whether it did."""
         self._events += 1
         require(self._events <= self._most_events, f"no end after {self._events} events")
-        if self._has_trouble(self._often):
-            trouble = self._choices.below(len(TROUBLES) + len(_TROUBLES))
+        watch = self.watch
+        assert watch is not None
+        if self.has_trouble(self._often):
+            trouble = self._choices.below(len(TROUBLES) + 5)
             if trouble < len(TROUBLES):
-                TROUBLES[trouble](crew)
+                TROUBLES[trouble](machine, watch)
+            elif trouble < len(TROUBLES) + 2:
+                self._files.hurt_next_write()
+            elif trouble == len(TROUBLES) + 2:
+                machine.end_driver(Restart())
+            elif trouble == len(TROUBLES) + 3:
+                machine.end_driver(Restart(loses_power=True))
             else:
-                _TROUBLES[trouble - len(TROUBLES)](self, crew)
-            return
-        if end_what_waits(crew):
-            return
-        waiting = crew.due()
-        news: list[Callable[[], None]] = crew.news()
-        if self._files.unwritten:
-            news.append(self._files.write)
-        if not waiting and not news:
-            raise Broken("nothing is in flight, and yet the run is not finished")
-        chosen = self._choices.below(len(waiting) + len(news))
-        if chosen < len(waiting):
-            waiting[chosen]()
-        else:
-            news[chosen - len(waiting)]()
-
-    def _hurt_writer(self, crew: Crew) -> None:
-        self._files.hurt_next_write()
-
-    def _kill_driver(self, crew: Crew) -> None:
-        raise Restart
-
-    def _lose_power(self, crew: Crew) -> None:
-        raise Restart(loses_power=True)
-
-    def _stop(self, crew: Crew) -> None:
-        """Stop on request, and go on later."""
-        crew.drain()
-        self._files.flush()
-        raise Restart
+                self._stops = True
+            return True
+        return end_what_waits(machine, watch)
 
 
-_TROUBLES: tuple[Callable[[History, Crew], None], ...] = (
-    History._hurt_writer,
-    History._hurt_writer,
-    History._kill_driver,
-    History._lose_power,
-    History._stop,
-)
+__all__ = ["Broken", "History"]

@@ -4,7 +4,6 @@ Comes in: a capture. Goes out: `DriverCosts`, measured on a Ray of this machine.
 scripts/simulate (`--measure`), whose defaults are such a measurement.
 """
 
-import itertools
 import statistics
 import tempfile
 import time
@@ -14,15 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.dump.parse import Dump, open_dump
+from ray_precheck.jobs.precheck import done_of
 from ray_precheck.plan.planner import plan_tasks
 from ray_precheck.runtime.places.environment import prepare_environment
 from ray_precheck.runtime.progress import Progress
+from ray_precheck.runtime.writer import Writer
 from ray_precheck.schema.casualty import BatchReport
+from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Metrics, Outcome, OutputCheck, TaskResult, Verdict
 from ray_precheck.schema.task import Task
-from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import start_run
-from ray_precheck.store.timeline import Span, Timeline, timeline_path
+from ray_precheck.store.tables import API_TABLES
+from ray_precheck.store.timeline import Track
 from scripts.simulate.costs import CAPTURE
 
 SMALL, LARGE = 1, 64
@@ -153,7 +155,7 @@ class _Worker:
     def run(self, order: object, parcel: object, files: object) -> tuple[BatchReport, object]:
         return self._report, {}
 
-    def append(self, results: Sequence[TaskResult]) -> int:
+    def append(self, results: Sequence[Done]) -> int:
         return len(results)
 
     def block(self, seconds: float) -> None:
@@ -184,7 +186,7 @@ def _wait_s(count: int) -> float:
     return statistics.median(seconds)
 
 
-def realistic_result(task: Task, began_s: float = 0.0) -> TaskResult:
+def realistic_result(task: Task, began_s: float = 0.0) -> Done:
     """Return a result with two outputs, as most checks have."""
     metrics = Metrics(0.99999994, 1.2e-7, 3.4e-6, (1, 2, 3), 0.5, 2.0)
     checks = tuple(
@@ -193,41 +195,43 @@ def realistic_result(task: Task, began_s: float = 0.0) -> TaskResult:
         )
         for output in ("forward.output.0", "backward.output.0")
     )
-    return TaskResult(
-        task.index, task.name, Outcome.COMPLETED, Verdict.PASS, Verdict.PASS, "", checks, began_s
+    return done_of(
+        TaskResult(
+            task.index,
+            task.name,
+            Outcome.COMPLETED,
+            Verdict.PASS,
+            Verdict.PASS,
+            "",
+            checks,
+            began_s,
+        )
     )
 
 
-def _results(count: int) -> list[TaskResult]:
+def _results(count: int) -> list[Done]:
     return [realistic_result(Task(i, f"Mint.matmul.{i}", 1e-3), time.time()) for i in range(count)]
 
 
 def _book_per_record_s() -> float:
-    """Return what the timeline and the progress take of the driver for each record."""
+    """Return what the progress takes of the driver for each record."""
     results = _results(LARGE)
-    clock = itertools.count(time.time(), 1e-2)
-    with tempfile.TemporaryDirectory() as folder:
-        files = start_run(Path(folder), "20260101000000", {})
-        timeline = Timeline.open(timeline_path(files.result))
-        progress = Progress(ROUNDS * LARGE, 0, show=False)
-
-        def book() -> None:
-            timeline.add(
-                [Span("10.0.0.1", "npu:0", r.name, "check", next(clock), 1e-3) for r in results]
-            )
-            progress.add(results)
-
-        seconds, _ = _timed(book)
-        timeline.close()
+    progress = Progress(ROUNDS * LARGE, 0, show=False)
+    seconds, _ = _timed(lambda: progress.add(results))
     return statistics.median(seconds) / LARGE
 
 
 def _write_s(size: int) -> float:
-    """Return what the writer takes to put a batch on the disk."""
+    """Return what the writer takes to put a batch on the disk, with its part of the timeline."""
     batches = iter([_results(size) for _ in range(ROUNDS)])
     with tempfile.TemporaryDirectory() as folder:
         files = start_run(Path(folder), "20260101000000", {})
-        journal = Journal.open(files.result, files.details)
-        seconds, _ = _timed(lambda: journal.append(next(batches)))
-        journal.close()
+        writer = Writer(files, API_TABLES, reopen=False)
+
+        def write() -> None:
+            batch = next(batches)
+            writer.append(batch, [Track("10.0.0.1", "npu:0", "check", batch)])
+
+        seconds, _ = _timed(write)
+        writer.close()
     return statistics.median(seconds)

@@ -19,9 +19,10 @@ from itertools import chain
 from ray_precheck.runtime.scheduling.bench_stage import BenchStage
 from ray_precheck.runtime.scheduling.commands import Command, Forget, Record, SendBatch, StartWorker
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
-from ray_precheck.runtime.workers.messages import Stage
+from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.schema.casualty import BatchReport, Casualty, Cause, MeasuredTask
-from ray_precheck.schema.result import Outcome, TaskResult, Verdict
+from ray_precheck.schema.done import Done
+from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import Task
 from scripts.simulate.costs import Workload
 from scripts.simulate.ray import MEASURED, DriverCosts
@@ -142,6 +143,7 @@ class World:
             self.workload.tasks,
             {name: name for name in devices},
             TIMEOUT_S,
+            _Rows(),
             bench=BenchStage(benches, BENCH_BYTES),
             machines={name: _node(name) for name in devices},
         )
@@ -301,7 +303,7 @@ class World:
         """Return the report of a batch, what it takes, and what of that is of use."""
         share = {Stage.CHECK: 1.0, Stage.DEVICE: 1 - BENCH_SHARE, Stage.BENCH: BENCH_SHARE}
         factor = self._factors.get(batch.slot, 1.0) * share[batch.stage]
-        results: list[TaskResult] = []
+        results: list[Done] = []
         measured: list[MeasuredTask] = []
         elapsed_s = 0.0
         for task in batch.tasks:
@@ -357,16 +359,24 @@ class World:
         return commands
 
 
-def _result(task: Task, actual_s: float, stage: Stage) -> TaskResult:
-    """Return a pass without detail rows, which the scheduler does not look at."""
-    passed, none = Verdict.PASS, Verdict.NONE
+class _Rows:
+    """The rows of records that no worker answers for; the scheduler does not look into them."""
+
+    def failed(self, task: Task, outcome: Outcome, reason: str) -> Done:
+        return Done(task.index, task.name, Verdict.ERROR, b"")
+
+    def unchecked(self, task: Task, reason: str) -> Done:
+        return Done(task.index, task.name, Verdict.SKIP, b"")
+
+
+def _result(task: Task, actual_s: float, stage: Stage) -> Done:
+    """Return a pass without rows, which the scheduler does not look at."""
     bench_s = actual_s if stage is Stage.BENCH else BENCH_SHARE * actual_s
-    return TaskResult(
+    return Done(
         task.index,
         task.name,
-        Outcome.COMPLETED,
-        passed,
-        none,
+        Verdict.PASS,
+        b"",
         device_s=actual_s - bench_s,
         bench_s=bench_s,
     )

@@ -38,7 +38,9 @@ _ENVIRONMENT = {
     "RAY_debug_dump_period_milliseconds": "300",
     "FAULTY_MARKS": str(MARKS),
     # A torch with broken operators, of which the captures use none.
-    "PYTHONPATH": os.pathsep.join(filter(None, [str(FAULTY), os.environ.get("PYTHONPATH")])),
+    "PYTHONPATH": os.pathsep.join(
+        [str(FAULTY), str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    ),
 }
 os.environ.update(_ENVIRONMENT)
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, ClassVar
 
 import psutil
 import pytest
@@ -19,16 +20,19 @@ from dumps import additions, broken, slow, write_dump
 from ray_precheck import RunConfig, StoppedError, precheck
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.parse import Dump, open_dump
-from ray_precheck.plan.planner import plan_tasks
-from ray_precheck.runtime.crew import DriveOptions
-from ray_precheck.runtime.driver import Driver
+from ray_precheck.jobs.precheck import PrecheckJob, done_of
+from ray_precheck.plan.planner import Plan, plan_tasks
+from ray_precheck.runtime.actors import ActorLost
+from ray_precheck.runtime.driver import DriveOptions, Driver
 from ray_precheck.runtime.places.cluster import Roster, open_cluster
 from ray_precheck.runtime.places.devices import Node
 from ray_precheck.runtime.places.placement import DeviceRequest
 from ray_precheck.runtime.progress import Progress
+from ray_precheck.runtime.ray_actors import RayActors
 from ray_precheck.runtime.recorder import Recorder
 from ray_precheck.schema.task import DeviceSlot
 from ray_precheck.store.resume import RunFiles, new_run_files
+from ray_precheck.store.tables import API_TABLES
 
 pytestmark = pytest.mark.cluster
 
@@ -158,18 +162,22 @@ def test_processes_killed_from_outside_cost_nothing(
 class DyingWriter:
     """A writer that never lives to acknowledge anything."""
 
-    def __init__(self, *paths: Path, reopen: bool) -> None:
+    THREADS: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, *files: object, reopen: bool) -> None:
         pass
 
-    def append(self, results: object) -> None:
+    def append(self, finished: object, tracks: object) -> None:
+        os._exit(1)
+
+    def close(self) -> None:
         os._exit(1)
 
 
 def test_a_writer_that_dies_every_time_stops_the_run(
     tmp_path: Path, cluster_address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = ray.remote(num_cpus=0, max_restarts=0)(DyingWriter)
-    monkeypatch.setattr("ray_precheck.runtime.recorder.WriterActor", writer)
+    monkeypatch.setattr("ray_precheck.runtime.recorder.Writer", DyingWriter)
     dump = write_dump(tmp_path / "dump.json", additions(50))
     with pytest.raises(StoppedError, match=r"^the process that writes the results died 3 times"):
         precheck(dump, out=tmp_path / "out", address=cluster_address)
@@ -180,16 +188,21 @@ def test_the_error_of_a_dismissed_worker_does_not_pass_for_the_end_of_the_writer
     tmp_path: Path, cluster_address: str
 ) -> None:
     class Gone:
+        THREADS: ClassVar[dict[str, Any]] = {}
+
         def work(self) -> None:
             os._exit(1)
 
-    with open_cluster(cluster_address, debug=False):
-        recorder = Recorder(new_run_files(tmp_path, "20260101120000"), Progress(0, 0, show=False))
+    with open_cluster(cluster_address, debug=False) as nodes:
+        actors = RayActors(Roster(nodes, "", print))
+        files = new_run_files(tmp_path, "20260101120000")
+        recorder = Recorder(actors, files, API_TABLES, Progress(0, 0, show=False))
         writer = recorder._writer
-        actor = ray.remote(num_cpus=0, max_restarts=0)(Gone).remote()
-        ref = actor.work.remote()
-        ray.wait([ref], timeout=60)
-        recorder.acknowledge(ref)
+        answer = actors.call(actors.start(Gone, ""), "work")
+        assert actors.wait([answer], 60.0) == [answer]
+        with pytest.raises(ActorLost):
+            actors.result(answer)
+        recorder.acknowledge(answer)
         assert recorder._writer is writer
         assert recorder._deaths == 0
 
@@ -235,9 +248,15 @@ def made(
     stop: Callable[[], bool] = lambda: False,
 ) -> Driver:
     """Return a driver of these slots, without bench workers."""
-    request, roster = DeviceRequest("cpu", ids=(0,)), Roster(nodes, "", print)
+    request, actors = DeviceRequest("cpu", ids=(0,)), RayActors(Roster(nodes, "", print))
     options = DriveOptions(bench_workers=0)
-    return Driver(dump, settings, request, slots, roster, files, stop, options)
+    job = PrecheckJob(dump, settings)
+    return Driver(job, actors, request, slots, files, stop, options)
+
+
+def drive(driver: Driver, plan: Plan, progress: Progress) -> bool:
+    """Run a plan as the session does."""
+    return driver.run(plan.tasks, map(done_of, plan.skipped), progress)
 
 
 def test_with_no_device_that_starts_the_run_stops_and_says_why(
@@ -253,7 +272,7 @@ def test_with_no_device_that_starts_the_run_stops_and_says_why(
         driver = made(dump, settings, [slot], nodes, files)
         driver.launch()
         with pytest.raises(StoppedError, match=r"no device is left: gpu:0: .*sees no GPU"):
-            driver.run(plan, Progress(3, 0, show=False))
+            drive(driver, plan, Progress(3, 0, show=False))
 
 
 def test_a_device_that_does_not_start_is_given_up_and_the_others_go_on(
@@ -270,7 +289,7 @@ def test_a_device_that_does_not_start_is_given_up_and_the_others_go_on(
         settings = CheckSettings("pytorch", "statistics", tmp_path)
         driver = made(dump, settings, slots, nodes, files)
         driver.launch()
-        assert driver.run(plan_tasks(dump, "pytorch", set()), Progress(31, 0))
+        assert drive(driver, plan_tasks(dump, "pytorch", set()), Progress(31, 0))
     assert files.result.read_bytes().count(b",pass,") == 30
     assert "device gpu:0 is given up: " in capsys.readouterr().err
 
@@ -354,7 +373,7 @@ def test_a_stop_request_leaves_a_run_that_can_go_on(tmp_path: Path, cluster_addr
             dump, settings, [slot], nodes, files, lambda: files.result.stat().st_size > 300
         )
         driver.launch()
-        assert driver.run(plan, Progress(265, 0, show=False)) is False
+        assert drive(driver, plan, Progress(265, 0, show=False)) is False
     rows = files.result.read_bytes().count(b"\n") - 1
     assert 0 < rows < 265
     config = RunConfig(path, out=tmp_path / "out", address=cluster_address, resume_csv=files.result)
@@ -378,6 +397,6 @@ def test_what_a_batch_has_finished_is_written_when_the_run_is_stopped(
         # The batch hangs in its sixth call, after the first five.
         driver = made(dump, settings, [slot], nodes, files, asleep.exists)
         driver.launch()
-        assert driver.run(plan_tasks(dump, "pytorch", set()), Progress(66, 0)) is False
+        assert drive(driver, plan_tasks(dump, "pytorch", set()), Progress(66, 0)) is False
     names = [line.split(b",")[0].decode() for line in files.result.read_bytes().splitlines()[1:]]
     assert names == [f"Tensor.add.{number}" for number in range(5)]

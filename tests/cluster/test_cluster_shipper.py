@@ -10,10 +10,12 @@ import pytest
 import ray
 from conftest import DATA
 
+from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.dump.tensors import CapturedTensors, ShippedFiles
 from ray_precheck.errors import NotCheckable
+from ray_precheck.jobs.precheck_cargo import PrecheckCargo
 from ray_precheck.runtime.tensors.shipper import Shipper
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.task import Task, TaskPayload
@@ -71,7 +73,8 @@ def ship_all(dump: Dump) -> list[Tensors]:
     """Send every call of a dump through the store, in batches, and return what arrived."""
     tasks = [Task(i, call.name, 0.1) for i, call in enumerate(dump.calls)]
     batches = [tasks[i : i + BATCH] for i in range(0, len(tasks), BATCH)]
-    shipper = Shipper(dump, MOST_BYTES, put=ray.put)
+    settings = CheckSettings("pytorch", "tensor", dump.data_folder, tests_dump=True)
+    shipper = Shipper(PrecheckCargo(dump, settings), MOST_BYTES, put=ray.put)
     arrived: dict[int, list[Tensors]] = {}
     try:
         for ticket, batch in enumerate(batches):

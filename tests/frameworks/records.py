@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -12,9 +12,11 @@ from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.datagen.generate import GeneratedTensors
 from ray_precheck.dump.parse import open_dump
-from ray_precheck.schema.result import OutputCheck, TaskResult, Verdict
+from ray_precheck.schema.done import Done
+from ray_precheck.schema.result import OutputCheck, TaskResult, Verdict, verdict_in
 from ray_precheck.schema.task import Task, TaskPayload
 from ray_precheck.schema.values import HostTensor, TensorSpec
+from ray_precheck.store.columns import decode_row
 
 DATA = Path(__file__).parents[1] / "data"
 Json = Any
@@ -177,3 +179,17 @@ def altered(edit: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callab
         return lambda *args, **kwargs: edit(function(*args, **kwargs))
 
     return change
+
+
+class Row(NamedTuple):
+    """What a result row says of a call."""
+
+    forward: Verdict
+    backward: Verdict
+    message: str
+
+
+def row_of(done: Done) -> Row:
+    """Read the result row of a call that is finished, as a check process has encoded it."""
+    _, forward, backward, message = decode_row(done.row.removesuffix(b"\r\n"))
+    return Row(verdict_in(forward), verdict_in(backward), message)

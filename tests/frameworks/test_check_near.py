@@ -7,21 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from records import call, tensor
+from records import call, row_of, tensor
 
 from ray_precheck.check.settings import CheckSettings
+from ray_precheck.jobs.precheck import PrecheckOpener
+from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.runtime.tensors import loans
 from ray_precheck.runtime.tensors.loans import Loan
-from ray_precheck.runtime.workers.messages import Stage
 from ray_precheck.runtime.workers.worker import Order, Worker
-from ray_precheck.schema.result import TaskResult, Verdict
+from ray_precheck.schema.done import Done
+from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import BENCH, DeviceSlot, TaskPayload
 
 pytestmark = [
     pytest.mark.frameworks,
     pytest.mark.skipif(not loans.CAN_LEND, reason="only Linux has memfd and /proc"),
 ]
-SETTINGS = CheckSettings("pytorch", "statistics", Path())
+OPENER = PrecheckOpener(CheckSettings("pytorch", "statistics", Path()))
 MATRIX = tensor(30, 30, grad=True)
 PAYLOADS = (
     call("Torch.matmul", MATRIX, MATRIX, grads=[tensor(30, 30)]),
@@ -49,7 +51,7 @@ def bench() -> Iterator[Worker]:
 
 
 def started(kind: str) -> Iterator[Worker]:
-    worker = Worker(DeviceSlot(kind, 0, "", "", ""), SETTINGS, 0)
+    worker = Worker(DeviceSlot(kind, 0, "", "", ""), OPENER, 0)
     worker.open(0)
     yield worker
     worker.close()
@@ -60,8 +62,8 @@ def order(payloads: tuple[TaskPayload, ...], stage: Stage, *, is_near: bool = Fa
     return Order(payloads, (60.0,) * count, (1,) * count, 1, 7, stage, is_near=is_near)
 
 
-def timeless(result: TaskResult) -> TaskResult:
-    return replace(result, inputs_s=0.0, device_s=0.0, bench_s=0.0, began_s=0.0)
+def timeless(done: Done) -> Done:
+    return replace(done, inputs_s=0.0, device_s=0.0, bench_s=0.0, began_s=0.0)
 
 
 def open_descriptors() -> set[str]:
@@ -88,7 +90,7 @@ def test_however_it_goes_to_the_bench_the_result_is_that_of_one_process(
         parcel = device.hand_over(7)
     halves = bench.run(order(PAYLOADS, Stage.BENCH), parcel).results
     assert list(map(timeless, halves)) == list(map(timeless, whole))
-    assert whole[0].backward is Verdict.PASS
+    assert row_of(whole[0]).backward is Verdict.PASS
     del parcel
     device.release(7)
     assert open_descriptors() == before
@@ -117,7 +119,7 @@ def test_memory_that_was_lent_is_used_again_once_it_is_released(
     assert places[0] == places[1] == places[2]
     assert list(map(timeless, found[::2])) == list(map(timeless, found[1::2]))
     # Other inputs each, so that what was there before is not what is there now.
-    assert len({each.checks for each in found}) == 3
+    assert len({each.details.replace(each.name.encode(), b"") for each in found}) == 3
     device.run(order((calls[0],), Stage.DEVICE, is_near=True))
     kept = device.lend(7)
     device.run(replace(order((calls[0],), Stage.DEVICE, is_near=True), ticket=8))

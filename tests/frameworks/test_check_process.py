@@ -14,9 +14,11 @@ from typing import Any
 
 import psutil
 import pytest
+from records import row_of
 
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import DeviceError
+from ray_precheck.jobs.precheck import PrecheckOpener
 from ray_precheck.runtime.places.devices import DEFAULT_SPARES
 from ray_precheck.runtime.workers import worker
 from ray_precheck.runtime.workers.messages import Work
@@ -42,8 +44,10 @@ def _faulty() -> Iterator[None]:
         yield
 
 
-def settings(limit_bytes: int = 0) -> CheckSettings:
-    return CheckSettings("pytorch", "statistics", Path(), memory_limit_bytes=limit_bytes)
+def opener(limit_bytes: int = 0) -> PrecheckOpener:
+    return PrecheckOpener(
+        CheckSettings("pytorch", "statistics", Path(), memory_limit_bytes=limit_bytes)
+    )
 
 
 def payload(index: int, name: str) -> TaskPayload:
@@ -69,14 +73,14 @@ WORK = TaskPayload(
 def check(
     process: CheckProcess, batch: list[TaskPayload], limits_s: list[float], **options: Any
 ) -> BatchReport:
-    work = [Work(each) for each in batch]
+    work = [Work(each.index, each) for each in batch]
     process.submit(work)
     return process.collect(work, limits_s, **options)[0]
 
 
 @pytest.fixture
 def process() -> Iterator[CheckProcess]:
-    made = CheckProcess(SLOT, settings())
+    made = CheckProcess(SLOT, opener())
     made.wait_ready()
     yield made
     made.close()
@@ -105,7 +109,7 @@ class TestBatches:
         assert report.casualty.reason == "no answer in 0.5 s (--timeout)"
 
     def test_a_busy_machine_is_no_hang(self) -> None:
-        first, second = (CheckProcess(SLOT, settings()) for _ in range(2))
+        first, second = (CheckProcess(SLOT, opener()) for _ in range(2))
         second.wait_ready()
         first.wait_ready()
         alone = self.seconds(first, 3600.0)
@@ -127,7 +131,7 @@ class TestBatches:
         elapsed = time.monotonic() - begin
         process.close()
         assert report.casualty is None
-        assert report.results[0].forward is not Verdict.SKIP
+        assert row_of(report.results[0]).forward is not Verdict.SKIP
         return elapsed
 
     def test_a_batch_that_is_halted_gives_what_is_finished(self, process: CheckProcess) -> None:
@@ -151,15 +155,16 @@ class TestBatches:
         assert report.results == ()
         assert report.casualty is not None
         assert report.casualty.cause is Cause.POISONED
-        assert report.casualty.result is not None
-        assert report.casualty.result.forward is Verdict.ERROR
+        assert report.casualty.done is not None
+        assert row_of(report.casualty.done).forward is Verdict.ERROR
+        assert report.casualty.reason == row_of(report.casualty.done).message
 
     def test_an_error_that_leaves_the_device_usable_is_a_result(
         self, process: CheckProcess
     ) -> None:
         report = check(process, [payload(1, "Torch.special.bessel_j0.0"), GOOD], [60.0] * 2)
         assert report.casualty is None
-        assert [result.forward for result in report.results] == [Verdict.ERROR, Verdict.PASS]
+        assert [row_of(done).forward for done in report.results] == [Verdict.ERROR, Verdict.PASS]
 
     def test_output_is_forgotten_so_that_no_warning_fills_the_disk(
         self, process: CheckProcess
@@ -192,15 +197,17 @@ assert gc.get_freeze_count() >= before + 1000
 
 class TestMemory:
     def test_an_allocation_beyond_the_limit_fails_in_its_record_alone(self) -> None:
-        process = CheckProcess(SLOT, settings(limit_bytes=256 << 20))
+        process = CheckProcess(SLOT, opener(limit_bytes=256 << 20))
         process.wait_ready()
         report = check(process, [payload(1, "Torch.special.bessel_y1.0")], [60.0])
         process.close()
         assert report.casualty is not None
         assert report.casualty.cause is Cause.OUT_OF_MEMORY
-        assert report.casualty.result is not None
-        assert report.casualty.result.message == (
-            "ran out of memory: MemoryError (a worker may take 0.25 GiB, --max-memory)"
+        assert report.casualty.done is not None
+        assert (
+            report.casualty.reason
+            == row_of(report.casualty.done).message
+            == ("ran out of memory: MemoryError (a worker may take 0.25 GiB, --max-memory)")
         )
 
     @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other heaps have other settings")
@@ -218,7 +225,7 @@ class TestMemory:
 
     def faults(self, record: TaskPayload) -> int:
         """Return how many pages a process had to be given for four records like those before."""
-        process = CheckProcess(SLOT, settings())
+        process = CheckProcess(SLOT, opener())
         process.wait_ready()
         counts = []
         for _ in range(10):
@@ -233,7 +240,7 @@ class TestEnds:
     def test_it_ends_with_its_parent_also_where_it_hangs_in_c(self) -> None:
         source = (
             "import sys; sys.path.insert(0, sys.argv[1]); import test_check_process as t\n"
-            "p = t.CheckProcess(t.SLOT, t.settings()); p.wait_ready(); print(p.pid, flush=True)\n"
+            "p = t.CheckProcess(t.SLOT, t.opener()); p.wait_ready(); print(p.pid, flush=True)\n"
             "t.check(p, [t.payload(1, 'Torch.special.ndtri.0')], [600.0])"
         )
         command = [sys.executable, "-c", source, str(Path(__file__).parent)]
@@ -255,7 +262,7 @@ class TestEnds:
         self, fault: str, reason: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("FAULTY_START", fault)
-        process = CheckProcess(SLOT, settings())
+        process = CheckProcess(SLOT, opener())
         with pytest.raises(DeviceError) as raised:
             process.wait_ready()
         process.close()
@@ -265,7 +272,7 @@ class TestEnds:
 class TestBatchesInTurn:
     @pytest.fixture(scope="class")
     def made(self) -> Iterator[Worker]:
-        made = Worker(SLOT, settings(), spares=0)
+        made = Worker(SLOT, opener(), spares=0)
         made.open(0)
         yield made
         made.close()
@@ -300,14 +307,14 @@ class TestBatchesInTurn:
             assert first.result(60).casualty is not None
             assert second.result(60) == BatchReport(())
         made.open(6)
-        assert run(made, GOOD, turn=7).results[0].forward is Verdict.PASS
+        assert row_of(run(made, GOOD, turn=7).results[0]).forward is Verdict.PASS
 
     def test_one_that_comes_when_a_new_process_is_there_is_not_run_either(
         self, made: Worker
     ) -> None:
         made.open(9)
         assert run(made, GOOD, turn=9) == BatchReport(())
-        assert run(made, GOOD, turn=10).results[0].forward is Verdict.PASS
+        assert row_of(run(made, GOOD, turn=10).results[0]).forward is Verdict.PASS
 
     def test_a_long_one_that_waits_in_the_pipe_holds_up_no_end(self, made: Worker) -> None:
         long = replace(GOOD, forward=(GOOD.forward or b"") + b" " * (1 << 22))
@@ -327,10 +334,10 @@ class TestBatchesInTurn:
         with monkeypatch.context() as patch:
             patch.setattr(worker, "borrow", lambda parcel: None)
             assert run(made, GOOD, turn=13) == BatchReport((), refused=True)
-        assert run(made, GOOD, turn=14).results[0].forward is Verdict.PASS
+        assert row_of(run(made, GOOD, turn=14).results[0]).forward is Verdict.PASS
 
     def test_a_worker_that_was_told_to_end_begins_no_other(self) -> None:
-        made = Worker(SLOT, settings(), spares=0)
+        made = Worker(SLOT, opener(), spares=0)
         made.open(0)
         made.halt()
         assert run(made, GOOD) == BatchReport(())
@@ -340,7 +347,7 @@ class TestBatchesInTurn:
 class TestSpares:
     def test_a_spare_takes_over_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(worker, "SPARES_AFTER_S", 0.0)
-        made = Worker(SLOT, settings(), spares=1)
+        made = Worker(SLOT, opener(), spares=1)
         begin = time.monotonic()
         made.open(0)
         start_s = time.monotonic() - begin
@@ -355,11 +362,11 @@ class TestSpares:
         takeover_s = time.monotonic() - begin
         assert made._process is spare
         assert takeover_s < start_s / 4
-        assert run(made, GOOD, turn=2).results[0].forward is Verdict.PASS
+        assert row_of(run(made, GOOD, turn=2).results[0]).forward is Verdict.PASS
         made.close()
 
     def test_a_first_crash_makes_a_spare_wanted(self) -> None:
-        made = Worker(SLOT, settings(), spares=1)
+        made = Worker(SLOT, opener(), spares=1)
         made.open(0)
         run(made, GOOD)
         assert made._spares == []  # a run that is over soon gains nothing from one

@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from records import row_of
 
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import DeviceError
+from ray_precheck.jobs.precheck import PrecheckOpener
 from ray_precheck.runtime.workers.messages import Work
 from ray_precheck.runtime.workers.process import CheckProcess
-from ray_precheck.schema.result import TaskResult, Verdict
+from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import DeviceSlot, TaskPayload
 
 pytestmark = pytest.mark.frameworks
@@ -43,9 +45,8 @@ def _planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[CheckProcess]:
-    opened = CheckProcess(
-        DeviceSlot("cpu", 0, "", "", ""), CheckSettings("pytorch", "statistics", tmp_path)
-    )
+    opener = PrecheckOpener(CheckSettings("pytorch", "statistics", tmp_path))
+    opened = CheckProcess(DeviceSlot("cpu", 0, "", "", ""), opener)
     yield opened
     opened.close()
 
@@ -68,12 +69,12 @@ def test_the_row_in_error_is_its_add_and_the_others_are_checked(
         payload(1, "Tensor.__add__.0", 2),
         payload(2, "Torch.abs.0"),
     ]
-    batch = [Work(call) for call in calls]
+    batch = [Work(call.index, call) for call in calls]
     process.submit(batch)
     report, _ = process.collect(batch, [60.0] * 3)
     assert report.casualty is None
-    found: dict[str, TaskResult] = {result.name: result for result in report.results}
-    assert {name: result.forward for name, result in found.items()} == {
+    found = {done.name: row_of(done) for done in report.results}
+    assert {name: row.forward for name, row in found.items()} == {
         "Torch.special.entr.0": Verdict.ERROR,
         "Tensor.__add__.0": Verdict.ERROR,
         "Torch.abs.0": Verdict.PASS,
@@ -88,5 +89,5 @@ def test_a_device_that_gives_no_sum_at_all_is_dead(
 ) -> None:
     monkeypatch.setenv("WRONG", wrong)
     process: CheckProcess = request.getfixturevalue("process")
-    with pytest.raises(DeviceError, match=r"DeviceError: cpu answers|division by zero"):
+    with pytest.raises(DeviceError, match=r"^cpu answers|division by zero"):
         process.wait_ready()

@@ -11,6 +11,7 @@ from records import altered, call, replace_kernel, statistics_checker, tensor
 
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.frameworks.mindtorch.backend import MindTorchBackend
+from ray_precheck.jobs.precheck import PrecheckOpener
 from ray_precheck.runtime.workers.process import CheckProcess
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import DeviceSlot
@@ -86,14 +87,12 @@ def test_the_process_that_checks_tells_it_when_it_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = {"process": "runtime.check_process", "backend": "torch", "name": "TorchBackend"}
-    slot, settings = (
-        DeviceSlot("cpu", 0, "", "", ""),
-        CheckSettings("pytorch", "statistics", tmp_path),
-    )
+    slot = DeviceSlot("cpu", 0, "", "", "")
+    opener = PrecheckOpener(CheckSettings("pytorch", "statistics", tmp_path))
     for code, said in ((_STAYS_ON.format(**names), "HF32 stays on"), ("", "")):
         with monkeypatch.context() as patch:
             plant(tmp_path, patch, code)
-            process = CheckProcess(slot, settings)
+            process = CheckProcess(slot, opener)
             assert process.wait_ready() == said
             process.close()
 

@@ -17,8 +17,8 @@ from records import call, dtypes, ms_tensor, rows, statistics_checker, symbol, t
 
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.errors import DeviceError, NotCheckable
-from ray_precheck.frameworks.base import CallPlan, DeviceDied
+from ray_precheck.errors import DeviceDied, DeviceError, NotCheckable
+from ray_precheck.frameworks.base import CallPlan
 from ray_precheck.frameworks.mindtorch.backend import MindTorchBackend
 from ray_precheck.runtime.workers.messages import seal
 from ray_precheck.schema.record import ApiName

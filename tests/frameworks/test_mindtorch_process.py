@@ -5,11 +5,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from records import call, ms_tensor, tensor
+from records import call, ms_tensor, row_of, tensor
 
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import DeviceError
-from ray_precheck.runtime.workers.messages import Stage, Work
+from ray_precheck.jobs.precheck import PrecheckOpener
+from ray_precheck.runtime.scheduling.stage import Stage
+from ray_precheck.runtime.workers.messages import Work
 from ray_precheck.runtime.workers.process import CheckProcess
 from ray_precheck.runtime.workers.process_tree import descendants
 from ray_precheck.schema.casualty import BatchReport, Cause
@@ -29,7 +31,7 @@ def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def started(framework: str, kind: str = "cpu", limit_bytes: int = 0) -> CheckProcess:
     settings = CheckSettings(framework, "statistics", Path(), memory_limit_bytes=limit_bytes)
-    process = CheckProcess(DeviceSlot(kind, 0, "", "", ""), settings)
+    process = CheckProcess(DeviceSlot(kind, 0, "", "", ""), PrecheckOpener(settings))
     try:
         process.wait_ready()
     except DeviceError:
@@ -48,14 +50,14 @@ def process() -> Iterator[CheckProcess]:
 def check(
     process: CheckProcess, payload: TaskPayload, limit_s: float = 60.0, stage: Stage = Stage.CHECK
 ) -> BatchReport:
-    work = [Work(payload, stage)]
+    work = [Work(payload.index, payload, stage)]
     process.submit(work)
     return process.collect(work, [limit_s])[0]
 
 
 def test_a_record_is_checked(process: CheckProcess) -> None:
     (result,) = check(process, GOOD).results
-    assert result.forward is Verdict.PASS
+    assert row_of(result).forward is Verdict.PASS
 
 
 def test_an_api_that_kills_msadapter_kills_its_process_in_the_same_way(
@@ -101,7 +103,7 @@ def test_what_computes_with_the_native_torch_has_no_process_below_it(
         assert descendants(process.pid) == []
         if kind == "cpu":
             (result,) = check(process, call("Torch.abs", tensor(4))).results
-            assert result.forward is Verdict.PASS
+            assert row_of(result).forward is Verdict.PASS
     finally:
         process.close()
 

@@ -13,7 +13,7 @@ from ray_precheck.bench.registry import References
 from ray_precheck.bench.run import computing_threads
 from ray_precheck.check.inputs import Inputs, cotangents_of
 from ray_precheck.check.measured import Failure, Measured
-from ray_precheck.check.phases import Phase, PhaseClock
+from ray_precheck.check.phases import PhaseClock
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.check.sides.attempt import attempt_forward, attempt_gradients
 from ray_precheck.check.sides.captured import has_captured_gradients
@@ -23,6 +23,7 @@ from ray_precheck.errors import BackendMissingError, NotCheckable
 from ray_precheck.frameworks.base import Backend
 from ray_precheck.frameworks.registry import open_backend
 from ray_precheck.plan.drawing import seed_of
+from ray_precheck.schema.phase import Phase
 from ray_precheck.schema.task import BENCH
 from ray_precheck.schema.values import HostTensor
 

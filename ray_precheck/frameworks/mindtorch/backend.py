@@ -19,10 +19,9 @@ from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ray_precheck.errors import DeviceError, NotCheckable
-from ray_precheck.frameworks.base import CallPlan, DeviceDied, Leaf
+from ray_precheck.errors import DeviceDied, DeviceError, NotCheckable
+from ray_precheck.frameworks.base import CallPlan, Leaf
 from ray_precheck.frameworks.mindtorch.messages import (
-    Done,
     Forward,
     Gradients,
     Prove,
@@ -30,6 +29,7 @@ from ray_precheck.frameworks.mindtorch.messages import (
     Ran,
     Request,
     Resolve,
+    Returned,
     Seed,
     receive_message,
     send_message,
@@ -99,7 +99,7 @@ class MindTorchBackend:
         try:
             if request is not None:
                 send_message(self._pipe, request)
-            reply: Done | Raised = receive_message(self._pipe)
+            reply: Returned | Raised = receive_message(self._pipe)
         except (EOFError, OSError):
             raise DeviceDied(self._exit_code()) from None
         if isinstance(reply, Raised):

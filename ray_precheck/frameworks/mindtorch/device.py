@@ -18,7 +18,6 @@ from ray_precheck.errors import DeviceError, NotCheckable
 from ray_precheck.foreign import caught
 from ray_precheck.frameworks.denied import require_allowed
 from ray_precheck.frameworks.mindtorch.messages import (
-    Done,
     Forward,
     Gradients,
     Prove,
@@ -26,6 +25,7 @@ from ray_precheck.frameworks.mindtorch.messages import (
     Ran,
     Request,
     Resolve,
+    Returned,
     Seed,
     receive_message,
     send_message,
@@ -73,9 +73,9 @@ def _answer(
 ) -> Any:
     """Send what an action returns, or what it raises; return the first."""
     found, error = caught(action)
-    reply: Done | Raised
+    reply: Returned | Raised
     if error is None:
-        reply = Done(found.caveat if isinstance(found, MindTorchDevice) else found)
+        reply = Returned(found.caveat if isinstance(found, MindTorchDevice) else found)
     elif isinstance(error, NotCheckable):
         reply = Raised("NotCheckable", str(error), refused=True)
     else:

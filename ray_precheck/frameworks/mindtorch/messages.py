@@ -59,7 +59,7 @@ class Prove:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Returned:
     """What was asked for."""
 
     value: Any = None
@@ -79,7 +79,7 @@ class Raised:
 
 
 Request = Resolve | Forward | Gradients | Seed | Prove
-Reply = Done | Raised
+Reply = Returned | Raised
 
 
 def send_message(pipe: Connection, message: Request | Reply) -> None:

@@ -6,9 +6,11 @@ again, alone on a fresh worker. Pure, a part of the scheduler and called by it a
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from ray_precheck.schema.casualty import Casualty, Cause
-from ray_precheck.schema.result import TaskResult, failed, skipped
+from ray_precheck.schema.done import Done
+from ray_precheck.schema.result import Outcome
 from ray_precheck.schema.task import Task
 
 # The last strike must come alone on a fresh worker. A crash is confirmed by one retry. SIGKILL and a
@@ -33,18 +35,26 @@ COST_SLACK = 20.0
 START_ATTEMPTS = 3
 
 
+class Rows(Protocol):
+    """Writes the rows of records that no worker answers for; every `Job` does."""
+
+    def failed(self, task: Task, outcome: Outcome, reason: str) -> Done:
+        """Return the rows of a record that broke its worker."""
+
+    def unchecked(self, task: Task, reason: str) -> Done:
+        """Return the rows of a record that could not be done."""
+
+
 @dataclass(slots=True)
 class Blame:
-    """The strikes of a run. `with_backward` are the indices of calls that have a backward record."""
+    """The strikes of a run. `rows` writes the rows of who is found guilty."""
 
-    with_backward: frozenset[int]
+    rows: Rows
     suspects: deque[Task] = field(default_factory=deque)
     _strikes: Counter[tuple[int, Cause]] = field(default_factory=Counter)
     _broke_at: dict[int, str] = field(default_factory=dict)
 
-    def strike(
-        self, task: Task, casualty: Casualty, place: str, *, fresh: bool
-    ) -> TaskResult | None:
+    def strike(self, task: Task, casualty: Casualty, place: str, *, fresh: bool) -> Done | None:
         """Count a strike; return the verdict if it was on a fresh worker of its own and enough are
         counted, else the record becomes a suspect.
         """
@@ -54,19 +64,16 @@ class Blame:
         self._strikes[task.index, cause] += 1
         self._broke_at[task.index] = place
         if fresh and self._strikes[task.index, cause] >= STRIKES[cause]:
-            return casualty.result or self._failure(task, casualty)
+            return casualty.done or self._failure(task, casualty)
         self.suspects.append(task)
         return None
 
-    def over_budget(self, task: Task, casualty: Casualty) -> TaskResult:
+    def over_budget(self, task: Task, casualty: Casualty) -> Done:
         """Return the result of a record whose bench took too long: it could not be checked."""
-        has_backward = task.index in self.with_backward
-        return skipped(task.index, task.name, casualty.reason, has_backward)
+        return self.rows.unchecked(task, casualty.reason)
 
-    def _failure(self, task: Task, casualty: Casualty) -> TaskResult:
-        has_backward = task.index in self.with_backward
-        outcome = casualty.cause.outcome
-        return failed(task.index, task.name, outcome, casualty.reason, has_backward)
+    def _failure(self, task: Task, casualty: Casualty) -> Done:
+        return self.rows.failed(task, casualty.cause.outcome, casualty.reason)
 
     def take_suspect(self, place: str, *, elsewhere: bool) -> Task | None:
         """Take a record to run alone: not where it broke a worker, so long as there is elsewhere.

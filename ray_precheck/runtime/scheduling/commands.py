@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ray_precheck.runtime.workers.messages import Stage
-from ray_precheck.schema.result import TaskResult
+from ray_precheck.runtime.scheduling.stage import Stage
+from ray_precheck.schema.done import Done
 from ray_precheck.schema.task import Task
 
 
@@ -50,7 +50,7 @@ class Forget:
 class Record:
     """Write results; each record is in exactly one of these commands."""
 
-    results: tuple[TaskResult, ...]
+    results: tuple[Done, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ray_precheck.schema.casualty import BatchReport
-from ray_precheck.schema.result import TaskResult
+from ray_precheck.schema.done import Done
 from ray_precheck.schema.task import Task
 
 # A record of this estimated cost computes its bench with several threads: float64 runs for minutes
@@ -113,13 +113,13 @@ class CostModel:
                 total_s += self.bench_s(task)
         return total_s / _START_WORTH_S
 
-    def learn(self, task: Task, result: TaskResult) -> None:
+    def learn(self, task: Task, done: Done) -> None:
         """Correct the estimates by what a record has taken, or its bench alone."""
-        if task.cost_s <= 0 or result.bench_s <= 0:
+        if task.cost_s <= 0 or done.bench_s <= 0:
             return
-        self._bench.learn(task, result.bench_s)
-        if result.device_s > 0:  # device and bench in one piece
-            self._device.learn(task, result.inputs_s + result.device_s)
+        self._bench.learn(task, done.bench_s)
+        if done.device_s > 0:  # device and bench in one piece
+            self._device.learn(task, done.inputs_s + done.device_s)
 
     def learn_device(self, task: Task, taken_s: float) -> None:
         """Correct the estimate of the device's side by what it has taken alone."""

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ray_precheck.runtime.scheduling.bench_stage import BenchStage, Parcel
-from ray_precheck.runtime.scheduling.blame import COST_SLACK, START_ATTEMPTS, Blame
+from ray_precheck.runtime.scheduling.blame import COST_SLACK, START_ATTEMPTS, Blame, Rows
 from ray_precheck.runtime.scheduling.commands import (
     Command,
     Forget,
@@ -29,8 +29,8 @@ from ray_precheck.runtime.scheduling.commands import (
 )
 from ray_precheck.runtime.scheduling.cost_model import CostModel
 from ray_precheck.runtime.scheduling.slots import Slot, SlotState, SlotTable
+from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.runtime.scheduling.task_queue import TaskQueue
-from ray_precheck.runtime.workers.messages import Stage
 from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
 from ray_precheck.schema.task import Task
 
@@ -39,8 +39,8 @@ from ray_precheck.schema.task import Task
 class Scheduler:
     """The state of a run. `tasks` are in the order to run them, the costly ones first.
 
-    `places` says for each slot by its label what it shares its fate with. `with_backward` are the
-    indices of calls that have a backward record, for the rows of records that no worker answers for.
+    `places` says for each slot by its label what it shares its fate with. `rows` writes
+    the rows of records that no worker answers for.
     `bench` are the workers for benches, where there are any; with `bench_suffices` they may also do
     whole records (whose results were captured). `ahead` are the slots that captured files have to be
     sent to, which is done one batch ahead; `machines` says where slots are whose place is not their
@@ -50,7 +50,7 @@ class Scheduler:
     tasks: Iterable[Task]
     places: Mapping[str, str]
     timeout_s: float
-    with_backward: frozenset[int] = frozenset()
+    rows: Rows
     draining: bool = False
     bench: BenchStage = field(default_factory=lambda: BenchStage({}, 0))
     bench_suffices: bool = False
@@ -65,7 +65,7 @@ class Scheduler:
 
     def __post_init__(self) -> None:
         self._queue = TaskQueue(deque(self.tasks))
-        self._blame = Blame(self.with_backward)
+        self._blame = Blame(self.rows)
         self._slots = SlotTable(self.places)
 
     @property

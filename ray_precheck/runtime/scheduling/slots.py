@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ray_precheck.runtime.scheduling.commands import SendBatch
-from ray_precheck.runtime.workers.messages import Stage
+from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.schema.task import Task
 
 

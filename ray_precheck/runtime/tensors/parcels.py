@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ray_precheck.runtime.actors import Actors
+
 
 @dataclass(frozen=True, slots=True)
 class _Lender:
@@ -25,6 +27,7 @@ class Parcels:
     through the object store.
     """
 
+    actors: Actors
     _refs: dict[int, Any] = field(default_factory=dict)
     _lenders: dict[int, _Lender] = field(default_factory=dict)
     _refused: set[Any] = field(default_factory=set)
@@ -39,9 +42,9 @@ class Parcels:
         `forget`."""
         if lends:
             self._lenders[ticket] = _Lender(worker, node_id)
-            self._refs[ticket] = worker.lend.remote(ticket)
+            self._refs[ticket] = self.actors.call(worker, "lend", ticket)
         else:
-            self._refs[ticket] = worker.hand_over.remote(ticket)
+            self._refs[ticket] = self.actors.call(worker, "hand_over", ticket)
 
     def reference(self, ticket: int, node_id: str) -> Any:
         """Return the reference by which a bench worker on a node gets a parcel; None for the ticket
@@ -52,7 +55,7 @@ class Parcels:
         """
         lender = self._lenders.get(ticket)
         if lender is not None and (lender.node_id != node_id or lender.worker in self._refused):
-            self._refs[ticket] = lender.worker.hand_over.remote(ticket)
+            self._refs[ticket] = self.actors.call(lender.worker, "hand_over", ticket)
             del self._lenders[ticket]
         return self._refs[ticket] if ticket else None
 
@@ -68,4 +71,4 @@ class Parcels:
         self._refs.pop(ticket, None)
         lender = self._lenders.pop(ticket, None)
         if lender is not None:
-            lender.worker.release.remote(ticket)
+            self.actors.call(lender.worker, "release", ticket)

@@ -1,4 +1,4 @@
-"""Captured tensors on their way to workers that cannot see the dump's folder.
+"""Files on their way to workers that cannot see the folder they are in.
 
 Comes in: batches that are about to be sent, by ticket. Goes out: for each `StoredFiles` in Ray's
 object store with the files that its records name. Called by the driver's loop, on one thread; files
@@ -6,36 +6,21 @@ are read and put on a thread of its own, ahead of the batches. The bytes in flig
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
-from pathlib import PurePath
 from threading import Lock
 from typing import Any
 
-import numpy as np
-
-from ray_precheck.check.memory import needed_bytes
-from ray_precheck.dump.decode import decode_record
-from ray_precheck.dump.parse import Dump
-from ray_precheck.dump.tensors import (
-    FolderFiles,
-    Shipped,
-    ShippedFiles,
-    is_captured,
-    most_file_bytes,
-)
-from ray_precheck.errors import NotCheckable, StoppedError
-from ray_precheck.schema.record import ApiRecord
+from ray_precheck.errors import StoppedError
+from ray_precheck.runtime.job import Cargo
 from ray_precheck.schema.task import Task
-from ray_precheck.schema.values import TensorSpec, walk_specs
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFiles:
-    """Files in the object store: `ref` stands for a dict from task index to `ShippedFiles`.
+    """Files in the object store: `ref` stands for a dict from task index to what its runner gets.
 
     `nbytes` are the bytes of the files; each is there once, however many tasks name it.
     """
@@ -66,29 +51,23 @@ class Shipper:
     """Reads the files of prepared batches in the order in which they were prepared.
 
     The bytes that are put and not forgotten, with those that are being read, never exceed
-    `most_bytes`; a batch that is larger than that goes alone. `put` is `ray.put`. Without
-    `with_results` captured outputs and gradients are not sent, because a device is tested. For a
-    record that needs more than `memory_limit_bytes` nothing is sent, because its worker skips it
-    (0: no limit).
+    `most_bytes`; a batch that is larger than that goes alone. `put` keeps an object where actors of
+    all machines can get it (`ray.put`). Files are read by `executor`; None: by a thread of its own.
     """
 
     def __init__(
         self,
-        dump: Dump,
+        cargo: Cargo,
         most_bytes: int,
         *,
         put: Callable[[object], object],
-        with_results: bool = True,
-        memory_limit_bytes: int = 0,
+        executor: Executor | None = None,
     ) -> None:
-        self._dump = dump
-        self._files = FolderFiles(dump.data_folder)
+        self._cargo = cargo
         self._most_bytes = most_bytes
         self._put = put
-        self._with_results = with_results
-        self._memory_limit_bytes = memory_limit_bytes
         # No thread ever waits for room: a step is handed to the executor when it can be done.
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="shipper")
+        self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="shipper")
         self._lock = Lock()
         self._shipments: dict[int, _Shipment] = {}
         self._waiting: deque[int] = deque()
@@ -102,6 +81,11 @@ class Shipper:
             self._shipments[ticket] = _Shipment(manifest)
             self._waiting.append(ticket)
         manifest.add_done_callback(self._advance)
+
+    def has(self, ticket: int) -> bool:
+        """Return whether a ticket was prepared and not forgotten."""
+        with self._lock:
+            return ticket in self._shipments
 
     def ready(self) -> list[int]:
         """Return the tickets that have become ready, or have failed, since the last call."""
@@ -123,7 +107,7 @@ class Shipper:
             error = step.exception()
             if error is not None:
                 raise StoppedError(
-                    f"cannot send the captured tensors in {self._files.folder} to another machine:"
+                    f"cannot send the captured tensors in {self._cargo.folder} to another machine:"
                     f" {_first_line(error)}"
                 ) from error
         return None if shipment.parcel is None else shipment.parcel.result()
@@ -201,60 +185,25 @@ class Shipper:
         names: dict[int, tuple[str, ...]] = {}
         limits: dict[str, int] = {}
         for task in tasks:
-            of_task = self._limits_of(task)
+            of_task = self._cargo.limits(task, self._most_bytes)
             names[task.index] = tuple(of_task)
             for name, limit in of_task.items():
                 limits[name] = max(limit, limits.get(name, 0))
-        sizes = {name: self._files.size_bytes(name) for name in limits}
-        # Files over the limit are not read; a file that has grown over it since is refused when it
-        # is read.
+        sizes = {name: self._cargo.size_bytes(name) for name in limits}
+        # A file that is too large is not read, and one that has grown since is too large.
         nbytes = sum(size for name, size in sizes.items() if size <= limits[name])
         limits = {name: min(limit, sizes[name]) for name, limit in limits.items()}
         return _Manifest(names, limits, nbytes)
 
-    def _limits_of(self, task: Task) -> dict[str, int]:
-        """Return the files of a task by name, with the size above which each is not sent."""
-        payload = self._dump.payload(task)
-        raw = (payload.name, payload.forward, payload.backward)
-        try:
-            record = decode_record(*raw, self._dump.framework)
-        except NotCheckable:
-            return {}  # Its worker finds the same.
-        if self._memory_limit_bytes and needed_bytes(record) > self._memory_limit_bytes:
-            return {}
-        limits: dict[str, int] = {}
-        for spec in _tensors(record, self._with_results):
-            if is_captured(spec):
-                name = spec.data_name or ""
-                limits[name] = max(self._file_limit(spec), limits.get(name, 0))
-        return limits
-
-    def _file_limit(self, spec: TensorSpec) -> int:
-        if PurePath(spec.data_name or "").suffix == ".npy":
-            return most_file_bytes(spec)
-        # A .pt file holds the whole storage of a tensor, of which the tensor may be a small part.
-        return max(most_file_bytes(spec), self._most_bytes)
-
     def _pack(self, manifest: _Manifest) -> StoredFiles:
-        content: dict[str, Shipped] = {
-            name: self._files.ship(name, limit) for name, limit in manifest.limits.items()
-        }
+        content = {name: self._cargo.ship(name, limit) for name, limit in manifest.limits.items()}
         by_task = {
-            index: ShippedFiles({name: content[name] for name in names})
+            index: self._cargo.packed({name: content[name] for name in names})
             for index, names in manifest.names.items()
         }
-        nbytes = sum(one.nbytes for one in content.values() if isinstance(one, np.ndarray))
+        # What was refused is no array, and has no bytes.
+        nbytes = sum(getattr(one, "nbytes", 0) for one in content.values())
         return StoredFiles(self._put(by_task), nbytes)
-
-
-def _tensors(record: ApiRecord, with_results: bool) -> Iterator[TensorSpec]:
-    specs: Iterable[Any] = chain(
-        (spec for _, spec in record.input_leaves()),
-        record.grads_in or (),
-        chain(record.outputs, record.grads_out or ()) if with_results else (),
-    )
-    leaves = (leaf for spec in specs for _, leaf in walk_specs(spec, ""))
-    return (leaf for leaf in leaves if isinstance(leaf, TensorSpec))
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""The process that runs APIs: checks what comes through its pipe, one record after the other.
+"""The process that does the work: what comes through its pipe, one record after the other.
 
 Comes in: `Start`, then lists of `Work`. Goes out: `Started`, then an `Answer` for each record.
 Started by `runtime.workers.process`, which watches it; whatever an API does to this process ends here. It
@@ -7,7 +7,6 @@ that dies this process dies in the same way, so that whoever watches it sees how
 """
 
 import contextlib
-import ctypes
 import gc
 import mmap
 import os
@@ -21,32 +20,29 @@ from functools import partial
 from multiprocessing.connection import Connection
 from operator import setitem
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import Any, NoReturn
 
-from ray_precheck.frameworks.base import DeviceDied
-from ray_precheck.frameworks.mindtorch.paths import prefer_native
+from ray_precheck.errors import DeviceDied, DeviceError
+from ray_precheck.foreign import caught
+from ray_precheck.prctl import end_with_parent
+from ray_precheck.runtime.job import Runner
 from ray_precheck.runtime.places.devices import pin_to_core
 from ray_precheck.runtime.tensors.loans import CAN_LEND
 from ray_precheck.runtime.tensors.shared_pool import SharedPool
 from ray_precheck.runtime.workers.bell import Ringer
-from ray_precheck.runtime.workers.messages import Answer, Stage, Start, Started, Work, seal
+from ray_precheck.runtime.workers.messages import Answer, Start, Started, Work, seal
 from ray_precheck.runtime.workers.pipes import receive, send
 from ray_precheck.runtime.workers.process_tree import descendants
-from ray_precheck.schema.result import TaskResult
+from ray_precheck.schema.done import Done
 from ray_precheck.schema.task import BENCH
-
-if TYPE_CHECKING:
-    from ray_precheck.check.checker import Checker
-    from ray_precheck.check.measured import Measured
-
-_PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
     """Serve the pipe whose file descriptor is the first argument, until it is closed; the second one
     is the parent's process id, the third the descriptor of the bell."""
     parent = int(sys.argv[2])
-    _end_with_parent(parent)
+    end_with_parent(parent)
+    _be_the_first_to_go()
     pipe = Connection(int(sys.argv[1]))
     # Ctrl-C on a terminal is for the driver, which lets running batches finish.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -62,18 +58,18 @@ def _check(start: Start, pipe: Connection, ringer: Ringer) -> None:
     Raises:
         DeviceDied: the process of the device has ended.
     """
-    try:
-        with _all_kept():
-            checker = _open(start)
-    except Exception as error:
+    with _all_kept():
+        runner, error = caught(partial(_open, start))
+    if runner is None:
         # Whatever a framework raises at its import is why there is no device.
         first_line = str(error).strip().split("\n", maxsplit=1)[0]
-        send(pipe, Started(f"{type(error).__name__}: {first_line}"))
+        is_ours = isinstance(error, DeviceError)
+        send(pipe, Started(first_line if is_ours else f"{type(error).__name__}: {first_line}"))
         return
-    send(pipe, Started(caveat=checker.caveat))
+    send(pipe, Started(caveat=runner.caveat))
     pool = SharedPool()
     with contextlib.suppress(EOFError):
-        while _serve(checker, receive(pipe), pipe, ringer, pool):
+        while _serve(runner, receive(pipe), pipe, ringer, pool):
             pass
 
 
@@ -87,26 +83,26 @@ def _die_like(exit_code: int) -> NoReturn:
 
 
 def _serve(
-    checker: "Checker", batch: Sequence[Work], pipe: Connection, ringer: Ringer, pool: SharedPool
+    runner: Runner, batch: Sequence[Work], pipe: Connection, ringer: Ringer, pool: SharedPool
 ) -> bool:
     """Do a batch; returns whether the process is as good as before."""
     for position, work in enumerate(batch, 1):
         began_s, begin = time.time(), time.perf_counter()
         if work.threads == 1:
-            found = _do(checker, work)
+            found = _do(runner, work)
         else:
             with _all_cores():
-                found = _do(checker, work)
+                found = _do(runner, work)
         elapsed_s = time.perf_counter() - begin
-        cause = checker.damage()
-        index = work.payload.index
+        damage = runner.damage()
+        cause, reason = damage or (None, "")
         # From here to the next record the device is idle: whoever waits does what can be done there.
-        if isinstance(found, TaskResult):
-            answer = Answer(index, found, None, cause, began_s, elapsed_s)
+        if isinstance(found, Done):
+            answer = Answer(work.index, found, None, cause, reason, began_s, elapsed_s)
         else:
             # What sealing takes is a part of handing over: it comes after the time is taken.
-            sealed = None if found is None else seal(found, pool if _lends(work) else None)
-            answer = Answer(index, None, sealed, cause, began_s, elapsed_s)
+            half = None if found is None else seal(found, pool if _lends(work) else None)
+            answer = Answer(work.index, None, half, cause, reason, began_s, elapsed_s)
         send(pipe, answer, is_plain=not answer.is_large)
         ringer.sent(is_last=position == len(batch) or cause is not None, is_large=answer.is_large)
         if cause is not None:
@@ -114,19 +110,17 @@ def _serve(
     return True
 
 
-def _do(checker: "Checker", work: Work) -> "TaskResult | Measured | None":
+def _do(runner: Runner, work: Work) -> Any:
     """Do what is asked for with a record; None where that needs a device."""
-    from ray_precheck.check.checker import DeviceNeeded
-
-    if work.stage is Stage.DEVICE:
-        return checker.measure(work.payload, work.files, with_inputs=_lends(work))
-    measured = None if work.measured is None else work.measured.open()
-    try:
-        return checker.check(
-            work.payload, measured=measured, files=work.files, bench_threads=work.threads
-        )
-    except DeviceNeeded:
-        return None
+    half = None if work.half is None else work.half.open()
+    return runner.run(
+        work.payload,
+        work.stage,
+        files=work.files,
+        half=half,
+        threads=work.threads,
+        is_near=_lends(work),
+    )
 
 
 def _lends(work: Work) -> bool:
@@ -162,31 +156,20 @@ def _all_cores() -> Iterator[None]:
         os.sched_setaffinity(0, own)
 
 
-def _open(start: Start) -> "Checker":
-    """Load the frameworks and prove the device."""
+def _open(start: Start) -> Runner:
+    """Load what the job needs and open the device, on the core of this slot."""
     pin_to_core(start.slot)
-    prefer_native()
-    # Imported here: the frameworks behind it must not be loaded before the process is pinned.
-    from ray_precheck.check.checker import Checker
-    from ray_precheck.check.phases import PhaseClock
-
     board = mmap.mmap(start.phase_fd, 1)
-    checker = Checker(start.settings, start.slot.kind, PhaseClock(partial(setitem, board, 0)))
-    checker.prove()
-    if start.slot.kind in ("cpu", BENCH) and start.settings.memory_limit_bytes:
+    opener = start.opener
+    runner = opener.open(start.slot, partial(setitem, board, 0))
+    if start.slot.kind in ("cpu", BENCH) and opener.memory_limit_bytes:
         for pid in (os.getpid(), *descendants(os.getpid())):
-            _limit_memory(pid, start.settings.memory_limit_bytes)
-    return checker
+            _limit_memory(pid, opener.memory_limit_bytes)
+    return runner
 
 
-def _end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends, also where it hangs or is in C."""
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the line above
-        os._exit(1)
-    # Where the machine runs out of memory, the kernel shall end this process and nothing else.
+def _be_the_first_to_go() -> None:
+    """Where the machine runs out of memory, have the kernel end this process and nothing else."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 

@@ -3,27 +3,16 @@ goes on to a bench: on the same machine or on another."""
 
 import pickle
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ray_precheck.check.settings import CheckSettings
+from ray_precheck.runtime.job import Opener
+from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.runtime.tensors.shared_arrays import SharedArrays
 from ray_precheck.runtime.tensors.shared_pool import SharedPool
 from ray_precheck.schema.casualty import Cause
+from ray_precheck.schema.done import Done
 from ray_precheck.schema.pickling import pickled_by_position
-from ray_precheck.schema.result import TaskResult
-from ray_precheck.schema.task import DeviceSlot, TaskPayload
-
-if TYPE_CHECKING:
-    from ray_precheck.dump.tensors import TensorFiles
-
-
-class Stage(Enum):
-    """What is done with a record: all of it, the device's half, or the bench's half."""
-
-    CHECK = "check"
-    DEVICE = "device"
-    BENCH = "bench"
+from ray_precheck.schema.task import DeviceSlot
 
 
 @pickled_by_position
@@ -74,7 +63,7 @@ class Start:
     """What a process is told first; `phase_fd` is the file in which it says what it is at."""
 
     slot: DeviceSlot
-    settings: CheckSettings
+    opener: Opener
     phase_fd: int
 
 
@@ -90,34 +79,36 @@ class Started:
 @pickled_by_position
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One record: what is to be done, with how many threads, what the device made of it for the
-    bench's half, and the captured files where they are not read from a folder. `is_near`: the bench
-    of a device's half is on the same machine.
+    """One record: its `index`, its payload, what is to be done, with how many threads, what the device
+    made of it for the bench's half (`half`), and its files where the runner does not read them from a
+    folder. `is_near`: the bench of a device's half is on the same machine.
     """
 
-    payload: TaskPayload
+    index: int
+    payload: Any
     stage: Stage = Stage.CHECK
     threads: int = 1
-    measured: Sealed | None = None
-    files: "TensorFiles | None" = None
+    half: Sealed | None = None
+    files: Any = None
     is_near: bool = False
 
 
 @pickled_by_position
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of one record: its result, or what the device made of it, or neither: it needs a
-    device. Where it broke the process `cause` says how, and the process ends.
+    """What became of one record: it is done, or its device's half is, or neither: it needs a device.
+    Where it broke the process `cause` and `reason` say how, and the process ends.
     """
 
     index: int
-    result: TaskResult | None = None
-    measured: Sealed | None = None
+    done: Done | None = None
+    half: Sealed | None = None
     cause: Cause | None = None
+    reason: str = ""
     began_s: float = 0.0
     elapsed_s: float = 0.0
 
     @property
     def is_large(self) -> bool:
         """Whether it holds tensors."""
-        return self.measured is not None
+        return self.half is not None

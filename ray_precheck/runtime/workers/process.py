@@ -18,19 +18,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing.connection import Pipe
 from pathlib import Path
 
-from ray_precheck.check.phases import Phase
-from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import DeviceError
+from ray_precheck.runtime.job import Opener
 from ray_precheck.runtime.workers.bell import Bell
 from ray_precheck.runtime.workers.messages import Answer, Sealed, Start, Started, Work
 from ray_precheck.runtime.workers.pipes import receive, send
 from ray_precheck.runtime.workers.process_tree import descendants
 from ray_precheck.schema.casualty import BatchReport, Casualty, Cause, MeasuredTask
-from ray_precheck.schema.result import TaskResult
+from ray_precheck.schema.done import Done
+from ray_precheck.schema.phase import Phase
 from ray_precheck.schema.task import DeviceSlot
 
 START_TIMEOUT_S = 300.0
@@ -52,9 +52,9 @@ _LAUNCHER = ThreadPoolExecutor(1, thread_name_prefix="launcher")
 
 
 class CheckProcess:
-    """One process that checks APIs; use `close` to end it."""
+    """One process that does pieces of a job; use `close` to end it."""
 
-    def __init__(self, slot: DeviceSlot, settings: CheckSettings, *, debug: bool = False) -> None:
+    def __init__(self, slot: DeviceSlot, opener: Opener, *, debug: bool = False) -> None:
         self._debug = debug
         self._handovers_s: deque[float] = deque()
         self._sending = threading.Lock()
@@ -66,7 +66,7 @@ class CheckProcess:
             handles = (child_end.fileno(), board_fd, bell_fd)
             self._popen = _LAUNCHER.submit(self._launch, handles).result()
         os.close(board_fd)
-        self._send(Start(slot, settings, board_fd))
+        self._send(Start(slot, opener, board_fd))
 
     def _launch(self, handles: tuple[int, int, int]) -> "subprocess.Popen[bytes]":
         # -P: what lies in the working directory is no module.
@@ -132,14 +132,14 @@ class CheckProcess:
         sealed: dict[int, Sealed] = {}
         tally = _Tally(handover_s=self._handovers_s.popleft())
         for work, limit_s in zip(batch, limits_s, strict=True):
-            answer = self._await_answer(work.payload.index, limit_s, budget_s, halted)
+            answer = self._await_answer(work.index, limit_s, budget_s, halted)
             if answer is None:
                 return tally.report(), sealed
             if isinstance(answer, Casualty):
                 return tally.report(answer), sealed
             tally.add(answer)
-            if answer.measured is not None:
-                sealed[answer.index] = answer.measured
+            if answer.half is not None:
+                sealed[answer.index] = answer.half
         self._forget_output()
         return tally.report(), sealed
 
@@ -179,9 +179,7 @@ class CheckProcess:
         if answer.cause is None:
             return answer
         self.close()
-        message = answer.result.message if answer.result is not None else answer.cause.value
-        result = answer.result and replace(answer.result, began_s=answer.began_s)
-        return Casualty(index, answer.cause, message, result)
+        return Casualty(index, answer.cause, answer.reason, answer.done)
 
     def _has_answer(self, wait_s: float) -> bool:
         """Return whether there is an answer, or the end of the process.
@@ -262,16 +260,16 @@ class CheckProcess:
 class _Tally:
     """What has come of a batch so far."""
 
-    results: list[TaskResult] = field(default_factory=list)
+    results: list[Done] = field(default_factory=list)
     measured: list[MeasuredTask] = field(default_factory=list)
     needs_device: list[int] = field(default_factory=list)
     handover_s: float = 0.0
 
     def add(self, answer: Answer) -> None:
-        if answer.result is not None:
-            self.results.append(replace(answer.result, began_s=answer.began_s))
-        elif answer.measured is not None:
-            nbytes = answer.measured.nbytes
+        if answer.done is not None:
+            self.results.append(answer.done)
+        elif answer.half is not None:
+            nbytes = answer.half.nbytes
             task = MeasuredTask(answer.index, nbytes, answer.began_s, answer.elapsed_s)
             self.measured.append(task)
             self.handover_s += max(0.0, time.time() - answer.began_s - answer.elapsed_s)

@@ -13,22 +13,17 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
-import ray
-
-from ray_precheck.errors import DeviceError
+from ray_precheck.runtime.job import Opener
 from ray_precheck.runtime.places.devices import pin_process
+from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.runtime.tensors.loans import Lent, allow_descriptors, borrow, lend
-from ray_precheck.runtime.workers.messages import Sealed, Stage, Work
+from ray_precheck.runtime.workers.messages import Sealed, Work
 from ray_precheck.runtime.workers.process import CheckProcess
 from ray_precheck.runtime.workers.turns import Turns
 from ray_precheck.schema.casualty import BatchReport
-from ray_precheck.schema.task import DeviceSlot, TaskPayload
-
-if TYPE_CHECKING:
-    from ray_precheck.check.settings import CheckSettings
-    from ray_precheck.dump.tensors import TensorFiles
+from ray_precheck.schema.task import DeviceSlot
 
 # A run that is over sooner gains nothing from a spare: its start takes up to 3 s of the worker's core.
 SPARES_AFTER_S = 60.0
@@ -43,7 +38,7 @@ class Order:
     `turn` is its number among those that were sent to this actor, from 1 on.
     """
 
-    payloads: tuple[TaskPayload, ...]
+    payloads: tuple[Any, ...]
     limits_s: tuple[float, ...]
     threads: tuple[int, ...]
     turn: int
@@ -59,11 +54,18 @@ class Worker:
     `spares` processes are kept ready to take over at once.
     """
 
+    # The threads that answer calls, by name, and which methods each answers: while a batch runs a
+    # second thread takes in the next one, and a third answers the rest.
+    THREADS: ClassVar[Mapping[str, tuple[int, tuple[str, ...]]]] = {
+        "batches": (2, ("run",)),
+        "control": (1, ("hand_over", "lend", "release", "halt")),
+    }
+
     def __init__(
-        self, slot: DeviceSlot, settings: "CheckSettings", spares: int, *, debug: bool = False
+        self, slot: DeviceSlot, opener: Opener, spares: int, *, debug: bool = False
     ) -> None:
         self._slot = slot
-        self._settings = settings
+        self._opener = opener
         self._debug = debug
         self._wanted_spares = spares
         self._process: CheckProcess | None = None
@@ -81,10 +83,8 @@ class Worker:
         the precision of the device, "" for nothing.
 
         Raises:
-            DeviceError: it could not start, or does not see the captured tensors that are said to be
-                there, with the reason.
+            DeviceError: it could not start, with the reason.
         """
-        self._require_data()
         self._turns.forget(last_turn)
         if self._process is None:
             self._opened_at = time.monotonic()
@@ -97,12 +97,11 @@ class Worker:
         self._keep_spares()
         return caveat
 
-    @ray.method(concurrency_group="batches")  # type: ignore[untyped-decorator]
     def run(
         self,
         order: Order,
         parcel: Mapping[int, Lent] | None = None,
-        files: Mapping[int, "TensorFiles"] | None = None,
+        files: Mapping[int, Any] | None = None,
     ) -> BatchReport:
         """Do a batch, one record after the other, each in its time.
 
@@ -135,19 +134,11 @@ class Worker:
             self._made[order.ticket] = sealed
         return report
 
-    def _require_data(self) -> None:
-        folder = self._settings.data_folder
-        if self._settings.must_see_data and not folder.is_dir():
-            raise DeviceError(
-                f"{self._slot.address} has no folder {str(folder)!r}, which --shared-fs says that all"
-                " machines share; without --shared-fs the captured tensors are sent to it"
-            )
-
     def _work(
         self,
         order: Order,
         parcel: Mapping[int, Lent] | None,
-        files: Mapping[int, "TensorFiles"] | None,
+        files: Mapping[int, Any] | None,
     ) -> list[Work] | None:
         """Return what the process is to do; None where it cannot get at what was lent."""
         borrowed = borrow(parcel or {})
@@ -155,6 +146,7 @@ class Worker:
             return None
         return [
             Work(
+                payload.index,
                 payload,
                 order.stage,
                 threads,
@@ -165,27 +157,23 @@ class Worker:
             for payload, threads in zip(order.payloads, order.threads, strict=True)
         ]
 
-    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
     def hand_over(self, ticket: int) -> dict[int, Sealed]:
         """Give away what was made of a batch, by index: to Ray's object store, while the next batch
         runs."""
         return {index: sealed.for_others() for index, sealed in self._made.pop(ticket).items()}
 
-    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
     def lend(self, ticket: int) -> Mapping[int, Lent]:
         """Say how workers of this machine get at what was made of a batch, by index; it is kept until
         its `release`, or `hand_over`.
         """
         return {index: lend(sealed) for index, sealed in self._made[ticket].items()}
 
-    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
     def release(self, ticket: int) -> None:
         """Let go of what was lent: nobody reads it any more."""
         for sealed in self._made.pop(ticket, {}).values():
             if sealed.shared is not None:
                 sealed.shared.give_back()
 
-    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
     def halt(self) -> None:
         """End the batch in flight: `run` returns what is finished."""
         self._halted.set()
@@ -197,18 +185,10 @@ class Worker:
         self._spares, self._process = [], None
 
     def _launch(self) -> CheckProcess:
-        return CheckProcess(self._slot, self._settings, debug=self._debug)
+        return CheckProcess(self._slot, self._opener, debug=self._debug)
 
     def _keep_spares(self) -> None:
         if self._halted.is_set() or time.monotonic() - self._opened_at < SPARES_AFTER_S:
             return
         while len(self._spares) < self._wanted_spares:
             self._spares.append(self._launch())
-
-
-# Its death must not be hidden by a restart: what becomes of its records is the scheduler's to say.
-# While a batch runs a second thread takes in the next one, and a third answers `halt`, `hand_over` and
-# `lend`.
-WorkerActor: Any = ray.remote(
-    num_cpus=0, max_restarts=0, max_task_retries=0, concurrency_groups={"control": 1, "batches": 2}
-)(Worker)

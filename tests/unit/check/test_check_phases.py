@@ -3,7 +3,8 @@
 import pytest
 
 from ray_precheck.check import phases
-from ray_precheck.check.phases import Phase, PhaseClock
+from ray_precheck.check.phases import PhaseClock
+from ray_precheck.schema.phase import Phase
 
 pytestmark = pytest.mark.unit
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ray_precheck.cli import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED, UNUSABLE, main
+from ray_precheck.jobs.precheck import done_of
 from ray_precheck.schema.environment import Environment, environment_to_dict
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict, skipped
 from ray_precheck.store.claim import claimed
@@ -29,7 +30,7 @@ def run_of(folder: Path, *results: TaskResult, complete: bool = True) -> RunFile
     there = Environment(kind="npu", devices=4, calls=3, framework="mindspore")
     note_environment(files.settings, environment_to_dict(there))
     journal = Journal.open(files.result, files.details)
-    journal.append(results)
+    journal.append([done_of(result) for result in results])
     if complete:
         journal.complete([result.name for result in results])
     else:
@@ -76,7 +77,7 @@ def test_a_run_that_is_running_says_so_and_its_torn_line_is_left_out(
     files = run_of(tmp_path, PASS, complete=False)
     with claimed(files.lock):
         journal = Journal.open(files.result, files.details)
-        journal.append([WRONG])
+        journal.append([done_of(WRONG)])
         with files.result.open("ab") as file:
             file.write(b"Mint.c.0,pa")
         assert main(["summary", str(files.result)]) == STOPPED

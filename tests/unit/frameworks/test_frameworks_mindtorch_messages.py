@@ -10,10 +10,10 @@ import pytest
 
 from ray_precheck.frameworks.base import CallPlan
 from ray_precheck.frameworks.mindtorch.messages import (
-    Done,
     Forward,
     Gradients,
     Raised,
+    Returned,
     receive_message,
     send_message,
 )
@@ -38,7 +38,7 @@ def through(message: Any) -> Any:
 @pytest.mark.parametrize(
     "message",
     [
-        Done([1, 2.5, None, "text"]),
+        Returned([1, 2.5, None, "text"]),
         Raised("ValueError", "no", lacks_kernel=True),
         Forward(
             ApiName("Torch", "add", 3),
@@ -62,13 +62,13 @@ def test_arrays_of_every_size(shape: tuple[int, ...]) -> None:
 
 def test_arrays_that_are_not_contiguous() -> None:
     data = np.arange(12.0).reshape(3, 4).T
-    got = through(Done([HostTensor("float64", data)]))
+    got = through(Returned([HostTensor("float64", data)]))
     assert np.array_equal(got.value[0].data, data)
 
 
 def test_what_has_arrived_may_be_written_to_and_is_a_copy() -> None:
     data = np.zeros(4)
-    (got,) = through(Done([HostTensor("float64", data)])).value
+    (got,) = through(Returned([HostTensor("float64", data)])).value
     got.data[0] = 1.0
     assert data[0] == 0.0
 
@@ -77,7 +77,7 @@ def test_an_end_that_is_closed_is_seen() -> None:
     near, far = Pipe()
     far.close()
     with pytest.raises(OSError):
-        send_message(near, Done())
+        send_message(near, Returned())
     with pytest.raises(EOFError):
         receive_message(near)
     assert isinstance(near, Connection)

@@ -122,6 +122,28 @@ def _broken_rule(module: str, target: str, table: Table) -> str:
     return ""
 
 
+def imports_of_room(sources: Mapping[str, str], room: str) -> list[tuple[str, str]]:
+    """Return every import of the package by the modules of a room, those inside functions too.
+
+    A pair for each: the module and what it imports, both without the name of the package.
+    """
+    package = next(iter(sources)).split(".", 1)[0]
+    found = []
+    for module, source in sources.items():
+        local = module.removeprefix(f"{package}.")
+        if not is_in(local, [room]):
+            continue
+        for item in imports_of(module, source, list(sources)):
+            if item.target.startswith(f"{package}."):
+                found.append((local, item.target.removeprefix(f"{package}.")))
+    return found
+
+
+def is_in(module: str, rooms: Sequence[str]) -> bool:
+    """Return whether a module is one of these rooms, or below one of them."""
+    return any(module == room or module.startswith(f"{room}.") for room in rooms)
+
+
 def import_cycles(sources: Mapping[str, str]) -> list[list[str]]:
     """Return cycles of imports, at least one wherever modules run in a circle.
 

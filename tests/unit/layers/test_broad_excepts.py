@@ -13,8 +13,6 @@ pytestmark = pytest.mark.unit
 PLACES = {
     "ray_precheck.cli.command_line",  # the edge of the command line
     "ray_precheck.foreign",  # code that is not ours
-    # The process that opens a device goes through `foreign.caught` in time.
-    "ray_precheck.runtime.workers.check_process",
 }
 
 

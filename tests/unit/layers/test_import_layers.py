@@ -3,12 +3,22 @@
 from pathlib import Path
 
 import pytest
-from layer_checker import Import, Table, broken_rules, import_cycles, imports_of, read_package
+from layer_checker import (
+    Import,
+    Table,
+    broken_rules,
+    import_cycles,
+    imports_of,
+    imports_of_room,
+    is_in,
+    read_package,
+)
 
 import ray_precheck
 
 pytestmark = pytest.mark.unit
 
+RAY = ["runtime.ray_actors", "runtime.places.cluster", "runtime.places.lean_head"]
 TABLE = Table(
     package="ray_precheck",
     layers=(
@@ -20,18 +30,14 @@ TABLE = Table(
         ("plan", "datagen", "bench", "store"),
         ("check", "report"),
         ("runtime",),
+        ("jobs",),
         ("session", "listing", "explaining"),
         ("ranks",),
         ("cli", "guardian", "__main__", ""),
     ),
     reserved={
-        "ray": [
-            *(f"runtime.{name}" for name in ("writer", "recorder", "crew", "driver")),
-            *(
-                f"runtime.{name}"
-                for name in ("places.cluster", "places.lean_head", "workers.worker")
-            ),
-        ],
+        # Everything else that runs on a cluster is given an `Actors`.
+        "ray": RAY,
         # In the process of MSAdapter `torch` is MSAdapter's.
         "mindspore": ["frameworks.mindspore.*", "frameworks.mindtorch.*"],
         "torch": [
@@ -73,10 +79,59 @@ def test_the_package_has_no_import_cycles() -> None:
     assert import_cycles(SOURCES) == []
 
 
+# The rooms that know what an API is.
+APIS = ("check", "compare", "datagen", "bench", "plan", "dump", "frameworks", "jobs")
+
+
+def test_the_runtime_knows_jobs_and_no_apis() -> None:
+    found = imports_of_room(SOURCES, "runtime")
+    assert ("runtime.driver", "runtime.crew") in found
+    # Kinds of devices and their packages are data, and stand in the descriptors of the frameworks.
+    others = [
+        pair for pair in found if pair[1] not in ("frameworks.known", "frameworks.descriptor")
+    ]
+    assert [pair for pair in others if is_in(pair[1], APIS)] == []
+
+
+def test_the_scheduler_knows_nothing_but_the_nouns() -> None:
+    found = imports_of_room(SOURCES, "runtime.scheduling")
+    assert ("runtime.scheduling.scheduler", "schema.task") in found
+    nouns = ("schema", "errors", "runtime.scheduling")
+    assert [pair for pair in found if not is_in(pair[1], nouns)] == []
+
+
+def test_ray_stands_behind_the_protocol_of_the_actors() -> None:
+    assert {
+        module.removeprefix("ray_precheck.")
+        for module, source in SOURCES.items()
+        for item in imports_of(module, source, list(SOURCES))
+        if item.target.split(".")[0] == "ray"
+    } == set(RAY)
+
+
+def test_the_imports_of_a_room_are_found_wherever_they_stand() -> None:
+    sources = {
+        "pkg": "from pkg.low import x",
+        "pkg.low": "",
+        "pkg.lower": "import pkg.low",
+        "pkg.mid": "from .. import low",
+        "pkg.mid.a": "def f():\n    from ..low import x\nfrom pkg.mid import b",
+        "pkg.mid.b": "import os\nif TYPE_CHECKING:\n    import pkg.top",
+        "pkg.middle": "import pkg.top",
+        "pkg.top": "",
+    }
+    assert imports_of_room(sources, "mid") == [
+        ("mid", "low"),
+        ("mid.a", "low"),
+        ("mid.a", "mid.b"),
+        ("mid.b", "top"),
+    ]
+    assert [is_in(name, ["low"]) for name in ("low", "low.a", "lower")] == [True, True, False]
+
+
 def test_prctl_is_called_in_one_place() -> None:
     calling = {module for module, source in SOURCES.items() if ".prctl(" in source}
-    # The check process has its own until it uses `prctl.end_with_parent`.
-    assert calling - {"ray_precheck.runtime.workers.check_process"} == {"ray_precheck.prctl"}
+    assert calling == {"ray_precheck.prctl"}
 
 
 SMALL = Table("pkg", layers=(("low",), ("mid",), ("top", "")), reserved={"torch": ["mid.torch_*"]})

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase
 
 from ray_precheck.errors import UsageError
+from ray_precheck.jobs.precheck import done_of
 from ray_precheck.report.closing import closing_lines
 from ray_precheck.report.files import machine_file
 from ray_precheck.report.files.junit import WHOLE_RUN, call_seconds, junit_lines, write_junit
@@ -76,7 +77,7 @@ def summary(tmp_path: Path) -> Summary:
 
 def filled(files: RunFiles, *results: TaskResult) -> Summary:
     journal = Journal.open(files.result, files.details)
-    journal.append(results)
+    journal.append([done_of(result) for result in results])
     journal.close()
     return summarise(files)
 

@@ -9,6 +9,7 @@ import pytest
 from ray_precheck.cli import IN_ERROR, NOTHING_CHECKED, PASSED, UNUSABLE, main
 from ray_precheck.compare.standards.base import ERROR_HEADINGS
 from ray_precheck.errors import UsageError
+from ray_precheck.jobs.precheck import done_of
 from ray_precheck.report.compare_results import COLUMNS, ResultComparison, compare_results
 from ray_precheck.report.compare_text import LISTED, format_comparison
 from ray_precheck.schema.result import Metrics, Outcome, OutputCheck, TaskResult, Verdict
@@ -47,14 +48,14 @@ def details(folder: Path, *checks: OutputCheck, columns: bool = True, **settings
     """The details file of a run, in a folder of its own."""
     folder.mkdir()
     files = run_files(folder / "accuracy_checking_result_20260101120000.csv")
-    added = added_setting(tuple(ERROR_HEADINGS)) if columns else {}
-    save_settings(files.settings, RunSettings({"dump": "d1", **settings, **added}))
+    added = tuple(ERROR_HEADINGS) if columns else ()
+    save_settings(files.settings, RunSettings({"dump": "d1", **settings, **added_setting(added)}))
     journal = Journal.open(files.result, files.details)
     results = [
         TaskResult(i, f"X.{i}", Outcome.COMPLETED, Verdict.PASS, Verdict.NONE, checks=(check,))
         for i, check in enumerate(checks)
     ]
-    journal.append(results)
+    journal.append([done_of(result, added) for result in results])
     journal.close()
     return files.details
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ray_precheck.jobs.precheck import done_of
 from ray_precheck.report.summary import Summary
 from ray_precheck.schema.result import Metrics, Outcome, OutputCheck, TaskResult, Verdict
 from ray_precheck.session import PrecheckReport
@@ -36,7 +37,7 @@ def report(tmp_path: Path) -> PrecheckReport:
     result = TaskResult(
         0, "Mint.a.0", Outcome.COMPLETED, Verdict.PASS, Verdict.NONE, "12", checks=checks
     )
-    journal.append([result])
+    journal.append([done_of(result, ADDED)])
     journal.close()
     return PrecheckReport(Summary(files), completed=True)
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ray_precheck.jobs.precheck import done_of
 from ray_precheck.report.beyond import beyond_limit, nearness
 from ray_precheck.report.closing import format_summary
 from ray_precheck.report.summary import WORST_OUTPUTS, Summary, WorstOutput, summarise, worst_of
@@ -61,7 +62,7 @@ def compared(
 def summary_of(files: RunFiles, *results: TaskResult) -> Summary:
     """The summary of a run with these results."""
     journal = Journal.open(files.result, files.details)
-    journal.append(results)
+    journal.append([done_of(result) for result in results])
     journal.close()
     return summarise(files)
 

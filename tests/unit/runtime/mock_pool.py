@@ -21,7 +21,8 @@ from ray_precheck.runtime.scheduling.cost_model import CostModel
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
 from ray_precheck.runtime.scheduling.task_queue import MAX_BATCH_RECORDS
 from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
-from ray_precheck.schema.result import Outcome, TaskResult, Verdict
+from ray_precheck.schema.done import Done
+from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import Task
 
 ALWAYS = 1_000_000
@@ -34,9 +35,34 @@ def make_tasks(costs: Sequence[float]) -> list[Task]:
     return [Task(index, f"Mint.a.{index}", cost) for index, cost in enumerate(costs)]
 
 
-def answer(task: Task) -> TaskResult:
+def done(task: Task, verdict: Verdict, outcome: Outcome, reason: str = "") -> Done:
+    """A finished task whose row says what happened to it, and nothing else; `said` reads it."""
+    return Done(task.index, task.name, verdict, f"{outcome.value}: {reason}".encode())
+
+
+def said(finished: Done) -> tuple[Outcome, str]:
+    """The outcome and the reason in a row that `done` has written."""
+    outcome, _, reason = finished.row.decode().partition(": ")
+    return Outcome(outcome), reason
+
+
+@dataclass(frozen=True)
+class MockJob:
+    """Writes the rows of tasks that no worker answers for, as a job does; all are equal."""
+
+    def failed(self, task: Task, outcome: Outcome, reason: str) -> Done:
+        return done(task, Verdict.ERROR, outcome, reason)
+
+    def unchecked(self, task: Task, reason: str) -> Done:
+        return done(task, Verdict.SKIP, Outcome.SKIPPED, reason)
+
+
+JOB = MockJob()
+
+
+def answer(task: Task) -> Done:
     """What a healthy worker answers."""
-    return TaskResult(task.index, task.name, Outcome.COMPLETED, Verdict.PASS, Verdict.NONE)
+    return done(task, Verdict.PASS, Outcome.COMPLETED)
 
 
 def at_ratio(ratio: float) -> CostModel:
@@ -47,9 +73,9 @@ def at_ratio(ratio: float) -> CostModel:
     return model
 
 
-def provisional(task: Task) -> TaskResult:
+def provisional(task: Task) -> Done:
     """What a worker says of a record that broke it."""
-    return TaskResult(task.index, task.name, Outcome.RAISED, Verdict.ERROR, Verdict.NONE, "broke")
+    return done(task, Verdict.ERROR, Outcome.RAISED, "broke")
 
 
 def answers(tasks: Sequence[Task]) -> BatchReport:
@@ -80,7 +106,7 @@ class Pool:
     failing_starts: dict[str, int] = field(default_factory=dict)
     sudden_deaths: int = 0
     batches_at_drain: int = -1
-    recorded: dict[int, TaskResult] = field(default_factory=dict)
+    recorded: dict[int, Done] = field(default_factory=dict)
     given_up: list[str] = field(default_factory=list)
     batches: list[SendBatch] = field(default_factory=list)
     starting: set[str] = field(default_factory=set)
@@ -179,13 +205,13 @@ class Pool:
         """What no worker said is recorded only of a record that ran alone on a fresh worker, or whose
         bench took too long.
         """
-        said = () if report is None else report.results
+        answered = () if report is None else report.results
         casualty = None if report is None else report.casualty
         for command in commands:
             for result in command.results if isinstance(command, Record) else ():
                 if casualty is not None and casualty.cause is Cause.OVER_BUDGET:
-                    assert result in said or result.index == casualty.index
-                elif result not in said:
+                    assert result in answered or result.index == casualty.index
+                elif result not in answered:
                     assert [task.index for task in batch.tasks] == [result.index]
                     assert batch.slot in self.fresh
                     assert self._is_guilty(result.index)

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mock_pool import answers, broken, make_tasks
+from mock_pool import JOB, answers, broken, make_tasks
 
 from ray_precheck.runtime.scheduling.bench_stage import BenchStage
 from ray_precheck.runtime.scheduling.commands import Command, Forget, Record, SendBatch
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
 from ray_precheck.schema.casualty import BatchReport, Cause, MeasuredTask
-from ray_precheck.schema.result import TaskResult
+from ray_precheck.schema.done import Done
 from ray_precheck.schema.task import Task
 
 TIMEOUT_S = 30.0
@@ -29,7 +29,7 @@ def huge(count: int) -> list[Task]:
 def scheduler(tasks: list[Task], slots: int = 1, places: Sequence[str] = ()) -> Scheduler:
     """A scheduler that has been started; without `places` each slot is a place of its own."""
     labels = [f"cpu:{i}" for i in range(slots)]
-    made = Scheduler(tasks, dict(zip(labels, places or labels, strict=True)), TIMEOUT_S)
+    made = Scheduler(tasks, dict(zip(labels, places or labels, strict=True)), TIMEOUT_S, JOB)
     made.start()
     return made
 
@@ -54,6 +54,7 @@ def staged(
         tasks,
         {label: label for label in labels},
         TIMEOUT_S,
+        JOB,
         bench=BenchStage(places, most_bytes),
         machines={label: found.get(label, "m0") for label in labels},
         **more,
@@ -87,7 +88,7 @@ def indices(commands: Sequence[Command]) -> list[int]:
     return [task.index for task in sending(commands).tasks]
 
 
-def recorded(commands: Sequence[Command]) -> list[TaskResult]:
+def recorded(commands: Sequence[Command]) -> list[Done]:
     """All results that commands have written."""
     return [result for c in commands if isinstance(c, Record) for result in c.results]
 

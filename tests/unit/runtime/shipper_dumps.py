@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.dump.tensors import ShippedFiles
+from ray_precheck.jobs.precheck_cargo import PrecheckCargo
 from ray_precheck.runtime.tensors.shipper import Shipper
 from ray_precheck.schema.task import Task
 
@@ -82,8 +84,13 @@ def tasks_of(dump: Dump, *indices: int) -> list[Task]:
 
 
 @contextmanager
-def shipping(dump: Dump, store: Store, most_bytes: int = 1 << 20, **more: Any) -> Iterator[Shipper]:
-    shipper = Shipper(dump, most_bytes, put=store.put, **more)
+def shipping(
+    dump: Dump, store: Store, most_bytes: int = 1 << 20, **settings: Any
+) -> Iterator[Shipper]:
+    """Ship the captured files of a dump whose results are tested, unless `settings` say otherwise."""
+    of_check = {"tests_dump": True, **settings}
+    cargo = PrecheckCargo(dump, CheckSettings("pytorch", "tensor", dump.data_folder, **of_check))
+    shipper = Shipper(cargo, most_bytes, put=store.put)
     try:
         yield shipper
     finally:

@@ -21,7 +21,7 @@ from ray_precheck.runtime.scheduling.commands import (
     StartWorker,
 )
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
-from ray_precheck.runtime.workers.messages import Stage
+from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.schema.casualty import BatchReport, Cause
 
 pytestmark = pytest.mark.unit

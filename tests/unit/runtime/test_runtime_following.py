@@ -6,7 +6,7 @@ from scheduler_events import TINY_S, break_at, finish, forgotten, scheduler, sta
 
 from ray_precheck.runtime.scheduling.commands import Command, SendBatch, StartWorker
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
-from ray_precheck.runtime.workers.messages import Stage
+from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.schema.casualty import Cause
 
 pytestmark = pytest.mark.unit

@@ -5,13 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from bench_faults import BENCH_FAULTS
+from driver_faults import DRIVER_FAULTS
 from history_faults import FAULTS, forget_the_rest, leave_the_order
 
 from scripts.histories import search as histories
 
 pytestmark = pytest.mark.unit
 
-HISTORIES = 10_000
+HISTORIES = 5_000
 # A planted fault must be found within so many.
 MOST_TO_FIND = 10_000
 
@@ -42,13 +43,15 @@ def test_no_choices_at_all_are_a_history_too() -> None:
         assert histories.run_history(histories.Given([]), folder, disk) == ""
 
 
-@pytest.mark.parametrize("fault", [*FAULTS, *BENCH_FAULTS], ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize(
+    "fault", [*FAULTS, *BENCH_FAULTS, *DRIVER_FAULTS], ids=lambda fault: fault.__name__
+)
 def test_a_planted_fault_is_found(
     fault: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault(monkeypatch)
     (failure,) = histories.check_seeds(0, MOST_TO_FIND)
-    assert failure.error.startswith("Broken: ")
+    assert failure.error
     assert f"--count 1 --seed {failure.seed}" in str(failure)
 
 

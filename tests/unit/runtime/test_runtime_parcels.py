@@ -1,10 +1,11 @@
 """Who has what devices have made, and how it is asked for."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from ray_precheck.runtime.actors import Actors
 from ray_precheck.runtime.tensors.parcels import Parcels
 
 pytestmark = pytest.mark.unit
@@ -16,24 +17,22 @@ class Worker:
 
     asked: list[tuple[str, int]] = field(default_factory=list)
 
-    def __getattr__(self, name: str) -> Any:
-        return Method(self, name)
+
+class Calls:
+    """Calls workers; the answer is what was asked for."""
+
+    def call(self, handle: Worker, method: str, *args: Any) -> tuple[str, int]:
+        (ticket,) = args
+        handle.asked.append((method, ticket))
+        return method, ticket
 
 
-@dataclass
-class Method:
-    """A method of an actor; a reference is what was asked for."""
-
-    worker: Worker
-    name: str
-
-    def remote(self, ticket: int) -> tuple[str, int]:
-        self.worker.asked.append((self.name, ticket))
-        return self.name, ticket
+def no_parcels() -> Parcels:
+    return Parcels(cast("Actors", Calls()))
 
 
 def lent(worker: Worker) -> Parcels:
-    parcels = Parcels()
+    parcels = no_parcels()
     parcels.collect(7, worker, "m0", lends=True)
     return parcels
 
@@ -48,7 +47,7 @@ def test_what_is_lent_stays_with_its_worker_until_it_is_forgotten() -> None:
 
 
 def test_what_is_in_the_object_store_needs_no_release() -> None:
-    worker, parcels = Worker(), Parcels()
+    worker, parcels = Worker(), no_parcels()
     parcels.collect(7, worker, "m0", lends=False)
     assert parcels.reference(7, "m1") == ("hand_over", 7)
     parcels.forget(7)
@@ -66,7 +65,7 @@ def test_what_was_lent_and_goes_to_another_machine_is_handed_over_once() -> None
 
 
 def test_without_a_parcel_there_is_no_reference() -> None:
-    assert Parcels().reference(0, "m0") is None
+    assert no_parcels().reference(0, "m0") is None
 
 
 @pytest.mark.parametrize(
@@ -76,7 +75,7 @@ def test_without_a_parcel_there_is_no_reference() -> None:
 def test_only_where_all_benches_are_on_its_machine_a_worker_lends(
     nodes: list[str], may: bool
 ) -> None:
-    assert Parcels().may_lend(Worker(), "m0", nodes) is may
+    assert no_parcels().may_lend(Worker(), "m0", nodes) is may
 
 
 def test_a_lender_that_was_refused_lends_no_more_and_its_successor_does() -> None:
@@ -91,7 +90,7 @@ def test_a_lender_that_was_refused_lends_no_more_and_its_successor_does() -> Non
 
 
 def test_a_refusal_of_what_is_not_lent_changes_nothing() -> None:
-    worker, parcels = Worker(), Parcels()
+    worker, parcels = Worker(), no_parcels()
     parcels.collect(7, worker, "m0", lends=False)
     parcels.refuse(7)
     parcels.refuse(0)

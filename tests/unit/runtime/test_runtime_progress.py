@@ -8,7 +8,8 @@ import pytest
 
 from ray_precheck.runtime import progress as progress_module
 from ray_precheck.runtime.progress import Progress, StageProgress
-from ray_precheck.schema.result import Outcome, TaskResult, Verdict
+from ray_precheck.schema.done import Done
+from ray_precheck.schema.result import Verdict, call_verdict
 
 pytestmark = pytest.mark.unit
 
@@ -37,9 +38,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def result(forward: Verdict, backward: Verdict = Verdict.NONE) -> TaskResult:
-    """A result with these verdicts."""
-    return TaskResult(0, "Mint.a.0", Outcome.COMPLETED, forward, backward)
+def result(forward: Verdict, backward: Verdict = Verdict.NONE) -> Done:
+    """A call with these verdicts that is finished."""
+    return Done(0, "Mint.a.0", call_verdict(forward, backward), b"")
 
 
 MIXED = [result(Verdict.PASS), result(Verdict.ERROR), result(Verdict.SKIP), result(Verdict.PASS)]

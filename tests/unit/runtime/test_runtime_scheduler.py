@@ -4,7 +4,7 @@ import copy
 from random import Random
 
 import pytest
-from mock_pool import Pool, answer, answers, broken, make_tasks
+from mock_pool import JOB, Pool, answer, answers, broken, make_tasks
 from scheduler_events import (
     TIMEOUT_S,
     TINY_S,
@@ -29,16 +29,16 @@ pytestmark = pytest.mark.unit
 
 class TestStart:
     def test_a_worker_is_started_on_every_slot(self) -> None:
-        made = Scheduler(tiny(5), {"npu:0": "npu:0", "npu:1": "npu:1"}, TIMEOUT_S)
+        made = Scheduler(tiny(5), {"npu:0": "npu:0", "npu:1": "npu:1"}, TIMEOUT_S, JOB)
         assert made.start() == [StartWorker("npu:0"), StartWorker("npu:1")]
 
     def test_no_more_workers_are_started_than_there_are_records(self) -> None:
-        made = Scheduler(tiny(2), dict.fromkeys(["npu:0", "npu:1", "npu:2"], "n0"), TIMEOUT_S)
+        made = Scheduler(tiny(2), dict.fromkeys(["npu:0", "npu:1", "npu:2"], "n0"), TIMEOUT_S, JOB)
         assert made.start() == [StartWorker("npu:0"), StartWorker("npu:1")]
 
     def test_but_on_a_second_place_where_there_is_one(self) -> None:
         places = {"npu:0": "n0", "npu:1": "n0", "npu:2": "n1", "npu:3": "n2"}
-        made = Scheduler(tiny(2), places, TIMEOUT_S)
+        made = Scheduler(tiny(2), places, TIMEOUT_S, JOB)
         assert made.start() == [StartWorker(f"npu:{i}") for i in range(3)]
 
     def test_the_last_record_is_not_guilty_of_a_bad_device(self) -> None:
@@ -55,7 +55,7 @@ class TestStart:
         assert indices(made.worker_ready("cpu:1")) == [0]
 
     def test_where_nothing_is_left_one_worker_will_do(self) -> None:
-        made = Scheduler([], {"npu:0": "n0", "npu:1": "n1"}, TIMEOUT_S)
+        made = Scheduler([], {"npu:0": "n0", "npu:1": "n1"}, TIMEOUT_S, JOB)
         assert made.start() == [StartWorker("npu:0")]
 
     def test_what_is_said_of_a_slot_that_is_not_needed_changes_nothing(self) -> None:

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from mock_pool import ALWAYS, PROVISIONAL, Pool, make_tasks, provisional
+from mock_pool import ALWAYS, JOB, PROVISIONAL, Pool, make_tasks, provisional, said
 
 from ray_precheck.runtime.scheduling.blame import MAX_RUNS, START_ATTEMPTS, STRIKES
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
@@ -23,7 +23,7 @@ def pool(
 ) -> Pool:
     """A pool before its start; each slot has a place of its own."""
     labels = [f"npu:{i}" for i in range(slots)]
-    scheduler = Scheduler(make_tasks(costs), {label: label for label in labels}, 30.0)
+    scheduler = Scheduler(make_tasks(costs), {label: label for label in labels}, 30.0, JOB)
     return Pool(scheduler, Random(0), behaviours, **more)  # type: ignore[arg-type]
 
 
@@ -46,7 +46,7 @@ def pools(draw: st.DrawFn) -> Pool:
     failing = draw(
         st.dictionaries(st.sampled_from(slots), st.integers(0, START_ATTEMPTS), max_size=5)
     )
-    scheduler = Scheduler(make_tasks(costs), places, timeout_s=30.0)
+    scheduler = Scheduler(make_tasks(costs), places, timeout_s=30.0, rows=JOB)
     random = Random(draw(st.integers(0, 2**32)))
     behaviours = {index: how for index, how in wrong.items() if index < len(costs)}
     return Pool(scheduler, random, behaviours, failing, sudden_deaths)
@@ -68,7 +68,7 @@ def pool_size(pool: Pool) -> int:
 def test_every_record_is_recorded_once_and_only_the_guilty_are_blamed(pool: Pool) -> None:
     total = pool_size(pool)
     pool.run(most_events(pool))
-    blamed = {i for i, r in pool.recorded.items() if r.outcome is not Outcome.COMPLETED}
+    blamed = {i for i, r in pool.recorded.items() if said(r)[0] is not Outcome.COMPLETED}
     guilty = {index for index, (_, times) in pool.behaviours.items() if times == ALWAYS}
     if not pool.scheduler.has_devices:
         event("no device is left")
@@ -117,7 +117,7 @@ def test_a_record_that_crashes_costs_its_neighbours_nothing() -> None:
 def test_a_record_that_takes_its_worker_along_costs_its_neighbours_one_more_run() -> None:
     made = pool([0.0] * 64, {10: (Cause.LOST, ALWAYS)})
     made.run(most_events=300)
-    assert made.recorded[10].outcome is Outcome.CRASHED
+    assert said(made.recorded[10])[0] is Outcome.CRASHED
     assert max(made.sent[i] for i in range(64) if i != 10) == 2
 
 
@@ -125,15 +125,15 @@ def test_bad_records_of_one_batch_are_all_found() -> None:
     bad = dict.fromkeys((0, 3, 4, 9), (Cause.CRASHED, ALWAYS))
     made = pool([0.0] * 10, bad)
     made.run(most_events=100)
-    assert {i for i, r in made.recorded.items() if r.outcome is Outcome.CRASHED} == set(bad)
+    assert {i for i, r in made.recorded.items() if said(r)[0] is Outcome.CRASHED} == set(bad)
 
 
 def test_a_bench_that_takes_too_long_is_a_skip_after_one_run() -> None:
     made = pool([0.0] * 3, {1: (Cause.OVER_BUDGET, ALWAYS)})
     made.run(most_events=20)
     assert made.runs[1] == 1
-    assert made.recorded[1].outcome is Outcome.SKIPPED
-    assert [made.recorded[i].outcome for i in (0, 2)] == [Outcome.COMPLETED] * 2
+    assert said(made.recorded[1])[0] is Outcome.SKIPPED
+    assert [said(made.recorded[i])[0] for i in (0, 2)] == [Outcome.COMPLETED] * 2
 
 
 @pytest.mark.parametrize("cause", list(STRIKES))
@@ -142,7 +142,7 @@ def test_a_guilty_record_has_as_many_runs_as_its_cause_needs(cause: Cause) -> No
     made.run(most_events=20)
     assert made.runs[0] == STRIKES[cause]
     expected = Outcome.RAISED if cause in PROVISIONAL else cause.outcome
-    assert made.recorded[0].outcome is expected
+    assert said(made.recorded[0])[0] is expected
 
 
 @pytest.mark.parametrize("cause", list(STRIKES))
@@ -151,7 +151,7 @@ def test_in_a_batch_it_has_one_or_two_more(cause: Cause) -> None:
     made.run(most_events=30)
     # The run in the batch is a strike where the worker says who it was; one on a used worker is none.
     assert STRIKES[cause] <= made.runs[1] <= STRIKES[cause] + 2
-    assert {i for i, r in made.recorded.items() if r.outcome is not Outcome.COMPLETED} == {1}
+    assert {i for i, r in made.recorded.items() if said(r)[0] is not Outcome.COMPLETED} == {1}
 
 
 @pytest.mark.parametrize("cause", PROVISIONAL)
@@ -165,7 +165,7 @@ def test_what_a_worker_said_of_a_guilty_record_is_recorded(cause: Cause) -> None
 def test_but_not_where_it_shared_its_worker(cause: Cause) -> None:
     made = pool([0.0, 0.0], {1: (cause, 1)})
     made.run(most_events=20)
-    assert made.recorded[1].outcome is Outcome.COMPLETED
+    assert said(made.recorded[1])[0] is Outcome.COMPLETED
 
 
 def test_a_forgotten_record_is_answered_when_it_runs_again() -> None:
@@ -179,7 +179,7 @@ def test_records_that_are_forgotten_before_crashes_are_found_too() -> None:
     bad = {0: (Cause.SILENT, ALWAYS), **dict.fromkeys(range(3, 40, 3), (Cause.CRASHED, ALWAYS))}
     made = pool([0.0] * 40, bad)
     made.run(most_events=300)
-    assert {i for i, r in made.recorded.items() if r.outcome is Outcome.CRASHED} == set(bad)
+    assert {i for i, r in made.recorded.items() if said(r)[0] is Outcome.CRASHED} == set(bad)
     assert made.runs[0] <= 1 + STRIKES[Cause.SILENT]
 
 

@@ -74,7 +74,7 @@ def test_results_stay_where_a_device_is_what_is_tested(tmp_path: Path) -> None:
         add_0_forward=forward("a.npy", output="c.npy"),
         add_0_backward={"input": [captured("d.npy")], "output": [captured("e.npy")]},
     )
-    with shipping(dump, Store(), with_results=False) as shipper:
+    with shipping(dump, Store(), tests_dump=False) as shipper:
         shipper.prepare(1, tasks_of(dump))
         await_ready(shipper, 1)
         assert set(files_of(shipper, 1, 0).files) == {"a.npy", "d.npy"}
@@ -132,8 +132,9 @@ def test_nothing_is_read_for_a_record_that_its_worker_skips(tmp_path: Path) -> N
 def test_a_ticket_has_nothing_to_take_until_it_is_put(tmp_path: Path) -> None:
     store = Store()
     store.gate.clear()
-    with shipping(one_each(tmp_path, [4]), store) as shipper:
-        shipper.prepare(1, tasks_of(shipper._dump))
+    dump = one_each(tmp_path, [4])
+    with shipping(dump, store) as shipper:
+        shipper.prepare(1, tasks_of(dump))
         assert store.entered.wait(20)
         assert shipper.take(1) is None
         assert shipper.ready() == []
@@ -147,9 +148,10 @@ def test_a_ticket_has_nothing_to_take_until_it_is_put(tmp_path: Path) -> None:
 def test_what_has_no_room_is_read_once_enough_is_forgotten(tmp_path: Path) -> None:
     store = Store()
     one = 16 + HEADER_BYTES
-    with shipping(one_each(tmp_path, [4] * 4), store, most_bytes=2 * one) as shipper:
+    dump = one_each(tmp_path, [4] * 4)
+    with shipping(dump, store, most_bytes=2 * one) as shipper:
         for ticket in range(4):
-            shipper.prepare(ticket, tasks_of(shipper._dump, ticket))
+            shipper.prepare(ticket, tasks_of(dump, ticket))
         await_ready(shipper, 0, 1)
         time.sleep(0.05)
         assert (shipper.ready(), shipper.take(2), shipper.take(3)) == ([], None, None)
@@ -160,9 +162,10 @@ def test_what_has_no_room_is_read_once_enough_is_forgotten(tmp_path: Path) -> No
 
 def test_a_parcel_that_is_larger_than_all_room_goes_alone(tmp_path: Path) -> None:
     store = Store()
-    with shipping(one_each(tmp_path, [4, 4000, 4]), store, most_bytes=1000) as shipper:
+    dump = one_each(tmp_path, [4, 4000, 4])
+    with shipping(dump, store, most_bytes=1000) as shipper:
         for ticket in range(3):
-            shipper.prepare(ticket, tasks_of(shipper._dump, ticket))
+            shipper.prepare(ticket, tasks_of(dump, ticket))
         await_ready(shipper, 0)
         time.sleep(0.05)
         assert (shipper.take(1), len(store.refs)) == (None, 1)
@@ -227,8 +230,9 @@ def test_what_is_forgotten_is_freed_at_once(tmp_path: Path) -> None:
     store = Store()
     gc.disable()
     try:
-        with shipping(one_each(tmp_path, [4, 4]), store) as shipper:
-            shipper.prepare(0, tasks_of(shipper._dump, 0))
+        dump = one_each(tmp_path, [4, 4])
+        with shipping(dump, store) as shipper:
+            shipper.prepare(0, tasks_of(dump, 0))
             await_ready(shipper, 0)
             assert store.alive == 1
             shipper.forget(0)
@@ -236,7 +240,7 @@ def test_what_is_forgotten_is_freed_at_once(tmp_path: Path) -> None:
             until(lambda: store.alive == 0)
             store.gate.clear()
             store.entered.clear()
-            shipper.prepare(1, tasks_of(shipper._dump, 1))
+            shipper.prepare(1, tasks_of(dump, 1))
             assert store.entered.wait(20)
             shipper.forget(1)  # while it is being put
             assert shipper._in_flight_bytes == 16 + HEADER_BYTES
@@ -251,9 +255,10 @@ def test_what_is_forgotten_is_freed_at_once(tmp_path: Path) -> None:
 def test_a_batch_that_is_forgotten_before_it_is_read_is_never_read(tmp_path: Path) -> None:
     store = Store()
     store.gate.clear()
-    with shipping(one_each(tmp_path, [4] * 3), store, most_bytes=200) as shipper:
+    dump = one_each(tmp_path, [4] * 3)
+    with shipping(dump, store, most_bytes=200) as shipper:
         for ticket in range(3):
-            shipper.prepare(ticket, tasks_of(shipper._dump, ticket))
+            shipper.prepare(ticket, tasks_of(dump, ticket))
         assert store.entered.wait(20)
         shipper.forget(1)
         store.gate.set()
@@ -267,11 +272,12 @@ def test_a_batch_that_is_forgotten_before_its_turn_is_never_read(tmp_path: Path)
     store = Store()
     first = store.gate
     first.clear()
-    with shipping(one_each(tmp_path, [4] * 3), store) as shipper:
-        shipper.prepare(0, tasks_of(shipper._dump, 0))
+    dump = one_each(tmp_path, [4] * 3)
+    with shipping(dump, store) as shipper:
+        shipper.prepare(0, tasks_of(dump, 0))
         assert store.entered.wait(20)
-        shipper.prepare(1, tasks_of(shipper._dump, 1))
-        shipper.prepare(2, tasks_of(shipper._dump, 2))
+        shipper.prepare(1, tasks_of(dump, 1))
+        shipper.prepare(2, tasks_of(dump, 2))
         store.gate, store.entered = threading.Event(), threading.Event()
         first.set()
         assert store.entered.wait(20)  # 1 is being put, 2 is next: there is room for it.
@@ -285,9 +291,10 @@ def test_a_batch_that_is_forgotten_before_its_turn_is_never_read(tmp_path: Path)
 def test_the_next_batch_goes_on_when_one_that_was_forgotten_has_ended(tmp_path: Path) -> None:
     store = Store()
     store.gate.clear()
-    with shipping(one_each(tmp_path, [4] * 2), store, most_bytes=150) as shipper:
-        shipper.prepare(0, tasks_of(shipper._dump, 0))
-        shipper.prepare(1, tasks_of(shipper._dump, 1))
+    dump = one_each(tmp_path, [4] * 2)
+    with shipping(dump, store, most_bytes=150) as shipper:
+        shipper.prepare(0, tasks_of(dump, 0))
+        shipper.prepare(1, tasks_of(dump, 1))
         assert store.entered.wait(20)
         shipper.forget(0)
         store.gate.set()
@@ -295,9 +302,10 @@ def test_the_next_batch_goes_on_when_one_that_was_forgotten_has_ended(tmp_path: 
 
 
 def test_a_batch_that_waits_for_room_holds_nobody_up_once_forgotten(tmp_path: Path) -> None:
-    with shipping(one_each(tmp_path, [4, 4000, 4]), Store(), most_bytes=1000) as shipper:
+    dump = one_each(tmp_path, [4, 4000, 4])
+    with shipping(dump, Store(), most_bytes=1000) as shipper:
         for ticket in range(3):
-            shipper.prepare(ticket, tasks_of(shipper._dump, ticket))
+            shipper.prepare(ticket, tasks_of(dump, ticket))
         await_ready(shipper, 0)
         time.sleep(0.05)
         assert shipper.take(2) is None
@@ -309,8 +317,9 @@ def test_a_batch_that_waits_for_room_holds_nobody_up_once_forgotten(tmp_path: Pa
 def test_an_error_is_told_by_take_and_the_next_batch_goes_on(tmp_path: Path) -> None:
     store = Store()
     store.error = MemoryError("the object store is full\nand more")
-    with shipping(one_each(tmp_path, [4, 4]), store, most_bytes=150) as shipper:
-        shipper.prepare(0, tasks_of(shipper._dump, 0))
+    dump = one_each(tmp_path, [4, 4])
+    with shipping(dump, store, most_bytes=150) as shipper:
+        shipper.prepare(0, tasks_of(dump, 0))
         await_ready(shipper, 0)
         store.error = None
         for _ in range(2):
@@ -321,7 +330,7 @@ def test_an_error_is_told_by_take_and_the_next_batch_goes_on(tmp_path: Path) -> 
             " machine: the object store is full"
         )
         assert isinstance(stopped.value.__cause__, MemoryError)
-        shipper.prepare(1, tasks_of(shipper._dump, 1))
+        shipper.prepare(1, tasks_of(dump, 1))
         shipper.forget(0)
         await_ready(shipper, 1)
 
@@ -340,9 +349,10 @@ def test_closing_ends_the_thread_and_begins_nothing_that_waits_for_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store()
-    with shipping(one_each(tmp_path, [4] * 3), store, most_bytes=150) as shipper:
+    dump = one_each(tmp_path, [4] * 3)
+    with shipping(dump, store, most_bytes=150) as shipper:
         for ticket in range(3):
-            shipper.prepare(ticket, tasks_of(shipper._dump, ticket))
+            shipper.prepare(ticket, tasks_of(dump, ticket))
         await_ready(shipper, 0)
         assert any(thread.name.startswith("shipper") for thread in threading.enumerate())
         begun: list[object] = []

@@ -25,7 +25,7 @@ from ray_precheck.runtime.scheduling.commands import (
     SendBatch,
     StartWorker,
 )
-from ray_precheck.runtime.workers.messages import Stage
+from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.schema.casualty import Cause
 
 pytestmark = pytest.mark.unit

@@ -7,7 +7,7 @@ from mock_pool import make_tasks
 
 from ray_precheck.runtime.scheduling.commands import SendBatch
 from ray_precheck.runtime.scheduling.slots import SlotState, SlotTable
-from ray_precheck.runtime.workers.messages import Stage
+from ray_precheck.runtime.scheduling.stage import Stage
 
 pytestmark = pytest.mark.unit
 

@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from mock_pool import answer, answers, at_ratio, make_tasks
+from mock_pool import answer, answers, at_ratio, make_tasks, said
 from scheduler_events import (
     break_at,
     finish,
@@ -29,7 +29,7 @@ from ray_precheck.runtime.scheduling.commands import (
     StartWorker,
 )
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
-from ray_precheck.runtime.workers.messages import Stage
+from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.schema.casualty import BatchReport, Casualty, Cause, MeasuredTask
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import Task
@@ -224,12 +224,11 @@ class TestBrokenBenches:
         assert made.finished
 
     def test_a_bench_over_its_budget_is_a_skip_without_a_second_run(self) -> None:
-        made = staged(huge(1), with_backward=frozenset([0]))
+        made = staged(huge(1))
         _, commands = half_done(made)
         commands = break_at(made, sending(commands), 0, Cause.OVER_BUDGET)
         (result,) = recorded(commands)
-        assert (result.outcome, result.message) == (Outcome.SKIPPED, "broke")
-        assert (result.forward, result.backward) == (Verdict.SKIP, Verdict.SKIP)
+        assert (said(result), result.verdict) == ((Outcome.SKIPPED, "broke"), Verdict.SKIP)
         assert made.finished
 
     def test_what_the_bench_had_not_begun_is_checked_too(self) -> None:

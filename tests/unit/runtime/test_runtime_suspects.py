@@ -1,9 +1,8 @@
 """What becomes of records that break their worker, or have no answer."""
 
 import pytest
-from mock_pool import PROVISIONAL, answer, answers, broken, make_tasks, provisional
+from mock_pool import PROVISIONAL, answer, answers, broken, make_tasks, provisional, said
 from scheduler_events import (
-    TIMEOUT_S,
     break_at,
     finish,
     huge,
@@ -18,7 +17,6 @@ from scheduler_events import (
 
 from ray_precheck.runtime.scheduling.blame import MAX_RUNS, STRIKES
 from ray_precheck.runtime.scheduling.commands import Record, SendBatch, StartWorker
-from ray_precheck.runtime.scheduling.scheduler import Scheduler
 from ray_precheck.schema.casualty import BatchReport, Cause
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import Task
@@ -51,7 +49,7 @@ class TestMissingAnswers:
             assert made.batch_done("cpu:0", batch.ticket, BatchReport(())) == [StartWorker("cpu:0")]
         batch = sending(made.worker_ready("cpu:0"))
         (result,) = recorded(made.batch_done("cpu:0", batch.ticket, BatchReport(())))
-        assert result.message == "its worker gave no result for it"
+        assert said(result) == (Outcome.CRASHED, "its worker gave no result for it")
         assert made.finished
 
     def test_what_is_missing_before_a_casualty_was_run_and_does_not_go_back_to_the_queue(
@@ -144,8 +142,7 @@ class TestCasualties:
         made = scheduler(tiny(2))
         batch = sending(made.worker_ready("cpu:0"))
         (result,) = recorded(break_at(made, batch, 0, Cause.OVER_BUDGET))
-        assert (result.outcome, result.forward) == (Outcome.SKIPPED, Verdict.SKIP)
-        assert result.message == "broke"
+        assert (said(result), result.verdict) == ((Outcome.SKIPPED, "broke"), Verdict.SKIP)
         assert not made._blame.suspects
 
     def test_strikes_of_different_causes_do_not_add_up(self) -> None:
@@ -175,18 +172,7 @@ class TestCasualties:
             break_at(made, sending(made.worker_ready("cpu:0")), 0, Cause.TIMED_OUT)
         )
         assert (result.index, result.name) == (0, "Mint.a.0")
-        assert result.outcome is Outcome.TIMED_OUT
-        assert result.forward is Verdict.ERROR
-        assert result.backward is Verdict.NONE
-        assert result.message == "broke"
-
-    def test_a_guilty_call_with_a_backward_record_skips_its_backward_check(self) -> None:
-        made = Scheduler(tiny(1), {"cpu:0": "n0"}, TIMEOUT_S, frozenset([0]))
-        made.start()
-        (result,) = recorded(
-            break_at(made, sending(made.worker_ready("cpu:0")), 0, Cause.TIMED_OUT)
-        )
-        assert result.backward is Verdict.SKIP
+        assert (said(result), result.verdict) == ((Outcome.TIMED_OUT, "broke"), Verdict.ERROR)
 
     @pytest.mark.parametrize("cause", PROVISIONAL)
     def test_what_it_gave_before_counts_where_it_was_alone_and_fresh(self, cause: Cause) -> None:
@@ -254,7 +240,7 @@ class TestLostWorkers:
             assert made.worker_lost("cpu:0", batch.ticket, "died") == [StartWorker("cpu:0")]
         batch = sending(made.worker_ready("cpu:0"))
         (result,) = recorded(made.worker_lost("cpu:0", batch.ticket, "died"))
-        assert (result.outcome, result.message) == (Outcome.CRASHED, "died")
+        assert said(result) == (Outcome.CRASHED, "died")
         assert made.finished
 
     def test_the_cause_may_be_another(self) -> None:
@@ -262,7 +248,7 @@ class TestLostWorkers:
         batch = sending(made.worker_ready("cpu:0"))
         commands = made.worker_lost("cpu:0", batch.ticket, "no memory", Cause.OUT_OF_MEMORY)
         (result,) = recorded(commands)
-        assert result.message == "no memory"
+        assert said(result)[1] == "no memory"
 
     def test_an_idle_worker_that_is_lost_gets_nothing_before_it_is_ready_again(self) -> None:
         made = scheduler(make_tasks([0.0] * 2), slots=2)

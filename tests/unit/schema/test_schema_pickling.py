@@ -8,6 +8,7 @@ import pytest
 
 from ray_precheck.runtime.workers.messages import Answer, Sealed, Work
 from ray_precheck.schema.casualty import MeasuredTask
+from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Metrics, Outcome, OutputCheck, TaskResult, Verdict
 from ray_precheck.schema.task import TaskPayload
 
@@ -20,6 +21,7 @@ CHECK = OutputCheck(
 RESULT = TaskResult(
     0, "Mint.a.0", Outcome.COMPLETED, Verdict.PASS, Verdict.NONE, checks=(CHECK,), bench_s=0.5
 )
+DONE = Done(0, "Mint.a.0", Verdict.PASS, b"Mint.a.0,pass\r\n", b"", 1.0, bench_s=0.5)
 PAYLOAD = TaskPayload(0, "Mint.a.0", b"{}", None)
 VALUES = [
     METRICS,
@@ -28,8 +30,9 @@ VALUES = [
     PAYLOAD,
     MeasuredTask(0, 5, 1.0, 2.0),
     Sealed(b"head", ()),
-    Work(PAYLOAD),
-    Answer(0, RESULT),
+    DONE,
+    Work(0, PAYLOAD),
+    Answer(0, DONE),
 ]
 
 

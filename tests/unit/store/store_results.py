@@ -1,8 +1,11 @@
 """Results as a run makes them, for the tests of the store."""
 
 import io
+from collections.abc import Iterable
 from pathlib import Path
 
+from ray_precheck.jobs.precheck import done_of
+from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Metrics, Outcome, OutputCheck, TaskResult, Verdict
 from ray_precheck.store.columns import DETAIL_COLUMNS, RESULT_COLUMNS, header
 from ray_precheck.store.journal import Journal
@@ -30,6 +33,11 @@ def passed(index: int, name: str, outputs: int = 1, message: str = "") -> TaskRe
     return TaskResult(
         index, name, Outcome.COMPLETED, Verdict.PASS, Verdict.NONE, message, checks=checks
     )
+
+
+def encoded(results: Iterable[TaskResult], *added: str) -> list[Done]:
+    """Results as the journal takes them; `added` are the columns that the standard of the run adds."""
+    return [done_of(result, added) for result in results]
 
 
 def files_in(folder: Path, stamp: str = "20260101120000") -> RunFiles:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from store_results import DETAIL_HEADER, contents, files_in, names_in, passed, split_rows
+from store_results import DETAIL_HEADER, contents, encoded, files_in, names_in, passed, split_rows
 
 from ray_precheck.errors import ResumeError
 from ray_precheck.schema.result import TaskResult
@@ -41,7 +41,7 @@ def started(folder: Path, settings: dict[str, str], *results: TaskResult) -> Run
     """The files of a run that was stopped after these results."""
     files = start_run(folder, "20260101120000", settings)
     journal = Journal.open(files.result, files.details)
-    journal.append(results)
+    journal.append(encoded(results, *added_columns(settings)))
     journal.close()
     return files
 
@@ -99,7 +99,7 @@ def test_a_torn_run_goes_on_and_ends_as_an_undisturbed_one(
     done = resume_run(files, NAMES, settings)
     assert done == {"Mint.a.0"}
     journal = Journal.open(files.result, files.details)
-    journal.append(results[1:])
+    journal.append(encoded(results[1:], *added_columns(settings)))
     journal.complete(sorted(NAMES))
     assert contents(files) == contents(whole)
 
@@ -109,7 +109,7 @@ def test_a_writer_that_died_is_followed_by_one_with_the_same_columns(tmp_path: P
     with files.details.open("ab") as file:
         file.write(b"Mint.b.0.forward.out")
     journal = Journal.reopen(files.result, files.details)
-    journal.append([rated(0, "Mint.a.0"), rated(1, "Mint.b.0")])
+    journal.append(encoded([rated(0, "Mint.a.0"), rated(1, "Mint.b.0")], *ADDED))
     journal.close()
     rows = split_rows(files.details.read_bytes())
     assert rows[0] == header((*DETAIL_COLUMNS, *ADDED))

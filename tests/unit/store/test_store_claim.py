@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from store_results import contents, names_in, passed
+from store_results import contents, encoded, names_in, passed
 
 from ray_precheck.errors import ResumeError, StoppedError
 from ray_precheck.store import claim, journal
@@ -188,7 +188,7 @@ def test_the_writer_of_a_run_that_was_killed_appends_nothing_to_the_next_one(
     files = start_run(tmp_path, STAMP, {})
     with hold_files(files) as first:
         late = Journal.open(files.result, files.details, first.token)
-        late.append([passed(0, "Mint.a.0")])
+        late.append(encoded([passed(0, "Mint.a.0")]))
     with hold_files(files):
         before = contents(files)
         for act in (lambda: late.append([passed(1, "Mint.b.0")]), lambda: late.complete([])):
@@ -207,7 +207,7 @@ def test_the_result_csv_is_locked_until_a_completion_is_at_its_end(
 ) -> None:
     files = start_run(tmp_path, STAMP, {})
     journal_ = Journal.open(files.result, files.details)
-    journal_.append([passed(0, "Mint.a.0"), passed(1, "Mint.b.0")])
+    journal_.append(encoded([passed(0, "Mint.a.0"), passed(1, "Mint.b.0")]))
     before = files.result.stat().st_ino
     seen: list[str] = []
 
@@ -234,7 +234,7 @@ def test_a_lock_that_was_waited_for_is_that_of_the_file_that_is_there_then(
 ) -> None:
     files = start_run(tmp_path, STAMP, {})
     journal_ = Journal.open(files.result, files.details)
-    journal_.append([passed(0, "Mint.a.0"), passed(1, "Mint.b.0")])
+    journal_.append(encoded([passed(0, "Mint.a.0"), passed(1, "Mint.b.0")]))
     timer = threading.Timer(0.3, lambda: journal_.complete(["Mint.b.0", "Mint.a.0"]))
     timer.start()
     with locked(files.result):

@@ -21,6 +21,7 @@ from ray_precheck.store.columns import (
     encode_row,
     header,
     result_row,
+    with_note,
 )
 
 pytestmark = pytest.mark.unit
@@ -156,3 +157,30 @@ def test_a_row_can_be_read_back_however_long_its_message_is() -> None:
 
 def test_a_line_that_is_no_csv_is_read_without_an_error() -> None:
     assert decode_row(b'say "hi\nthere"\n') != ["API Name"]
+
+
+@pytest.mark.parametrize(
+    "message", ["", "plain", 'far off, says "abs"', "two\r\nlines, of it", "=1"]
+)
+def test_a_note_stands_behind_the_message_of_a_row(message: str) -> None:
+    result = skipped(0, 'Mint."odd",\n.0', message, True)
+    before = decode_row(result_row(result).removesuffix(b"\r\n"))
+    row = with_note(result_row(result), 'its tensors, "a" and b,\r\nare not saved')
+    assert row.endswith(b"\r\n")
+    assert len(row.splitlines()) == 1
+    *cells, noted = decode_row(row.removesuffix(b"\r\n"))
+    assert cells == before[:-1]
+    note = 'its tensors, "a" and b, are not saved'
+    assert noted == (f"{before[-1]}; {note}" if message else note)
+
+
+@given(AWKWARD, AWKWARD, AWKWARD)
+def test_a_note_leaves_the_other_cells_and_the_message_as_they_are(
+    name: str, message: str, note: str
+) -> None:
+    row = result_row(skipped(0, name, message, False))
+    before = decode_row(row.removesuffix(b"\r\n"))
+    after = decode_row(with_note(row, note).removesuffix(b"\r\n"))
+    assert after[:-1] == before[:-1]
+    assert after[-1].startswith(before[-1])
+    assert (after[-1] == before[-1]) == (not note.strip())

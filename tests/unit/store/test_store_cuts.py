@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_results import contents, files_in, open_journal, passed
+from store_results import contents, encoded, files_in, open_journal, passed
 
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict, failed, skipped
 from ray_precheck.store.resume import RunFiles, resume_run
@@ -59,7 +59,7 @@ def written(folder: Path, batches: Sequence[Sequence[TaskResult]], *, complete: 
     save_settings(files.settings, RunSettings(FINGERPRINT))
     journal = open_journal(files)
     for batch in batches:
-        journal.append(batch)
+        journal.append(encoded(batch))
     if complete:
         journal.complete(NAMES)
     journal.close()
@@ -75,7 +75,7 @@ def gone_on_with(files: RunFiles, results: Sequence[TaskResult]) -> tuple[set[st
     """Resume, write what is missing, and complete; returns what was done, and both files."""
     done = resume_run(files, set(NAMES), FINGERPRINT)
     journal = open_journal(files)
-    journal.append([result for result in reversed(results) if result.name not in done])
+    journal.append(encoded([result for result in reversed(results) if result.name not in done]))
     journal.complete(NAMES)
     return done, contents(files)
 
@@ -109,7 +109,7 @@ def test_files_that_were_cut_anywhere_end_with_the_undisturbed_bytes(
             if crash == "first":  # Killed once more, after some of what is missing.
                 done = resume_run(files, set(NAMES), FINGERPRINT)
                 journal = open_journal(files)
-                journal.append([one for one in results[:4] if one.name not in done])
+                journal.append(encoded([one for one in results[:4] if one.name not in done]))
                 journal.close()
                 state = contents(files)
         assert gone_on_with(files, results)[1] == undisturbed

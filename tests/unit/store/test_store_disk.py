@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from store_results import contents, files_in, names_in, open_journal, passed
+from store_results import contents, encoded, files_in, names_in, open_journal, passed
 
 from ray_precheck.errors import PrecheckError
 from ray_precheck.store.journal import Journal
@@ -37,7 +37,7 @@ def files(folder: Path) -> RunFiles:
     files = files_in(folder)
     save_settings(files.settings, RunSettings(SETTINGS))
     journal = open_journal(files)
-    journal.append([passed(i, name) for i, name in enumerate(sorted(NAMES))])
+    journal.append(encoded([passed(i, name) for i, name in enumerate(sorted(NAMES))]))
     journal.close()
     os.truncate(files.result, files.result.stat().st_size - 3)
     for path in folder.iterdir():
@@ -154,9 +154,9 @@ def test_a_file_that_becomes_immutable_stops_the_run_and_keeps_its_rows(
 ) -> None:
     files = files_in(folder)
     journal = open_journal(files)
-    journal.append([passed(0, "Mint.a.0")])
+    journal.append(encoded([passed(0, "Mint.a.0")]))
     with immutable(getattr(files, which)), pytest.raises(PrecheckError) as stopped:
-        journal.append([passed(1, "Mint.b.0")])
+        journal.append(encoded([passed(1, "Mint.b.0")]))
     assert stopped.value.exit_code == 3
     assert "Operation not permitted; what was acknowledged is on disk" in str(stopped.value)
     assert names_in(files.result.read_bytes()) == ["Mint.a.0"]
@@ -200,7 +200,9 @@ def test_on_a_full_disk_a_repair_cuts_and_a_completion_keeps_all_rows(tmp_path: 
         files = start_run(disk, "1", SETTINGS)
         journal = open_journal(files)
         names = [f"Mint.a.{number}" for number in range(60)]
-        journal.append([passed(i, name, outputs=3) for i, name in enumerate(reversed(names))])
+        journal.append(
+            encoded([passed(i, name, outputs=3) for i, name in enumerate(reversed(names))])
+        )
         os.truncate(files.details, files.details.stat().st_size - 3)
         (disk / "filler").write_bytes(bytes(_room(disk)))
         with pytest.raises(PrecheckError, match="No space left") as stopped:

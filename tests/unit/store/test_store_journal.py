@@ -10,6 +10,7 @@ from store_results import (
     DETAIL_HEADER,
     RESULT_HEADER,
     contents,
+    encoded,
     files_in,
     names_in,
     open_journal,
@@ -76,7 +77,7 @@ def test_opening_again_writes_no_second_header(files: RunFiles) -> None:
 def test_opening_goes_on_behind_the_rows_that_are_there(files: RunFiles) -> None:
     for name in ("Mint.a.0", "Mint.b.0"):
         journal = open_journal(files)
-        journal.append([passed(0, name)])
+        journal.append(encoded([passed(0, name)]))
         journal.close()
     rows = b"".join(result_row(passed(0, name)) for name in ("Mint.a.0", "Mint.b.0"))
     assert files.result.read_bytes() == RESULT_HEADER + rows
@@ -93,7 +94,7 @@ def test_details_are_written_before_their_result_rows(
     journal = open_journal(files)
     chunks = written_through(monkeypatch)
     batch = [passed(0, "Mint.a.0", outputs=2), passed(1, "Mint.b.0")]
-    journal.append(batch)
+    journal.append(encoded(batch))
     assert chunks == [
         b"".join(detail_rows(result) for result in batch),
         b"".join(result_row(result) for result in batch),
@@ -117,13 +118,13 @@ def test_each_file_is_synced_after_its_rows(
 
     monkeypatch.setattr(os, "write", write)
     monkeypatch.setattr(os, "fsync", sync)
-    journal.append([passed(0, "Mint.a.0")])
+    journal.append(encoded([passed(0, "Mint.a.0")]))
     assert steps == ["write", "sync", "write", "sync"]
 
 
 def test_a_result_without_outputs_has_no_detail_rows(files: RunFiles) -> None:
     journal = open_journal(files)
-    journal.append([skipped(0, "Mint.a.0", "not supported", False)])
+    journal.append(encoded([skipped(0, "Mint.a.0", "not supported", False)]))
     assert files.details.read_bytes() == DETAIL_HEADER
     assert files.result.read_bytes() == RESULT_HEADER + b"Mint.a.0,SKIP,,not supported\r\n"
 
@@ -132,7 +133,7 @@ def test_short_writes_are_continued(files: RunFiles, monkeypatch: pytest.MonkeyP
     journal = open_journal(files)
     genuine = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: genuine(fd, data[:7]))
-    journal.append([passed(0, "Mint.a.0")])
+    journal.append(encoded([passed(0, "Mint.a.0")]))
     assert files.result.read_bytes() == RESULT_HEADER + result_row(passed(0, "Mint.a.0"))
 
 
@@ -147,12 +148,12 @@ def test_a_full_disk_leaves_no_part_of_the_batch(
     files: RunFiles, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     journal = open_journal(files)
-    journal.append([passed(0, "Mint.a.0")])
+    journal.append(encoded([passed(0, "Mint.a.0")]))
     before = contents(files)
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", disk_full_after(room))
         with pytest.raises(StoppedError, match="No space left on device"):
-            journal.append(BATCH)
+            journal.append(encoded(BATCH))
     assert contents(files) == before
 
 
@@ -163,8 +164,8 @@ def test_the_batch_can_be_written_once_there_is_room_again(
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", disk_full_after(DETAILS_SIZE + 5))
         with pytest.raises(StoppedError):
-            journal.append(BATCH)
-    journal.append(BATCH)
+            journal.append(encoded(BATCH))
+    journal.append(encoded(BATCH))
     assert contents(files) == (
         RESULT_HEADER + b"".join(result_row(result) for result in BATCH),
         DETAIL_HEADER + b"".join(detail_rows(result) for result in BATCH),
@@ -195,7 +196,7 @@ def test_a_failed_sync_leaves_no_part_of_the_batch(
 
         patch.setattr(os, "fsync", fail)
         with pytest.raises(StoppedError, match="Input/output error"):
-            journal.append(BATCH)
+            journal.append(encoded(BATCH))
     assert contents(files) == before
 
 
@@ -204,7 +205,7 @@ def test_a_file_that_was_removed_stops_the_run(files: RunFiles, which: str) -> N
     journal = open_journal(files)
     getattr(files, which).unlink()
     with pytest.raises(StoppedError, match="the file was removed"):
-        journal.append([passed(0, "Mint.a.0")])
+        journal.append(encoded([passed(0, "Mint.a.0")]))
     left = files.details if which == "result" else files.result
     assert b"Mint.a.0" not in left.read_bytes()
 
@@ -213,8 +214,8 @@ def test_completing_puts_both_files_in_dump_order(files: RunFiles) -> None:
     order = ["Mint.a.0", "Mint.b.0", "=evil.c.0"]
     results = [passed(i, name, outputs=2) for i, name in enumerate(order)]
     journal = open_journal(files)
-    journal.append([results[2], results[1]])
-    journal.append([results[0]])
+    journal.append(encoded([results[2], results[1]]))
+    journal.append(encoded([results[0]]))
     journal.complete(order)
     assert contents(files) == (
         RESULT_HEADER + b"".join(result_row(result) for result in results),
@@ -224,7 +225,7 @@ def test_completing_puts_both_files_in_dump_order(files: RunFiles) -> None:
 
 def test_names_that_the_order_lacks_come_last_as_they_were(files: RunFiles) -> None:
     journal = open_journal(files)
-    journal.append([passed(9, "Mint.z.0"), passed(8, "Mint.y.0"), passed(0, "Mint.a.0")])
+    journal.append(encoded([passed(9, "Mint.z.0"), passed(8, "Mint.y.0"), passed(0, "Mint.a.0")]))
     journal.complete(["Mint.a.0"])
     assert names_in(files.result.read_bytes()) == ["Mint.a.0", "Mint.z.0", "Mint.y.0"]
 
@@ -233,7 +234,7 @@ def test_completing_keeps_all_rows_where_the_disk_is_full(
     files: RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = open_journal(files)
-    journal.append([passed(1, "Mint.b.0"), passed(0, "Mint.a.0")])
+    journal.append(encoded([passed(1, "Mint.b.0"), passed(0, "Mint.a.0")]))
     before = contents(files)
 
     def fail(fd: int) -> None:
@@ -291,14 +292,14 @@ class TestReopened:
 
     def test_it_leaves_out_what_is_there_and_writes_what_is_not(self, files: RunFiles) -> None:
         journal = open_journal(files)
-        journal.append([passed(0, "Mint.a.0", outputs=2)])
-        journal.append(BATCH)
+        journal.append(encoded([passed(0, "Mint.a.0", outputs=2)]))
+        journal.append(encoded(BATCH))
         written = contents(files)
         journal.close()
         again = Journal.reopen(files.result, files.details)
-        again.append(BATCH)
+        again.append(encoded(BATCH))
         assert contents(files) == written
-        again.append([BATCH[0], passed(5, "=Mint.new\n.0")])
+        again.append(encoded([BATCH[0], passed(5, "=Mint.new\n.0")]))
         assert names_in(files.result.read_bytes()) == [
             "Mint.a.0", "Mint.b.0", "Mint.c.0", "=Mint.new\n.0",
         ]  # fmt: skip
@@ -307,7 +308,7 @@ class TestReopened:
         open_journal(files).close()
         journal = Journal.reopen(files.result, files.details)
         for _ in range(2):
-            journal.append(BATCH)
+            journal.append(encoded(BATCH))
         assert contents(files) == (
             RESULT_HEADER + b"".join(result_row(result) for result in BATCH),
             DETAIL_HEADER + b"".join(detail_rows(result) for result in BATCH),
@@ -318,9 +319,9 @@ class TestReopened:
     ) -> None:
         first = passed(0, "Mint.a.0", outputs=2)
         journal = open_journal(files)
-        journal.append([first])
+        journal.append(encoded([first]))
         acknowledged = contents(files)
-        journal.append(BATCH)
+        journal.append(encoded(BATCH))
         journal.close()
         whole = contents(files)
         # The writer dies in the details, then in the result rows, which come after all details.
@@ -330,14 +331,14 @@ class TestReopened:
             files.result.write_bytes(whole[0][: len(acknowledged[0]) + in_result])
             files.details.write_bytes(whole[1][: len(acknowledged[1]) + in_details])
             journal = Journal.reopen(files.result, files.details)
-            journal.append(BATCH)
+            journal.append(encoded(BATCH))
             journal.complete(["Mint.a.0", "Mint.b.0", "Mint.c.0"])
             assert contents(files) == whole, (in_result, in_details)
 
     def test_files_without_a_header_get_theirs(self, files: RunFiles) -> None:
         files.result.write_bytes(b"")
         files.details.write_bytes(DETAIL_HEADER[:20])
-        Journal.reopen(files.result, files.details).append([passed(0, "Mint.a.0")])
+        Journal.reopen(files.result, files.details).append(encoded([passed(0, "Mint.a.0")]))
         assert contents(files) == (
             RESULT_HEADER + result_row(passed(0, "Mint.a.0")),
             DETAIL_HEADER + detail_rows(passed(0, "Mint.a.0")),
@@ -345,7 +346,7 @@ class TestReopened:
 
     def test_a_result_csv_that_was_removed_stops_the_run(self, files: RunFiles) -> None:
         journal = open_journal(files)
-        journal.append(BATCH)
+        journal.append(encoded(BATCH))
         files.result.unlink()
         with pytest.raises(StoppedError, match="No such file"):
             Journal.reopen(files.result, files.details)
@@ -356,7 +357,7 @@ class TestTheMarkOfACompletedRun:
     def test_it_has_the_sizes_of_both_files(self, files: RunFiles) -> None:
         save_settings(files.settings, RunSettings({"seed": "0"}))
         journal = open_journal(files)
-        journal.append(BATCH)
+        journal.append(encoded(BATCH))
         assert load_settings(files.settings) == RunSettings({"seed": "0"})
         journal.complete(["Mint.c.0", "Mint.b.0"])
         settings = load_settings(files.settings)
@@ -369,7 +370,7 @@ class TestTheMarkOfACompletedRun:
     def test_it_is_not_believed_where_a_file_was_cut(self, files: RunFiles, which: str) -> None:
         save_settings(files.settings, RunSettings({}))
         journal = open_journal(files)
-        journal.append(BATCH)
+        journal.append(encoded(BATCH))
         journal.complete([])
         os.truncate(getattr(files, which), len(DETAIL_HEADER) + 10)
         settings = load_settings(files.settings)
@@ -379,17 +380,17 @@ class TestTheMarkOfACompletedRun:
     def test_untouched_files_are_not_written_again(self, files: RunFiles) -> None:
         save_settings(files.settings, RunSettings({}))
         journal = open_journal(files)
-        journal.append(BATCH)
+        journal.append(encoded(BATCH))
         journal.complete(["Mint.c.0", "Mint.b.0"])
         before = [path.stat().st_ino for path in files.result.parent.iterdir()]
         journal = open_journal(files)
-        journal.append([])
+        journal.append(encoded([]))
         journal.complete(["Mint.c.0", "Mint.b.0"])
         assert [path.stat().st_ino for path in files.result.parent.iterdir()] == before
 
     def test_without_a_settings_file_none_is_made(self, files: RunFiles) -> None:
         journal = open_journal(files)
-        journal.append(BATCH)
+        journal.append(encoded(BATCH))
         journal.complete([])
         assert not files.settings.exists()
 
@@ -398,7 +399,9 @@ class TestTheMarkOfACompletedRun:
     ) -> None:
         save_settings(files.settings, RunSettings({"seed": "0"}))
         journal = open_journal(files)
-        journal.append(BATCH)  # in dump order already: nothing but the mark is left to write
+        journal.append(
+            encoded(BATCH)
+        )  # in dump order already: nothing but the mark is left to write
         monkeypatch.setattr(os, "fsync", full_disk)
         journal.complete(["Mint.b.0", "Mint.c.0"])
         assert load_settings(files.settings) == RunSettings({"seed": "0"})
@@ -420,7 +423,7 @@ def test_a_file_that_cannot_be_cut_back_either_is_one_sentence(
     monkeypatch.setattr(os, "write", deny)
     monkeypatch.setattr(os, "ftruncate", deny)
     with pytest.raises(StoppedError, match="Operation not permitted; what was acknowledged"):
-        journal.append(BATCH)
+        journal.append(encoded(BATCH))
 
 
 @pytest.mark.parametrize("which", ["result", "details"])
@@ -430,4 +433,4 @@ def test_a_file_that_was_replaced_stops_the_run(files: RunFiles, which: str) -> 
     path.with_suffix(".copy").write_bytes(path.read_bytes())
     path.with_suffix(".copy").rename(path)
     with pytest.raises(StoppedError, match="replaced by another"):
-        journal.append(BATCH)
+        journal.append(encoded(BATCH))

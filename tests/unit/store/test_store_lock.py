@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from store_results import passed
+from store_results import encoded, passed
 
 from ray_precheck.errors import ResumeError, StoppedError
 from ray_precheck.store import lock
@@ -26,7 +26,7 @@ def test_a_second_journal_on_the_same_files_is_refused(tmp_path: Path) -> None:
     first = Journal.open(files.result, files.details)
     with pytest.raises(StoppedError, match="another run is writing them"):
         Journal.open(files.result, files.details)
-    first.append([passed(0, "Mint.a.0")])
+    first.append(encoded([passed(0, "Mint.a.0")]))
     first.close()
     Journal.open(files.result, files.details).close()
 
@@ -34,7 +34,7 @@ def test_a_second_journal_on_the_same_files_is_refused(tmp_path: Path) -> None:
 def test_a_resume_of_a_run_that_goes_on_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     files = start_run(tmp_path, "20260101120000", {})
     journal = Journal.open(files.result, files.details)
-    journal.append([passed(0, "Mint.a.0")])
+    journal.append(encoded([passed(0, "Mint.a.0")]))
     os.truncate(files.details, files.details.stat().st_size - 3)
     before = files.details.read_bytes()
     with pytest.raises(ResumeError, match=r"another run is writing .*stop it first"):

@@ -12,6 +12,7 @@ from store_results import (
     DETAIL_HEADER,
     RESULT_HEADER,
     contents,
+    encoded,
     files_in,
     names_in,
     open_journal,
@@ -53,7 +54,7 @@ def undisturbed(folder: Path) -> RunFiles:
     files = files_in(folder)
     journal = open_journal(files)
     for batch in BATCHES:
-        journal.append(batch)
+        journal.append(encoded(batch))
     journal.close()
     return files
 
@@ -90,7 +91,7 @@ def gone_on_with(files: RunFiles) -> tuple[bytes, bytes]:
     """Repair the files, write what is missing, and complete; returns what they hold then."""
     done = repaired(files)
     journal = open_journal(files)
-    journal.append([result for result in RESULTS if result.name not in done])
+    journal.append(encoded([result for result in RESULTS if result.name not in done]))
     journal.complete(NAMES)
     return contents(files)
 
@@ -160,7 +161,7 @@ def test_a_run_may_crash_twice(data: st.DataObject) -> None:
             journal = open_journal(files)
             for result in reversed(RESULTS):
                 if result.name not in done:
-                    journal.append([result])
+                    journal.append(encoded([result]))
             journal.close()
             state = contents(files)
         assert gone_on_with(files) == COMPLETED
@@ -212,7 +213,7 @@ def test_whole_files_are_not_written_again(tmp_path: Path) -> None:
 def test_a_second_row_of_the_same_name_is_dropped(tmp_path: Path) -> None:
     files = undisturbed(tmp_path)
     journal = open_journal(files)
-    journal.append([RESULTS[0], RESULTS[3]])
+    journal.append(encoded([RESULTS[0], RESULTS[3]]))
     journal.close()
     repaired(files)
     assert contents(files) == AS_CAME

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from store_results import RESULT_HEADER, files_in, open_journal, passed
+from store_results import RESULT_HEADER, encoded, files_in, open_journal, passed
 
 from ray_precheck.errors import ResumeError, UsageError
 from ray_precheck.schema.result import Verdict
@@ -109,7 +109,7 @@ class TestNewFiles:
 
     def test_files_with_rows_are_not_discarded(self, tmp_path: Path) -> None:
         files = start_run(tmp_path, STAMP, {"seed": "0"})
-        open_journal(files).append([passed(0, "Mint.a.0")])
+        open_journal(files).append(encoded([passed(0, "Mint.a.0")]))
         discard_run(files)
         assert len(list(tmp_path.iterdir())) == 3
 
@@ -132,7 +132,7 @@ class TestFilesOfAResultCsv:
 
 class TestDone:
     def test_names_with_a_result_row_are_done(self, files: RunFiles) -> None:
-        open_journal(files).append([passed(0, "Mint.a.0"), passed(1, "=Mint.b\n.0")])
+        open_journal(files).append(encoded([passed(0, "Mint.a.0"), passed(1, "=Mint.b\n.0")]))
         assert load_done(files, {"Mint.a.0", "=Mint.b\n.0", "Mint.c.0"}) == {
             "Mint.a.0",
             "=Mint.b\n.0",

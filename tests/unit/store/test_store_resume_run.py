@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from store_results import RESULT_HEADER, contents, files_in, names_in, open_journal, passed
+from store_results import RESULT_HEADER, contents, encoded, files_in, names_in, open_journal, passed
 
 from ray_precheck.errors import PrecheckError, ResumeError, StoppedError
 from ray_precheck.options.files import RETRY
+from ray_precheck.runtime.machines import LOST
 from ray_precheck.schema.result import MACHINE_REASONS, Outcome, TaskResult, failed, skipped
 from ray_precheck.store import repair
 from ray_precheck.store.columns import BOM
@@ -33,7 +34,7 @@ def completed(files: RunFiles, *results: TaskResult) -> set[str]:
     """Write the files of a completed run; returns its names."""
     save_settings(files.settings, RunSettings(SETTINGS))
     journal = open_journal(files)
-    journal.append(results)
+    journal.append(encoded(results))
     journal.complete([result.name for result in results])
     return {result.name for result in results}
 
@@ -93,7 +94,7 @@ class TestOtherSettings:
         other = {**SETTINGS, "dump": "d2"}
         done = resume_run(files, {"Mint.a.0"}, other, force=True, retry=("skip",))
         journal = open_journal(files)
-        journal.append([passed(0, "Mint.a.0")] if "Mint.a.0" not in done else [])
+        journal.append(encoded([passed(0, "Mint.a.0")] if "Mint.a.0" not in done else []))
         journal.complete(["Mint.a.0"])
         assert names_in(files.result.read_bytes()) == [
             "Mint.a.0", "Mint.z.9", "Mint.y.9", "Mint.x.9",
@@ -214,7 +215,7 @@ class TestRetry:
         names = completed(files, *results)
         resume_run(files, names, SETTINGS, retry=("crash",))
         journal = open_journal(files)
-        journal.append([passed(6, "Mint.hang.0", outputs=2), passed(5, "Mint.crash.0")])
+        journal.append(encoded([passed(6, "Mint.hang.0", outputs=2), passed(5, "Mint.crash.0")]))
         journal.complete([result.name for result in results])
         rows, details = contents(files)
         assert names_in(rows) == [result.name for result in results]
@@ -231,6 +232,22 @@ class TestRetry:
         result = failed(0, "Mint.a.0", Outcome.CRASHED, f"{reason} and more", False)
         names = completed(files, result, skipped(1, "Mint.b.0", reason, False))
         assert resume_run(files, names, SETTINGS, retry=("crash",)) == {"Mint.b.0"}
+
+    def test_lost_workers_are_found_in_the_words_of_this_version_and_of_earlier_ones(
+        self, files: RunFiles
+    ) -> None:
+        reasons = [
+            f"{LOST} (its node died)",
+            "the worker process died on each of 3 attempts (ActorDiedError)",
+            "its worker was lost with it every time (no answer)",
+        ]
+        results = [
+            failed(i, f"Mint.{i}.0", Outcome.CRASHED, reason, True)
+            for i, reason in enumerate(reasons)
+        ]
+        names = completed(files, *results, passed(9, "Mint.fine.0"))
+        found = resume_run(files, names, SETTINGS, retry=("crash",))
+        assert found == {"Mint.fine.0"}
 
     def test_where_nothing_is_to_be_retried_nothing_is_lost(self, files: RunFiles) -> None:
         names = completed(files, passed(0, "Mint.a.0"), passed(1, "Mint.b.0"))
@@ -292,7 +309,7 @@ def test_a_repair_that_is_killed_between_the_files_is_made_good(
     kept = {f"Mint.{name}.0" for name in ("fine", "none", "half", "big")}
     assert done == names if number == 1 else done <= kept
     journal = open_journal(files)
-    journal.append([result for result in results if result.name not in done])
+    journal.append(encoded([result for result in results if result.name not in done]))
     journal.complete([result.name for result in results])
     assert contents(files) == undisturbed
     assert len(everything(files)) == 3
@@ -322,7 +339,7 @@ class TestFilesOfMsprobe:
         theirs = b"API Name,Bench Dtype,DEVICE Dtype\r\nTorch.a.0.forward.output.0,a,b\r\n"
         files.details.write_bytes(theirs)
         resume_run(files, self.NAMES, SETTINGS)
-        open_journal(files).append([passed(2, "Torch.c.0")])
+        open_journal(files).append(encoded([passed(2, "Torch.c.0")]))
         assert files.details.with_suffix(".msprobe.csv").read_bytes() == theirs
         assert names_in(files.details.read_bytes()) == ["Torch.c.0.forward.output.0"]
 

@@ -1,32 +1,30 @@
 """The files of a simulated run, and the writers and drivers that die while they write them.
 
 Comes in: results, and where the disk is to be hurt. Goes out: rows, written by the package's own
-journal; `Restart` or `StoppedError` where the driver ends. Does what `runtime/recorder.py` does.
+writer; `Restart` where the driver or the machine ends with it. Called by `histories.actors` around
+what the writer does, and by `histories.world` between two drivers.
 """
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from ray_precheck.errors import StoppedError
-from ray_precheck.schema.result import TaskResult
+from ray_precheck.schema.done import Done
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import RunFiles, load_done, resume_run, run_files, start_run
 from ray_precheck.store.settings import RunSettings, save_settings
-from scripts.histories.answers import Choices, Say, rows_of
+from scripts.histories.answers import Choices, Say
 from scripts.histories.disk import Died, Disk
 from scripts.histories.rules import Ledger, read_files, require
 
 _STAMP = "20260101120000"
 _FINGERPRINT = {"dump": "simulated", "seed": "0"}
-_MOST_UNACKNOWLEDGED = 8
-_MOST_WRITER_DEATHS = 3
 
 
-class Restart(Exception):
-    """The driver ends and is started again with the files that it left."""
+class Restart(BaseException):
+    """The driver ends and is started again with the files that it left; nothing of it runs on."""
 
     def __init__(self, *, loses_power: bool = False) -> None:
         super().__init__("the power fails" if loses_power else "the driver ends")
@@ -64,89 +62,74 @@ class Files:
         self._ledger = Ledger(names)
         self._folder = folder
         self._files = start_run(folder, _STAMP, _FINGERPRINT)
-        # The driver makes both files before there is a writer, as the recorder does.
-        Journal.open(self._files.result, self._files.details).close()
         self._base = self._read()
         self.begin_life()
 
+    @property
+    def run(self) -> RunFiles:
+        """The files of the run."""
+        return self._files
+
     def begin_life(self) -> None:
-        """Be the writer of a new driver."""
-        self.unwritten: deque[tuple[TaskResult, ...]] = deque()
-        self._journal: Journal | None = None
-        self._deaths = 0
+        """Be there for a new driver."""
         self._hurt: Hurt | None = None
+        self._is_checked = False
+        self._base = self._read()
         self._disk.log.clear()
 
     def hurt_next_write(self) -> None:
         """Have something happen in the middle of the next write."""
         self._hurt = Hurt(self._choices.below(len(Hurt)))
 
-    def record(self, results: tuple[TaskResult, ...]) -> None:
-        """Take on results; where the writer falls behind, wait for it."""
-        self._ledger.record(results, rows_of)
-        self.unwritten.append(results)
-        while len(self.unwritten) > _MOST_UNACKNOWLEDGED:
-            self.write()
+    def handed(self, finished: Sequence[Done]) -> None:
+        """Note what the driver hands to the writer."""
+        self._ledger.record(finished)
 
-    def flush(self) -> None:
-        """Write everything."""
-        while self.unwritten:
-            self.write()
+    def acknowledged(self, finished: Sequence[Done]) -> None:
+        """Note what is on the disk: it is never lost again."""
+        self._ledger.acknowledged.update(done.name for done in finished)
 
-    def write(self) -> None:
-        """Have the oldest results written, or a part of them."""
-        results = self.unwritten[0]
-        hurt, self._hurt = self._hurt, None
-        if hurt is not None:
-            size = sum(len(data) for result in results for data in rows_of(result))
-            size += 0 if self._journal is not None else 200  # the headers
-            self._disk.fuse = self._choices.below(size + 3)
-            self._disk.is_full = hurt is Hurt.DISK_IS_FULL
-        try:
-            self._opened().append(results)
-        except Died:
-            self._say("the writer dies while it writes {}", results)
-            self._succeed(hurt)
-            return
-        finally:
-            self._disk.fuse, self._disk.is_full = None, False
-        self._deaths = 0
-        self.unwritten.popleft()
-        self._ledger.acknowledged.update(result.name for result in results)
-
-    def _opened(self) -> Journal:
-        if self._journal is None:
-            make = Journal.reopen if self._deaths else Journal.open
-            self._journal = make(self._files.result, self._files.details)
-            if self._deaths:
-                self._base = self._read()
-                self._disk.log.clear()
-        return self._journal
-
-    def _succeed(self, hurt: Hurt | None) -> None:
-        """Go on with the next writer, unless the driver or the machine died with this one."""
-        self._journal = None
-        self._disk.forget_process()
-        if hurt in (Hurt.DRIVER_DIES, Hurt.POWER_FAILS):
-            raise Restart(loses_power=hurt is Hurt.POWER_FAILS)
-        self._deaths += 1
-        if self._deaths >= _MOST_WRITER_DEATHS:
-            raise StoppedError("the writer died three times in a row")
-
-    def complete(self, *, every_prefix: bool) -> None:
-        """Have both files put in order, whoever dies of it."""
-        self.flush()
-        self._check_prefixes(every=every_prefix)
-        while True:
+    def arm(
+        self, writer: Any, method: str, args: Sequence[Any], *, every_prefix: bool
+    ) -> Hurt | None:
+        """Prepare what happens while the writer does something; returns it, None for nothing."""
+        if writer._opened is None and writer._open == Journal.reopen:
+            writer._open = self._reopen
+        if method == "complete":
+            self._check_prefixes(every=every_prefix)
             if self._has_trouble(4):
                 self._disk.fuse = self._choices.below(8)
-            try:
-                self._opened().complete(self._ledger.names)
-                break
-            except Died:
-                self._say("the writer dies while it completes the files")
-                self._succeed(Hurt(self._choices.below(3)))
-        self._disk.fuse = None
+            return Hurt(self._choices.below(3))
+        hurt, self._hurt = self._hurt, None
+        if hurt is not None and method == "append":
+            size = sum(len(done.row) + len(done.details) for done in args[0])
+            size += 0 if writer._opened is not None else 200  # the headers
+            self._disk.fuse = self._choices.below(size + 3)
+            self._disk.is_full = hurt is Hurt.DISK_IS_FULL
+        return hurt
+
+    def _reopen(self, *args: Any) -> Journal:
+        """Repair the files, as a writer does that follows one that died."""
+        journal = Journal.reopen(*args)
+        fuse, self._disk.fuse = self._disk.fuse, None
+        self._base = self._read()
+        self._disk.log.clear()
+        self._disk.fuse = fuse
+        return journal
+
+    def disarm(self) -> None:
+        """Nothing more happens to the disk for now."""
+        self._disk.fuse, self._disk.is_full = None, False
+
+    def forget_writer(self) -> None:
+        """The process of the writer is gone."""
+        self._disk.forget_process()
+
+    def restart_after(self, hurt: Hurt | None) -> Restart | None:
+        """Return what ends with the writer: the driver, the machine, or neither (None)."""
+        if hurt in (Hurt.DRIVER_DIES, Hurt.POWER_FAILS):
+            return Restart(loses_power=hurt is Hurt.POWER_FAILS)
+        return None
 
     def after_death(self, *, loses_power: bool) -> None:
         """Leave what the driver's death, and a power loss, leave."""
@@ -182,7 +165,6 @@ class Files:
 
     def _check_prefixes(self, *, every: bool) -> None:
         """Check what a kill at some byte, or at every byte, of what was written would have left."""
-        self._opened()
         total = sum(len(data) for _, data in self._disk.log)
         chosen = self._choices.below(total + 1)
         if not every:

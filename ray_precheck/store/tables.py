@@ -1,0 +1,36 @@
+"""What the two tables of a job look like: the result table and its details.
+
+A frozen value that everything in this room which reads or writes the files is given. The precheck's
+is `API_TABLES`.
+"""
+
+from dataclasses import dataclass
+
+from ray_precheck.store.columns import DETAIL_COLUMNS, RESULT_COLUMNS
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The two tables of a job.
+
+    The files of a run are `{stem}_result_{stamp}.csv`, `{stem}_details_{stamp}.csv`,
+    `{stem}_{stamp}.run.json`, ... The first column of `result` is the name of a piece; a detail row is
+    named `{piece}.{part}.{part}...` with `detail_parts` parts behind the name of its piece. The settings of
+    a run may add columns to the details. The columns of `result` behind the name are `verdicts` columns
+    with a verdict each (pass, error, SKIP), any others, and a message as the last one. With
+    `needs_details` a piece that passes has a detail row.
+    """
+
+    stem: str
+    result: tuple[str, ...]
+    details: tuple[str, ...]
+    detail_parts: int = 3
+    verdicts: int = 2
+    needs_details: bool = True
+
+    def file(self, kind: str, stamp: str) -> str:
+        """Return the name of a file: `kind` is result or details."""
+        return f"{self.stem}_{kind}_{stamp}.csv"
+
+
+API_TABLES = Tables("accuracy_checking", tuple(RESULT_COLUMNS), tuple(DETAIL_COLUMNS))

@@ -1,0 +1,100 @@
+"""The job of a simulated run, for the package's own driver: records of a `Cast`, and their files.
+
+Comes in: a cast and a layout. Goes out: what `runtime.job` asks for. Called by `histories.world`.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ray_precheck.schema.done import Done
+from ray_precheck.schema.result import Outcome
+from ray_precheck.schema.task import Task
+from ray_precheck.store.tables import API_TABLES
+from scripts.histories.answers import Cast, failed_row, unchecked_row
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What a worker is sent of a record."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """The content of a file: only how long it is."""
+
+    nbytes: int
+
+
+class SimulatedJob:
+    """What a simulated run has to do. `ships`: other machines than the first do not see the files."""
+
+    has_bench = True
+    memory_limit_bytes = 0
+    tables = API_TABLES
+
+    def __init__(self, cast: Cast, *, bench_suffices: bool, ships: bool) -> None:
+        self._cast = cast
+        self.names = cast.names
+        self.bench_suffices = bench_suffices
+        self.cargo = Cargo() if ships else None
+
+    def payload(self, task: Task) -> Payload:
+        return Payload(task.index)
+
+    def opener(self, *, is_home: bool) -> Any:
+        return None
+
+    def failed(self, task: Task, outcome: Outcome, reason: str) -> Done:
+        return failed_row(task, outcome, reason, task.index in self._cast.with_backward)
+
+    def unchecked(self, task: Task, reason: str) -> Done:
+        return unchecked_row(task, reason, task.index in self._cast.with_backward)
+
+
+class Cargo:
+    """One file for each record, as large as its outputs."""
+
+    folder = Path("captured")
+
+    def limits(self, task: Task, most_bytes: int) -> Mapping[str, int]:
+        return {f"{task.index}/{task.nbytes}": task.nbytes}
+
+    def size_bytes(self, name: str) -> int:
+        return int(name.partition("/")[2])
+
+    def ship(self, name: str, limit_bytes: int) -> File:
+        return File(self.size_bytes(name))
+
+    def packed(self, content: Mapping[str, File]) -> frozenset[int]:
+        return frozenset(int(name.partition("/")[0]) for name in content)
+
+
+class Steps(Executor):
+    """An executor that does a step when it is told to: the shipper's thread, in a history."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._waiting.append((future, lambda: fn(*args, **kwargs)))
+        return future
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._waiting
+
+    def step(self) -> None:
+        """Do what was submitted first."""
+        future, do = self._waiting.popleft()
+        if future.set_running_or_notify_cancel():
+            future.set_result(do())
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._waiting.clear()

@@ -1,0 +1,145 @@
+"""The check process of a simulated worker; the worker above it is the package's own.
+
+Comes in: batches. Goes out: a `BatchReport`, and what the device made of records. What a record does
+to its process is the cast's to say.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ray_precheck.errors import DeviceError
+from ray_precheck.runtime.scheduling.stage import Stage
+from ray_precheck.runtime.workers import worker as worker_module
+from ray_precheck.runtime.workers.messages import Sealed, Work
+from ray_precheck.runtime.workers.worker import Worker
+from ray_precheck.schema.casualty import BatchReport, Cause, MeasuredTask
+from ray_precheck.schema.done import Done
+from ray_precheck.schema.task import BENCH, DeviceSlot
+from scripts.histories.answers import NEEDS_DEVICE, TAINTS, broken
+from scripts.histories.layout import BAD_PLACE
+from scripts.histories.rules import require
+
+if TYPE_CHECKING:
+    from scripts.histories.actors import Machine
+
+
+class WorkerDies(Exception):
+    """A record ends the whole worker and not only its process."""
+
+
+class SimulatedWorker(Worker):
+    """The package's worker with simulated processes."""
+
+    def __init__(self, machine: "Machine", slot: DeviceSlot, *others: Any, **options: Any) -> None:
+        self.machine = machine
+        super().__init__(slot, *others, **options)
+        self._wanted_spares = 0
+
+    @property
+    def process(self) -> "Process | None":
+        """The process that it has."""
+        return self._process  # type: ignore[return-value]
+
+    def _launch(self) -> Any:
+        return Process(self.machine, self._slot)
+
+
+class Process:
+    """A process that does records; `killed_at` is at which record of the next batch it is killed."""
+
+    def __init__(self, machine: "Machine", slot: DeviceSlot) -> None:
+        self._machine = machine
+        self._slot = slot
+        self._batches: deque[Sequence[Work]] = deque()
+        self.used = False
+        self.is_closed = False
+        self.killed_at = -1
+        self._tainted = False
+
+    def wait_ready(self) -> str:
+        if self._machine.fails_to_start(self._slot.label):
+            raise DeviceError("no driver")
+        return ""
+
+    def submit(self, batch: Sequence[Work]) -> None:
+        self._batches.append(batch)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def collect(
+        self,
+        batch: Sequence[Work],
+        limits_s: Sequence[float],
+        halted: Callable[[], bool],
+        *,
+        budget_s: float,
+    ) -> tuple[BatchReport, dict[int, Sealed]]:
+        """Do the oldest batch that was submitted."""
+        require(self._batches.popleft() is batch, "a process does another batch than is awaited")
+        machine = self._machine
+        self._require_needs(batch)
+        most = len(batch)
+        if halted():
+            most = machine.choices.below(most + 1)
+        results: list[Done] = []
+        measured: list[MeasuredTask] = []
+        sealed: dict[int, Sealed] = {}
+        needs_device: list[int] = []
+        for position, work in enumerate(batch[:most]):
+            how = self._run(work, position)
+            self.used = True
+            if how is Cause.LOST:
+                raise WorkerDies
+            if how == NEEDS_DEVICE:
+                needs_device.append(work.index)
+            elif isinstance(how, Cause) and how is not Cause.SILENT:
+                self.close()
+                report = broken(results, machine.cast.tasks[work.index], how)
+                casualty = report.casualty
+                return BatchReport(tuple(results), casualty, tuple(measured)), sealed
+            elif how is Cause.SILENT:
+                continue
+            elif work.stage is Stage.DEVICE and machine.cast.measures(work.index):
+                nbytes = machine.cast.tasks[work.index].nbytes // (1 + work.index % 3)
+                measured.append(MeasuredTask(work.index, nbytes))
+                sealed[work.index] = Sealed(str(work.index).encode())
+            else:
+                results.append(machine.cast.answer(work.index))
+            self._tainted = how == TAINTS
+        if most < len(batch):
+            self.close()
+        report = BatchReport(tuple(results), None, tuple(measured), tuple(needs_device))
+        return report, sealed
+
+    def _run(self, work: Work, position: int) -> Cause | str | None:
+        """Return how a record misbehaves, None where it does not."""
+        machine, slot = self._machine, self._slot
+        if slot.kind == BENCH:
+            return machine.cast.run_bench(work.index)
+        if self.killed_at == position:
+            return Cause.KILLED
+        if self._tainted or (machine.layout.has_bad_place and slot.place == BAD_PLACE):
+            return Cause.CRASHED
+        how = machine.cast.run(work.index)
+        if how is Cause.OVER_BUDGET and work.stage is Stage.DEVICE:
+            return None
+        return how
+
+    def _require_needs(self, batch: Sequence[Work]) -> None:
+        """Each record has what it needs: its half, and its files where they are not at hand."""
+        for work in batch:
+            if work.stage is Stage.BENCH:
+                half = work.half.data if work.half is not None else b""
+                require(half == str(work.index).encode(), f"{work.index} lacks what was made of it")
+            if self._machine.needs_files(self._slot.node_id):
+                require(work.files == frozenset([work.index]), f"{work.index} lacks its files")
+
+
+def without_a_machine() -> dict[str, Any]:
+    """Return what stands for the functions of `worker` that change this process."""
+    return {"pin_process": lambda slot: None, "allow_descriptors": lambda: None}
+
+
+WORKER_MODULE: Any = worker_module

@@ -1,0 +1,416 @@
+"""What the rules are told of the package's own driver: events, commands, and what waits for what.
+
+`WatchedScheduler` stands in for the scheduler that the driver makes, and tells of every event and of
+the commands that answer it. `WatchedDriver` tells of every command that is carried out, and of the
+end of every step. Neither changes what the driver does.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from ray_precheck.runtime.driver import Driver
+from ray_precheck.runtime.scheduling.commands import (
+    Command,
+    Forget,
+    GiveUpDevice,
+    Prepare,
+    Record,
+    SendBatch,
+    StartWorker,
+)
+from ray_precheck.runtime.scheduling.cost_model import bench_threads
+from ray_precheck.runtime.scheduling.scheduler import Scheduler
+from ray_precheck.runtime.scheduling.stage import Stage
+from ray_precheck.schema.casualty import BatchReport, Cause
+from ray_precheck.schema.done import Done
+from ray_precheck.schema.task import BENCH, DeviceSlot, Task
+from scripts.histories.actors import Machine
+from scripts.histories.rules import Broken, Flight, Rules, require
+from scripts.histories.stages import Parcels
+
+# One in work, and one that is fetched meanwhile.
+_MOST_EACH = 2
+# What is expected to take less may wait behind another one of its machine.
+_SHORT_S = 0.2
+
+
+class Lookout:
+    """One life of a driver, as the rules see it.
+
+    `flights` are the batches that were sent and neither answered nor forgotten, by their ticket.
+    `doubles_next`: the next answer is heard a second time.
+    """
+
+    def __init__(self, machine: Machine, plan: Sequence[Task]) -> None:
+        cast = machine.cast
+        self.machine = machine
+        self.rules = Rules({task.index for task in plan}, cast.with_backward)
+        self.parcels = Parcels(machine.layout.most_bytes)
+        self.flights: dict[int, Flight] = {}
+        self.forgotten: set[int] = set()
+        self.places: dict[str, str] = {}
+        self.given_up: set[str] = set()
+        self.doubles_next = False
+        self.prepared: dict[int, frozenset[int]] = {}
+        self.ready_benches: set[str] = set()
+        self._lent: dict[str, int] = {}
+        self._due: list[Done] = []
+        self.driver: WatchedDriver | None = None
+        machine.on_open = self._opened
+        machine.on_append = self._handed
+        machine.is_forgotten = self.forgotten.__contains__
+
+    # What the driver does with its actors.
+
+    def _opened(self, slot: DeviceSlot) -> None:
+        require(not self.rules.draining, "a worker is started while draining")
+        layout = self.machine.layout
+        self.rules.started(layout.slots * layout.nodes + layout.benches)
+        if slot.kind == BENCH:
+            self.ready_benches.discard(slot.label)
+        else:
+            self.places[slot.label] = slot.place
+            self.given_up.discard(slot.label)
+
+    def _handed(self, finished: Sequence[Done]) -> None:
+        """What is handed to the writer is what is due, each piece once."""
+        self.machine.files.handed(finished)
+        for done in finished:
+            for position, each in enumerate(self._due):
+                if each is done:
+                    del self._due[position]
+                    break
+            else:
+                # What a dead writer did not acknowledge is handed over again.
+                require(self.rules.is_settled(done.index), "something is written that is not due")
+
+    def settled(self, finished: Sequence[Done]) -> None:
+        """Expect what needs no run to be handed over."""
+        self._due.extend(finished)
+
+    def step_ended(self) -> None:
+        """Nothing that is due is left out, and nobody has nothing to do while something waits."""
+        names = [done.index for done in self._due]
+        require(not names, f"finished and not handed to the writer: {names}")
+        if not self.rules.draining and self.parcels.is_waiting():
+            idle = [n for n in {self._node(label) for label in self._benches()} if self._free(n)]
+            require(not idle, f"what a device has made waits, and a bench worker on {idle} too")
+
+    def ended(self) -> None:
+        """Every record is settled, and nothing is left over."""
+        require(not self.flights, "finished, and a worker is not")
+        require(not self.prepared, "files are prepared that nobody needs")
+        require(not self.parcels.made, "what devices have made lies about")
+        require(not self.rules.in_flight, "finished with records in flight")
+        require(not self.rules.pending, f"never settled: {sorted(self.rules.pending)}")
+
+    # The commands that it carries out.
+
+    def carries_out(self, commands: Sequence[Command], scheduler: Scheduler) -> None:
+        """Check commands before they are carried out."""
+        for command in commands:
+            match command:
+                case SendBatch():
+                    self._sent(command, scheduler)
+                case Prepare(_, ticket, tasks):
+                    require(not self.rules.draining, "files are prepared while draining")
+                    require(ticket not in self.prepared, "a ticket is prepared twice")
+                    indices = frozenset(task.index for task in tasks)
+                    require(self._reserved().isdisjoint(indices), "a record is prepared twice")
+                    self.prepared[ticket] = indices
+                case Forget(ticket):
+                    self._forget(ticket)
+                case GiveUpDevice(slot, _):
+                    self.machine.say("{} is given up", slot)
+                    self.given_up.add(slot)
+                    self.ready_benches.discard(slot)
+                case Record(results):
+                    self._due.extend(results)
+                case StartWorker(_):
+                    pass
+
+    def _forget(self, ticket: int) -> None:
+        self.prepared.pop(ticket, None)
+        flight = self.flights.pop(ticket, None)
+        if flight is not None:  # It waits for its files, or behind the batch that broke its worker.
+            self.forgotten.add(ticket)
+            self.rules.in_flight.difference_update(task.index for task in flight.tasks)
+            if flight.batch is not None:
+                self.parcels.working.discard(flight.batch.parcel)
+        self.rules.check_whole(self.parcels.forget(ticket))
+
+    def _reserved(self, sending: int = 0) -> set[int]:
+        """Return the records whose files are on their way for a batch that was not sent yet."""
+        kept = [
+            indices
+            for ticket, indices in self.prepared.items()
+            if ticket not in self.flights and ticket != sending
+        ]
+        return set().union(*kept)
+
+    def _of(self, label: str) -> list[Flight]:
+        return [flight for flight in self.flights.values() if flight.slot == label]
+
+    def _sent(self, batch: SendBatch, scheduler: Scheduler) -> None:
+        label, has = batch.slot, self._of(batch.slot)
+        self.machine.say("{} is sent {} ({})", label, batch.tasks, batch.stage.value)
+        worker = self.machine.worker_of(label)
+        require(worker is not None, f"{label} gets a batch and has no worker")
+        require(len(has) < _MOST_EACH, f"{label} gets more than {_MOST_EACH} batches")
+        kept = self.parcels.waiting() | self._reserved(batch.ticket)
+        if label in self._benches():
+            self._sent_to_bench(batch, scheduler, has)
+            kept -= {task.index for task in batch.tasks} if batch.stage is Stage.BENCH else set()
+            flight = Flight(label, self._node(label), batch=batch)
+            self.rules.sent_to_bench(batch, kept)
+        else:
+            assert worker is not None
+            process = worker.body.process
+            require(process is not None, f"{label} gets a batch and has no process")
+            place = self.places[label]
+            is_fresh = not has and process is not None and not process.used
+            flight = Flight(label, place, is_fresh, batch)
+            elsewhere = any(
+                other != place and each not in self.given_up and each in self._devices()
+                for each, other in self.places.items()
+            )
+            self.rules.sent(flight, elsewhere, kept)
+        if batch.stage is Stage.DEVICE:
+            self.parcels.promise(batch)
+        self.flights[batch.ticket] = flight
+
+    def _sent_to_bench(self, batch: SendBatch, scheduler: Scheduler, has: Sequence[Flight]) -> None:
+        label, layout = batch.slot, self.machine.layout
+        require(label in self.ready_benches, f"{label} gets a batch and is not ready")
+        threads = max(bench_threads(task.cost_s) for task in batch.tasks)
+        if batch.stage is Stage.BENCH:
+            is_ample = self.parcels.count_waiting() >= len(self.ready_benches)
+            made = self.parcels.take(batch)
+            bench_s = sum(map(scheduler.model.bench_s, batch.tasks))
+            may_wait = is_ample or made.node != self._node(label) or bench_s < _SHORT_S
+            require(not has or may_wait, f"{label} gets a second long batch from its machine")
+            require(not has or threads == 1, f"{label} gets a huge batch and is busy")
+        else:
+            require(layout.bench_suffices, "a bench gets whole records, and has no device")
+            require(batch.stage is Stage.CHECK, "a bench is to be a device")
+            needs_files = self.machine.needs_files(self._node(label))
+            require(not has or needs_files, f"{label} gets a second batch without need")
+        if not has:
+            # It computes with the cores of others that have nothing to do on its machine.
+            free = self._free(self._node(label))
+            require(free >= 1, f"{label} gets a batch, and its core is lent")
+            self._lent[label] = min(threads - 1, free - 1)
+
+    def _benches(self) -> dict[str, DeviceSlot]:
+        return {} if self.driver is None else self.driver.machines.benches
+
+    def _devices(self) -> dict[str, DeviceSlot]:
+        return {} if self.driver is None else self.driver.machines.slots
+
+    def _node(self, label: str) -> str:
+        return self._benches()[label].node_id
+
+    def _free(self, node: str) -> int:
+        """Return how many bench workers on a node have nothing to do, and their cores for themselves."""
+        benches = self._benches()
+        busy = {flight.slot for flight in self.flights.values()} & benches.keys()
+        here = {n for n in self.ready_benches & benches.keys() if benches[n].node_id == node}
+        return len(here - busy) - sum(n for label, n in self._lent.items() if label in busy & here)
+
+    # The events that its scheduler is told of.
+
+    def answered(
+        self, scheduler: "WatchedScheduler", name: str, ticket: int, report: BatchReport
+    ) -> list[Command]:
+        """A batch has come back."""
+        flight = self.flights.pop(ticket, None)
+        if flight is None or flight.batch is None:
+            commands = scheduler.original_batch_done(name, ticket, report)
+            require(not commands, "an answer counts that came too late")
+            return commands
+        self.machine.say("{} answers {}", name, [done.index for done in report.results])
+        self.prepared.pop(ticket, None)
+        if report.casualty is not None:
+            why = report.casualty.cause.name
+            self.machine.say("{} broke it: {}", report.casualty.index, why)
+        is_bench = name in scheduler.bench
+        if is_bench:
+            self._landed(flight)
+            had = [flight, *self._of(name)] if report.casualty is not None else [flight]
+            if report.casualty is not None:
+                self.ready_benches.discard(name)
+                self.rules.reasons_to_start += 1
+                for other in had[1:]:
+                    self.parcels.working.discard(other.batch.parcel)  # type: ignore[union-attr]
+        elif flight.batch.stage is Stage.DEVICE:
+            worker = self.machine.worker_of(name)
+            self.parcels.arrive(flight.batch, worker.node_id if worker else "", report.measured)
+        commands = scheduler.original_batch_done(name, ticket, report)
+        if self.doubles_next or is_bench:
+            self.doubles_next = False
+            again = scheduler.original_batch_done(name, ticket, report)
+            require(not again, "an answer counts twice")
+        if is_bench:
+            tasks = [task for each in had for task in each.tasks]
+            self.rules.bench_ended(tasks, report, commands)
+        else:
+            self.rules.ended(flight, report, "", commands)
+        return commands
+
+    def _landed(self, flight: Flight) -> None:
+        """A bench worker is done with a batch, one way or the other."""
+        if all(_threads(each) == 1 for each in self._of(flight.slot)):
+            self._lent.pop(flight.slot, None)
+        if flight.batch is not None:
+            self.parcels.working.discard(flight.batch.parcel)
+
+    def _take(self, label: str) -> list[Flight]:
+        """Take what a slot has: nothing of it will be answered."""
+        taken = self._of(label)
+        for flight in taken:
+            assert flight.batch is not None
+            del self.flights[flight.batch.ticket]
+            self.forgotten.add(flight.batch.ticket)
+            self.prepared.pop(flight.batch.ticket, None)
+            self.rules.in_flight.difference_update(task.index for task in flight.tasks)
+        return taken
+
+    def lost(self, label: str, reason: str, cause: Cause, commands: Sequence[Command]) -> None:
+        """A worker is gone, with what it had."""
+        self.machine.say("{} is lost: {}", label, reason)
+        taken = self._take(label)
+        self.rules.reasons_to_start += 1
+        if label in self._benches() or label in self.ready_benches:
+            self._benches_lost(label, taken, commands)
+        elif taken:
+            first = taken[0]
+            first.cause = cause
+            assert first.batch is not None
+            self.parcels.forget(first.batch.ticket)
+            self.rules.ended(first, None, reason, commands)
+            for behind in taken[1:]:
+                assert behind.batch is not None
+                self.parcels.forget(behind.batch.ticket)
+
+    def _benches_lost(
+        self, label: str, taken: Sequence[Flight], commands: Sequence[Command]
+    ) -> None:
+        self.ready_benches.discard(label)
+        for flight in taken:
+            self._landed(flight)
+        self.rules.bench_ended([t for each in taken for t in each.tasks], None, commands)
+
+    def place_lost(self, place: str, labels: Iterable[str], commands: Sequence[Command]) -> None:
+        """A machine is gone, with its bench workers."""
+        taken = [flight for label in labels for flight in self._take(label)]
+        for flight in taken:
+            self.ready_benches.discard(flight.slot)
+            self._landed(flight)
+        for label in labels:
+            self.ready_benches.discard(label)
+        self.rules.reasons_to_start += 2
+        self.rules.bench_ended([t for each in taken for t in each.tasks], None, commands)
+
+
+def _threads(flight: Flight) -> int:
+    return max(bench_threads(task.cost_s) for task in flight.tasks)
+
+
+@dataclass(slots=True)
+class WatchedScheduler(Scheduler):
+    """The package's scheduler; every event is told to the watch of the driver that is alive."""
+
+    watch: ClassVar[Any] = None
+    seen_by: Lookout = field(init=False)
+
+    def __post_init__(self) -> None:
+        Scheduler.__post_init__(self)
+        self.seen_by = WatchedScheduler.watch
+
+    def drain(self) -> None:
+        self.seen_by.machine.say("the run is asked to stop")
+        self.seen_by.rules.draining = True
+        Scheduler.drain(self)
+        require(not self.wake(), "a command while draining")
+
+    def worker_ready(self, name: str) -> list[Command]:
+        if name in self.bench:
+            self.seen_by.ready_benches.add(name)
+        commands = Scheduler.worker_ready(self, name)
+        if self.seen_by.doubles_next and name not in self.bench:
+            self.seen_by.doubles_next = False
+            require(not Scheduler.worker_ready(self, name), "a worker is ready twice")
+            require(not Scheduler.start_failed(self, name, "late"), "a start fails that did not")
+        return commands
+
+    def start_failed(self, name: str, reason: str) -> list[Command]:
+        self.seen_by.rules.reasons_to_start += 1
+        return Scheduler.start_failed(self, name, reason)
+
+    def original_batch_done(self, name: str, ticket: int, report: BatchReport) -> list[Command]:
+        return Scheduler.batch_done(self, name, ticket, report)
+
+    def batch_done(self, name: str, ticket: int, report: BatchReport) -> list[Command]:
+        return self.seen_by.answered(self, name, ticket, report)
+
+    def worker_lost(
+        self, name: str, ticket: int, reason: str, cause: Cause = Cause.LOST
+    ) -> list[Command]:
+        commands = Scheduler.worker_lost(self, name, ticket, reason, cause)
+        self.seen_by.lost(name, reason, cause, commands)
+        return commands
+
+    def slot_lost(self, name: str, reason: str) -> list[Command]:
+        self.seen_by.given_up.add(name)
+        commands = Scheduler.slot_lost(self, name, reason)
+        started = any(isinstance(command, StartWorker) for command in commands)
+        require(not started, "a start on a dead node")
+        self.seen_by.lost(name, reason, Cause.LOST, commands)
+        return commands
+
+    def revive(self, name: str, place: str) -> list[Command]:
+        self.seen_by.rules.reasons_to_start += 2
+        return Scheduler.revive(self, name, place)
+
+    def add_slot(self, name: str, place: str) -> list[Command]:
+        self.seen_by.rules.reasons_to_start += 1
+        return Scheduler.add_slot(self, name, place)
+
+    def add_bench(self, name: str, place: str) -> list[Command]:
+        self.seen_by.rules.reasons_to_start += 1
+        return Scheduler.add_bench(self, name, place)
+
+    def place_lost(self, place: str, benches: Iterable[str]) -> list[Command]:
+        labels = list(benches)
+        commands = Scheduler.place_lost(self, place, labels)
+        self.seen_by.place_lost(place, labels, commands)
+        return commands
+
+
+class WatchedDriver(Driver):
+    """The package's driver; every command and the end of every step is told."""
+
+    def __init__(self, watch: Lookout, *others: Any, **options: Any) -> None:
+        self._watch = watch
+        super().__init__(*others, **options)
+        watch.driver = self
+
+    @property
+    def machines(self) -> Any:
+        """The machines of the run as the driver knows them."""
+        return self._machines
+
+    def _carry_out(self, commands: Sequence[Command], run: Any) -> None:
+        for command in commands:
+            self._watch.carries_out([command], run.scheduler)
+            super()._carry_out([command], run)
+
+    def _step(self, run: Any, wait_s: float) -> None:
+        super()._step(run, wait_s)
+        self._watch.step_ended()
+        if not self._watch.rules.draining:
+            require(run.scheduler.finished or run.scheduler.has_devices, "no device, no end")
+
+
+__all__ = ["Broken", "Lookout", "WatchedDriver", "WatchedScheduler"]
