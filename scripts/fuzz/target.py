@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,8 @@ class Target:
             task: Checker(_settings("pytorch", task, self._dump.parent, self._out), "cpu")
             for task in ("statistics", "tensor")
         }
+        # What descriptors name is loaded on demand, which no dump's doing may do while it is watched.
+        import_module("ray_precheck.frameworks.mindtorch.paths")
         self._watch = Watch(self._dump.parent, self._out)
 
     def examine(self, raw: bytes, runs_apis: bool) -> str:

@@ -251,6 +251,9 @@ class Lookout:
             self.doubles_next = False
             again = scheduler.original_batch_done(name, ticket, report)
             require(not again, "an answer counts twice")
+        if not is_bench:
+            late = Scheduler.worker_lost(scheduler, name, ticket, "late")
+            require(not late, "a loss counts that came too late")
         if is_bench:
             tasks = [task for each in had for task in each.tasks]
             self.rules.bench_ended(tasks, report, commands)

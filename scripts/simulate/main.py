@@ -1,4 +1,4 @@
-"""Drive the package's own scheduler through simulated time, with 8 to 4,096 devices.
+"""Drive the package's own driver through simulated time, with 8 to 4,096 devices.
 
     python -m scripts.simulate                                     the table: sizes by workloads
     python -m scripts.simulate --faults                            the same with slow devices, crashes, lost nodes
@@ -9,13 +9,13 @@
 
 Workloads: `tiny` calls of 1.2 ms, `typical` ones drawn from a capture's estimates, `20ms`, `heavy`
 and `heavy20ms` ones of which 1 % take half of the time. Actual times are off by 30 %. Everything is
-drawn by --seed; the scheduler's own time is measured while it runs and differs from run to run,
-unless --scheduler-us gives what an event takes.
+drawn by --seed; what the driver's own code takes is measured while it runs and differs from run to
+run, unless --free gives it for nothing.
 
 Columns: useful device time / (wall x devices), without what was done twice; wall over the least
 there can be, max(total / speed, longest); how much of the wall the driver computes, waits for the
-writer, and the writer writes; the driver's microseconds for each record, and the scheduler's part
-of them. Where the driver computes or waits for the writer over 90 % of the wall, the busier of the
+writer, and the writer writes; the driver's microseconds for each record, and the part of its own
+code in them. Where the driver computes or waits for the writer over 90 % of the wall, the busier of the
 two is the limit; else the devices are.
 """
 
@@ -74,14 +74,14 @@ class TableRow:
             f"{self.workload:10} {a.setup.devices:7} {a.records:8} {a.wall_s:8.2f}"
             f" {a.efficiency:10.3f} {a.wall_s / a.bound_s:10.2f} {self.shares['driver']:7.1%}"
             f" {a.blocked_s / a.wall_s:8.1%} {self.shares['writer']:7.1%}"
-            f" {a.driver_s / a.records * 1e6:9.1f} {a.scheduler_s / a.records * 1e6:9.1f}"
+            f" {a.driver_s / a.records * 1e6:9.1f} {a.own_s / a.records * 1e6:9.1f}"
             f" {a.records / a.wall_s:9.0f}  {self.limit}"
         )
 
 
 HEADER = (
     f"{'costs':10} {'devices':>7} {'records':>8} {'wall s':>8} {'efficiency':>10} {'wall/bound':>10}"
-    f" {'driver':>7} {'blocked':>8} {'writer':>7} {'us/record':>9} {'scheduler':>9}"
+    f" {'driver':>7} {'blocked':>8} {'writer':>7} {'us/record':>9} {'own':>9}"
     f" {'records/s':>9}  limit"
 )
 
@@ -124,11 +124,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--benches", type=int, default=0, help="bench workers for each device")
     parser.add_argument("--faults", action="store_true")
     parser.add_argument("--measure", action="store_true")
-    parser.add_argument(
-        "--append-per-batch", action="store_true", help="not all results of a step as one append"
-    )
     parser.add_argument("--cost", type=_cost, nargs="+", default=[], metavar="NAME=SECONDS")
-    parser.add_argument("--scheduler-us", type=float)
+    parser.add_argument("--free", action="store_true", help="the driver's own code takes no time")
     parser.add_argument("--target-batch-s", type=float, default=task_queue.TARGET_BATCH_S)
     parser.add_argument("--max-batch-records", type=int, default=task_queue.MAX_BATCH_RECORDS)
     parser.add_argument("--work-s", type=float, default=WORK_S, help="for each device, if possible")
@@ -155,9 +152,9 @@ def _row(name: str, devices: int, costs: DriverCosts, given: argparse.Namespace)
         third_s = workload.total_s / devices / 3
         nodes = max(1, devices // 256) if devices > 8 else 0
         faults = Faults(10, 3.0, 2000, 1.5, third_s, nodes, 5.0, 10.0)
-    scheduler_s = None if given.scheduler_us is None else given.scheduler_us / 1e6
+    own_s = 0.0 if given.free else None
     benches = given.benches * devices
-    setup = Setup(devices, benches, faults, costs, scheduler_s, given.seed, given.append_per_batch)
+    setup = Setup(devices, benches, faults, costs, own_s, given.seed)
     return TableRow(name, World(workload, setup).run())
 
 

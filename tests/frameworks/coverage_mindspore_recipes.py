@@ -41,6 +41,7 @@ CALLS: dict[str, Call] = {
     "Mint.full Functional.full": at((2, 3), 1.5),
     "Mint.ones Mint.zeros Functional.ones Functional.zeros": at((2, 3)),
     "Mint.eye Functional.eye": at(3, 4),
+    "Functional.cond": at(p(3, 3) + torch.eye(3)),
     "Mint.linspace Functional.linspace": at(0.0, 1.0, 5),
     "Mint.index_add": at(f(3, 4), 0, i32(0, 2), f(2, 4)),
     "Mint.kthvalue Tensor.kthvalue": at(f(3, 4), 2, 1),

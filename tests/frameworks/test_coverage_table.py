@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-import coverage as coverage_script
 import pytest
 
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.mindspore.bench.mapping import resolve_mindspore
 from ray_precheck.frameworks.pytorch.names import resolve_torch
 from ray_precheck.schema.record import ApiName
+from scripts.coverage import main as coverage_script
 from scripts.coverage.status import Kind
 
 pytest.importorskip("mindspore")

@@ -67,7 +67,7 @@ def test_an_error_in_float32_says_that_it_was_on(
 _STAYS_ON = """
 import sys
 if "ray_precheck.{process}" in sys.orig_argv:
-    import ray_precheck.frameworks.{backend}_backend as module
+    import ray_precheck.frameworks.{backend}.backend as module
     opened = module.{name}.__init__
     def init(self, kind):
         opened(self, kind)
@@ -86,7 +86,11 @@ def plant(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
 def test_the_process_that_checks_tells_it_when_it_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = {"process": "runtime.check_process", "backend": "torch", "name": "TorchBackend"}
+    names = {
+        "process": "runtime.workers.check_process",
+        "backend": "pytorch",
+        "name": "TorchBackend",
+    }
     slot = DeviceSlot("cpu", 0, "", "", "")
     opener = PrecheckOpener(CheckSettings("pytorch", "statistics", tmp_path))
     for code, said in ((_STAYS_ON.format(**names), "HF32 stays on"), ("", "")):
@@ -101,7 +105,7 @@ def test_the_process_of_mindtorch_tells_it_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = {
-        "process": "backends.mindtorch_device",
+        "process": "frameworks.mindtorch.device",
         "backend": "mindspore",
         "name": "MindSporeBackend",
     }

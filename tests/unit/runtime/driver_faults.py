@@ -71,18 +71,6 @@ def keep_waiting_for_a_lost_worker(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Machines, "_abandon", lambda self, label, scheduler: [])
 
 
-def keep_a_lost_worker(patch: pytest.MonkeyPatch) -> None:
-    """The crew keeps the actor that is gone, and asks it for the next process."""
-    lose = Driver._lose
-
-    def without_dismissal(self: Driver, *others: Any) -> list[Command]:
-        with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(Crew, "dismiss", lambda self, label: None)
-            return lose(self, *others)
-
-    patch.setattr(Driver, "_lose", without_dismissal)
-
-
 def send_behind_a_crash(patch: pytest.MonkeyPatch) -> None:
     """The worker goes on with what was sent for the process that broke."""
     patch.setattr(Turns, "forget", lambda self, last: None)
@@ -156,7 +144,6 @@ DRIVER_FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     carry_out_at_the_end_of_a_step,
     ask_the_slot_where_its_worker_is,
     keep_waiting_for_a_lost_worker,
-    keep_a_lost_worker,
     send_behind_a_crash,
     wait_for_what_is_forgotten,
     lose_what_a_dead_writer_had,
