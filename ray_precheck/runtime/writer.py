@@ -62,7 +62,10 @@ class Writer:
         self._journal().complete(order)
 
     def close(self) -> None:
-        """Close the timeline, so that it is JSON for every reader."""
+        """Close the timeline, so that it is JSON for every reader; also one that another writer has
+        left, who died."""
+        if self._timeline is None and self._opened is not None and self._files.timeline.exists():
+            self._timeline = Timeline.open(self._files.timeline)
         if self._timeline is not None:
             self._timeline.close()
 

@@ -99,3 +99,13 @@ def test_tensors_that_cannot_be_saved_are_a_note_in_their_row_alone(files: RunFi
         "too large, by 3; its tensors could not be saved: Not a directory",
         "too large, by 3",
     ]
+
+
+def test_the_heir_of_a_writer_that_died_closes_its_timeline(files: RunFiles) -> None:
+    first = Writer(files, API_TABLES, reopen=False)
+    first.append([done(0)], [Track("10.0.0.7", "npu:3", "check", [done(0)])])
+    first._journal().close()  # It is killed while it puts the files in order.
+    heir = Writer(files, API_TABLES, reopen=True)
+    heir.complete(["Mint.a.0"])
+    heir.close()
+    assert [span["name"] for span in spans(files)] == ["Mint.a.0"]
