@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.runtime.actors import ActorLost, CallFailed
+from ray_precheck.runtime.actors import ActorLost
 from ray_precheck.runtime.crew import Crew
 from ray_precheck.runtime.driver import Driver
 from ray_precheck.runtime.machines import Machines
@@ -95,21 +95,6 @@ def lose_what_a_dead_writer_had(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Recorder, "_succeed", forget)
 
 
-def count_what_is_not_on_the_disk(patch: pytest.MonkeyPatch) -> None:
-    """An append counts as done although the writer died of it."""
-
-    def ask(self: Recorder, answer: Any) -> bool:
-        while not self._actors.wait([answer], 1.0):
-            self._actors.nodes()
-        try:
-            self._actors.result(answer)
-        except (ActorLost, CallFailed):
-            self._writer = self._start(reopen=True)
-        return True
-
-    patch.setattr(Recorder, "_ask", ask)
-
-
 def hand_a_result_over_twice(patch: pytest.MonkeyPatch) -> None:
     record = Recorder.record
 
@@ -147,7 +132,6 @@ DRIVER_FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     send_behind_a_crash,
     wait_for_what_is_forgotten,
     lose_what_a_dead_writer_had,
-    count_what_is_not_on_the_disk,
     hand_a_result_over_twice,
     give_a_bench_another_parcel,
     run_halves_whole,
