@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from ray_precheck.errors import StoppedError
-from ray_precheck.runtime.actors import ActorLost, Actors, CallFailed
+from ray_precheck.runtime.actors import ActorError, ActorLost, Actors, CallFailed
 from ray_precheck.runtime.crew import Crew, Flight, WorkerOptions, start_reason
 from ray_precheck.runtime.job import Job
 from ray_precheck.runtime.machines import LOST, Machines
@@ -140,10 +140,10 @@ class Driver:
             recorder.complete(self._job.names)
         finally:
             self.close()
-            with suppress(StoppedError):
-                # Only where a step has ended early: what was finished in it is not lost with it.
-                recorder.record(run.finished, run.tracks)
-                recorder.flush()
+            if run.finished:  # A step has ended early: what was finished in it is not lost with it.
+                with suppress(StoppedError, ActorError):
+                    recorder.record(run.finished, run.tracks)
+                    recorder.flush()
             recorder.close()
         return True
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from ray_precheck.foreign import caught
 from ray_precheck.runtime import driver as driver_module
 from scripts.histories.disk import Disk
 from scripts.histories.files import files_in
@@ -142,11 +143,9 @@ def _run(
     files = files_in(folder)
     for path in (files.result, files.details, files.settings, files.timeline):
         path.unlink(missing_ok=True)
-    try:
-        History(choices, folder, disk, trace if tell else None).run(every_prefix=every_prefix)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
+    told = trace if tell else None
+    _, error = caught(lambda: History(choices, folder, disk, told).run(every_prefix=every_prefix))
+    return "" if error is None else f"{type(error).__name__}: {error}"
 
 
 def find_failure(seed: int, folder: Path, disk: Disk, *, every_prefix: bool) -> Failure | None:
