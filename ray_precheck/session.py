@@ -26,6 +26,8 @@ from ray_precheck.errors import StoppedError, UsageError
 from ray_precheck.frameworks.mindtorch.paths import prefer_native
 from ray_precheck.frameworks.registry import require_framework
 from ray_precheck.jobs.precheck import PrecheckJob, done_of
+from ray_precheck.options.checks import CheckOptions
+from ray_precheck.options.declared import group_of
 from ray_precheck.plan.planner import Plan, plan_tasks
 from ray_precheck.plan.selection import select_calls, selection_of
 from ray_precheck.plan.subject import framework_of, tests_captured
@@ -190,16 +192,14 @@ def run(
             framework=framework,
             task=dump.task,
             data_folder=dump.data_folder.absolute(),
-            seed=config.seed,
+            options=group_of(config, CheckOptions),
             tests_dump=tests_dump,
-            may_run_device=config.tested == "auto",
             error_folder=files.errors if config.save_error_data else None,
             memory_limit_bytes=config.memory_limit_bytes(
                 os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), places.most_on_a_node
             ),
             standard=standard,
             bench_modules=bench_modules,
-            distribution=config.distribution,
             device_type=places.request.kind,
         )
         job = PrecheckJob(dump, settings, shared_fs=config.shared_fs)
@@ -373,7 +373,7 @@ def rerun(
         data.framework,
         "statistics",
         Path(saved).parent,
-        data.seed,
+        CheckOptions(seed=data.seed, standard=standard, bench_modules=tuple(bench_modules)),
         standard=load_standard(standard),
         bench_modules=read_bench_modules(bench_modules),
     )

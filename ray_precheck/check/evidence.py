@@ -56,7 +56,7 @@ def _save(folder: Path, judged: Judged, settings: CheckSettings, replay: Replay)
         {row.check.name: (row.tested, row.bench) for row in judged.rows},
         failing=[check.name for check in failing],
         tested="dump" if settings.tests_dump else "device",
-        seed=settings.seed,
+        seed=settings.options.seed,
         replay=replay,
     )
 

@@ -73,7 +73,8 @@ def source_of(
         return CapturedTensors(files)
     if settings.task == "tensor":
         return CapturedTensors(settings.data_folder)
-    return generated_tensors(settings.seed, record, settings.distribution, keeps=keeps)
+    options = settings.options
+    return generated_tensors(options.seed, record, options.distribution, keeps=keeps)
 
 
 def source_as_measured(source: TensorSource, record: ApiRecord, measured: Measured) -> TensorSource:

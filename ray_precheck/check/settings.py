@@ -1,6 +1,6 @@
 """What every worker of a run must know; pickled once for each worker, without frameworks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ray_precheck.bench.declared import BenchModule
@@ -8,7 +8,7 @@ from ray_precheck.compare.outputs import Judge
 from ray_precheck.compare.standards.base import Standard
 from ray_precheck.compare.standards.msprobe import MSPROBE
 from ray_precheck.frameworks.known import find_framework
-from ray_precheck.options.checks import RECORDED
+from ray_precheck.options.checks import CheckOptions
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.task import BENCH
 
@@ -17,27 +17,25 @@ from ray_precheck.schema.task import BENCH
 class CheckSettings:
     """What a worker must know besides its device; the same for every worker of a run.
 
-    `tests_dump`: captured results are tested where the dump has them (real mode).
-    `may_run_device`: where it has none, the device stands in. `error_folder`: where the tensors of
-    failing outputs go, None to save nothing; with `sends_evidence` they are sent with the result, as
-    that folder is on another machine. `memory_limit_bytes`: what the tensors of one record
-    may take, 0 for no limit. `distribution` is that of generated inputs. `standard` makes the verdicts, with its limits.
-    `bench_modules` are users' own benches, files as text. `device_type` is the kind of the devices,
-    for processes that have none.
+    `options` holds the options as the user gave them. `standard` and `bench_modules` hold what those
+    options name: the standard with its limits, and the text of the users' files with benches, which
+    other machines may not have. `tests_dump` is True where the results that the dump captured are
+    tested (real mode). `error_folder` is the folder for the tensors of failing outputs, None to save
+    nothing; with `sends_evidence` that folder is on another machine, and the tensors are sent with
+    the result. `memory_limit_bytes` is the limit for the tensors of one record, 0 for no limit.
+    `device_type` is the kind of the run's devices, which a bench worker cannot see itself.
     """
 
     framework: str
     task: str
     data_folder: Path
-    seed: int = 0
+    options: CheckOptions = field(default_factory=CheckOptions)
     tests_dump: bool = False
-    may_run_device: bool = True
     error_folder: Path | None = None
     sends_evidence: bool = False
     memory_limit_bytes: int = 0
     standard: Standard = MSPROBE
     bench_modules: tuple[BenchModule, ...] = ()
-    distribution: str = RECORDED
     device_type: str = ""
 
     def tests_own_kernel(self, kind: str) -> bool:
@@ -52,7 +50,7 @@ class CheckSettings:
     def terms(self, kind: str) -> "Terms":
         """Return what a process whose device is of this kind judges by."""
         own_kernel = self.tests_own_kernel(kind)
-        return Terms(self.framework, self.standard, self.seed, self.tests_dump, own_kernel)
+        return Terms(self.framework, self.standard, self.options.seed, self.tests_dump, own_kernel)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,12 @@ import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from ray_precheck.errors import UsageError
 from ray_precheck.options.rules import OneOf, Rule
+
+T = TypeVar("T")
 
 
 class Takes(Enum):
@@ -134,6 +136,11 @@ def options_of(holder: type) -> tuple[Option, ...]:
 def option_of(holder: type, name: str) -> Option:
     """Return the first option of a field."""
     return next(each for each in options_of(holder) if each.field == name)
+
+
+def group_of(config: object, group: type[T]) -> T:
+    """Return the values that a configuration has for a group of options, as an object of that group."""
+    return group(**{each.name: getattr(config, each.name) for each in fields(group)})  # type: ignore[arg-type]
 
 
 def require_valid(config: object) -> None:

@@ -24,6 +24,7 @@ from ray_precheck.check.settings import CheckSettings
 from ray_precheck.compare.standards.base import Standard
 from ray_precheck.frameworks.base import Execution, Leaf
 from ray_precheck.frameworks.mindspore.backend import MindSporeBackend
+from ray_precheck.options.checks import CheckOptions
 from ray_precheck.schema.dtypes import DTYPES, round_to_dtype
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.values import HostTensor
@@ -249,7 +250,7 @@ class KernelCourt:
             call.framework,
             "tensor" if call.data else "statistics",
             call.data or _NOWHERE,
-            call.seed,
+            CheckOptions(seed=call.seed),
             standard=standard,
         )
         checker = Checker(settings, "cpu")

@@ -22,6 +22,7 @@ from records import (
 import ray_precheck
 from ray_precheck.check.checker import Checker
 from ray_precheck.frameworks.pytorch.backend import TorchBackend
+from ray_precheck.options.checks import CheckOptions
 from ray_precheck.schema.result import Verdict
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("mindspore_checker")]
@@ -46,7 +47,10 @@ def test_a_rerun_of_a_failing_call_gives_the_same_numbers(
     tmp_path: Path, capture: str, name: str, directions: set[str]
 ) -> None:
     checker = Checker(
-        capture_settings(capture, error_folder=tmp_path, distribution="uniform"), "cpu"
+        capture_settings(
+            capture, error_folder=tmp_path, options=CheckOptions(distribution="uniform")
+        ),
+        "cpu",
     )
     result = checker.check(payload_of(capture, name))
     assert {d for d in ("forward", "backward") if getattr(result, d) is Verdict.ERROR} == directions
@@ -60,7 +64,10 @@ def test_the_files_of_a_failing_call_are_named_by_direction_side_and_number(
     tmp_path: Path,
 ) -> None:
     checker = Checker(
-        capture_settings("torch_cnn", error_folder=tmp_path, distribution="uniform"), "cpu"
+        capture_settings(
+            "torch_cnn", error_folder=tmp_path, options=CheckOptions(distribution="uniform")
+        ),
+        "cpu",
     )
     result = checker.check(payload_of("torch_cnn", "Functional.conv2d.0"))
     name = "Functional.conv2d.0"
@@ -109,7 +116,10 @@ def test_a_call_that_passes_or_is_skipped_leaves_no_file(tmp_path: Path) -> None
 
 def test_bfloat16_is_saved_as_its_bits_with_its_dtype_in_the_json(tmp_path: Path) -> None:
     checker = Checker(
-        capture_settings("torch_llm_bf16", error_folder=tmp_path, distribution="uniform"), "cpu"
+        capture_settings(
+            "torch_llm_bf16", error_folder=tmp_path, options=CheckOptions(distribution="uniform")
+        ),
+        "cpu",
     )
     checker.check(payload_of("torch_llm_bf16", "Functional.linear.14"))
     file = "Functional.linear.14.forward.input.0.npy"
@@ -158,7 +168,7 @@ def test_a_rerun_of_a_random_call_draws_the_same_numbers(
         return 1.2 * torch.randn(size)
 
     monkeypatch.setattr(TorchBackend, "resolve", lambda backend, name: too_wide)
-    checker = statistics_checker("pytorch", error_folder=tmp_path, seed=7)
+    checker = statistics_checker("pytorch", error_folder=tmp_path, options=CheckOptions(seed=7))
     result = checker.check(call("Torch.randn", 10_000))
     assert result.forward is Verdict.ERROR
     again = ray_precheck.rerun(tmp_path / "Torch.randn.0.json")

@@ -17,6 +17,7 @@ from records import (
 )
 
 from ray_precheck.compare.standards import ROUNDING
+from ray_precheck.options.checks import CheckOptions
 from ray_precheck.schema.result import OutputCheck, TaskResult, Verdict
 from ray_precheck.schema.task import TaskPayload
 
@@ -53,7 +54,9 @@ def test_the_weight_gradient_of_a_convolution_is_explained_by_its_terms(
 
 def test_the_captured_convolution_is_explained_by_its_terms() -> None:
     # Uniform gradients are much larger than the recorded ones, whose errors pass.
-    checker = Checker(capture_settings("torch_cnn", distribution="uniform"), "cpu")
+    checker = Checker(
+        capture_settings("torch_cnn", options=CheckOptions(distribution="uniform")), "cpu"
+    )
     result = checker.check(payload_of("torch_cnn", "Functional.conv2d.0"))
     assert result.backward is Verdict.ERROR
     assert result.message.count("the magnitudes of the summed terms") == 2

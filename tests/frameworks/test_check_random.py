@@ -26,6 +26,7 @@ from ray_precheck.check.measured import Measured
 from ray_precheck.check.random.rules import RULES, rule_of
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.operators.drawing import DRAWING, Always
+from ray_precheck.options.checks import CheckOptions
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import BENCH, TaskPayload
@@ -339,7 +340,12 @@ class TestRepeatable:
         payload = FORWARD["randn"][0]
         other = TaskPayload(0, "Torch.randn.7", payload.forward, None)
         messages = [torch_checker.check(each).checks[0].message for each in (payload, other)]
-        messages.append(statistics_checker("pytorch", seed=1).check(payload).checks[0].message)
+        messages.append(
+            statistics_checker("pytorch", options=CheckOptions(seed=1))
+            .check(payload)
+            .checks[0]
+            .message
+        )
         assert len(set(messages)) == 3
 
     @pytest.mark.parametrize("case", ["dropout", "gumbel_softmax", "geometric_ float32"])

@@ -9,6 +9,7 @@ from records import tensor
 
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
+from ray_precheck.options.checks import CheckOptions
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import BENCH, TaskPayload
 
@@ -46,7 +47,9 @@ def captured_dropout(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ta
 
 class TestRealMode:
     def checked(self, folder: Path, payload: TaskPayload) -> TaskResult:
-        settings = CheckSettings("pytorch", "tensor", folder, tests_dump=True, may_run_device=False)
+        settings = CheckSettings(
+            "pytorch", "tensor", folder, tests_dump=True, options=CheckOptions(tested="dump")
+        )
         return Checker(settings, BENCH).check(payload)
 
     def test_captured_draws_are_judged_without_a_device(

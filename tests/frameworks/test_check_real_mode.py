@@ -13,6 +13,7 @@ from records import DATA, altered, capture_settings, payload_of, payloads_of, re
 from ray_precheck.check.checker import Checker
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.errors import BackendMissingError
+from ray_precheck.options.checks import CheckOptions
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.values import HostTensor, TensorSpec
 
@@ -44,7 +45,7 @@ def _check_all(capture: str, **options: Any) -> dict[str, TaskResult]:
 @pytest.mark.usefixtures("no_device")
 @pytest.mark.parametrize("capture", CAPTURES)
 def test_captured_results_are_tested_without_the_device(capture: str) -> None:
-    results = _check_all(capture, may_run_device=False)
+    results = _check_all(capture, options=CheckOptions(tested="dump"))
     verdicts = {(r.forward, r.backward) for name, r in results.items() if name != NO_GRADIENTS}
     assert {forward for forward, _ in verdicts} == {Verdict.PASS}
     assert Verdict.SKIP not in {backward for _, backward in verdicts}
@@ -185,7 +186,7 @@ def test_gradients_that_were_not_captured_are_tested_on_this_machine_and_it_is_s
 
 @pytest.mark.usefixtures("no_device")
 def test_gradients_that_were_not_captured_are_skipped_where_only_the_dump_is_tested() -> None:
-    checker = _checker("mindspore_llm_tensor", may_run_device=False)
+    checker = _checker("mindspore_llm_tensor", options=CheckOptions(tested="dump"))
     result = checker.check(payload_of("mindspore_llm_tensor", NO_GRADIENTS))
     assert (result.forward, result.backward) == (Verdict.PASS, Verdict.SKIP)
     assert result.message == (
@@ -207,7 +208,7 @@ def test_outputs_that_were_not_captured_are_skipped_where_only_the_dump_is_teste
     payload = payload_of("mindspore_llm_tensor", "Mint.cos.0")
     forward = payload.forward or b""
     cut = forward[: forward.index(b'"output"')] + b'"output": []}'
-    checker = _checker("mindspore_llm_tensor", may_run_device=False)
+    checker = _checker("mindspore_llm_tensor", options=CheckOptions(tested="dump"))
     result = checker.check(replace(payload, forward=cut))
     assert result.forward is Verdict.SKIP
     assert "the dump holds no outputs of this call; --tested device checks them" in result.message
@@ -215,7 +216,7 @@ def test_outputs_that_were_not_captured_are_skipped_where_only_the_dump_is_teste
 
 @pytest.mark.usefixtures("no_device")
 def test_wrong_captured_gradients_of_mint_split_are_found() -> None:
-    results = _check_all("mindspore_llm_tensor", may_run_device=False)
+    results = _check_all("mindspore_llm_tensor", options=CheckOptions(tested="dump"))
     found = [name for name, result in results.items() if result.backward is Verdict.ERROR]
     assert found == SPLITS
 

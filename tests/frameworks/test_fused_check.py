@@ -17,6 +17,7 @@ from ray_precheck.bench.fused.table import NPU_ROWS
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import BackendMissingError
+from ray_precheck.options.checks import CheckOptions
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import TaskPayload
 
@@ -232,7 +233,9 @@ def real_mode(folder: Path, framework: str, monkeypatch: pytest.MonkeyPatch) -> 
         raise BackendMissingError("the device is not to be opened")
 
     monkeypatch.setattr("ray_precheck.check.sides.device.open_backend", refuse)
-    settings = CheckSettings(framework, "tensor", folder, tests_dump=True, may_run_device=False)
+    settings = CheckSettings(
+        framework, "tensor", folder, tests_dump=True, options=CheckOptions(tested="dump")
+    )
     return Checker(settings, "cpu")
 
 

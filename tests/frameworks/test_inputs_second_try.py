@@ -13,6 +13,7 @@ from records import altered, call, raising, replace_kernel, statistics_checker, 
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.measured import Measured
 from ray_precheck.check.settings import CheckSettings
+from ray_precheck.options.checks import CheckOptions
 from ray_precheck.runtime.workers.messages import Sealed, seal
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import BENCH, TaskPayload
@@ -96,7 +97,9 @@ def test_a_wrong_result_of_safer_inputs_is_an_error(
 
 
 def test_the_uniform_distribution_has_no_second_try() -> None:
-    result = statistics_checker("pytorch", distribution="uniform").check(PAYLOAD)
+    result = statistics_checker("pytorch", options=CheckOptions(distribution="uniform")).check(
+        PAYLOAD
+    )
     assert result.forward is Verdict.SKIP
     assert "safer" not in result.message
 

@@ -19,6 +19,7 @@ from ray_precheck.check.settings import CheckSettings  # noqa: E402
 from ray_precheck.compare.standards.auto.measure import Measure  # noqa: E402
 from ray_precheck.compare.standards.auto.rule import Auto  # noqa: E402
 from ray_precheck.compare.standards.registry import STANDARDS  # noqa: E402
+from ray_precheck.options.checks import CheckOptions  # noqa: E402
 from ray_precheck.schema.values import HostTensor  # noqa: E402
 from scripts.verdicts.calls import generated_calls  # noqa: E402
 from scripts.verdicts.cases import CASES, DTYPES  # noqa: E402
@@ -157,7 +158,9 @@ class TestKernels:
     def test_the_checker_judges_the_very_results_that_are_counted(self) -> None:
         call = next(generated_calls(["float32"], ["Torch.matmul"], [SAMPLE_SEED]))
         run = call.run(Shared("pytorch", with_mindspore=False))
-        settings = CheckSettings("pytorch", "statistics", Path(), SAMPLE_SEED, standard=Auto())
+        settings = CheckSettings(
+            "pytorch", "statistics", Path(), CheckOptions(seed=SAMPLE_SEED), standard=Auto()
+        )
         with KernelFault("factor 1 + 1e-2", "mm"):
             faulty = run.tested(run.function)
             result = Checker(settings, "cpu").check(call.payload)

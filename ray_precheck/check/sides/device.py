@@ -124,8 +124,12 @@ class Device:
         return replace(tested, measured=ran.measured, cotangents=ran.cotangents, note=note)
 
     def stands_in(self, what: str) -> str:
-        """Say that the device is tested because the dump lacks something; raise where it may not be."""
-        if not self._settings.may_run_device:
+        """Return the note that the device is tested because the dump lacks the outputs or gradients.
+
+        Raises:
+            NotCheckable: `--tested dump` asks for captured results alone.
+        """
+        if self._settings.options.tested == "dump":
             raise NotCheckable(
                 f"the dump holds no {what} of this call; --tested device checks them"
             )
@@ -141,7 +145,7 @@ class Device:
         """Seed the device's generators, so that a call draws the same numbers wherever it runs."""
         self.backend()
         if isinstance(self._opened, Seeded):
-            self._opened.seed(seed_of(self._settings.seed, str(inputs.record.name)))
+            self._opened.seed(seed_of(self._settings.options.seed, str(inputs.record.name)))
 
 
 def _measure(backend: Backend, inputs: Inputs) -> tuple[Measured, Cotangents | None]:

@@ -22,6 +22,7 @@ from ray_precheck.check.sides.tested import UnderTest, measured_elsewhere
 from ray_precheck.datagen.generate import GeneratedTensors
 from ray_precheck.errors import BackendMissingError, NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Leaf
+from ray_precheck.options.checks import CheckOptions
 from ray_precheck.schema.phase import Phase
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.task import BENCH, TaskPayload
@@ -220,7 +221,7 @@ def test_only_calls_that_draw_seed_the_device_the_same_each_time(device_of: Open
     for _ in range(2):
         device.run(inputs("randn", None))
     assert backend.seeds[0] == backend.seeds[1]
-    assert device_of(backend, seed=1).run(inputs("randn", None)).outputs is not None
+    assert device_of(backend, options=CheckOptions(seed=1)).run(inputs("randn", None)).outputs is not None
     assert backend.seeds[2] != backend.seeds[0]
 
 
@@ -268,7 +269,7 @@ class TestGradients:
         )
 
     def test_unless_it_may_not(self, device_of: Open) -> None:
-        device = device_of(Backend(), tests_dump=True, may_run_device=False)
+        device = device_of(Backend(), tests_dump=True, options=CheckOptions(tested="dump"))
         with pytest.raises(NotCheckable, match="--tested device checks them"):
             device.run_gradients(UnderTest(inputs(), [tensor(1.0)], is_captured=True))
 

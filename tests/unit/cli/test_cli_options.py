@@ -13,9 +13,11 @@ from ray_precheck.cli.arguments import add_options, given_values
 from ray_precheck.cli.invocation import Command
 from ray_precheck.config import RunConfig
 from ray_precheck.errors import UsageError
+from ray_precheck.options.checks import CheckOptions
 from ray_precheck.options.declared import (
     Prerequisite,
     Takes,
+    group_of,
     option,
     options_of,
     require_valid,
@@ -111,6 +113,11 @@ def test_options_of_a_class_come_before_those_of_its_groups_with_their_sections(
 def test_two_options_of_one_field_exclude_each_other() -> None:
     with pytest.raises(UsageError, match=r"^-d and --devices exclude each other: -d takes ids"):
         parsed("-d 0 --devices all")
+
+
+def test_a_group_of_a_configuration_has_the_values_of_its_own_fields_alone() -> None:
+    config = RunConfig(Path("d.json"), seed=7, tested="dump", timeout_s=3.0)
+    assert group_of(config, CheckOptions) == CheckOptions(seed=7, tested="dump")
 
 
 def test_what_runs_did_before_there_was_an_option_is_declared_with_it() -> None:
