@@ -14,6 +14,11 @@ from typing import Any
 
 from ray_precheck.config import RunConfig
 from ray_precheck.options.declared import options_of
+from ray_precheck.schema.environment import (
+    Environment,
+    environment_from_dict,
+    environment_to_dict,
+)
 from ray_precheck.store.columns import BOM, added_columns
 from ray_precheck.store.rows import replace_file
 
@@ -119,6 +124,21 @@ def note_environment(path: Path, environment: Mapping[str, Any]) -> None:
         settings = load_settings(path)
         if settings is not None and settings.environment != environment:
             save_settings(path, replace(settings, environment=environment))
+
+
+def noted_environment(path: Path) -> Environment:
+    """Return the environment that a settings file notes; an empty one where it notes none."""
+    settings = load_settings(path)
+    return Environment() if settings is None else environment_from_dict(settings.environment)
+
+
+def note_caveat(path: Path, caveat: str) -> None:
+    """Add a sentence about a limit of a device's precision to the environment, unless it is there
+    already or is empty."""
+    there = noted_environment(path)
+    if caveat and caveat not in there.caveats:
+        there = replace(there, caveats=(*there.caveats, caveat))
+        note_environment(path, environment_to_dict(there))
 
 
 def mark_completed(path: Path, result: Path, details: Path) -> None:

@@ -221,7 +221,10 @@ def test_only_calls_that_draw_seed_the_device_the_same_each_time(device_of: Open
     for _ in range(2):
         device.run(inputs("randn", None))
     assert backend.seeds[0] == backend.seeds[1]
-    assert device_of(backend, options=CheckOptions(seed=1)).run(inputs("randn", None)).outputs is not None
+    assert (
+        device_of(backend, options=CheckOptions(seed=1)).run(inputs("randn", None)).outputs
+        is not None
+    )
     assert backend.seeds[2] != backend.seeds[0]
 
 

@@ -31,10 +31,9 @@ from ray_precheck.schema.result import (
     failed,
     skipped,
 )
-from ray_precheck.session import note_caveat
 from ray_precheck.store.journal import Journal
 from ray_precheck.store.resume import RunFiles, run_files, start_run
-from ray_precheck.store.settings import note_environment
+from ray_precheck.store.settings import note_caveat, note_environment
 
 pytestmark = pytest.mark.unit
 
@@ -182,8 +181,8 @@ def test_what_limits_the_precision_of_a_device_is_said_at_the_end(
     summary: Summary, tmp_path: Path
 ) -> None:
     for _ in range(2):  # of two devices alike
-        note_caveat(summary.files, "HF32 stays on")
-        note_caveat(summary.files, "")
+        note_caveat(summary.files.settings, "HF32 stays on")
+        note_caveat(summary.files.settings, "")
     found = summarise(summary.files)
     assert found.settings is not None
     assert found.settings.fingerprint == {"seed": "7", "standard": "auto"}

@@ -1,0 +1,125 @@
+"""Runs a job on Ray; writes its rows without Ray where no task is left to run.
+
+Comes in: a job, the future of its tasks, and what the session has opened for it. Goes out: rows on
+the disk. Called by the session.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ray_precheck.config import RunConfig
+from ray_precheck.runtime.job import Job
+from ray_precheck.runtime.places.choice import Cluster, Places
+from ray_precheck.runtime.places.devices import local_node
+from ray_precheck.runtime.places.placement import place_slots
+from ray_precheck.runtime.places.probe import PACKAGE
+from ray_precheck.runtime.places.scratch import sweep
+from ray_precheck.runtime.progress import Progress
+from ray_precheck.runtime.stop_signal import stop_on_signal
+from ray_precheck.schema.done import Done
+from ray_precheck.schema.task import Task
+from ray_precheck.store.journal import Journal
+from ray_precheck.store.resume import RunFiles
+from ray_precheck.store.settings import note_caveat
+
+if TYPE_CHECKING:
+    from ray_precheck.runtime.driver import Driver
+
+# Ray is not started before a plan had this time to be finished: a plan without tasks needs no Ray.
+_PATIENCE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """The tasks of a job in the order to run them, and the rows of tasks that need no run."""
+
+    tasks: Sequence[Task]
+    settled: Iterable[Done]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSetting:
+    """What the session has opened for a run: its devices, its files and its progress bar.
+
+    `stop_requested` is asked between two events whether the run has to stop; None for Ctrl-C and
+    SIGTERM.
+    """
+
+    config: RunConfig
+    cluster: Cluster
+    places: Places
+    files: RunFiles
+    progress: Progress
+    stop_requested: Callable[[], bool] | None = None
+
+
+def drive(job: Job, planning: "Future[TaskPlan]", setting: RunSetting) -> bool:
+    """Run a job; workers start while its tasks are still being planned.
+
+    Returns True at the end, False where the run was stopped on request.
+
+    Raises:
+        StoppedError: the disk, the writer or every device is gone; rows on the disk stay.
+        PrecheckError: planning failed, or no cluster answers.
+    """
+    planned = _soon(planning)
+    sweep()
+    if planned is not None and not planned.tasks:
+        _write_without_workers(job, planned.settled, setting)
+        return True
+    with ExitStack() as opened:
+        driver = _open_driver(job, setting, opened)
+        driver.launch()
+        planned = planning.result()
+        return driver.run(planned.tasks, planned.settled, setting.progress)
+
+
+def _soon(planning: "Future[TaskPlan]") -> TaskPlan | None:
+    """Return the plan if it is finished within `_PATIENCE_S`, else None."""
+    try:
+        return planning.result(timeout=_PATIENCE_S)
+    except TimeoutError:
+        return None
+
+
+def _write_without_workers(job: Job, settled: Iterable[Done], setting: RunSetting) -> None:
+    files = setting.files
+    journal = Journal.open(files.result, files.details, files.token, job.tables)
+    rows = list(settled)
+    journal.append(rows)
+    setting.progress.add(rows)
+    journal.complete(job.names)
+
+
+def _open_driver(job: Job, setting: RunSetting, opened: ExitStack) -> "Driver":
+    """Open the cluster, and return a driver that is closed with `opened`."""
+    config, places = setting.config, setting.places
+    nodes = places.nodes if places.are_open else setting.cluster.nodes(show=False)
+    stop_requested = setting.stop_requested or opened.enter_context(stop_on_signal()).is_set
+    # Imported here: Ray takes half a second that a wrong option should not cost.
+    from ray_precheck.runtime.crew import WorkerOptions
+    from ray_precheck.runtime.driver import DriveOptions, Driver
+    from ray_precheck.runtime.places.cluster import Roster
+    from ray_precheck.runtime.ray_actors import RayActors
+
+    version = local_node().versions.get(PACKAGE, "")
+    driver = Driver(
+        job,
+        RayActors(Roster(nodes, version, setting.progress.say)),
+        places.request,
+        place_slots(places.request, nodes),
+        setting.files,
+        stop_requested,
+        DriveOptions(
+            config.timeout_s,
+            config.bench_workers,
+            WorkerOptions(config.spares, config.bench_budget_s, config.debug),
+            partial(note_caveat, setting.files.settings),
+        ),
+    )
+    opened.callback(driver.close)
+    return driver
