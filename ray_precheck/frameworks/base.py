@@ -1,7 +1,7 @@
-"""What a framework must offer to be tested.
+"""The protocol of a framework under test: `Backend`, and helpers that every backend needs.
 
-Called by `check`. A backend is opened once in its worker; then for each call `resolve` finds the
-API, `forward` runs it, and the returned `Execution` gives outputs and gradients as host arrays.
+Called by `check`. A check process opens a backend once; then for each call `resolve` finds the API,
+`forward` runs it, and the returned `Execution` has outputs and gradients as host arrays.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,11 +18,11 @@ Leaf = HostTensor | Any
 
 @dataclass(frozen=True, slots=True)
 class CallPlan:
-    """How a call is to be run, the same for the device and for the bench.
+    """How device and bench run a call.
 
-    `differentiable` are the positions, among the tensors of the inputs in order, whose gradients
-    are wanted; empty where there is no backward check. `in_place` says that the API changes its
-    first argument.
+    `differentiable` are the tensors whose gradients are compared, by their positions among all input
+    tensors in order; empty where backward is not checked. `in_place`: the API changes its first
+    argument.
     """
 
     differentiable: tuple[int, ...] = ()
@@ -35,8 +35,11 @@ class Execution(Protocol):
     outputs: list[Leaf]
 
     def gradients(self, cotangents: list[HostTensor | None]) -> list[HostTensor | None]:
-        """Return the gradients of the differentiable inputs, None for an input by which the framework
-        cannot derive this operator; of the cotangents None stands for zeros."""
+        """Return the gradients of the differentiable inputs, None for an input with respect to which the
+        framework has no derivative of this operator.
+
+        `cotangents` are the incoming gradients, one for each output; None stands for zeros.
+        """
 
 
 class Backend(Protocol):
@@ -45,26 +48,30 @@ class Backend(Protocol):
     framework: str
 
     def resolve(self, name: ApiName) -> Callable[..., Any]:
-        """Return the API's function; raise `NotCheckable` where it may not or cannot be called."""
+        """Return the API's function.
+
+        Raises:
+            NotCheckable: the framework has no such API, or it may not be called.
+        """
 
     def forward(self, function: Callable[..., Any], call: HostCall, plan: CallPlan) -> Execution:
-        """Run the API; whatever it raises is its own."""
+        """Run the API forward; its exceptions are not caught."""
 
     def lacks_kernel(self, error: Exception) -> bool:
-        """Return whether an error says that the device has no kernel for the API or its dtype."""
+        """Return whether an exception means that the device has no kernel for the API or its dtype."""
 
     def prove(self) -> None:
-        """Compute 1 + 1 on the device; raise where it gives no answer, whatever that is.
+        """Compute 1 + 1 on the device; raise any exception if the device does not answer.
 
-        A wrong sum is no dead device: its `add` is what the run has to find.
+        A wrong sum is no reason to raise: the run has to report that the device's `add` is wrong.
         """
 
 
 def require_answer(answer: Any, place: str) -> None:
-    """See that a device has answered 1 + 1 for 8 float32 elements with an array like that.
+    """Require that the answer of a device to 1 + 1 is an array of 8 float32 elements.
 
     Raises:
-        DeviceError: it is none; `place` names the device.
+        DeviceError: the answer has another shape or dtype; the text names the device (`place`).
     """
     shape, dtype = getattr(answer, "shape", None), getattr(answer, "dtype", None)
     if shape != (8,) or str(dtype) != "float32":
@@ -76,7 +83,7 @@ def require_answer(answer: Any, place: str) -> None:
 def flatten_outputs(value: Any, is_tensor: Callable[[Any], bool]) -> list[Any]:
     """Return the leaves of an API's return value.
 
-    Sequences and dicts are opened only where there is a tensor inside: a `torch.Size` is one leaf.
+    A sequence or dict without a tensor inside is one leaf, such as a `torch.Size`.
     """
     if isinstance(value, dict):
         children: Iterable[Any] = list(value.values())

@@ -1,9 +1,9 @@
-"""The benches that run in other workers than their device: which workers are free, which parcels
-wait, and how many bytes they have.
+"""The bench workers and their parcels: which workers are free, which parcels wait, and how many bytes
+they have.
 
 Comes in: parcels, which devices have made of records, and news of the bench workers. Goes out: the
-worker for each parcel. Pure, a part of the scheduler and called by it alone. A bench that fails
-here blames no record: the scheduler has the record checked once more by one process.
+worker for each parcel. Pure, a part of the scheduler and called by it alone. A record whose bench
+breaks a bench worker gets no strike: the scheduler has a device check it once more as a whole.
 """
 
 import math
@@ -45,7 +45,7 @@ class Parcel:
 
 
 class BenchState(Enum):
-    """The state of a bench worker; LENT: another worker computes with its core."""
+    """The state of a bench worker; LENT: another bench worker computes with its core."""
 
     STARTING = "starting"
     READY = "ready"
@@ -65,17 +65,17 @@ class _BenchSlot:
 
 @dataclass(slots=True)
 class BenchStage:
-    """The bench workers, by name at their `places`, and their work.
+    """The bench workers by name, and their work; `places` gives the place of each.
 
-    At most `most_bytes` wait for them at a time.
+    The parcels that wait, are promised or in work have at most `most_bytes`.
     """
 
     places: Mapping[str, str]
     most_bytes: int
-    # Number of records that bench workers have.
+    # The number of records that bench workers have.
     in_flight: int = field(init=False, default=0)
     _slots: dict[str, _BenchSlot] = field(init=False)
-    # Kept up to date, so that no event costs more where there are more workers.
+    # Kept up to date, so that an event does not take longer when there are more workers.
     _free: dict[str, None] = field(init=False, default_factory=dict)
     _usable: set[str] = field(init=False, default_factory=set)
     _at: Counter[str] = field(init=False, default_factory=Counter)
@@ -101,12 +101,12 @@ class BenchStage:
 
     @property
     def has_living(self) -> bool:
-        """Whether any has not been given up."""
+        """Whether there is a bench worker that has not been given up."""
         return any(slot.state is not BenchState.GIVEN_UP for slot in self._slots.values())
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits, is promised or in work."""
+        """Whether no parcel waits, is promised or in work."""
         return self._parcels == 0
 
     @property
@@ -123,7 +123,8 @@ class BenchStage:
 
     @property
     def is_full(self) -> bool:
-        """Whether each has one in work, one that waits and one on its way, on average."""
+        """Whether there are, for each worker on average, a parcel in work, one that waits and one that
+        is on its way."""
         return self._parcels >= _PARCELS_EACH * len(self._usable)
 
     def _turn(self, name: str, state: BenchState) -> None:
@@ -131,7 +132,7 @@ class BenchStage:
         self._note(name)
 
     def _note(self, name: str) -> None:
-        """Keep the books after a worker has changed."""
+        """Update `_free` and `_usable` after the state of a worker has changed."""
         slot = self._slots.get(name)
         if slot is not None and slot.state is BenchState.READY and not slot.parcels:
             self._free[name] = None
@@ -228,24 +229,24 @@ class BenchStage:
                 self._slots[borrower].borrowed.append(name)
 
     def assign(self, name: str, ticket: int, parcel: Parcel) -> None:
-        """A worker has a parcel now, under the ticket of a batch."""
+        """Note that a worker has got a parcel, under the ticket of a batch."""
         self.in_flight += len(parcel.tasks)
         self._slots[name].parcels[ticket] = parcel
         self._note(name)
 
     def take(self, name: str, ticket: int, tasks: tuple[Task, ...]) -> None:
-        """A worker has whole records now, which no device has run."""
+        """Note that a worker has got whole records, which no device has run."""
         parcel = Parcel(0, self._slots[name].place, tasks, 0)
         self._enter(parcel)
         self.assign(name, ticket, parcel)
 
     def busy(self) -> list[str]:
-        """Return the workers that have something to do."""
+        """Return the workers that have a parcel."""
         return [name for name, slot in self._slots.items() if slot.parcels]
 
     def with_room(self, ahead: Collection[str]) -> list[str]:
-        """Return the workers that may take a batch: those without one, and those `ahead` with
-        one."""
+        """Return the workers that may take a batch: those without a batch, and of those in `ahead` the
+        ones with a single batch, too."""
         if not ahead:
             return list(self._free)
         return [
@@ -255,7 +256,7 @@ class BenchStage:
         ]
 
     def done(self, name: str, ticket: int) -> Parcel | None:
-        """A batch has come back; None where it was not awaited."""
+        """Note that a worker has finished a batch; return its parcel, None if it has no such batch."""
         slot = self._slots.get(name)
         parcel = slot.parcels.pop(ticket, None) if slot is not None else None
         if slot is None or parcel is None:
@@ -275,14 +276,14 @@ class BenchStage:
         slot.borrowed.clear()
 
     def ready(self, name: str) -> None:
-        """A worker has started."""
+        """Note that a worker has started."""
         slot = self._slots[name]
         if slot.state is BenchState.STARTING:
             slot.failed_starts = 0
             self._turn(name, BenchState.READY)
 
     def is_starting(self, name: str) -> bool:
-        """Return whether a start of a worker may succeed or fail yet."""
+        """Return whether a worker is starting."""
         return self._slots[name].state is BenchState.STARTING
 
     def start_failed(self, name: str) -> bool:
@@ -309,7 +310,7 @@ class BenchStage:
         return parcels
 
     def lose_waiting(self, place: str | None = None) -> list[Parcel]:
-        """Drop the parcels that wait, all or those at a place that is gone, and return them.."""
+        """Drop and return the parcels that wait: all of them, or those at a place that is gone."""
         lost = [parcel for parcel in self._waiting if place in (None, parcel.place)]
         for parcel in lost:
             self._waiting.remove(parcel)
@@ -318,12 +319,12 @@ class BenchStage:
         return lost
 
     def add(self, name: str, place: str) -> None:
-        """Add a core that can compute."""
+        """Add a bench worker on a core that has joined."""
         self._slots[name] = _BenchSlot(place)
         self._at[place] += 1
 
     def remove(self, name: str) -> dict[int, Parcel]:
-        """Note that a core is gone with its machine; return its batches by their tickets."""
+        """Note that a worker is gone with its machine; return its batches by their tickets."""
         if name not in self._slots:
             return {}
         parcels = self.lose(name)

@@ -1,7 +1,7 @@
-"""Who is to blame where a worker breaks: the strikes against each record, and who is a suspect.
+"""The record to blame when a worker breaks: the strikes against each record, and the suspects.
 
-Comes in: casualties. Goes out: the result of a record that is found guilty, or a suspect to run
-again, alone on a fresh worker. Pure, a part of the scheduler and called by it alone.
+Comes in: casualties. Goes out: the result of a record that has enough strikes, or a suspect, which
+runs again, alone on a fresh worker. Pure, a part of the scheduler and called by it alone.
 """
 
 from collections import Counter, deque
@@ -13,9 +13,9 @@ from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Outcome
 from ray_precheck.schema.task import Task
 
-# The last strike must come alone on a fresh worker. A crash is confirmed by one retry. SIGKILL and a
-# lost worker may come from outside (the kernel's memory killer, a node that goes down), so they are
-# confirmed by two.
+# The number of breaks by which a record is convicted; at the last of them it must have run alone on a
+# fresh worker. A crash is confirmed by one retry. SIGKILL and a lost worker may come from outside (the
+# kernel's memory killer, a node that goes down), so they are confirmed by two retries.
 STRIKES = {
     Cause.CRASHED: 2,
     Cause.KILLED: 3,
@@ -25,10 +25,10 @@ STRIKES = {
     Cause.OUT_OF_MEMORY: 1,
     Cause.POISONED: 1,
 }
-# A record is run in a batch at most once, which tells nothing where the whole worker was lost; then
-# alone at most once on a used worker, where the first strike makes it a suspect. A suspect is always
-# alone and fresh: at worst it is one strike short of every cause before the next one convicts it.
-# Before all that its bench may have been tried in vain by another process than its device.
+# The most runs of a record: its bench in another process, in vain (1); in a batch, whose loss gives no
+# strike where the whole worker is lost, and alone on a used worker, where the first strike makes it a
+# suspect (2); then as a suspect, alone on fresh workers, where it has at worst one strike less than
+# needed of every cause (the sum) before the next strike convicts it (1).
 MAX_RUNS = 1 + 2 + sum(strikes - 1 for strikes in STRIKES.values()) + 1
 # The time limit grows by this many times the estimated cost: estimates are made for one CPU core.
 COST_SLACK = 20.0
@@ -36,7 +36,7 @@ START_ATTEMPTS = 3
 
 
 class Rows(Protocol):
-    """Writes the rows of records that no worker answers for; every `Job` does."""
+    """The part of a `Job` that makes the rows of records for which no worker answers."""
 
     def failed(self, task: Task, outcome: Outcome, reason: str) -> Done:
         """Return the rows of a record that broke its worker."""
@@ -47,7 +47,7 @@ class Rows(Protocol):
 
 @dataclass(slots=True)
 class Blame:
-    """The strikes of a run. `rows` writes the rows of who is found guilty."""
+    """The strikes of a run. `rows` makes the rows of records that are convicted."""
 
     rows: Rows
     suspects: deque[Task] = field(default_factory=deque)
@@ -55,11 +55,13 @@ class Blame:
     _broke_at: dict[int, str] = field(default_factory=dict)
 
     def strike(self, task: Task, casualty: Casualty, place: str, *, fresh: bool) -> Done | None:
-        """Count a strike; return the verdict if it was on a fresh worker of its own and enough are
-        counted, else the record becomes a suspect.
+        """Count a strike against a record.
+
+        Returns its result if the record ran alone on a `fresh` worker and has enough strikes; else it
+        becomes a suspect, and None is returned.
         """
         cause = casualty.cause
-        if cause is Cause.OVER_BUDGET:  # measured in its own time: to repeat it would tell nothing
+        if cause is Cause.OVER_BUDGET:  # only the time of this bench counts: a retry takes as long
             return self.over_budget(task, casualty)
         self._strikes[task.index, cause] += 1
         self._broke_at[task.index] = place
@@ -76,9 +78,10 @@ class Blame:
         return self.rows.failed(task, casualty.cause.outcome, casualty.reason)
 
     def take_suspect(self, place: str, *, elsewhere: bool) -> Task | None:
-        """Take a record to run alone: not where it broke a worker, so long as there is elsewhere.
+        """Remove and return the first suspect that may run at `place`, None if there is none.
 
-        A device that breaks every worker must not make healthy records guilty.
+        `elsewhere`: there are slots at other places, so a suspect does not run again at the place
+        where it broke a worker: a broken device must not get healthy records convicted.
         """
         for task in self.suspects:
             if not elsewhere or self._broke_at.get(task.index) != place:

@@ -1,4 +1,4 @@
-"""What the scheduler wants done. Called by the driver, which does it, and by whoever plays a driver."""
+"""The commands of the scheduler, which the driver carries out."""
 
 from dataclasses import dataclass
 
@@ -9,17 +9,18 @@ from ray_precheck.schema.task import Task
 
 @dataclass(frozen=True, slots=True)
 class StartWorker:
-    """Have a fresh worker on a slot: start one, or replace the one that is there."""
+    """Start a worker on a slot, or replace the worker that is there by a fresh one."""
 
     slot: str
 
 
 @dataclass(frozen=True, slots=True)
 class SendBatch:
-    """Send tasks to the worker of a slot; each may take its number of seconds, one after the other.
+    """Send tasks to the worker of a slot, which runs them one after the other, each within its limit in
+    seconds.
 
-    The answer must name the `ticket`: an answer to an older one comes too late. The bench's half
-    goes with what a device has made of the tasks under `parcel`, the ticket of that batch.
+    The answer names the `ticket`; an answer with an older ticket is ignored. With the stage BENCH,
+    `parcel` is the ticket of the batch in which a device measured these tasks.
     """
 
     slot: str
@@ -32,7 +33,7 @@ class SendBatch:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Have the captured files of tasks on their way to a slot; they are sent to it under `ticket`."""
+    """Read the captured files of tasks, and send them on their way to a slot, under a `ticket`."""
 
     slot: str
     ticket: int
@@ -41,21 +42,21 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """What was prepared, or made by a device, under a ticket is not needed any more."""
+    """Drop the files that were prepared under a ticket, and what a device measured under it."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Write results; each record is in exactly one of these commands."""
+    """Write results; the result of each record is in exactly one of these commands."""
 
     results: tuple[Done, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUpDevice:
-    """A device could not be started; the others go on."""
+    """Report that the worker of a device could not be started; the other devices go on."""
 
     slot: str
     reason: str

@@ -1,7 +1,8 @@
-"""Whether a bench is worth being done by another process than its device, and with how many threads.
+"""Estimates of time: whether to compute a bench in another process than its device's, and with how
+many threads.
 
-Comes in: estimates of the planner, and what the run measures. Goes out: seconds. Called by the
-scheduler. The estimates are corrected as the run goes on; the number of threads is not, since the
+Comes in: the planner's estimates, and the times that the run measures. Goes out: seconds. Called by
+the scheduler. The run corrects the estimates as it goes on, but not the number of threads, because the
 bits of a sum depend on it.
 """
 
@@ -12,37 +13,38 @@ from ray_precheck.schema.casualty import BatchReport
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.task import Task
 
-# A record of this estimated cost computes its bench with several threads: float64 runs for minutes
-# otherwise, while the other cores have nothing left to do.
+# From this estimated cost on, a bench is computed with several threads: with one, float64 takes
+# minutes, in which the other cores run out of work.
 HUGE_S = 20.0
 HUGE_THREADS = 4
-# Measured on the CPU captures that the repository ships: the bench's share of the estimated cost,
-# and what it takes to hand tensors to another process and to make the inputs there again.
+# Measured on the CPU captures that the repository ships: the bench's share of the estimated cost, and
+# the time to hand tensors to another process and to make the inputs there again.
 _BENCH_SHARE = 0.6
 _HANDOVER_S = 3e-3
 _HANDOVER_S_PER_BYTE = 3e-9
-# The weight of a new measurement in the running mean of its kind, and in that of all.
+# The weight of a new measurement in the running mean of its API, and in that of all APIs.
 _WEIGHT = 0.2
 _WEIGHT_OF_ALL = 0.025
-# How many times its handing over a bench has to cost: more than that where others wait already, as
-# handing over takes both sides longer; where benches would run dry the device gains in any case.
+# A bench goes to another process if it takes this many times as long as handing it over. The margin is
+# larger while other benches wait, because handing over delays both processes; while a bench worker
+# has nothing to do, the device gains in any case.
 _MARGIN = 2.5
 _MARGIN_OF_DRY = 1.0
-# Another process is worth its start where it saves this much.
+# A bench worker is worth its start if it has this many seconds of work.
 _START_WORTH_S = 2.0
-# Nothing cheaper can be worth it.
+# A record of this estimated cost or less is never divided.
 _LEAST_S = 5e-3
 _MOST_KINDS = 10_000
 
 
 def bench_threads(cost_s: float) -> int:
-    """Return the threads for the bench of a record; by its estimate alone, on every machine."""
+    """Return the number of threads for the bench of a record, the same on every machine."""
     return HUGE_THREADS if cost_s >= HUGE_S else 1
 
 
 @dataclass(slots=True)
 class _Ratios:
-    """Measured to estimated seconds: the `mean` of all, and that of each kind."""
+    """Ratios of measured to estimated seconds: the `mean` of all records, and the mean of each API."""
 
     mean: float
     _count: int = 0
@@ -58,7 +60,7 @@ class _Ratios:
             self._kinds.clear()
         before = self._kinds.get(kind, ratio)
         self._kinds[kind] = before + _WEIGHT * (ratio - before)
-        # The first ones count as much as each other, and what was assumed before them not at all.
+        # The first measurements count alike, and the value that was assumed before them not at all.
         self._count += 1
         self.mean += max(1 / self._count, _WEIGHT_OF_ALL) * (ratio - self.mean)
 
@@ -73,37 +75,36 @@ class CostModel:
 
     @property
     def device_ratio(self) -> float:
-        """The ratio for the device's side of records, with their inputs."""
+        """The mean ratio for the device's side of records, including their inputs."""
         return self._device.mean
 
     @property
     def whole_ratio(self) -> float:
-        """The ratio for whole records, device and bench together."""
+        """The mean ratio for whole records, device and bench together."""
         return self._device.mean + self._bench.mean
 
     def device_s(self, task: Task) -> float:
-        """Return how long the device's side of a task is expected to take, with its inputs."""
+        """Return the expected seconds of the device's side of a task, including its inputs."""
         return task.cost_s * self._device.of(task)
 
     def bench_s(self, task: Task) -> float:
-        """Return how long the bench of a task is expected to take."""
+        """Return the expected seconds of the bench of a task."""
         return task.cost_s * self._bench.of(task)
 
     def handover_s(self, task: Task) -> float:
-        """Return what doing the bench elsewhere is expected to cost more."""
+        """Return the expected seconds that handing over the bench of a task takes."""
         return self._handover_ratio * _handover_s(task)
 
     def is_worth(self, task: Task, *, are_dry: bool = False) -> bool:
-        """Return whether the bench of a task is better done elsewhere, where somebody is free, or
-        would soon have nothing to do (`are_dry`).
-        """
+        """Return whether the bench of a task should be computed by a bench worker. `are_dry`: the bench
+        workers have nothing to do, or soon will."""
         margin = _MARGIN_OF_DRY if are_dry else _MARGIN
         return task.cost_s > _LEAST_S and self.bench_s(task) > margin * self.handover_s(task)
 
     def worthwhile_benches(self, tasks: Iterable[Task], *, has_device: bool) -> float:
-        """Return how many processes are worth their start for tasks, the costly ones first.
+        """Return how many bench workers the tasks are worth; the costly tasks come first.
 
-        Without `has_device` they do whole records, and all of them count.
+        Without `has_device` bench workers check whole records, and all tasks count.
         """
         total_s = 0.0
         for task in tasks:
@@ -114,7 +115,7 @@ class CostModel:
         return total_s / _START_WORTH_S
 
     def learn(self, task: Task, done: Done) -> None:
-        """Correct the estimates by what a record has taken, or its bench alone."""
+        """Correct the estimates by the time that a whole record, or its bench alone, has taken."""
         if task.cost_s <= 0 or done.bench_s <= 0:
             return
         self._bench.learn(task, done.bench_s)
@@ -122,14 +123,14 @@ class CostModel:
             self._device.learn(task, done.inputs_s + done.device_s)
 
     def learn_device(self, task: Task, taken_s: float) -> None:
-        """Correct the estimate of the device's side by what it has taken alone."""
+        """Correct the estimate of the device's side by the seconds that it has taken alone."""
         if task.cost_s > 0 < taken_s:
             self._device.learn(task, taken_s)
 
     def learn_handover(
         self, tasks: Iterable[Task], device_side_s: float, report: BatchReport
     ) -> None:
-        """Correct the estimate of handing over by what one has taken, on both sides."""
+        """Correct the estimate of handing over by the seconds that one has taken on both sides."""
         expected_s = sum(_handover_s(task) for task in tasks)
         if expected_s <= 0:
             return

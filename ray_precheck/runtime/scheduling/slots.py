@@ -1,7 +1,7 @@
-"""What the scheduler knows of the device slots.
+"""The device slots as the scheduler knows them: their states, and the batches of their workers.
 
-Pure, a part of the scheduler and called by it alone. Counts are kept up to date, so that no event
-costs more where there are more devices.
+Pure, a part of the scheduler and called by it alone. Counts are kept up to date, so that an event
+does not take longer when there are more devices.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +14,7 @@ from ray_precheck.schema.task import Task
 
 
 class SlotState(Enum):
-    """Where the worker of a slot is in its life."""
+    """The state of a slot's worker."""
 
     STARTING = "starting"
     IDLE = "idle"
@@ -24,12 +24,14 @@ class SlotState(Enum):
 
 @dataclass(slots=True)
 class Slot:
-    """`place` is what dies together: slots on the CPU of one machine share it, devices do not.
+    """A slot and the batches of its worker.
 
-    `moves_to` is the place of its next worker, None where that stays. `fresh`: nothing has run on the
-    worker but, at most, the one record that it has now. `following` is the batch that its worker has
-    too, and begins as soon as this one is done. `suspect` is what the slot will run as soon as its
-    worker is fresh, `reserved` the batch after this one, whose files are on their way.
+    `place` is the unit that fails together: slots on the CPU of one machine share it, each device is
+    its own. `moves_to` is the place of the next worker, None where it is the same. `fresh`: the worker
+    has run nothing, or nothing but the single record of its present batch. `batch` are the tasks
+    that it runs now, by index, and `following` is the batch that it begins afterwards. `suspect` is
+    the record that runs next, alone, once the worker is fresh. `reserved` is a later batch whose files
+    are on their way.
     """
 
     place: str
@@ -47,9 +49,10 @@ class Slot:
 
 @dataclass(slots=True)
 class SlotTable:
-    """The slots by their labels, at their `places`.
+    """The slots by their labels; `places` gives the place of each.
 
-    `kept` counts what slots keep for later: suspects, and batches that are reserved.
+    `kept` counts the suspects and the reserved batches of all slots, `in_batches` the records that
+    workers have.
     """
 
     places: Mapping[str, str]
@@ -77,21 +80,21 @@ class SlotTable:
         return self._slots[name]
 
     def get(self, name: str) -> Slot | None:
-        """Return a slot, None for a name that is none."""
+        """Return a slot, None if there is no slot of this name."""
         return self._slots.get(name)
 
     def keep_only(self, names: Iterable[str]) -> None:
-        """Leave out all others."""
+        """Remove all slots but these."""
         self._slots = {name: self._slots[name] for name in names}
         self._living = len(self._slots)
 
     def add(self, name: str, place: str) -> None:
-        """A device has joined."""
+        """Add the slot of a device that has joined."""
         self._slots[name] = Slot(place)
         self._living += 1
 
     def enter(self, name: str, state: SlotState) -> None:
-        """A slot gets into a state."""
+        """Set the state of a slot."""
         slot = self._slots[name]
         self._living += (slot.state is SlotState.GIVEN_UP) - (state is SlotState.GIVEN_UP)
         slot.state = state
@@ -102,11 +105,11 @@ class SlotTable:
 
     @property
     def has_living(self) -> bool:
-        """Whether any has not been given up."""
+        """Whether there is a slot that has not been given up."""
         return self._living > 0
 
     def idle(self) -> list[str]:
-        """Return the slots whose worker waits."""
+        """Return the slots whose worker waits for a batch."""
         return list(self._idle)
 
     def busy(self) -> list[str]:
@@ -121,12 +124,12 @@ class SlotTable:
         )
 
     def give(self, name: str, batch: SendBatch) -> None:
-        """A worker has a batch now."""
+        """Note that a worker has got a batch."""
         slot = self._slots[name]
         self.enter(name, SlotState.BUSY)
         self._put_in_work(slot, batch)
         self.in_batches += len(batch.tasks)
-        # Whoever shares its worker with others cannot be convicted there.
+        # A record that shares its worker with other records cannot be convicted by its break.
         slot.fresh = slot.fresh and len(slot.batch) == 1
 
     def _put_in_work(self, slot: Slot, batch: SendBatch) -> None:
@@ -134,19 +137,19 @@ class SlotTable:
         slot.batch = {task.index: task for task in batch.tasks}
 
     def take(self, name: str) -> dict[int, Task]:
-        """Take the batch of a worker."""
+        """Remove and return the batch that a worker runs, by index of the records."""
         slot = self._slots[name]
         batch, slot.batch = slot.batch, {}
         self.in_batches -= len(batch)
         return batch
 
     def follow(self, name: str, batch: SendBatch) -> None:
-        """A worker has another batch behind the one that it works on."""
+        """Note that a worker has got another batch, which it begins after the present one."""
         self._slots[name].following = batch
         self.in_batches += len(batch.tasks)
 
     def advance(self, name: str) -> bool:
-        """The batch of a worker was taken: it works on the one behind it; False where there is none."""
+        """Make the following batch of a worker the present one; return False if there is none."""
         slot = self._slots[name]
         batch, slot.following = slot.following, None
         if batch is not None:
@@ -154,21 +157,21 @@ class SlotTable:
         return batch is not None
 
     def recall(self, name: str) -> SendBatch | None:
-        """Take the batch that is behind the one in work; None where there is none."""
+        """Remove and return the following batch of a worker, None if there is none."""
         slot = self._slots[name]
         batch, slot.following = slot.following, None
         self.in_batches -= 0 if batch is None else len(batch.tasks)
         return batch
 
     def keep_suspect(self, name: str, suspect: Task | None) -> Task | None:
-        """Keep a suspect for a slot; return the one that was kept."""
+        """Keep a suspect for a slot, or none; return the suspect that it had."""
         slot = self._slots[name]
         before, slot.suspect = slot.suspect, suspect
         self.kept += (suspect is not None) - (before is not None)
         return before
 
     def reserve(self, name: str, batch: SendBatch | None) -> SendBatch | None:
-        """Keep a batch for a slot; return the one that was kept."""
+        """Reserve a batch for a slot, or none; return the batch that it had."""
         slot = self._slots[name]
         before, slot.reserved = slot.reserved, batch
         self.kept += (batch is not None) - (before is not None)
@@ -179,5 +182,5 @@ class SlotTable:
         return before
 
     def with_reserve(self) -> str:
-        """Return a slot for which a batch is kept, "" for none."""
+        """Return a slot for which a batch is reserved, "" if there is none."""
         return next(iter(self._reserving), "")

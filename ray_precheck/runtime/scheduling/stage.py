@@ -1,10 +1,10 @@
-"""What is done with a record at a time."""
+"""The stages of a record, which a worker runs together or one at a time."""
 
 from enum import Enum
 
 
 class Stage(Enum):
-    """What is done with a record: all of it, the device's half, or the bench's half."""
+    """The part of a record that a worker runs: all of it, the device's half, or the bench's half."""
 
     CHECK = "check"
     DEVICE = "device"

@@ -1,4 +1,4 @@
-"""The tasks that are left to send, the costly ones first, and their division into batches.
+"""The tasks that no worker has yet, the costly ones first, and their division into batches.
 
 Pure, a part of the scheduler and called by it alone.
 """
@@ -12,9 +12,9 @@ from ray_precheck.schema.task import Task
 
 MAX_BATCH_RECORDS = 64
 TARGET_BATCH_S = 0.4
-# The seconds of work that bench workers must have ahead before a device does a record whole. Costly
-# records come first, and their benches take longer than the device's side; later it is the other
-# way round, and then the bench workers live on the parcels that have gathered.
+# The seconds of work that bench workers must have ahead before a device computes benches itself. Costly
+# records come first, and their benches take longer than the device's side; later it is the other way
+# round, and then the bench workers work off the parcels that have gathered.
 _ENOUGH_S = 3.0
 
 
@@ -32,15 +32,15 @@ class TaskQueue:
         return len(self.tasks)
 
     def put_back(self, tasks: Iterable[Task]) -> None:
-        """Put tasks that were not run back to the head."""
+        """Put tasks that were not run back to the head of the queue."""
         waiting = list(tasks)
         self.tasks.extendleft(reversed(waiting))
         self.cost_left_s += sum(task.cost_s for task in waiting)
 
     def is_ample(self, devices: int, model: CostModel) -> bool:
-        """Whether a device may have its next batch early without another device going short.
+        """Return whether a device may get its next batch early without leaving too little for the others.
 
-        That is so if the share of each device in the tasks that are left is larger than that batch.
+        It may if each device's share of the tasks that are left is larger than that batch.
         """
         share_s = self._share_s(devices)
         return model.whole_ratio * share_s >= TARGET_BATCH_S and self.tasks[0].cost_s <= share_s
@@ -55,14 +55,14 @@ class TaskQueue:
         model: CostModel,
         spare_s: float = 0.0,
     ) -> tuple[tuple[Task, ...], bool]:
-        """Take a batch, and say whether its benches are to run elsewhere.
+        """Remove and return a batch, and whether bench workers compute its benches.
 
         Batches are small if records are costly, and near the end. `room_bytes` is the room for
-        parcels, `spare_s` how long the bench workers have enough to do after the device has begun
-        this batch. A device does a record whole if `spare_s` is longer than the device needs for it
-        and for its side of the next record, which is about as costly, and lasts for a while, or
-        until the devices have done their side of all tasks that are left. All records of a batch
-        are done like the first.
+        parcels, `spare_s` the seconds for which the bench workers have work after the device has begun
+        this batch. A device computes the bench of a record itself if `spare_s` is longer than the
+        device needs for the whole record and for its side of the next record, which is about as
+        costly, and is also longer than `_ENOUGH_S`, or than the devices need for their side of all
+        tasks that are left. All records of a batch are treated like its first.
         """
         # Guided self-scheduling (Polychronopoulos and Kuck, IEEE Trans. Computers C-36, 1987): a
         # share of what is left, so that the last batches are small and all devices end together.

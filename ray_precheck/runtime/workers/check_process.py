@@ -1,9 +1,9 @@
-"""The process that does the work: what comes through its pipe, one record after the other.
+"""The process that runs records, one after the other, as they come through its pipe.
 
 Comes in: `Start`, then lists of `Work`. Goes out: `Started`, then an `Answer` for each record.
-Started by `runtime.workers.process`, which watches it; whatever an API does to this process ends here. It
-knows nothing of Ray. A backend may run its framework in a child of this process (MSAdapter): where
-that dies this process dies in the same way, so that whoever watches it sees how.
+`runtime.workers.process` starts it and watches it, so an API that crashes ends this process alone. It
+knows nothing of Ray. A backend may run its framework in a child of this process (MSAdapter): when
+that child dies, this process ends with the same signal or exit code, which its watcher reports.
 """
 
 import contextlib
@@ -38,8 +38,8 @@ from ray_precheck.schema.task import BENCH
 
 
 def main() -> None:
-    """Serve the pipe whose file descriptor is the first argument, until it is closed; the second one
-    is the parent's process id, the third the descriptor of the bell."""
+    """Serve a pipe until it is closed. The arguments of the command line: the descriptor of the pipe,
+    the parent's process id, the descriptor of the bell."""
     parent = int(sys.argv[2])
     end_with_parent(parent)
     _be_the_first_to_go()
@@ -53,15 +53,15 @@ def main() -> None:
 
 
 def _check(start: Start, pipe: Connection, ringer: Ringer) -> None:
-    """Open the device, and do batches until the pipe is closed.
+    """Open the device, and run batches until the pipe is closed.
 
     Raises:
-        DeviceDied: the process of the device has ended.
+        DeviceDied: the child process that has the device has ended.
     """
     with _all_kept():
         runner, error = caught(partial(_open, start))
     if runner is None:
-        # Whatever a framework raises at its import is why there is no device.
+        # A framework may raise anything at its import; the first line is the reason.
         first_line = str(error).strip().split("\n", maxsplit=1)[0]
         is_ours = isinstance(error, DeviceError)
         send(pipe, Started(first_line if is_ours else f"{type(error).__name__}: {first_line}"))
@@ -74,7 +74,7 @@ def _check(start: Start, pipe: Connection, ringer: Ringer) -> None:
 
 
 def _die_like(exit_code: int) -> NoReturn:
-    """End this process as another one has ended."""
+    """End this process as another process has ended: by a signal (negative), or with an exit code."""
     if exit_code < 0:
         with contextlib.suppress(OSError):  # SIGKILL has no handler that could be in the way.
             signal.signal(-exit_code, signal.SIG_DFL)
@@ -85,7 +85,7 @@ def _die_like(exit_code: int) -> NoReturn:
 def _serve(
     runner: Runner, batch: Sequence[Work], pipe: Connection, ringer: Ringer, pool: SharedPool
 ) -> bool:
-    """Do a batch; returns whether the process is as good as before."""
+    """Run a batch; return False where a record has damaged this process, which then ends."""
     for position, work in enumerate(batch, 1):
         began_s, begin = time.time(), time.perf_counter()
         if work.threads == 1:
@@ -96,11 +96,11 @@ def _serve(
         elapsed_s = time.perf_counter() - begin
         damage = runner.damage()
         cause, reason = damage or (None, "")
-        # From here to the next record the device is idle: whoever waits does what can be done there.
+        # From here to the next record the device is idle, so the worker does all other work.
         if isinstance(found, Done):
             answer = Answer(work.index, found, None, cause, reason, began_s, elapsed_s)
         else:
-            # What sealing takes is a part of handing over: it comes after the time is taken.
+            # Sealing counts as handing over, so it comes after `elapsed_s` is taken.
             half = None if found is None else seal(found, pool if _lends(work) else None)
             answer = Answer(work.index, None, half, cause, reason, began_s, elapsed_s)
         send(pipe, answer, is_plain=not answer.is_large)
@@ -111,7 +111,7 @@ def _serve(
 
 
 def _do(runner: Runner, work: Work) -> Any:
-    """Do what is asked for with a record; None where that needs a device."""
+    """Run a record through its stage; return None where it needs a device and there is none."""
     half = None if work.half is None else work.half.open()
     return runner.run(
         work.payload,
@@ -129,9 +129,9 @@ def _lends(work: Work) -> bool:
 
 @contextmanager
 def _all_kept() -> Iterator[None]:
-    """Have Python look for no garbage in what is loaded, now and later.
+    """Keep Python's garbage collector from looking at the objects made in this block, now and later.
 
-    Frameworks make hundreds of thousands of objects that stay: to go through them over and over took
+    Frameworks make hundreds of thousands of objects that stay; looking at them again and again took
     a fifth of the time of their imports.
     """
     gc.disable()
@@ -144,12 +144,12 @@ def _all_kept() -> Iterator[None]:
 
 @contextmanager
 def _all_cores() -> Iterator[None]:
-    """Let a record that computes with several threads leave the core of this process."""
+    """Let a record that computes with several threads run on all cores, not on this slot's alone."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
     own = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, range(os.cpu_count() or 1))  # the kernel leaves out what is not ours
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))  # the kernel leaves out cores of others
     try:
         yield
     finally:
@@ -169,13 +169,13 @@ def _open(start: Start) -> Runner:
 
 
 def _be_the_first_to_go() -> None:
-    """Where the machine runs out of memory, have the kernel end this process and nothing else."""
+    """Have the kernel choose this process when the machine runs out of memory."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def _limit_memory(pid: int, limit_bytes: int) -> None:
-    """Let allocations of a process fail beyond what is loaded now and `limit_bytes`.
+    """Let allocations of a process fail when it has `limit_bytes` more than now.
 
     RLIMIT_DATA counts private writable memory (setrlimit(2), Linux 4.7 and later). Only on the CPU:
     drivers of accelerators reserve far more than they use.

@@ -1,5 +1,8 @@
-"""What goes through the pipe between a check process and the one who started it, and what of it
-goes on to a bench: on the same machine or on another."""
+"""The messages in the pipe between a check process and the worker that started it.
+
+`Sealed` tensors in an answer go on from the worker to a bench worker, on the same machine or on
+another.
+"""
 
 import pickle
 from dataclasses import dataclass
@@ -18,9 +21,11 @@ from ray_precheck.schema.task import DeviceSlot
 @pickled_by_position
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """Something that only check processes open: it may hold objects of a framework, which whoever
-    hands it on must not load. Its arrays are `buffers`, each as `(N,)` uint8, or lie in memory that
-    processes of this machine share: then `shared`.
+    """An object that only check processes unpickle, because it may hold objects of a framework, which
+    workers and the driver must not load.
+
+    Its arrays are in `buffers`, each as `(N,)` uint8, or in `shared`, memory that processes of this
+    machine share.
     """
 
     data: bytes
@@ -34,17 +39,18 @@ class Sealed:
         return len(self.data) + in_memory + sum(int(buffer.nbytes) for buffer in self.buffers)
 
     def for_others(self) -> "Sealed":
-        """Return it with arrays that may go to another machine; they are not copied."""
+        """Return the object with arrays that Ray can send to another machine; nothing is copied."""
         return self if self.shared is None else Sealed(self.data, tuple(self.shared.open()))
 
     def open(self) -> Any:
-        """Return what was sealed; its arrays share memory with the buffers."""
+        """Return the object that was sealed; its arrays share memory with the buffers."""
         return pickle.loads(self.data, buffers=self.for_others().buffers)
 
 
 def seal(content: object, pool: SharedPool | None = None) -> Sealed:
-    """Seal what may only be opened in a check process; its arrays are not copied, but for those that
-    it shares with other processes of this machine, through a `pool`.
+    """Seal an object for another check process.
+
+    With a `pool` its arrays are copied to shared memory of the pool; without one nothing is copied.
 
     Raises:
         OSError: there is no memory left to share.
@@ -60,7 +66,10 @@ def seal(content: object, pool: SharedPool | None = None) -> Sealed:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a process is told first; `phase_fd` is the file in which it says what it is at."""
+    """The first message to a check process: its device and the job's opener.
+
+    `phase_fd` is the descriptor of a file of one byte, to which the process writes its phase.
+    """
 
     slot: DeviceSlot
     opener: Opener
@@ -69,8 +78,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The process is ready, or cannot be: then `failure` says why, and it ends. `caveat` is what limits
-    the precision of its device, "" for nothing."""
+    """The reply to `Start`. With a `failure`, the reason in words, the process ends.
+
+    `caveat` is a sentence about a limit of the device's precision, "" for none.
+    """
 
     failure: str = ""
     caveat: str = ""
@@ -79,9 +90,11 @@ class Started:
 @pickled_by_position
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One record: its `index`, its payload, what is to be done, with how many threads, what the device
-    made of it for the bench's half (`half`), and its files where the runner does not read them from a
-    folder. `is_near`: the bench of a device's half is on the same machine.
+    """A record that the check process has to run, through the stage `stage` with `threads` threads.
+
+    `half` holds what the device measured, for the stage BENCH. `files` are the captured files of the
+    record, None where the runner reads them from their folder. `is_near`: the bench of a record
+    whose stage is DEVICE will run on this machine.
     """
 
     index: int
@@ -96,8 +109,11 @@ class Work:
 @pickled_by_position
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of one record: it is done, or its device's half is, or neither: it needs a device.
-    Where it broke the process `cause` and `reason` say how, and the process ends.
+    """The reply to a `Work`: the result (`done`), or what the device measured (`half`), or neither of
+    them where the record needs a device and this process has none.
+
+    Where the record broke the process, `cause` and `reason` say how, and the process ends. `began_s`
+    is in seconds since the epoch.
     """
 
     index: int
@@ -110,5 +126,5 @@ class Answer:
 
     @property
     def is_large(self) -> bool:
-        """Whether it holds tensors."""
+        """Whether the answer holds tensors."""
         return self.half is not None

@@ -23,8 +23,8 @@ _MOST_HANDLES = 253
 
 
 def send(pipe: Connection, message: object, *, is_plain: bool = False) -> None:
-    """Send a message; contiguous arrays in it go through shared memory (PEP 574). `is_plain`: no
-    array of it is in such memory already, so none is looked for.
+    """Send a message; contiguous arrays in it go through shared memory (PEP 574). `is_plain`: the
+    message has no `SharedArrays`, so it is not searched for them.
 
     Raises:
         OSError: the other end is closed, or there is no memory left to share.
@@ -39,7 +39,7 @@ def send(pipe: Connection, message: object, *, is_plain: bool = False) -> None:
     lengths = [view.nbytes for view in views]
     if sum(lengths):
         shared.insert(0, share(views))
-    # One write for what has no arrays: each wakes the other end, which may be on the same core.
+    # A message without arrays is one write: each write wakes the other end, maybe on the same core.
     head = struct.pack(f"<{2 + len(lengths)}Q", len(lengths), len(shared), *lengths)
     pipe.send_bytes(head + data)
     if shared:

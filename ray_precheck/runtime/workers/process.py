@@ -1,8 +1,8 @@
-"""A check process from the side of the one who started it.
+"""A check process as the worker that started it sees it.
 
-Comes in: batches. Goes out: answers, or a `Casualty` that names the record and says how the process
-broke: the signal or exit code, with the last line that it wrote to stderr, or that it gave no answer
-in time. Called by the worker actor; needs no Ray.
+Comes in: batches. Goes out: reports, with a `Casualty` where a record broke the process: how it ended
+(signal or exit code, and the last line that it wrote to stderr), or that it gave no answer in time.
+Called by the worker actor; needs no Ray.
 """
 
 import contextlib
@@ -34,25 +34,26 @@ from ray_precheck.schema.phase import Phase
 from ray_precheck.schema.task import DeviceSlot
 
 START_TIMEOUT_S = 300.0
-# How long a killed process may take to be gone: one that hangs in a driver's call cannot be killed.
+# How long to wait for the end of a killed process: the kernel cannot kill a process that hangs in a
+# call of a device driver.
 _END_TIMEOUT_S = 10.0
 _POLL_S = 0.1
-# How often to see how long its threads have waited for a processor: a look takes about 2 ms.
+# How often to read how long its threads have waited for a processor, which takes about 2 ms.
 _LOOK_S = 0.5
 _TAIL_BYTES = 4096
 _LONGEST_LINE = 200
-# A record's tensors come and go. glibc gives a heap of more than 64 MiB that is free back to the
-# system after each, and the next record's pages have to be cleared anew: measured, 3 to 5 % of the
-# loop. Twice as much is kept; larger blocks (over 32 MiB, mallopt(3)) go back at once, as ever.
+# After each record glibc returns to the system what is free at the top of its heap above 64 MiB, and
+# the kernel clears these pages anew for the next record: measured, 3 to 5 % of the loop. Here 128 MiB
+# are kept; blocks over 32 MiB are returned at once, as by default (mallopt(3)).
 _HEAP = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(128 << 20)}
 
-# The kernel ends a process with its parent when the *thread* that started it ends, so one thread
-# that lives as long as this process starts them all.
+# A process that asks to end with its parent ends with the *thread* that started it (prctl(2),
+# PR_SET_PDEATHSIG), so one thread that lives as long as this process starts all check processes.
 _LAUNCHER = ThreadPoolExecutor(1, thread_name_prefix="launcher")
 
 
 class CheckProcess:
-    """One process that does pieces of a job; use `close` to end it."""
+    """A check process, which runs records one after the other; `close` ends it."""
 
     def __init__(self, slot: DeviceSlot, opener: Opener, *, debug: bool = False) -> None:
         self._debug = debug
@@ -69,7 +70,7 @@ class CheckProcess:
         self._send(Start(slot, opener, board_fd))
 
     def _launch(self, handles: tuple[int, int, int]) -> "subprocess.Popen[bytes]":
-        # -P: what lies in the working directory is no module.
+        # -P: Python does not look for modules in the working directory.
         arguments = [sys.executable, "-P", "-m", "ray_precheck.runtime.workers.check_process"]
         return subprocess.Popen(
             [*arguments, str(handles[0]), str(os.getpid()), str(handles[2])],
@@ -82,19 +83,22 @@ class CheckProcess:
 
     @property
     def pid(self) -> int:
-        """The process id."""
+        """The id of the process."""
         return self._popen.pid
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was ended, or has broken."""
+        """Whether the process has been ended, by `close` or because it broke."""
         return self._pipe.closed
 
     def wait_ready(self) -> str:
-        """Wait until it has loaded its frameworks; return what limits the precision of its device.
+        """Wait until the process has loaded its frameworks and opened its device.
+
+        Returns a sentence about a limit of the device's precision, "" for none.
 
         Raises:
-            DeviceError: it could not, with the reason.
+            DeviceError: the process did not start within `START_TIMEOUT_S`, died, or failed; the text
+                says which.
         """
         try:
             if not self._pipe.poll(START_TIMEOUT_S):
@@ -108,8 +112,8 @@ class CheckProcess:
         return started.caveat
 
     def submit(self, batch: Sequence[Work]) -> None:
-        """Give the process a batch, to be begun after the one that it has."""
-        # Of this thread: where the process is busy, a large message waits for it.
+        """Send a batch to the process, which begins it after the batches that it has."""
+        # The time of this thread, without waiting: a large message waits for a busy process.
         begin = time.thread_time()
         self._send(list(batch))
         self._handovers_s.append(time.thread_time() - begin)
@@ -122,12 +126,12 @@ class CheckProcess:
         *,
         budget_s: float = math.inf,
     ) -> tuple[BatchReport, dict[int, Sealed]]:
-        """Wait for the oldest batch that was submitted; returns the report and what the device made
-        of records, by index.
+        """Wait for the oldest submitted batch; return its report, and what the device measured by the
+        index of the record.
 
-        `limits_s` are the seconds that each record may take before its bench, `budget_s` what a
-        bench may take. Ends early where `halted` says so: the process is killed, what is finished
-        is returned.
+        `limits_s` are the seconds that each record may take without its bench, `budget_s` the
+        seconds that each bench may take. When `halted` returns True, the process is killed and the
+        report has the records that were finished.
         """
         sealed: dict[int, Sealed] = {}
         tally = _Tally(handover_s=self._handovers_s.popleft())
@@ -161,7 +165,8 @@ class CheckProcess:
                 if before and since_s < min(_LOOK_S, left_s):
                     continue
                 queued = self._queued_ns()
-                # A busy machine is no hang: what its threads wait for a processor is left out.
+                # On a busy machine a record is slow without hanging: the time that its threads waited
+                # for a processor does not count.
                 spent_s[is_bench] += max(0.0, since_s - _starved_s(before, queued))
                 seen_at = now
                 if spent_s[True] >= budget_s:
@@ -182,20 +187,21 @@ class CheckProcess:
         return Casualty(index, answer.cause, answer.reason, answer.done)
 
     def _has_answer(self, wait_s: float) -> bool:
-        """Return whether there is an answer, or the end of the process.
+        """Wait up to `wait_s` seconds; return whether an answer, or the end of the process, can be read.
 
-        Short answers lie in the pipe until the process rings, or the wait is over: to wake up for
-        each of them would take a core from the process that we wait for.
+        The process rings the bell only once for several short answers: waking this process for each
+        of them would take processor time from the check process on the same core.
         """
         if not self._pipe.poll(0):
             self._bell.wait(wait_s)
         return self._pipe.poll(0)
 
     def _queued_ns(self) -> dict[str, int]:
-        """Return for each thread the nanoseconds that it was ready and waited for a processor.
+        """Return by thread id the nanoseconds for which a thread was ready and waited for a processor.
 
-        Those of the processes that it has started count too: one of them may have the device. The
-        second number of schedstat (Linux, Documentation/scheduler/sched-stats); {} elsewhere.
+        The threads of the processes that the check process has started are among them, because one
+        of those processes may have the device. Source: the second number of /proc/PID/task/TID/schedstat
+        (Linux, Documentation/scheduler/sched-stats); {} on other systems.
         """
         queued = {}
         for pid in (self._popen.pid, *descendants(self._popen.pid)):
@@ -205,14 +211,14 @@ class CheckProcess:
         return queued
 
     def _send(self, message: object) -> None:
-        # Dead: the next look at the pipe says how it ended.
+        # OSError: the process is dead; the next read from the pipe tells how it ended.
         with self._sending, contextlib.suppress(OSError):
             send(self._pipe, message)
 
     def _death(self) -> tuple[Cause, str]:
-        """Return how the process ended, for the machine and for people."""
+        """Return how the process ended: as a `Cause`, and in words."""
         try:
-            # It has closed its pipe: what ends it is on its way, and must not be our SIGKILL.
+            # It has closed its pipe and is about to end: our SIGKILL would hide how.
             code = self._popen.wait(_END_TIMEOUT_S)
             how = _signal_name(-code) if code < 0 else f"exit code {code}"
         except subprocess.TimeoutExpired:
@@ -232,7 +238,7 @@ class CheckProcess:
         return last if len(last) <= _LONGEST_LINE else f"{last[: _LONGEST_LINE - 3]}..."
 
     def _forget_output(self) -> None:
-        """Drop what was written so far: hours of warnings must not fill the disk."""
+        """Truncate the file of the process's output, which hours of warnings would let grow."""
         handle = self._stderr.fileno()
         size = os.fstat(handle).st_size
         if size and self._debug:
@@ -242,15 +248,16 @@ class CheckProcess:
             os.lseek(handle, 0, os.SEEK_SET)  # The process shares this position.
 
     def close(self) -> None:
-        """End the process at once; safe to call twice, while another thread submits a batch too."""
+        """Kill the process; safe to call twice, and while another thread submits a batch."""
         self._popen.kill()
-        # Nobody reads any more, so who writes stops; a descriptor in use must not be closed.
+        # A thread that is sending stops once the process is gone: the descriptor that it uses must not
+        # be closed before that.
         is_free = self._sending.acquire(timeout=_END_TIMEOUT_S)
         self._pipe.close()
         self._bell.close()
         if is_free:
             self._sending.release()
-        # One that hangs in a call of its driver cannot be killed; it is left behind then.
+        # A process that hangs in a call of a device driver cannot be killed, and is left behind.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(_END_TIMEOUT_S)
         self._stderr.close()
@@ -258,7 +265,7 @@ class CheckProcess:
 
 @dataclass(slots=True)
 class _Tally:
-    """What has come of a batch so far."""
+    """The answers to the records of a batch so far."""
 
     results: list[Done] = field(default_factory=list)
     measured: list[MeasuredTask] = field(default_factory=list)
@@ -287,9 +294,9 @@ class _Tally:
 
 
 def _starved_s(before: dict[str, int], now: dict[str, int]) -> float:
-    """Return the seconds that a process lost to others between two looks at its threads.
+    """Return the seconds for which a process waited for a processor between two calls of `_queued_ns`.
 
-    The longest of its threads, since what they wait side by side counts once.
+    That is the longest wait of a thread, because the threads wait at the same time.
     """
     return (
         max((ns - before[thread] for thread, ns in now.items() if thread in before), default=0)
@@ -298,7 +305,7 @@ def _starved_s(before: dict[str, int], now: dict[str, int]) -> float:
 
 
 def _shared_byte() -> tuple[mmap.mmap, int]:
-    """Return a byte that a process started with the file descriptor shares, and the descriptor."""
+    """Return a byte of shared memory, and the descriptor by which a child process maps it."""
     with tempfile.TemporaryFile() as file:
         file.truncate(1)
         handle = os.dup(file.fileno())
@@ -306,8 +313,8 @@ def _shared_byte() -> tuple[mmap.mmap, int]:
 
 
 def _environment() -> dict[str, str]:
-    """Return this environment, in which the package is found from wherever this one came, and the
-    heap keeps what it needs again; what a user has set for it stays."""
+    """Return the environment of a check process: it finds this package wherever this process found it,
+    and has `_HEAP`, unless the user has set these variables."""
     home = str(Path(__file__).resolve().parents[3])
     paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**_HEAP, **os.environ, "PYTHONPATH": os.pathsep.join(paths)}

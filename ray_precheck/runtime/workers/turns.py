@@ -1,7 +1,7 @@
-"""The order of an actor's batches: the next batch is prepared while the one before runs.
+"""The order of a worker's batches: the next batch is handed in while the batch before it runs.
 
-Called by the worker actor, whose batches come on two threads. They are numbered as they are sent,
-from 1 on without a gap; Ray may begin them in any order.
+Called by the worker actor, which gets batches on two threads. The driver numbers the batches of a
+worker from 1 on without a gap; Ray may begin the calls in any order.
 """
 
 import threading
@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, contextmanager
 
 
 class Turns:
-    """Lets batches pass two gates, each in the order of their numbers: to be handed in, one after the
-    other, and to run, one at a time."""
+    """Lets batches pass two gates, each in the order of their numbers and one at a time: first to be
+    handed in to the check process, then to run."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -19,11 +19,11 @@ class Turns:
         self._obsolete = 0
 
     def handing_in(self, turn: int) -> AbstractContextManager[bool]:
-        """Wait until the batches before are handed in; yields whether this one still counts."""
+        """Wait until all batches before this one are handed in; yield False if it was forgotten."""
         return self._gate("handing in", turn)
 
     def running(self, turn: int) -> AbstractContextManager[bool]:
-        """Wait until the batches before are over; yields whether this one still counts."""
+        """Wait until all batches before this one have run; yield False if it was forgotten."""
         return self._gate("running", turn)
 
     @contextmanager
@@ -39,7 +39,7 @@ class Turns:
                 self._changed.notify_all()
 
     def forget(self, last: int) -> None:
-        """Let the batches up to `last` count no more, and wait for none of them."""
+        """Forget the batches up to `last`: they do nothing, and no batch waits for them."""
         with self._changed:
             self._obsolete = last
             self._passed = dict.fromkeys(self._passed, last)

@@ -1,11 +1,10 @@
-"""The actor on every device slot. It runs no API itself: a process of its own does, and this one
-watches it.
+"""The actor on every slot. It runs no API itself: it starts a check process and watches it.
 
-Comes in: an `Order`. Goes out: a `BatchReport`, numbers and text only, and beside it what the device
-made of records whose bench is to run elsewhere: lent to workers of this machine, or through Ray's
-object store. An API that crashes or
-hangs ends its process alone, so that what the batch had finished is kept, and the record that broke
-it is known. A slot without a device runs benches only.
+Comes in: an `Order`. Goes out: a `BatchReport`, which has numbers and text only. What the device
+measured of records whose bench runs elsewhere stays here until a bench worker borrows it (on the same
+machine) or it goes to Ray's object store. An API that crashes or hangs ends the check process alone:
+the report then has the records that were finished, and the record that broke the process. A slot
+without a device computes benches only.
 """
 
 import math
@@ -25,17 +24,17 @@ from ray_precheck.runtime.workers.turns import Turns
 from ray_precheck.schema.casualty import BatchReport
 from ray_precheck.schema.task import DeviceSlot
 
-# A run that is over sooner gains nothing from a spare: its start takes up to 3 s of the worker's core.
+# Shorter runs gain nothing from a spare, whose start takes up to 3 s of the worker's core.
 SPARES_AFTER_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A batch: what is to be done with its records, how long each may take, with how many threads
-    its bench computes, and how long a bench may take. `is_near`: the bench of a device's half will
-    be on this machine.
+    """A batch for a worker: the payloads of its records, and for each of them the limit in seconds and
+    the number of threads of its bench.
 
-    `turn` is its number among those that were sent to this actor, from 1 on.
+    `budget_s` is the limit of a bench. `is_near`: benches of records whose stage is DEVICE will run on
+    this machine. `turn` numbers the batches that are sent to this actor, from 1 on.
     """
 
     payloads: tuple[Any, ...]
@@ -49,13 +48,13 @@ class Order:
 
 
 class Worker:
-    """Has APIs checked on one device. `open` comes first, and again where a fresh process is wanted.
+    """Runs batches in a check process. `open` comes first, and again for a fresh process.
 
-    `spares` processes are kept ready to take over at once.
+    `spares` is the number of check processes that are kept ready to replace one that broke.
     """
 
-    # The threads that answer calls, by name, and which methods each answers: while a batch runs a
-    # second thread takes in the next one, and a third answers the rest.
+    # The threads that answer calls, by name, and the methods that each answers: while one thread runs
+    # a batch, a second takes in the next batch, and a third answers all other calls.
     THREADS: ClassVar[Mapping[str, tuple[int, tuple[str, ...]]]] = {
         "batches": (2, ("run",)),
         "control": (1, ("hand_over", "lend", "release", "halt")),
@@ -78,19 +77,20 @@ class Worker:
         allow_descriptors()
 
     def open(self, last_turn: int) -> str:
-        """Have a process that has run nothing yet; a spare where there is one. Batches up to
-        `last_turn` were sent for the process before, and are not run any more. Returns what limits
-        the precision of the device, "" for nothing.
+        """Take a fresh check process: a spare where there is one, else a new one.
+
+        Batches up to `last_turn` were meant for the process before, and are not run any more. Returns
+        a sentence about a limit of the device's precision, "" for none.
 
         Raises:
-            DeviceError: it could not start, with the reason.
+            DeviceError: the process could not start; the text says why.
         """
         self._turns.forget(last_turn)
         if self._process is None:
             self._opened_at = time.monotonic()
         else:
             self._process.close()
-            # Spares are for those that break, and this one may be the first to do so.
+            # A process was replaced, so others may break too: spares may start at once.
             self._opened_at = 0.0
         self._process = self._spares.pop(0) if self._spares else self._launch()
         caveat = self._process.wait_ready()
@@ -103,15 +103,15 @@ class Worker:
         parcel: Mapping[int, Lent] | None = None,
         files: Mapping[int, Any] | None = None,
     ) -> BatchReport:
-        """Do a batch, one record after the other, each in its time.
+        """Run a batch, one record after the other, and return its report.
 
-        `parcel` is, for the bench's half, what a device made of the records, by index; `files` are
-        the captured files of each, where they are not to be read from the dump's folder. What this
-        device makes of records that it is to measure is kept for `hand_over` and `lend`.
+        `parcel` has what a device measured of the records, by index, for the stage BENCH; `files` has
+        their captured files by index, None where the process reads them from the dump's folder. What
+        this device measures in the stage DEVICE is kept for `hand_over` and `lend`.
 
-        A batch may come while another one runs: it waits in the process's pipe, which then goes on
-        with it at once. Where the one before broke the process, or the worker was told to end,
-        nothing is done: whoever sent it knows by then.
+        A batch may come while another batch runs: it waits in the pipe of the process. If the batch
+        before it broke the process, or the worker was halted, the report is empty; the driver knows
+        that from the report before.
         """
         process = self._process
         assert process is not None, "open comes first"
@@ -140,7 +140,7 @@ class Worker:
         parcel: Mapping[int, Lent] | None,
         files: Mapping[int, Any] | None,
     ) -> list[Work] | None:
-        """Return what the process is to do; None where it cannot get at what was lent."""
+        """Return the messages to the process; None where a loan in the parcel cannot be opened."""
         borrowed = borrow(parcel or {})
         if borrowed is None:
             return None
@@ -158,24 +158,25 @@ class Worker:
         ]
 
     def hand_over(self, ticket: int) -> dict[int, Sealed]:
-        """Give away what was made of a batch, by index: to Ray's object store, while the next batch
-        runs."""
+        """Return what the device measured of a batch, by index, for Ray's object store; the worker
+        keeps nothing of it."""
         return {index: sealed.for_others() for index, sealed in self._made.pop(ticket).items()}
 
     def lend(self, ticket: int) -> Mapping[int, Lent]:
-        """Say how workers of this machine get at what was made of a batch, by index; it is kept until
-        its `release`, or `hand_over`.
+        """Return loans of what the device measured of a batch, by index, for workers of this machine.
+
+        The worker keeps the memory until `release` or `hand_over`.
         """
         return {index: lend(sealed) for index, sealed in self._made[ticket].items()}
 
     def release(self, ticket: int) -> None:
-        """Let go of what was lent: nobody reads it any more."""
+        """Free the memory of a batch that was lent, once no bench reads it."""
         for sealed in self._made.pop(ticket, {}).values():
             if sealed.shared is not None:
                 sealed.shared.give_back()
 
     def halt(self) -> None:
-        """End the batch in flight: `run` returns what is finished."""
+        """Stop the batch that runs: `run` kills the process and returns what is finished."""
         self._halted.set()
 
     def close(self) -> None:
