@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PrecheckReport:
-    """What a run found. `completed` is False where it stopped before its end, by itself
-    (`stop_reason` says why) or on request."""
+    """The report of a run. `completed` is False if it stopped before its end: by itself, for the
+    reason `stop_reason`, or on request."""
 
     summary: Summary
     completed: bool
@@ -147,11 +147,11 @@ def run(
 
 
 def _with_files(config: RunConfig) -> RunConfig:
-    """Return the configuration with files where it names folders of one dump, of one run's results.
+    """Return the configuration with files in the place of folders: of a dump, and of a run's results.
 
     Raises:
         UsageError: there are several dumps below the folder.
-        DumpError: there is none.
+        DumpError: there is no dump below the folder.
     """
     found = find_dumps(config.dump)
     if found.is_many:
@@ -238,8 +238,8 @@ def rerun(
 ) -> TaskResult:
     """Load one API that `-save_error_data` saved and check it again, in this process.
 
-    `saved` is its JSON, `error_data/{timestamp}/{api}.json`; `standard` is what `--standard` takes,
-    `bench_modules` what `--bench-module` does.
+    `saved` is the path of its JSON, `error_data/{timestamp}/{api}.json`; `device_type` is npu, gpu or
+    cpu; `standard` and `bench_modules` have the values of `--standard` and `--bench-module`.
 
     Raises:
         PrecheckError: the file is no such JSON, there is no such standard, or the framework is not

@@ -1,9 +1,9 @@
-"""The checker: from a task's payload to its result, always.
+"""The checker: makes a `TaskResult` of every `TaskPayload`.
 
-Comes in: a `TaskPayload`. Goes out: a `TaskResult`; a failure of one API is a value and never an
-exception that leaves this module. Called by the check process and by `session.rerun`. The checker
-walks the stations that the docstring of the package lists. A check may be cut in two: `measure` goes
-as far as the device, and `check` with what that gave goes on from there, anywhere.
+Comes in: a `TaskPayload`. Goes out: a `TaskResult`; an API that fails gives a result and never an
+exception. Called by the check process and by `session.rerun`. The checker walks the stations that the
+docstring of the package lists. A check can be divided: `measure` runs the device, and `check` with
+what `measure` returned does the rest, in this process or another.
 """
 
 from collections.abc import Callable
@@ -57,7 +57,7 @@ Gradients = Callable[[], DirectionCheck]
 class Checker:
     """Checks one call after the other; holds the bench and, once it is needed, the device.
 
-    `kind` is that of the device, or `BENCH` where there is none.
+    `kind` is the kind of the device, or `BENCH` where there is none.
     """
 
     def __init__(self, settings: CheckSettings, kind: str, clock: PhaseClock | None = None) -> None:
@@ -83,16 +83,17 @@ class Checker:
         return self._device.caveat
 
     def prove(self) -> None:
-        """Have the bench compute something, and the device, where there is one, 1 + 1.
+        """Let the bench compute a small operator, and the device, where there is one, 1 + 1.
 
         Raises:
-            Exception: whatever it raises, or `DeviceError` where the answer is no sum at all.
+            DeviceError: the device's answer has another shape or dtype.
+            Exception: any exception of the frameworks.
         """
         self.bench.warm_up()
         self._device.prove()
 
     def damage(self) -> Cause | None:
-        """Return what the last check has done to this process; None where it is as good as before."""
+        """Return how the last check has damaged this process, None if it has not."""
         return self._guard.damage
 
     def check(
@@ -104,12 +105,15 @@ class Checker:
         files: "TensorFiles | None" = None,
         bench_threads: int = 1,
     ) -> TaskResult:
-        """Check one call. `source` replaces the tensors that the settings ask for (a replay), `files`
-        are captured ones that cannot be read from the dump's folder here; `measured` is what the
-        device made of the call elsewhere.
+        """Check one call.
+
+        `source` replaces the source of tensors that the settings name (for a replay). `files` are the
+        captured tensors, where the dump's folder cannot be read on this machine. `measured` is what
+        the device of another process made of the call. `bench_threads` is the number of threads of
+        the bench.
 
         Raises:
-            DeviceNeeded: this process has no device and none has measured the call.
+            DeviceNeeded: the call needs a device; this process has none, and `measured` is None.
         """
 
         def walk() -> TaskResult:
@@ -135,9 +139,10 @@ class Checker:
         *,
         with_inputs: bool = False,
     ) -> TaskResult | Measured:
-        """Run the device alone; a result where it comes to nothing that could be judged.
+        """Run a call on the device alone; return what it measured, or a result if the call is skipped or
+        fails before it can be judged.
 
-        `with_inputs` hands generated inputs on, for a bench to which that is cheaper than to draw them.
+        `with_inputs` adds the generated inputs, for a bench that gets them sooner than it draws them.
         """
 
         def walk() -> Measured:
@@ -149,7 +154,7 @@ class Checker:
         return self._timed(payload, walk)
 
     def _timed(self, payload: TaskPayload, walk: Callable[[], T]) -> T | TaskResult:
-        """Walk, guarded, with the clock of the phases running."""
+        """Walk the stations inside the guard, and count the seconds of each phase."""
         self._clock.start()
         try:
             return self._guard.guarded(payload, walk)
@@ -165,7 +170,7 @@ class Checker:
         *,
         keeps: bool = False,
     ) -> Inputs:
-        """Decode a call and make its inputs; those that the device has got where it has run elsewhere."""
+        """Decode a call and make its inputs: the same as the device had, if it has run elsewhere."""
         decoded = decode(payload, self._settings, self.bench)
         source = source or source_of(decoded.record, self._settings, files, keeps=keeps)
         if measured is not None:
@@ -173,7 +178,7 @@ class Checker:
         return make_inputs(decoded, source)
 
     def _tested(self, inputs: Inputs, measured: Measured | None) -> UnderTest:
-        """Have the device run, unless the dump holds results or it has run elsewhere."""
+        """Return the outputs to test: the dump's, or those of a device elsewhere, or of this device."""
         tested = held_by_dump(inputs, measured) if self.terms.tests_dump else None
         if tested is not None:
             return tested
@@ -189,7 +194,7 @@ class Checker:
 
         Raises:
             NotCheckable: the outputs cannot be judged.
-            DeviceNeeded: this process has no device and none has measured the call.
+            DeviceNeeded: the call needs a device; this process has none, and `measured` is None.
         """
         with self._clock.during(Phase.BENCH):
             tested = self._tested(inputs, measured)
@@ -199,7 +204,7 @@ class Checker:
             return Judged(tested.inputs, forward, _backward(inputs, forward, gradients))
 
     def _outputs(self, tested: UnderTest) -> tuple[DirectionCheck, Gradients]:
-        """Return what the outputs are judged to be, and what judges the gradients."""
+        """Return the check of the outputs, and a function that checks the gradients."""
         benched = run_bench(self.bench, tested)
         forward = judge_forward(benched, self.terms)
         explained = with_explanations(tested.inputs, forward, self.terms.standard)
@@ -223,7 +228,7 @@ class Checker:
 
 
 def _backward(inputs: Inputs, forward: DirectionCheck, gradients: Gradients) -> DirectionCheck:
-    """Judge the gradients, unless there are none or the outputs are none."""
+    """Check the gradients; verdict NONE without a backward record, SKIP if they cannot be checked."""
     if not inputs.record.has_backward:
         return DirectionCheck(ruled=Verdict.NONE)
     try:

@@ -1,7 +1,7 @@
-"""The station that decodes: the raw records of a call become one that can be run.
+"""The station that decodes: the raw records of a call become an `ApiRecord`.
 
-Comes in: a `TaskPayload`. Goes out: `Decoded`. Called by the checker, first of all stations. Calls
-that nobody can check end here, before anything of them is allocated.
+Comes in: a `TaskPayload`. Goes out: `Decoded`. Called by the checker, first of all stations. Calls that
+cannot be checked end here, before any of their tensors is allocated.
 """
 
 from dataclasses import dataclass
@@ -42,22 +42,22 @@ def decode(payload: TaskPayload, settings: CheckSettings, bench: Bench) -> Decod
         raise NotCheckable(reason)
     _require_memory(record, settings)
     decoded = decoded_record(payload, record)
-    # First of all: the allow list of the bench also says what may be called on the device.
+    # Before any API runs: an API without a bench must not be called on the device either.
     if not decoded.is_random:
         bench.resolve(record.name)
     return decoded
 
 
 def decoded_record(payload: TaskPayload, record: ApiRecord) -> Decoded:
-    """Return a call whose record is decoded already."""
+    """Return a call of which the record is already decoded."""
     return Decoded(payload, record, call_plan(record), is_random(record))
 
 
 def call_plan(record: ApiRecord) -> CallPlan:
-    """Return how a call is to be run on both sides.
+    """Return how both sides run a call.
 
-    Gradients are wanted where there is a backward record: of the tensors that the dump flags as
-    requiring one, or of all floating tensors where it flags none (MindSpore has no flags).
+    With a backward record, gradients are compared for the tensors that the dump flags as requiring
+    one, or for all floating tensors if it flags none (MindSpore has no such flags).
     """
     in_place = changes_its_input(record)
     if not record.has_backward:

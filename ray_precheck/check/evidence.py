@@ -20,8 +20,9 @@ Files = tuple[tuple[str, bytes], ...]
 def with_evidence(
     result: TaskResult, judged: Judged, settings: CheckSettings, device: str
 ) -> TaskResult:
-    """Save the tensors of a failing call, or return them as files where their folder is on another
-    machine; a result that is no error stays as it is. `device` is the kind of what was tested."""
+    """Save the tensors of a failing call, or add them to the result as files if their folder is on
+    another machine; a result without an error stays as it is. `device` is the kind of the tested
+    device."""
     if Verdict.ERROR not in (result.forward, result.backward) or settings.error_folder is None:
         return result
     inputs = judged.inputs

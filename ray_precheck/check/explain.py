@@ -1,9 +1,9 @@
-"""The station that explains: why an output is in error by msprobe's rule, although the API may be
-right: rounding that no kernel can avoid; and where that is not why, what the numbers say of the cause.
+"""The station that explains errors by msprobe's rule: by rounding that no kernel can avoid, or else by
+the likely cause that the numbers show.
 
-Comes in: a `DirectionCheck`, which can have the bench run again. Goes out: the same one with sentences
-in the Message of its errors. Called by the checker after each direction is judged; a verdict is never
-changed here. The other standards measure rounding and name causes themselves.
+Comes in: a `DirectionCheck`, which can run the bench again. Goes out: the same check, with sentences
+added to the Message of its errors. Called by the checker after each direction is judged; verdicts do
+not change here. The other standards measure rounding and name causes themselves.
 """
 
 from collections.abc import Callable
@@ -28,12 +28,10 @@ from ray_precheck.schema.values import HostCall, HostTensor
 
 
 def with_explanations(inputs: Inputs, result: DirectionCheck, standard: Standard) -> DirectionCheck:
-    """Add to each error that rounding explains the sentence that says how.
-
-    To an error that rounding does not explain its likely cause is added, where there is one.
+    """Add a sentence to each error: how rounding explains it, or else its likely cause, if one is found.
 
     Raises:
-        NotCheckable: the bench cannot take other inputs.
+        NotCheckable: the bench refused the changed inputs.
     """
     if standard.name != MSPROBE.name or result.recompute is None or not result.failing:
         return result
@@ -44,7 +42,7 @@ def with_explanations(inputs: Inputs, result: DirectionCheck, standard: Standard
 
 
 def _explained(inputs: Inputs, result: DirectionCheck, position: int, row: Compared) -> Compared:
-    """Return a row with what explains it, where it is in error by its numbers without an explanation."""
+    """Return a row with an explanation, if it is an error by its numbers that has none yet."""
     check = row.check
     is_open = check.verdict is Verdict.ERROR and ROUNDING not in check.message
     if not is_open or check.metrics is None or not isinstance(row.tested, HostTensor):
@@ -56,7 +54,7 @@ def _explained(inputs: Inputs, result: DirectionCheck, position: int, row: Compa
 
 @dataclass(frozen=True, slots=True)
 class _Error:
-    """An output in error, and the direction in whose rows it stands at `position`."""
+    """An output in error, at `position` among the rows of `result`."""
 
     inputs: Inputs
     result: DirectionCheck
@@ -69,7 +67,8 @@ class _Error:
         return DTYPES[self.tested.dtype].kind == "float"
 
     def bench_with(self, change: Callable[[HostTensor], HostTensor]) -> Array | None:
-        """Return this output of the bench for changed inputs, None where that cannot be had."""
+        """Return this output as the bench computes it from changed inputs; None if it cannot, or if the
+        shape differs."""
 
         def changed(value: Any) -> Any:
             if isinstance(value, HostTensor) and DTYPES[value.dtype].kind == "float":
@@ -129,7 +128,8 @@ def _summed_terms(error: _Error) -> str:
 
 
 def _conditioning(error: _Error) -> str:
-    """Explain the error by what half a unit in the last place of the inputs does to the bench."""
+    """Explain the error by the change of the bench when its inputs move by half a unit in the last
+    place (ulp)."""
     generator = np.random.Generator(np.random.Philox(key=error.position))
     moved = error.bench_with(lambda tensor: _nudged(tensor, generator))
     if moved is None:
@@ -154,7 +154,7 @@ def _absolute(tensor: HostTensor) -> HostTensor:
 
 
 def _nudged(tensor: HostTensor, generator: np.random.Generator) -> HostTensor:
-    """Return a tensor, in float64, half a unit in the last place away in random directions."""
+    """Return a float64 tensor whose elements moved by half an ulp, up or down at random."""
     wide = tensor.data.astype(np.float64)
     signs = generator.choice([-0.5, 0.5], size=wide.shape)
     return HostTensor("float64", np.asarray(wide + signs * quantum(wide, tensor.dtype)))

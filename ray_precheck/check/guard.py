@@ -1,8 +1,8 @@
-"""The guard of a process that checks: whatever goes wrong in a check becomes a result.
+"""The guard of a check process: every exception of a check becomes a result.
 
-Comes in: a payload and what is to be done with it. Goes out: what that gives, or a `TaskResult` that
-says why it gives nothing. Called by the checker around all stations. Knows what a check has done to
-the process: after errors of the device it has to prove itself.
+Comes in: a payload, and the function that checks it. Goes out: what the function returns, or a
+`TaskResult` that says why the call could not be checked. Called by the checker around all stations.
+After an error of the device the guard has the device prove itself, and notes whether it is damaged.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Guard:
-    """Guards one check after the other; `damage` is what the last one has done to this process."""
+    """Guards one check after the other; `damage` is how the last check has damaged this process."""
 
     def __init__(self, device: Device, prove: Callable[[], None], limit_bytes: int) -> None:
         self._device = device
@@ -31,13 +31,13 @@ class Guard:
         self.damage: Cause | None = None
 
     def guarded(self, payload: TaskPayload, check: Callable[[], T]) -> T | TaskResult:
-        """Return what a check gives, or the result of a call that it could not check.
+        """Return what a check returns, or the result of a call that could not be checked.
 
         Raises:
             DeviceNeeded: this process has no device and the check needs one.
         """
         self.damage, self._device.has_raised = None, False
-        # A fault of ours must neither be blamed on the API nor end the run.
+        # A bug of this program must neither be blamed on the API nor end the run.
         value, error = caught(check, DeviceNeeded)
         if error is None:
             found: T | TaskResult = value  # type: ignore[assignment]
@@ -52,8 +52,8 @@ class Guard:
         return _with_note(found, why) if why and isinstance(found, TaskResult) else found
 
     def _unusable(self) -> str:
-        """Have the device prove itself; return why it cannot, "" where it can."""
-        # It is proven with APIs of its framework, which may raise anything.
+        """Let the device prove itself; return the reason if it fails, "" if it works."""
+        # The proof uses APIs of the framework, which may raise anything.
         _, error = caught(self._prove)
         if error is None:
             return ""

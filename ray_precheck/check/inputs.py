@@ -1,8 +1,8 @@
 """The station that makes the inputs of a call.
 
-Comes in: `Decoded`, and where its tensors come from: a generator, the files of a dump, or files that
-were saved for a replay. Goes out: `Inputs`. Called by the checker; the later stations draw the
-gradients that come in from the same source.
+Comes in: `Decoded`, and the source of its tensors: a generator, the files of a dump, or files that were
+saved for a replay. Goes out: `Inputs`. Called by the checker; the later stations take the incoming
+gradients from the same source.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Inputs(Decoded):
-    """A call with its arguments. `source` has made them, and makes the gradients that come in."""
+    """A call with its arguments. `source` has made them, and makes the incoming gradients."""
 
     source: TensorSource
     call: HostCall
@@ -67,8 +67,11 @@ def source_of(
     *,
     keeps: bool = False,
 ) -> TensorSource:
-    """Return where the tensors of a call come from in this run. `files` are captured ones that cannot
-    be read from the dump's folder here; a generator `keeps` what it draws on request."""
+    """Return the source of the tensors of a call in this run.
+
+    `files` are the captured tensors, where the dump's folder cannot be read on this machine. With
+    `keeps` a generator keeps the tensors that it draws.
+    """
     if files is not None:
         return CapturedTensors(files)
     if settings.task == "tensor":
@@ -78,7 +81,7 @@ def source_of(
 
 
 def source_as_measured(source: TensorSource, record: ApiRecord, measured: Measured) -> TensorSource:
-    """Return the source of the very tensors that the device has got elsewhere."""
+    """Return a source that gives the same tensors as the device had in another process."""
     if not isinstance(source, GeneratedTensors):
         return source
     if measured.safer:
@@ -88,10 +91,10 @@ def source_as_measured(source: TensorSource, record: ApiRecord, measured: Measur
 
 
 def cotangents_of(inputs: Inputs, outputs: list[Leaf]) -> list[HostTensor | None]:
-    """Return the gradients that come in, one for each output.
+    """Return the incoming gradients, one for each output; None for an output that is no tensor.
 
     Raises:
-        NotCheckable: those that the dump has do not fit.
+        NotCheckable: the incoming gradients in the dump do not fit the outputs.
     """
     if isinstance(inputs.source, SavedTensors):
         return inputs.source.cotangents(len(outputs))

@@ -1,8 +1,8 @@
-"""The station that judges: what is tested against the bench, forward and backward.
+"""The station that judges: it compares the tested outputs and gradients with the bench's.
 
 Comes in: `Benched`. Goes out: a `DirectionCheck`. Called by the checker, and by
-`check.random.quiet_dropout`. Either the captured results are tested (real mode) or the device's own;
-the bench is the same for both.
+`check.random.quiet_dropout`. The tested results are the captured ones (real mode) or the device's; the
+bench is the same for both.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ def judge_forward(benched: Benched, terms: Terms) -> DirectionCheck:
     """Compare the outputs.
 
     Raises:
-        NotCheckable: neither side can be run, or only the bench fails.
+        NotCheckable: the bench raised, alone or as the device did; or the two sides cannot be compared.
     """
     tested, bench = benched.tested.outputs, benched.attempt
     if tested is None:
@@ -70,8 +70,8 @@ def judge_forward(benched: Benched, terms: Terms) -> DirectionCheck:
 
 
 def _overflowing_like(tested: Leaf, bench: Leaf) -> Leaf:
-    """Return the bench's leaf with what overflows the tested dtype as the tested one has it, where the
-    format allows more than one way (fp8)."""
+    """Return the bench's leaf, in which elements beyond the tested dtype's range (fp8) become infinity,
+    NaN or the largest number, as in the tested leaf: the format allows each of them."""
     tensors = isinstance(tested, HostTensor) and isinstance(bench, HostTensor)
     if not tensors or tested.shape != bench.shape or DTYPES[bench.dtype].kind != "float":
         return bench
@@ -79,7 +79,7 @@ def _overflowing_like(tested: Leaf, bench: Leaf) -> Leaf:
 
 
 def _length_note(record: ApiRecord, result: DirectionCheck) -> list[str]:
-    """Say why shapes differ, where they depend on the values."""
+    """Return a note for outputs of different shapes whose shape depends on the values of the inputs."""
     if not SIZED_BY_VALUES.of(record.name.type_name, record.framework):
         return []
     if not any(check.metrics is None for check in result.failing):
@@ -88,10 +88,10 @@ def _length_note(record: ApiRecord, result: DirectionCheck) -> list[str]:
 
 
 def device_failed(benched: Benched) -> DirectionCheck:
-    """Judge an API that the device cannot run: an error only where the bench can.
+    """Return the check of a call that raised on the device: an error, because the bench runs it.
 
     Raises:
-        NotCheckable: the bench cannot either, or it is a kernel that the CPU lacks.
+        NotCheckable: the bench raised, too, or the CPU lacks a kernel of the framework under test.
     """
     measured, bench = benched.tested.measured, benched.attempt
     assert measured is not None
@@ -121,7 +121,7 @@ def judge_backward(benched: Benched, terms: Terms) -> DirectionCheck:
     """Compare the gradients.
 
     Raises:
-        NotCheckable: there is no gradient to compare, or only the bench fails.
+        NotCheckable: there is no gradient to compare, or the bench raised.
     """
     if terms.tests_dump and has_captured_gradients(benched.tested.inputs.record):
         return _against_captured(benched, terms)
@@ -129,7 +129,7 @@ def judge_backward(benched: Benched, terms: Terms) -> DirectionCheck:
 
 
 def _against_captured(benched: Benched, terms: Terms) -> DirectionCheck:
-    """Compare captured gradients."""
+    """Compare captured gradients with the bench's."""
     inputs, bench = benched.tested.inputs, benched.attempt.execution
     if bench is None or benched.attempt.gradient_error is not None:
         reason = describe(benched.attempt.gradient_error)
@@ -209,10 +209,14 @@ def _gradients_failed(result: DirectionCheck, failure: Failure | None) -> Direct
 def _require_same_choice(
     inputs: Inputs, framework: str, tested: Sequence[Leaf], bench: Sequence[Leaf]
 ) -> None:
-    """Raise where the device took others of several right outputs: their gradients differ too."""
+    """Require that both sides chose the same of several right outputs, as gradients depend on the choice.
+
+    Raises:
+        NotCheckable: they chose differently.
+    """
     chosen = chosen_like(inputs.record.name, inputs.call, tested, bench, framework)
     for mine, other in zip(chosen, bench, strict=True):
-        # Vectors are turned by factors that are 1 but for rounding where both took the same.
+        # Where both chose the same vectors, they differ by factors that are 1 but for rounding.
         if mine is not other and not np.allclose(mine.data, other.data, 1e-3, 1e-3, equal_nan=True):
             raise NotCheckable(
                 "backward: of several right outputs (equal values, signs of vectors) the device took"
@@ -231,7 +235,8 @@ def _bench_failed(failure: Failure | None, bench_error: Exception | None) -> str
 def _peers(
     benched: Benched, terms: Terms, pick: Pick, cotangents: Sequence[HostTensor | None] = ()
 ) -> PeersByPlace:
-    """Return what gives the peers of a leaf by its position; nothing is run before they are read."""
+    """Return a function from the position of a leaf to its peers, which are computed once a standard
+    reads them."""
     peers = Peers(
         benched.function,
         benched.tested.inputs.call,

@@ -1,7 +1,7 @@
-"""What the judge says of a call, forward and backward.
+"""The judgement of a call: its rows, notes and verdicts, forward and backward.
 
 Made by `check.judge`, `check.random.judge` and `check.random.quiet_dropout`; `check.explain` adds to
-its rows, `check.row` makes the result of it.
+the rows, `check.row` makes the `TaskResult`.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ Recompute = Callable[[HostCall, list[HostTensor | None]], Sequence[Leaf]]
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One detail row, and the two leaves that it compares; `bench` is None where there is none."""
+    """A detail row, and the two leaves that it compares; `bench` is None for random outputs."""
 
     check: OutputCheck
     tested: Any
@@ -45,8 +45,9 @@ class DirectionCheck:
     """The outcome of checking one direction of a call.
 
     `ruled` is a verdict that does not depend on the rows: the device raised, or the direction was
-    not checked at all. `cotangents` are the gradients that came in. `recompute` is None where there
-    is no bench that could explain an error. `caveat` is what may be why float32 is off.
+    not checked at all. `cotangents` are the incoming gradients. `recompute` runs the bench again to
+    explain an error, None where there is no bench. `caveat` is a sentence about a limit of the
+    device's precision that may explain errors of float32, "" for none.
     """
 
     rows: tuple[Compared, ...] = ()
@@ -64,7 +65,7 @@ class DirectionCheck:
 
     @property
     def verdict(self) -> Verdict:
-        """Error where any row is; else SKIP where none is a pass: nothing was compared; else pass."""
+        """Error if any row is an error; else pass if any row is a pass; else SKIP: nothing was compared."""
         if self.ruled is not None:
             return self.ruled
         verdicts = {row.check.verdict for row in self.rows}
@@ -79,7 +80,7 @@ class DirectionCheck:
 
     @property
     def messages(self) -> list[str]:
-        """What the result row says about this direction."""
+        """The sentences about this direction in the Message of the result row."""
         told = self.failing
         if not told and self.verdict is Verdict.SKIP:
             told = self.checks

@@ -1,7 +1,7 @@
-"""What the device made of a call: what goes from the device's half of a check to the bench's.
+"""The results of a device: `Measured` goes from the device's half of a check to the bench's half.
 
-Made by `check.sides.device`. Host arrays and text only, so that the bench may judge it in another
-process or on another machine.
+Made by `check.sides.device`. It has host arrays and text only, so that the bench's half can run in
+another process or on another machine.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from ray_precheck.schema.values import HostTensor
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a device raised, as one line, and whether that means that it has no kernel."""
+    """An exception of a device as one line. `lacks_kernel`: it means that the device has no kernel."""
 
     text: str
     lacks_kernel: bool = False
@@ -21,15 +21,16 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Outputs and gradients of the device, or what it raised instead of them.
+    """Outputs and gradients of the device, or the errors that it raised instead.
 
-    `outputs` is None where forward raised `error`. `gradients`, of the differentiable inputs in
-    order (None for one that cannot be had), is None where none were asked for, where backward raised `gradient_error`, and where there
-    is nothing to differentiate, for the reason `no_gradients`. `safer` is what the device raised with
-    the first inputs, where all this is of a second try with safer ones; "" of a first try. `inputs`
-    are generated inputs and cotangents by argument path, where the bench need not draw them again;
-    `notes` are what drawing them had to say, for the Message. `caveat` is what limits the precision of
-    float32 on this device, "" for nothing.
+    `outputs` is None where forward raised `error`. `gradients` are those of the differentiable inputs
+    in order, with None for an input without a derivative. They are None where no gradient was asked
+    for, where backward raised `gradient_error`, and where nothing can be differentiated; then
+    `no_gradients` is the reason. `safer` is the text of the device's error with the first inputs, if
+    these are the results of a second try with safer inputs; "" for a first try. `inputs` are the
+    generated inputs and cotangents by argument path, if the bench gets them instead of drawing them
+    again; `notes` are the sentences about them for the Message. `caveat` is a sentence about a limit
+    of float32's precision on this device, "" for none.
     """
 
     outputs: list[Leaf] | None

@@ -14,11 +14,11 @@ _FLOAT64_BYTES = 8
 def needed_bytes(record: ApiRecord, *, with_peers: bool = False) -> int:
     """Return the bytes that the tensors of a call take at the same time, on one host.
 
-    Every tensor exists on the host, on the device and, widened, in the bench; outputs once more as
+    Every tensor exists on the host, on the device and, in float64, in the bench; outputs once more as
     the bench's result on the host. With a backward record each input has a gradient like an output.
-    `with_peers`: a standard compares with other implementations on the CPU, one at a time; each takes
-    what the bench takes, the estimate of its rounding errors three times as much as its results, and
-    the results of two are kept.
+    `with_peers`: the standard compares with other implementations on the CPU, one at a time. Each of
+    them takes as much as the bench, and three times its results for the estimate of its rounding
+    errors; the results of two are kept.
     """
     inputs = [spec for _, spec in record.input_tensors()]
     results = [

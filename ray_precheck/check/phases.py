@@ -1,7 +1,8 @@
-"""What a check is at, and how long each part of it took.
+"""The clock of a check: which phase it is in (inputs, device or bench), and the seconds of each phase.
 
-Called by the checker. Whoever watches the process is told of every change: a device that gives no
-answer is an error, a bench that takes too long is not.
+Called by the checker. Every change of phase is told to the worker that watches the process, because
+the device and the bench have limits of their own: a device that gives no answer is an error, a bench
+that takes too long is a SKIP.
 """
 
 import time
@@ -12,7 +13,7 @@ from ray_precheck.schema.phase import Phase
 
 
 class PhaseClock:
-    """Counts the seconds of each phase of one check; `tell` is told of every change."""
+    """Counts the seconds of each phase of one check; calls `tell` at every change of phase."""
 
     def __init__(self, tell: Callable[[Phase], None] = lambda phase: None) -> None:
         self._tell = tell
@@ -21,12 +22,12 @@ class PhaseClock:
         self.seconds = dict.fromkeys(Phase, 0.0)
 
     def start(self) -> None:
-        """Begin a check: its inputs come first."""
+        """Begin a check, in the phase of its inputs, with all seconds at 0."""
         self.enter(Phase.INPUTS)
         self.seconds = dict.fromkeys(Phase, 0.0)
 
     def enter(self, phase: Phase) -> Phase:
-        """Begin a phase; returns the one before."""
+        """Begin a phase; return the phase before."""
         now = time.perf_counter()
         before = self._phase
         self.seconds[before] += now - self._since
@@ -37,7 +38,7 @@ class PhaseClock:
 
     @contextmanager
     def during(self, phase: Phase) -> Iterator[None]:
-        """Be in a phase for a while."""
+        """Count the seconds of a block as this phase; afterwards the phase before goes on."""
         before = self.enter(phase)
         try:
             yield

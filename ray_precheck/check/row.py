@@ -1,7 +1,7 @@
-"""The station that writes the row: what the judge says of both directions becomes the result.
+"""The station that makes the row: the judgement of both directions becomes a `TaskResult`.
 
-Comes in: `Judged`. Goes out: a `TaskResult`. Called by the
-checker, last but for the evidence; `skipped_row` and `out_of_memory_row` by `check.guard`.
+Comes in: `Judged`. Goes out: a `TaskResult`. Called by the checker, last but for the evidence;
+`skipped_row` and `out_of_memory_row` are called by `check.guard`.
 """
 
 from ray_precheck.check.judged import Judged
@@ -38,7 +38,10 @@ def skipped_row(payload: TaskPayload, reason: str) -> TaskResult:
 
 
 def out_of_memory_row(payload: TaskPayload, error: Exception, limit_bytes: int) -> TaskResult:
-    """Return the result of a call for which there was not enough memory; 0 for no limit."""
+    """Return the result of a call for which there was not enough memory.
+
+    `limit_bytes` is the limit of the worker, which the reason names; 0 for no limit.
+    """
     limit = limit_bytes / 2**30
     allowed = f" (a worker may take {limit:.3g} GiB, --max-memory)" if limit else ""
     cause = error.__cause__ if isinstance(error.__cause__, Exception) else error

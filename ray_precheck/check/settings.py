@@ -1,4 +1,4 @@
-"""What every worker of a run must know; pickled once for each worker, without frameworks."""
+"""The settings of a check, pickled once for each worker; no framework is imported."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,26 +39,26 @@ class CheckSettings:
     device_type: str = ""
 
     def tests_own_kernel(self, kind: str) -> bool:
-        """Return whether results of torch's CPU kernels are tested, which are the bench's own kernels
-        in another dtype. `kind` is that of the process's device.
+        """Return whether the tested results come from torch's CPU kernels, which the bench uses too, in
+        another dtype. `kind` is the kind of the process's device.
 
-        Of captured results nobody knows which kernels made them.
+        False for captured results: the dump does not say which kernels made them.
         """
         own = self.device_type if kind == BENCH else kind
         return find_framework(self.framework).is_bench and own == "cpu" and not self.tests_dump
 
     def terms(self, kind: str) -> "Terms":
-        """Return what a process whose device is of this kind judges by."""
+        """Return the terms of judgement for a process whose device is of this kind."""
         own_kernel = self.tests_own_kernel(kind)
         return Terms(self.framework, self.standard, self.options.seed, self.tests_dump, own_kernel)
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a process judges by, the same for every call.
+    """The terms by which a process judges every call.
 
-    `seed` is that of the run. `tests_own_kernel`: what is tested was computed by torch on the CPU, as
-    the bench is.
+    `seed` is the seed of the run. `tests_own_kernel`: the tested results were computed by torch on the
+    CPU, as the bench's are.
     """
 
     framework: str
@@ -68,5 +68,5 @@ class Terms:
     tests_own_kernel: bool = False
 
     def judge(self, name: ApiName, direction: str) -> Judge:
-        """Return how the outputs (forward) or the gradients (backward) of a call are judged."""
+        """Return the judge of the outputs (forward) or the gradients (backward) of a call."""
         return Judge(self.framework, self.standard, name.type_name, direction)

@@ -1,1 +1,1 @@
-"""What is known of operators: each fact in one table, under the operator's full name."""
+"""The facts about operators: each kind of fact in one table, by the operator's full name."""

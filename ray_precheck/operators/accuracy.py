@@ -1,7 +1,7 @@
-"""How exact operators can be asked to be: what the standards know of single operators.
+"""How accurate single operators have to be, by the standards.
 
 Goes out: `PUBLISHED_STANDARD`, `LEVEL`, `ALLOWANCE`. Called by the standards. Limits by dtype, which
-hold for all operators, stand in `compare.thresholds` and `compare.standards.auto.limits`.
+hold for all operators, are in `compare.thresholds` and `compare.standards.auto.limits`.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ray_precheck.operators.table import FactTable
 # Source of these lists: mindstudio-probe 26.2, msprobe/pytorch/api_accuracy_checker/compare/
 # api_precision_standard.yaml, whose keys are named beside them. It names operators of torch; the same
 # lists hold for MindSpore's namesakes.
-# AbsoluteThreshStandard: one rounding of each element, or few.
+# AbsoluteThreshStandard: operators that round each element once, or a few times.
 _ABSOLUTE = """
     torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops:
         mul add div divide reciprocal rsqrt square sub
@@ -24,7 +24,7 @@ _ABSOLUTE = """
     torch.nn.functional mindspore.mint.nn.functional mindspore.ops: leaky_relu
     torch.nn.functional: leaky_relu_
 """
-# BinaryCompareStandard: data movement, comparisons, and what rounds nothing.
+# BinaryCompareStandard: data movement, comparisons, and other operators that do not round.
 _BINARY = """
     torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops:
         abs argmin bitwise_and ceil equal floor gather greater greater_equal histc isfinite
@@ -75,9 +75,9 @@ PUBLISHED_STANDARD: FactTable[str] = FactTable(
 )
 
 # Source: the same tool, precision_standard/standard_config.py, L1_API_LIST and L2_API_LIST; all others
-# are L0. It lists backward kernels by their own names (npu_rms_norm_backward); here the backward check of
-# an API has the level of its forward check. `flash_attention_score`, `cross_entropy`, `gelu` and `rms_norm`
-# are what PyTorch and MindSpore call operators of the lists ("GELU" there is the name of a module).
+# are L0. Those lists have backward kernels by their own names (npu_rms_norm_backward); here the backward
+# check of an API has the level of its forward check. `flash_attention_score`, `cross_entropy`, `gelu` and
+# `rms_norm` are names of PyTorch and MindSpore for operators of the lists ("GELU" there is a module).
 _L1 = """
     torch torch.nn.functional mindspore.mint.nn.functional mindspore.ops: embedding
     torch.Tensor mindspore.Tensor: scatter_ scatter_add_
@@ -98,11 +98,12 @@ LEVEL: FactTable[str] = FactTable("level", [(_L1, "L1"), (_L2, "L2")])
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What `auto` allows an operator in float32 besides rounding.
+    """The error that `auto` allows an operator in float32 besides rounding.
 
-    `share` is that of the output's magnitude which a fast approximation takes; with `adds` the error may
-    be so large however small an element is, else only in proportion to it. `input_units` is how far inputs
-    may be off, in units in the last place: the backward error of a stable algorithm (0: as for all).
+    `share` is the error of a fast approximation as a share of the output's magnitude: with `adds` of
+    the largest element, else of each element. `input_units` is the error of the inputs that a stable
+    algorithm may have the effect of (its backward error), in units in the last place; 0 for the value
+    that holds for all operators.
     """
 
     share: float = 0.0
@@ -110,9 +111,8 @@ class Allowance:
     input_units: float = 0.0
 
 
-# Fast approximations of elementary functions: what MindSpore 2.10's CPU kernels take (tanh is the
-# coarsest). First those of these operators that compute a product: where the result is small, its error
-# is small too.
+# Fast approximations of elementary functions, as MindSpore 2.10's CPU kernels have them (tanh is the
+# coarsest). First the operators that compute a product: where their result is small, so is its error.
 _COARSE_PRODUCTS = """
     torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops: exp
     torch torch.Tensor mindspore.Tensor: exp_
@@ -158,9 +158,9 @@ _COARSE_SUMS = """
     torch.nn.functional mindspore.mint.nn.functional mindspore.ops: mish
     torch_npu: npu_mish
 """
-# Factorisations and what is made of them. They are exact for a matrix that is off by a modest multiple
-# of one rounding of its norm (LAPACK Users' Guide, 3rd ed., sections 4.7 to 4.10), of which elements
-# that are small beside the norm have many units.
+# Factorisations, and operators that use them. A result is exact for a matrix that differs from the input
+# by a small multiple of one rounding of its norm (LAPACK Users' Guide, 3rd ed., sections 4.7 to 4.10);
+# for elements that are small beside the norm that is many units.
 _FACTORISATIONS = """
     torch torch.Tensor torch.linalg mindspore.Tensor mindspore.ops:
         cholesky det lstsq lu_solve matrix_power slogdet svd
@@ -185,7 +185,7 @@ _FACTORISATIONS = """
     torch torch.Tensor: pinverse
     torch torch.Tensor torch.linalg mindspore.mint.linalg mindspore.Tensor mindspore.ops: qr
 """
-# Interpolations find their places by coordinates that are rounded beside 1, however small they are.
+# Interpolations compute places from coordinates plus 1, so that small coordinates are rounded like 1.
 _BY_COORDINATES = """
     torch.nn.functional mindspore.mint.nn.functional mindspore.ops: grid_sample
     torch: grid_sampler grid_sampler_2d grid_sampler_3d

@@ -1,6 +1,6 @@
-"""Which outputs are right in more than one way: indices of ties, bases up to a factor.
+"""Operators with several right outputs: indices of equal values, and vectors up to a factor.
 
-Goes out: `AMBIGUOUS`. Called by `compare.ambiguous`, which chooses as the tested side did.
+Goes out: `AMBIGUOUS`. Called by `compare.ambiguous`, which takes the tested side's choice for the bench.
 """
 
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from ray_precheck.operators.table import FactTable
 class IndexChoice:
     """How an operator's indices select from its first argument.
 
-    `position` is that of the dimension among the arguments, `default` its value if the call gives
-    none (None: the flattened input). `ordered` operators select each index once. `outputs`: how
-    many there are where the last one holds indices; `max` of all elements has one, and that is a
-    value.
+    `position` is the position of the dimension among the arguments, `default` the dimension if the
+    call gives none (None: the flattened input). An `ordered` operator selects each index once.
+    `outputs` is the number of outputs of a call whose last output holds indices: `max` of all
+    elements has one output, which is a value.
     """
 
     position: int
@@ -27,11 +27,11 @@ class IndexChoice:
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """Which outputs of a decomposition hold vectors.
+    """The outputs of a decomposition that hold vectors, by their positions.
 
-    `vectors` is the output whose columns may be turned, `rows` one whose rows turn back with them,
-    `columns` one whose columns turn with them, `values` one whose order may differ, with that of the
-    columns.
+    The columns of the output `vectors` may have another factor of magnitude 1 (a sign) on each side.
+    The rows of the output `rows` then have the inverse factor, the columns of the output `columns`
+    the same factor. The elements of the output `values` may be in another order, with the columns.
     """
 
     vectors: int
@@ -54,13 +54,13 @@ AMBIGUOUS: FactTable[Ambiguity] = FactTable(
         ("torch torch.Tensor: mode", IndexChoice(1, -1)),
         (f"{_ALL}: kthvalue", IndexChoice(2, -1)),
         (f"{_ALL}: topk", IndexChoice(2, -1, ordered=True)),
-        # It has no dimension: the last one is meant, however many arguments there are.
+        # It has no argument for the dimension (9 is beyond all arguments): it uses the last one.
         ("mindspore.Tensor mindspore.ops: top_k", IndexChoice(9, -1, ordered=True)),
         (f"{_ALL}: sort", IndexChoice(1, -1, ordered=True)),
         (f"{_ALL}: argsort", IndexChoice(1, -1, ordered=True, outputs=1)),
-        # (u, s, v^H): the rows of the last turn back with the columns of the first.
+        # (u, s, v^H): the rows of v^H have the inverse factors of the columns of u.
         ("torch.linalg: svd", Basis(0, rows=2)),
-        # (u, s, v): the columns of v turn with those of u.
+        # (u, s, v): the columns of v have the factors of the columns of u.
         ("torch torch.Tensor: svd", Basis(0, columns=2)),
         # (s, u, v).
         ("mindspore.Tensor mindspore.ops: svd", Basis(1, columns=2)),

@@ -1,6 +1,6 @@
-"""All tables of this folder, for what looks at every fact: `explain`, and the tests.
+"""All tables of this folder.
 
-Goes out: `TABLES`.
+Goes out: `TABLES`. Called by `explain` and by the tests, which look at every fact.
 """
 
 from typing import Any

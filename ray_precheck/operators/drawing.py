@@ -1,7 +1,7 @@
 """Which operators draw random numbers: always, never, or with some of their arguments.
 
-Goes out: `DRAWING`. Called by `plan.drawing`, which reads the arguments of a call. How what they draw
-is judged stands in `check.random.rules`.
+Goes out: `DRAWING`. Called by `plan.drawing`, which reads the arguments of a call. The rules by which the
+draws are judged are in `check.random.rules`.
 """
 
 from dataclasses import dataclass, replace
@@ -12,29 +12,32 @@ from ray_precheck.operators.table import FactTable, table_of_names
 
 @dataclass(frozen=True, slots=True)
 class Always:
-    """It is random whatever its arguments are, and is judged by statistics."""
+    """The operator draws with all arguments, and is judged by statistics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unjudged:
-    """It is random, and no statistic tells whether it is right."""
+    """The operator draws, and no statistic tells whether its output is right."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Never:
-    """It has a flag or an argument that looks as if it drew, and draws nothing."""
+    """The operator never draws, although it has an argument of a name that elsewhere says so."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """How a call says whether it drops. `names` are its parameters by position; alternative keywords
-    are parted by `|`. It draws where `probability` is not 0 (None: whatever it is) and `training` is
-    not False (None: it has no such flag); `needs_layers` where it drops between its layers alone, and
-    `shows_mask` where its input shows in its output what was dropped.
+    """The operator draws with some arguments.
+
+    `names` are its parameters by position, with alternative keywords separated by `|`. A call draws if
+    the parameter `probability` is not 0 (None: the operator has no such parameter) and the parameter
+    `training` is not False (None: it has no such flag). `needs_layers`: it drops between its layers,
+    so a call with one layer does not draw. `shows_mask`: input and output together show which elements
+    were dropped.
     """
 
     names: str
@@ -140,7 +143,7 @@ DRAWING: FactTable[Drawing] = FactTable(
     ],
 )
 
-# What MindSpore 2.10 draws on the CPU whatever seed is set.
+# The draws of these operators do not depend on the seed, in MindSpore 2.10 on the CPU.
 UNSEEDED = table_of_names(
     "unseeded",
     """

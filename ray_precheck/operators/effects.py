@@ -1,11 +1,11 @@
-"""What operators do besides computing numbers from numbers.
+"""Properties of operators that a check must know: in place, reading bits, size by values, linear.
 
 Goes out: tables. Called by `plan.select` and by the checks.
 """
 
 from ray_precheck.operators.table import table_of_names
 
-# They change their first argument although their name does not end in one underscore.
+# Operators that change their first argument although their name does not end in one underscore.
 AUGMENTED = table_of_names(
     "in place",
     """
@@ -14,9 +14,9 @@ AUGMENTED = table_of_names(
     torch.Tensor: __iand__ __idiv__ __ilshift__ __ior__ __ipow__ __irshift__ __ixor__
     """,
 )
-# With a dtype among their arguments they read the bits of their input as that dtype.
+# Operators that read the bits of their input as another dtype, if a dtype is among their arguments.
 READS_BITS = table_of_names("reads bits", "torch.Tensor mindspore.Tensor: view")
-# How many elements they give depends on the values of their input.
+# Operators the shape of whose output depends on the values of their input.
 SIZED_BY_VALUES = table_of_names(
     "sized by values",
     """
@@ -26,8 +26,8 @@ SIZED_BY_VALUES = table_of_names(
     mindspore.Tensor mindspore.ops: unique_with_pad
     """,
 )
-# They are linear in each tensor: with absolute values as inputs they give the sum of the magnitudes of
-# the terms, which bounds the error of any order of summation.
+# Operators that are linear in each tensor: with absolute values as inputs they compute the sum of the
+# magnitudes of the terms, which bounds the error of any order of summation.
 MULTILINEAR = table_of_names(
     "multilinear",
     """

@@ -1,8 +1,8 @@
-"""The full names of operators, and what dumps call them.
+"""The full names of operators, and their names in dumps.
 
-Comes in: the name of an API in a dump (`Functional.softmax`) and the framework of the dump, where it is
+Comes in: the name of an API in a dump (`Functional.softmax`) and the framework of the dump, if it is
 known. Goes out: the operator's full name (`torch.nn.functional.softmax`). Called by the tables of facts,
-by everything that looks a fact up, and by `explain`. No framework is imported.
+by the modules that look facts up, and by `explain`. No framework is imported.
 
 A prefix means another namespace in each framework: `Functional` is `torch.nn.functional` in a dump of
 PyTorch and `mindspore.ops` in one of MindSpore.
@@ -26,7 +26,7 @@ _SAME = {"torch.functional": "torch"}
 def full_name(type_name: str, framework: str) -> str:
     """Return the full name of the API that a dump of a framework calls `Prefix.api`.
 
-    A prefix that is none of the framework's stays as it is: it is that of a user's own operators.
+    A prefix that the framework does not have stays: it is the prefix of a user's own operators.
     """
     prefix, _, api = type_name.partition(".")
     name = f"{_namespaces(framework).get(prefix, prefix)}.{api}"
@@ -36,21 +36,21 @@ def full_name(type_name: str, framework: str) -> str:
 
 @functools.lru_cache(1 << 14)
 def full_names(type_name: str, framework: str = "") -> tuple[str, ...]:
-    """Return every operator that `Prefix.api` may be: one where the framework is known, else that of
-    each framework which has the prefix, torch's first."""
+    """Return the full names that `Prefix.api` may mean: one if the framework is known, else one for each
+    framework that has the prefix, torch's first."""
     if framework:
         return (full_name(type_name, framework),)
     return tuple(dict.fromkeys(full_name(type_name, each) for each in NAMESPACES))
 
 
 def is_known_prefix(prefix: str, framework: str = "") -> bool:
-    """Return whether a prefix has a namespace, in any framework where it is not said which."""
+    """Return whether the framework has a namespace for a prefix; any framework if none is given."""
     frameworks = [framework] if framework else list(NAMESPACES)
     return any(prefix in _namespaces(each) for each in frameworks)
 
 
 def type_names(name: str) -> Iterator[tuple[str, str]]:
-    """Yield what dumps may call the operator of a full name, each with its framework:
+    """Yield the names that dumps may have for an operator, each after its framework:
     `("pytorch", "Functional.softmax")`."""
     for framework, prefixes in NAMESPACES.items():
         for prefix, namespace in prefixes.items():
@@ -60,5 +60,5 @@ def type_names(name: str) -> Iterator[tuple[str, str]]:
 
 
 def _namespaces(framework: str) -> Mapping[str, str]:
-    """Return the namespaces of a framework by prefix; none of one that nobody has declared."""
+    """Return the namespaces of a framework by prefix; {} if no descriptor declares the framework."""
     return find_framework(framework).namespaces if is_framework(framework) else {}

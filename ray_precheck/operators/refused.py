@@ -1,8 +1,8 @@
 """Operators that are never called, though the frameworks list them among their own.
 
-Goes out: `REFUSED`, reasons, and `refusal`. Called by `frameworks.denied`, and by `explain`. Names in a
-dump are data, so refusals are broad: a name stands for all namespaces of its row, also those in which no
-version of the framework has it yet.
+Goes out: `REFUSED`, the reasons by full name, and `refusal`. Called by `frameworks.denied`, and by
+`explain`. A dump may hold any name, so refusals are broad: a name is refused in all namespaces of its
+row, also in those where no version of the framework has it yet.
 """
 
 import functools
@@ -83,17 +83,17 @@ REFUSED: FactTable[str] = FactTable(
         (f"{_EVERYWHERE}: element_size type result_type nbytes itemsize", _OF_THE_DTYPE),
     ],
 )
-# The namespace whose refusals hold for frameworks and prefixes that this package does not know.
+# The refusals of this namespace also hold for prefixes that this package does not know.
 _OF_STRANGERS = "torch.Tensor"
-# An operator below a namespace whose last name is refused in the namespace itself.
+# Operators that may be called although their last name is refused in the namespace above.
 _ALLOWED = table_of_names("allowed", "torch.linalg: cond")
 
 
 @functools.lru_cache(1 << 14)
 def refusal(type_name: str, framework: str = "") -> str:
-    """Return why what a dump calls `Prefix.api` may not be called, "" where it may (or is unknown here).
+    """Return the reason why an API that a dump calls `Prefix.api` is never called, "" if there is none.
 
-    Every part of a dotted name counts. Private names are refused, operators (dunders) are not.
+    Each part of a dotted name is looked up. Private names are refused, but not names like `__add__`.
     """
     if _ALLOWED.of(type_name, framework):
         return ""

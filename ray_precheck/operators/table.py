@@ -1,8 +1,8 @@
 """A table of facts about operators: one row claims one fact for the operators of a text.
 
-Comes in: rows, each the text of its operators and the fact. Goes out: `FactTable`, which are looked up by
-full name or by the name in a dump. The modules beside this one are such tables; so are the tables of
-meanings (`datagen.meaning_table`) and of random distributions (`check.random.rules`).
+Comes in: rows, each with the text of its operators and the fact. Goes out: a `FactTable`, in which a fact
+is found by full name or by the name in a dump. The other modules of this folder are such tables; so are
+the meanings (`datagen.meaning_table`) and the random distributions (`check.random.rules`).
 
 A text has groups of namespaces and names. The names of a group are in each of its namespaces:
 
@@ -22,10 +22,10 @@ Fact = TypeVar("Fact")
 
 
 def operators(text: str) -> tuple[str, ...]:
-    """Return the full names of a text of namespaces and names.
+    """Return the full names that a text of namespaces and names stands for.
 
     Raises:
-        ValueError: a name stands there twice, or before the first namespace.
+        ValueError: the text has a name twice, or a name before the first namespace.
     """
     found = tuple(_expanded(text))
     twice = sorted({name for name in found if found.count(name) > 1})
@@ -64,13 +64,13 @@ class FactTable(Generic[Fact]):
         self.by_name: Mapping[str, Fact] = found
 
     def get(self, name: str) -> Fact | None:
-        """Return the fact about the operator of a full name, None where there is no row."""
+        """Return the fact about an operator by its full name, None if there is no row."""
         return self.by_name.get(name)
 
     def of(self, type_name: str, framework: str = "") -> Fact | None:
-        """Return the fact about what a dump calls `Prefix.api`, None where there is no row.
+        """Return the fact about the operator that a dump calls `Prefix.api`, None if there is no row.
 
-        Where the framework is unknown it is the fact of the first one that has a row.
+        If the framework is not given, the first framework with a row counts, torch's first.
         """
         for name in full_names(type_name, framework):
             if name in self.by_name:
@@ -79,15 +79,15 @@ class FactTable(Generic[Fact]):
 
 
 def table_of_names(title: str, text: str) -> FactTable[bool]:
-    """Return the table of a fact that is only true or not said."""
+    """Return the table of a property that operators have (True) or do not have (no row)."""
     return FactTable(title, [(text, True)])
 
 
 def one_table(title: str, *tables: Mapping[str, Fact]) -> dict[str, Fact]:
-    """Return one table of several.
+    """Return several tables as one.
 
     Raises:
-        ValueError: two of them have a row for the same name, of which one would be hidden.
+        ValueError: two tables have a row for the same name, of which one would be hidden.
     """
     found: dict[str, Fact] = {}
     for table in tables:

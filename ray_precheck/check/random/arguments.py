@@ -2,7 +2,7 @@
 
 Comes in: a `HostCall`, the tested outputs and a signature as text. Goes out: `RandomCall`. Called by
 `check.random.rules`. A signature is a list of parameters in their order, separated by blanks, each
-`name|other_name=default`; `...` takes whatever is left.
+`name|other_name=default`; `...` stands for further arguments, which have no name here.
 """
 
 import ast
@@ -42,9 +42,10 @@ def bind(signature: str, call: HostCall) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RandomCall:
-    """One random call: its arguments by name, all of them by place, and what came out.
+    """A random call: its arguments by name (`arguments`) and as recorded (`call`), and its outputs.
 
-    `spread` is a generator of its own, for draws that are spread over their steps.
+    `spread` is a generator for the tests of discrete draws, whose values it spreads evenly over the
+    steps of their distribution function.
     """
 
     arguments: dict[str, Any]
@@ -53,14 +54,14 @@ class RandomCall:
     spread: np.random.Generator
 
     def tensor(self, name: str) -> HostTensor:
-        """Return an argument that is a tensor; raise `NotCheckable` where it is none."""
+        """Return an argument that is a tensor; raise `NotCheckable` if it is no tensor."""
         value = self.arguments.get(name)
         if not isinstance(value, HostTensor):
             raise NotCheckable(f"its argument {name} is no tensor")
         return value
 
     def number(self, name: str) -> float:
-        """Return an argument that is a number, or a tensor of one; else raise `NotCheckable`."""
+        """Return a finite argument: a number, or a tensor of one element; else raise `NotCheckable`."""
         value = self.arguments.get(name)
         if isinstance(value, HostTensor) and value.data.size == 1:
             value = value.data.item()
@@ -95,14 +96,14 @@ class RandomCall:
 
     @property
     def out(self) -> HostTensor:
-        """The first output; raise `NotCheckable` where it is no tensor."""
+        """The first output; raises `NotCheckable` if it is no tensor."""
         if not self.outputs or not isinstance(self.outputs[0], HostTensor):
             raise NotCheckable("its output is no tensor")
         return self.outputs[0]
 
     @cached_property
     def draws(self) -> Draws:
-        """The elements of the first output that statistics look at; complex ones as two each."""
+        """The elements of the first output that statistics use; a complex element counts as two."""
         out = self.out
         if DTYPES[out.dtype].kind == "complex":
             part = f"float{DTYPES[out.dtype].bits // 2}"
@@ -111,5 +112,5 @@ class RandomCall:
 
     @property
     def whole_numbers(self) -> list[int]:
-        """The whole numbers among the arguments by place."""
+        """The whole numbers among the positional arguments."""
         return [value for value in self.call.args if type(value) is int]

@@ -1,4 +1,4 @@
-"""The rules of calls that choose: multinomial, gumbel_softmax, shuffle.
+"""The rules of calls that choose categories or an order: multinomial, gumbel_softmax, shuffle.
 
 Comes in: a `RandomCall`. Goes out: `Look`s. Called through the table of `check.random.rules`.
 """
@@ -86,7 +86,7 @@ def gumbel_softmax(call: RandomCall) -> list[Look]:
 
 
 def gumbel_gradient(call: RandomCall, incoming: HostTensor | None, grad: HostTensor) -> list[Look]:
-    """Look at the gradient of the soft form, which is that of softmax at its own output."""
+    """Look at the gradient of soft samples, which is the gradient of softmax at the samples."""
     if call.flag("hard"):
         raise NotCheckable(
             "backward: the gradient of hard samples depends on draws that the samples do not show"
@@ -107,7 +107,7 @@ def shuffle(call: RandomCall) -> list[Look]:
     given, found = call.tensor("x").data, call.out.data
     if given.shape != found.shape:
         raise NotCheckable("its output has not the shape of its input")
-    # Rows as numbers: where each of the input's comes in their order, equal ones in turn.
+    # Equal rows get the same number, so that two lists of numbers are compared instead of rows.
     rows = np.concatenate([given, found]).reshape(2 * len(given), -1)
     codes = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
     before, after = codes[: len(given)], codes[len(given) :]

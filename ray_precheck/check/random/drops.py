@@ -1,4 +1,4 @@
-"""The rules of calls that drop: dropout in all its forms, rrelu, attention with dropout.
+"""The rules of calls that drop elements: dropout in all its forms, rrelu, attention with dropout.
 
 Comes in: a `RandomCall`. Goes out: `Look`s. Called through the table of `check.random.rules`.
 """
@@ -28,8 +28,8 @@ from ray_precheck.schema.values import HostTensor
 
 RRELU = "input lower=0.125 upper=0.3333333333333333 ..."
 _Make = Callable[[float, int | None], Dropping]
-# How an API drops, and how many leading dimensions have a decision of their own, by the number of
-# dimensions of its input (torch.nn.functional: without a batch it has one dimension less).
+# How an API drops, and over how many leading dimensions it decides separately, by the number of
+# dimensions of its input (torch.nn.functional: an input without a batch has one dimension less).
 DROPPINGS: dict[str, tuple[_Make, dict[int, int] | None]] = {
     "dropout": (dropout, None),
     "dropout1d": (dropout, {2: 1, 3: 2}),
@@ -60,7 +60,7 @@ def drop_rule(api: str) -> Callable[[RandomCall], list[Look]]:
 def drop_gradient_rule(
     api: str,
 ) -> Callable[[RandomCall, HostTensor | None, HostTensor], list[Look]]:
-    """Return the rule of its gradient, which follows the mask that the output shows."""
+    """Return the rule of the gradient of an API of `DROPPINGS`: its mask is that of the output."""
 
     def rule(call: RandomCall, incoming: HostTensor | None, grad: HostTensor) -> list[Look]:
         return dropout_gradient_looks(*_dropped(call, api), incoming, grad)

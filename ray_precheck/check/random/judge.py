@@ -1,8 +1,8 @@
 """The station that judges calls whose output is random, in the place of `check.judge`.
 
-Comes in: `UnderTest`. Goes out: a `DirectionCheck`. Called by the checker. There is no bench to compare
-with: what comes out is judged by facts that hold whatever was drawn, and by statistics whose limits
-an honest generator leaves once in a million calls.
+Comes in: `UnderTest`. Goes out: a `DirectionCheck`. Called by the checker. Random outputs cannot be
+compared with a bench: they are judged by facts that hold for all draws (such as a range), and by
+statistics whose limits a correct generator exceeds once in a million calls.
 """
 
 from dataclasses import replace
@@ -32,10 +32,10 @@ _JUDGED = "its output is random: judged by statistics"
 
 
 def require_rule(record: ApiRecord, framework: str) -> RandomRule:
-    """Return how a random call is judged.
+    """Return the rule by which a random call is judged.
 
     Raises:
-        NotCheckable: nothing is known of what it should draw.
+        NotCheckable: there is no rule for the distribution of this API.
     """
     rule = rule_of(record.name, framework)
     if rule is None and is_dropping(record):
@@ -51,7 +51,7 @@ def judge_random_forward(tested: UnderTest, bench: Bench, terms: Terms) -> Direc
     """Judge the outputs of a random call.
 
     Raises:
-        NotCheckable: the call cannot be run, or nothing is known of what it should draw.
+        NotCheckable: the call cannot be run, or there is no rule for its distribution.
     """
     inputs, outputs = tested.inputs, tested.outputs
     name, recorded = inputs.record.name, inputs.record.outputs
@@ -59,7 +59,7 @@ def judge_random_forward(tested: UnderTest, bench: Bench, terms: Terms) -> Direc
     if outputs is None:
         return _device_failed(tested, bench)
     call = _random_call(inputs, rule, outputs, terms.seed)
-    # Of no element there is no statistic; the row says so.
+    # An output without elements has no statistic; its row says so.
     looks = [[] if _is_empty(outputs[0]) else rule.looks(call)] if outputs else []
     if rule.others is not None and len(outputs) > 1:
         looks.append(rule.others(call))
@@ -86,10 +86,10 @@ def _is_empty(leaf: Leaf) -> bool:
 
 
 def _device_failed(tested: UnderTest, bench: Bench) -> DirectionCheck:
-    """Judge an API that the device cannot run: an error only where torch can on the CPU.
+    """Return the check of a call that raised on the device: an error, because torch runs it on the CPU.
 
     Raises:
-        NotCheckable: torch cannot either, or does not have it, or the CPU lacks a kernel.
+        NotCheckable: torch raised, too, or does not have the API, or the CPU lacks a kernel.
     """
     failure = None if tested.measured is None else tested.measured.error
     assert failure is not None
@@ -111,10 +111,10 @@ def _random_call(inputs: Inputs, rule: RandomRule, outputs: list[Leaf], seed: in
 
 
 def judge_random_backward(tested: UnderTest, terms: Terms) -> DirectionCheck:
-    """Judge the gradient of a random call by the draws that its output shows.
+    """Judge the gradient of a random call by the draws that can be seen in its output.
 
     Raises:
-        NotCheckable: there is no gradient, or what it should be does not show in the output.
+        NotCheckable: there is no gradient, or the output does not show the draws that it depends on.
     """
     inputs, outputs = tested.inputs, tested.outputs
     rule = require_rule(inputs.record, terms.framework)
@@ -145,10 +145,10 @@ def judge_random_backward(tested: UnderTest, terms: Terms) -> DirectionCheck:
 
 
 def _tested_gradients(tested: UnderTest, terms: Terms) -> dict[int, HostTensor] | None:
-    """Return the captured gradient, or the device's, by its place; None where the device raised.
+    """Return the captured gradients, or the device's, by their position; None if the device raised.
 
     Raises:
-        NotCheckable: there is none, or the CPU has no kernel.
+        NotCheckable: there is no gradient, or the CPU has no kernel.
     """
     if terms.tests_dump:
         captured = _captured_gradient(tested.inputs)

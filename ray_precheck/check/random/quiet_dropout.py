@@ -1,11 +1,11 @@
-"""Dropout that was switched off while its outputs were captured, against its record's arguments.
+"""Captured calls of dropout that dropped nothing, although their recorded arguments say otherwise.
 
-Comes in: `UnderTest`, of a call that drops and whose outputs are captured. Goes out: `QuietDropout`, or
+Comes in: `UnderTest`, of a call with dropout whose outputs are captured. Goes out: `QuietDropout`, or
 None where something was dropped. Called by the checker before a random call is judged by statistics.
 
-msprobe's `seed_all(rm_dropout=True)` sets the probability of every dropout to 0 below the place where
-the arguments are recorded: the record says 0.5, and the output is the input. A device that is run
-here and drops nothing is never excused: only captured results come here.
+msprobe's `seed_all(rm_dropout=True)` sets the probability of every dropout to 0 after the arguments were
+recorded: the record says 0.5, and the output is the input. Only captured results are excused in this
+way; a device that runs here and drops nothing is an error.
 """
 
 from dataclasses import dataclass, replace
@@ -40,8 +40,8 @@ WITHOUT = f"the output is that without dropout: {_SWITCHED_OFF}"
 class QuietDropout:
     """The forward check of a captured call that dropped nothing.
 
-    `benched` is the same call without its dropout, whose gradients are to be judged; None where the
-    call is nothing but a dropout, for which there is `judge_identity_backward`.
+    `benched` is the same call without its dropout, for the check of its gradients; None where the call
+    is a dropout alone, whose gradients `judge_identity_backward` checks.
     """
 
     forward: DirectionCheck
@@ -49,7 +49,7 @@ class QuietDropout:
 
 
 def quiet_dropout(tested: UnderTest, bench: Bench, terms: Terms) -> QuietDropout | None:
-    """Return the check of a captured call that dropped nothing; None where it did, or draws otherwise.
+    """Return the check of a captured call that dropped nothing; None for every other random call.
 
     Raises:
         NotCheckable: a captured file cannot be used.
@@ -67,11 +67,11 @@ def _identity(tested: UnderTest, terms: Terms) -> QuietDropout | None:
     x, out = bind("input|x", inputs.call).get("input"), outputs[0]
     if not isinstance(x, HostTensor) or not isinstance(out, HostTensor):
         return None
-    # Of zeros nobody can tell whether they were dropped.
+    # An input of zeros gives zeros, dropped or not.
     if DTYPES[x.dtype].kind != "float" or not _same_bits(x, out) or not x.data.any():
         return None
     expected: list[Leaf] = [_widened(x)]
-    if len(outputs) > 1:  # native_dropout returns its mask, too
+    if len(outputs) > 1:  # native_dropout returns its mask as a second output
         expected.append(HostTensor("bool", np.ones(x.shape, np.bool_)))
     judge = terms.judge(inputs.record.name, "forward")
     rows = tuple(
@@ -96,7 +96,7 @@ def _widened(x: HostTensor) -> HostTensor:
 
 
 def _noted(result: DirectionCheck, text: str) -> DirectionCheck:
-    """Say it in every row that is no error, and in the Message of the call."""
+    """Add a note to every row that is no error, and to the Message of the call."""
     rows = tuple(_row_noted(row, text) for row in result.rows)
     return replace(result, rows=rows, notes=(*result.notes, text))
 
@@ -109,13 +109,14 @@ def _row_noted(row: Compared, text: str) -> Compared:
 
 
 def judge_identity_backward(tested: UnderTest, terms: Terms) -> DirectionCheck:
-    """Compare the captured gradient of a dropout that did nothing with the incoming one.
+    """Compare the captured gradient of a dropout that dropped nothing with its incoming gradient.
 
-    torch has no step in its graph for what does nothing. msprobe hooks the step that made the output,
-    which is then the one of the operator before; only an equal gradient can be told to be this one's.
+    torch's graph has no node for such a dropout. msprobe hooks the node that made the output, which is
+    then the node of the operator before: only a captured gradient that is equal to the incoming one is
+    known to belong to the dropout.
 
     Raises:
-        NotCheckable: the dump holds none, or that of another operator.
+        NotCheckable: the dump holds no gradient, or maybe that of another operator.
     """
     inputs = tested.inputs
     captured = [
@@ -147,7 +148,7 @@ def judge_identity_backward(tested: UnderTest, terms: Terms) -> DirectionCheck:
 
 
 def _element_by_element(tested: UnderTest, bench: Bench, terms: Terms) -> QuietDropout | None:
-    """Compare with the bench without dropout: attention, recurrent layers."""
+    """Compare a call with dropout inside (attention, recurrent layers) with the bench without it."""
     inputs = tested.inputs
     record = without_drawing(inputs.record)
     if is_dropping(record):

@@ -1,8 +1,8 @@
-"""Which distribution each random API draws from: the table.
+"""The table of random APIs: the distribution that each of them draws from.
 
-Comes in: the name of a call and, later, its arguments and outputs. Goes out: the looks at its
-outputs and gradients. Called by `check.random.judge`. To judge one more operator, add a row here
-under its full name, and its name to `operators.drawing`.
+Comes in: the name of a call, then its arguments and outputs. Goes out: the looks at its outputs and
+gradients. Called by `check.random.judge`. To judge one more operator, add a row here under its full
+name, and its name to `operators.drawing`.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ GradientRule = Callable[[RandomCall, HostTensor | None, HostTensor], list[Look]]
 
 
 def no_gradient(call: RandomCall, incoming: HostTensor | None, grad: HostTensor) -> list[Look]:
-    """The draws do not depend on the input: its gradient is 0."""
+    """Look at a gradient that must be 0, because the draws do not depend on the input."""
     return [
         fact("are not 0, though the output does not depend on the input", grad.data != 0, "it is 0")
     ]
@@ -35,8 +35,11 @@ def no_gradient(call: RandomCall, incoming: HostTensor | None, grad: HostTensor)
 
 @dataclass(frozen=True, slots=True)
 class RandomRule:
-    """How the calls of one API are judged. `signature`: see `check.random.arguments`; `looks` at the
-    first output, `others` at the ones after it, `gradient` at that of the input, where it can be."""
+    """How the calls of an API are judged.
+
+    `signature` names its arguments, see `check.random.arguments`. `looks` gives the looks at the first
+    output, `others` at the second, `gradient` at the gradient of the input; None where there are none.
+    """
 
     signature: str
     looks: Rule
@@ -114,8 +117,8 @@ def _integers(call: RandomCall) -> list[Look]:
 
 
 def _random(call: RandomCall) -> list[Look]:
-    """random_(), random_(to), random_(from, to); by default all that the dtype holds, for floats up to
-    2 ** (bits of the fraction with the leading one)."""
+    """random_(), random_(to), random_(from, to); by default all values of the dtype, for floats the whole
+    numbers up to 2 ** (bits of the significand)."""
     info = DTYPES[call.out.dtype]
     default = 2 ** (info.mantissa_bits + 1) + 1 if info.kind == "float" else 2
     if info.kind in ("int", "uint"):
@@ -273,10 +276,10 @@ RULES: FactTable[RandomRule] = FactTable(
 
 
 def is_seeded(name: ApiName, framework: str) -> bool:
-    """Return whether the draws of an API follow the seed that is set."""
+    """Return whether the draws of an API depend on the seed alone."""
     return not UNSEEDED.of(name.type_name, framework)
 
 
 def rule_of(name: ApiName, framework: str) -> RandomRule | None:
-    """Return the rule of the random calls of an API, None if there is none."""
+    """Return the rule for the random calls of an API, None if there is none."""
     return RULES.of(name.type_name, framework)

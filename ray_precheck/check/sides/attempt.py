@@ -1,4 +1,4 @@
-"""One side's run of a call, forward and backward, and what became of it.
+"""Runs a call on one side, forward and backward; exceptions are returned as values.
 
 Comes in: a side (a backend or the bench) and a call. Goes out: an `Attempt`, gradients, or the error.
 Called by every module that runs a side.
@@ -20,10 +20,14 @@ T = TypeVar("T")
 
 
 class Side(Protocol):
-    """What a backend and the bench have in common."""
+    """The methods that a backend and the bench have in common."""
 
     def resolve(self, name: ApiName) -> Callable[..., Any]:
-        """Return the function of an API; raise `NotCheckable` where there is none."""
+        """Return the function of an API.
+
+        Raises:
+            NotCheckable: this side does not have the API.
+        """
 
     def forward(self, function: Callable[..., Any], call: HostCall, plan: CallPlan) -> Execution:
         """Run the API."""
@@ -31,10 +35,10 @@ class Side(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What became of one side's forward pass.
+    """The outcome of one side's forward pass.
 
-    `execution` is None where it raised `error`. `gradient_error` is what it raised when it was run
-    for gradients, where it works without them.
+    `execution` is None where it raised `error`. `gradient_error` is the exception of a forward pass
+    that fails with gradients and works without them.
     """
 
     execution: Execution | None
@@ -43,7 +47,7 @@ class Attempt:
 
 
 def attempt_forward(side: Side, name: ApiName, call: HostCall, plan: CallPlan) -> Attempt:
-    """Run a side forward; where that fails with gradients, forward alone.
+    """Run a side forward; if that fails with gradients, run it once more without them.
 
     Raises:
         NotCheckable: the side does not have the API.
@@ -60,7 +64,7 @@ def attempt_forward(side: Side, name: ApiName, call: HostCall, plan: CallPlan) -
 def attempt_gradients(
     tried: Attempt, cotangents: list[HostTensor | None]
 ) -> tuple[list[HostTensor | None] | None, Exception | None]:
-    """Return the gradients of a side, or what it raised."""
+    """Return the gradients of a side and None, or None and the exception that it raised."""
     execution = tried.execution
     if execution is None or tried.gradient_error is not None:
         return None, tried.gradient_error or tried.error
@@ -68,9 +72,10 @@ def attempt_gradients(
 
 
 def attempt(action: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    """Return what an action returns, or what it raises; `NotCheckable` goes through.
+    """Return what an action returns and None, or None and the exception that it raises.
 
     Raises:
+        NotCheckable: the action raised it.
         OutOfMemory: an allocation failed.
     """
     value, error = caught(action, NotCheckable)

@@ -1,7 +1,7 @@
 """The station of the bench: it runs a call forward in float64.
 
-Comes in: `UnderTest`. Goes out: `Benched`, which the judge asks for gradients, and which can be run again
-on other inputs. Called by the checker, and by `check.random.judge` where a device has raised.
+Comes in: `UnderTest`. Goes out: `Benched`, of which the judge gets gradients, and which can run again on
+other inputs. Called by the checker, and by `check.random.judge` where a device has raised.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from ray_precheck.schema.values import HostCall, HostTensor
 
 @dataclass(frozen=True, slots=True)
 class Benched:
-    """A call whose results are tested, and what became of the bench's forward pass."""
+    """A call whose results are tested, and the outcome of the bench's forward pass."""
 
     tested: UnderTest
     attempt: Attempt
@@ -33,16 +33,16 @@ class Benched:
 
     @property
     def author(self) -> str:
-        """File and function of a user's own bench, "" for every other."""
+        """The file and function of a user's own bench, "" for the benches of this package."""
         return self.bench.origin(self.tested.inputs.record.name)
 
     def run_again(self, call: HostCall) -> Execution:
-        """Run the bench on other inputs of the same call; whatever it raises goes through."""
+        """Run the bench on other inputs of the same call; its exceptions are not caught."""
         return self.bench.forward(self.function, call, self.tested.inputs.plan)
 
 
 def run_bench(bench: Bench, tested: UnderTest) -> Benched:
-    """Run the bench forward, unless the second try has done it.
+    """Run the bench forward, unless the second try has run it already.
 
     Raises:
         NotCheckable: there is no bench.
@@ -52,7 +52,7 @@ def run_bench(bench: Bench, tested: UnderTest) -> Benched:
 
 
 def attempt_bench(bench: Bench, inputs: Inputs) -> Attempt:
-    """Return what becomes of the bench's forward pass; raises what `run_bench` does."""
+    """Return the outcome of the bench's forward pass; raises as `run_bench`."""
     return attempt_forward(bench, inputs.record.name, inputs.call, inputs.plan)
 
 
@@ -66,7 +66,7 @@ def gradients_as_dumped(
 
 
 def _by_input(inputs: Inputs, grads: list[HostTensor | None]) -> list[HostTensor | None]:
-    """Return one gradient for each tensor of the inputs, as MindSpore dumps list them."""
+    """Return a gradient or None for each tensor of the inputs, as MindSpore's dumps list them."""
     spread: list[HostTensor | None] = [None] * sum(1 for _ in inputs.record.input_tensors())
     for position, grad in zip(inputs.plan.differentiable, grads, strict=True):
         spread[position] = grad

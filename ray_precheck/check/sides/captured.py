@@ -1,6 +1,7 @@
-"""What a dump in real mode captured of a call's results.
+"""The outputs and gradients of a call that a dump captured (real mode).
 
-Called by the forward and backward checks when captured outputs are what is tested.
+Comes in: a record and the source of its tensors. Goes out: leaves, as a backend gives them. Called by
+the forward and backward checks where captured results are tested.
 """
 
 from ray_precheck.datagen.generate import TensorSource

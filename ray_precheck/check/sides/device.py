@@ -31,7 +31,7 @@ Cotangents = list[HostTensor | None]
 
 
 class DeviceNeeded(Exception):
-    """The captured results do not suffice, and this process has no device."""
+    """A call needs a device, and this process has none."""
 
 
 @runtime_checkable
@@ -43,10 +43,10 @@ class Seeded(Protocol):
 
 
 class Device:
-    """The framework under test on a device of this kind, or none where it is `BENCH`.
+    """The framework under test on a device of a kind; no device where the kind is `BENCH`.
 
-    `has_raised` is set by every error of a run, until whoever reads it clears it: the device must
-    prove itself before the next record.
+    Every error of a call sets `has_raised`, which the guard clears before each check: after an error
+    the device must prove itself before the next record.
     """
 
     def __init__(
@@ -64,9 +64,10 @@ class Device:
         """Return the framework under test, opened at the first call.
 
         Raises:
-            NotCheckable: captured results are tested, and there is no framework to stand in.
-            BackendMissingError: it is missing where it is what is to be tested.
-            DeviceNeeded: this process has none.
+            NotCheckable: captured results are tested, the dump lacks this one, and the framework that
+                could compute it is not installed.
+            BackendMissingError: the framework is not installed, and its results are tested.
+            DeviceNeeded: this process has no device.
         """
         if self._kind == BENCH:
             raise DeviceNeeded
@@ -82,11 +83,11 @@ class Device:
 
     @property
     def caveat(self) -> str:
-        """What limits the precision of float32 on the open device, "" for nothing."""
+        """A sentence about a limit of float32's precision on the open device, "" for none."""
         return getattr(self._opened, "caveat", "")
 
     def prove(self) -> None:
-        """Have the device compute 1 + 1, where it is open; raise whatever it raises."""
+        """Compute 1 + 1 on the device, if it is open; raises as `Backend.prove`."""
         if self._backend is not None:
             self._backend.prove()
 
@@ -94,9 +95,9 @@ class Device:
         """Run a call on the device.
 
         Raises:
-            NotCheckable: the device does not have the API, or cannot be had.
+            NotCheckable: the device does not have the API, or see `backend`.
             OutOfMemory: an allocation failed.
-            DeviceNeeded: this process has none.
+            DeviceNeeded: this process has no device.
         """
         with self._running():
             if inputs.is_random:
@@ -107,11 +108,12 @@ class Device:
         return UnderTest(inputs, measured.outputs, measured, cotangents)
 
     def run_gradients(self, tested: UnderTest) -> UnderTest:
-        """Return a call with the gradients that are tested: where the dump holds none, the device
-        stands in.
+        """Return a call with the gradients that are tested: the device computes them if the dump has
+        none.
 
         Raises:
-            NotCheckable: nothing is differentiable, or the device may not stand in, and see `run`.
+            NotCheckable: no input is differentiable, or `--tested dump` asks for captured gradients
+                alone, or see `run`.
         """
         if not tested.inputs.plan.differentiable:
             raise NotCheckable("backward: no floating tensor among the inputs")
@@ -137,12 +139,12 @@ class Device:
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """Be on the device for a while; it computes with one thread whatever the bench may."""
+        """Count the seconds of a block for the device, which computes with one thread on a CPU."""
         with self._clock.during(Phase.DEVICE), computing_threads(1):
             yield
 
     def _seed(self, inputs: Inputs) -> None:
-        """Seed the device's generators, so that a call draws the same numbers wherever it runs."""
+        """Seed the device's generators, so that a call draws the same numbers on every worker."""
         self.backend()
         if isinstance(self._opened, Seeded):
             self._opened.seed(seed_of(self._settings.options.seed, str(inputs.record.name)))
@@ -151,7 +153,7 @@ class Device:
 def _measure(backend: Backend, inputs: Inputs) -> tuple[Measured, Cotangents | None]:
     """Run a device forward and, where the call has a backward record, backward.
 
-    Returns what it made of the call, and the gradients that came in, where it got as far as that.
+    Returns its results, and the incoming gradients, None if backward was not reached.
 
     Raises:
         NotCheckable: the device does not have the API.

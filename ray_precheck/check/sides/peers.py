@@ -1,13 +1,14 @@
-"""What honest implementations on this machine's CPU make of a call: the measure of `auto`.
+"""Peers: honest other implementations of a call on this machine's CPU, by which `auto` and `benchmark`
+estimate how large an error may be.
 
-Comes in: a function of the bench with its arguments, and which leaves of a run are compared. Goes
-out: for each leaf a sequence of carrier arrays that is made no further than it is read. Called by
-the forward and backward checks; nothing is run unless a standard asks. Everything runs on one
-thread, and every draw is keyed: the same bits whoever computes them.
+Comes in: the bench's function with its arguments, and a function that picks the compared leaves of a
+run. Goes out: for each leaf a lazy sequence of carrier arrays. Called by the forward and backward
+checks; a peer is computed when a standard reads it. All peers run on one thread and draw with fixed
+keys, so every process computes the same bits.
 
-The peers of a leaf are made in float64, without the framework's kernels of the tested dtype: a
-kernel that is wrong cannot vouch for itself. torch's own kernel stands beside them as `kernel`, and
-is left out where it is the one that is tested.
+The peers of a leaf are computed in float64, without the framework's kernels of the tested dtype: a
+wrong kernel cannot vouch for itself. torch's own kernel is available beside them as `kernel`, unless
+it is the kernel under test.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,16 +28,16 @@ from ray_precheck.schema.dtypes import DTYPES, Array, quantum, round_to_dtype
 from ray_precheck.schema.values import HostCall, HostTensor
 
 Cotangents = Sequence[HostTensor | None]
-# The leaves that are compared, of any execution of the call.
+# Gives the compared leaves of an execution of the call, which gets the incoming gradients.
 Pick = Callable[[Execution, list[HostTensor | None]], Sequence[Leaf]]
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to compute a call: in float64 (`widen`) or the recorded dtypes.
+    """A way to compute a call: in float64 (`widen`) or in the recorded dtypes.
 
-    `rounds`: each step is rounded to the tested dtype. `moves`: how far every float input is moved
-    at most, in units in the last place; one way where it is positive, the other where it is not.
+    `rounds`: each step is rounded to the tested dtype. `moves`: every float input moves by at most
+    this many units in the last place; the sign turns the direction of all moves.
     """
 
     widen: bool
@@ -44,7 +45,7 @@ class Way:
     moves: float = 0.0
 
     def context(self, dtype: str) -> AbstractContextManager[None]:
-        """Return what the call runs in."""
+        """Return the context in which the call runs."""
         return rounded_arithmetic(dtype) if self.rounds else nullcontext()
 
 
@@ -52,16 +53,17 @@ class Way:
 KERNEL = Way(widen=False)
 # A composed implementation that rounds after each step.
 COMPOSED = Way(widen=True, rounds=True)
-# Both ways by what rounding the inputs may do, and by next to nothing, which parts equal numbers.
+# Moves by half an ulp, as rounding the inputs does, and by so little that only equal numbers part;
+# each in both directions.
 MOVES = tuple(Way(widen=True, moves=moves) for moves in (0.5, -0.5, 2.0**-7, -(2.0**-7)))
 
 
 @dataclass(frozen=True)
 class Peers:
-    """The honest implementations of one direction of a call.
+    """The peers of one direction of a call.
 
     `function` is the bench's. `pick` gives the compared leaves of an execution. `kernel_is_tested`:
-    what is tested was computed by torch's kernels on the CPU, which then cannot be its measure.
+    torch's kernels on the CPU computed the tested results, so they cannot be a measure for them.
     """
 
     function: Callable[..., Any]
@@ -73,11 +75,11 @@ class Peers:
     _runs: dict[tuple[Way, str], Sequence[Leaf] | None] = field(default_factory=dict)
 
     def of(self, position: int, tested: HostTensor) -> "PeersOfLeaf":
-        """Return what the peers make of one leaf, as carrier arrays of the tested dtype."""
+        """Return the peers' values of one leaf, as carrier arrays of the tested dtype."""
         return PeersOfLeaf(self, position, tested, (COMPOSED,))
 
     def leaves(self, way: Way, dtype: str) -> Sequence[Leaf] | None:
-        """Return the leaves that one way gives; None where it cannot be run."""
+        """Return the leaves computed in one way; None if the call cannot run in it."""
         if way.rounds and DTYPES[dtype].kind not in ("float", "complex"):
             return None
         key = (way, dtype if way.rounds or way.moves else "")
@@ -98,7 +100,7 @@ class Peers:
 
 
 class PeersOfLeaf(Sequence[Array]):
-    """What some ways of computing a call make of one output, those left out that cannot be run."""
+    """The values of one output, computed in several ways; ways that cannot run are left out."""
 
     def __init__(
         self, peers: Peers, position: int, tested: HostTensor, ways: Sequence[Way]
@@ -111,13 +113,13 @@ class PeersOfLeaf(Sequence[Array]):
 
     @property
     def moved(self) -> Sequence[Array]:
-        """The bench, not rounded, for inputs that are moved by less than their last place, both ways."""
+        """The bench's values, not rounded, for inputs moved by `MOVES`."""
         return PeersOfLeaf(self._peers, self._position, self._tested, MOVES)
 
     @property
     def kernel(self) -> Array | None:
-        """What torch's own operator on the CPU makes of it in the recorded dtypes, which has yet to
-        be proven; None where it cannot run there, or is what is tested."""
+        """The values of torch's own operator on the CPU in the recorded dtypes, which may be wrong; None
+        if it cannot run, or is the kernel under test."""
         if self._peers.kernel_is_tested:
             return None
         return next(iter(PeersOfLeaf(self._peers, self._position, self._tested, (KERNEL,))), None)
@@ -155,11 +157,11 @@ class PeersOfLeaf(Sequence[Array]):
 def _moved_call(
     call: HostCall, incoming: list[HostTensor | None], moves: float, tested: str
 ) -> tuple[HostCall, list[HostTensor | None]]:
-    """Return a call, in float64, with every float moved by units of its dtype, or of float32 where
-    the tested output has no fewer bits: a half type that is widened first is exact there.
+    """Return a call, in float64, with every float moved by units of its dtype, or of float32 if the
+    tested output has at least as many bits: a half type that is widened first is exact there.
 
-    No two numbers move alike: equal ones part, in one order for positive `moves` and in the other
-    for negative ones.
+    No two numbers move alike, so equal numbers part: in one order for positive `moves`, in the other
+    order for negative ones.
     """
     generator = np.random.Generator(np.random.Philox(key=0))
 

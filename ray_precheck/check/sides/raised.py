@@ -1,16 +1,16 @@
-"""What is raised while a call is checked: what it means, and how it is said in one line.
+"""Exceptions raised while a call is checked: their text as one line, and whether memory ran out.
 
-Comes in: an exception. Goes out: text, or whether memory ran out. Called by `check.sides.attempt` for
-what an API raises, and by `check.guard` for everything else.
+Comes in: an exception. Goes out: text or bool. Called by `check.sides.attempt` for exceptions of an API,
+and by `check.guard` for all others.
 """
 
 _LONGEST_REASON = 300
-# How torch's allocators (CPU, CUDA, NPU) and MindSpore's say that there is no memory left.
+# The messages of torch's allocators (CPU, CUDA, NPU) and MindSpore's when memory runs out.
 _NO_MEMORY = ("can't allocate memory", "out of memory", "Allocate memory failed", "bad_alloc")
 
 
 class OutOfMemory(Exception):
-    """An allocation failed on either side: it says something of the machine, not of the API."""
+    """An allocation failed on either side; the machine is too small, the API may be right."""
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -1,8 +1,8 @@
-"""The second try: other inputs for a call whose generated ones made both sides raise.
+"""The second try: safer inputs for a call whose generated inputs made both sides raise.
 
-Comes in: `Inputs`. Goes out: `UnderTest`, of these inputs or of safer ones. Called by the checker in the
-place of the device alone, also where only the device's half of a check is done: then the half of the
-bench is told by `Measured.safer` that it must make safer inputs, too.
+Comes in: `Inputs`. Goes out: `UnderTest`, with these inputs or safer ones. Called by the checker wherever
+it runs the device, also for the device's half of a divided check: `Measured.safer` then tells the
+bench's half to make safer inputs, too.
 """
 
 from dataclasses import replace
@@ -18,16 +18,17 @@ IN_VAIN = "also with safer inputs"
 
 
 def run_twice(device: Device, bench: Bench, inputs: Inputs) -> UnderTest:
-    """Run the device, and once more with safer inputs where these can be judged and the first cannot.
+    """Run the device; run it again with safer inputs if both sides raised with the first inputs.
 
-    The bench runs only where the device raised, and not because it lacks a kernel. Captured and
-    saved tensors are never replaced. Calls that draw have one try: many of them have no bench to ask,
-    and none needs one. Of backward only the forward pass in it counts.
+    The results of the second try count only if they can be judged. The bench runs only if the device
+    raised for another reason than a missing kernel. Captured and saved tensors are never replaced.
+    Random calls have one try, because many of them have no bench. An error in backward alone is no
+    reason for a second try.
 
     Raises:
         NotCheckable: the device or the bench does not have the API.
         OutOfMemory: an allocation failed.
-        DeviceNeeded: this process has none.
+        DeviceNeeded: this process has no device.
     """
     first = device.run(inputs)
     failure = None if first.measured is None else first.measured.error
@@ -51,7 +52,7 @@ def _may_be_safer(inputs: Inputs) -> bool:
 
 
 def _can_be_judged(tried: UnderTest) -> bool:
-    """Return whether one side has run at least."""
+    """Return whether at least one side has run without an error."""
     return tried.outputs is not None or (
         tried.bench is not None and tried.bench.execution is not None
     )

@@ -1,7 +1,7 @@
-"""What is tested of a call: the results that the dump holds, or those of the device.
+"""The results of a call that are tested: those in the dump, or those of the device.
 
 Made by `check.sides.device`, by `held_by_dump` for captured results (real mode), and by
-`measured_elsewhere` where another process has run the device. Goes to the bench.
+`measured_elsewhere` where another process has run the device. The next station is the bench.
 """
 
 from dataclasses import dataclass, replace
@@ -18,12 +18,12 @@ from ray_precheck.schema.values import HostTensor
 
 @dataclass(frozen=True, slots=True)
 class UnderTest:
-    """A call with the outputs that are tested; None where the device raised.
+    """A call with the outputs that are tested; `outputs` is None where the device raised.
 
-    `measured` is what the device made of the call, None where it has not run. `cotangents` are what
-    its gradients were made of, where it has run in this process. `is_captured`: the outputs are the
-    dump's. `bench` is what became of the bench's forward pass, where the second try has run it.
-    `note` says that the device stands in for what the dump lacks.
+    `measured` are the results of the device, None where it has not run. `cotangents` are the incoming
+    gradients of a device that has run in this process. `is_captured`: the outputs are the dump's.
+    `bench` is the outcome of the bench's forward pass, if the second try has run it. `note` is the
+    sentence that the device was tested because the dump lacks a result, "" if it was not.
     """
 
     inputs: Inputs
@@ -36,13 +36,14 @@ class UnderTest:
 
     @property
     def caveat(self) -> str:
-        """What may be why float32 is off on the device that has run this call; "" for nothing."""
+        """A sentence about a limit of the device's precision that may explain errors of float32, "" for
+        none."""
         tensors = [spec for _, spec in self.inputs.record.input_tensors()]
         is_single = any(spec.dtype == "float32" for spec in tensors)
         return self.measured.caveat if self.measured is not None and is_single else ""
 
     def with_measured(self, **changes: Any) -> "UnderTest":
-        """Return this with other fields of what the device made of the call."""
+        """Return the call with changed fields of `measured`."""
         assert self.measured is not None
         return replace(self, measured=replace(self.measured, **changes))
 
@@ -58,13 +59,13 @@ def held_by_dump(inputs: Inputs, measured: Measured | None) -> UnderTest | None:
 
 
 def measured_elsewhere(inputs: Inputs, measured: Measured, note: str) -> UnderTest:
-    """Return what the device of another process made of a call."""
+    """Return a call with the results of a device in another process."""
     return UnderTest(inputs, measured.outputs, measured, note=note)
 
 
 def handed_over(tested: UnderTest) -> Measured:
-    """Return what the device made of a call, for a bench elsewhere: with what was drawn for it, where
-    its source keeps that."""
+    """Return the results of the device for a bench in another process, with the generated inputs if
+    their source has kept them."""
     assert tested.measured is not None
     source = tested.inputs.source
     if not isinstance(source, GeneratedTensors):
