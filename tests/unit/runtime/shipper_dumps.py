@@ -106,6 +106,15 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
+def settle(shipper: Shipper) -> None:
+    """Wait until the shipper's thread has nothing left that it could do.
+
+    Its steps are lists of files, and parcels; a list may only now have had its parcel begun.
+    """
+    for _ in range(2):
+        shipper._executor.submit(lambda: None).result(20)
+
+
 def await_ready(shipper: Shipper, *tickets: int) -> None:
     """Wait for tickets, in any order; each is told of once."""
     assert sorted(await_any(shipper, len(tickets))) == sorted(tickets)

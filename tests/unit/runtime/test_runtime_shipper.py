@@ -18,6 +18,7 @@ from shipper_dumps import (
     make_dump,
     one_each,
     save,
+    settle,
     shipping,
     tasks_of,
     until,
@@ -153,7 +154,7 @@ def test_what_has_no_room_is_read_once_enough_is_forgotten(tmp_path: Path) -> No
         for ticket in range(4):
             shipper.prepare(ticket, tasks_of(dump, ticket))
         await_ready(shipper, 0, 1)
-        time.sleep(0.05)
+        settle(shipper)
         assert (shipper.ready(), shipper.take(2), shipper.take(3)) == ([], None, None)
         shipper.forget(1)
         await_ready(shipper, 2)
@@ -167,12 +168,12 @@ def test_a_parcel_that_is_larger_than_all_room_goes_alone(tmp_path: Path) -> Non
         for ticket in range(3):
             shipper.prepare(ticket, tasks_of(dump, ticket))
         await_ready(shipper, 0)
-        time.sleep(0.05)
+        settle(shipper)
         assert (shipper.take(1), len(store.refs)) == (None, 1)
         shipper.forget(0)
         await_ready(shipper, 1)
         assert parcel(shipper, 1).nbytes > 1000
-        time.sleep(0.05)
+        settle(shipper)
         assert (shipper.take(2), len(store.refs)) == (None, 2)
         shipper.forget(1)
         await_ready(shipper, 2)
@@ -307,7 +308,7 @@ def test_a_batch_that_waits_for_room_holds_nobody_up_once_forgotten(tmp_path: Pa
         for ticket in range(3):
             shipper.prepare(ticket, tasks_of(dump, ticket))
         await_ready(shipper, 0)
-        time.sleep(0.05)
+        settle(shipper)
         assert shipper.take(2) is None
         shipper.forget(1)
         await_ready(shipper, 2)

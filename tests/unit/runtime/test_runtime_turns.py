@@ -69,7 +69,11 @@ def test_one_that_waits_for_its_turn_hears_that_it_does_not_count_any_more() -> 
             heard.append(counts)
 
     thread = begin(wait)
-    time.sleep(0.05)
+    until = time.monotonic() + 10
+    while not turns._changed._waiters:  # type: ignore[attr-defined]
+        assert thread.is_alive()
+        assert time.monotonic() < until
+        time.sleep(0.001)
     assert not heard
     turns.forget(2)
     thread.join(10)
