@@ -1,5 +1,6 @@
 """Nodes that die, lose their link, and join while a run goes on."""
 
+import json
 import subprocess
 import sys
 import time
@@ -10,6 +11,13 @@ import pytest
 from conftest import MARKS
 from dumps import additions, broken, write_dump
 from networks import Network, can_make_networks
+from squares import TABLES, Squares
+from squares_run import AT_WORK, COUNT, CRASHING, STAMP, run_squares
+
+from ray_precheck.runtime.places.cluster import Roster, open_cluster
+from ray_precheck.runtime.ray_actors import RayActors
+from ray_precheck.store.resume import hold_files
+from ray_precheck.store.resume import start_run as start_files
 
 pytestmark = [
     pytest.mark.cluster,
@@ -110,3 +118,46 @@ def test_a_node_that_joins_later_is_used(
     assert run.returncode == 0, output
     assert f"a node has joined: cpu:1 moves to {network.host(number)}" in output
     assert files_of(tmp_path) == undisturbed
+
+
+SQUARES_RUN = Path(__file__).with_name("squares_run.py")
+
+
+def test_another_kind_of_job_loses_a_node_and_has_the_bytes_of_a_run_on_one_node(
+    network: Network, cluster_address: str, tmp_path: Path
+) -> None:
+    lost, kept = network.start_another(), network.start_another()
+    out = tmp_path / "out"
+    command = [sys.executable, str(SQUARES_RUN), network.address, str(out), "3"]
+    said = b""
+    with network.spawn(1, command, subprocess.PIPE, stdin=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        while AT_WORK not in said:
+            line = run.stdout.readline()
+            assert line, said.decode()
+            said += line
+        network.kill(lost)
+        output = (said + run.communicate(b"\n", timeout=120)[0]).decode()
+    assert run.returncode == 0, output
+    assert f"node {network.host(lost)} is gone: " in output
+    assert "Traceback" not in output
+
+    alone = start_files(tmp_path / "alone", STAMP, {}, TABLES)
+    job = Squares(COUNT, CRASHING, frozenset())
+    with open_cluster(cluster_address, debug=False) as nodes, hold_files(alone) as held:
+        assert run_squares(job, RayActors(Roster(nodes, "", print)), held, set(), 1)
+    for path in (alone.result, alone.details):
+        assert (out / path.name).read_bytes() == path.read_bytes()
+    rows = alone.result.read_bytes().splitlines()[1:]
+    assert len(rows) == COUNT
+    assert sum(b",pass," in row for row in rows) == COUNT - len(CRASHING)
+    assert machines_of(out / alone.timeline.name) == {
+        network.host(number) for number in (1, lost, kept)
+    }
+
+
+def machines_of(timeline: Path) -> set[str]:
+    """Return the addresses of the machines whose rows have a record."""
+    events = json.loads(timeline.read_text())
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    return {names[event["pid"]] for event in events if event["ph"] == "X"}

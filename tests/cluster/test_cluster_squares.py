@@ -9,14 +9,11 @@ from pathlib import Path
 import pytest
 import squares
 from squares import TABLES, Squares
+from squares_run import run_squares
 
-from ray_precheck.runtime.crew import WorkerOptions
-from ray_precheck.runtime.driver import DriveOptions, Driver
 from ray_precheck.runtime.places.cluster import Roster, living_nodes, open_cluster
-from ray_precheck.runtime.places.placement import DeviceRequest, place_slots
-from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.ray_actors import RayActors
-from ray_precheck.store.resume import RunFiles, hold_files, resume_run, start_run
+from ray_precheck.store.resume import hold_files, resume_run, start_run
 
 pytestmark = pytest.mark.cluster
 COUNT = 400
@@ -28,24 +25,6 @@ SETTINGS = {"numbers": str(COUNT)}
 def actors(cluster_address: str) -> Iterator[RayActors]:
     with open_cluster(cluster_address, debug=False):
         yield RayActors(Roster(living_nodes(), "", print))
-
-
-def run(
-    job: Squares, actors: RayActors, files: RunFiles, done: set[str], *, stops_after: int = -1
-) -> bool:
-    """Run what is not done on two logical devices; stop once so many are on the disk."""
-    progress = Progress(COUNT, len(done), show=False)
-    request = DeviceRequest("cpu", ids=(0, 1))
-    left = [task for task in job.tasks if task.name not in done]
-
-    def stop_requested() -> bool:
-        return 0 <= stops_after <= sum(progress._counts.values())
-
-    options = DriveOptions(timeout_s=3.0, workers=WorkerOptions(spares=0))
-    slots = place_slots(request, actors.nodes())
-    driver = Driver(job, actors, request, slots, files, stop_requested, options)
-    driver.launch()
-    return driver.run(left, (), progress)
 
 
 def rows_of(path: Path) -> list[list[str]]:
@@ -61,10 +40,10 @@ def test_crashes_and_hangs_are_rows_and_a_stopped_run_goes_on(
         made = start_run(tmp_path, "20260101000000", SETTINGS, TABLES)
         assert made.result.name == "squares_result_20260101000000.csv"
         files = held.enter_context(hold_files(made))
-        assert not run(job, actors, files, set(), stops_after=64)
+        assert not run_squares(job, actors, files, set(), 2, lambda rows: rows >= 64)
         done = resume_run(files, set(job.names), SETTINGS, tables=TABLES)
         assert 64 <= len(done) < COUNT
-        assert run(job, actors, files, done)
+        assert run_squares(job, actors, files, done, 2)
     head, *rows = rows_of(files.result)
     assert head == list(TABLES.result)
     assert [row[0] for row in rows] == job.names
