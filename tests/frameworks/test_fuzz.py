@@ -1,5 +1,6 @@
 """The fuzzer finds nothing in 2,000 mutated dumps, and would find what it is there for."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -58,54 +59,77 @@ def test_a_case_is_the_same_whatever_came_before_it(tmp_path: Path) -> None:
     assert first == second
 
 
-@pytest.mark.parametrize(
-    ("act", "seen"),
-    [
-        ("open('elsewhere', 'w').close()", "to write"),
-        ("open('/etc/passwd').close()", "to read"),
-        ("os.system('true')", "os.system"),
-        ("exec(compile('1', 'foreign', 'exec'))", "ran code of 'foreign'"),
-        ("pickle.loads(pickle.dumps(Path))", "pickle.find_class"),
-        ("subprocess.run(['true'])", "subprocess.Popen"),
-        ("os.mkdir('elsewhere')", "os.mkdir"),
-        ("os.symlink('a', 'b')", "os.symlink"),
-        ("socket.socket().close()", "socket."),
-    ],
-)
-def test_the_watch_hears_what_a_dump_must_not_do(tmp_path: Path, act: str, seen: str) -> None:
-    code = (
-        "import os, pickle, socket, subprocess\nfrom pathlib import Path\nfrom scripts.fuzz import target as fuzz_target\n"
+# What a dump must not do, and what the watch says of it.
+ACTS = {
+    "open('elsewhere', 'w').close()": "to write",
+    "open('/etc/passwd').close()": "to read",
+    "os.system('true')": "os.system",
+    "exec(compile('1', 'foreign', 'exec'))": "ran code of 'foreign'",
+    "pickle.loads(pickle.dumps(Path))": "pickle.find_class",
+    "subprocess.run(['true'])": "subprocess.Popen",
+    "os.mkdir('another')": "os.mkdir",
+    "os.symlink('a', 'b')": "os.symlink",
+    "socket.socket().close()": "socket.",
+}
+# What the driver must not raise, and what is found.
+FAULTS = {
+    "raise KeyError('fault')": "KeyError in",
+    "raise SystemExit(3)": "SystemExit in",
+    "raise MemoryError": "MemoryError in",
+    "x = bytearray(3 << 30)": "MemoryError in",
+    "raise DumpError('two\\nlines\\x1b')": "no sentence",
+    "raise DumpError('long' * 2000)": "no sentence",
+    "raise DumpError('a fine sentence')": "refused",
+}
+
+
+def findings(prelude: str, tries: list[str], folder: Path) -> list[str]:
+    """Return what each of these blocks finds, or has in `result`; they run in one process."""
+    code = f"import json\nfrom scripts.fuzz import main as fuzz, target as fuzz_target\n{prelude}"
+    code += "found = []\n"
+    for block in tries:
+        code += f"result = 'nothing'\ntry:\n{block}\n"
+        code += "except fuzz_target.Finding as finding:\n    result = str(finding)\n"
+        code += "found.append(result)\n"
+    texts: list[str] = json.loads(run_code(code + "print(json.dumps(found))", folder))
+    assert len(texts) == len(tries)
+    return texts
+
+
+@pytest.fixture(scope="module")
+def heard(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What the watch says of each act."""
+    prelude = (
+        "import os, pickle, socket, subprocess\nfrom pathlib import Path\n"
         "watch = fuzz_target.Watch(Path('in'), Path('out'))\n"
-        "try:\n"
-        "    with watch.over():\n"
-        f"        {act}\n"
-        "except fuzz_target.Finding as finding:\n"
-        "    print(finding)"
     )
-    assert seen in run_code(code, tmp_path)
+    tries = [f"    with watch.over():\n        {act}" for act in ACTS]
+    found = findings(prelude, tries, tmp_path_factory.mktemp("heard"))
+    return dict(zip(ACTS, found, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("fault", "found"),
-    [
-        ("raise KeyError('fault')", "KeyError in"),
-        ("raise SystemExit(3)", "SystemExit in"),
-        ("raise MemoryError", "MemoryError in"),
-        ("x = bytearray(3 << 30)", "MemoryError in"),
-        ("raise DumpError('two\\nlines\\x1b')", "no sentence"),
-        ("raise DumpError('long' * 2000)", "no sentence"),
-        ("raise DumpError('a fine sentence')", "refused"),
-    ],
-)
-def test_a_fault_of_the_driver_is_a_finding(tmp_path: Path, fault: str, found: str) -> None:
-    code = (
-        "from scripts.fuzz import main as fuzz, target as fuzz_target\nfrom pathlib import Path\n"
-        "from ray_precheck.errors import DumpError\n"
+@pytest.mark.parametrize("act", ACTS)
+def test_the_watch_hears_what_a_dump_must_not_do(heard: dict[str, str], act: str) -> None:
+    assert ACTS[act] in heard[act]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What is told of each fault of the driver."""
+    prelude = (
+        "from pathlib import Path\nfrom ray_precheck.errors import DumpError\n"
         "folder = Path('case'); folder.mkdir(); fuzz_target.make_folder(folder.resolve(), [])\n"
         "target = fuzz_target.Target(folder.resolve(), lambda stage: None)\n"
-        f"def broken(path):\n    {fault}\n"
-        "fuzz_target.open_dump = broken\n"
-        "try:\n    print(target.examine(b'{}', False))\n"
-        "except fuzz_target.Finding as finding:\n    print(finding)"
     )
-    assert found in run_code(code, tmp_path)
+    tries = [
+        f"    def broken(path):\n        {fault}\n    fuzz_target.open_dump = broken\n"
+        "    result = target.examine(b'{}', False)"
+        for fault in FAULTS
+    ]
+    found = findings(prelude, tries, tmp_path_factory.mktemp("told"))
+    return dict(zip(FAULTS, found, strict=True))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_the_driver_is_a_finding(told: dict[str, str], fault: str) -> None:
+    assert FAULTS[fault] in told[fault]
