@@ -1,6 +1,10 @@
-"""One Ray cluster for the whole test session, on loopback, ended by its process id."""
+"""One Ray cluster for each process of the tests, on loopback, ended by its process id.
+
+Several processes may run tests side by side: each has a folder, a token and ports of its own.
+"""
 
 import atexit
+import itertools
 import os
 import re
 import secrets
@@ -12,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -43,59 +48,87 @@ _ENVIRONMENT = {
     ),
 }
 os.environ.update(_ENVIRONMENT)
+# Two Rays that choose from the same ports at the same moment may both find one free.
+_PORTS_OF_HEAD, _HEADS_OF_PROCESS = 400, 5
+_heads = itertools.count(
+    _HEADS_OF_PROCESS * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the mark known of tests beside which nothing else may run."""
+    config.addinivalue_line("markers", "alone: has the machine to itself, after the others")
 
 
 def store_state() -> dict[str, int]:
     """Return Ray's own numbers of the object store of the cluster, by their names in its report."""
-    (report,) = _FOLDER.glob("session_2*/logs/debug_state.txt")
     for _ in range(50):
-        found = re.findall(r"^- ([a-z /]+): (\d+)$", report.read_text(), re.MULTILINE)
+        found = re.findall(r"^- ([a-z /]+): (\d+)$", _report().read_text(), re.MULTILINE)
         numbers = {name: int(number) for name, number in found}
         if "cumulative spill requests" in numbers:
             return numbers
         time.sleep(0.1)  # Ray is writing it.
-    raise AssertionError(f"{report} says nothing of spilling")
+    raise AssertionError(f"{_report()} says nothing of spilling")
 
 
-@pytest.fixture(scope="session")
-def cluster_address() -> Iterator[str]:
-    """Return the address of a running cluster of one node."""
+def fresh_store_state() -> dict[str, int]:
+    """Return these numbers as they are now: those of a report that Ray has begun after this call."""
+    for _ in range(2):  # The first that comes may have been begun before.
+        seen = _report().stat().st_mtime_ns
+        until = time.monotonic() + 30
+        while _report().stat().st_mtime_ns == seen:
+            assert time.monotonic() < until, "Ray reports nothing any more"
+            time.sleep(0.02)
+    return store_state()
+
+
+def _report() -> Path:
+    (report,) = _FOLDER.glob("session_2*/logs/debug_state.txt")
+    return report
+
+
+@contextmanager
+def started_head(folder: Path, *options: str) -> Iterator[str]:
+    """Start a Ray of one node on loopback, with its files in a folder; yields its address.
+
+    The folder's name is short: Ray's sockets lie below it.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    log = (_FOLDER / "head.log").open("wb")
-    ray_command = Path(sys.executable).with_name("ray")
-    head = subprocess.Popen(
-        [
-            str(ray_command), "start", "--head", "--block", "--include-dashboard=false",
-            "--node-ip-address=127.0.0.1", f"--port={port}", "--num-cpus=2", "--num-gpus=0",
-            f"--temp-dir={_FOLDER}", "--object-store-memory=134217728",
-        ],
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
-    )  # fmt: skip
+    first = 10_002 + _PORTS_OF_HEAD * next(_heads)
+    log = folder / "head.log"
+    with log.open("wb") as output:
+        head = subprocess.Popen(
+            [
+                str(Path(sys.executable).with_name("ray")), "start", "--head", "--block",
+                "--include-dashboard=false", "--node-ip-address=127.0.0.1", f"--port={port}",
+                f"--min-worker-port={first}", f"--max-worker-port={first + _PORTS_OF_HEAD - 1}",
+                "--num-gpus=0", f"--temp-dir={folder}", *options,
+            ],
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )  # fmt: skip
     try:
-        _wait_for(port, head)
+        until = time.monotonic() + 60
+        while "Ray runtime started" not in log.read_text():
+            assert head.poll() is None, log.read_text()
+            assert time.monotonic() < until, log.read_text()
+            time.sleep(0.1)
         yield f"127.0.0.1:{port}"
     finally:
-        os.killpg(head.pid, signal.SIGTERM)
+        with suppress(ProcessLookupError):
+            os.killpg(head.pid, signal.SIGTERM)
         try:
             head.wait(5)
         except subprocess.TimeoutExpired:
             os.killpg(head.pid, signal.SIGKILL)
             head.wait()
-        log.close()
 
 
-def _wait_for(port: int, head: "subprocess.Popen[bytes]") -> None:
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        assert head.poll() is None, (_FOLDER / "head.log").read_text()
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                # The port answers before the node has joined.
-                time.sleep(3)
-                return
-        time.sleep(0.2)
-    raise AssertionError((_FOLDER / "head.log").read_text())
+@pytest.fixture(scope="session")
+def cluster_address() -> Iterator[str]:
+    """Return the address of a running cluster of one node."""
+    with started_head(_FOLDER, "--num-cpus=2", "--object-store-memory=134217728") as address:
+        yield address

@@ -5,7 +5,7 @@ import pytest
 from scripts.efficiency import TimedRun, bare_efficiency, measured_run
 from scripts.simulate.costs import draw_workload
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 
 DEVICES = 4
 RECORDS = 600
