@@ -1,5 +1,6 @@
 """One run at a time has the files, and a Ray that is there already is used and left alone."""
 
+import contextlib
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from conftest import DATA
 from dumps import additions, write_dump
@@ -37,6 +39,15 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     done.communicate(timeout=120)
     assert done.returncode == 0
     return dump, folder / "out"
+
+
+def names_below(pid: int) -> set[str]:
+    """Return the names of the processes that a process has started."""
+    names = set()
+    for child in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            names.add(child.name())
+    return names
 
 
 def interrupted(undisturbed: tuple[Path, Path], folder: Path) -> Path:
@@ -78,9 +89,11 @@ def test_a_resume_right_after_the_death_of_everything_is_not_held_up(
     result = interrupted(undisturbed, tmp_path / "out")
     first = start("run_ut", "-api_info", undisturbed[0], "-csv_path", result)
     until = time.monotonic() + 60
-    while not list(result.parent.glob("*.lock")) and time.monotonic() < until:
+    # It has the files, and its Ray runs.
+    while not (list(result.parent.glob("*.lock")) and "raylet" in names_below(first.pid)):
+        assert first.poll() is None
+        assert time.monotonic() < until
         time.sleep(0.02)
-    time.sleep(2)
     os.killpg(first.pid, signal.SIGKILL)
     again = start("run_ut", "-api_info", undisturbed[0], "-csv_path", result)
     first.communicate()
