@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from types import TracebackType
 
@@ -50,6 +51,7 @@ class Network:
         self._tag = f"rp{secrets.token_hex(4)}"
         self.numbers: list[int] = []
         self._last = 0
+        self._starts: Counter[int] = Counter()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         token = self.folder / "token"
         token.touch(mode=0o600)
@@ -119,6 +121,7 @@ class Network:
             # `ip netns exec` gives the command mounts of its own.
             script = 'mount -t tmpfs none "$0" && exec "$@"'
             command = ["sh", "-c", script, str(hidden), *command]
+        self._starts[number] += 1
         log = (self.folder / f"node{number}.log").open("wb")
         with log:
             self._processes[number] = self.spawn(number, command, log)
@@ -130,16 +133,16 @@ class Network:
         self.start(self._last)
         return self._last
 
-    def leave_head_alone(self) -> None:
-        """Remove all nodes but the head, and wait until Ray has noticed."""
-        gone = [number for number in self.numbers if number != 1]
+    def leave_alone(self, *kept: int) -> None:
+        """Remove all nodes but these, of which 1 is one, and wait until Ray has noticed."""
+        gone = [number for number in self.numbers if number not in kept]
         for number in gone:
             self._remove(number)
         log = self.folder / "head" / "session_latest" / "logs" / "gcs_server.out"
         until = time.monotonic() + 60
         for number in gone:
             death = re.compile(rf"address: {re.escape(self.host(number))} .* marked dead")
-            while not death.search(log.read_text()):
+            while len(death.findall(log.read_text())) < self._starts[number]:
                 assert time.monotonic() < until, log.read_text()
                 time.sleep(0.1)
 

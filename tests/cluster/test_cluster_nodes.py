@@ -37,7 +37,7 @@ def whole_network() -> Iterator[Network]:
 @pytest.fixture
 def network(whole_network: Network) -> Network:
     """Return a network of one machine, on which slow calls are slow."""
-    whole_network.leave_head_alone()
+    whole_network.leave_alone(1)
     for mark in whole_network.marks.iterdir():
         mark.unlink()
     return whole_network

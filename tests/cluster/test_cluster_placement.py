@@ -2,20 +2,17 @@
 
 import contextlib
 import json
-import os
-import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
+from conftest import started_head
 from dumps import additions, write_dump
 from networks import Network, can_make_networks
 from placing import whereabouts
@@ -39,39 +36,10 @@ PLACING = Path(__file__).with_name("placing.py")
 @pytest.fixture(scope="module")
 def eight_npus() -> Iterator[str]:
     """The address of a node on loopback with 8 pretend NPUs, of which the variable hides none."""
-    folder = Path(tempfile.mkdtemp(prefix="rpl-"))  # Short: Ray's sockets lie in it.
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    log = folder / "head.log"
-    with log.open("wb") as output:
-        head = subprocess.Popen(
-            [
-                str(Path(sys.executable).with_name("ray")), "start", "--head", "--block",
-                "--include-dashboard=false", "--node-ip-address=127.0.0.1", f"--port={port}",
-                "--num-cpus=1", "--num-gpus=0", '--resources={"NPU": 8}', "--labels=name=the-node",
-                f"--temp-dir={folder}", "--object-store-memory=100000000",
-            ],
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )  # fmt: skip
-    try:
-        until = time.monotonic() + 60
-        while "Ray runtime started" not in log.read_text():
-            assert head.poll() is None, log.read_text()
-            assert time.monotonic() < until, log.read_text()
-            time.sleep(0.2)
-        yield f"127.0.0.1:{port}"
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(head.pid, signal.SIGTERM)
-        try:
-            head.wait(5)
-        except subprocess.TimeoutExpired:
-            os.killpg(head.pid, signal.SIGKILL)
-            head.wait()
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="rpl-", ignore_cleanup_errors=True) as folder:
+        options = ["--num-cpus=1", '--resources={"NPU": 8}', "--labels=name=the-node"]
+        with started_head(Path(folder), *options, "--object-store-memory=100000000") as address:
+            yield address
 
 
 def request(kind: str = "npu", **settings: Any) -> DeviceRequest:
@@ -185,13 +153,19 @@ def start_node(network: Network, number: int, npus: int, **environment: str) -> 
     network.environment.update(before)
 
 
-@pytest.fixture
-def network() -> Iterator[Network]:
-    """node-a with 8 NPUs, and node-b with 4 that its own variable calls 4 to 7."""
+@pytest.fixture(scope="module")
+def whole_network() -> Iterator[Network]:
     with Network() as made:
         start_node(made, 1, 8)
         start_node(made, 2, 4, ASCEND_RT_VISIBLE_DEVICES="4,5,6,7")
         yield made
+
+
+@pytest.fixture
+def network(whole_network: Network) -> Network:
+    """node-a with 8 NPUs, and node-b with 4 that its own variable calls 4 to 7."""
+    whole_network.leave_alone(1, 2)
+    return whole_network
 
 
 class Placing:

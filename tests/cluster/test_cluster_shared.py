@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -26,18 +27,30 @@ pytestmark = [
 CAPTURE = "torch_llm_tensor"
 
 
-@pytest.fixture
-def dump(tmp_path: Path) -> Path:
-    """Return a capture with tensors in a folder of its own, its calls many times over."""
-    return many_times(Path(shutil.copytree(DATA / CAPTURE, tmp_path / "capture")) / "dump.json", 40)
+@pytest.fixture(scope="module")
+def hidden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that the other machine does not see."""
+    return tmp_path_factory.mktemp("hidden")
 
 
-@pytest.fixture
-def network(tmp_path: Path) -> Iterator[Network]:
+@pytest.fixture(scope="module")
+def network(hidden: Path) -> Iterator[Network]:
     with Network() as made:
         made.start(1)
-        made.start(2, hidden=tmp_path)
+        made.start(2, hidden=hidden)
         yield made
+
+
+@pytest.fixture
+def folder(hidden: Path) -> Path:
+    """A folder of a test's own in the hidden one."""
+    return Path(tempfile.mkdtemp(dir=hidden))
+
+
+@pytest.fixture
+def dump(folder: Path) -> Path:
+    """Return a capture with tensors in a folder of its own, its calls many times over."""
+    return many_times(Path(shutil.copytree(DATA / CAPTURE, folder / "capture")) / "dump.json", 40)
 
 
 BOTH = ("-d", "0", "1")
@@ -57,10 +70,10 @@ def run_on(
 
 @pytest.mark.parametrize("tested", ["auto", "device"])
 def test_they_travel_through_the_object_store(
-    network: Network, dump: Path, tmp_path: Path, tested: str
+    network: Network, dump: Path, folder: Path, tested: str
 ) -> None:
-    alone = precheck(dump, out=tmp_path / "alone", tested=tested)
-    report, output = run_on(network, dump, tmp_path / "out", "--tested", tested)
+    alone = precheck(dump, out=folder / "alone", tested=tested)
+    report, output = run_on(network, dump, folder / "out", "--tested", tested)
     assert report.completed, output
     assert report.files.result.read_bytes() == alone.files.result.read_bytes()
     assert report.files.details.read_bytes() == alone.files.details.read_bytes()
@@ -68,12 +81,12 @@ def test_they_travel_through_the_object_store(
 
 
 def test_a_machine_that_does_not_share_the_file_system_is_given_up_not_its_records(
-    network: Network, tmp_path: Path
+    network: Network, folder: Path
 ) -> None:
     # Enough to do that the other machine has tried three starts before the end.
-    dump = many_times(Path(shutil.copytree(DATA / CAPTURE, tmp_path / "more")) / "dump.json", 160)
-    alone = precheck(dump, out=tmp_path / "alone")
-    report, output = run_on(network, dump, tmp_path / "out", "--shared-fs")
+    dump = many_times(Path(shutil.copytree(DATA / CAPTURE, folder / "more")) / "dump.json", 160)
+    alone = precheck(dump, out=folder / "alone")
+    report, output = run_on(network, dump, folder / "out", "--shared-fs")
     assert report.completed, output
     # It is not shared with the second machine, which therefore gets no record.
     assert f"{network.host(2)} has no folder" in output
@@ -82,18 +95,18 @@ def test_a_machine_that_does_not_share_the_file_system_is_given_up_not_its_recor
 
 
 def test_the_tensors_of_what_fails_are_saved_beside_the_results(
-    network: Network, tmp_path: Path
+    network: Network, folder: Path
 ) -> None:
     # One unit in the last place of results up to 160,000 is far above the limit.
     wide = forward(tensor("float32", [40, 40], 8.0, 12.0))
     calls = [{f"Torch.exp.{number}.forward": wide} for number in range(40)]
-    dump = write_dump(tmp_path / "exp.json", *calls)
+    dump = write_dump(folder / "exp.json", *calls)
     # Everything is checked on the machine that does not see the folder of the results.
     devices = ("--devices", f"{network.host(2)}:0", "--bench-workers", "0")
-    report, output = run_on(network, dump, tmp_path / "out", "-save_error_data", devices=devices)
+    report, output = run_on(network, dump, folder / "out", "-save_error_data", devices=devices)
     assert report.completed, output
     failing = report.results.query("`Forward Test Success` == 'error'")["API Name"]
     assert len(failing) > 30
-    folder = tmp_path / "out" / "error_data" / report.files.errors.name
-    assert {path.stem for path in folder.glob("*.json")} == set(failing)
-    assert rerun(next(folder.glob("*.json"))).forward is Verdict.ERROR
+    saved = folder / "out" / "error_data" / report.files.errors.name
+    assert {path.stem for path in saved.glob("*.json")} == set(failing)
+    assert rerun(next(saved.glob("*.json"))).forward is Verdict.ERROR
