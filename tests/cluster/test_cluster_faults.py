@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,29 +14,21 @@ from typing import Any, ClassVar
 import psutil
 import pytest
 import ray
-from conftest import DATA, MARKS
+from conftest import DATA
 from dumps import additions, broken, slow, write_dump
 
-from ray_precheck import RunConfig, StoppedError, precheck
-from ray_precheck.check.settings import CheckSettings
-from ray_precheck.dump.parse import Dump, open_dump
-from ray_precheck.jobs.precheck import PrecheckJob, done_of
-from ray_precheck.plan.planner import Plan, plan_tasks
+from ray_precheck import PrecheckReport, StoppedError, precheck
 from ray_precheck.runtime.actors import ActorLost
-from ray_precheck.runtime.driver import DriveOptions, Driver
 from ray_precheck.runtime.places.cluster import Roster, open_cluster
-from ray_precheck.runtime.places.devices import Node
-from ray_precheck.runtime.places.placement import DeviceRequest
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.ray_actors import RayActors
 from ray_precheck.runtime.recorder import Recorder
 from ray_precheck.schema.task import DeviceSlot
-from ray_precheck.store.resume import RunFiles, new_run_files
+from ray_precheck.store.resume import new_run_files
 from ray_precheck.store.tables import API_TABLES
 
 pytestmark = pytest.mark.cluster
-
-
+TORCH_DUMP = DATA / "torch_cnn" / "dump.json"
 REASONS = {
     "entr": "killed its worker (SIGSEGV)",
     "erfcx": "killed its worker (SIGABRT: what(): vector::_M_default_append)",
@@ -51,29 +43,42 @@ REASONS = {
 }
 
 
-def test_every_fault_is_an_error_with_its_reason_and_its_neighbours_are_checked(
-    tmp_path: Path, cluster_address: str
-) -> None:
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory, cluster_address: str) -> PrecheckReport:
+    """Return the report of a run with every fault, and harmless calls around each."""
+    folder = tmp_path_factory.mktemp("faulty")
     parts = [additions(20), additions(20, 100)]
     for number, fault in enumerate(REASONS):
         parts[1:1] = [broken(fault), additions(3, 1000 + 10 * number)]
-    dump = write_dump(tmp_path / "dump.json", *parts)
-    report = precheck(
-        dump,
-        out=tmp_path / "out",
+    return precheck(
+        write_dump(folder / "dump.json", *parts),
+        out=folder / "out",
         address=cluster_address,
         devices=(0, 1),
         timeout_s=1.0,
         max_memory_gib=2.0,
     )
-    rows = report.results.set_index("API Name")
+
+
+def test_no_process_is_left_after_a_run_with_faults(faulty: PrecheckReport) -> None:
+    assert faulty.completed
+    until = time.monotonic() + 10
+    while left := own_processes("ray_precheck.runtime.workers.check_process"):
+        assert time.monotonic() < until, left
+        time.sleep(0.1)
+
+
+def test_every_fault_is_an_error_with_its_reason_and_its_neighbours_are_checked(
+    faulty: PrecheckReport,
+) -> None:
+    rows = faulty.results.set_index("API Name")
     for fault, reason in REASONS.items():
         row = rows.loc[f"Torch.special.{fault}.0"]
         assert (row["Forward Test Success"], row["Message"]) == ("error", reason)
     others = rows.drop([f"Torch.special.{fault}.0" for fault in REASONS])
     assert len(others) == 40 + 3 * len(REASONS)
     assert set(others["Forward Test Success"]) == {"pass"}
-    assert len(report.details) == len(others)
+    assert len(faulty.details) == len(others)
 
 
 def test_an_error_that_poisons_the_device_is_not_held_against_later_records(
@@ -117,7 +122,7 @@ def killing(title: str, times: int) -> Iterator[list[int]]:
                         killed.append(process.pid)
                     time.sleep(1)
                     break
-            time.sleep(0.005)
+            time.sleep(0.05)
 
     thread = threading.Thread(target=hunt)
     thread.start()
@@ -142,17 +147,22 @@ def own_processes(title: str) -> list[psutil.Process]:
     return found
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, cluster_address: str) -> PrecheckReport:
+    """Return the report of a run of `TORCH_DUMP` of which no process is killed."""
+    out = tmp_path_factory.mktemp("undisturbed")
+    return precheck(TORCH_DUMP, out=out, address=cluster_address, devices=(0, 1))
+
+
 @pytest.mark.parametrize(
     ("title", "times"),
     [("ray::Worker.run", 1), ("ray_precheck.runtime.workers.check_process", 2), ("ray::Writer", 2)],
 )
 def test_processes_killed_from_outside_cost_nothing(
-    tmp_path: Path, cluster_address: str, title: str, times: int
+    tmp_path: Path, cluster_address: str, undisturbed: PrecheckReport, title: str, times: int
 ) -> None:
-    dump = DATA / "torch_cnn" / "dump.json"
-    undisturbed = precheck(dump, out=tmp_path / "a", address=cluster_address, devices=(0, 1))
     with killing(title, times) as killed:
-        report = precheck(dump, out=tmp_path / "b", address=cluster_address, devices=(0, 1))
+        report = precheck(TORCH_DUMP, out=tmp_path, address=cluster_address, devices=(0, 1))
     assert len(killed) == times
     assert report.completed
     assert report.files.result.read_bytes() == undisturbed.files.result.read_bytes()
@@ -207,19 +217,6 @@ def test_the_error_of_a_dismissed_worker_does_not_pass_for_the_end_of_the_writer
         assert recorder._deaths == 0
 
 
-def test_no_process_is_left_after_a_run_with_faults(tmp_path: Path, cluster_address: str) -> None:
-    parts = [broken("entr"), broken("i1e"), additions(40)]
-    dump = write_dump(tmp_path / "dump.json", *parts)
-    report = precheck(
-        dump, out=tmp_path / "out", address=cluster_address, devices=(0, 1), timeout_s=1.0
-    )
-    assert (report.summary.total, report.summary.passes) == (42, 40)
-    until = time.monotonic() + 10
-    while left := own_processes("ray_precheck.runtime.workers.check_process"):
-        assert time.monotonic() < until, left
-        time.sleep(0.1)
-
-
 def test_a_removed_out_folder_stops_the_run_with_one_sentence(
     tmp_path: Path, cluster_address: str
 ) -> None:
@@ -239,88 +236,7 @@ def test_a_removed_out_folder_stops_the_run_with_one_sentence(
     assert "\n" not in str(stopped.value)
 
 
-def made(
-    dump: Dump,
-    settings: CheckSettings,
-    slots: list[DeviceSlot],
-    nodes: list[Node],
-    files: RunFiles,
-    stop: Callable[[], bool] = lambda: False,
-) -> Driver:
-    """Return a driver of these slots, without bench workers."""
-    request, actors = DeviceRequest("cpu", ids=(0,)), RayActors(Roster(nodes, "", print))
-    options = DriveOptions(bench_workers=0)
-    job = PrecheckJob(dump, settings)
-    return Driver(job, actors, request, slots, files, stop, options)
-
-
-def drive(driver: Driver, plan: Plan, progress: Progress) -> bool:
-    """Run a plan as the session does."""
-    return driver.run(plan.tasks, map(done_of, plan.skipped), progress)
-
-
-def test_with_no_device_that_starts_the_run_stops_and_says_why(
-    tmp_path: Path, cluster_address: str
-) -> None:
-    path = write_dump(tmp_path / "dump.json", additions(3))
-    files = new_run_files(tmp_path / "out", "20260101120000")
-    settings = CheckSettings("pytorch", "statistics", tmp_path)
-    with open_dump(path) as dump, open_cluster(cluster_address, debug=False) as nodes:
-        plan = plan_tasks(dump, "pytorch", set())
-        # A GPU that is not there: the worker raises when it opens it.
-        slot = DeviceSlot("gpu", 0, nodes[0].node_id, nodes[0].address, "0")
-        driver = made(dump, settings, [slot], nodes, files)
-        driver.launch()
-        with pytest.raises(StoppedError, match=r"no device is left: gpu:0: .*sees no GPU"):
-            drive(driver, plan, Progress(3, 0, show=False))
-
-
-def test_a_device_that_does_not_start_is_given_up_and_the_others_go_on(
-    tmp_path: Path, cluster_address: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write_dump(tmp_path / "dump.json", additions(30), slow(size=1500))
-    files = new_run_files(tmp_path / "out", "20260101120000")
-    with open_dump(path) as dump, open_cluster(cluster_address, debug=False) as nodes:
-        here = nodes[0]
-        slots = [
-            DeviceSlot("gpu", 0, here.node_id, here.address, "0"),
-            DeviceSlot("cpu", 0, here.node_id, here.address, ""),
-        ]
-        settings = CheckSettings("pytorch", "statistics", tmp_path)
-        driver = made(dump, settings, slots, nodes, files)
-        driver.launch()
-        assert drive(driver, plan_tasks(dump, "pytorch", set()), Progress(31, 0))
-    assert files.result.read_bytes().count(b",pass,") == 30
-    assert "device gpu:0 is given up: " in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [
-        ("segfault", "its process died while it started (SIGSEGV)"),
-        (
-            "import",
-            "its process died while it started (exit code 1: SystemExit: libascend_hal.so: cannot open",
-        ),
-    ],
-)
-def test_a_process_that_dies_while_it_starts_stops_the_run_with_the_reason_and_leaves_no_file(
-    tmp_path: Path, fault: str, reason: str
-) -> None:
-    dump = write_dump(tmp_path / "dump.json", additions(3))
-    command = [sys.executable, "-m", "ray_precheck", "run_ut", "-api_info", str(dump)]
-    environment = {name: v for name, v in os.environ.items() if not name.startswith("RAY_")}
-    done = subprocess.run(
-        [*command, "-o", str(tmp_path / "out")],
-        env={**environment, "FAULTY_START": fault}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 3
-    assert reason in done.stderr
-    assert "Traceback" not in done.stderr
-    # No row was written, so that there is nothing to go on with.
-    assert list((tmp_path / "out").iterdir()) == []
-
-
+@pytest.mark.alone  # Ray stops it for what the whole machine has in memory.
 def test_a_record_that_ray_stops_for_its_memory_is_an_error_alone(tmp_path: Path) -> None:
     memory = psutil.virtual_memory()
     if memory.available < 8 << 30:
@@ -360,43 +276,3 @@ def test_a_worker_sees_its_device_alone(cluster_address: str) -> None:
         task = ray.remote(num_cpus=0)(visible)
         slot = DeviceSlot("npu", 5, nodes[0].node_id, nodes[0].address, "5")
         assert ray.get(task.remote(slot)) == ("5", "")
-
-
-def test_a_stop_request_leaves_a_run_that_can_go_on(tmp_path: Path, cluster_address: str) -> None:
-    path = DATA / "torch_llm" / "dump.json"
-    files = new_run_files(tmp_path / "out", "20260101120000")
-    with open_dump(path) as dump, open_cluster(cluster_address, debug=False) as nodes:
-        plan = plan_tasks(dump, "pytorch", set())
-        settings = CheckSettings("pytorch", "statistics", tmp_path)
-        slot = DeviceSlot("cpu", 0, nodes[0].node_id, nodes[0].address, "")
-        driver = made(
-            dump, settings, [slot], nodes, files, lambda: files.result.stat().st_size > 300
-        )
-        driver.launch()
-        assert drive(driver, plan, Progress(265, 0, show=False)) is False
-    rows = files.result.read_bytes().count(b"\n") - 1
-    assert 0 < rows < 265
-    config = RunConfig(path, out=tmp_path / "out", address=cluster_address, resume_csv=files.result)
-    from ray_precheck import run
-
-    assert run(config, show_progress=False).summary.total == 265
-
-
-def test_what_a_batch_has_finished_is_written_when_the_run_is_stopped(
-    tmp_path: Path, cluster_address: str
-) -> None:
-    parts = [additions(5), broken("i1e"), additions(60, 100)]
-    path = write_dump(tmp_path / "dump.json", *parts)
-    files = new_run_files(tmp_path / "out", "20260101120000")
-    asleep = MARKS / "asleep"
-    asleep.unlink(missing_ok=True)
-    with open_dump(path) as dump, open_cluster(cluster_address, debug=False) as nodes:
-        settings = CheckSettings("pytorch", "statistics", tmp_path)
-        slot = DeviceSlot("cpu", 0, nodes[0].node_id, nodes[0].address, "")
-
-        # The batch hangs in its sixth call, after the first five.
-        driver = made(dump, settings, [slot], nodes, files, asleep.exists)
-        driver.launch()
-        assert drive(driver, plan_tasks(dump, "pytorch", set()), Progress(66, 0)) is False
-    names = [line.split(b",")[0].decode() for line in files.result.read_bytes().splitlines()[1:]]
-    assert names == [f"Tensor.add.{number}" for number in range(5)]
