@@ -10,6 +10,7 @@ import pytest
 
 from ray_precheck.config import RunConfig
 from ray_precheck.errors import ResumeError, UsageError
+from ray_precheck.options.checks import STANDARDS
 from ray_precheck.schema.node_devices import NodeDevices, parse_node_devices
 from ray_precheck.store.columns import RESULT_COLUMNS
 from ray_precheck.store.resume import resume_run, start_run
@@ -59,8 +60,8 @@ def test_what_is_right_passes(settings: dict[str, Any]) -> None:
         ({"tested": ""}, "--tested '' is unknown; expected one of: auto, device, dump"),
         (
             {"standard": "loose"},
-            "--standard 'loose' is unknown; expected one of: msprobe, auto, published, benchmark,"
-            " absolute, binary, ulp, thousandth, a YAML file (NAME.yaml)",
+            f"--standard 'loose' is unknown; expected one of: {', '.join(STANDARDS)}, a YAML file"
+            " (NAME.yaml)",
         ),
         (
             {"devices": "0-3"},
