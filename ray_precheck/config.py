@@ -35,10 +35,16 @@ class DebugOptions:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class JobOptions(PlaceOptions, LimitOptions, DebugOptions):
+    """The options of a command that runs a job on devices; `runtime.driving` reads no others."""
+
+
 @dataclass(frozen=True)
 class RunConfig(
     SelectionOptions,
     OutputOptions,
+    JobOptions,
     PlaceOptions,
     CheckOptions,
     LimitOptions,

@@ -143,7 +143,7 @@ def run(
         job = PrecheckJob(dump, subject.check_settings(files), shared_fs=config.shared_fs)
         stop_requested = shared.stop_requested if shared else None
         setting = RunSetting(config, cluster, subject.places, files, progress, stop_requested)
-        return _drive_to_the_report(job, planning, setting)
+        return _drive_to_the_report(job, planning, setting, is_new=config.resume_csv is None)
 
 
 def _with_files(config: RunConfig) -> RunConfig:
@@ -206,7 +206,7 @@ def _progress(dump: Dump, files: RunFiles, done: set[str], *, show: bool) -> Pro
 
 
 def _drive_to_the_report(
-    job: PrecheckJob, planning: "Future[TaskPlan]", setting: RunSetting
+    job: PrecheckJob, planning: "Future[TaskPlan]", setting: RunSetting, *, is_new: bool
 ) -> PrecheckReport:
     """Run the job, and report on its files; files of a new run that has no row yet are removed.
 
@@ -222,7 +222,6 @@ def _drive_to_the_report(
         reason = str(error)
     finally:
         setting.progress.close()
-        is_new = setting.config.resume_csv is None
         is_discarded = is_new and not completed and discard_run(files)
     if is_discarded:
         raise StoppedError(reason or "stopped on request before a row was written; start anew")

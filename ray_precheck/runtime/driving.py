@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ray_precheck.config import RunConfig
+from ray_precheck.config import JobOptions
 from ray_precheck.runtime.job import Job
 from ray_precheck.runtime.places.choice import Cluster, Places
 from ray_precheck.runtime.places.devices import local_node
@@ -49,7 +49,7 @@ class RunSetting:
     SIGTERM.
     """
 
-    config: RunConfig
+    config: JobOptions
     cluster: Cluster
     places: Places
     files: RunFiles

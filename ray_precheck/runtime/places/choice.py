@@ -1,6 +1,6 @@
 """The nodes and devices on which a run may run.
 
-Comes in: a `RunConfig` and the framework. Goes out: `Places`, and for as long as a stack is open the
+Comes in: the options of a job and the framework. Goes out: `Places`, and for as long as a stack is open the
 cluster of --address or one of our own. Called by the session, before any file is made.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from ray_precheck.config import RunConfig
+from ray_precheck.config import JobOptions
 from ray_precheck.runtime.places.devices import Node, choose_kind, local_node, require_plugins
 from ray_precheck.runtime.places.environment import prepare_environment
 from ray_precheck.runtime.places.nodes import require_same_package, version_table
@@ -60,7 +60,7 @@ class Places:
 class Cluster:
     """The cluster of a run, or of several: opened when it is first needed, until `opened` is closed."""
 
-    def __init__(self, config: RunConfig, opened: ExitStack) -> None:
+    def __init__(self, config: JobOptions, opened: ExitStack) -> None:
         self._config = config
         self._opened = opened
         self._nodes: list[Node] = []
@@ -82,7 +82,7 @@ class Cluster:
 
 
 def find_places(
-    config: RunConfig, framework: str, cluster: Cluster, *, show: bool, device_runs: bool = True
+    config: JobOptions, framework: str, cluster: Cluster, *, show: bool, device_runs: bool = True
 ) -> Places:
     """Join the cluster of --address, or the Ray that runs here, if there is one; see what it has.
 
@@ -121,7 +121,7 @@ def ray_is_running() -> bool:
     return bool(getattr(ray, "is_initialized", lambda: False)())
 
 
-def open_nodes(config: RunConfig, opened: ExitStack, *, show: bool) -> list[Node]:
+def open_nodes(config: JobOptions, opened: ExitStack, *, show: bool) -> list[Node]:
     """Start or join the cluster of a run until `opened` is closed; return its nodes."""
     prepare_environment(own_cluster=not config.address, debug=config.debug)
     # Imported here: Ray takes half a second that a wrong option should not cost.

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ray_precheck.config import RunConfig
+from ray_precheck.config import JobOptions
 from ray_precheck.errors import DeviceError
 from ray_precheck.options.places import ALL_DEVICES
 from ray_precheck.runtime.places.devices import Node, move_slots, place_ids
@@ -32,7 +32,7 @@ class DeviceRequest:
     exclude: tuple[NodeDevices, ...] = ()
 
     @classmethod
-    def of(cls, config: RunConfig, kind: str) -> "DeviceRequest":
+    def of(cls, config: JobOptions, kind: str) -> "DeviceRequest":
         """Return what a configuration asks for, with devices of this kind.
 
         Raises:
