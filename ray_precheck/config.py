@@ -1,10 +1,10 @@
-"""What a run is asked to do.
+"""The configuration of a run.
 
 Comes in: options of the command line or arguments of `precheck`. Goes out: a validated `RunConfig`
 and its fingerprint, which a resumed run must match. Called by the session.
 
-Each option is declared once, where its value is held (`options.declared` says how). The groups that
-commands share are in `options`: a command whose configuration has a group takes its options.
+Each option is declared once, as a field (`options.declared` says how). The groups that commands share
+are in `options`: a command whose configuration has a group takes its options.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ MEMORY_SHARE = 0.7
 
 @dataclass(frozen=True, kw_only=True)
 class DebugOptions:
-    """What is shown of errors."""
+    """How errors are shown."""
 
     section: ClassVar[str] = "help"
 
@@ -75,15 +75,16 @@ class RunConfig(
     )
 
     def validate(self) -> None:
-        """Check what can be checked without looking at the dump or the machine.
+        """Check the values that can be checked without the dump or the machine.
 
         Raises:
-            UsageError: names the option, what was given and what is expected.
+            UsageError: names the option, its value and the value that is expected.
         """
         require_valid(self)
 
     def memory_limit_bytes(self, machine_bytes: int, workers: int | None = None) -> int:
-        """Return what the tensors of one record may take: as asked for, or a worker's share.
+        """Return the limit in bytes for the tensors of one record: `max_memory_gib`, or a worker's share
+        of `MEMORY_SHARE` of the machine.
 
         `workers` share a machine; by default as many as there are ids.
         """
@@ -101,10 +102,10 @@ class RunConfig(
         standard: str = "",
         selection: str = EVERY_CALL,
     ) -> dict[str, str]:
-        """Return what must be the same for two runs to make the same rows.
+        """Return the settings that must be the same for two runs to make the same rows.
 
-        `standard` says what the rule of the verdicts is; by default it is its name. `selection`
-        says which calls the run is about.
+        `standard` is the rule of the verdicts in words, by default the value of the option.
+        `selection` is the selection of the calls in words.
         """
         found = {"dump": dump_digest, "framework": framework, "device type": kind}
         found |= settings_of(self) | {"selection": selection}

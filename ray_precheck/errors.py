@@ -47,7 +47,7 @@ class BackendMissingError(PrecheckError):
 
 
 class StoppedError(PrecheckError):
-    """The run stopped before its end; what was acknowledged is on disk and the run can go on."""
+    """The run stopped before its end; acknowledged rows are on disk and the run can be resumed."""
 
     exit_code = 3
 
@@ -59,9 +59,9 @@ class NotCheckable(PrecheckError):
 class DeviceDied(BaseException):
     """The process in which a backend runs its framework has ended, with this exit code.
 
-    No `Exception`: it is not the API that has raised, so whoever catches what APIs raise must not
-    catch it. A negative code is that of the signal, as in `subprocess`. It ends the check process in
-    the same way, and no user ever sees it.
+    It is no `Exception`, because code that catches the exceptions of an API must not catch it. A
+    negative code is that of the signal, as in `subprocess`. It ends the check process in the same way,
+    and no user ever sees it.
     """
 
     def __init__(self, exit_code: int) -> None:

@@ -1,8 +1,8 @@
-"""Calls of code that is not ours and may raise anything: APIs under test, frameworks, Ray's start.
+"""Calls of foreign code, which may raise anything: APIs under test, frameworks, Ray's start.
 
-Comes in: an action. Goes out: what it returns, or what it raises, as a value. This and the edge of the
-command line (`cli.command_line`) are the only places that catch every exception: what is raised here
-is somebody else's, of any class, and is told in the row of a record or in a sentence.
+Comes in: an action. Goes out: its result, or its exception as a value. This and the edge of the command
+line (`cli.command_line`) are the only places that catch every exception: foreign code may raise any
+class, and its text goes into the row of a record or into a sentence for the user.
 """
 
 from collections.abc import Callable
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 def caught(action: Callable[[], T], *through: type[Exception]) -> tuple[T | None, Exception | None]:
-    """Return what an action returns and None, or None and what it raises.
+    """Return the result of an action and None, or None and its exception.
 
-    Exceptions of the classes `through` go through, as do those that are no `Exception`.
+    Exceptions of the classes `through`, and those that are no `Exception`, are not caught.
     """
     try:
         return action(), None

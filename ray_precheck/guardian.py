@@ -17,7 +17,7 @@ from ray_precheck.runtime.workers.process_tree import descendants
 
 # Waited for, and not handled: a handler that runs just before a call that blocks is not heard.
 _AWAITED = (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGINT)
-# What the child started ends by itself when the child does, or is ended after this time.
+# Processes that the child has started end when the child ends, or are killed after this time.
 _END_TIMEOUT_S = 8.0
 
 Announce = Callable[[str], None]
@@ -26,9 +26,9 @@ Announce = Callable[[str], None]
 def guard(command: Callable[[Announce], int], epitaph: Callable[[str, str], None]) -> int:
     """Run `command` in a child process and return its exit code.
 
-    The command is handed a function by which it says what a next run must know (the result CSV).
-    Where the child ends without an exit code of its own, `epitaph` is called with the last thing
-    that was said ("" for nothing) and with how the child ended; the exit code is 3.
+    The command gets a function by which it tells the guardian the result CSV that a next run needs. If
+    the child ends without an exit code of its own, `epitaph` is called with the last text that the
+    command told ("" for none) and with how the child ended; the exit code is 3.
     """
     if sys.platform != "linux":
         return command(lambda text: None)
@@ -97,7 +97,7 @@ def _read(readable: int) -> tuple[str, bool]:
 
 
 def _end_descendants() -> None:
-    """Wait until everything that the child started has ended; kill what does not."""
+    """Wait until all processes that the child started have ended; kill those that do not end."""
     until = time.monotonic() + _END_TIMEOUT_S
     with suppress(ChildProcessError):  # None is left.
         while True:

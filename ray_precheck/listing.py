@@ -1,8 +1,8 @@
-"""What a run would do with each call of a dump, without running anything.
+"""Lists the calls of a dump, with their costs and the reasons of those that a run would skip.
 
 Comes in: a `RunConfig`. Goes out: a `Listing` of one dump, call by call. Called by the command line
-(`--list`). No Ray is started, no device is opened and no file is made. What only the device knows, a
-kernel that it lacks, shows in the run alone.
+(`--list`). No Ray is started, no device is opened and no file is made. Only the run itself shows which
+calls are skipped because the device lacks a kernel.
 """
 
 import os
@@ -36,8 +36,11 @@ FindBench = Callable[[ApiName], object]
 
 @dataclass(frozen=True, slots=True)
 class ListedCall:
-    """A call: what it is expected to cost in seconds on one CPU core, device and bench together; why
-    it would not be checked ("" where it would); whether its row is there already."""
+    """A call of a dump.
+
+    `cost_s` is its estimated cost, device and bench together, in seconds on one CPU core. `reason` says
+    why it would not be checked, "" if it would. `is_done`: its row is there already.
+    """
 
     name: str
     directions: str
@@ -64,11 +67,12 @@ class Listing:
 
 @contextmanager
 def list_calls(config: RunConfig, *, demands: bool = True) -> Iterator[Listing]:
-    """Yield what a run would do; the dump is open as long. `demands` as for a single dump: what is
-    asked for by name must be in it.
+    """Yield the listing of a dump, which is open until the block ends.
+
+    With `demands` names that the user asked for must be in this dump, as in a run over a single dump.
 
     Raises:
-        PrecheckError: as the run would, for all but the devices.
+        PrecheckError: an option or the dump is wrong; devices are not looked at.
     """
     config.validate()
     standard = load_standard(config.standard)

@@ -63,8 +63,8 @@ def run_ranks(
 ) -> RanksReport:
     """Run what `config` asks for over each of these dumps, which `find_dumps` has found.
 
-    `on_folder` is told the folder of the results once there are some. A dump that cannot be read
-    does not keep the others from being run.
+    `on_folder` is called with the folder of the results once the first files exist. A dump that cannot
+    be read does not keep the others from being run.
 
     Raises:
         PrecheckError: a wrong option or device, or no dump can be read.

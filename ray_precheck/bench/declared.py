@@ -14,11 +14,11 @@ but by the modules themselves.
 A function gets the arguments of the call as they were recorded, floating tensors as float64 of torch
 on the CPU, and returns what the operator returns. Gradients are autograd's. It takes the place of a
 built-in bench of that name. A file is sent to every worker as text and run once in each process that
-checks: what it imports must be installed there, and files beside it are not sent.
+checks: the packages that it imports must be installed there, and files beside it are not sent.
 
-What is tested is found by its prefix (NPU: torch_npu, Functional, ...: the framework's own operators).
-Where the operator is none of these, `tested` says where it is: a function of the same module, or its
-dotted path, such as `my_package.ops.my_op`. It gets tensors of the framework under test.
+The operator under test is found by its prefix (NPU: torch_npu, Functional, ...: the framework's own
+operators). For an operator without such a prefix `tested` is a function of the same module, or a dotted
+path, such as `my_package.ops.my_op`. It gets tensors of the framework under test.
 """
 
 import functools
@@ -40,7 +40,7 @@ from ray_precheck.frameworks.known import installed_points
 GROUP = "ray_precheck.benches"
 _DECLARED = "__ray_precheck_references__"
 _EXPECTED = 'functions decorated with @ray_precheck.reference("Prefix.api")'
-# What a file of a user's may raise while it is run, and its functions when they are called.
+# The exceptions of a user's file while it is run, and of its functions when they are called.
 RAISED = (
     ArithmeticError,
     AssertionError,
@@ -98,7 +98,7 @@ def reference(
     """
 
     def declare(function: F) -> F:
-        # The module that is being run, whatever else may have wrapped the function.
+        # The module that is being run, even if other decorators have wrapped the function.
         namespace = sys._getframe(1).f_globals
         name = getattr(function, "__qualname__", type(function).__name__)
         origin = f"{namespace.get('__file__') or namespace.get('__name__')}: {name}"
@@ -161,9 +161,9 @@ def _read(path: Path) -> BenchModule:
 
 
 def bench_digest(modules: Sequence[BenchModule]) -> str:
-    """Return what tells the benches of two runs apart: a digest of texts and versions, or none.
+    """Return a digest of the texts and versions of the users' benches, "none" if there are none.
 
-    Where a file lies does not count.
+    Runs with different benches have different digests; the folder of a file does not count.
     """
     if not modules:
         return "none"
@@ -175,12 +175,12 @@ def bench_digest(modules: Sequence[BenchModule]) -> str:
 
 
 def load_declarations(modules: Sequence[BenchModule]) -> dict[str, Declaration]:
-    """Run modules, each once in a process, and return what they declare, by API.
+    """Run modules, each once in a process, and return their declarations by API.
 
     A file's declaration takes the place of a package's.
 
     Raises:
-        UsageError: one cannot be run, declares nothing, or two declare the same API.
+        UsageError: a module cannot be run or declares nothing, or two modules declare the same API.
     """
     found: dict[str, Declaration] = {}
     for of_files in (False, True):

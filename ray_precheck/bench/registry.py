@@ -1,7 +1,7 @@
-"""Who computes the bench of an API that the frameworks' own operators do not: users, and `fused`.
+"""Benches that are not the frameworks' own operators: those of users, and those of `bench.fused`.
 
-Comes in: the API's name, and the modules of the run. Goes out: the function that is the bench, and
-what is tested where a user's module says so. Called by the bench and by the checker.
+Comes in: the API's name, and the users' modules of the run. Goes out: the function that is the bench,
+and the function under test where a user's module names it. Called by the bench and by the checker.
 """
 
 import functools
@@ -72,7 +72,7 @@ class References:
         return "" if declared is None else declared.origin
 
     def tested(self, name: ApiName) -> Callable[..., Any] | None:
-        """Return what a user's module says is tested, None where it does not say.
+        """Return the function under test that a user's module names, None if it names none.
 
         Raises:
             NotCheckable: there is nothing at its dotted path.
@@ -83,7 +83,7 @@ class References:
         return declared.tested if callable(declared.tested) else _at(declared.tested, declared)
 
     def finds_tested(self, backend: Backend) -> Backend:
-        """Return the backend, one that finds what users' modules say is tested."""
+        """Return the backend, extended by the functions under test that users' modules name."""
         return _FindsTested(backend, self) if self._declared else backend
 
 
@@ -96,7 +96,7 @@ class _FindsTested:
         self.framework = backend.framework
 
     def resolve(self, name: ApiName) -> Callable[..., Any]:
-        """Return what is tested; raise `NotCheckable` where it may not or cannot be called."""
+        """Return the function under test; raise `NotCheckable` if it is missing or may not be called."""
         tested = self._references.tested(name)
         if tested is not None:
             return tested
@@ -136,7 +136,7 @@ def _bound(type_name: str, rows: tuple[Row, ...], *args: Any, **kwargs: Any) -> 
 
 
 def _of_user(declared: Declaration, *args: Any, **kwargs: Any) -> Any:
-    """Call a user's function; what it raises names it."""
+    """Call a user's function; its exceptions get its name."""
     try:
         return declared.function(*args, **kwargs)
     except RAISED as error:

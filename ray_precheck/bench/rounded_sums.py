@@ -136,7 +136,7 @@ class Accumulation:
 def _results(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], change: Change
 ) -> list[torch.Tensor]:
-    """Return what an operator gives where all floating tensors of its arguments are changed."""
+    """Return the result of an operator for changed floating tensors among its arguments."""
 
     def changed(value: Any) -> Any:
         wide = torch.is_tensor(value) and (value.is_floating_point() or value.is_complex())

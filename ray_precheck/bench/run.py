@@ -1,10 +1,10 @@
 """The float64 bench.
 
 Comes in: an API name and the `HostCall` that the device got. Goes out: a `TorchExecution` in
-float64 on the CPU. Called by `check`. Integers and booleans stay what they are, complex numbers
-become complex128; dtype arguments that name a float become float64, and the result is rounded to
-the tested dtype only when it is compared. A user's own bench comes first, then those of fused
-operators, then what the framework's descriptor maps the name to.
+float64 on the CPU. Called by `check`. Integers and booleans keep their dtypes, complex numbers become
+complex128; dtype arguments that name a float become float64, and the result is rounded to the tested
+dtype only when it is compared. A user's own bench comes first, then the benches of fused operators,
+then the function to which the framework's descriptor maps the name.
 """
 
 from collections.abc import Callable, Iterator

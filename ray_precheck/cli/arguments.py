@@ -1,7 +1,8 @@
-"""Between declared options and argparse: how a parser gets them, and how a configuration gets their values.
+"""Between declared options and argparse: adds options to a parser, and reads the fields of a
+configuration from the words that it parsed.
 
-Comes in: options (`ray_precheck.options`). Goes out: a parser that has them, and from what it parsed
-the values of a configuration's fields. Called by `parser` and by the modules of the commands.
+Comes in: options (`ray_precheck.options`). Goes out: a parser that has them; values of the fields of a
+configuration. Called by `parser` and by the modules of the commands.
 """
 
 import argparse

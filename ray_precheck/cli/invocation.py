@@ -18,7 +18,7 @@ class SentenceParser(argparse.ArgumentParser):
     """Reports a wrong option as one sentence, like every other error."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse would print.
+        """Raise an error with the text that argparse would print.
 
         Raises:
             UsageError: always.
@@ -48,7 +48,7 @@ class Command:
     """A command of the command line.
 
     `names` have a line of --help each. `options` are in the order of --help, `epilog` ends it.
-    `description` is what --help of the command begins with, by default the line of its name.
+    --help of the command begins with `description`, by default the line of its name.
     """
 
     names: Mapping[str, str]

@@ -1,13 +1,13 @@
-"""Outputs that are right in more than one way: indices of ties, bases up to a factor.
+"""Operators with several right outputs: the bench takes the choice of the tested side.
 
 Comes in: the name and the arguments of a call, the tested outputs and the bench's. Goes out: the
-bench's outputs as they would be had it chosen like the tested side where both choices are right;
-where the tested choice is wrong they stay as they were. Called by `check.judge` before outputs
-are compared. Pure NumPy: the choice is judged by the inputs that both sides got.
+bench's outputs, with the choice of the tested side where that choice is right, too; unchanged where it
+is wrong. Called by `check.judge` before outputs are compared. Pure NumPy: the choice is judged by the
+inputs, which both sides have.
 
-An index is as good as another where it selects an equal value. Eigenvectors, singular vectors and the
-columns of Q are right up to a factor of modulus 1, the same one for what belongs to them; eigenvalues
-of `eig` come in any order.
+An index is right if it selects a value equal to the bench's. Eigenvectors, singular vectors and the
+columns of Q are right up to a factor of modulus 1, which the outputs that belong to them share;
+eigenvalues of `eig` are right in any order.
 """
 
 from collections.abc import Sequence

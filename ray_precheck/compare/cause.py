@@ -19,7 +19,7 @@ from ray_precheck.schema.dtypes import DTYPES, Array, quantum, round_to_dtype
 # passes and float64 copies.
 LARGEST_ELEMENTS = 1 << 18
 # Predictions may be this many units in the last place off, also of the array's root mean square:
-# what a few roundings and a sum in another order make.
+# the error of a few roundings and of a sum in another order.
 _UNITS = 4.0
 # The possible error of float32 sums of many terms that cancel, as a share of the array's root mean
 # square.
@@ -36,7 +36,7 @@ _FEWEST = 4
 class _Case:
     """The two arrays in float64 or complex128, the bench both exact and rounded to the dtype.
 
-    `tolerance` is what rounding may make of each element, and `wrong` are the elements beyond it.
+    `tolerance` is the error that rounding may cause in each element; the elements beyond it are `wrong`.
     """
 
     dtype: str
@@ -85,8 +85,8 @@ def _worst_rows(rows: Array, bench_rows: Array, dtype: str) -> slice:
 
 def _cause(device_out: Array, bench_out: Array, dtype: str) -> str:
     with np.errstate(all="ignore"):
-        # What is computed element by element is exact to its own last place; sums only to that of
-        # the terms, so that their small results look wrong to the first.
+        # The first tolerance fits operators on single elements, the second sums: their error is in
+        # proportion to the terms, so that by the first tolerance small sums look wrong.
         cases = (_case(device_out, bench_out, dtype, tolerance) for tolerance in _TOLERANCES)
         found = (cause(case) for case in cases for cause in _CAUSES)
         return next(filter(None, found), "") or _precision(device_out, bench_out, dtype)
@@ -139,7 +139,7 @@ def _rms(values: Array) -> float:
 
 
 def _overflow(case: _Case) -> str:
-    """NaN or infinity where the values, or what they were made of, went beyond the largest number."""
+    """NaN or infinity where the values, or intermediate results, went beyond the largest number."""
     largest = DTYPES[case.dtype].largest
     bad = case.wrong & ~np.isfinite(case.device)
     if not bad.any() or not largest:
@@ -324,7 +324,7 @@ def _few(case: _Case) -> str:
     count = int(case.wrong.sum())
     if not count or case.wrong.size < 16 or count > case.wrong.size // 4:
         return ""
-    # What rounding has made differs by degrees; what is wrong stands out.
+    # Errors of rounding differ by degrees; the errors of wrong elements stand out.
     error = np.abs(case.device - case.bench)
     error = np.where(np.isfinite(case.device) & np.isfinite(case.bench), error, np.inf)
     others = np.where(np.isfinite(error) & ~case.wrong, error, 0.0).max()
@@ -353,7 +353,7 @@ def _precision(device_out: Array, bench_out: Array, dtype: str) -> str:
     # Noise is spread over all elements, and larger than the rounding of the output itself.
     if np.max(np.abs(error)) > 8 * _rms(error) or relative < 2.0**-info.mantissa_bits:
         return ""
-    # Rounding to bfloat16 moves a float16 by up to 4 of its units: what is less is its own.
+    # Rounding to bfloat16 moves a float16 by up to 4 of its units; a smaller error is its own rounding.
     own_units = np.abs(error) / quantum(np.abs(case.exact[finite]), case.dtype)
     if float(np.quantile(own_units, _MOST)) <= _OWN_UNITS:
         return ""

@@ -34,8 +34,8 @@ def moved_benches(peers: Sequence[Array]) -> Sequence[Array]:
 
 
 def kernel_of(peers: Sequence[Array]) -> Array | None:
-    """Return what torch's own operator on the CPU makes of the inputs in the recorded dtypes, which
-    has yet to be proven; None where the peers have none, or where it is what is tested."""
+    """Return the values of torch's own operator on the CPU in the recorded dtypes, which may be wrong;
+    None if the peers do not have it, or if it is the kernel under test."""
     # No protocol: to look whether it is there would run it.
     return getattr(peers, "kernel", None)
 
@@ -45,13 +45,12 @@ class Comparison:
     """One output, or one gradient, beside its bench.
 
     `type_name` is the API without its number (`Mint.matmul`) in a dump of `framework` ("": unknown),
-    `direction` forward or backward.
-    `dtype` is the canonical dtype of the tested output and `device_out` its carrier array;
-    `bench_out` is the bench, float64, complex128 or integers, before it is rounded to `dtype`, and
-    `metrics` are the distances to it after that. `peers` are what honest implementations
-    make of the same inputs, each the carrier array of `dtype`, none of them with a kernel of the
-    tested dtype; () where there is none. The sequence is lazy: each is run when it is first asked
-    for. `kernel_of` and `moved_benches` give what may stand beside them.
+    `direction` forward or backward. `dtype` is the canonical dtype of the tested output and
+    `device_out` its carrier array; `bench_out` is the bench in float64, complex128 or integers, before
+    it is rounded to `dtype`, and `metrics` are the distances to it after rounding. `peers` are the
+    results of honest implementations for the same inputs, carrier arrays of `dtype` computed without a
+    kernel of the tested dtype; () if there are none. The sequence is lazy: a peer is computed when it
+    is first read. `kernel_of` and `moved_benches` give further results that it may be compared with.
     """
 
     type_name: str

@@ -1,8 +1,8 @@
 """The distance between a tested output and the bench.
 
 Comes in: two arrays of one shape, the bench in float64 already rounded to the tested dtype.
-Goes out: `Metrics`. Called by `check`. The arrays are read in chunks, so that the float64 copies
-that are needed on the way stay small whatever the size of the output.
+Goes out: `Metrics`. Called by `check`. The arrays are read in chunks, so that intermediate float64
+copies are small for outputs of any size.
 """
 
 import math

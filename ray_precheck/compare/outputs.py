@@ -27,7 +27,7 @@ from ray_precheck.schema.values import HostTensor
 class Judge:
     """How the leaves of one direction of a call are judged.
 
-    `framework` spells the dtypes; the others are what a `Comparison` says of the call.
+    `framework` spells the dtypes; the other fields are those of a `Comparison`.
     """
 
     framework: str

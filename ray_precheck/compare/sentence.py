@@ -26,10 +26,10 @@ _LARGEST_RATIO = 1e6
 class Finding:
     """A metric that is beyond its limit.
 
-    `metric` is its name for people, `relation` how `value` must stand to `limit` ("at most",
-    "below", "at least"), and `basis` says what the limit comes from. `wrong` of `total` elements are
-    beyond the limit, 0 of 0 where it is not one of elements; the worst is at the flat position `at`,
-    -1 for none.
+    `metric` is its name in words, `relation` the relation that `value` must have to `limit` ("at
+    most", "below", "at least"), and `basis` the origin of the limit in words. `wrong` of `total`
+    elements are beyond the limit, 0 of 0 for a metric that elements do not have; the worst element is
+    at the flat position `at`, -1 for none.
     """
 
     metric: str

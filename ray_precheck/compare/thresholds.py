@@ -8,7 +8,7 @@ files stand in github.com/Ascend/msprobe and, as debug/accuracy_tools/msprobe, i
 # The rule of msprobe's precheck for MindSpore, the same for every dtype: cosine similarity above,
 # largest absolute error below. 0.99 is mindstudio-probe 26.2, core/common/const.py, CompareConst.
 # COS_THRESHOLD. Its MAX_ABS_ERR_THRESHOLD is 0.001 there; the contract of this project is the
-# stricter 0.0001, so that what passes here passes there.
+# stricter 0.0001, so that an output that passes here passes there.
 COSINE_LIMIT = 0.99
 MAX_ABS_ERR_LIMIT = 0.0001
 
@@ -26,7 +26,7 @@ DEFAULT_DTYPE = "float32"
 # error instead of its relative one.
 SMALL_VALUE = {"float16": 2.0**-10, "bfloat16": 2.0**-10, "float32": 2.0**-20}
 # _benchmark_small_value_atol and _threshold_small_value_atol: a small value whose absolute error
-# is above it is wrong. 1e-16 means that whatever is not equal is wrong.
+# is above it is wrong. 1e-16 means that small values must be equal.
 BENCHMARK_SMALL_VALUE_ATOL = {"float16": 1e-16, "bfloat16": 1e-16, "float32": 2.0**-30}
 ABSOLUTE_SMALL_VALUE_ATOL = {"float16": 2.0**-16, "bfloat16": 1e-16, "float32": 2.0**-30}
 # _rtol: the relative error that no other element may be above.
@@ -34,7 +34,7 @@ ABSOLUTE_RTOL = {"float16": 2.0**-10, "bfloat16": 2.0**-8, "float32": 2.0**-20}
 # _minmum_err: no error of the reference counts as less than this, so that a ratio to an error of
 # nearly nothing says nothing.
 SMALLEST_REFERENCE_ERR = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-14}
-# compare/algorithm.py, get_abs_bench_with_eps: what is added to the divisor of a relative error.
+# compare/algorithm.py, get_abs_bench_with_eps: the term added to the divisor of a relative error.
 # That is the machine epsilon of the dtype in which msprobe holds the bench (float32 for float16,
 # float64 for float32), and BFLOAT16_EPS for bfloat16.
 RELATIVE_ERR_EPS = {"float16": 2.0**-23, "bfloat16": 2.0**-8, "float32": 2.0**-52}

@@ -1,4 +1,4 @@
-"""The gradients that come in at the outputs of an API, for its backward check.
+"""The incoming gradients (cotangents) of the outputs of an API, for its backward check.
 
 Comes in: a record and the outputs' shapes. Goes out: one `HostTensor` or None for each output.
 Called by `check`, once for device and bench alike.

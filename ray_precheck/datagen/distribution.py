@@ -4,8 +4,8 @@ Comes in: a `TensorSpec` with Min, Max, Mean and Norm, and the range to keep to.
 that draws numbers with these moments, or None where the dump does not tell them. Called by
 `datagen.generate`.
 
-What is drawn is a mixture. Min and Max stand once each, at random places, where there are two
-elements and more. All others, the body, have the mean and the second moment that are left for them:
+The elements are a mixture. If there are at least two, Min and Max occur once each, at random places.
+All others, the body, have the mean and the second moment that remain:
 
     mean   = (n Mean - Min - Max) / (n - 2)
     second = (Norm**2 - Min**2 - Max**2) / (n - 2)
@@ -15,7 +15,7 @@ The shape of the body is chosen by how far the extremes are away, in standard de
 - uniform, normal, or a power of the normal (sign(z) |z|**p, p = 2 and 3), whichever has, for so many
   elements, extremes nearest to the recorded ones;
 - where a bound is nearer than 1.5 standard deviations and is not 0, |z|**p beginning there;
-- what would lie beyond a bound is put on it. So outputs of relu, and sparse tensors, have zeros.
+- draws beyond a bound are moved to the bound. So outputs of relu, and sparse tensors, have zeros.
 
 Where Norm is missing (or is infinite, or contradicts the extremes, as in dumps whose norms were
 rounded or have overflowed) the variance is a third of the largest that the mean allows, which for a

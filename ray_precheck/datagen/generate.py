@@ -89,7 +89,7 @@ class GeneratedTensors:
         return self._is_recorded and self._below is None
 
     def safer(self, record: ApiRecord, why: str) -> "GeneratedTensors":
-        """Return the source of safer inputs of this call; `why` is what the device raised."""
+        """Return the source of safer inputs of this call; `why` is the text of the device's error."""
         below = smallest_extent(record)
         found = GeneratedTensors(
             self._seed, self._api_name, RECORDED, self._meanings, below, keeps=self._keeps
@@ -164,7 +164,7 @@ class GeneratedTensors:
 def generated_tensors(
     seed: int, record: ApiRecord, distribution: str, *, keeps: bool = False
 ) -> GeneratedTensors:
-    """Return the source of the generated tensors of a call; it `keeps` what it draws on request."""
+    """Return the source of the generated tensors of a call. `keeps`: it keeps the tensors that it draws."""
     return GeneratedTensors(seed, str(record.name), distribution, meanings_of(record), keeps=keeps)
 
 

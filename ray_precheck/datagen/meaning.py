@@ -1,9 +1,8 @@
-"""Arguments whose values have a meaning, so that not every number of their range will do: indices.
+"""Arguments whose values have a meaning, such as indices: not every number of their range is valid.
 
-Comes in: the spec of an argument, and what was drawn for it. Goes out: a spec whose range suits the
-API, and values that do. Made by the rules of `datagen.meaning_table`, used by `datagen.generate`.
-Recorded statistics are kept wherever they suit. `datagen.meaning_values` has the kinds that are not
-indices.
+Comes in: the spec of an argument, and the values drawn for it. Goes out: a spec with a valid range, and
+valid values. Made by the rules of `datagen.meaning_table`, used by `datagen.generate`. Recorded
+statistics are kept where they are valid. `datagen.meaning_values` has the meanings besides indices.
 """
 
 import math

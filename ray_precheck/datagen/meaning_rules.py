@@ -1,7 +1,7 @@
 """From the arguments of a call to the meaning of one of them.
 
 Comes in: `Arguments`, a record's arguments by name. Goes out: a `Meaning`, or None where the record
-does not tell enough. The rules are what the rows of `datagen.meaning_table` are made of.
+does not tell enough. The rows of `datagen.meaning_table` name these rules.
 """
 
 import math
@@ -282,7 +282,7 @@ def same_if_alike(other: str, own: str) -> Rule:
 
 
 def ranked_like(other: str, own: str) -> Rule:
-    """Return the rule of a positive divisor that grows with what it divides."""
+    """Return the rule of a positive divisor that grows with its dividend."""
 
     def rule(arguments: Arguments) -> Meaning | None:
         place, spec = arguments.find(other), arguments.tensor(own)

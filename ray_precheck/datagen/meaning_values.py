@@ -114,7 +114,7 @@ class Signs(Meaning):
         return Within(-1, 1, only_unknown=True).bounded(spec)
 
     def shaped(self, values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
-        """Return 1 for what is above the middle of the range, else -1."""
+        """Return 1 for values above the middle of the range, else -1."""
         if DTYPES[spec.dtype].kind not in ("int", "float"):
             return values
         if spec.low is not None and spec.low == spec.high and abs(spec.low) == 1:

@@ -67,7 +67,7 @@ def _standard(edges: Array) -> Array:
 
 
 def moments(edges: Array) -> tuple[float, float]:
-    """Return mean and second moment of what is drawn from a table: uniform within each cell."""
+    """Return mean and second moment of draws from a table, which are uniform within each cell."""
     # Of a cell (a + b) / 2 and (a a + a b + b b) / 3; each inner edge is in two cells.
     first, last, cells = float(edges[0]), float(edges[-1]), len(edges) - 1
     mean = (2.0 * float(edges.sum()) - first - last) / (2 * cells)

@@ -32,8 +32,8 @@ from ray_precheck.schema.values import (
 )
 
 # The keys of a record, the present spelling first, then that of older captures. As in torch's hooks
-# `grad_output` is what comes in at the outputs (msprobe, core/data_dump/data_processor/base.py of
-# its first versions, analyze_backward).
+# `grad_output` are the incoming gradients of the outputs (msprobe, core/data_dump/data_processor/base.py
+# of its first versions, analyze_backward).
 _ARGUMENTS = ("input_args", "input")
 _GRADS_IN = ("input", "grad_output")
 _GRADS_OUT = ("output", "grad_input")
@@ -216,7 +216,7 @@ def _statistic(value: Any) -> Bound:
 
 
 def _finite(value: Any) -> float | None:
-    """Return a finite extreme; None if the record has none, or one that is NaN or infinite."""
+    """Return a finite extreme; None if the record has none, or if it is NaN or infinite."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -51,8 +51,8 @@ def find_dumps(path: Path) -> FoundDumps:
     """Return the dumps that a path names: itself, where it is no folder.
 
     Raises:
-        DumpError: there is no dump in or below the folder, or it cannot be read; says what was
-            looked for.
+        DumpError: there is no dump in or below the folder, or it cannot be read; names the files
+            that were looked for.
     """
     try:
         if not path.is_dir():

@@ -59,7 +59,7 @@ def _is_api(kind: str) -> bool:
 
 
 def parse_key(key: str) -> ApiKey | ForeignKey:
-    """Return what a key of the dump names.
+    """Return the call and the direction that a key of the dump names; for other keys the reason.
 
     An API key is `Prefix.api.N.forward|backward`; an api with dots has more parts. Modules
     (`Module.conv1.Conv2d.forward.0`, `Cell...`) and `*.parameters_grad` are no APIs.

@@ -90,7 +90,7 @@ class Dump:
         return value_of(os.pread(self.file.fileno(), length, span.start))
 
     def digest(self) -> str:
-        """SHA-256 of the file, in hexadecimal: what a resumed run must find unchanged."""
+        """SHA-256 of the file, in hexadecimal, by which a resumed run knows its dump."""
         self.file.seek(0)
         state = hashlib.sha256()
         while chunk := self.file.read(_DIGEST_CHUNK):

@@ -25,7 +25,7 @@ from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import HostTensor, TensorSpec
 
-# What np.load and torch.load raise on files that are broken or made up; neither documents it.
+# The exceptions of np.load and torch.load on broken or made-up files; neither documents them.
 _UNREADABLE = (
     OSError,
     ValueError,
@@ -41,7 +41,7 @@ _UNREADABLE = (
     tokenize.TokenError,
     zipfile.BadZipFile,
 )
-# What an element of an .npy file takes at most (complex128), and the header before the elements.
+# The largest element of an .npy file (complex128), and the largest header before the elements.
 _LARGEST_ELEMENT_BYTES = 16
 _LARGEST_HEADER_BYTES = 1 << 16
 _LONGEST_REASON = 200

@@ -1,1 +1,1 @@
-"""What is known of one operator, put together for `ray-precheck explain`."""
+"""The facts about one operator, put together for `ray-precheck explain`."""

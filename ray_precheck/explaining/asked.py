@@ -1,7 +1,7 @@
-"""Which operators are meant by the name that a user gives.
+"""The operators that a user's name means.
 
 Comes in: a full name (`torch.nn.functional.softmax`), a name in a dump (`Functional.softmax`), or a key
-of a dump (`Functional.softmax.0.forward`), and the framework where it is said. Goes out: `AskedOperator`s.
+of a dump (`Functional.softmax.0.forward`), and the framework, if it is given. Goes out: `AskedOperator`s.
 Called by `explaining.explanation`. A framework that is installed is asked whether it has the operator.
 """
 
@@ -23,7 +23,7 @@ from ray_precheck.operators.names import NAMESPACES, full_name, is_known_prefix,
 
 _NEAREST = 5
 _LIKENESS = 0.6
-# What follows the name of an operator in a key of a dump.
+# The rest of a key of a dump after the name of the operator.
 _CALL = re.compile(r"\.\d+(\.(forward|backward)(\..*)?)?$")
 
 
@@ -61,10 +61,10 @@ def asked_operators(
 
 
 def require_known(given: str, operators: list[AskedOperator], known: list[AskedOperator]) -> None:
-    """See that one of the operators of a name is known.
+    """Require that one of the operators of a name is known.
 
     Raises:
-        UsageError: none is; names the nearest ones.
+        UsageError: none of them is known; names the nearest operators.
     """
     if not known:
         names = " or ".join(operator.name for operator in operators)

@@ -1,8 +1,8 @@
-"""All that is known of an operator: what it is, whether and how it is checked, by which limits.
+"""The facts about an operator: its names, whether and how it is checked, and by which limits.
 
-Comes in: the name that a user gives, and the framework where it is said. Goes out: an `Explanation` for
+Comes in: the name that a user gives, and the framework, if it is given. Goes out: an `Explanation` for
 each operator that the name may mean. Called by the command `explain`. No Ray is started and no device is
-opened; what a framework that is not installed could have told is said to be unknown.
+opened; facts that only a framework could tell are unknown if it is not installed.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,7 +38,7 @@ _NO_BENCH = (
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What is known of one operator: sections of lines under their headings."""
+    """The facts about one operator: sections of lines under their headings."""
 
     operator: AskedOperator
     sections: tuple[tuple[str, tuple[str, ...]], ...]
@@ -57,10 +57,10 @@ class Explanation:
 def explain(
     given: str, framework: str = "", modules: Sequence[BenchModule] = ()
 ) -> list[Explanation]:
-    """Return what is known of the operators that a name may mean, each in its framework.
+    """Return the facts about the operators that a name may mean, one in each framework.
 
     Raises:
-        UsageError: the name is none of an operator that is known; names the nearest ones.
+        UsageError: no operator of this name is known; names the nearest operators.
     """
     operators = asked_operators(given, framework, load_declarations(modules))
     answers = {operator: bench_answer(operator, modules) for operator in operators}

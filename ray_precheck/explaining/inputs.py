@@ -1,7 +1,7 @@
 """How the inputs of an operator are generated, argument by argument, as sentences.
 
 Comes in: the rows of the table of meanings. Goes out: lines of text. Called by
-`explaining.explanation`. A rule says itself, in its docstring, what its argument means.
+`explaining.explanation`. The docstring of a rule is the sentence on its argument.
 """
 
 from collections.abc import Iterator

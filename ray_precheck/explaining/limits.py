@@ -1,4 +1,4 @@
-"""The standards as sentences: what each asks of an operator, by dtype, and whence its limits come.
+"""The standards as sentences: the limits of an operator by dtype, and their sources.
 
 Comes in: the name of an operator in a dump, and its framework. Goes out: lines of text. Called by
 `explaining.explanation`.
@@ -29,7 +29,7 @@ PUBLISHED_SOURCE = (
 
 
 def msprobe_lines() -> Iterator[str]:
-    """Yield what the default standard asks of every operator in every dtype."""
+    """Yield the limits of the default standard, the same for every operator and dtype."""
     yield (
         f"cosine similarity above {COSINE_LIMIT:g} and largest absolute error below"
         f" {MAX_ABS_ERR_LIMIT:g}, in every dtype"
@@ -41,7 +41,7 @@ def msprobe_lines() -> Iterator[str]:
 
 
 def auto_lines(type_name: str, framework: str) -> Iterator[str]:
-    """Yield what `auto` allows by dtype."""
+    """Yield the limits of `auto` by dtype."""
     for dtype in DTYPES_SHOWN:
         rule = allowed(type_name, dtype, framework)
         parts = [

@@ -1,7 +1,7 @@
 """Names that are never called, though the frameworks list them among their operators.
 
-Names in a dump are data: only what a framework's own registry lists is looked up, less what
-`operators.refused` lists. Called by the backends when they resolve a name.
+A dump may hold any name: a backend looks up only the names that the framework's own registry lists, but
+for those in `operators.refused`. Called by the backends when they resolve a name.
 """
 
 from ray_precheck.errors import NotCheckable

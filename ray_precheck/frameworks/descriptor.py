@@ -1,8 +1,8 @@
-"""What is known of a framework under test: the one noun that all other modules ask.
+"""The descriptor of a framework under test, which all other modules ask about it.
 
 Comes in: nothing; the folder of a framework, or a package of its own, makes a `Framework`. Goes out:
 names, tables, and parts that are loaded on demand, written "module:attribute". Found by
-`frameworks.known`. Data alone: whoever reads a dump or a command line loads no framework.
+`frameworks.known`. It is data alone: reading a dump or a command line imports no framework.
 """
 
 import re
@@ -25,10 +25,11 @@ _PART = re.compile(r"[\w.]+:\w+")
 class Accelerator:
     """A kind of device, npu or gpu, and how the files of a machine tell that it can be used there.
 
-    `package` must be there to import; where `files` is given, a pattern of names in its folder, one
-    of these files must be there too, and with `text` one that a regular expression finds in it.
-    `plugin` is the name of all that, such as pytorch:npu. `lacks` and `remedy` are said where a
-    machine has the device and not that; `{version}` in them is that of the framework's package.
+    `package` must be installed. `files` is a pattern of file names in its folder, of which one must
+    exist; `text` is a regular expression that must match in one of them; "" for no such condition.
+    `plugin` names the whole condition, such as pytorch:npu. If a machine has the device and does not
+    meet the condition, the error has the sentences `lacks` and `remedy`, in which `{version}` is the
+    version of the framework's package.
     """
 
     kind: str
@@ -45,9 +46,9 @@ class Script:
     """How `repro` writes a call of the framework as a Python script.
 
     `writer` makes the script, "module:function" of `report.repro.text.Needs`. `roots` has the text
-    before an API's name by prefix, `module` is what dtypes are attributes of in the script, `symbols`
-    has those whose names differ there. `takes_tuples`: sequences of constants are written as tuples.
-    `note` is what a reader has to do by hand.
+    before an API's name by prefix, `module` is the object in the script whose attributes are dtypes,
+    `symbols` has the dtypes whose names differ there. `takes_tuples`: sequences of constants are
+    written as tuples. `note` tells the reader of the script what to do by hand.
     """
 
     writer: str
@@ -63,7 +64,7 @@ class Framework:
     """A framework under test. Fields are explained one by one in the README of this folder.
 
     Raises:
-        ValueError: a field is not what is expected; names the field, the value and what to write.
+        ValueError: a field is wrong; names the field, its value and the value to write.
     """
 
     # Its names.
@@ -79,7 +80,7 @@ class Framework:
     value_types: Mapping[str, str] = field(default_factory=dict)
     dtype_names: Mapping[str, str] = field(default_factory=dict)
     node_gradients: bool = False
-    # What must be installed.
+    # The packages that must be installed.
     needs: tuple[str, ...] = ()
     install: str = ""
     distributions: tuple[str, ...] = ()
@@ -92,7 +93,7 @@ class Framework:
     fused: tuple[str, ...] = ()
     unlisted: Mapping[str, str] = field(default_factory=dict)
     is_bench: bool = False
-    # What is not checked.
+    # The APIs that are not checked.
     refused_prefixes: Mapping[str, str] = field(default_factory=lambda: COLLECTIVES)
     refused: Mapping[str, str] = field(default_factory=dict)
     # How people are told.

@@ -1,7 +1,7 @@
 """How frameworks spell dtypes.
 
-Comes in: a canonical name and a framework, or a spelling. Goes out: the other of the two. Called by
-what writes detail rows, and by what reads dumps and detail rows.
+Comes in: a canonical name and a framework, or a spelling. Goes out: the spelling, or the canonical name.
+Called by the modules that write detail rows, and by those that read dumps and detail rows.
 """
 
 from ray_precheck.frameworks.known import find_framework, known_frameworks

@@ -1,9 +1,9 @@
 """Full float32 on Ascend: HF32 is to the NPU what TensorFloat-32 is to a GPU.
 
-Comes in: the framework's module. Goes out: a sentence where HF32 stays on, "" where it is off. Called
-by the backends where they open an NPU. With HF32 the convolutions and products of float32 have 11 bits
-of fraction, which would be blamed on the operator; CANN has it on for convolutions by default. Written
-after the documentation (torch.npu.conv.allow_hf32, torch.npu.matmul.allow_hf32;
+Comes in: the framework's module. Goes out: a sentence if HF32 stays on, "" if it is off. Called by the
+backends when they open an NPU. With HF32 the convolutions and products of float32 have 11 bits of
+fraction, and the operator would be blamed for the error; CANN has it on for convolutions by default.
+Written after the documentation (torch.npu.conv.allow_hf32, torch.npu.matmul.allow_hf32;
 mindspore.device_context.ascend.op_precision); not run on an NPU.
 """
 

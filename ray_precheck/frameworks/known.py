@@ -1,10 +1,10 @@
-"""Which frameworks there are: those of this package, and those that installed packages add.
+"""The known frameworks: those of this package, and those that installed packages add.
 
-Comes in: a framework's name. Goes out: its `Framework`, or one sentence that says what is wrong.
-Called by everything that asks what a framework is called, how its dumps look or where its parts are.
-The built-in ones need no metadata, so that a checkout works. All others are entry points of the group
-`ray_precheck.frameworks`: an entry point's name is the framework's name, and it is loaded only where
-it is asked for, so that a broken package is in nobody's way but its own users'.
+Comes in: a framework's name. Goes out: its `Framework`, or an error of one sentence. Called by all modules
+that need the names, dumps or parts of a framework. Built-in frameworks need no metadata, so that a
+checkout works. All others are entry points of the group `ray_precheck.frameworks`: an entry point has the
+framework's name, and is loaded only when this framework is asked for, so that a broken package fails
+only the runs that use it.
 """
 
 import functools
@@ -22,7 +22,7 @@ GROUP = "ray_precheck.frameworks"
 # In the order in which messages list them; each has its own folder beside this file.
 BUILT_IN = ("mindspore", "pytorch", "mindtorch")
 _THIS_PACKAGE = "ray_precheck"
-# What computes the bench, whatever the framework under test.
+# The package that computes the bench for every framework under test.
 BENCH_PACKAGE = "torch"
 
 
@@ -30,7 +30,7 @@ def find_framework(name: str) -> Framework:
     """Return the descriptor of a framework.
 
     Raises:
-        UsageError: nobody has declared it, two packages have, or its descriptor cannot be used.
+        UsageError: no package declares it, two packages do, or its descriptor cannot be used.
     """
     if name in BUILT_IN:
         return _built_in(name)
@@ -45,10 +45,10 @@ def find_framework(name: str) -> Framework:
 
 
 def require_sole(name: str) -> None:
-    """See that nobody else claims the name of a framework, or one of its prefixes.
+    """Require that no other package claims the name of a framework, or one of its prefixes.
 
     Raises:
-        UsageError: another package does; names both.
+        UsageError: another package claims it; names both packages.
     """
     own = find_framework(name)
     home = _home(name)
@@ -69,7 +69,7 @@ def framework_names() -> tuple[str, ...]:
 
 
 def is_framework(name: str) -> bool:
-    """Return whether somebody has declared a framework of this name; it is not loaded."""
+    """Return whether a package declares a framework of this name; it is not loaded."""
     return name in BUILT_IN or name in framework_names()
 
 
@@ -88,15 +88,15 @@ def _usable() -> Iterator[Framework]:
         try:
             yield find_framework(name)
         except UsageError:
-            continue  # Whoever asks for it is told.
+            continue  # Runs that use this framework get the error.
 
 
 def package_of(name: str) -> str:
-    """Return what the package of a framework is called; its own name where nobody here knows it."""
+    """Return the name of a framework's package; the framework's name if no package declares it."""
     try:
         return find_framework(name).package
     except UsageError:
-        return name  # The files of a run may tell of what is not installed any more.
+        return name  # The files of a run may name a framework that is not installed any more.
 
 
 def versioned_distributions() -> tuple[str, ...]:
@@ -106,7 +106,7 @@ def versioned_distributions() -> tuple[str, ...]:
 
 
 def load_part(part: str) -> Any:
-    """Return what a part of a descriptor names, written "module:attribute"."""
+    """Import and return a part of a descriptor, written "module:attribute"."""
     module, _, attribute = part.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
@@ -138,7 +138,7 @@ def _installed() -> tuple[EntryPoint, ...]:
 
 @functools.cache
 def _loaded(point: EntryPoint) -> Framework:
-    """Return what an entry point names.
+    """Import and return the descriptor of an entry point.
 
     Raises:
         UsageError: it cannot be imported, or is no descriptor of this name.

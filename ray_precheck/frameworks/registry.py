@@ -16,16 +16,15 @@ from ray_precheck.frameworks.known import (
     load_part,
 )
 
-# The extra that installs what computes the bench.
+# The command that installs the package of the bench.
 _INSTALL_BENCH = f"pip install 'ray_precheck[{BENCH_PACKAGE}]'"
 
 
 def require_framework(framework: str, *, device_runs: bool = True) -> None:
-    """Raise where a package that a dump needs is not installed; imports nothing.
+    """Require that the packages that a dump needs are installed; imports nothing.
 
-    torch is needed always, it computes the bench. The framework itself is needed where the device
-    runs, not where only captured outputs are tested. What else it needs its descriptor's `require`
-    says.
+    torch is always needed, to compute the bench. The framework itself is needed if the device runs,
+    not if only captured outputs are tested. The descriptor's `require` checks for further needs.
 
     Raises:
         BackendMissingError: names the package and what to do.

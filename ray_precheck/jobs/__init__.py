@@ -1,1 +1,1 @@
-"""What can run on a cluster. Each job implements the protocols of `runtime.job`."""
+"""The jobs that can run on a cluster. Each implements the protocols of `runtime.job`."""

@@ -1,6 +1,6 @@
 """The precheck as a job: every API call of a dump, checked on a device and against the bench.
 
-Comes in: an open dump and the settings of the check. Goes out: what the runtime's protocols ask for.
+Comes in: an open dump and the settings of the check. Goes out: a `Job`, its `Opener` and its `Runner`.
 The session makes a `PrecheckJob`; workers are given its opener, which loads frameworks and opens the
 device in the check process.
 """
@@ -45,7 +45,7 @@ def done_of(result: TaskResult, added: Sequence[str] = ()) -> Done:
 
 
 class PrecheckJob:
-    """What a precheck has to do. `shared_fs`: every machine sees the dump's captured tensors."""
+    """The calls of a dump as a job. `shared_fs`: every machine sees the dump's captured tensors."""
 
     def __init__(self, dump: Dump, settings: CheckSettings, *, shared_fs: bool = False) -> None:
         self._dump = dump
@@ -55,7 +55,7 @@ class PrecheckJob:
         self.names = [call.name for call in dump.calls]
         self.tables: Tables = API_TABLES
         self.has_bench = True
-        # Captured results need no device: whoever computes the bench can judge them.
+        # Captured results need no device: a bench worker can check them alone.
         self.bench_suffices = settings.tests_dump
         self.memory_limit_bytes = settings.memory_limit_bytes
         sends_files = settings.task == "tensor" and not shared_fs
@@ -66,8 +66,9 @@ class PrecheckJob:
         return self._dump.payload(task)
 
     def opener(self, *, is_home: bool) -> "PrecheckOpener":
-        """Return what opens a checker; away from home failing tensors are sent with the result, and
-        with a shared file system the folder of the captured ones has to be there."""
+        """Return the opener of a worker's checker. On other machines than the driver's, failing tensors
+        are sent with the result; with a shared file system the folder of the captured tensors must
+        exist."""
         shares = self._shares_files and self._settings.data_folder.is_dir()
         settings = replace(self._settings, sends_evidence=not is_home)
         return PrecheckOpener(settings, must_see_data=shares and not is_home)
@@ -97,7 +98,7 @@ class PrecheckOpener:
 
     @property
     def memory_limit_bytes(self) -> int:
-        """What the tensors of one record may take, 0 for no limit."""
+        """The limit in bytes for the tensors of one record, 0 for no limit."""
         return self.settings.memory_limit_bytes
 
     def open(self, slot: DeviceSlot, tell: Callable[[Phase], None]) -> "PrecheckRunner":
@@ -134,7 +135,7 @@ class PrecheckRunner:
 
     @property
     def caveat(self) -> str:
-        """What limits the precision of the device, "" for nothing."""
+        """A sentence about a limit of the device's precision, "" for none."""
         return self._checker.caveat
 
     def run(
@@ -166,6 +167,6 @@ class PrecheckRunner:
         return done_of(replace(found, began_s=began_s), self._added)
 
     def damage(self) -> tuple[Cause, str] | None:
-        """Return how the last call broke this process, and what its Message says of that."""
+        """Return how the last call broke this process, and its Message; None if it did not."""
         cause = self._checker.damage()
         return None if cause is None else (cause, self._message or cause.value)

@@ -29,8 +29,8 @@ from ray_precheck.schema.values import TensorSpec, walk_specs
 class PrecheckCargo:
     """Reads captured files for other machines.
 
-    Captured outputs and gradients stay where they are unless captured results are what is tested. Of
-    a record that needs more memory than it may nothing is sent, as its worker skips it.
+    Captured outputs and gradients are sent only if captured results are tested. No file is sent of a
+    record that needs more memory than the limit, because its worker skips it.
     """
 
     def __init__(self, dump: Dump, settings: CheckSettings) -> None:

@@ -1,4 +1,4 @@
-"""What a precheck checks: the selected calls of a dump, with one framework, on the devices of a run.
+"""The subject of a precheck: the selected calls of a dump, with one framework, on the devices of a run.
 
 Comes in: a `RunConfig`, an open dump and the cluster. Goes out: a `Subject`, from which the session
 gets the fingerprint of the run, the settings of its workers and its plan. Called by the session.
@@ -36,7 +36,7 @@ from ray_precheck.store.resume import RunFiles
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The options of a run, with what they name: the standard, and the users' benches."""
+    """The options of a run, with the standard and the users' benches that they name."""
 
     config: RunConfig
     selection: Selection
@@ -83,7 +83,7 @@ class Subject:
         )
 
     def check_settings(self, files: RunFiles) -> CheckSettings:
-        """Return what every worker of the run must know."""
+        """Return the settings of the check, the same for every worker of the run."""
         config = self.asked.config
         machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return CheckSettings(

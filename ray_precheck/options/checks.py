@@ -67,7 +67,7 @@ class CheckOptions:
         rows="distribution",
         before=UNIFORM,
     )
-    # The session adds what is in the files to the settings.
+    # The session adds a digest of the files to the settings.
     bench_modules: tuple[str | Path, ...] = option(
         (),
         "--bench-module",

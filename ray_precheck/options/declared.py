@@ -34,8 +34,7 @@ class Takes(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Prerequisite:
-    """The option without which another option has no effect: its field, and the words for what it
-    names."""
+    """The option without which another option has no effect: its field, and a text for its value."""
 
     field: str
     what: str
@@ -47,11 +46,11 @@ class Option:
 
     `help` is its line of --help, in which `{default}` and `{choices}` are filled in; `more` is the
     rest of its cell in the table of the docs. `type` turns a word into a value, `becomes` turns
-    that value into the one that the field holds. `rows` is its key in the settings file of a run,
-    "" if its value changes no rows; `before` is the value of runs that have no such key, "" for an
-    unknown one. `action` is a class of argparse's that stores the value in its own way. `field` and
-    `section` are filled in by `options_of`: the field that holds the value, "" for an option of the
-    command line alone, whose value is `default` where it is not given.
+    that value into the value of the field. `rows` is its key in the settings file of a run, "" if its
+    value changes no rows; `before` is the value of runs that have no such key, "" if it is unknown.
+    `action` is a class of argparse's that stores the value in its own way. `field` and `section` are
+    filled in by `options_of`: the field that holds the value, "" for an option of the command line
+    alone, whose value is `default` if it is not given.
     """
 
     names: tuple[str, ...]
@@ -91,10 +90,10 @@ class Option:
         return self.help.replace("{default}", default).replace("{choices}", choices)
 
     def require(self, value: object) -> None:
-        """Raise where the value is wrong.
+        """Require that a value is right.
 
         Raises:
-            UsageError: names the option, the value and what is expected.
+            UsageError: it is wrong; names the option, the value and the expected values.
         """
         if self.rule is not None:
             self.rule(self.names[0], value)
@@ -144,10 +143,10 @@ def group_of(config: object, group: type[T]) -> T:
 
 
 def require_valid(config: object) -> None:
-    """Look at every value of a class of options.
+    """Require that every value of an object with options is right.
 
     Raises:
-        UsageError: names the option, what was given and what is expected.
+        UsageError: a value is wrong; names the option, the value and the expected values.
     """
     for each in options_of(type(config)):
         value = getattr(config, each.field)

@@ -50,9 +50,9 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number from `least` to `most`, finite, whole where `whole`; None stands for the default.
+    """A finite number from `least` to `most`; `whole`: a whole number. None stands for the default.
 
-    `above` leaves out `least` itself. `what` names the number in a message.
+    `above` excludes `least` itself. `what` names the number in a message.
     """
 
     what: str
@@ -62,10 +62,10 @@ class Number:
     above: bool = False
 
     def __call__(self, option: str, value: Any) -> None:
-        """Raise where a value is none of these numbers.
+        """Require that a value is such a number.
 
         Raises:
-            UsageError: names the option, the value and what is expected.
+            UsageError: it is not; names the option, the value and the expected numbers.
         """
         if value is None:
             return

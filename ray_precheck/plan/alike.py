@@ -1,11 +1,11 @@
-"""Which calls of a dump are alike: the same API with the same shapes, dtypes and scalars.
+"""Calls of a dump that are alike: the same API with the same shapes, dtypes and scalars.
 
 Comes in: names and raw JSON records, in dump order. Goes out: for each call after the first of its
 kind, the reason for its SKIP row. Called by the planner with `--filter_api`.
 
-What tells two calls apart is what the dump says of every value, nested ones too, forward and
-backward: of a tensor its type, dtype, shape and requires_grad, of anything else all. What a tensor
-held (Max, Min, Mean, Norm, md5, the name of its file) does not count.
+Two calls are alike if all their values in the dump are, nested ones too, forward and backward: tensors by
+their type, dtype, shape and requires_grad, all other values by everything that the dump has of them. The
+contents of a tensor (Max, Min, Mean, Norm, md5, the name of its file) do not count.
 """
 
 import json
@@ -29,7 +29,7 @@ _STATISTIC = rb'(?:\s*+,\s*+"(?!(?:%s)")[^"\\]++"\s*+:\s*+(?:[-+.\w]++|"[^"\\]*+
 )
 _REQUIRES_GRAD = rb'(\s*+,\s*+"requires_grad"\s*+:\s*+(?:true|false))?+'
 # A whole tensor as msprobe writes it. In JSON no text can hold `{"type"`: its quotes are escaped.
-# All repeats are possessive: no record, whatever it holds, is gone through twice.
+# All repeats are possessive, so that the time is linear in the length of every record.
 _TENSOR = re.compile(
     rb'(\{\s*+"type"\s*+:\s*+"[^"\\]*+"\s*+,\s*+"dtype"\s*+:\s*+"[^"\\]*+"\s*+,'
     rb'\s*+"shape"\s*+:\s*+\[[^\[\]{}"]*+\])'

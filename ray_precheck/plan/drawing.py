@@ -1,4 +1,4 @@
-"""Which calls draw random numbers: always, or only with the arguments that they have.
+"""Calls that draw random numbers: always, or because of their arguments.
 
 Comes in: a record. Goes out: whether two right runs of the call may differ, and the call with its
 drawing switched off. Called by `plan.select` and by `check.random.quiet_dropout`. Every operator of torch
@@ -55,7 +55,7 @@ def seed_of(seed: int, api_name: str) -> int:
 
 
 def shows_mask(record: ApiRecord) -> bool:
-    """Return whether the output of a dropping call shows, beside its input, what was dropped."""
+    """Return whether input and output of a call with dropout show which elements were dropped."""
     switch = _switch_of(record)
     return switch is not None and switch.shows_mask
 

@@ -23,7 +23,7 @@ _MOST_TOKENS = 200
 
 @dataclass(frozen=True, slots=True)
 class Keyword:
-    """An expression of `-k`: its text, the words in it, and what decides whether a name fits.
+    """An expression of `-k`: its text, its words, and the function that decides whether a name fits.
 
     A word fits a name that contains it; small and capital letters are alike.
     """

@@ -25,7 +25,7 @@ _CALLS_A_REPORT = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is left to do: tasks in the order to run them, and results that need no run."""
+    """The calls that are not done: tasks in the order to run them, and results that need no run."""
 
     tasks: tuple[Task, ...]
     skipped: tuple[TaskResult, ...]
@@ -84,7 +84,7 @@ class _Names:
         self._kinds: dict[str, tuple[ApiName | None, str]] = {}
 
     def judged(self, call: DumpCall) -> tuple[ApiName | None, str]:
-        """Return the API that a call is of, and why it is not checked ("" where it is)."""
+        """Return the API of a call, and the reason why it is not checked, "" if it is."""
         kind = call.name.rpartition(".")[0]
         if kind not in self._kinds:
             if len(self._kinds) >= _MOST_KINDS:
@@ -95,7 +95,7 @@ class _Names:
 
 
 def _judged(call: str, framework: str) -> tuple[ApiName | None, str]:
-    """Return the API that a call is of, and why its name rules it out ("" where it does not)."""
+    """Return the API of a call, and why its name rules it out, "" if it does not."""
     key = parse_key(f"{call}.forward")
     if not isinstance(key, ApiKey):
         return None, key.reason

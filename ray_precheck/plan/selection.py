@@ -65,7 +65,7 @@ class Selection:
 
 
 def selection_of(config: RunConfig) -> Selection:
-    """Return what a configuration selects.
+    """Return the selection of a configuration.
 
     Raises:
         UsageError: an expression of `-k` is wrong.
@@ -84,10 +84,10 @@ class NothingSelected(UsageError):
 def select_calls(dump: Dump, selection: Selection, standard: Standard | None) -> list[str]:
     """Leave in the dump only the calls that are selected; return warnings.
 
-    Where there is a `standard`, what it and the selection ask for by name must be in the dump.
+    With a `standard`, the names in its rules and in the selection must be in the dump.
 
     Raises:
-        UsageError: no call is selected, or what was asked for by name fits none.
+        UsageError: no call is selected, or a name that the user asked for fits no call.
     """
     warnings: list[str] = []
     if standard is not None:

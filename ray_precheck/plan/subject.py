@@ -1,7 +1,7 @@
 """The framework that a dump is tested with, and the results that are tested.
 
 Comes in: a `RunConfig` and an open dump. Goes out: the framework's name, and whether captured results
-are tested. Called by the session, and by what lists the calls of a dump.
+are tested. Called by the session, and by the listing of a dump.
 """
 
 from ray_precheck.config import RunConfig

@@ -7,7 +7,7 @@ that the files have:
 
 is how large the error is beside the output: the first part is the root mean square of the error as a
 share of that of the output, where both are of one length, and 1 or more where the output is all wrong;
-`e` is the error of the worst element. What `e` and the limit are depends on the standard of the row:
+`e` is the error of the worst element. `e` and the limit depend on the standard of the row:
 
     msprobe       e = min(MaxAbsErr, MaxRelativeErr); the limit is 1e-4, of the output itself where
                   that is larger than 1. So a gradient of 1e-5 that is all wrong is 10,000 times beyond

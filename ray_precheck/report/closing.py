@@ -50,7 +50,7 @@ def closing_lines(summary: Summary) -> list[str]:
 
 
 def _direction_line(title: str, direction: Direction) -> str:
-    """Return how many of a direction were compared, and what became of the others."""
+    """Return the counts of a direction: calls that were compared, and the others by outcome."""
     parts = [
         f"{direction.compared} of {direction.total} compared"
         f" ({direction.passes} pass, {direction.errors} error)"
@@ -82,7 +82,7 @@ def _environment_lines(summary: Summary) -> Iterator[str]:
 
 
 def _tested(environment: Environment) -> str:
-    """Return what was tested: how many devices of which kind and name; "" where it is not known."""
+    """Return the number, kind and name of the tested devices in words, "" if they are not known."""
     if not environment.kind:
         return ""
     versions = environment.versions

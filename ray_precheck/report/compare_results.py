@@ -1,7 +1,7 @@
 """Two result sets of one dump compared: the errors of one device beside those of another.
 
 Comes in: two details files, of the device that is judged and of the reference device. Goes out: a
-CSV with the ratios of their errors, and what the summary says. Called by the command line
+CSV with the ratios of their errors, and the lines of the summary. Called by the command line
 (`compare_results`). Both errors are against float64, so neither device needs to be there; the
 limits of the ratios are those of `--standard benchmark`.
 """
@@ -75,8 +75,8 @@ class RatioRow:
 
 @dataclass(slots=True)
 class ResultComparison:
-    """What became of all rows. `only_in` are the rows that one file lacks, by the file that has
-    them; `limited` counts the outputs whose files have not all errors."""
+    """The counts of all rows. `only_in` are the rows that one file lacks, by the file that has them;
+    `limited` counts the outputs of which a file lacks some errors."""
 
     path: Path
     rows: list[RatioRow] = field(default_factory=list)
@@ -139,7 +139,7 @@ def _fingerprint(details: Path) -> dict[str, str]:
     result = details.with_name(details.name.replace("_details_", "_result_", 1))
     try:
         settings = load_settings(run_files(result).settings)
-    except (ResumeError, OSError):  # Another name, or none to be read: the rows must do.
+    except (ResumeError, OSError):  # No run of ours, or no readable settings: the rows alone count.
         return {}
     return {} if settings is None else settings.made_with
 

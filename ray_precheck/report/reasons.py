@@ -82,10 +82,10 @@ def why_not_compared(message: str, *, forward: bool) -> str:
 
 
 def reason_key(name: str, text: str) -> str:
-    """Return what two reasons have in common that differ in numbers and names only.
+    """Return a reason without its numbers and names, equal for reasons that differ in them alone.
 
-    `name` is that of the call: it, the API and its last part are names. Only what stands before the
-    first colon or semicolon counts: what follows are the words of a framework.
+    `name` is the name of the call; it, the API and its last part are left out. The text after the first
+    colon or semicolon is left out, too: it has the words of a framework.
     """
     direction = next((word for word in _DIRECTIONS if text.startswith(word)), "")
     rest = text[len(direction) :][:_LOOKED_AT]

@@ -81,7 +81,7 @@ def model_line(stack: Any) -> str:
 
 @functools.cache
 def _foreign() -> re.Pattern[str]:
-    """Return what the paths of frames have in them that are not the model's."""
+    """Return a pattern that finds frames of packages, not of the model, by their paths."""
     packages = {
         name
         for each in known_frameworks()

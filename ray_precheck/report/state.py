@@ -1,6 +1,6 @@
 """Whether a run has ended, is still running, or has stopped, going by its files.
 
-Comes in: a `Summary`. Goes out: a `RunState`. Called by the command line and by what CI reads.
+Comes in: a `Summary`. Goes out: a `RunState`. Called by the command line and by the files for CI.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class RunState:
 
     @property
     def sentence(self) -> str:
-        """What there is to say of the state."""
+        """The state in words."""
         of = f" of {self.planned}" if self.planned else ""
         reason = f": {self.reason}" if self.reason else ""
         return {

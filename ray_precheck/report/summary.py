@@ -34,8 +34,8 @@ _PASS = Verdict.PASS.value
 class Direction:
     """The counts of the forward, or of the backward checks.
 
-    `errors` are in error by what was compared, `broken` because there was nothing to compare: the
-    device raised, crashed or gave no answer. `missing` have no record of this direction.
+    `errors` counts errors by comparison, `broken` errors without anything to compare: the device
+    raised, crashed or gave no answer. `missing` counts calls without a record of this direction.
     """
 
     passes: int = 0
@@ -55,7 +55,7 @@ class Direction:
         return self.compared + self.broken + self.skips
 
     def add(self, verdict: Verdict, *, broke: bool = False, count: int = 1) -> None:
-        """Count some with a verdict; `broke` says that what is in error could not be run."""
+        """Count calls with a verdict; `broke`: those in error could not be run."""
         if verdict is Verdict.PASS:
             self.passes += count
         elif verdict is Verdict.SKIP:
@@ -96,8 +96,9 @@ class WorstOutput:
 class Summary:
     """Counts over all rows of a result CSV, the worst outputs, and the reasons and broken calls.
 
-    `broken` are the first calls that the device could not run, with their Messages, `reasons` those of
-    what was not compared. `settings` is None where the files have none (msprobe's own).
+    `broken` are the first calls that the device could not run, with their Messages, `reasons` the
+    reasons of calls that were not compared. `settings` is None if the run has no settings file
+    (msprobe's own runs).
     """
 
     files: RunFiles
@@ -131,7 +132,7 @@ def summarise(files: RunFiles) -> Summary:
     """Read the files of a run; a million rows take some seconds.
 
     Raises:
-        OSError: a file cannot be read; one that is missing counts as empty.
+        OSError: a file cannot be read; a missing file counts as empty.
     """
     summary = Summary(files, settings=load_settings(files.settings))
     if summary.settings is not None:
@@ -219,7 +220,7 @@ def _keep(
 
 
 def _floor(found: Mapping[str, "_Kind"]) -> float:
-    """Return what a pass must be beyond to be among the worst; -1 for anything."""
+    """Return the number that a pass must exceed to be among the worst; -1: every pass does."""
     if len(found) < WORST_OUTPUTS:
         return -1.0
     return heapq.nlargest(WORST_OUTPUTS, (kind.rank[2] for kind in found.values()))[-1]
@@ -242,7 +243,7 @@ def _rank_of(item: tuple[str, _Kind]) -> tuple[bool, bool, float, str]:
 def worst_of(outputs: Iterable[tuple[str, WorstOutput]]) -> list[WorstOutput]:
     """Return the worst outputs of several runs, each with the label of its run before its name.
 
-    An API and direction has one line, whatever the number of runs.
+    An API and direction has one line for all runs.
     """
     found: dict[str, WorstOutput] = {}
     for label, output in outputs:

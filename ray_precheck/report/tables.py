@@ -41,7 +41,7 @@ def read_columns(path: Path, wanted: Sequence[str]) -> Iterator[tuple[str, ...]]
 
 
 def read_results(result: Path) -> Iterator[ResultRow]:
-    """Yield what became of each call of a result CSV; nothing where there is no file.
+    """Yield the outcome of each call of a result CSV; nothing if there is no file.
 
     Raises:
         OSError: the file cannot be read.

@@ -1,7 +1,7 @@
 """Runs a job on Ray; writes its rows without Ray where no task is left to run.
 
-Comes in: a job, the future of its tasks, and what the session has opened for it. Goes out: rows on
-the disk. Called by the session.
+Comes in: a job, the future of its tasks, and the places and files that the session has opened. Goes
+out: rows on the disk. Called by the session.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -43,7 +43,7 @@ class TaskPlan:
 
 @dataclass(frozen=True, slots=True)
 class RunSetting:
-    """What the session has opened for a run: its devices, its files and its progress bar.
+    """The things that the session has opened for a run: its devices, its files and its progress bar.
 
     `stop_requested` is asked between two events whether the run has to stop; None for Ctrl-C and
     SIGTERM.

@@ -1,4 +1,4 @@
-"""What is shown while a run goes on: a tqdm line on a terminal, else a line every 10 seconds.
+"""The progress of a run on standard error: a tqdm line on a terminal, else a line every 10 seconds.
 
 Comes in: acknowledged results. Called by the session and the driver.
 """
@@ -47,14 +47,14 @@ class Progress:
             self._bar = tqdm(total=total, initial=done, unit="api", file=self._stream, **size)
 
     def add(self, finished: Iterable[Done]) -> None:
-        """Count what is on the disk, and show the new state."""
+        """Count results whose rows are on the disk, and show the new state."""
         added = 0
         for done in finished:
             self._counts[done.verdict] += 1
             added += 1
         self._done += added
         if self._bar is not None:
-            with suppress(OSError):  # Whether somebody reads it is nothing to the run.
+            with suppress(OSError):  # The run goes on although its terminal is gone.
                 self._bar.set_postfix_str(self._tally(), refresh=False)
                 self._bar.update(added)
         self.tick()

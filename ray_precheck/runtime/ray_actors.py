@@ -97,7 +97,7 @@ class RayActors:
 def _remote(actor: type) -> Any:
     """Return the class of an actor for Ray.
 
-    Its death must not be hidden by a restart: what becomes of its work is the scheduler's to say.
+    Ray must not hide its death by a restart, because the scheduler decides about its work.
     """
     groups = {}
     for name, (threads, methods) in actor.THREADS.items():  # type: ignore[attr-defined]
@@ -110,5 +110,5 @@ def _remote(actor: type) -> Any:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the first line of what an error says."""
+    """Return the first line of an error's text."""
     return str(error).strip().split("\n", maxsplit=1)[0]

@@ -30,8 +30,8 @@ class Cause(Enum):
 class Casualty:
     """A record that was running when its worker broke, and why.
 
-    `done` is what the record gave before (a failed allocation, an error that left the device
-    unusable); it counts only where the record ran alone on a fresh worker.
+    `done` is the result that the record gave before it broke the worker (by a failed allocation, or an
+    error that left the device unusable); it counts only if the record ran alone on a fresh worker.
     """
 
     index: int

@@ -1,4 +1,4 @@
-"""What comes back of one piece of a job: its rows, encoded where it was run, and what it took.
+"""The result of one piece of a job: its rows, encoded in the worker, and the seconds that it took.
 
 Made by a job's runner in a check process, and by the job itself for a piece that no worker answers
 for. The scheduler, the recorder and the journal handle these and nothing else of a job.
@@ -16,9 +16,9 @@ class Done:
     """One piece that is finished.
 
     `row` is its line of the result table and `details` are its lines of the details table, encoded
-    and with their line ends. `began_s` is when it began, in seconds since the epoch; the other
-    seconds are what making the inputs, the device and the bench took, each where it ran. `evidence`
-    are files by name that the worker could not write into the folder of the results itself.
+    and with their line ends. `began_s` is the time of its beginning, in seconds since the epoch; the
+    other seconds are the durations of the inputs, the device and the bench, each in its own process.
+    `evidence` are files by name that the worker could not write into the folder of the results itself.
     """
 
     index: int

@@ -24,8 +24,8 @@ class DType:
 
     `kind` is float, complex, int, uint or bool. `carrier` is the NumPy dtype that holds it.
     For floats `mantissa_bits` counts the stored bits of the fraction, `min_exponent` is the exponent
-    of the smallest normal number (2**min_exponent) and `largest` the largest finite value; `overflow` is
-    what lies beyond it: infinity, or NaN in a format without infinities.
+    of the smallest normal number (2**min_exponent) and `largest` the largest finite value; larger
+    numbers become `overflow`: infinity, or NaN in a format without infinities.
     """
 
     name: str
@@ -73,7 +73,7 @@ _ALIASES = {
 
 
 def canonical_dtype(text: str) -> str | None:
-    """Return the canonical name of a dtype as a dump spells it, or None where it is unknown.
+    """Return the canonical name of a dtype as a dump spells it, None if it is unknown.
 
     `Float32`, `mindspore.float32`, `torch.float32` and `float32` are all `float32`.
     """

@@ -17,8 +17,8 @@ class Environment:
     `kind` is npu, gpu or cpu, `device_names` are the names of the devices that differ ("Ascend
     910B"), `devices` and `nodes` how many there were when the run began. `rule` is the value of
     --standard, `calls` how many calls the dump has, `dump` its absolute path, and `tests_dump` says
-    that the captured results were tested, not a device. `caveats` are sentences about what limited the
-    precision of a device (HF32 that stayed on). `versions` are those of the driver's node.
+    that the captured results were tested, not a device. `caveats` are sentences about limits of a
+    device's precision (HF32 that stayed on). `versions` are those of the driver's node.
     """
 
     framework: str = ""

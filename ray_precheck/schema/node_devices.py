@@ -1,7 +1,7 @@
 """Devices of a cluster, as a user names them with their nodes: `DEVICE_GRAMMAR`.
 
-Comes in: the value of --devices or --exclude. Goes out: what it names, node by node. Called by the
-configuration, which looks whether it is right, and by the placement.
+Comes in: the value of --devices or --exclude. Goes out: its nodes, each with ids of devices. Called by
+the configuration, to validate the value, and by the placement.
 """
 
 import re
@@ -26,7 +26,7 @@ class NodeDevices:
 
 
 def parse_node_devices(option: str, text: str) -> tuple[NodeDevices, ...]:
-    """Return what the value of --devices or --exclude names, node by node.
+    """Return the nodes that a value of --devices or --exclude names, each with its ids.
 
     Commas part items. An item that is a number or a range belongs to the last `NODE:` before it,
     every other one begins a node, whose ids stand after its last colon; an IPv6 address is written

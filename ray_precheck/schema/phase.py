@@ -1,4 +1,4 @@
-"""What the runner of a job is at. A check process tells it to the one who watches the process."""
+"""The phases of a runner's work, which a check process tells to the worker that watches it."""
 
 from enum import IntEnum
 

@@ -27,9 +27,9 @@ class ApiName:
 class ApiRecord:
     """The dump's description of one API call.
 
-    `grads_in` are the gradients that come in at the outputs, `grads_out` those that left at the
-    inputs; both are None where the call has no backward record. `framework` is that of the dump, "" where
-    it is unknown: what a name means depends on it.
+    `grads_in` are the incoming gradients of the outputs, `grads_out` the gradients of the inputs; both
+    are None if the call has no backward record. `framework` is that of the dump, on which the meaning
+    of a name depends; "" if it is unknown.
     """
 
     name: ApiName

@@ -1,7 +1,7 @@
 """The result of checking one API call.
 
-Outcome says what happened to the run, Verdict what the numbers say; they are kept apart because
-"the device crashed" and "the numbers are wrong" are different findings.
+An `Outcome` tells how the run of a call ended, a `Verdict` whether its numbers are right; they are kept
+apart because "the device crashed" and "the numbers are wrong" are different findings.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ MACHINE_REASONS = (
 
 
 class Outcome(Enum):
-    """What happened to the run of one API."""
+    """How the run of a call ended."""
 
     COMPLETED = "completed"
     SKIPPED = "skipped"
@@ -32,7 +32,7 @@ class Outcome(Enum):
 
 
 class Verdict(Enum):
-    """What the numbers say; the value is the cell of the CSV."""
+    """The verdict on the numbers of a call; the value is the cell of the CSV."""
 
     PASS = "pass"
     ERROR = "error"

@@ -1,4 +1,4 @@
-"""What is scheduled: tasks, their payload for a worker, and the device slots that run them."""
+"""The nouns of scheduling: tasks, their payloads for workers, and the slots that run them."""
 
 from dataclasses import dataclass
 
@@ -39,10 +39,10 @@ class TaskPayload:
 class DeviceSlot:
     """A place where one worker runs: a physical NPU or GPU, or a logical slot of the CPU.
 
-    `node_id` is Ray's node id, `address` the node's address for people, `visible` what the
-    visible-devices variable of the worker is set to. `host` is part of the label where devices of
-    several machines have the same ids. `core` is the core that it is kept on, by its position among
-    those of its machine that may be used; None: any.
+    `node_id` is Ray's node id, `address` the node's address for messages, `visible` the value of the
+    worker's visible-devices variable. `host` is part of the label if devices of several machines have
+    the same ids. `core` is the core to which the worker is pinned, by its position among the usable
+    cores of its machine; None: any core.
     """
 
     kind: str
@@ -61,5 +61,5 @@ class DeviceSlot:
 
     @property
     def place(self) -> str:
-        """What the slot shares its fate with: a CPU its machine, a device only itself."""
+        """The unit that fails together with the slot: the machine of a CPU, a device itself."""
         return self.node_id if self.kind in ("cpu", BENCH) else self.label

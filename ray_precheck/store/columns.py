@@ -48,7 +48,7 @@ DETAIL_COLUMNS: dict[str, DetailCell] = {
 }
 
 
-# The setting of a run that lists what its standard adds to the details; missing: nothing.
+# The setting of a run that lists the columns that its standard adds to the details; missing: none.
 ADDED_SETTING = "added columns"
 
 

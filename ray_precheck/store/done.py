@@ -90,8 +90,8 @@ def read_done(
 ) -> tuple[set[str], set[str]]:
     """Return the names with a result row, and those of them that must have detail rows.
 
-    Rows of a kind in `retry` are left out. A row without a call in the dump counts as done whatever
-    it says, because no run could make it again.
+    Rows of a kind in `retry` are left out. A row without a call in the dump always counts as done,
+    because no run could make it again.
 
     Raises:
         ResumeError: the file has other columns.
@@ -142,7 +142,7 @@ def _result_rows(path: Path, tables: Tables) -> Iterator[ResultRow]:
 
 
 def parse_result_row(cells: Sequence[str], tables: Tables = API_TABLES) -> ResultRow:
-    """Return what a result row says, given its cells in their order."""
+    """Return a result row made of its cells, given in their order."""
     forward, *others = map(verdict_in, cells[1 : 1 + tables.verdicts])
     backward = others[0] if others else Verdict.NONE
     return ResultRow(decode_name(cells[0]), forward, backward, cells[len(tables.result) - 1])

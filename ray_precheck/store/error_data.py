@@ -135,7 +135,7 @@ def input_tensors(call: HostCall) -> dict[str, HostTensor]:
 
 
 def _stored(tensor: HostTensor) -> Array:
-    """Return what goes into the file: the bits where NumPy lacks the format."""
+    """Return the array for the file: of a format that NumPy lacks, its bits."""
     if DTYPES[tensor.dtype].carrier == tensor.dtype:
         return tensor.data
     import ml_dtypes

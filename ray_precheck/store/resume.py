@@ -69,7 +69,7 @@ def run_files(result: Path, tables: Tables = API_TABLES) -> RunFiles:
 
 
 def error_folder(files: RunFiles, below: Path | None, *, as_msprobe: bool) -> Path:
-    """Return the folder for the tensors of what fails, absolute; a resumed run has the one it had.
+    """Return the absolute folder for the tensors of failing outputs; a resumed run keeps its folder.
 
     It is `error_data/{timestamp}` beside the results, or in the folder `below` where one is named; as
     msprobe has it, `ut_error_data{timestamp}` there.
@@ -198,7 +198,7 @@ def resume_run(
     Raises:
         ResumeError: a file cannot be read or written, is no CSV of results, was made with other
             settings, or another run is writing it; nothing has been changed.
-        StoppedError: the disk is full; what was acknowledged is still there.
+        StoppedError: the disk is full; acknowledged rows are still there.
     """
     try:
         with locked(files.result):

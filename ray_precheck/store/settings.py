@@ -1,7 +1,7 @@
 """The third file of a run: the settings that its rows were made with, and whether it is complete.
 
-Comes in: the fingerprint of a run. Goes out: a small JSON beside the CSV files, and what it says.
-Called by resume and, at the end of a run, by the journal.
+Comes in: the fingerprint of a run. Goes out: a small JSON beside the CSV files, and its content. Called by
+resume, by the session and, at the end of a run, by the journal.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from ray_precheck.schema.environment import (
 from ray_precheck.store.columns import BOM, added_columns
 from ray_precheck.store.rows import replace_file
 
-# What runs did before there was a setting for it, which their files therefore do not have.
+# The values of options in runs that were made before the options existed, whose files lack them.
 _BEFORE_THERE_WAS = {each.rows: each.before for each in options_of(RunConfig) if each.before}
 _ENVIRONMENT = "environment"
 _WHOLE_PAIR = re.compile(r'"([^"\\]+)": "([^"\\]*)"')
@@ -30,7 +30,7 @@ _WHOLE_PAIR = re.compile(r'"([^"\\]+)": "([^"\\]*)"')
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What the files of a run were made with.
+    """The settings with which the files of a run were made.
 
     `adopted`: msprobe wrote some of the rows, for which there are no details. `completed` are the
     bytes of the result CSV and of the details when the run was completed, None before. `cut`: the
@@ -46,7 +46,7 @@ class RunSettings:
 
     @property
     def made_with(self) -> dict[str, str]:
-        """The fingerprint, with what an older version did where it had no setting yet."""
+        """The fingerprint, with the values of options that the version of the run did not have yet."""
         return self.fingerprint if self.cut else {**_BEFORE_THERE_WAS, **self.fingerprint}
 
     @property
@@ -89,7 +89,7 @@ def load_settings(path: Path) -> RunSettings | None:
 
 
 def _read_json(data: bytes) -> dict[str, Any] | None:
-    """Return what a whole settings file holds; None for a torn one, or one of something else."""
+    """Return the content of a whole settings file, None if it is torn or no settings file."""
     try:
         found = json.loads(data)
     except ValueError:

@@ -1,7 +1,7 @@
-"""What the two tables of a job look like: the result table and its details.
+"""The names and columns of a job's two tables: the result table and its details.
 
-A frozen value that everything in this room which reads or writes the files is given. The precheck's
-is `API_TABLES`.
+All modules of this folder that read or write the files get such a `Tables`. The precheck's is
+`API_TABLES`.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The timeline of a run: which device or bench worker ran what, when and for how long.
+"""The timeline of a run: the APIs that each device and bench worker ran, when and for how long.
 
 Comes in: a `Span` for every API that was run somewhere. Goes out: a file in the JSON Array Format
 of Chrome's "Trace Event Format", which chrome://tracing and Perfetto show with a row for each
@@ -49,10 +49,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """What one worker did, a piece after the other, in one stage.
+    """The pieces that a worker ran in one stage, one after the other.
 
-    `pieces` each have a name, and when they began and for how long they ran, in seconds: the `began_s`
-    and `elapsed_s` of a `Done`, for one.
+    A piece has a name, and its beginning and duration in seconds, such as the `began_s` and `elapsed_s`
+    of a `Done`.
     """
 
     machine: str
@@ -73,7 +73,7 @@ class Piece(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the piece."""
 
     @property
     def began_s(self) -> float:

@@ -62,7 +62,7 @@ def scaled_masked_softmax(
 ) -> Tensor:
     """Return the softmax of scale x along the last dimension, with -10000 where `mask` is true.
 
-    With `fixed_triu_mask` what is above the diagonal is masked, whatever `mask` holds.
+    With `fixed_triu_mask` the elements above the diagonal are masked, and `mask` is not read.
     """
     hidden = torch.ones(mask.shape, dtype=torch.bool).triu(1) if fixed_triu_mask else mask.bool()
     return torch.softmax((x * scale).masked_fill(hidden, _MASKED), -1)

@@ -1,11 +1,11 @@
-"""Which scores of an attention are left out: the sparse modes of fused attention.
+"""The sparse modes of fused attention: the scores that each of them leaves out.
 
 Comes in: a sparse mode with its numbers, the mask of the call, and one batch entry. Goes out: a
 mask, true where a score is left out. Called by `attention`.
 
 Modes 0 to 8: Ascend/op-plugin, docs/context/torch_npu-npu_fusion_attention.md, sparse_mode and its
 figures. Modes 2 to 4, 6, 7 and 8 come with a compressed mask of a fixed content, 2048 x 2048 (mode 6:
-3072 x 2048): what it says is in the mode already, so it is not read.
+3072 x 2048), which follows from the mode, so it is not read.
 """
 
 from collections.abc import Callable
@@ -93,10 +93,10 @@ def seen_columns(sparsity: Sparsity, mask: Tensor | None, block: Block, rows: ra
 def hidden_scores(
     sparsity: Sparsity, mask: Tensor | None, block: Block, rows: range, columns: range
 ) -> Tensor | None:
-    """Return which scores of some rows and columns of a batch entry are left out, `(N or 1, rows,
-    columns)`; None: none.
+    """Return a mask of the scores of some rows and columns of a batch entry that are left out, bool
+    `(N or 1, rows, columns)`; None if no score is left out.
 
-    Without a mask nothing is left out, whatever the mode says.
+    Without a mask in the call no score is left out in any mode.
 
     Raises:
         NotCheckable: the mode is unknown, or the mask has another shape.

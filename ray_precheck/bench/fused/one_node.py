@@ -1,8 +1,9 @@
 """A reference as one node of the autograd graph, as the fused operator is one.
 
-Comes in: a function made of torch operators. Goes out: one with the same results and gradients whose
-graph is a single node. Called by the registry. A capture holds what the node of an API's first output
-passed on: for a fused operator the gradients of its tensors, for a composition those of its last step.
+Comes in: a function made of torch operators. Goes out: a function with the same results and gradients
+whose graph is a single node. Called by the registry. A capture holds the gradients that the node of an
+API's first output passed on: for a fused operator those of its tensors, for a composition those of its
+last step.
 """
 
 import functools

@@ -1,1 +1,1 @@
-"""One module for each command: its options, and what it does with them. Listed in `cli.parser`."""
+"""One module for each command: its options, and the function that runs it. Listed in `cli.parser`."""

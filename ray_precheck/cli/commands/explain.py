@@ -13,7 +13,7 @@ from ray_precheck.options.declared import Option, option_of
 
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
-    """Print what is known of the operators that the name may mean; return the exit code."""
+    """Print the facts about the operators that the name may mean; return the exit code."""
     from ray_precheck.bench.declared import read_bench_modules
     from ray_precheck.explaining.explanation import explain
     from ray_precheck.frameworks.mindtorch.paths import prefer_native

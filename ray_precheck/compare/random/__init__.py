@@ -1,1 +1,1 @@
-"""Random outputs: distributions, and what must hold of what is drawn from them. Pure."""
+"""Random outputs: the distributions, and the facts and statistics of draws from them. Pure."""

@@ -13,9 +13,9 @@ Applications, 2nd ed., section 2.2, exercise 2.2.23 list.
 import math
 from collections.abc import Callable
 
-# The chance that one call with an honest generator is called an error, whatever its number of
-# outputs and statistics: it is shared out evenly among them (Bonferroni). A dump with 1,000 random
-# calls raises a false alarm once in 1,000 runs.
+# The chance that a call with a correct generator is judged an error. It is divided evenly among the
+# outputs and statistics of the call (Bonferroni). A dump with 1,000 random calls raises a false alarm
+# once in 1,000 runs.
 FALSE_ALARM_RATE = 1e-6
 
 Limits = tuple[float, float]

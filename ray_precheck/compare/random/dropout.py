@@ -49,7 +49,7 @@ def dropout(probability: float, unit_dims: int | None = None) -> Dropping:
 
 
 def alpha_dropout(probability: float, unit_dims: int | None = None) -> Dropping:
-    """Return how alpha dropout drops: it keeps mean and variance of what SELU gives out."""
+    """Return how alpha dropout drops: it keeps the mean and variance of SELU's outputs."""
     if probability >= 1:
         return Dropping(probability, 0.0, unit_dims=unit_dims)
     scale = 1.0 / math.sqrt((_ALPHA**2 * probability + 1.0) * (1.0 - probability))
@@ -59,7 +59,7 @@ def alpha_dropout(probability: float, unit_dims: int | None = None) -> Dropping:
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """What the output shows, each of the input's shape and bool.
+    """The mask that an output shows: three bool arrays of the input's shape.
 
     `seen`: the element tells whether it was kept (an input of 0 does not); `kept`: it was kept;
     `wrong`: its value is neither that of a kept nor that of a dropped element.
@@ -71,8 +71,8 @@ class Mask:
 
 
 def mask_of(x: HostTensor, out: HostTensor, dropping: Dropping) -> Mask:
-    """Return the mask that an output shows. Input that is NaN, infinite or about to overflow tells
-    nothing, and what becomes of it is not judged."""
+    """Return the mask that an output shows. Elements whose input is NaN, infinite or about to overflow
+    are not judged."""
     found = [np.empty(x.data.size, bool) for _ in range(3)]
     inputs, outputs = x.data.reshape(-1), out.data.reshape(-1)
     for start in range(0, x.data.size, CHUNK_ELEMENTS):
@@ -183,8 +183,8 @@ def _wrong_gradient(
 
 
 def slopes_of(x: HostTensor, out: HostTensor) -> tuple[Array, Array]:
-    """Return the slopes that rrelu has drawn for negative elements, and what rounding may have added
-    to each; NaN where the element is not negative or too small to tell."""
+    """Return the slopes that rrelu has drawn for negative elements, and the largest error of each by
+    rounding; NaN where the element is not negative or too small to tell."""
     wide, found = x.data.astype(np.float64), out.data.astype(np.float64)
     tiny = 2.0 ** DTYPES[x.dtype].min_exponent
     usable = np.isfinite(wide) & (wide < -tiny / 2.0**-8)

@@ -3,7 +3,7 @@
 Comes in: `Draws` and the parameters of their distribution, numbers or `(N,)` float64 where each draw
 has its own. Goes out: `Look`s, empty for no draws. Called by `check.random.rules`. A distribution is
 judged by its support, the gap to its distribution function, its first moments, and the independence
-of its elements. Every statistic allows for what the dtype has rounded off.
+of its elements. Every statistic allows for the rounding of the draws to their dtype.
 """
 
 import math

@@ -27,10 +27,10 @@ def check_random_output(
     recorded: object = None,
     repeatable: bool = True,
 ) -> OutputCheck:
-    """Judge one output. `chance` is its share of the call's false-alarm rate, and `recorded` what
-    the dump says about it. An output without an element, or without a known property, is SKIP, and
-    its Message says so. Where its draws are not `repeatable` the values of a pass are left out, so
-    that two runs give the same files."""
+    """Judge an output. `chance` is its share of the call's false-alarm rate, and `recorded` its spec in
+    the dump. An output without an element, or without a known property, is SKIP, and its Message
+    says so. If its draws are not `repeatable`, the numbers of a pass are left out of the Message, so
+    that two runs write the same files."""
     findings = [*_as_recorded(tested, recorded)]
     findings += [look(chance / max(len(looks), 1)) for look in looks]
     wrong = [finding for finding in findings if not finding.passed]

@@ -28,9 +28,9 @@ _GENERATOR_BITS = 23
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one look has found: a sentence with number and limits, and whether it is as it must be.
+    """The finding of a look: a sentence with number and limits, and whether they hold.
 
-    `telling` is False where there were too few elements for any outcome to be an error.
+    `telling` is False if there were too few elements for any outcome to be an error.
     """
 
     text: str
@@ -44,8 +44,8 @@ Look = Callable[[float], Observation]
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """Draws in float64, `(N,)`, with what their dtype may have rounded off each (`step`, `(N,)`), the
-    resolution of their generator as a probability (`grain`), and the largest that can be held."""
+    """Draws in float64, `(N,)`, with the largest rounding error of each (`step`, `(N,)`), the resolution
+    of their generator as a probability (`grain`), and the largest number of their dtype."""
 
     values: Array
     step: Array
@@ -152,9 +152,9 @@ def neighbours(below_median: Array, expected: float = 0.5) -> Look:
 
 
 def no_repeats(values: Array, most_common: float | None = None) -> Look:
-    """Look for a stretch of elements that occurs twice, as where each row, block or thread is seeded
-    alike. `values` are independent draws of one distribution; `most_common` is the probability of
-    their most common value, bounded by what is seen where it is not given.
+    """Look for a stretch of elements that occurs twice, as if each row, block or thread had the same
+    seed. `values` are independent draws of one distribution; `most_common` is the probability of
+    their most common value, by default estimated from the draws.
 
     At any two places w elements agree by chance with at most q^w, where q is the probability of the
     most common value; there are fewer than n^2/2 pairs of places.

@@ -40,7 +40,7 @@ OLD_HEADINGS = {"MaxRelErr": "MaxRelErrAboveSmall", "MeanRelErr": "MeanRelErrAbo
 class Judgement:
     """A verdict and its explanation, "" for a pass without anything to say.
 
-    `columns` are the cells of the added columns, by their headings; what is missing stays empty.
+    `columns` are the cells of the added columns, by their headings; the other cells stay empty.
     """
 
     verdict: Verdict

@@ -48,12 +48,14 @@ _CPU, _COMPOSED, _ROUNDED = "the CPU", "a composed implementation", "the rounded
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """Four errors of the device, each at most so many times that of torch's operator on the CPU.
+    """Four errors of the device, each with a limit as a multiple of the error of torch's operator on
+    the CPU, the reference.
 
-    The reference runs in the recorded dtypes. Where it cannot, where it is what is tested, or where
-    its own error is more than rounding explains, a composed implementation in float64 that rounds
-    after each step stands in, and where there is none the correctly rounded bench. `level` (L0, L1, L2) chooses the limits, by default the API does; each of the four may also
-    be given by itself. Integers and booleans must be equal.
+    The reference runs in the recorded dtypes. If it cannot run, is the kernel under test, or has an
+    error that rounding does not explain, the reference is a composed implementation in float64 that
+    rounds after each step, or else the correctly rounded bench. `level` (L0, L1, L2) chooses the
+    limits, by default the level of the API; each limit may also be given by itself. Integers and
+    booleans must be equal.
     """
 
     name: ClassVar[str] = "benchmark"
@@ -117,8 +119,8 @@ def error_ratios(errors: Errors, reference: Errors, dtype: str) -> dict[str, flo
 
 
 def _reference(comparison: Comparison) -> tuple[str, Errors, str]:
-    """Return what the device is compared with, its errors, and why it is not the CPU's own kernel
-    where that is off."""
+    """Return the name of the reference, its errors, and the reason why the CPU's own kernel is refused,
+    "" if it is not."""
     peers = comparison.peers()
     kernel, note = kernel_of(peers), ""
     if kernel is not None:

@@ -1,10 +1,10 @@
-"""Which published standard is meant for which API and dtype.
+"""The published standard of an API and a dtype.
 
 Comes in: an API and a dtype. Goes out: the name of a standard. Called by `published`.
 
-The lists stand in `operators.accuracy`; by dtype it is as mindstudio-probe 26.2 has it, precision_standard/
-standard_register.py, _get_standard_category (integers and booleans binary, fp8 outputs by units in
-the last place, `benchmark` for what no list has).
+The lists of APIs are in `operators.accuracy`. The choice by dtype is that of mindstudio-probe 26.2,
+precision_standard/standard_register.py, _get_standard_category: `binary` for integers and booleans,
+units in the last place for fp8 outputs, `benchmark` for APIs in no list.
 msprobe 26.2 itself judges every float16, bfloat16 and float32 output by `benchmark` before it looks
 into the lists; its versions up to 25 looked into them first, as is done here.
 """
@@ -19,8 +19,8 @@ def published_standard(type_name: str, dtype: str, direction: str, framework: st
     """Return the name of the standard that is published for an API of a framework's dump, `Mint.matmul`,
     and a dtype.
 
-    The lists are of forward operators: what moves data forward may sum backward (`gather`), so a
-    float gradient is judged by `benchmark` where the list says `binary`.
+    The lists are of forward operators: an operator that moves data forward may sum backward (`gather`),
+    so a float gradient is judged by `benchmark` if the list says `binary`.
     """
     if DTYPES[dtype].kind not in ("float", "complex"):
         return "binary"

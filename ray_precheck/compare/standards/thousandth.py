@@ -36,7 +36,7 @@ class Thousandth:
         found = judge_without_errors(comparison)
         if found is not None:
             return found
-        # The next number below the limit, as what is near must be below it, not at it.
+        # The next number below the limit, because a relative error at the limit counts as wrong.
         beyond = float(np.nextafter(self.limit, 0.0))
         wrong = Wrong()
         for chunk in chunks(comparison.device_out, comparison.bench_out, comparison.dtype):

@@ -65,7 +65,7 @@ def _is_any(patterns: tuple[str, ...], *names: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class UserStandard:
-    """The rules of a file, the last one for whatever the others do not fit; `digest` is of its content."""
+    """The rules of a file, the last one for outputs that fit no other; `digest` is of its content."""
 
     rules: tuple[Rule, ...]
     digest: str
@@ -95,8 +95,8 @@ def load_standard(given: str) -> Standard:
     """Return the standard of `--standard`: by its name, or from a YAML file.
 
     Raises:
-        UsageError: there is no such standard and no such file, or the file is wrong; says where,
-            what stands there and what is expected.
+        UsageError: there is no such standard and no such file, or the file is wrong; names the place
+            in the file, the text there and the text that is expected.
     """
     if given in STANDARDS:
         return STANDARDS[given]()

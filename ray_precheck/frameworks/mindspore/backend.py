@@ -119,9 +119,9 @@ def _as_tuple(value: Any) -> Any:
 
 
 def _lookup(name: ApiName) -> Callable[..., Any] | None:
-    """Return an operator, None for any other name: a dump's names may not lead anywhere else.
+    """Return an operator by its name, None for all other names, because a dump may hold any name.
 
-    Only a few submodules are entered by name, and what is found must be a function that MindSpore
+    Only a few submodules are entered, and the object found there must be a function that MindSpore
     itself defines, or a method that its Tensor defines.
     """
     module, _, last = name.api.rpartition(".")

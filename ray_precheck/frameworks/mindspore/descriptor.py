@@ -1,4 +1,4 @@
-"""What is known of MindSpore as a framework under test; data alone, read through `frameworks.known`."""
+"""The descriptor of MindSpore as a framework under test; data alone, read through `frameworks.known`."""
 
 from ray_precheck.frameworks.descriptor import Accelerator, Framework, Script
 

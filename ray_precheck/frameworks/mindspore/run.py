@@ -134,7 +134,7 @@ def _is_differentiable(leaf: Any) -> bool:
 
 
 def _tensor_to_host(tensor: ms.Tensor) -> HostTensor:
-    """Return a tensor's values on the host; raises what an asynchronous device still has to raise."""
+    """Return a tensor's values on the host; raises the pending error of an asynchronous device."""
     name = canonical_dtype(str(tensor.dtype))
     if name is None:
         raise NotCheckable(f"an output of dtype {tensor.dtype} cannot be compared")

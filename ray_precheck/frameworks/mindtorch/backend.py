@@ -1,10 +1,9 @@
-"""MSAdapter (MindTorch) under test: MindSpore under the face of torch, in a process of its own.
+"""MSAdapter (MindTorch) under test: MindSpore with the interface of torch, in a process of its own.
 
-Comes in: calls. Goes out: what MSAdapter made of them, as host arrays. Opened by the checker like
-every backend. MSAdapter's package is called `torch` too, so it cannot be in the process in which
-the native torch computes the bench: `mindtorch_device` runs it in a child of this process. Where
-the child dies, the check process must die too: the worker that watches it sees the death that the
-API caused.
+Comes in: calls. Goes out: MSAdapter's results, as host arrays. Opened by the checker like every backend.
+MSAdapter's package is called `torch` too, so it cannot be in the process in which the native torch
+computes the bench: `mindtorch.device` runs it in a child of this process. When the child dies, the
+check process must die too, so that the worker that watches it sees the death that the API caused.
 
 NPU: written after MSAdapter's and MindSpore's documentation and not run there; no NPU was at hand.
 """
@@ -89,11 +88,11 @@ class MindTorchBackend:
         self._ask(Prove())
 
     def _ask(self, request: Request | None) -> Any:
-        """Return the reply to a request; to none, the greeting.
+        """Return the reply to a request; without a request, the greeting.
 
         Raises:
-            NotCheckable: the API may not or cannot be run.
-            Exception: what the API raised, of a type of the same name.
+            NotCheckable: the API is missing, or may not be called.
+            Exception: the API raised it; a class of the same name.
             DeviceDied: the process has ended.
         """
         try:
@@ -165,7 +164,7 @@ class _RemoteRun:
 
 
 class _RemoteError(Exception):
-    """What an API raised in the process of its device."""
+    """An exception of an API in the process of its device."""
 
     lacks_kernel = False
 

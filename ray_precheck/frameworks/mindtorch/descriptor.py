@@ -1,4 +1,4 @@
-"""What is known of MSAdapter (MindTorch) as a framework under test; data alone, read through
+"""The descriptor of MSAdapter (MindTorch) as a framework under test; data alone, read through
 `frameworks.known`. Its functions are torch's, its tensors and devices MindSpore's."""
 
 from ray_precheck.frameworks.descriptor import Framework, Script

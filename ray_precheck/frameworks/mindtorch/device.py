@@ -1,7 +1,7 @@
-"""The process in which MSAdapter is `torch`: runs what comes through its pipe.
+"""The process in which MSAdapter is `torch`: it answers the requests that come through its pipe.
 
 Comes in: requests. Goes out: first a greeting, then a reply to each request. Started by
-`mindtorch_backend`; whatever an API does to this process ends here and is seen there.
+`mindtorch.backend`, which sees it when an API crashes this process.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ def _open(kind: str) -> "MindTorchDevice":
 def _answer(
     pipe: Connection, action: Callable[[], Any], lacks_kernel: Callable[[Exception], bool]
 ) -> Any:
-    """Send what an action returns, or what it raises; return the first."""
+    """Send the result of an action, or its exception; return the result."""
     found, error = caught(action)
     reply: Returned | Raised
     if error is None:
@@ -106,11 +106,11 @@ class MindTorchDevice:
 
     @property
     def caveat(self) -> str:
-        """What limits the precision of float32 on the device, "" for nothing."""
+        """A sentence about a limit of float32's precision on the device, "" for none."""
         return self._mindspore.caveat
 
     def do(self, request: Request) -> Any:
-        """Do what is asked for; whatever an API raises goes through."""
+        """Carry out a request; the exceptions of an API are not caught."""
         match request:
             case Resolve(name):
                 self._resolve(name)

@@ -32,7 +32,7 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """Differentiate what has run as `number`, the last one; the reply is a list of the gradients."""
+    """Differentiate the forward call `number`, which is the last one; the reply is a list of gradients."""
 
     number: int
     cotangents: list[HostTensor | None]
@@ -60,7 +60,7 @@ class Prove:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What was asked for."""
+    """The result of a request."""
 
     value: Any = None
 

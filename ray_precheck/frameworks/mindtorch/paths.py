@@ -58,7 +58,7 @@ def _kind_of(package: Path) -> TorchKind:
         return TorchKind.NATIVE
     if any(_ADAPTER.search(_beginning(file)) for file in sorted(package.glob("*.py"))):
         return TorchKind.ADAPTER
-    # One that is built otherwise still says which sources it was made of.
+    # A torch without these files, built in another way, names the version of its sources.
     is_built = re.search(r"(?m)^git_version\b", _beginning(package / "version.py"))
     return TorchKind.NATIVE if is_built else TorchKind.UNKNOWN
 

@@ -35,7 +35,7 @@ class TorchBackend:
         # One thread, so that the bits do not depend on how many workers share the machine.
         torch.set_num_threads(1)
         self._device = _open_device(kind)
-        # What the device has instead of full float32; "" for nothing.
+        # A sentence about a limit of float32's precision on the device, "" for none.
         self.caveat = _npu_caveat() if kind == "npu" else ""
         self._place = TorchPlace(self._device)
         self._kind = kind

@@ -16,7 +16,7 @@ def flushed_denormals() -> Iterator[None]:
     Some of MindSpore's operators (Tensor.norm) leave the calling thread flushing, which would reach
     generation and bench. Its own threads flush them while the calling thread does not, and for the
     first few launches of an operator MindSpore tries out which of the threads to use: without this,
-    whether softmax gives 1.9e-38 or 0 depends on what ran before.
+    softmax gives 1.9e-38 or 0 depending on the calls before.
     """
     torch.set_flush_denormal(True)
     try:

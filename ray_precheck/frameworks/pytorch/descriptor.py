@@ -1,9 +1,9 @@
-"""What is known of PyTorch as a framework under test; data alone, read through `frameworks.known`."""
+"""The descriptor of PyTorch as a framework under test; data alone, read through `frameworks.known`."""
 
 from ray_precheck.frameworks.descriptor import Accelerator, Framework, Script
 
 _OWN = "--bench-module FILE can add one"
-# Prefixes whose operators no framework's list knows: what there is stands in the tables of `fused`.
+# Prefixes whose operators are in no framework's list: their benches are in the tables of `fused`.
 UNLISTED = {
     "NPU": f"it is an operator of torch_npu without a built-in one; {_OWN}",
     "MindSpeed": f"it is an operator of MindSpeed without a built-in one; {_OWN}",
@@ -64,7 +64,7 @@ FRAMEWORK = Framework(
             kind="gpu",
             plugin="pytorch:gpu",
             package="torch",
-            # A torch that is built for no GPU has None there, whatever its version is called.
+            # A torch that is built without GPUs has None there; its version number does not tell.
             files="version.py",
             text=r"""(?m)^(?:cuda|hip)\b[^=\n]*=\s*['"]""",
             lacks="its torch {version} is built without CUDA",

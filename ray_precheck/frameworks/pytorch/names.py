@@ -45,7 +45,7 @@ _ALSO_ALLOWED = {
     "VF": frozenset[str](),
 }
 
-# Moves to an accelerator: to the device under test, whatever its kind is, and for the bench to the CPU.
+# Methods that move to an accelerator: here to the device under test, and for the bench to the CPU.
 _MOVES = frozenset("cuda hpu ipu mtia npu xpu".split())
 
 
@@ -77,10 +77,10 @@ def _moved(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
 
 
 def _lookup(root: Any, dotted: str) -> Callable[..., Any] | None:
-    """Return what a dotted name stands for, None for a name that may not even be looked up.
+    """Return the object of a dotted name, None for a name that may not be looked up.
 
-    Modules are read as dicts: `torch.ops` makes what it is asked for, and asking torch for
-    `onnx` imports it.
+    Modules are read as dicts: `torch.ops` creates every attribute that it is asked for, and reading
+    `torch.onnx` imports it.
     """
     found = root
     for part in dotted.split("."):

@@ -17,7 +17,7 @@ _WORKSPACE = tuple(
 
 
 def embedding_bag(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
-    """Return the sums, means or maxima of bags; what else the kernel returns depends on the dtype."""
+    """Return the sums, means or maxima of bags; the kernel's other outputs depend on the dtype."""
     return (torch.embedding_bag(*args, **kwargs)[0], *_WORKSPACE)
 
 

@@ -148,7 +148,7 @@ class TorchExecution:
     def _one_by_one(self, cotangents: list[HostTensor | None]) -> list[torch.Tensor | None]:
         """Return the gradient of each leaf, None where torch has none (the first argument of igamma).
 
-        The graph is made anew: what has raised may have freed parts of it.
+        The graph is made anew, because the call that raised may have freed parts of it.
         """
         self._results = flatten_outputs(self._called(self._function, self._call), torch.is_tensor)
         outputs, incoming = self._differentiated(cotangents)
@@ -171,7 +171,8 @@ class TorchExecution:
         return grads
 
     def node_gradients(self, cotangents: list[HostTensor | None]) -> list[HostTensor | None]:
-        """Return what the autograd node of the first output passes on, as msprobe captured it.
+        """Return the gradients that the autograd node of the first output passes on, as msprobe
+        captures them.
 
         msprobe hooks the `grad_fn` of an API's first output. For a composite API that is its last
         step (a view, an AddmmBackward), so that neither number nor shapes need to be those of the
@@ -213,7 +214,7 @@ def _to_host(leaf: Any) -> Leaf:
 
 
 def _tensor_to_host(tensor: torch.Tensor) -> HostTensor:
-    """Return a tensor's values on the host; raises what an asynchronous device still has to raise."""
+    """Return a tensor's values on the host; raises the pending error of an asynchronous device."""
     values = tensor.detach()
     if values.layout is not torch.strided:
         values = values.to_dense()

@@ -13,7 +13,7 @@ A signature is a list of parameters separated by blanks, in MindSpore's order. E
     index^       an integer tensor becomes int64, because torch takes only that
     axis=-1      passed where MindSpore's default is not torch's
     *dims        all positional arguments from here on, or the one sequence among them, as a tuple
-    *            what follows is keyword-only
+    *            the parameters that follow are keyword-only
 
 The first parameter is passed on by position, all others by keyword.
 """
@@ -59,7 +59,7 @@ class Parameter:
     keyword_only: bool
 
     def fits(self, given: dict[str, Any]) -> bool:
-        """Return whether what is given for this parameter, or that nothing is, may be meant for it."""
+        """Return whether a value, or that none is given, fits this parameter."""
         if self.name in given:
             return _KINDS[self.kind](given[self.name])
         return "!" not in self.flags
@@ -84,7 +84,7 @@ class Signature:
     def bind(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Return torch's arguments, or None where this overload does not take these."""
+        """Return torch's arguments, None if this overload does not take the given ones."""
         given = self._assign(args, kwargs)
         if given is None:
             return None

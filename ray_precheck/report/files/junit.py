@@ -26,7 +26,7 @@ from ray_precheck.store.done import ResultRow
 
 SUITE = "ray_precheck"
 WHOLE_RUN = "the whole run"
-# What XML 1.0 cannot hold in any way (section 2.2, Char).
+# Characters that XML 1.0 cannot hold in any form (section 2.2, Char).
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _MICROSECONDS = 1e-6
 
@@ -151,7 +151,7 @@ def _case(call: ResultRow, prefix: str, seconds: float | None) -> str:
 
 
 def _kind(call: ResultRow) -> str:
-    """Return the element that says what became of a call, "" for a pass."""
+    """Return the element for a call that did not pass, "" for a pass."""
     if call.verdict is Verdict.ERROR:
         return "error" if call.broke else "failure"
     return "" if call.verdict is Verdict.PASS else "skipped"
@@ -162,7 +162,7 @@ def _attribute(text: str) -> str:
 
 
 def _legal(text: str) -> str:
-    r"""Return a text with what XML cannot hold as `\uXXXX`."""
+    r"""Return a text with characters that XML cannot hold as `\uXXXX`."""
     return _ILLEGAL.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 

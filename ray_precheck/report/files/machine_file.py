@@ -5,10 +5,10 @@ the command line. Its keys, all of them always there:
 
     format        1; another number where a key has changed its meaning
     state         finished, running or stopped
-    stop_reason   why it stopped, or which process is running it; "" for neither, or nobody knows
+    stop_reason   why it stopped, or which process is running it; "" if neither, or if it is unknown
     exit_code     that of the command
     counts        calls with a row, how many are pass, error and skip, and planned: calls of the dump,
-                  0 where nobody knows
+                  0 if that is unknown
     forward       passes, errors (by what was compared), broken (the device could not run it: error
                   too), skips, missing (no record)
     backward      the same
@@ -18,7 +18,7 @@ the command line. Its keys, all of them always there:
                   many other outputs of it are in error), message, source (the model's line, or "").
                   A number is null where there is none or it is infinite
     environment   framework, device_type, device_names, devices, nodes, standard, seed, tested (device or
-                  dump), dump, caveats (what limited the precision of a device, as HF32 that stayed on),
+                  dump), dump, caveats (limits of a device's precision, such as HF32 that stayed on),
                   versions (by name); "", 0 or empty where the files do not tell
     files         result, details
     verdicts      for each call its name, verdict (pass, error, skip), forward and backward (pass, error,
@@ -115,7 +115,7 @@ def _head(summary: Summary, state: RunState, exit_code: int) -> dict[str, Any]:
 
 
 def environment_of(summary: Summary) -> dict[str, Any]:
-    """Return where a run ran and what it was asked for, by the keys of the file."""
+    """Return the place and the settings of a run, by the keys of the file."""
     environment = summary.environment
     made_with = {} if summary.settings is None else summary.settings.fingerprint
     return {

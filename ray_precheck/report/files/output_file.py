@@ -1,7 +1,7 @@
 """The files that `--junit` and `--json` name: refused before a run starts, and written at its end.
 
-Comes in: the path that was given, and the content. Called by the command line, and by what makes the
-content.
+Comes in: the path that was given, and the content. Called by the command line, and by the modules that
+make the content.
 """
 
 import os

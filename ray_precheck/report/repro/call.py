@@ -31,7 +31,7 @@ def script_of(data: ErrorData) -> Script:
     """Return how scripts of the framework of a saved call are written.
 
     Raises:
-        UsageError: nobody can write one.
+        UsageError: this framework has no writer of scripts.
     """
     script = find_framework(data.framework).script
     if script is None:

@@ -104,7 +104,7 @@ def _tensors(needs: Needs, dtypes: dict[int, str], kind: str) -> str:
 
 
 def _run_lines(needs: Needs) -> Iterator[str]:
-    """Yield what runs the call: x, out, the list outs of its tensors, and grads."""
+    """Yield the lines that run the call: x, out, the list outs of its tensors, and grads."""
     if needs.inputs:
         yield f"x = {_tensors(needs, dict(enumerate(needs.inputs)), 'forward')}"
     if needs.seed is not None:
@@ -121,7 +121,7 @@ def _run_lines(needs: Needs) -> Iterator[str]:
 
 
 def _gradient_lines(needs: Needs) -> Iterator[str]:
-    """Yield what runs the call in a function of the tensors that require a gradient."""
+    """Yield the lines that run the call in a function of the tensors that require a gradient."""
     targets = ", ".join(f"x[{i}]" for i in needs.leaves) + ("," if len(needs.leaves) == 1 else "")
     copies = "(leaf * 1 for leaf in leaves)" if needs.in_place else "leaves"
     yield from ("", "", "def forward(*leaves):", f"    {targets} = {copies}")

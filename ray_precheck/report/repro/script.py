@@ -3,11 +3,11 @@
 Comes in: the JSON that `-save_error_data` has left. Goes out: the text of a script of one screen, which
 needs the framework and NumPy, and the files beside the JSON. Called by the command `repro`.
 
-The script runs the call on the saved inputs and compares with the saved results of the bench. What the
-run judged by another rule than the default one fails there where it is at least half as far off as it
-was in the run: the other rules need more than the script has. Captured results are judged from the
-saved pair. Where no bench was saved (the call raised, or draws random numbers) the script says what
-it can judge.
+The script runs the call on the saved inputs and compares with the saved results of the bench. Other
+standards than the default one need more than the script has: an output that failed by one of them fails
+in the script if its error is at least half as large as in the run. Captured results are judged from the
+saved pair. If no bench was saved (the call raised, or draws random numbers), the script prints what it
+can judge.
 """
 
 import textwrap
@@ -50,7 +50,7 @@ def repro_script(saved: Path) -> str:
 
 
 def _needs(data: ErrorData, record: ApiRecord) -> Needs:
-    """Return what the script of a call must hold.
+    """Return the contents of the script of a call.
 
     Raises:
         NotCheckable: a saved file cannot be read.

@@ -13,8 +13,8 @@ _WIDTH = 100
 
 
 class Aim(Enum):
-    """What a script can do: COMPARE with the bench, DRAW random numbers again, RAISE what the run saw
-    raised, or LOOK at what the call gives, where nothing was saved to compare with."""
+    """The purpose of a script: COMPARE with the bench, DRAW random numbers again, RAISE the exception of
+    the run again, or LOOK at the results, if no bench was saved to compare with."""
 
     COMPARE = auto()
     DRAW = auto()
@@ -47,13 +47,14 @@ class FailingOutput:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What one script must hold.
+    """The contents of a script.
 
-    `files` is the path that every file begins with, `device` the kind that was tested ("" where the
-    JSON does not say). `inputs` are the dtypes of x, `leaves` the positions in it that require a
+    `files` is the beginning of the path of every file, `device` the kind that was tested ("" if the
+    JSON does not say). `inputs` are the dtypes of x, `leaves` the positions in x that require a
     gradient, `cotangents` the dtypes of incoming gradients by output (none: no gradient is computed).
-    `nested`: an output may be a list of tensors; `outputs`: how many the dump has, and
-    `float_outputs`: how many of them have gradients, None where nobody knows. `captured`: the results of the dump were judged. `seed`: of the run's draws.
+    `nested`: an output may be a list of tensors; `outputs` is their number in the dump and
+    `float_outputs` the number of those with gradients, None if it is unknown. `captured`: the results
+    of the dump were judged. `seed` is the seed of the run's draws.
     """
 
     name: str
@@ -209,7 +210,7 @@ def _filled(form: str, name: str, bits: str) -> str:
 def end_lines(needs: Needs, run: list[str], saved: list[str]) -> Iterator[str]:
     """Yield the part that runs the call by the lines `run`, and judges.
 
-    `saved` are the expressions of what the run judged, for each row.
+    `saved` are the expressions of the results that the run judged, for each row.
     """
     if needs.note:
         run = [f"# {needs.note}", *run]
@@ -260,7 +261,7 @@ def _judged(needs: Needs, tested: list[str], saved: list[str], label: str = "") 
 
 
 def _against(needs: Needs, row: FailingOutput, saved: str) -> str:
-    """Return what a row is compared with: the bench, or the draws that the run judged."""
+    """Return the expression that a row is compared with: the bench, or the draws that the run judged."""
     if needs.aim is Aim.DRAW:
         return saved
     limit = "np.inf" if row.limit == float("inf") else f"{row.limit:.6g}"

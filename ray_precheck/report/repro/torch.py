@@ -83,7 +83,7 @@ def _tensors(dtypes: dict[int, str], kind: str) -> str:
 
 
 def _run_lines(needs: Needs) -> Iterator[str]:
-    """Yield what runs the call: x, out, the list outs of its tensors, and grads."""
+    """Yield the lines that run the call: x, out, the list outs of its tensors, and grads."""
     if needs.inputs:
         yield f"x = {_tensors(dict(enumerate(needs.inputs)), 'forward')}"
     if needs.leaves:

@@ -39,7 +39,7 @@ class Places:
     def environment(
         self, *, framework: str, rule: str, calls: int, dump: str, tests_dump: bool
     ) -> Environment:
-        """Return what the closing lines of the run say of where it ran; the other words are given."""
+        """Return the facts that the closing lines show, with those about devices and nodes filled in."""
         used = {slot.node_id for slot in self.slots}
         kind = self.request.kind
         names = {node.names.get(kind, "") for node in self.nodes if node.node_id in used}
@@ -84,7 +84,7 @@ class Cluster:
 def find_places(
     config: JobOptions, framework: str, cluster: Cluster, *, show: bool, device_runs: bool = True
 ) -> Places:
-    """Join the cluster of --address, or the Ray that runs here, if there is one; see what it has.
+    """Join the cluster of --address, or the Ray that runs here, if there is one; find its devices.
 
     `device_runs` is False where captured results are tested, for which no device is needed.
 

@@ -39,7 +39,7 @@ from ray_precheck.runtime.places.nodes import has_other_package
 from ray_precheck.runtime.places.scratch import scratch_folder
 
 _ANSWER_TIMEOUT_S = 10.0
-# How long a node may take to say what it is: it starts a process for that, 1 to 5 s (measured).
+# How long to wait for the facts of a node, which starts a process to find them: 1 to 5 s (measured).
 PROBE_TIMEOUT_S = 30.0
 _AUTH_MODE = "RAY_AUTH_MODE"
 # The size of Ray's object store, which holds device outputs that wait for their bench. It takes
@@ -338,7 +338,7 @@ class Roster:
 
 
 def _ask(node_id: str) -> Any:
-    """Have a node say what it is, by a task that claims nothing and carries its own code."""
+    """Ask a node for its facts, by a task that claims no resources and carries its own code."""
     cloudpickle.register_pickle_by_value(probe)
     affinity = NodeAffinitySchedulingStrategy(node_id, soft=False)
     task = ray.remote(num_cpus=0, max_retries=0)(probe.probe_machine)
@@ -346,7 +346,7 @@ def _ask(node_id: str) -> Any:
 
 
 def _told(node: Node, facts: probe.Facts, *, is_here: bool) -> Node:
-    """Return a node with what it has said; on the driver's machine its own variables count."""
+    """Return a node with its facts; on the driver's machine the driver's environment variables count."""
     counted = {kind: len(ids) for kind, ids in node.visible.items()}
     if is_here:
         own = {

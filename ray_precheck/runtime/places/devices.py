@@ -1,8 +1,8 @@
-"""Which devices a machine has, which kind is used, and how a worker is pinned to its device.
+"""The devices of a machine, the choice of their kind, and the pinning of a worker to its device.
 
-Comes in: what machines say of themselves (`probe`), ids of `-d`. Goes out: `Node`s and
-`DeviceSlot`s, or a `DeviceError` that lists what there is. Called by the session, the driver and
-`placement`; the environment by the worker.
+Comes in: the facts that machines report (`probe`), ids of `-d`. Goes out: `Node`s and `DeviceSlot`s, or a
+`DeviceError` that lists the devices there are. Called by the session, the driver and `placement`; the
+environment of a device by the worker.
 """
 
 import itertools
@@ -28,13 +28,13 @@ DEFAULT_SPARES = {"cpu": 1, "npu": 0, "gpu": 0}
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of the cluster: Ray's id and address, and what it has.
+    """A node of the cluster: Ray's id and address, its devices, cores and software.
 
-    `visible` are the devices of each kind in the order of their ids: what the visible-devices
-    variable of a worker is set to for each. `cores` is the number of its processor cores,
-    `store_bytes` the size of Ray's object store there, `labels` are Ray's, `versions` those of
-    software by name, without what is not installed, `names` those of its devices by kind. `plugins`
-    say which framework can use which kind of device there, as "pytorch:npu".
+    `visible` are the devices of each kind in the order of their ids, each as the value of a worker's
+    visible-devices variable. `cores` is the number of its processor cores, `store_bytes` the size of
+    Ray's object store there, `labels` are Ray's, `versions` the versions of installed software by
+    name, `names` the names of its devices by kind. `plugins` tell which framework can use which kind
+    of device there, as "pytorch:npu".
     """
 
     node_id: str
@@ -73,7 +73,7 @@ def local_node() -> Node:
 
 
 def asked_facts() -> AskedFacts:
-    """Return what machines are asked about the frameworks that are known here."""
+    """Return the questions to machines about the frameworks that are known here."""
     accelerators = [each for known in known_frameworks() for each in known.accelerators]
     return {
         "distributions": list(versioned_distributions()),
@@ -171,7 +171,7 @@ def place_ids(kind: str, ids: Sequence[int], nodes: Sequence[Node]) -> list[Devi
     are those of the driver's node.
 
     Raises:
-        DeviceError: an id is not there; says which are.
+        DeviceError: an id is not there; lists the ids there are.
     """
     if kind == "cpu":
         slots = []

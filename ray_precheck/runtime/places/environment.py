@@ -1,4 +1,4 @@
-"""What Ray reads from the environment when it is imported.
+"""The environment variables that Ray reads when it is imported.
 
 Called by the session before the first import of Ray; it has no effect on a Ray that is already
 imported.
@@ -21,7 +21,7 @@ _PRIORITY = {"RAY_worker_niceness": "0"}
 
 
 def prepare_environment(*, own_cluster: bool, debug: bool) -> None:
-    """Set what Ray reads when it is imported; what the user has set stays."""
+    """Set the variables that Ray reads when it is imported, but for those that the user has set."""
     for name, value in {
         **({} if debug else _QUIET),
         **({**_LOOPBACK_ONLY, **_PRIORITY} if own_cluster else {}),

@@ -26,8 +26,8 @@ _ANOTHER_RAY = (AttributeError, KeyError, TypeError)
 
 @contextmanager
 def lean_head(*, reads_logs: bool) -> Iterator[None]:
-    """Have `ray.init` start no autoscaler, no dashboard, and only where `reads_logs` what passes the
-    workers' output on. Not for two threads at a time."""
+    """Let `ray.init` start no autoscaler and no dashboard, and the reader of the workers' output only if
+    `reads_logs`. Not for two threads at a time."""
     module = getattr(ray._private, "node", None)
     whole = getattr(module, "Node", None)
     if module is None or not all(hasattr(whole, part) for part in _PARTS):
@@ -45,10 +45,10 @@ def _lean(whole: Any, reads_logs: bool) -> Any:
 
     class LeanNode(whole):  # type: ignore[misc]
         def start_monitor(self) -> None:
-            """No cloud is to be asked for machines."""
+            """Start no autoscaler: a cluster of one run asks no cloud for machines."""
 
         def start_api_server(self, **options: Any) -> None:
-            """Nobody can look at a cluster that only this run can reach."""
+            """Start no dashboard: only this run can reach its cluster."""
 
         def start_log_monitor(self) -> None:
             if reads_logs:

@@ -72,10 +72,10 @@ def ranged(ids: Sequence[int]) -> str:
 
 
 def require_same_package(version: str, nodes: Sequence[Node]) -> None:
-    """See that every node has the ray_precheck that this process is.
+    """Require that every node has the version of ray_precheck that this process runs.
 
     Raises:
-        UsageError: a node has another one or none; names the nodes and the versions.
+        UsageError: a node has another version or none; names the nodes and the versions.
     """
     other = [node for node in nodes if has_other_package(version, node)]
     if other:

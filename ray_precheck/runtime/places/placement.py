@@ -1,4 +1,4 @@
-"""Which slots a run has, from what was asked for and the nodes that there are; pure.
+"""The slots of a run, from the devices that were asked for and the living nodes; pure.
 
 Comes in: a `DeviceRequest` and `Node`s, the driver's first. Goes out: `DeviceSlot`s at the start,
 and `Changes` whenever nodes have come or gone. Called by the session and the driver.
@@ -33,7 +33,7 @@ class DeviceRequest:
 
     @classmethod
     def of(cls, config: JobOptions, kind: str) -> "DeviceRequest":
-        """Return what a configuration asks for, with devices of this kind.
+        """Return the request of a configuration for devices of this kind.
 
         Raises:
             UsageError: --devices or --exclude is not written as it should be.
@@ -65,7 +65,7 @@ def place_slots(request: DeviceRequest, nodes: Sequence[Node]) -> list[DeviceSlo
     On the CPU a node has one slot, unless ids are named, which are logical there: any number.
 
     Raises:
-        DeviceError: a node or a device is not there, or none is left; says what there is.
+        DeviceError: a node or a device is not there, or none is left; lists the devices there are.
     """
     for left_out in request.exclude:
         _require_devices("--exclude", request.kind, left_out, nodes)
@@ -93,7 +93,7 @@ def usable_nodes(request: DeviceRequest, nodes: Sequence[Node]) -> list[Node]:
 def follow_nodes(
     request: DeviceRequest, slots: Sequence[DeviceSlot], nodes: Sequence[Node]
 ) -> Changes:
-    """Return what changes for the slots of a run now that these nodes live.
+    """Return the changes of a run's slots now that these nodes live.
 
     Slots of -d on the CPU move to nodes that live and to those that join; NPUs and GPUs stay. A
     node that comes back under its name gets its slots again; where all devices are wanted, one
@@ -146,7 +146,7 @@ def _require_devices(option: str, kind: str, wanted: NodeDevices, nodes: Sequenc
     """Return the node that is meant, which has the devices that are named.
 
     Raises:
-        DeviceError: there is no such node or device; lists what there is.
+        DeviceError: there is no such node or device; lists the nodes or devices there are.
     """
     node = node_called(option, wanted.name, nodes)
     if kind == "cpu":
@@ -165,7 +165,7 @@ def _require_devices(option: str, kind: str, wanted: NodeDevices, nodes: Sequenc
 def _slots_of(
     request: DeviceRequest, node: Node, host: str, ids: Sequence[int] | None = None
 ) -> Iterator[DeviceSlot]:
-    """Yield the slots of a node: those ids, None for every one, less what is excluded."""
+    """Yield the slots of a node: those ids (None: all of them), without the excluded ones."""
     kind = request.kind
     visible = node.visible.get(kind, ())
     if ids is None:
@@ -206,7 +206,7 @@ def _wanted_anew(
 
 
 def _unique_hosts(nodes: Sequence[Node], slots: Sequence[DeviceSlot]) -> dict[str, str]:
-    """Return what each node is called in labels, by its id; those with slots keep their names.
+    """Return the name of each node in labels, by its id; nodes with slots keep their names.
 
     The name is the host name if no other node has it, else the address, else the address with Ray's
     id. A name of a node that is gone is taken first, because the node may have come back. The only

@@ -30,7 +30,7 @@ DRIVERS = {
 }
 
 
-# Where the system names the devices: files, and what stands before the name in them.
+# Where the system names the devices: files, and a pattern of the text around the name.
 NAME_FILES = {
     "cpu": ("/proc/cpuinfo", r"(?m)^(?:model name|Model)\s*:\s*(\S.*)$"),
     "gpu": ("/proc/driver/nvidia/gpus/*/information", r"(?m)^Model:\s*(\S.*)$"),
@@ -61,9 +61,10 @@ class Facts(TypedDict):
 
 
 class AskedFacts(TypedDict):
-    """What a machine is asked about the frameworks: the `distributions` whose versions it tells, and
-    which `plugins` are there, each by its name with a package, a pattern of files in its folder ("":
-    the package suffices), and a regular expression for the text of one of them ("": the file does)."""
+    """The questions to a machine about the frameworks: the versions of these `distributions`, and
+    whether these `plugins` are there, each by its name with a package, a pattern of files in its
+    folder ("": the package suffices), and a regular expression for the text of one of these files
+    ("": a file suffices)."""
 
     distributions: list[str]
     plugins: dict[str, tuple[str, str, str]]
@@ -73,7 +74,7 @@ NOTHING_ASKED: AskedFacts = {"distributions": [], "plugins": {}}
 
 
 def probe_machine(asked: AskedFacts = NOTHING_ASKED) -> Facts:
-    """Return what this process can see of its machine; imports no framework."""
+    """Return the facts about this machine that this process can see; imports no framework."""
     environment = _environment()
     return {
         "files": _counted_files(),
@@ -105,7 +106,7 @@ def _counted_files() -> dict[str, int]:
 
 
 def _plugins(sought: dict[str, tuple[str, str, str]]) -> list[str]:
-    """Return what the installed frameworks can use, going by their files: none is imported."""
+    """Return the plugins that are installed, by their files; no framework is imported."""
     return [name for name, (package, *inside) in sought.items() if _has(package, *inside)]
 
 
@@ -197,9 +198,9 @@ def _npu_name(device: Path) -> str:
 
 
 def _package_version() -> str:
-    """Return the `__version__` of the package that workers would import here, "" where none is.
+    """Return the `__version__` of the package that workers would import here, "" if there is none.
 
-    It is read from the file: a checkout has no metadata, and an import would run what it finds.
+    It is read from the file, because a checkout has no metadata, and an import would run the file.
     """
     try:
         spec = importlib.util.find_spec(PACKAGE)

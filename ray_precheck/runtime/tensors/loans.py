@@ -1,4 +1,4 @@
-"""What a device has made, lent to the bench workers of its machine: the memory itself, not a copy.
+"""Loans: the bench workers of a machine read the memory of a device's worker, without a copy.
 
 Comes in: `Sealed`, with the descriptor of its memory in the device's worker. Goes out: a `Loan`,
 text and numbers, by which a bench's worker opens the same memory. Called by the worker actors. A
@@ -55,10 +55,10 @@ def lend(sealed: Sealed) -> Lent:
 
 
 def borrow(parcel: Mapping[int, Lent]) -> dict[int, Sealed] | None:
-    """Return what was lent, by index.
+    """Open the loans of a parcel; return their contents by the index of the record.
 
-    None where the memory cannot be opened: the lender is gone, runs in another container, or /proc
-    refuses this user.
+    None if a memory cannot be opened: the lender is gone, runs in another container, or /proc refuses
+    this user.
     """
     borrowed: dict[int, Sealed] = {}
     with contextlib.suppress(OSError):

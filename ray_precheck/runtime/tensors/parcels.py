@@ -1,4 +1,4 @@
-"""The driver's list of parcels: what devices made for bench workers, by the ticket of the batch.
+"""The driver's list of parcels: the tensors of devices for bench workers, by the ticket of the batch.
 
 Comes in: the workers that hold a parcel. Goes out: references for the bench workers that need it.
 Called by `crew`. The tensors themselves do not pass through the driver: they lie in Ray's object

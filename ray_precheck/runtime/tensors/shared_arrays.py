@@ -16,7 +16,7 @@ import numpy as np
 
 from ray_precheck.schema.dtypes import Array
 
-# A system call takes less at a time; this bounds what a signal can interrupt.
+# Arrays are written in pieces of this size, so that a signal interrupts a short system call.
 _PIECE_BYTES = 1 << 26
 # Where an array may begin. NumPy reads unaligned arrays in pieces and sums them in another order.
 _ALIGNMENT = 64

@@ -1,8 +1,8 @@
 """Shared memory that is used again: the kernel clears every page that a process gets for the first time.
 
-Comes in: arrays as bytes. Goes out: `SharedArrays` whose memory may have held others, that were given
-back. Called by the check process for what it lends. To fill fresh memory takes 0.40 to 0.50 ms/MB, to
-fill what was mapped before 0.10 to 0.12 (Linux 6.18, one core of an AMD EPYC).
+Comes in: arrays as bytes. Goes out: `SharedArrays`, maybe in memory of others that were given back. Called
+by the check process for tensors that it lends. To fill fresh memory takes 0.40 to 0.50 ms/MB, to fill
+memory that was mapped before 0.10 to 0.12 (Linux 6.18, one core of an AMD EPYC).
 """
 
 import mmap
@@ -17,7 +17,7 @@ from ray_precheck.schema.dtypes import Array
 # need.
 _LEAST_BYTES = 1 << 20
 _MOST_BYTES = 1 << 29
-# How much larger memory may be than what is put into it.
+# How many times as large as its arrays a memory that is used again may be.
 _MOST_SPARE = 4
 
 

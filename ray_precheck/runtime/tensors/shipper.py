@@ -20,9 +20,9 @@ from ray_precheck.schema.task import Task
 
 @dataclass(frozen=True, slots=True)
 class StoredFiles:
-    """Files in the object store: `ref` stands for a dict from task index to what its runner gets.
+    """Files in the object store: `ref` refers to a dict from task index to the files for its runner.
 
-    `nbytes` are the bytes of the files; each is there once, however many tasks name it.
+    `nbytes` are the bytes of the files; a file that several tasks name is stored once.
     """
 
     ref: Any
@@ -97,7 +97,7 @@ class Shipper:
         """Return the parcel of a prepared ticket, again and again; None while it is not there yet.
 
         Raises:
-            StoppedError: it could not be read or put; what went wrong is its cause.
+            StoppedError: a file could not be read or stored; its cause is that error.
         """
         with self._lock:
             shipment = self._shipments[ticket]
@@ -190,7 +190,7 @@ class Shipper:
             for name, limit in of_task.items():
                 limits[name] = max(limit, limits.get(name, 0))
         sizes = {name: self._cargo.size_bytes(name) for name in limits}
-        # A file that is too large is not read, and one that has grown since is too large.
+        # Files above their limit are not read; a file that grows from here on is above its limit, too.
         nbytes = sum(size for name, size in sizes.items() if size <= limits[name])
         limits = {name: min(limit, sizes[name]) for name, limit in limits.items()}
         return _Manifest(names, limits, nbytes)
@@ -201,7 +201,7 @@ class Shipper:
             index: self._cargo.packed({name: content[name] for name in names})
             for index, names in manifest.names.items()
         }
-        # What was refused is no array, and has no bytes.
+        # The content of a refused file is a sentence, which has no `nbytes`.
         nbytes = sum(getattr(one, "nbytes", 0) for one in content.values())
         return StoredFiles(self._put(by_task), nbytes)
 

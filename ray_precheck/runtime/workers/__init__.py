@@ -1,1 +1,1 @@
-"""What runs on a slot: the actor, its check process, and what goes between them."""
+"""The processes of a slot: the worker actor, its check process, and their messages."""

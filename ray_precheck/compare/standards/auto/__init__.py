@@ -1,1 +1,1 @@
-"""The standard `auto`: an error is what no honest implementation makes."""
+"""The standard `auto`: an output is an error if no honest implementation is so far off."""

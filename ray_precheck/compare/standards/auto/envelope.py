@@ -20,7 +20,7 @@ _SUBNORMAL_UNITS = 64
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """The error of one result, or what it may be.
+    """The error of a result, or the limits of that error.
 
     `rmse` is the root mean square; `largest` the largest error, at the flat position `at` (-1:
     nowhere); `relative` the largest share of an element's own magnitude, at `relative_at`. `count`

@@ -30,12 +30,12 @@ _MOST_JUMPS = 0.05
 def excused_elements(
     comparison: Comparison, limits: Distance, steep: float, kernels: Sequence[Array] = ()
 ) -> Array:
-    """Return flags, `(N,)`, of the elements that do not count; `kernels` are peers besides.
+    """Return flags, bool `(N,)`, of the elements that do not count; `kernels` are further peers.
 
-    Those are elements where a peer is NaN or infinite in the same way; elements where the bench
-    jumps by more than the largest error of `limits`, and the error is not beyond the jump; and
-    elements whose error is at most `steep` times what half a unit in the last place of the inputs
-    makes, 0 for none.
+    An element does not count if a peer is NaN or infinite in the same way; if the bench jumps there by
+    more than the largest error of `limits`, and the error is not beyond the jump; or if its error is
+    at most `steep` times the change that half a unit in the last place of the inputs causes (0: no
+    element is excused so).
     """
     peers = comparison.peers()
     out, bench, dtype = comparison.device_out, comparison.bench_out, comparison.dtype

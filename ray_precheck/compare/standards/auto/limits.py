@@ -2,8 +2,8 @@
 
 Comes in: an API and a dtype. Goes out: an `Allowed`. Called by `auto`. The numbers were chosen so
 that, on the honest implementations and planted faults of `scripts/verdicts`, a limit lies between
-the worst honest error and four times that; `compare/VERDICTS.md` is what comes of them. What is allowed
-to single operators stands in `operators.accuracy`.
+the worst honest error and four times that; `compare/VERDICTS.md` shows the resulting verdicts. Larger
+limits of single operators are in `operators.accuracy`.
 """
 
 import functools
@@ -15,14 +15,14 @@ from ray_precheck.schema.dtypes import DTYPES
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What an error may be.
+    """The limits of an error.
 
-    `rmse`, `largest` and `relative` are factors of the worst honest peer's. `scatter` widens the
-    first two for few elements, by 1 + scatter / sqrt(n). An error of `units` in the last place is
-    always allowed where peers are not exact, a relative one of `least_relative` is too, and the
-    `share` of the output's magnitude that approximations take; with `adds` an element's error may
-    be so large however small the element is. What is below `flushed` may be 0. `input_units` is how
-    far inputs may be off, in units in the last place: the backward error of a stable algorithm.
+    `rmse`, `largest` and `relative` are factors of the worst honest peer's error. `scatter` widens the
+    first two for few elements, by 1 + scatter / sqrt(n). Where peers are not exact, these errors are
+    always allowed: `units` in the last place, `least_relative` as a relative error, and `share` of the
+    magnitude, which fast approximations take: with `adds` of the largest element, else of each
+    element. Elements below `flushed` may be 0. `input_units` is the error of the inputs that a stable
+    algorithm may have the effect of (its backward error), in units in the last place.
     """
 
     rmse: float
@@ -38,7 +38,7 @@ class Allowed:
 
 
 # In half types rounding is nearly all of the error, and the peers know it well. Wider kernels
-# differ in the order of their sums, by far less than what is worth finding.
+# differ in the order of their sums, by far less than the errors that are worth finding.
 _HALF = Allowed(rmse=2.4, largest=3.0, scatter=0.5, units=0.5)
 _WIDE = Allowed(rmse=8.0, largest=8.0, scatter=1.0, units=8.0)
 # Honest kernels flush the subnormals of formats with the exponents of float32 to 0 (MindSpore's on
@@ -59,7 +59,7 @@ COMPUTED_IN = ("float32", "float64", "complex64", "complex128")
 
 @functools.cache
 def allowed(type_name: str, dtype: str, framework: str = "") -> Allowed:
-    """Return what is allowed for an API, `Mint.matmul`, and a dtype of floats."""
+    """Return the limits for an API, `Mint.matmul`, and a dtype of floats."""
     rule = _BY_DTYPE.get(dtype, _WIDE if DTYPES[dtype].bits >= 64 else _HALF)
     allowance = ALLOWANCE.of(type_name, framework)
     if allowance is None:

@@ -1,14 +1,14 @@
-"""`auto`: an error is what no honest implementation makes, by what the tool itself computes.
+"""`auto`: an output is an error if no honest implementation of the call is so far off.
 
-Comes in: a `Comparison`. Goes out: a `Judgement`. Called by `compare.outputs`. Integers, booleans
-and whatever honest implementations give exactly must be equal, as under `binary`; the error of
-everything else may be so many times that of the worst honest implementation of this very call. What
-honest implementations give is estimated without the CPU's kernel of the tested dtype, which may be
-as wrong as the device, or be the very code under test: by a composed implementation in float64 that
-rounds after each step, and by the bench with inputs that are half a unit in the last place off. Only
-then the CPU's own kernel counts, where it is not what is tested, and where its own error is within
-the same limits. All are run one by one, and no further than until the output passes. What cannot be
-estimated is judged by the standard that is published for the API and the dtype.
+Comes in: a `Comparison`. Goes out: a `Judgement`. Called by `compare.outputs`. Integers, booleans and
+results that honest implementations compute exactly must be equal, as under `binary`. Other results may
+have a multiple of the error of the worst honest implementation of this call. That error is estimated
+without the CPU's kernel of the tested dtype, which may be as wrong as the device, or be the code under
+test: by a composed implementation in float64 that rounds after each step, and by the bench for inputs
+that are half a unit in the last place off. The CPU's own kernel counts after them, if it is not the
+kernel under test and its own error is within the same limits. The peers are computed one by one until
+the output passes. An error that cannot be estimated is judged by the standard that is published for
+the API and the dtype.
 """
 
 from collections.abc import Sequence
@@ -91,10 +91,10 @@ def _concluded(
 
 
 def _judge_whole(comparison: Comparison) -> Judgement:
-    """Judge integers and booleans: equal to the bench, or to what it gives for moved inputs.
+    """Judge integers and booleans: equal to the bench, or to its result for moved inputs.
 
-    Of equal values `argmax` and `sort` may take any; the moved inputs part them in both ways. The
-    CPU's own kernel is not asked: nothing but the bench could prove it.
+    Of equal values `argmax` and `sort` may take any; the moved inputs part them in both orders. The
+    CPU's own kernel does not count, because only the bench could prove that it is right.
     """
     found = Binary().judge(comparison)
     if comparison.metrics.max_abs_err == 0.0 and not comparison.metrics.mismatch:

@@ -1,9 +1,9 @@
-"""Which torch callable is the reference of a MindSpore API.
+"""The torch callable that is the reference of a MindSpore API.
 
 Comes in: an `ApiName` of a MindSpore dump. Goes out: a callable that takes MindSpore's arguments.
-Called by the bench. `mindspore.mint` was made after torch, so there the rule is the namesake, and
-what differs has rows. Of Tensor methods and of `mindspore.ops` many share a name with torch and
-mean another thing: only names that were verified count as namesakes, all others need rows.
+Called by the bench. `mindspore.mint` was made after torch: the reference is torch's operator of the same
+name, and operators that differ have rows. Many Tensor methods and operators of `mindspore.ops` share a
+name with a different operator of torch: there only verified names count, all others need rows.
 """
 
 from collections.abc import Callable

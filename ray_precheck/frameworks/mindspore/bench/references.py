@@ -1,8 +1,8 @@
 """References in torch for MindSpore operators that have no namesake of the same meaning.
 
-Comes in: torch tensors (float64 in place of floats) and MindSpore's arguments. Goes out: what
-MindSpore's documentation of the operator says. Named by the tables in `rows`,
-`rows_tensor` and `rows_ops`.
+Comes in: torch tensors (float64 in place of floats) and MindSpore's arguments. Goes out: the results
+according to MindSpore's documentation of the operator. Named by the tables in `rows`, `rows_tensor` and
+`rows_ops`.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def to(tensor: Tensor, target: torch.dtype | Tensor | None = None) -> Tensor:
 
 
 def to_float(tensor: Tensor) -> Tensor:
-    """Convert to a float, whatever its width: the bench has float64 only."""
+    """Convert to float64, the only float of the bench, for every dtype of floats."""
     return tensor.to(torch.float64)
 
 

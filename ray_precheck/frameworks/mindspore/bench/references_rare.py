@@ -1,7 +1,7 @@
 """References in torch for operators of `mindspore.ops` that models rarely call.
 
-Comes in: torch tensors (float64 in place of floats) and MindSpore's arguments. Goes out: what
-MindSpore's documentation of the operator says. Named by the table in `rows_rare`.
+Comes in: torch tensors (float64 in place of floats) and MindSpore's arguments. Goes out: the results
+according to MindSpore's documentation of the operator. Named by the table in `rows_rare`.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def filled(dtype: torch.dtype, shape: Sequence[int], value: Any) -> Tensor:
 
 
 def overwrite(variable: Tensor, value: Any) -> Tensor:
-    """Return the value in the shape and dtype of what it is assigned to."""
+    """Return the value in the shape and dtype of the variable that it is assigned to."""
     return torch.as_tensor(value).to(variable.dtype).expand_as(variable).clone()
 
 

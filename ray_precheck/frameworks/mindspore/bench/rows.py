@@ -31,7 +31,7 @@ _EXTRA = {
 def elementwise(name: str, first: str = "input", second: str = "") -> tuple[Row, ...]:
     """Return the rows of an elementwise operator of two operands.
 
-    `second` is what MindSpore calls the second operand, where torch calls it differently.
+    `second` is MindSpore's name of the second operand, if torch's differs.
     """
     torch_name = _SECOND.get(name, "other")
     operand = f"{second or torch_name}>{torch_name}&"

@@ -49,7 +49,7 @@ REASONS = {
 
 
 def missing_reason(name: ApiName) -> str:
-    """Return why a name has no bench, "" where that is only because nobody wrote one."""
+    """Return the reason why an API cannot have a bench, "" if only a row for it is missing."""
     if name.api.startswith(_SPARSE_PREFIXES):
         return REASONS["to_coo"]
     return REASONS.get(name.api, "")
