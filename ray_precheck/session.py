@@ -260,5 +260,5 @@ def rerun(
     result = Checker(settings, device_type).check(data.payload, data.source)
     if data.tested == "device":
         return result
-    note = f"the run tested captured results, this is the {device_type}'s own"
+    note = f"the run tested captured results; this is the result of the {device_type}"
     return replace(result, message="; ".join(filter(None, [result.message, note])))

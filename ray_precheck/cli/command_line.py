@@ -25,7 +25,7 @@ def entry() -> int:
     def epitaph(result: str, how: str) -> None:
         print(f"\nray-precheck: error: the process of the run was ended ({how})", file=sys.stderr)
         if result and Path(result).exists():
-            print("What was acknowledged is on disk. To go on:", file=sys.stderr)
+            print("All acknowledged rows are on disk. To go on:", file=sys.stderr)
             print(f"  {resume_command(given, Path(result))}", file=sys.stderr)
 
     return guard(lambda announce: main(given, announce), epitaph)

@@ -31,7 +31,7 @@ from ray_precheck.plan.select import changes_its_input, skip_by_name
 from ray_precheck.schema.record import ApiRecord
 
 _NO_BENCH = (
-    f"none: statistics judge it whatever the standard is; an honest generator fails with a chance of at"
+    f"none: statistics judge it, the same under every standard; a correct generator fails with a chance of at"
     f" most {FALSE_ALARM_RATE:g}"
 )
 
@@ -101,7 +101,7 @@ def _explanation(operator: AskedOperator, bench: BenchAnswer) -> Explanation:
 def _installed(operator: AskedOperator) -> str:
     package, version = operator.name.split(".")[0], installed_version(operator)
     if not version:
-        return f"{package} is not installed here, so nobody could ask whether it has the operator"
+        return f"{package} is not installed here, so it is unknown whether it has the operator"
     has = "has it" if is_installed(operator.name) else "does not show it under this name"
     return f"{package} {version} {has}"
 

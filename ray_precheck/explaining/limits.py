@@ -36,7 +36,7 @@ def msprobe_lines() -> Iterator[str]:
     )
     yield (
         "source: msprobe (mindstudio-probe 26.2), core/common/const.py, whose limit of the error is 0.001;"
-        " that of this project is stricter"
+        " the limit of this project is stricter"
     )
 
 
@@ -79,7 +79,7 @@ def _limits(name: str, type_name: str, framework: str) -> Iterator[str]:
     if name == "benchmark":
         ratios = ratio_limits(level_of(type_name, framework))
         texts = [f"{METRIC_NAMES[metric]} {limit:g}" for metric, limit in ratios.items()]
-        yield f"at most so many times the error of torch's operator on the CPU: {', '.join(texts)}"
+        yield f"at most these multiples of the error of torch's operator on the CPU: {', '.join(texts)}"
     elif name == "binary":
         yield "equal to the bench as the dtype holds it, element by element"
     elif name == "thousandth":

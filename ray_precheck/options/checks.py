@@ -61,8 +61,8 @@ class CheckOptions:
         RECORDED,
         "--distribution",
         help="of generated inputs; {choices} (default: recorded: mean, norm, meaning)",
-        more="`recorded`: with the mean, norm and extremes of the record and what the API takes them"
-        " for; `uniform`: between the extremes",
+        more="`recorded`: with the mean, norm and extremes of the record, and valid for the meaning of"
+        " the argument; `uniform`: between the extremes",
         rule=OneOf(DISTRIBUTIONS),
         rows="distribution",
         before=UNIFORM,

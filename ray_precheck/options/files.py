@@ -31,7 +31,7 @@ class OutputOptions:
     save_error_data: bool = option(
         False,
         "-save_error_data",
-        help="save inputs and outputs of what fails under FOLDER/error_data",
+        help="save inputs and outputs of failing APIs under FOLDER/error_data",
         more="Each run has a folder `{timestamp}` there (`multi_run_ut` without `-o`:"
         " `./ut_error_data{timestamp}`, as msprobe has it). `ray-precheck repro {that folder}/{API}.json`"
         " prints a Python script of one screen that shows the failure with the framework and NumPy alone"
@@ -71,7 +71,7 @@ class ResumeOptions:
         (),
         "--retry",
         help="with -csv_path: do these rows again, {choices}",
-        more="`crash` is what the machine caused: a crash, a time-out, memory, a lost node",
+        more="`crash`: errors that the machine caused: a crash, a time-out, memory, a lost node",
         takes=Takes.SEVERAL,
         metavar="KIND",
         rule=OneOf(RETRY),

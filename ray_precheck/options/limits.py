@@ -24,8 +24,8 @@ class LimitOptions:
         300.0,
         "--timeout",
         help="seconds for a record (default {default})",
-        more="A record without an answer by then is an error; costly ones have more. What its threads"
-        " wait for a processor on a busy machine is not counted",
+        more="A record without an answer by then is an error; costly records have more time. The time"
+        " that its threads wait for a processor on a busy machine is not counted",
         type=float,
         metavar="S",
         rule=Number("the time of a record in seconds", 0, _LONGEST_S, whole=False, above=True),
@@ -34,8 +34,8 @@ class LimitOptions:
         0.0,
         "--max-memory",
         help="memory for the tensors of one record (default: a worker's share of 70 % of the machine's)",
-        more="A record that is estimated larger is SKIP before it allocates, one that turns out larger"
-        " an error",
+        more="A record whose estimate is larger is SKIP before it allocates; a record that turns out"
+        " larger is an error",
         type=float,
         metavar="GIB",
         rule=Number("the memory of a record in GiB", 0, 1e6, whole=False),
@@ -43,7 +43,8 @@ class LimitOptions:
     spares: int | None = option(
         None,
         "--spares",
-        help="processes that each device keeps ready for one that breaks (default: 1 on the CPU, else 0)",
+        help="processes that each device keeps ready to replace a broken one (default: 1 on the CPU,"
+        " else 0)",
         more="They start after a minute or the first crash. On an accelerator a second process takes"
         " memory of the device",
         type=int,

@@ -83,7 +83,7 @@ class PlaceOptions:
         "",
         "--address",
         help="a running Ray cluster (default: start one here)",
-        more="`auto`, or `host:port`. One that is started for the run is stopped at its end",
+        more="`auto`, or `host:port`. A cluster started for the run is stopped at its end",
     )
     device_type: str = option(
         "auto",

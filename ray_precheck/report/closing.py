@@ -93,7 +93,7 @@ def _tested(environment: Environment) -> str:
     where = f" on {environment.nodes} nodes" if environment.nodes > 1 else ""
     devices = f"{environment.devices} {environment.kind}{name}{where}"
     if environment.tests_dump:
-        return f"the captured results; what the dump lacks was run with {software} on {devices}"
+        return f"the captured results; results that the dump lacks are of {software} on {devices}"
     return f"{software} on {devices}"
 
 

@@ -23,7 +23,7 @@ def format_comparison(comparison: ResultComparison) -> str:
     worst = sorted(comparison.rows, key=lambda row: (-row.excess, row.name))[:WORST]
     shown = [row for row in worst if row.excess > 0]
     if shown:
-        lines += ["", "Nearest to their limits, or beyond (error in units of what is allowed):"]
+        lines += ["", "Nearest to their limits, or beyond (error as a multiple of the limit):"]
         lines += [_line(row) for row in shown]
     for path, names in comparison.only_in.items():
         if names:

@@ -207,7 +207,7 @@ def _open_to_append(path: Path) -> int:
 def _cannot_write(error: OSError, path: Path) -> StoppedError:
     return StoppedError(
         f"cannot write the results to {path.parent}: {error.strerror or error};"
-        " what was acknowledged is on disk"
+        " all acknowledged rows are on disk"
     )
 
 

@@ -282,5 +282,5 @@ def _text(name: str) -> str:
 def _cannot_write(error: OSError, path: Path) -> StoppedError:
     return StoppedError(
         f"cannot write the timeline {path}: {error.strerror or error};"
-        " what was acknowledged is on disk"
+        " all acknowledged rows are on disk"
     )

@@ -145,7 +145,7 @@ def test_a_file_that_becomes_read_only_before_it_is_opened_stops_the_run(files: 
     files.details.chmod(0o444)
     code, sentence = refused(lambda: Journal.open(files.result, files.details))
     assert code == 3
-    assert "Permission denied; what was acknowledged is on disk" in sentence
+    assert "Permission denied; all acknowledged rows are on disk" in sentence
 
 
 @pytest.mark.parametrize("which", ["result", "details"])
@@ -158,7 +158,7 @@ def test_a_file_that_becomes_immutable_stops_the_run_and_keeps_its_rows(
     with immutable(getattr(files, which)), pytest.raises(PrecheckError) as stopped:
         journal.append(encoded([passed(1, "Mint.b.0")]))
     assert stopped.value.exit_code == 3
-    assert "Operation not permitted; what was acknowledged is on disk" in str(stopped.value)
+    assert "Operation not permitted; all acknowledged rows are on disk" in str(stopped.value)
     assert names_in(files.result.read_bytes()) == ["Mint.a.0"]
     assert names_in(files.details.read_bytes()) == ["Mint.a.0.forward.output.0"]
 

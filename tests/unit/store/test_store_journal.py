@@ -422,7 +422,7 @@ def test_a_file_that_cannot_be_cut_back_either_is_one_sentence(
     journal = open_journal(files)
     monkeypatch.setattr(os, "write", deny)
     monkeypatch.setattr(os, "ftruncate", deny)
-    with pytest.raises(StoppedError, match="Operation not permitted; what was acknowledged"):
+    with pytest.raises(StoppedError, match="Operation not permitted; all acknowledged rows"):
         journal.append(encoded(BATCH))
 
 

@@ -358,7 +358,7 @@ def test_a_full_disk_stops_the_run_and_leaves_whole_events(small_disk: Path) -> 
     timeline.add(SPANS)
     before = path.read_bytes()
     spans = [Span("node-a", "npu:0", f"x.{i}", "check", BEGAN_S + i, 1.0) for i in range(1000)]
-    with pytest.raises(StoppedError, match="No space left on device; what was acknowledged"):
+    with pytest.raises(StoppedError, match="No space left on device; all acknowledged rows"):
         timeline.add(spans)
     assert path.read_bytes() == before
     timeline.close()

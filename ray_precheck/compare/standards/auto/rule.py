@@ -31,7 +31,7 @@ from ray_precheck.schema.dtypes import Array
 
 @dataclass(frozen=True, slots=True)
 class Auto:
-    """Errors of the device, each at most so many times that of the worst honest peer.
+    """Errors of the device, each with a limit as a multiple of the worst honest peer's error.
 
     `rmse`, `max_abs_err` and `max_rel_err` are these factors; None stands for those of the dtype.
     """
