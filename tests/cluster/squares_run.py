@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from squares import TABLES, Squares
-from together import begun_together
+from together import begin_together
 
 from ray_precheck.runtime.actors import Actors
 from ray_precheck.runtime.crew import WorkerOptions
@@ -19,7 +19,6 @@ from ray_precheck.runtime.places.cluster import Roster, open_cluster
 from ray_precheck.runtime.places.placement import DeviceRequest, place_slots
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.ray_actors import RayActors
-from ray_precheck.runtime.scheduling.scheduler import Scheduler
 from ray_precheck.store.resume import RunFiles, hold_files, start_run
 
 STAMP = "20260101000000"
@@ -73,7 +72,7 @@ def main() -> None:
             sys.stdin.readline()
         return False
 
-    Scheduler.worker_ready = begun_together()  # type: ignore[method-assign]
+    begin_together()
     job = Squares(COUNT, CRASHING, frozenset())
     with open_cluster(address, debug=False) as nodes, hold_files(files) as held:
         actors = RayActors(Roster(nodes, "", print))

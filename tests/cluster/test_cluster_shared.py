@@ -50,16 +50,23 @@ def folder(hidden: Path) -> Path:
 @pytest.fixture
 def dump(folder: Path) -> Path:
     """Return a capture with tensors in a folder of its own, its calls many times over."""
-    return many_times(Path(shutil.copytree(DATA / CAPTURE, folder / "capture")) / "dump.json", 40)
+    return many_times(Path(shutil.copytree(DATA / CAPTURE, folder / "capture")) / "dump.json", 10)
 
 
 BOTH = ("-d", "0", "1")
+COMMAND = "import sys; from ray_precheck.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def run_on(
-    network: Network, dump: Path, out: Path, *options: str, devices: Sequence[str] = BOTH
+    network: Network,
+    dump: Path,
+    out: Path,
+    *options: str,
+    devices: Sequence[str] = BOTH,
+    prelude: str = "",
 ) -> tuple[PrecheckReport, str]:
-    command = [sys.executable, "-m", "ray_precheck", "run_ut", "-api_info", str(dump)]
+    """Run the command after a prelude of Python; return its report and all that it has printed."""
+    command = [sys.executable, "-c", f"{prelude}{COMMAND}", "run_ut", "-api_info", str(dump)]
     where = ["-o", str(out), "--address", network.address, *devices, *options]
     run = network.spawn(1, [*command, *where], subprocess.PIPE)
     output = run.communicate(timeout=200)[0].decode()
@@ -73,7 +80,8 @@ def test_they_travel_through_the_object_store(
     network: Network, dump: Path, folder: Path, tested: str
 ) -> None:
     alone = precheck(dump, out=folder / "alone", tested=tested)
-    report, output = run_on(network, dump, folder / "out", "--tested", tested)
+    prelude = "import together; together.begin_together(); "
+    report, output = run_on(network, dump, folder / "out", "--tested", tested, prelude=prelude)
     assert report.completed, output
     assert report.files.result.read_bytes() == alone.files.result.read_bytes()
     assert report.files.details.read_bytes() == alone.files.details.read_bytes()
@@ -81,12 +89,12 @@ def test_they_travel_through_the_object_store(
 
 
 def test_a_machine_that_does_not_share_the_file_system_is_given_up_not_its_records(
-    network: Network, folder: Path
+    network: Network, dump: Path, folder: Path
 ) -> None:
-    # Enough to do that the other machine has tried three starts before the end.
-    dump = many_times(Path(shutil.copytree(DATA / CAPTURE, folder / "more")) / "dump.json", 160)
+    # All records are left to do when the other machine has tried three starts.
+    prelude = "import together; together.begin_after_one_is_given_up(); "
     alone = precheck(dump, out=folder / "alone")
-    report, output = run_on(network, dump, folder / "out", "--shared-fs")
+    report, output = run_on(network, dump, folder / "out", "--shared-fs", prelude=prelude)
     assert report.completed, output
     # It is not shared with the second machine, which therefore gets no record.
     assert f"{network.host(2)} has no folder" in output
