@@ -46,7 +46,7 @@ def network(whole_network: Network) -> Network:
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a dump whose costly calls, which come first, take a minute unless they may go."""
-    calls = [broken("modified_bessel_i1", number, 600) for number in range(300)]
+    calls = [broken("modified_bessel_i1", number, 300) for number in range(300)]
     return write_dump(tmp_path_factory.mktemp("nodes") / "dump.json", additions(200), *calls)
 
 
