@@ -49,10 +49,12 @@ class Squares:
     memory_limit_bytes = 0
     cargo = None
 
-    def __init__(self, count: int, crashing: frozenset[int], hanging: frozenset[int]) -> None:
+    def __init__(
+        self, count: int, crashing: frozenset[int], hanging: frozenset[int], pause_s: float = 0.0
+    ) -> None:
         self.names = [f"n{number}" for number in range(count)]
         self.tasks = [Task(index, name, 1e-3) for index, name in enumerate(self.names)]
-        self._opener = Opener(crashing, hanging)
+        self._opener = Opener(crashing, hanging, pause_s)
 
     def payload(self, task: Task) -> Payload:
         return Payload(task.index, task.name)
@@ -71,6 +73,7 @@ class Squares:
 class Opener:
     crashing: frozenset[int]
     hanging: frozenset[int]
+    pause_s: float = 0.0
     memory_limit_bytes: int = 0
 
     def open(self, slot: DeviceSlot, tell: Callable[[Phase], None]) -> "Runner":
@@ -87,6 +90,7 @@ class Runner:
             os.kill(os.getpid(), signal.SIGSEGV)
         while payload.index in self.opener.hanging:
             time.sleep(1)
+        time.sleep(self.opener.pause_s)
         return done(payload, Verdict.PASS, payload.index**2)
 
     def damage(self) -> tuple[Cause, str] | None:

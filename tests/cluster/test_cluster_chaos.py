@@ -29,7 +29,7 @@ def chaos(folder: Path, *arguments: object) -> tuple[int, str, dict[str, Any]]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=600,
         check=False,
     )
     assert report.exists(), done.stdout + done.stderr
