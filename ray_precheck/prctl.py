@@ -13,7 +13,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends, also where it hangs or is in C.
+    """Ask the kernel to kill this process when its parent ends, even if it hangs or runs C code.
 
     `parent` is the process id that the parent has: where it has ended before, this process ends now.
     Elsewhere than on Linux nothing is done.

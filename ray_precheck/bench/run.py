@@ -25,7 +25,7 @@ _PLACE = TorchPlace(device="cpu", widen=True)
 
 @contextmanager
 def computing_threads(count: int) -> Iterator[None]:
-    """Have torch compute with so many threads for a while."""
+    """Let torch compute with this number of threads inside the block."""
     before = torch.get_num_threads()
     if count == before:
         yield

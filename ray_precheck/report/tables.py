@@ -50,7 +50,7 @@ def read_results(result: Path) -> Iterator[ResultRow]:
 
 
 def require_result_csv(path: Path) -> None:
-    """See that a file is a result CSV, or the empty one of a run that has only begun.
+    """Require that a file is a result CSV, or the empty file of a run that has only begun.
 
     Raises:
         UsageError: it is missing, cannot be read, or has other columns.

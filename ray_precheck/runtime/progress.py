@@ -99,7 +99,7 @@ class StageProgress:
         self._shown = time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
-        """Be told how much is done, and of how much."""
+        """Show that `done` of `total` steps are done, if the last line is old enough."""
         now = time.monotonic()
         if now - self._shown >= STAGE_INTERVAL_S:
             self._shown = now

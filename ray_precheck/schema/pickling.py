@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def pickled_by_position(cls: type[T]) -> type[T]:
-    """Have instances of a dataclass of two fields or more pickled as a call with all of its fields."""
+    """Pickle instances of a dataclass with two fields or more as a call with all of its fields."""
     names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
     values: Callable[[object], tuple[Any, ...]] = attrgetter(*names)
 

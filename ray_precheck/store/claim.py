@@ -94,7 +94,7 @@ def claimed(path: Path) -> Iterator[str]:
 
 
 def require_claim(path: Path, token: str) -> None:
-    """See that the run of this token still has the files.
+    """Require that the run of this token still has the files.
 
     Raises:
         StoppedError: another run has them now.

@@ -196,7 +196,7 @@ def permutation(values: Array) -> list[Look]:
     )
 
     def fixed(chance: float) -> Observation:
-        # The expected number of sets of k fixed points is 1/k!, whatever the length is.
+        # The expected number of sets of k fixed points is 1/k! for every length.
         found = int(np.count_nonzero(values == place))
         limit = next(k for k in range(1, 200) if 1 / math.factorial(k) <= chance) - 1
         return within("the number of elements at their own place", found, (0, limit), (0, count))

@@ -107,7 +107,7 @@ def mismatched(comparison: Comparison) -> Judgement | None:
 
 
 def left_out_note(metrics: Metrics) -> list[str]:
-    """Say how many elements were left out because NaN or infinities agree, if any."""
+    """Return the sentence on elements left out because NaN or infinities agree, [] for none."""
     if not metrics.left_out:
         return []
     return [f"{metrics.left_out} NaN or infinite elements agree and are left out"]

@@ -161,7 +161,7 @@ class MindTorchDevice:
 
 
 def _require_adapter(torch: Any) -> None:
-    """See that tensors of this torch are MindSpore's.
+    """Require that the tensors of this torch are MindSpore's.
 
     Raises:
         DeviceError: they are not.

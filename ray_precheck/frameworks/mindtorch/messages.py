@@ -16,7 +16,7 @@ from ray_precheck.schema.values import HostCall, HostTensor
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """See that there is such an API."""
+    """The request to find an API; the reply is an error if there is none."""
 
     name: ApiName
 

@@ -90,7 +90,7 @@ def adapter_folder(path: Sequence[str] | None = None) -> Path:
 
 
 def require_torches(*, device_runs: bool) -> None:
-    """See that both packages are there, MSAdapter's where the device runs.
+    """Require that torch is there, and MSAdapter, too, if the device runs.
 
     Raises:
         BackendMissingError: one is not.
@@ -116,7 +116,7 @@ def _folder_of(kind: TorchKind, role: str, remedy: str, path: Sequence[str] | No
 
 
 def prefer_native() -> None:
-    """Have `import torch` load the native torch in this process, though MSAdapter's comes first.
+    """Let `import torch` load the native torch in this process, though MSAdapter's comes first.
 
     Does nothing where the first torch is not MSAdapter's.
 

@@ -13,7 +13,7 @@ from ray_precheck.store.rows import replace_file
 
 
 def require_writable(option: str, path: Path) -> None:
-    """See that a file can be written here once the run has ended.
+    """Require that a file can be written here once the run has ended.
 
     Raises:
         UsageError: it is a folder, its folder is not there, or one of them is not writable.

@@ -217,7 +217,7 @@ def _require_answer(address: str) -> None:
 
 
 def require_own_node(nodes: Sequence[Node]) -> None:
-    """See that the driver's own node is among the living.
+    """Require that the driver's own node is among the living.
 
     Raises:
         StoppedError: its raylet is dead, without which no actor starts and none can be reached.

@@ -135,7 +135,7 @@ def choose_kind(
 
 
 def require_plugins(kind: str, framework: str, nodes: Iterable[Node]) -> None:
-    """See that the framework can use the accelerators of this kind that nodes have.
+    """Require that the framework can use the accelerators of this kind that nodes have.
 
     Raises:
         DeviceError: a node lacks a package; names it, and how to ask for the CPU.

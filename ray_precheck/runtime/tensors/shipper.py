@@ -139,7 +139,7 @@ class Shipper:
         self._executor.shutdown(cancel_futures=True)
 
     def _advance(self, _: object = None) -> None:
-        """Have the next batches read for which there is room, in the order of their preparation.
+        """Begin to read the next batches for which there is room, in the order of their preparation.
 
         Called whenever a list of files is made, and whenever bytes are freed, on any thread.
         """
@@ -160,7 +160,7 @@ class Shipper:
             step.add_done_callback(partial(self._announce, ticket))
 
     def _begin(self, shipment: _Shipment) -> Future[Any] | None:
-        """Have a parcel made; returns the step that ends it, None where there is no room yet."""
+        """Begin to make a parcel; return the step that ends it, None if there is no room yet."""
         if shipment.manifest.exception() is not None:
             return shipment.manifest
         manifest = shipment.manifest.result()

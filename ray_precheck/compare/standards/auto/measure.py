@@ -85,7 +85,7 @@ class Measure:
         return self.own_distance(comparison, honest, excused)
 
     def refutation(self, comparison: Comparison, kernel: Array, honest: Distance) -> str:
-        """Say why the CPU's own kernel is no measure, "" where it is one.
+        """Return the sentence why the CPU's own kernel is no measure, "" if it is one.
 
         It is judged as a device is, by `honest`, the error that rounding explains without running
         it.
