@@ -43,6 +43,9 @@ GRACE_S = 5.0
 # How long a worker may take to hand over what is finished once it is told to stop.
 _HALT_S = 2.0
 _SETTLED_A_MESSAGE = 4096
+# So many answers are taken in one step, so that the writer is not given everything at once where many
+# have come; the others are there in the next step.
+_ANSWERS_A_STEP = 32
 # The share of the smallest object store that may wait for benches; Ray spills above 80 %. And of the
 # memory of a record: what waits is in memory once more with its float64 copies when it is its turn.
 _STORE_SHARE = 0.4
@@ -140,7 +143,8 @@ class Driver:
             recorder.complete(self._job.names)
         finally:
             self.close()
-            if run.finished:  # A step has ended early: what was finished in it is not lost with it.
+            # Where a step has ended early, what was finished until then is not lost with it.
+            if run.finished or recorder.has_gathered:
                 with suppress(StoppedError, ActorError):
                     recorder.record(run.finished, run.tracks)
                     recorder.flush()
@@ -155,13 +159,12 @@ class Driver:
         """Return the scheduler of the tasks; chooses the bench workers."""
         job, machines = self._job, self._machines
         model = CostModel()
-        worth = 0
-        if job.has_bench:
-            worth = int(model.worthwhile_benches(tasks, has_device=not job.bench_suffices))
-        if job.bench_suffices:
-            worth = min(worth, len(tasks) - len(machines.slots))
         wanted = self._options.bench_workers if job.has_bench else 0
-        most = worth if wanted is None else wanted
+        most = 0 if wanted is None else wanted
+        if wanted is None:
+            most = int(model.worthwhile_benches(tasks, has_device=not job.bench_suffices))
+            if job.bench_suffices:
+                most = min(most, len(tasks) - len(machines.slots))
         machines.place_benches(most, crowded=wanted is not None)
         stores = [_STORE_SHARE * n.store_bytes for n in machines.usable() if n.store_bytes]
         if job.memory_limit_bytes:
@@ -193,7 +196,7 @@ class Driver:
         def carry_out(commands: Sequence[Command]) -> None:
             self._carry_out(commands, run)
 
-        for answer in self._news(run.recorder, wait_s):
+        for answer in islice(self._news(run.recorder, wait_s), _ANSWERS_A_STEP):
             if answer in self._crew.flights:
                 carry_out(self._on_flight(answer, run))
             else:

@@ -97,9 +97,9 @@ class Machines:
         for slot in changes.added:
             progress.say(f"a node has joined: {slot.label} on {slot.address}")
             self._know(slot)
-            scheduler.ahead = self.ahead()
+            scheduler.send_files_to(self.ahead())
             carry_out(scheduler.add_slot(slot.label, slot.place))
-        scheduler.ahead = self.ahead()
+        scheduler.send_files_to(self.ahead())
 
     def _move(
         self, slot: DeviceSlot, scheduler: Scheduler, progress: Progress, carry_out: CarryOut
@@ -109,7 +109,7 @@ class Machines:
         why = f"node {before.address} is gone" if gone else "a node has joined"
         progress.say(f"{why}: {slot.label} moves to {slot.address}")
         self._know(slot)
-        scheduler.ahead = self.ahead()
+        scheduler.send_files_to(self.ahead())
         if gone:
             carry_out(self._abandon(slot.label, scheduler))
         self.given_up.pop(slot.label, None)
@@ -142,5 +142,5 @@ class Machines:
         slots, benches = list(self.slots.values()), list(self.benches.values())
         for slot in follow_cores(slots, benches, self.usable(), self._most_benches):
             self.benches[slot.label] = self._crew.slots[slot.label] = slot
-            scheduler.ahead = self.ahead()
+            scheduler.send_files_to(self.ahead())
             carry_out(scheduler.add_bench(slot.label, slot.place))

@@ -19,7 +19,12 @@ from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.tables import Tables
 from ray_precheck.store.timeline import Track
 
-_MOST_UNACKNOWLEDGED = 8
+# Appends that the writer may have at a time. What finishes meanwhile is gathered for the next one: the
+# slower the disk, the larger the appends.
+_MOST_UNACKNOWLEDGED = 4
+# So many finished pieces may wait for the writer, beside those of the last step, before the driver
+# waits for it: some megabytes of rows.
+_MOST_WAITING = 16_384
 # Deaths in a row, with nothing acknowledged in between, after which the run stops.
 _MOST_DEATHS = 3
 _NODE_INTERVAL_S = 2.0
@@ -30,8 +35,8 @@ _CLOSE_S = 2.0
 class _Append(NamedTuple):
     """What one message to the writer holds."""
 
-    finished: Sequence[Done]
-    tracks: Sequence[Track]
+    finished: list[Done]
+    tracks: list[Track]
 
 
 class Recorder:
@@ -46,6 +51,8 @@ class Recorder:
         self._tables = tables
         self._progress = progress
         self._unacknowledged: dict[Any, _Append] = {}
+        self._gathered = _Append([], [])
+        self._waiting = 0
         self._deaths = 0
         # From here on a result table that is missing was removed, also where no writer has opened it.
         Journal.open(files.result, files.details, files.token, tables).close()
@@ -59,12 +66,26 @@ class Recorder:
         """The answers that are awaited, the oldest first."""
         return list(self._unacknowledged)
 
+    @property
+    def has_gathered(self) -> bool:
+        """Whether anything has not been sent to the writer yet."""
+        return bool(self._gathered.finished or self._gathered.tracks)
+
     def record(self, finished: Sequence[Done], tracks: Sequence[Track] = ()) -> None:
-        """Hand over what is finished, and when it ran where; wait for the writer if it falls behind."""
-        if finished or tracks:
-            self._send(_Append(finished, tracks))
-        while len(self._unacknowledged) > _MOST_UNACKNOWLEDGED:
+        """Take what is finished, and when it ran where; hand it over if the writer has few appends
+        before it, and wait for the writer if it falls far behind."""
+        self._gathered.finished.extend(finished)
+        self._gathered.tracks.extend(tracks)
+        self._waiting += len(finished)
+        self._hand_over()
+        while self._waiting - len(finished) > _MOST_WAITING:
             self.acknowledge(next(iter(self._unacknowledged)))
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self.has_gathered and len(self._unacknowledged) < _MOST_UNACKNOWLEDGED:
+            gathered, self._gathered = self._gathered, _Append([], [])
+            self._send(gathered)
 
     def _send(self, append: _Append) -> None:
         self._unacknowledged[self._actors.call(self._writer, "append", *append)] = append
@@ -78,11 +99,14 @@ class Recorder:
         if answer not in self._unacknowledged:
             return
         if self._ask(answer):
-            self._progress.add(self._unacknowledged.pop(answer).finished)
+            finished = self._unacknowledged.pop(answer).finished
+            self._waiting -= len(finished)
+            self._progress.add(finished)
 
     def flush(self) -> None:
-        """Wait until everything is on the disk."""
-        while self._unacknowledged:
+        """Hand over everything, and wait until it is on the disk."""
+        while self._unacknowledged or self.has_gathered:
+            self._hand_over()
             self.acknowledge(next(iter(self._unacknowledged)))
 
     def complete(self, order: Sequence[str]) -> None:

@@ -31,6 +31,8 @@ from scripts.histories.stages import Parcels
 
 # One in work, and one that is fetched meanwhile.
 _MOST_EACH = 2
+# Appends that the writer may have; what finishes meanwhile waits for the next one.
+_MOST_APPENDS = 4
 # What is expected to take less may wait behind another one of its machine.
 _SHORT_S = 0.2
 
@@ -89,16 +91,20 @@ class Lookout:
         """Expect what needs no run to be handed over."""
         self._due.extend(finished)
 
-    def step_ended(self) -> None:
-        """Nothing that is due is left out, and nobody has nothing to do while something waits."""
+    def step_ended(self, appends: int) -> None:
+        """Nothing that is due is left out, and nobody has nothing to do while something waits;
+        `appends`: how many the writer has not answered. What is due may wait behind several.
+        """
         names = [done.index for done in self._due]
-        require(not names, f"finished and not handed to the writer: {names}")
+        late = names and appends < _MOST_APPENDS
+        require(not late, f"finished and not handed to the writer: {names}")
         if not self.rules.draining and self.parcels.is_waiting():
             idle = [n for n in {self._node(label) for label in self._benches()} if self._free(n)]
             require(not idle, f"what a device has made waits, and a bench worker on {idle} too")
 
     def ended(self) -> None:
         """Every record is settled, and nothing is left over."""
+        require(not self._due, "finished, and not all is handed to the writer")
         require(not self.flights, "finished, and a worker is not")
         require(not self.prepared, "files are prepared that nobody needs")
         require(not self.parcels.made, "what devices have made lies about")
@@ -327,8 +333,8 @@ class WatchedScheduler(Scheduler):
     watch: ClassVar[Any] = None
     seen_by: Lookout = field(init=False)
 
-    def __post_init__(self) -> None:
-        Scheduler.__post_init__(self)
+    def __post_init__(self, ahead: frozenset[str]) -> None:
+        Scheduler.__post_init__(self, ahead)
         self.seen_by = WatchedScheduler.watch
 
     def drain(self) -> None:
@@ -411,7 +417,7 @@ class WatchedDriver(Driver):
 
     def _step(self, run: Any, wait_s: float) -> None:
         super()._step(run, wait_s)
-        self._watch.step_ended()
+        self._watch.step_ended(len(run.recorder.pending))
         if not self._watch.rules.draining:
             require(run.scheduler.finished or run.scheduler.has_devices, "no device, no end")
 

@@ -120,6 +120,8 @@ class TimedActors:
         """Begin to count: every worker is ready, as what Ray takes to start them is left out."""
         self._now_s, self._has_begun = 0.0, True
         self._arrivals = [(0.0, number, ref) for _, number, ref in self._arrivals]
+        for _, _, ref in self._arrivals:
+            ref.actor.free_s = 0.0
         self._account.driver_s = self._account.own_s = 0.0
         self._mark = time.thread_time()
 

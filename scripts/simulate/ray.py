@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.jobs.precheck import done_of
@@ -63,11 +63,13 @@ FREE = DriverCosts(**dict.fromkeys(DriverCosts.__slots__, 0.0))
 def measure() -> tuple[DriverCosts, dict[int, float]]:
     """Measure on a Ray that is started for it; returns also what a wait over n flights takes."""
     prepare_environment(own_cluster=True, debug=False)
-    from ray_precheck.runtime.places.cluster import open_cluster
+    from ray_precheck.runtime.places.cluster import Roster, living_nodes, open_cluster
+    from ray_precheck.runtime.ray_actors import RayActors
 
     with open_cluster("", debug=False), open_dump(CAPTURE) as dump:
-        waits = {count: _wait_s(count) for count in FLIGHTS}
-        small, large = (_Messages.measured(dump, size) for size in (SMALL, LARGE))
+        actors = RayActors(Roster(living_nodes(), "", print))
+        waits = {count: _wait_s(actors, count) for count in FLIGHTS}
+        small, large = (_Messages.measured(actors, dump, size) for size in (SMALL, LARGE))
     book_s = _book_per_record_s()
     write_small, write_large = (_write_s(size) for size in (SMALL, LARGE))
     get = _line(small.get_s, large.get_s)
@@ -100,33 +102,45 @@ class _Messages:
     round_trip_s: float
 
     @classmethod
-    def measured(cls, dump: Dump, size: int) -> "_Messages":
-        import ray
-
-        tasks = plan_tasks(dump, dump.framework, set()).tasks[:size]
+    def measured(cls, actors: Any, dump: Dump, size: int) -> "_Messages":
+        """Measure with what the driver calls: `RayActors`, and payloads that are read from a dump."""
+        tasks = (plan_tasks(dump, dump.framework, set()).tasks * LARGE)[:size]
         results = [realistic_result(task) for task in tasks]
-        worker = ray.remote(num_cpus=0)(_Worker).remote(BatchReport(tuple(results)))
-        ray.get(worker.append.remote(results))
+        tracks = [Track("10.0.0.1", "npu:0", "check", results)]
+        report = BatchReport(tuple(results))
+        worker = actors.start(_Worker, "", report)
+        _all_there(actors, [actors.call(worker, "append", results, tracks)])
 
         def send() -> Any:
-            run = worker.run.options(num_returns=2)
-            return run.remote(_order(dump, tasks), None, None)[0]
+            return actors.call(worker, "run", _order(dump, tasks), None, None)
 
-        def get(ref: Any) -> None:
-            # A wait for everything that has come, as the driver has it before: the value is here.
-            ray.get(ref)
-
-        sends, refs = _timed(send)
-        ray.wait(refs, num_returns=len(refs), timeout=60.0)
-        time.sleep(0.5)
-        gets, _ = _timed(lambda: get(refs.pop()))
-        records, refs = _timed(lambda: worker.append.remote(results))
-        ray.wait(refs, num_returns=len(refs), timeout=60.0)
-        time.sleep(0.5)
-        acknowledged, _ = _timed(lambda: (ray.wait([refs[-1]]), ray.get(refs.pop())))
-        trips, _ = _timed(lambda: ray.get(send()))
+        sends, answers = _timed(send)
+        _all_there(actors, answers)
+        gets, _ = _timed(lambda: actors.result(answers.pop()))
+        records, answers = _timed(lambda: actors.call(worker, "append", results, tracks))
+        _all_there(actors, answers)
+        acknowledged, _ = _timed(lambda: actors.result(answers.pop()))
+        trips, _ = _timed(lambda: _answer(actors, send()))
+        actors.kill(worker)
         medians = [statistics.median(s) for s in (sends, gets, records, acknowledged, trips)]
         return cls(*medians)
+
+
+def _all_there(actors: Any, answers: Sequence[Any]) -> None:
+    """Wait until all answers have come, and their values are on this machine."""
+    left = set(answers)
+    until = time.monotonic() + 60.0
+    while left:
+        left -= set(actors.wait(list(left), 1.0))
+        if time.monotonic() > until:
+            raise TimeoutError(f"Ray has not answered {len(left)} of {len(answers)} calls in 60 s")
+    time.sleep(0.5)
+
+
+def _answer(actors: Any, answer: Any) -> Any:
+    while not actors.wait([answer], 1.0):
+        pass
+    return actors.result(answer)
 
 
 def _timed(action: Callable[[], Any]) -> tuple[list[float], list[Any]]:
@@ -143,46 +157,43 @@ def _order(dump: Dump, tasks: Sequence[Task]) -> Any:
     from ray_precheck.runtime.workers.worker import Order
 
     payloads = tuple(dump.payload(task) for task in tasks)
-    return Order(payloads, (300.0,) * len(tasks), (1,) * len(tasks))
+    return Order(payloads, (300.0,) * len(tasks), (1,) * len(tasks), 1)
 
 
 class _Worker:
     """Answers as a device worker and as the writer, and does nothing; `block` holds a queue up."""
 
+    THREADS: ClassVar[dict[str, Any]] = {}
+
     def __init__(self, report: BatchReport) -> None:
         self._report = report
 
-    def run(self, order: object, parcel: object, files: object) -> tuple[BatchReport, object]:
-        return self._report, {}
+    def run(self, order: object, parcel: object, files: object) -> BatchReport:
+        return self._report
 
-    def append(self, results: Sequence[Done]) -> int:
+    def append(self, results: Sequence[Done], tracks: Sequence[Track]) -> int:
         return len(results)
 
     def block(self, seconds: float) -> None:
         time.sleep(seconds)
 
 
-def _wait_s(count: int) -> float:
-    """Return what the driver's two waits take where one of `count` calls has come back."""
-    import ray
-
-    worker = ray.remote(num_cpus=0)(_Worker).remote(BatchReport(()))
-    other = ray.remote(num_cpus=0)(_Worker).remote(BatchReport(()))
-    ray.get([each.append.remote([]) for each in (worker, other)])
-    blocker = worker.block.remote(60.0)
-    pending = [blocker, *(worker.block.remote(0.0) for _ in range(count - 2))]
+def _wait_s(actors: Any, count: int) -> float:
+    """Return what the driver's wait takes where one of `count` calls has come back."""
+    worker, other = (actors.start(_Worker, "", BatchReport(())) for _ in range(2))
+    _all_there(actors, [actors.call(each, "append", (), ()) for each in (worker, other)])
+    pending = [actors.call(worker, "block", 60.0)]
+    pending += [actors.call(worker, "block", 0.0) for _ in range(count - 2)]
     seconds = []
     for _ in range(30):
-        done = other.append.remote([])
+        done = actors.call(other, "append", (), ())
         time.sleep(0.01)
-        refs = [*pending, done]
         begin = time.perf_counter()
-        ready, others = ray.wait(refs, num_returns=1, timeout=1.0)
-        ray.wait(others, num_returns=len(others), timeout=0)
+        ready = actors.wait([*pending, done], 1.0)
         seconds.append(time.perf_counter() - begin)
         assert ready == [done]
-    ray.kill(worker)
-    ray.kill(other)
+    actors.kill(worker)
+    actors.kill(other)
     return statistics.median(seconds)
 
 

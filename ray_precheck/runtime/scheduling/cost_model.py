@@ -50,15 +50,15 @@ class _Ratios:
     _count: int = 0
     _kinds: dict[str, float] = field(default_factory=dict)
 
-    def of(self, task: Task) -> float:
-        return self._kinds.get(_kind(task), self.mean)
+    def of(self, kind: str) -> float:
+        return self._kinds.get(kind, self.mean)
 
-    def learn(self, task: Task, taken_s: float) -> None:
-        ratio = taken_s / task.cost_s
-        kind = _kind(task)
-        if len(self._kinds) >= _MOST_KINDS:
-            self._kinds.clear()
-        before = self._kinds.get(kind, ratio)
+    def learn(self, kind: str, ratio: float) -> None:
+        before = self._kinds.get(kind)
+        if before is None:
+            before = ratio
+            if len(self._kinds) >= _MOST_KINDS:
+                self._kinds.clear()
         self._kinds[kind] = before + _WEIGHT * (ratio - before)
         # The first measurements count alike, and the value that was assumed before them not at all.
         self._count += 1
@@ -85,11 +85,11 @@ class CostModel:
 
     def device_s(self, task: Task) -> float:
         """Return the expected seconds of the device's side of a task, including its inputs."""
-        return task.cost_s * self._device.of(task)
+        return task.cost_s * self._device.of(_kind(task))
 
     def bench_s(self, task: Task) -> float:
         """Return the expected seconds of the bench of a task."""
-        return task.cost_s * self._bench.of(task)
+        return task.cost_s * self._bench.of(_kind(task))
 
     def handover_s(self, task: Task) -> float:
         """Return the expected seconds that handing over the bench of a task takes."""
@@ -118,14 +118,15 @@ class CostModel:
         """Correct the estimates by the time that a whole record, or its bench alone, has taken."""
         if task.cost_s <= 0 or done.bench_s <= 0:
             return
-        self._bench.learn(task, done.bench_s)
+        kind = _kind(task)
+        self._bench.learn(kind, done.bench_s / task.cost_s)
         if done.device_s > 0:  # device and bench in one piece
-            self._device.learn(task, done.inputs_s + done.device_s)
+            self._device.learn(kind, (done.inputs_s + done.device_s) / task.cost_s)
 
     def learn_device(self, task: Task, taken_s: float) -> None:
         """Correct the estimate of the device's side by the seconds that it has taken alone."""
         if task.cost_s > 0 < taken_s:
-            self._device.learn(task, taken_s)
+            self._device.learn(_kind(task), taken_s / task.cost_s)
 
     def learn_handover(
         self, tasks: Iterable[Task], device_side_s: float, report: BatchReport

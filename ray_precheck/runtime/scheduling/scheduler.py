@@ -13,22 +13,21 @@ checked again, device and bench together.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import InitVar, dataclass, field
 
 from ray_precheck.runtime.scheduling.bench_stage import BenchStage, Parcel
-from ray_precheck.runtime.scheduling.blame import COST_SLACK, START_ATTEMPTS, Blame, Rows
+from ray_precheck.runtime.scheduling.blame import START_ATTEMPTS, Blame, Rows
 from ray_precheck.runtime.scheduling.commands import (
     Command,
     Forget,
     GiveUpDevice,
-    Prepare,
     Record,
-    SendBatch,
     StartWorker,
 )
 from ray_precheck.runtime.scheduling.cost_model import CostModel
-from ray_precheck.runtime.scheduling.slots import Slot, SlotState, SlotTable
+from ray_precheck.runtime.scheduling.dispatch import Dispatch
+from ray_precheck.runtime.scheduling.slots import SlotState, SlotTable
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.runtime.scheduling.task_queue import TaskQueue
 from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
@@ -54,29 +53,30 @@ class Scheduler:
     draining: bool = False
     bench: BenchStage = field(default_factory=lambda: BenchStage({}, 0))
     bench_suffices: bool = False
-    ahead: frozenset[str] = frozenset()
+    ahead: InitVar[frozenset[str]] = frozenset()
     machines: Mapping[str, str] = field(default_factory=dict)
     model: CostModel = field(default_factory=CostModel)
-    _queue: TaskQueue = field(init=False)
-    _alone: deque[Task] = field(init=False, default_factory=deque)
-    _blame: Blame = field(init=False)
     _slots: SlotTable = field(init=False)
-    _last_ticket: int = field(init=False, default=0)
+    _dispatch: Dispatch = field(init=False)
 
-    def __post_init__(self) -> None:
-        self._queue = TaskQueue(deque(self.tasks))
-        self._blame = Blame(self.rows)
+    def __post_init__(self, ahead: frozenset[str]) -> None:
         self._slots = SlotTable(self.places)
+        self._dispatch = Dispatch(
+            TaskQueue(deque(self.tasks)),
+            self._slots,
+            self.bench,
+            Blame(self.rows),
+            self.model,
+            self.timeout_s,
+            self.bench_suffices,
+            ahead,
+        )
 
     @property
     def finished(self) -> bool:
         """Whether nothing is left to send and nothing is in flight."""
-        left = self._has_waiting or not self.bench.is_empty
+        left = self._dispatch.has_waiting or not self.bench.is_empty
         return not (left and not self.draining) and not self.in_flight
-
-    @property
-    def _has_waiting(self) -> bool:
-        return bool(self._queue or self._alone or self._blame.suspects or self._slots.kept)
 
     @property
     def in_flight(self) -> int:
@@ -98,13 +98,17 @@ class Scheduler:
 
         Where these slots share one place, one elsewhere is started too: the place may be bad.
         """
-        names = list(self._slots)
-        wanted, others = names[: max(1, len(self._queue))], names[max(1, len(self._queue)) :]
+        names, most = list(self._slots), max(1, len(self._dispatch.queue))
+        wanted, others = names[:most], names[most:]
         places = {self._slots[name].place for name in wanted}
-        if self._queue and len(places) == 1:
+        if self._dispatch.queue and len(places) == 1:
             wanted += [name for name in others if self._slots[name].place not in places][:1]
         self._slots.keep_only(wanted)
         return [StartWorker(name) for name in [*wanted, *self.bench.names]]
+
+    def send_files_to(self, slots: frozenset[str]) -> None:
+        """Know from now on which slots captured files have to be sent to."""
+        self._dispatch.ahead = slots
 
     def drain(self) -> None:
         """Send nothing more; what is in flight may finish."""
@@ -154,7 +158,7 @@ class Scheduler:
         if slot.failed_starts < START_ATTEMPTS:
             return [StartWorker(name)]
         self._slots.enter(name, SlotState.GIVEN_UP)
-        return [*self._give_back(name), GiveUpDevice(name, reason)]
+        return [*self._dispatch.give_back(name), GiveUpDevice(name, reason)]
 
     def _bench_start_failed(self, name: str, reason: str) -> list[Command]:
         if not self.bench.is_starting(name):
@@ -169,34 +173,10 @@ class Scheduler:
         if slot is None:
             return []
         self.bench.withdraw(slot.ticket)
-        commands = self._recall(name)
+        commands = self._dispatch.recall(name)
         commands += self._break_all(name, self._slots.take(name), Cause.LOST, reason)
         self._slots.enter(name, SlotState.GIVEN_UP)
-        return [*commands, *self._give_back(name)]
-
-    def _give_back(self, name: str) -> list[Command]:
-        """Take from a slot what it keeps for later."""
-        suspect = self._slots.keep_suspect(name, None)
-        if suspect is not None:
-            self._blame.suspects.appendleft(suspect)
-        return self._release(name)
-
-    def _release(self, name: str) -> list[Command]:
-        """Put the batch that is reserved for a slot back to the queue."""
-        reserved = self._slots.reserve(name, None)
-        if reserved is None:
-            return []
-        self._queue.put_back(reserved.tasks)
-        return [Forget(reserved.ticket)]
-
-    def _recall(self, name: str) -> list[Command]:
-        """Put the batch behind the one in work back to the queue: its worker will not begin it."""
-        following = self._slots.recall(name)
-        if following is None:
-            return []
-        self.bench.withdraw(following.ticket)
-        self._queue.put_back(following.tasks)
-        return [Forget(following.ticket)]
+        return [*commands, *self._dispatch.give_back(name)]
 
     def revive(self, name: str, place: str) -> list[Command]:
         """A slot has a new place, or a device that was given up is there again.
@@ -228,7 +208,7 @@ class Scheduler:
             commands += self._pass_on(name, batch, report)
         casualty = report.casualty
         if casualty is not None:
-            commands += self._recall(name)
+            commands += self._dispatch.recall(name)
         broken = batch.get(casualty.index) if casualty is not None else None
         if broken is not None:
             batch = self._requeue_after(broken.index, batch)
@@ -239,7 +219,7 @@ class Scheduler:
             commands += self._strike(name, broken, casualty)
         slot.fresh = False
         if self._slots.advance(name):
-            return [*commands, *self._follow(name)]
+            return commands if self.draining else [*commands, *self._dispatch.follow(name)]
         if casualty is not None or slot.moves_to is not None:
             return [*commands, *self._replace(name)]
         return [*commands, *self._feed(name)]
@@ -261,7 +241,7 @@ class Scheduler:
             self.model.learn_device(batch[index], each.elapsed_s)
         tasks = tuple(batch.pop(index) for index in measured)
         if not tasks or self.draining:
-            self._queue.put_back(tasks)
+            self._dispatch.queue.put_back(tasks)
             return [Forget(slot.ticket)]
         nbytes = sum(each.nbytes for each in measured.values())
         bench_s = sum(map(self.model.bench_s, tasks))
@@ -280,9 +260,10 @@ class Scheduler:
             self.model.learn_handover(parcel.tasks, parcel.made_s, report)
         if casualty is not None and casualty.cause is Cause.OVER_BUDGET:
             slow = batch.pop(casualty.index, None)
-            commands += [Record((self._blame.over_budget(slow, casualty),))] if slow else []
+            if slow is not None:
+                commands.append(Record((self._dispatch.blame.over_budget(slow, casualty),)))
         # The bench says nothing of the device, so nobody is blamed for what breaks it.
-        self._alone.extend(batch.values())
+        self._dispatch.alone.extend(batch.values())
         if parcel.ticket:
             commands.append(Forget(parcel.ticket))
         if casualty is not None:
@@ -301,7 +282,7 @@ class Scheduler:
     def _check_again(self, parcels: Iterable[Parcel]) -> list[Command]:
         commands: list[Command] = []
         for parcel in parcels:
-            self._alone.extend(parcel.tasks)
+            self._dispatch.alone.extend(parcel.tasks)
             commands += [Forget(parcel.ticket)] if parcel.ticket else []
         return commands
 
@@ -313,18 +294,18 @@ class Scheduler:
         commands = [] if self.bench.has_living else self._check_again(self.bench.lose_waiting())
         while found := self.bench.next_assignment():
             name, parcel = found
-            batch = self._order(name, parcel.tasks, Stage.BENCH, parcel.ticket)
+            batch = self._dispatch.order(name, parcel.tasks, Stage.BENCH, parcel.ticket)
             self.bench.assign(name, batch.ticket, parcel)
-            commands += [*self._prepare(batch), batch]
+            commands += [*self._dispatch.prepare(batch), batch]
         if not self.bench_suffices:
             return commands
-        for name in self.bench.with_room(self.ahead):
-            tasks, stage = self._from_queue(may_split=False)
+        for name in self.bench.with_room(self._dispatch.ahead):
+            tasks, stage = self._dispatch.from_queue(may_split=False)
             if not tasks:
                 break
-            batch = self._order(name, tasks, stage)
+            batch = self._dispatch.order(name, tasks, stage)
             self.bench.take(name, batch.ticket, tasks)
-            commands += [*self._prepare(batch), batch]
+            commands += [*self._dispatch.prepare(batch), batch]
         return commands
 
     def _requeue_after(self, broken: int, batch: Mapping[int, Task]) -> dict[int, Task]:
@@ -334,7 +315,7 @@ class Scheduler:
         """
         order = list(batch)
         position = order.index(broken)
-        self._queue.put_back(batch[index] for index in order[position + 1 :])
+        self._dispatch.queue.put_back(batch[index] for index in order[position + 1 :])
         return {index: batch[index] for index in order[:position]}
 
     def worker_lost(
@@ -351,7 +332,7 @@ class Scheduler:
         if slot is None or ticket != awaited.get(slot.state):
             return []
         self.bench.withdraw(slot.ticket)
-        commands = self._recall(name)
+        commands = self._dispatch.recall(name)
         commands += self._break_all(name, self._slots.take(name), cause, reason)
         return [*commands, *self._replace(name)]
 
@@ -360,10 +341,10 @@ class Scheduler:
     ) -> list[Command]:
         """Deal with records that got no answer, where nobody says which one was running."""
         if self.draining:
-            self._queue.put_back(batch.values())
+            self._dispatch.queue.put_back(batch.values())
             return []
         if len(batch) > 1:
-            self._alone.extend(batch.values())
+            self._dispatch.alone.extend(batch.values())
             return []
         return [
             command
@@ -375,7 +356,7 @@ class Scheduler:
         """Count a strike against a record; convict it if that was on a fresh worker of its own."""
         slot = self._slots[name]
         was_fresh, slot.fresh = slot.fresh, False
-        verdict = self._blame.strike(task, casualty, slot.place, fresh=was_fresh)
+        verdict = self._dispatch.blame.strike(task, casualty, slot.place, fresh=was_fresh)
         return [] if verdict is None else [Record((verdict,))]
 
     def _replace(self, name: str) -> list[Command]:
@@ -386,7 +367,7 @@ class Scheduler:
             slot.fresh = False
             return []
         start = self._restart(name)
-        self._choose_suspect(name)
+        self._dispatch.choose_suspect(name)
         return [start]
 
     def _restart(self, name: str) -> StartWorker:
@@ -398,116 +379,21 @@ class Scheduler:
         return StartWorker(name)
 
     def wake(self) -> list[Command]:
-        """Feed the workers that are idle while records wait (after another worker's death)."""
+        """Feed the workers that are idle while records wait (after another worker's death), then give
+        those that have one batch a second one. Called after all news of a step."""
         commands = self._feed_benches()
-        if not self._has_waiting:
+        if not self._dispatch.has_waiting:
             return commands
         for name in self._slots.idle():
             commands.extend(self._feed(name))
-        return commands
+        return commands if self.draining else [*commands, *self._dispatch.follow_all()]
 
     def _feed(self, name: str) -> list[Command]:
         slot = self._slots[name]
         self._slots.enter(name, SlotState.IDLE)
         if self.draining:
             return []
-        self._choose_suspect(name)
+        self._dispatch.choose_suspect(name)
         if slot.suspect is not None and not slot.fresh:
             return [self._restart(name)]
-        commands: list[Command] = []
-        # Files are sent in turn: those of a suspect would wait for room that a reserved batch takes.
-        batch = self._slots.reserve(name, None) if slot.suspect is None else None
-        if batch is None:
-            commands = self._release(name)
-            tasks, stage, more = self._next_batch(name)
-            commands += more
-            if not tasks:
-                return commands
-            batch = self._order(name, tasks, stage)
-            commands += self._prepare(batch)
-        self._slots.give(name, batch)
-        return [*commands, batch, *self._reserve(name), *self._follow(name)]
-
-    def _follow(self, name: str) -> list[Command]:
-        """Give a busy worker its next batch already: between two it need not wait for the driver.
-
-        Not where its files have to be sent first, nor where others wait for a worker of their own.
-        """
-        slot = self._slots[name]
-        if self.draining or name in self.ahead or slot.moves_to is not None or slot.fresh:
-            return []
-        if self._alone or self._blame.suspects:
-            return []
-        if not self._queue or not self._queue.is_ample(len(self._slots), self.model):
-            return []
-        tasks, stage = self._from_queue(may_split=True, busy_s=self._work_s(slot))
-        batch = self._order(name, tasks, stage)
-        self._slots.follow(name, batch)
-        return [batch]
-
-    def _work_s(self, slot: Slot) -> float:
-        """Return how long a batch is expected to take a device."""
-        device_s = sum(map(self.model.device_s, slot.batch.values()))
-        if slot.stage is Stage.DEVICE:
-            return device_s
-        return device_s + sum(map(self.model.bench_s, slot.batch.values()))
-
-    def _order(self, name: str, tasks: Sequence[Task], stage: Stage, parcel: int = 0) -> SendBatch:
-        self._last_ticket += 1
-        limits = tuple(self.timeout_s + COST_SLACK * task.cost_s for task in tasks)
-        if stage is Stage.DEVICE:
-            self.bench.promise(self._last_ticket, tasks, sum(map(self.model.bench_s, tasks)))
-        return SendBatch(name, self._last_ticket, tuple(tasks), limits, stage, parcel)
-
-    def _prepare(self, batch: SendBatch) -> list[Command]:
-        if batch.slot not in self.ahead:
-            return []
-        return [Prepare(batch.slot, batch.ticket, batch.tasks)]
-
-    def _reserve(self, name: str) -> list[Command]:
-        """Choose the next batch of a slot already, where its files have to be sent there."""
-        if name not in self.ahead or self._slots[name].reserved is not None:
-            return []
-        tasks, stage = self._from_queue(may_split=False)
-        if not tasks:
-            return []
-        batch = self._order(name, tasks, stage)
-        self._slots.reserve(name, batch)
-        return self._prepare(batch)
-
-    def _choose_suspect(self, name: str) -> None:
-        """Have a slot run a suspect next; the one that it had goes back, as the slot may have moved."""
-        before = self._slots.keep_suspect(name, None)
-        if before is not None:
-            self._blame.suspects.appendleft(before)
-        self._slots.keep_suspect(name, self._take_suspect(self._slots[name].place))
-
-    def _take_suspect(self, place: str) -> Task | None:
-        if not self._blame.suspects:
-            return None
-        elsewhere = self._slots.is_elsewhere(place)
-        return self._blame.take_suspect(place, elsewhere=elsewhere)
-
-    def _next_batch(self, name: str) -> tuple[tuple[Task, ...], Stage, list[Command]]:
-        """Return what a slot does next, and what is to be done before."""
-        suspect = self._slots.keep_suspect(name, None)
-        if suspect is not None:
-            return (suspect,), Stage.CHECK, []
-        if self._alone:
-            return (self._alone.popleft(),), Stage.CHECK, []
-        # Where the queue is empty, what is reserved for a busy slot is taken back.
-        commands = [] if self._queue else self._release(self._slots.with_reserve() or name)
-        tasks, stage = self._from_queue(may_split=True)
-        return tasks, stage, commands
-
-    def _from_queue(
-        self, *, may_split: bool, busy_s: float = 0.0
-    ) -> tuple[tuple[Task, ...], Stage]:
-        """Take a batch from the queue for a worker that has something to do for some seconds yet, and
-        say what is to be done with it.
-        """
-        room = self.bench.room_bytes if may_split and not self.bench_suffices else 0
-        # Devices that choose at the same time would all choose the same by time alone.
-        spare_s = self.bench.backlog_s - busy_s if self.bench.is_full else 0.0
-        tasks, splits = self._queue.take(len(self._slots), room, self.model, spare_s)
-        return tasks, Stage.DEVICE if splits else Stage.CHECK
+        return self._dispatch.give(name)

@@ -116,6 +116,11 @@ class SlotTable:
         """Return the slots whose worker has a batch."""
         return [name for name, slot in self._slots.items() if slot.state is SlotState.BUSY]
 
+    def has_one_batch(self, name: str) -> bool:
+        """Return whether the worker of a slot has a batch and none behind it."""
+        slot = self._slots.get(name)
+        return slot is not None and slot.state is SlotState.BUSY and slot.following is None
+
     def is_elsewhere(self, place: str) -> bool:
         """Return whether there is a slot at another place that has not been given up."""
         return any(

@@ -10,6 +10,7 @@ import pytest
 
 from ray_precheck.runtime.scheduling.bench_stage import BenchStage, Parcel
 from ray_precheck.runtime.scheduling.commands import Command, Forget
+from ray_precheck.runtime.scheduling.dispatch import Dispatch
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
 from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
 
@@ -59,33 +60,33 @@ def wait_for_benches_that_are_given_up(patch: pytest.MonkeyPatch) -> None:
 
 
 def lose_the_batch_that_is_reserved(patch: pytest.MonkeyPatch) -> None:
-    def drop(self: Scheduler, name: str) -> list[Command]:
-        reserved = self._slots.reserve(name, None)
+    def drop(self: Dispatch, name: str) -> list[Command]:
+        reserved = self.slots.reserve(name, None)
         return [] if reserved is None else [Forget(reserved.ticket)]
 
-    patch.setattr(Scheduler, "_release", drop)
+    patch.setattr(Dispatch, "release", drop)
 
 
 def keep_files_that_nobody_needs(patch: pytest.MonkeyPatch) -> None:
-    release = Scheduler._release
+    release = Dispatch.release
     patch.setattr(
-        Scheduler,
-        "_release",
+        Dispatch,
+        "release",
         lambda self, name: [c for c in release(self, name) if not isinstance(c, Forget)],
     )
 
 
 def let_a_suspect_wait_behind_the_next_batch(patch: pytest.MonkeyPatch) -> None:
-    release = Scheduler._release
+    release = Dispatch.release
 
-    def unless_suspect(self: Scheduler, name: str) -> list[Command]:
-        return [] if self._slots[name].suspect is not None else release(self, name)
+    def unless_suspect(self: Dispatch, name: str) -> list[Command]:
+        return [] if self.slots[name].suspect is not None else release(self, name)
 
-    patch.setattr(Scheduler, "_release", unless_suspect)
+    patch.setattr(Dispatch, "release", unless_suspect)
 
 
 def send_before_the_files_are_there(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Scheduler, "_prepare", lambda self, batch: [])
+    patch.setattr(Dispatch, "prepare", lambda self, batch: [])
 
 
 def send_what_a_lost_bench_waited_for(patch: pytest.MonkeyPatch) -> None:
@@ -147,7 +148,7 @@ def try_a_bench_twice(patch: pytest.MonkeyPatch) -> None:
     def requeue(self: Scheduler, parcels: Any) -> list[Command]:
         parcels = list(parcels)
         for parcel in parcels:
-            self._queue.put_back(parcel.tasks)
+            self._dispatch.queue.put_back(parcel.tasks)
         return [Forget(parcel.ticket) for parcel in parcels if parcel.ticket]
 
     patch.setattr(Scheduler, "_check_again", requeue)

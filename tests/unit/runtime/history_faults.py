@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from ray_precheck.runtime.scheduling.bench_stage import BenchStage
+from ray_precheck.runtime.scheduling.blame import Blame
 from ray_precheck.runtime.scheduling.commands import Command, Record, SendBatch
+from ray_precheck.runtime.scheduling.dispatch import Dispatch
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
 from ray_precheck.runtime.scheduling.slots import SlotState, SlotTable
 from ray_precheck.runtime.scheduling.task_queue import TaskQueue
@@ -53,7 +55,7 @@ def forget_the_rest(patch: pytest.MonkeyPatch) -> None:
 
 def requeue_what_was_run(patch: pytest.MonkeyPatch) -> None:
     def all_others(self: Scheduler, broken: int, batch: dict[int, Any]) -> dict[int, Any]:
-        self._queue.put_back(task for index, task in batch.items() if index != broken)
+        self._dispatch.queue.put_back(task for index, task in batch.items() if index != broken)
         return {}
 
     patch.setattr(Scheduler, "_requeue_after", all_others)
@@ -93,19 +95,20 @@ def record_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_suspects_anywhere(patch: pytest.MonkeyPatch) -> None:
-    def first(self: Scheduler, place: str) -> Any:
-        return self._blame.suspects.popleft() if self._blame.suspects else None
+    def first(self: Blame, place: str, *, elsewhere: bool) -> Any:
+        return self.suspects.popleft() if self.suspects else None
 
-    patch.setattr(Scheduler, "_take_suspect", first)
+    patch.setattr(Blame, "take_suspect", first)
 
 
 def keep_a_suspect_when_moving(patch: pytest.MonkeyPatch) -> None:
-    def keep(self: Scheduler, name: str) -> None:
-        slot = self._slots[name]
-        if slot.suspect is None:
-            self._slots.keep_suspect(name, self._take_suspect(slot.place))
+    choose = Dispatch.choose_suspect
 
-    patch.setattr(Scheduler, "_choose_suspect", keep)
+    def keep(self: Dispatch, name: str) -> None:
+        if self.slots[name].suspect is None:
+            choose(self, name)
+
+    patch.setattr(Dispatch, "choose_suspect", keep)
 
 
 def move_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -158,7 +161,7 @@ def keep_what_a_lost_slot_had_in_store(patch: pytest.MonkeyPatch) -> None:
 
     def keep(self: Scheduler, name: str, reason: str) -> list[Command]:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(Scheduler, "_give_back", lambda *_: [])
+            inner.setattr(Dispatch, "give_back", lambda *_: [])
             return lost(self, name, reason)
 
     patch.setattr(Scheduler, "slot_lost", keep)
@@ -219,7 +222,7 @@ def count_a_strike_twice(patch: pytest.MonkeyPatch) -> None:
     strike = Scheduler._strike
 
     def twice(self: Scheduler, name: str, task: Any, casualty: Any) -> list[Command]:
-        self._blame._strikes[task.index, casualty.cause] += 1
+        self._dispatch.blame._strikes[task.index, casualty.cause] += 1
         return strike(self, name, task, casualty)
 
     patch.setattr(Scheduler, "_strike", twice)
@@ -231,7 +234,7 @@ def drop_the_result_of_a_casualty(patch: pytest.MonkeyPatch) -> None:
     def without(self: Scheduler, name: str, task: Any, casualty: Any) -> list[Command]:
         commands = strike(self, name, task, casualty)
         return [
-            Record((self._blame._failure(task, casualty),)) if isinstance(c, Record) else c
+            Record((self._dispatch.blame._failure(task, casualty),)) if isinstance(c, Record) else c
             for c in commands
         ]
 
@@ -239,18 +242,18 @@ def drop_the_result_of_a_casualty(patch: pytest.MonkeyPatch) -> None:
 
 
 def begin_what_is_behind_a_crash(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Scheduler, "_recall", lambda self, name: [])
+    patch.setattr(Dispatch, "recall", lambda self, name: [])
 
 
 def forget_what_is_behind_a_crash(patch: pytest.MonkeyPatch) -> None:
-    recall = Scheduler._recall
+    recall = Dispatch.recall
 
-    def drop(self: Scheduler, name: str) -> list[Command]:
+    def drop(self: Dispatch, name: str) -> list[Command]:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(TaskQueue, "put_back", lambda self, tasks: None)
             return recall(self, name)
 
-    patch.setattr(Scheduler, "_recall", drop)
+    patch.setattr(Dispatch, "recall", drop)
 
 
 def send_what_is_behind_again(patch: pytest.MonkeyPatch) -> None:

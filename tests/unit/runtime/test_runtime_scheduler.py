@@ -136,7 +136,7 @@ class TestBatches:
 
     def test_every_record_of_a_batch_has_a_limit_of_its_own(self) -> None:
         made = scheduler(make_tasks([0.0625, 0.03125]))
-        made._queue.cost_left_s = 100.0
+        made._dispatch.queue.cost_left_s = 100.0
         limits = sending(made.worker_ready("cpu:0")).limits_s
         assert limits == (TIMEOUT_S + COST_SLACK * 0.0625, TIMEOUT_S + COST_SLACK * 0.03125)
 
@@ -147,10 +147,10 @@ class TestBatches:
         assert first.ticket < second.ticket < third.ticket
         assert first.ticket > 0
 
-    def test_a_batch_has_no_more_than_64_records(self) -> None:
+    def test_a_batch_has_no_more_than_128_records(self) -> None:
         made = scheduler(make_tasks([0.0] * 200))
-        assert MAX_BATCH_RECORDS == 64
-        assert len(indices(made.worker_ready("cpu:0"))) == 64
+        assert MAX_BATCH_RECORDS == 128
+        assert len(indices(made.worker_ready("cpu:0"))) == 128
 
     def test_a_batch_has_no_more_work_than_its_target(self) -> None:
         made = scheduler(make_tasks([0.0625] * 200))
@@ -175,7 +175,7 @@ class TestBatches:
         pool = Pool(scheduler(make_tasks([0.001] * 1500), slots=4), Random(0), {})
         pool.run(most_events=2000)
         sizes = [len(batch.tasks) for batch in pool.batches]
-        assert max(sizes) == sizes[0] == 64
+        assert max(sizes) == sizes[0] == MAX_BATCH_RECORDS
         assert sizes[-8:] == sorted(sizes[-8:], reverse=True)
         assert sizes[-1] == 1
 
@@ -306,7 +306,7 @@ class TestDraining:
         halted = answers(batch.tasks[: count - 1])
         commands = made.batch_done("cpu:0", batch.ticket, halted)
         assert recorded(commands) == list(halted.results)
-        assert made._blame._strikes.total() == 0
+        assert made._dispatch.blame._strikes.total() == 0
         assert made.finished
 
     def test_nor_does_a_worker_that_was_lost(self) -> None:
@@ -314,7 +314,7 @@ class TestDraining:
         batch = sending(made.worker_ready("cpu:0"))
         made.drain()
         assert made.worker_lost("cpu:0", batch.ticket, "no answer", Cause.OUT_OF_MEMORY) == []
-        assert made._blame._strikes.total() == 0
+        assert made._dispatch.blame._strikes.total() == 0
 
     def test_a_verdict_that_is_due_is_recorded(self) -> None:
         made = scheduler(huge(2))

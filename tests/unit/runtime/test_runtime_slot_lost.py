@@ -58,7 +58,7 @@ class TestItsBatch:
         sending(made.worker_ready("cpu:0"))
         made.worker_ready("cpu:1")
         assert made.slot_lost("cpu:0", GONE) == []
-        assert made._blame._strikes == {(0, Cause.LOST): 1}
+        assert made._dispatch.blame._strikes == {(0, Cause.LOST): 1}
         assert STRIKES[Cause.LOST] > 1
         again = sending(made.wake())
         assert (again.slot, again.tasks[0].index) == ("cpu:1", 0)
@@ -96,7 +96,7 @@ class TestItsBatch:
         made.drain()
         assert made.slot_lost("cpu:0", GONE) == []
         assert made.finished
-        assert [task.index for task in made._queue.tasks] == [0, 1]
+        assert [task.index for task in made._dispatch.queue.tasks] == [0, 1]
 
 
 class TestWhatItKeeps:
@@ -133,7 +133,7 @@ class TestWhatItKeeps:
         assert isinstance(reserved, Prepare)
         assert made.slot_lost("cpu:0", GONE) == [Forget(reserved.ticket)]
         assert made._slots.kept == 0
-        assert [task.index for task in made._queue.tasks] == [1, 2]
+        assert [task.index for task in made._dispatch.queue.tasks] == [1, 2]
         assert forgotten(made.slot_lost("cpu:0", GONE)) == []
 
 

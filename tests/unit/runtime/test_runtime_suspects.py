@@ -17,6 +17,7 @@ from scheduler_events import (
 
 from ray_precheck.runtime.scheduling.blame import MAX_RUNS, STRIKES
 from ray_precheck.runtime.scheduling.commands import Record, SendBatch, StartWorker
+from ray_precheck.runtime.scheduling.task_queue import MAX_BATCH_RECORDS
 from ray_precheck.schema.casualty import BatchReport, Cause
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import Task
@@ -67,20 +68,20 @@ class TestMissingAnswers:
 
 class TestCasualties:
     def test_what_was_finished_is_recorded_and_the_rest_goes_back_to_the_head(self) -> None:
-        made = scheduler(make_tasks([0.0] * 80))
+        made = scheduler(make_tasks([0.0] * 200))
         batch = sending(made.worker_ready("cpu:0"))
         commands = break_at(made, batch, 10)
         assert commands == [Record(answers(batch.tasks[:10]).results), StartWorker("cpu:0")]
         alone = made.worker_ready("cpu:0")
         assert indices(alone) == [10]
-        assert indices(finish(made, sending(alone))) == list(range(11, 75))
+        assert indices(finish(made, sending(alone))) == list(range(11, 11 + MAX_BATCH_RECORDS))
 
     def test_the_cost_of_the_rest_counts_again(self) -> None:
         made = scheduler(make_tasks([0.001] * 80))
         batch = sending(made.worker_ready("cpu:0"))
         sent = len(batch.tasks)
         break_at(made, batch, 0)
-        assert made._queue.cost_left_s == pytest.approx(0.001 * 79)
+        assert made._dispatch.queue.cost_left_s == pytest.approx(0.001 * 79)
         assert sent > 1
 
     def test_it_runs_alone_on_a_fresh_worker_before_what_has_not_run(self) -> None:
@@ -143,7 +144,7 @@ class TestCasualties:
         batch = sending(made.worker_ready("cpu:0"))
         (result,) = recorded(break_at(made, batch, 0, Cause.OVER_BUDGET))
         assert (said(result), result.verdict) == ((Outcome.SKIPPED, "broke"), Verdict.SKIP)
-        assert not made._blame.suspects
+        assert not made._dispatch.blame.suspects
 
     def test_strikes_of_different_causes_do_not_add_up(self) -> None:
         made = scheduler(tiny(1))
@@ -266,7 +267,7 @@ class TestLostWorkers:
         finish(made, first)
         commands = made.worker_lost("cpu:0", 0, "died")
         assert commands == [StartWorker("cpu:0")]
-        assert made._blame._strikes.total() == 0
+        assert made._dispatch.blame._strikes.total() == 0
 
     def test_a_worker_that_starts_is_not_lost_but_fails_to_start(self) -> None:
         assert scheduler(tiny(1)).worker_lost("cpu:0", 0, "died") == []

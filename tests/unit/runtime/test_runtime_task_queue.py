@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from mock_pool import at_ratio
 
 from ray_precheck.runtime.scheduling.cost_model import CostModel
-from ray_precheck.runtime.scheduling.task_queue import MAX_BATCH_RECORDS, TARGET_BATCH_S, TaskQueue
+from ray_precheck.runtime.scheduling.task_queue import (
+    MAX_BATCH_RECORDS,
+    MESSAGE_S,
+    TARGET_BATCH_S,
+    TaskQueue,
+    target_batch_s,
+)
 from ray_precheck.schema.task import Task
 
 pytestmark = pytest.mark.unit
@@ -125,16 +131,37 @@ def test_what_is_put_back_comes_first_and_counts_again() -> None:
     assert [task.index for task in made.tasks] == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(("ratio", "count"), [(1.0, 40), (0.5, 64), (2.0, 20), (100.0, 1)])
+@pytest.mark.parametrize(
+    ("ratio", "count"), [(1.0, 40), (0.5, 80), (0.25, 128), (2.0, 20), (100.0, 1)]
+)
 def test_batches_are_as_long_as_records_take_here(ratio: float, count: int) -> None:
     made = queue(*[(TARGET_BATCH_S / 40 - 1e-9, 0)] * 10_000)
     tasks, _ = made.take(1, 0, at_ratio(ratio))
-    assert len(tasks) == min(MAX_BATCH_RECORDS, count)
+    assert len(tasks) == count
 
 
-@pytest.mark.parametrize("ratio", [0.01, 1.0, 10.0])
+@pytest.mark.parametrize(("devices", "target_s"), [(1, 0.4), (200, 0.4), (400, 0.8), (1024, 2.048)])
+def test_many_devices_have_longer_batches_so_that_the_driver_has_time(
+    devices: int, target_s: float
+) -> None:
+    made = queue(*[(0.03, 0)] * 100)
+    made.cost_left_s = 1e6
+    assert target_batch_s(devices) == pytest.approx(target_s)
+    tasks, _ = made.take(devices, 0, at_ratio(1.0))
+    assert len(tasks) == int(target_s / 0.03)
+
+
+@pytest.mark.parametrize("devices", [8, 100, 1024])
+def test_none_is_so_short_that_the_driver_cannot_keep_up_with_its_devices(devices: int) -> None:
+    made = queue(*[(1e-4, 0)] * 10_000)
+    made.cost_left_s = 1e-4
+    tasks, _ = made.take(devices, 0, at_ratio(1.0))
+    assert len(tasks) == min(MAX_BATCH_RECORDS, int(devices * MESSAGE_S / 2 / 1e-4 - 1e-9))
+
+
+@pytest.mark.parametrize("ratio", [0.1, 1.0, 10.0])
 def test_and_the_last_ones_are_the_same_share_of_what_is_left(ratio: float) -> None:
-    made = queue(*[(1e-4, 0)] * 40)
+    made = queue(*[(1e-3, 0)] * 40)
     tasks, _ = made.take(2, 0, at_ratio(ratio))
     assert len(tasks) == pytest.approx(10, abs=1)
 
@@ -160,7 +187,7 @@ def test_every_task_is_taken_once_in_order_and_within_bounds(
         left_s = made.cost_left_s
         batch, splits = made.take(devices, room_bytes, model, spare_s)
         assert 1 <= len(batch) <= MAX_BATCH_RECORDS
-        budget_s = min(TARGET_BATCH_S, left_s / (2 * devices))
+        budget_s = max(min(TARGET_BATCH_S, left_s / (2 * devices)), devices * MESSAGE_S / 2)
         assert len(batch) == 1 or sum(task.cost_s for task in batch) <= budget_s
         first = batch[0]
         are_dry = spare_s <= 0

@@ -1,0 +1,191 @@
+"""What waits for a worker, and what each worker is given next.
+
+Comes in: the names of slots whose worker has nothing to do, or will soon have nothing. Goes out: the
+batch for each, with the commands that come before it. Pure, a part of the scheduler and called by it
+alone. What waits is given out in this order: suspects (each alone, on a fresh worker), records that
+must run alone, the batch that is reserved for the slot, the queue.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ray_precheck.runtime.scheduling.bench_stage import BenchStage
+from ray_precheck.runtime.scheduling.blame import COST_SLACK, Blame
+from ray_precheck.runtime.scheduling.commands import Command, Forget, Prepare, SendBatch
+from ray_precheck.runtime.scheduling.cost_model import CostModel
+from ray_precheck.runtime.scheduling.slots import Slot, SlotTable
+from ray_precheck.runtime.scheduling.stage import Stage
+from ray_precheck.runtime.scheduling.task_queue import TaskQueue
+from ray_precheck.schema.task import Task
+
+
+@dataclass(slots=True)
+class Dispatch:
+    """Gives out what is in the `queue`, what must run `alone`, and the suspects of `blame`.
+
+    `timeout_s` is the time limit of a cheap record. With `bench_suffices` workers without a device
+    do whole records, so that no device leaves a bench to them. `ahead` are the slots to which
+    captured files have to be sent before a batch, so that their next batch is chosen one ahead.
+    """
+
+    queue: TaskQueue
+    slots: SlotTable
+    bench: BenchStage
+    blame: Blame
+    model: CostModel
+    timeout_s: float
+    bench_suffices: bool = False
+    ahead: frozenset[str] = frozenset()
+    alone: deque[Task] = field(default_factory=deque)
+    _last_ticket: int = 0
+    # Slots that were given a batch and may have another one behind it.
+    _has_one: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether any record waits for a worker, those included that slots keep for later."""
+        return bool(self.queue or self.alone or self.blame.suspects or self.slots.kept)
+
+    def order(self, name: str, tasks: Sequence[Task], stage: Stage, parcel: int = 0) -> SendBatch:
+        """Return a batch of tasks for a slot, under a new ticket and with a time limit for each."""
+        self._last_ticket += 1
+        limits = tuple([self.timeout_s + COST_SLACK * task.cost_s for task in tasks])
+        if stage is Stage.DEVICE:
+            self.bench.promise(self._last_ticket, tasks, sum(map(self.model.bench_s, tasks)))
+        return SendBatch(name, self._last_ticket, tuple(tasks), limits, stage, parcel)
+
+    def prepare(self, batch: SendBatch) -> list[Command]:
+        """Return the command that brings the files of a batch on their way, where they are needed."""
+        if batch.slot not in self.ahead:
+            return []
+        return [Prepare(batch.slot, batch.ticket, batch.tasks)]
+
+    def give(self, name: str) -> list[Command]:
+        """Give an idle slot what it does next; its state is as before if nothing waits for it.
+
+        It has a second batch from `follow_all`.
+        """
+        slot = self.slots[name]
+        commands: list[Command] = []
+        # Files are sent in turn: those of a suspect would wait for room that a reserved batch takes.
+        batch = self.slots.reserve(name, None) if slot.suspect is None else None
+        if batch is None:
+            commands = self.release(name)
+            tasks, stage, more = self._next_batch(name)
+            commands += more
+            if not tasks:
+                return commands
+            batch = self.order(name, tasks, stage)
+            commands += self.prepare(batch)
+        self.slots.give(name, batch)
+        self._has_one[name] = None
+        return [*commands, batch, *self._reserve(name)]
+
+    def follow_all(self) -> list[Command]:
+        """Give a second batch to those that were given one since the last time.
+
+        So of many workers that begin at once each has something to do before any has two batches.
+        """
+        names, self._has_one = self._has_one, {}
+        return [
+            command
+            for name in names
+            if self.slots.has_one_batch(name)
+            for command in self.follow(name)
+        ]
+
+    def follow(self, name: str) -> list[Command]:
+        """Give a busy worker its next batch already: between two it need not wait for the driver.
+
+        Not where its files have to be sent first, nor where others wait for a worker of their own.
+        """
+        slot = self.slots[name]
+        if name in self.ahead or slot.moves_to is not None or slot.fresh:
+            return []
+        if self.alone or self.blame.suspects:
+            return []
+        if not self.queue or not self.queue.is_ample(len(self.slots), self.model):
+            return []
+        tasks, stage = self.from_queue(may_split=True, busy=slot)
+        batch = self.order(name, tasks, stage)
+        self.slots.follow(name, batch)
+        return [batch]
+
+    def from_queue(
+        self, *, may_split: bool, busy: Slot | None = None
+    ) -> tuple[tuple[Task, ...], Stage]:
+        """Take a batch from the queue, and say what is to be done with it; `busy` is the slot that it
+        is for, where that has a batch in work still.
+        """
+        room = self.bench.room_bytes if may_split and not self.bench_suffices else 0
+        spare_s = 0.0
+        if room and self.bench.is_full:
+            # Devices that choose at the same time would all choose the same by time alone.
+            spare_s = self.bench.backlog_s - (0.0 if busy is None else self._work_s(busy))
+        tasks, splits = self.queue.take(len(self.slots), room, self.model, spare_s)
+        return tasks, Stage.DEVICE if splits else Stage.CHECK
+
+    def _work_s(self, slot: Slot) -> float:
+        """Return how long the batch of a slot is expected to take the device."""
+        device_s = sum(map(self.model.device_s, slot.batch.values()))
+        if slot.stage is Stage.DEVICE:
+            return device_s
+        return device_s + sum(map(self.model.bench_s, slot.batch.values()))
+
+    def _next_batch(self, name: str) -> tuple[tuple[Task, ...], Stage, list[Command]]:
+        """Return what a slot does next, and what is to be done before."""
+        suspect = self.slots.keep_suspect(name, None)
+        if suspect is not None:
+            return (suspect,), Stage.CHECK, []
+        if self.alone:
+            return (self.alone.popleft(),), Stage.CHECK, []
+        # Where the queue is empty, what is reserved for a busy slot is taken back.
+        commands = [] if self.queue else self.release(self.slots.with_reserve() or name)
+        tasks, stage = self.from_queue(may_split=True)
+        return tasks, stage, commands
+
+    def _reserve(self, name: str) -> list[Command]:
+        """Choose the next batch of a slot already, where its files have to be sent there."""
+        if name not in self.ahead or self.slots[name].reserved is not None:
+            return []
+        tasks, stage = self.from_queue(may_split=False)
+        if not tasks:
+            return []
+        batch = self.order(name, tasks, stage)
+        self.slots.reserve(name, batch)
+        return self.prepare(batch)
+
+    def release(self, name: str) -> list[Command]:
+        """Put the batch that is reserved for a slot back to the queue."""
+        reserved = self.slots.reserve(name, None)
+        if reserved is None:
+            return []
+        self.queue.put_back(reserved.tasks)
+        return [Forget(reserved.ticket)]
+
+    def recall(self, name: str) -> list[Command]:
+        """Put the batch behind the one in work back to the queue: its worker will not begin it."""
+        following = self.slots.recall(name)
+        if following is None:
+            return []
+        self.bench.withdraw(following.ticket)
+        self.queue.put_back(following.tasks)
+        return [Forget(following.ticket)]
+
+    def give_back(self, name: str) -> list[Command]:
+        """Take from a slot what it keeps for later."""
+        suspect = self.slots.keep_suspect(name, None)
+        if suspect is not None:
+            self.blame.suspects.appendleft(suspect)
+        return self.release(name)
+
+    def choose_suspect(self, name: str) -> None:
+        """Have a slot run a suspect next; the one that it had goes back, as the slot may have moved."""
+        before = self.slots.keep_suspect(name, None)
+        if before is not None:
+            self.blame.suspects.appendleft(before)
+        if self.blame.suspects:
+            place = self.slots[name].place
+            elsewhere = self.slots.is_elsewhere(place)
+            self.slots.keep_suspect(name, self.blame.take_suspect(place, elsewhere=elsewhere))
