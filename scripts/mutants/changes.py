@@ -34,14 +34,19 @@ _ARITHMETIC: dict[type[ast.operator], tuple[type[ast.operator], ...]] = {
     ast.LShift: (ast.RShift,),
     ast.RShift: (ast.LShift,),
 }
+# Nodes that are looked into: not contexts and operators, and not f-strings.
+_WITH_CODE = (
+    ast.expr | ast.stmt | ast.comprehension | ast.arguments | ast.arg | ast.keyword
+    | ast.match_case | ast.ExceptHandler | ast.withitem | ast.pattern | ast.Slice
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """A change of one expression.
 
-    `function` is the first line of the function around it, as code objects count (decorators are part
-    of it), and 0 outside of functions. Lines count from 1, columns are in bytes of UTF-8.
+    `statement` is the first line of the statement around it (or of the lambda), and 0 outside of
+    functions, where it runs on import. Lines count from 1, columns are in bytes of UTF-8.
     """
 
     kind: str
@@ -50,12 +55,12 @@ class Change:
     end_line: int
     end_column: int
     replacement: str
-    function: int
+    statement: int
 
 
 def find_changes(text: str) -> list[Change]:
     """Return every change that can be made, in the order of the text."""
-    changes = list(_of_node(ast.parse(text), 0))
+    changes = list(_of_node(ast.parse(text), 0, False))
     return sorted(changes, key=lambda each: (each.line, each.column, each.replacement))
 
 
@@ -67,44 +72,38 @@ def mutate(text: str, change: Change) -> str:
     return b"".join([*lines[: change.line - 1], changed, *lines[change.end_line :]]).decode()
 
 
-def _of_node(node: ast.AST, function: int) -> Iterator[Change]:
+def _of_node(node: ast.AST, around: int, is_in_function: bool) -> Iterator[Change]:
+    """Yield the changes inside a node; `around` is the line of the statement around it."""
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns", "decorator_list", "type_comment"):
             continue
+        is_inner = is_in_function or _is_body_of_function(node, field)
         for child in value if isinstance(value, list) else [value]:
-            if not isinstance(
-                child,
-                ast.expr
-                | ast.stmt
-                | ast.comprehension
-                | ast.arguments
-                | ast.arg
-                | ast.keyword
-                | ast.match_case
-                | ast.ExceptHandler
-                | ast.withitem
-                | ast.pattern
-                | ast.Slice,
-            ):
+            if not isinstance(child, _WITH_CODE) or _is_left_out(child):
                 continue
-            if isinstance(child, ast.JoinedStr) or _is_for_types(child):
-                continue
-            inside = _first_line(child) or function
-            yield from _changes(child, inside)
+            statement = _statement(node, child, is_inner) or around
+            yield from _changes(child, statement)
             if _is_condition(node, field):
-                yield _change("negation", child, ast.UnaryOp(ast.Not(), child), inside)
-            yield from _of_node(child, inside)
+                yield _change("negation", child, ast.UnaryOp(ast.Not(), child), statement)
+            yield from _of_node(child, statement, is_inner)
 
 
-def _is_for_types(node: ast.AST) -> bool:
-    """Whether a statement is for type checkers alone."""
-    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+def _is_body_of_function(node: ast.AST, field: str) -> bool:
+    is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    return is_function and field == "body"
 
 
-def _first_line(node: ast.AST) -> int:
-    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        return 0
-    return min(node.lineno, *(each.lineno for each in node.decorator_list), node.lineno)
+def _statement(parent: ast.AST, node: ast.AST, is_in_function: bool) -> int:
+    """Return the line that a statement in a function or the body of a lambda is marked by, else 0."""
+    if isinstance(parent, ast.Lambda) and node is parent.body:
+        return parent.lineno
+    return node.lineno if is_in_function and isinstance(node, ast.stmt) else 0
+
+
+def _is_left_out(node: ast.AST) -> bool:
+    """Whether a node is an f-string, or a statement for type checkers alone."""
+    is_for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    return is_for_types or isinstance(node, ast.JoinedStr)
 
 
 def _is_condition(parent: ast.AST, field: str) -> bool:
@@ -112,10 +111,10 @@ def _is_condition(parent: ast.AST, field: str) -> bool:
     return is_test or (field == "ifs" and isinstance(parent, ast.comprehension))
 
 
-def _changes(node: ast.AST, function: int) -> Iterator[Change]:
+def _changes(node: ast.AST, statement: int) -> Iterator[Change]:
     maker = _MAKERS.get(type(node))
     for kind, changed in maker(node) if maker else ():
-        yield _change(kind, node, changed, function)
+        yield _change(kind, node, changed, statement)
 
 
 def _comparisons(node: ast.Compare) -> Iterator[tuple[str, ast.AST]]:
@@ -161,9 +160,9 @@ _MAKERS: dict[type[ast.AST], Callable[..., Iterator[tuple[str, ast.AST]]]] = {
 }
 
 
-def _change(kind: str, old: ast.AST, new: ast.AST, function: int) -> Change:
+def _change(kind: str, old: ast.AST, new: ast.AST, statement: int) -> Change:
     text = ast.unparse(new)
     if not isinstance(new, ast.AugAssign | ast.Constant):
         text = f"({text})"
     where = (old.lineno, old.col_offset, old.end_lineno, old.end_col_offset)  # type: ignore[attr-defined]
-    return Change(kind, *where, text, function)
+    return Change(kind, *where, text, statement)

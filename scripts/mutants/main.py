@@ -3,18 +3,20 @@
     python -m scripts.mutants [--count 100] [--seed N] [--rooms store compare ...] [--map FILE]
 
 Places to change are drawn by the seed from the modules of the rooms. Each mutant is planted alone, in
-a copy of the tree, never in the checkout. The unit tests that run the mutated function are run, those
-of its room first; where all of them pass, the other tests of these files and of the room, then those
-that run anything of the mutated file or start processes. The first test that fails kills the mutant,
-and so does a time-out. What survives is printed with its diff: a
-missing test, or a change that makes no difference (an equivalent mutant), which a person must tell
-apart. The exit code is 1 where less than `--at-least` percent were killed.
+a copy of the tree, never in the checkout. All unit tests are run once without a mutant, to see which
+test reaches which line; tests that fail then are named and left out. For a mutant the tests that reach
+its statement are run, those of its room first, the fastest first; where all of them pass, the other
+tests of these files and of the room, then those that reach anything of the mutated file or start
+processes. The first test that fails kills the mutant, and so does a time-out. What survives is printed
+with its diff: a missing test, or a change that makes no difference (an equivalent mutant), which a
+person must tell apart. The exit code is 1 where less than `--at-least` percent were killed.
 """
 
 import argparse
 import difflib
 import os
 import random
+import re
 import shutil
 import tempfile
 import time
@@ -28,7 +30,15 @@ from scripts.mutants.tests_of import TestMap
 from scripts.mutants.trial import first_failure, map_tests
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("store", "compare", "dump", "plan", "datagen", "runtime/scheduling")
+ROOMS = (
+    "store",
+    "compare",
+    "dump",
+    "plan",
+    "datagen",
+    "runtime/scheduling",
+    "runtime/places/placement.py",
+)
 # Loaded before the first fork: what the unit tests import that is not ours.
 _PRELOADED = ("ml_dtypes", "numpy", "orjson", "pandas", "yaml")
 _LEFT_OUT = (".git", ".venv", "__pycache__", ".mypy_cache", ".ruff_cache", ".hypothesis", "build")
@@ -59,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         begin = time.monotonic()
         tests = map_tests(tree, options.map or Path(folder, "map.json"))
         print(f"{len(tests.seconds)} unit tests, {time.monotonic() - begin:.0f} s", flush=True)
+        for test in tests.failing:
+            print(f"left out, as it fails without a mutant: {test}", flush=True)
         survivors = [mutant for mutant in chosen if not _is_killed(tree, mutant, tests)]
     killed = len(chosen) - len(survivors)
     share = 100 * killed / max(1, len(chosen))
@@ -74,10 +86,14 @@ def draw(root: Path, rooms: Sequence[str], count: int, seed: int) -> list[Mutant
     mutants = [
         Mutant(str(path.relative_to(root)), change)
         for room in rooms
-        for path in sorted((root / "ray_precheck" / room).rglob("*.py"))
+        for path in _modules(root / "ray_precheck" / room)
         for change in find_changes(path.read_text("utf-8"))
     ]
     return random.Random(seed).sample(mutants, min(count, len(mutants)))
+
+
+def _modules(room: Path) -> list[Path]:
+    return [room] if room.is_file() else sorted(room.rglob("*.py"))
 
 
 def _is_killed(tree: Path, mutant: Mutant, tests: TestMap) -> bool:
@@ -101,36 +117,50 @@ def _is_killed(tree: Path, mutant: Mutant, tests: TestMap) -> bool:
 def _killer(tree: Path, mutant: Mutant, tests: TestMap) -> str:
     """Return what notices the mutant that is planted, "" for nothing."""
     begun: set[str] = set()
-    for stage in _stages(mutant, tests):
-        new = [test for test in stage if test not in begun]
+    for stage in _stages(tree, mutant, tests):
+        new = {test: tests.seconds[test] for test in stage if test not in begun}
         begun.update(new)
-        limit_s = 120 + 10 * sum(tests.seconds[test] for test in new)
-        if killer := first_failure(tree, new, limit_s):
+        if killer := first_failure(tree, new):
             return killer
     return ""
 
 
-def _stages(mutant: Mutant, tests: TestMap) -> Iterator[list[str]]:
+def _stages(tree: Path, mutant: Mutant, tests: TestMap) -> Iterator[list[str]]:
     """Yield tests, the likeliest to fail first.
 
-    The map does not see what a fixture of a module does for its later tests, nor what is called when
-    a module is imported, nor other processes: the second and the third stage are for these.
+    The map does not see what a fixture of a module does for its later tests, nor what runs when a
+    module is imported, nor other processes: the stages after the first two are for these.
     """
     at_home = f"tests/unit/{mutant.room}/"
 
     def in_order(chosen: Iterable[str]) -> list[str]:
         return sorted(chosen, key=lambda test: (not test.startswith(at_home), tests.seconds[test]))
 
-    direct = tests.functions.get(f"{mutant.path}:{mutant.change.function}", [])
+    statement = mutant.change.statement
+    direct = tests.reaching(mutant.path, statement) if statement else []
+    yield in_order(test for test in direct if test.startswith(at_home))
     yield in_order(direct)
-    of_file = tests.functions.get(f"{mutant.path}:0", [])
+    of_file = tests.reaching(mutant.path)
     files = {test.partition("::")[0] for test in direct or of_file}
     yield in_order(
         test
         for test in tests.seconds
         if test.partition("::")[0] in files or test.startswith(at_home)
     )
-    yield in_order({*of_file, *tests.starters})
+    users = [] if statement else _importers(tree, mutant.path)
+    yield in_order(
+        {*of_file, *tests.starters, *(each for path in users for each in tests.reaching(path))}
+    )
+
+
+def _importers(tree: Path, path: str) -> list[str]:
+    """Return the files of the package that import a module by its name."""
+    name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    needle = re.compile(rf"^\s*(from|import) {re.escape(name)}\b(?!\.)", re.MULTILINE)
+    modules = _modules(tree / "ray_precheck")
+    return [
+        str(each.relative_to(tree)) for each in modules if needle.search(each.read_text("utf-8"))
+    ]
 
 
 _writes = 0
@@ -160,7 +190,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rooms", nargs="+", default=ROOMS, help="folders of ray_precheck")
+    parser.add_argument(
+        "--rooms", nargs="+", default=ROOMS, help="folders or files of ray_precheck"
+    )
     parser.add_argument("--root", type=Path, default=ROOT, help="the tree that is copied")
     parser.add_argument(
         "--map", type=Path, metavar="FILE", help="keep there which test runs what, and use it again"

@@ -1,36 +1,47 @@
-"""Which unit tests run which functions of the package.
+"""Which unit tests reach which lines of the package.
 
-Comes in: a tree with `ray_precheck` and `tests/unit`. Goes out: a `TestMap`. Called by `main`.
-Functions are told apart by file and first line; a test that starts other processes is noted, as what
-runs in them is not seen.
+Comes in: a tree with `ray_precheck` and `tests/unit`. Goes out: a `TestMap`. Called by `trial` and
+`main`. A test that starts other processes is noted, as what it reaches there is not seen.
 """
 
 import hashlib
 import json
 import sys
-import threading
 import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
+
+from scripts.mutants.marks import Marks
 
 _STARTS_PROCESSES = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"}
 
 
 @dataclass(slots=True)
 class TestMap:
-    """`functions`: the tests that ran a function ("path:line", path below the tree; line 0: any
-    function of the file); `seconds` of each test; `starters`: tests that start processes;
-    `digests`: of each file of tests, and of the package under "", as they were."""
+    """What the unit tests do that pass on the code as it is.
 
-    functions: dict[str, list[str]] = field(default_factory=dict)
+    `reached`: for each test and file (its path below the tree) the lines, as bits of a number in
+    hexadecimal; `seconds` of each test; `starters`: tests that start processes; `failing`: tests that
+    fail, and are left out; `digests`: of each file of tests, and of the package under "".
+    """
+
+    reached: dict[str, dict[str, str]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     starters: list[str] = field(default_factory=list)
+    failing: list[str] = field(default_factory=list)
     digests: dict[str, str] = field(default_factory=dict)
+
+    def reaching(self, path: str, line: int = 0) -> list[str]:
+        """Return the tests that reach a line of a file; line 0: any of its lines."""
+        return [
+            test
+            for test, files in self.reached.items()
+            if path in files and (not line or int(files[path], 16) >> line & 1)
+        ]
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
@@ -43,17 +54,18 @@ class TestMap:
             return [test for test in tests if test.partition("::")[0] not in files]
 
         return TestMap(
-            {function: kept(tests) for function, tests in self.functions.items()},
+            {test: self.reached[test] for test in kept(self.reached)},
             {test: self.seconds[test] for test in kept(self.seconds)},
             kept(self.starters),
+            kept(self.failing),
         )
 
     def add(self, other: "TestMap") -> None:
         """Take over what another map has."""
-        for function, tests in other.functions.items():
-            self.functions.setdefault(function, []).extend(tests)
+        self.reached.update(other.reached)
         self.seconds.update(other.seconds)
         self.starters.extend(other.starters)
+        self.failing.extend(other.failing)
 
     @staticmethod
     def load(path: Path) -> "TestMap":
@@ -62,10 +74,15 @@ class TestMap:
 
 
 def digests(root: Path) -> dict[str, str]:
-    """Return the digests of the files of unit tests, and under "" that of the whole package."""
+    """Return the digests of the files of unit tests, and under "" that of the whole package.
+
+    The tests of `scripts` are left out: they run scripts, this one among them, not the package.
+    """
+    tests = root / "tests" / "unit"
     found = {
         str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted((root / "tests" / "unit").rglob("test_*.py"))
+        for path in sorted(tests.rglob("test_*.py"))
+        if "scripts" not in path.relative_to(tests).parts
     }
     package = hashlib.sha256()
     for path in sorted((root / "ray_precheck").rglob("*.py")):
@@ -74,51 +91,38 @@ def digests(root: Path) -> dict[str, str]:
 
 
 class Tracer:
-    """A plugin of pytest that fills a `TestMap` with the tests that pass; only the calls of functions
-    are traced."""
+    """A plugin of pytest that fills a `TestMap`."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, marks: Marks) -> None:
         self.found = TestMap()
-        self.failed: set[str] = set()
-        self._package = f"{root}/ray_precheck/"
-        self._root = f"{root}/"
-        self._seen: set[tuple[str, int]] = set()
+        self._marks = marks
         self._starts = False
         sys.addaudithook(self._audit)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[Any]:
-        """Trace one test with its fixtures."""
-        self._seen, self._starts = set(), False
+        """Note what one test reaches with its fixtures."""
+        self._marks.take()
+        self._starts = False
         begin = time.perf_counter()
-        threading.settrace(self._trace)
-        sys.settrace(self._trace)
-        try:
-            return (yield)
-        finally:
-            sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]
-            if item.nodeid not in self.failed:
-                self._note(item.nodeid, time.perf_counter() - begin)
+        done = yield
+        if item.nodeid not in self.found.failing:
+            self._note(item.nodeid, time.perf_counter() - begin)
+        return done
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the names of tests that fail on the code as it is."""
-        if report.failed:
-            self.failed.add(report.nodeid)
+        if report.failed and report.nodeid not in self.found.failing:
+            self.found.failing.append(report.nodeid)
 
     def _note(self, test: str, seconds: float) -> None:
         self.found.seconds[test] = seconds
         if self._starts:
             self.found.starters.append(test)
-        for path, line in self._seen | {(path, 0) for path, _ in self._seen}:
-            self.found.functions.setdefault(f"{path.removeprefix(self._root)}:{line}", []).append(
-                test
-            )
-
-    def _trace(self, frame: FrameType, event: str, argument: Any) -> None:
-        code = frame.f_code
-        if code.co_filename.startswith(self._package):
-            self._seen.add((code.co_filename, code.co_firstlineno))
+        self.found.reached[test] = {
+            path: f"{sum(1 << line for line in lines):x}"
+            for path, lines in self._marks.take().items()
+        }
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event in _STARTS_PROCESSES:

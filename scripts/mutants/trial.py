@@ -9,24 +9,32 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from scripts.mutants.marks import install
 from scripts.mutants.tests_of import TestMap, Tracer, digests
 
-# A test that takes longer hangs.
-_TEST_LIMIT_S = 60
+# A test that takes longer without a mutant hangs, and so does one that takes as many times its own time
+# and some seconds with a mutant.
+_TEST_LIMIT_S = 120
+_TIMES, _PLUS_S = 20.0, 10.0
 _MAP_LIMIT_S = 3600.0
+_START_LIMIT_S = 120.0
 TIMED_OUT = "a time-out"
 
 
 class Chosen:
-    """A plugin of pytest that runs these tests alone, in their order, and notes what fails first."""
+    """A plugin of pytest that runs these tests alone, in their order, and notes what fails first.
 
-    def __init__(self, tests: Sequence[str], note: Path) -> None:
-        self._order = {test: number for number, test in enumerate(tests)}
+    `seconds` has the time that each test took without a mutant.
+    """
+
+    def __init__(self, seconds: Mapping[str, float], note: Path) -> None:
+        self._seconds = seconds
+        self._order = {test: number for number, test in enumerate(seconds)}
         self._note = note
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -35,6 +43,9 @@ class Chosen:
             (item for item in items if item.nodeid in self._order),
             key=lambda item: self._order[item.nodeid],
         )
+        for item in items:
+            limit_s = _PLUS_S + _TIMES * self._seconds[item.nodeid]
+            item.add_marker(pytest.mark.timeout(limit_s), append=False)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A module of tests that cannot be imported fails too."""
@@ -71,21 +82,24 @@ def _traced(root: Path, files: Sequence[str]) -> TestMap:
     out, log = root.with_suffix(".json"), root.with_suffix(".log")
 
     def trace() -> int:
-        tracer = Tracer(root)
+        tracer = Tracer(install(root, "ray_precheck"))
         code = pytest.main([*_OPTIONS, *files], plugins=[tracer])
         tracer.found.save(out)
         return int(code)
 
     code = _forked(root, trace, log, _MAP_LIMIT_S)
     found = TestMap.load(out) if out.exists() else TestMap()
-    # A test or two that fail here, as it is a copy that is traced, kill no mutant: they are left out.
+    # A test or two that fail here, as they run in a copy, are left out.
     if code not in (0, pytest.ExitCode.TESTS_FAILED) or not found.seconds:
         raise SystemExit(f"the unit tests do not pass without a mutant:\n{log.read_text()[-3000:]}")
     return found
 
 
-def first_failure(root: Path, tests: Sequence[str], limit_s: float) -> str:
-    """Return which of the tests failed first, `TIMED_OUT`, or "" where all of them pass."""
+def first_failure(root: Path, tests: Mapping[str, float]) -> str:
+    """Return which of the tests failed first, `TIMED_OUT`, or "" where all of them pass.
+
+    The tests come with the seconds that each took without a mutant.
+    """
     note, log = root.with_suffix(".note"), root.with_suffix(".log")
     note.unlink(missing_ok=True)
     files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
@@ -93,6 +107,7 @@ def first_failure(root: Path, tests: Sequence[str], limit_s: float) -> str:
     def run() -> int:
         return int(pytest.main([*_OPTIONS, "-x", *files], plugins=[Chosen(tests, note)]))
 
+    limit_s = _START_LIMIT_S + _TIMES * sum(tests.values())
     code = _forked(root, run, log, limit_s) if tests else 0
     if code == -signal.SIGKILL:
         return TIMED_OUT

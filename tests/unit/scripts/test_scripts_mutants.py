@@ -3,13 +3,17 @@
 import ast
 import subprocess
 import sys
+import textwrap
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from scripts.mutants import trial
 from scripts.mutants.changes import Change, find_changes, mutate
 from scripts.mutants.main import ROOT, draw
+from scripts.mutants.marks import Marks
 
 pytestmark = pytest.mark.unit
 
@@ -92,9 +96,15 @@ def test_decorators_annotations_and_imports_for_types_are_left_alone() -> None:
     assert find_changes(text) == []
 
 
-def test_a_change_knows_the_first_line_of_its_function_with_decorators() -> None:
-    text = "A = 1 + 1\n\n@cache\ndef f(a):\n    def g(b):\n        return -b\n    return a + 1\n"
-    assert [(each.line, each.function) for each in find_changes(text)] == [(1, 0), (6, 5), (7, 3)]
+def test_a_change_knows_the_line_of_the_statement_around_it() -> None:
+    text = (
+        "A = 1 + 1\n\n@cache\ndef f(a=1 + 1):\n    def g(b=1 + 1):\n        if b:\n"
+        "            return -b\n    return (\n        a + 1\n    )\nB = [\n    lambda a: a + 1,\n]\n"
+        "class C:\n    D = 1 + 1\n    def f(self):\n        return 1 + 1\n"
+    )
+    found = [(each.line, each.statement) for each in find_changes(text)]
+    in_functions = [(5, 5), (6, 6), (7, 7), (9, 8), (12, 12)]
+    assert found == [(1, 0), (4, 0), *in_functions, (15, 0), (17, 17)]
 
 
 def test_the_same_seed_draws_the_same_mutants_and_another_seed_others() -> None:
@@ -103,6 +113,57 @@ def test_the_same_seed_draws_the_same_mutants_and_another_seed_others() -> None:
     assert len(set(first)) == 20
     assert set(first) != set(other)
     assert {mutant.room for mutant in first} == {"plan", "dump"}
+
+
+MARKED = """
+    '''A module.'''
+    from __future__ import annotations
+    from dataclasses import dataclass
+
+    double = (
+        lambda a: a * 2
+    )
+
+    @dataclass(slots=True)
+    class Pair:
+        '''Two.'''
+        left: int
+        right: int = 1 + 1
+
+        @property
+        def sum(self) -> int:
+            '''Both.'''
+            return self.left + self.right
+
+    def sign(value):
+        if value < 0:
+            return -1
+        elif value == 0:
+            return 0
+        return [each for each in (1,)][0]
+"""
+
+
+def test_marks_say_which_lines_of_functions_were_reached_and_change_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "marked_toy.py").write_text(textwrap.dedent(MARKED))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    marks = Marks(tmp_path, "marked_toy")
+    monkeypatch.setattr(sys, "meta_path", [marks, *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "marked_toy", raising=False)
+    toy = __import__("marked_toy")
+    monkeypatch.delitem(sys.modules, "marked_toy")
+    assert marks.take() == {}
+    assert toy.double(4) == 8
+    assert marks.take() == {"marked_toy.py": [7]}
+    assert toy.Pair(1).sum == 3
+    assert (toy.Pair.__doc__, toy.Pair.sum.__doc__, toy.__doc__) == ("Two.", "Both.", "A module.")
+    assert marks.take() == {"marked_toy.py": [19]}
+    assert [toy.sign(value) for value in (0, 3)] == [0, 1]
+    assert marks.take() == {"marked_toy.py": [22, 24, 25, 26]}
+    assert toy.sign(-3) == -1
+    assert marks.take() == {"marked_toy.py": [22, 23]}
 
 
 @dataclass(frozen=True)
@@ -177,6 +238,51 @@ def test_a_tree_whose_tests_fail_without_a_mutant_is_refused(
     assert done.returncode == 1
     assert "the unit tests do not pass without a mutant" in done.stderr
     assert "test_store_toy.py" in done.stderr
+
+
+def test_a_test_that_fails_without_a_mutant_is_named_and_left_out(toy: Toy) -> None:
+    toy.write_tests(
+        "test_store_toy.py",
+        "def test_broken():",
+        "    assert half(3) == 2",
+        "def test_half():",
+        "    assert half(3) == 1.5",
+    )
+    done = toy.try_mutants()
+    named = (
+        "left out, as it fails without a mutant: tests/unit/store/test_store_toy.py::test_broken"
+    )
+    assert named in done.stdout, done.stdout + done.stderr
+    assert "by tests/unit/store/test_store_toy.py::test_half" in done.stdout
+
+
+def test_what_runs_on_import_is_tried_with_the_tests_of_modules_that_use_it(toy: Toy) -> None:
+    toy.module.write_text("LIMIT = 1 + 2\n")
+    user = toy.root / "ray_precheck" / "plan"
+    user.mkdir()
+    (user / "__init__.py").touch()
+    (user / "user.py").write_text(
+        "from ray_precheck.store.toy import LIMIT\ndef above():\n    return LIMIT + 1\n"
+    )
+    (toy.root / "tests" / "unit" / "plan").mkdir()
+    (toy.root / "tests" / "unit" / "plan" / "test_plan_user.py").write_text(
+        "from ray_precheck.plan.user import above\ndef test_above():\n    assert above() == 4\n"
+    )
+    done = toy.try_mutants()
+    assert "1 of 1 mutants killed" in done.stdout, done.stdout + done.stderr
+    assert "by tests/unit/plan/test_plan_user.py::test_above" in done.stdout
+
+
+def test_a_test_that_hangs_has_failed_after_some_times_of_its_own_time(
+    toy: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "_PLUS_S", 1.0)
+    path = toy.root / "tests" / "unit" / "store" / "test_store_toy.py"
+    path.write_text("def test_hang():\n    while True:\n        pass\n")
+    test = f"{path.relative_to(toy.root)}::test_hang"
+    begin = time.monotonic()
+    assert trial.first_failure(toy.root, {test: 0.01}) == test
+    assert time.monotonic() - begin < 60
 
 
 def test_a_change_that_spans_lines_is_replaced_whole() -> None:
