@@ -17,6 +17,8 @@ import pytest
 
 from scripts.mutants.marks import Marks
 
+# Tests that break the package themselves: with a mutant they find a fault all the same.
+_BREAKING = "test_a_planted_fault"
 _STARTS_PROCESSES = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"}
 
 
@@ -26,13 +28,15 @@ class TestMap:
 
     `reached`: for each test and file (its path below the tree) the lines, as bits of a number in
     hexadecimal; `seconds` of each test; `starters`: tests that start processes; `failing`: tests that
-    fail, and are left out; `digests`: of each file of tests, and of the package under "".
+    fail, and are left out; `on_import`: for each file the lines of functions that are reached as the
+    tests are loaded; `digests`: of each file of tests, and of the package under "".
     """
 
     reached: dict[str, dict[str, str]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     starters: list[str] = field(default_factory=list)
     failing: list[str] = field(default_factory=list)
+    on_import: dict[str, str] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
 
     def reaching(self, path: str, line: int = 0) -> list[str]:
@@ -42,6 +46,10 @@ class TestMap:
             for test, files in self.reached.items()
             if path in files and (not line or int(files[path], 16) >> line & 1)
         ]
+
+    def runs_on_import(self, path: str, line: int) -> bool:
+        """Whether a line in a function is reached as the tests are loaded."""
+        return bool(int(self.on_import.get(path, "0"), 16) >> line & 1)
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
@@ -58,6 +66,7 @@ class TestMap:
             {test: self.seconds[test] for test in kept(self.seconds)},
             kept(self.starters),
             kept(self.failing),
+            dict(self.on_import),
         )
 
     def add(self, other: "TestMap") -> None:
@@ -66,6 +75,8 @@ class TestMap:
         self.seconds.update(other.seconds)
         self.starters.extend(other.starters)
         self.failing.extend(other.failing)
+        for path, lines in other.on_import.items():
+            self.on_import[path] = f"{int(self.on_import.get(path, '0'), 16) | int(lines, 16):x}"
 
     @staticmethod
     def load(path: Path) -> "TestMap":
@@ -99,6 +110,11 @@ class Tracer:
         self._starts = False
         sys.addaudithook(self._audit)
 
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leave tests out that are no use for finding mutants, and take long."""
+        items[:] = [item for item in items if not item.name.startswith(_BREAKING)]
+        self.found.on_import = _bits(self._marks.take())
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[Any]:
         """Note what one test reaches with its fixtures."""
@@ -119,11 +135,12 @@ class Tracer:
         self.found.seconds[test] = seconds
         if self._starts:
             self.found.starters.append(test)
-        self.found.reached[test] = {
-            path: f"{sum(1 << line for line in lines):x}"
-            for path, lines in self._marks.take().items()
-        }
+        self.found.reached[test] = _bits(self._marks.take())
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event in _STARTS_PROCESSES:
             self._starts = True
+
+
+def _bits(reached: dict[str, list[int]]) -> dict[str, str]:
+    return {path: f"{sum(1 << line for line in lines):x}" for path, lines in reached.items()}

@@ -1,7 +1,7 @@
-"""Runs of pytest in a copy of the tree, each in a forked process.
+"""Runs of pytest in a copy of the tree, each in a forked process that has loaded nothing of the package.
 
-Comes in: a tree, tests. Goes out: the first test that failed. Called by `main`, whose process has
-loaded what the tests need and nothing of the package, so that a fork is ready at once.
+Comes in: a tree, tests. Goes out: which test reaches what, or the first test that failed. Called by
+`main`, whose process has loaded what the tests need besides.
 """
 
 import os
@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -43,9 +43,7 @@ class Chosen:
             (item for item in items if item.nodeid in self._order),
             key=lambda item: self._order[item.nodeid],
         )
-        for item in items:
-            limit_s = _PLUS_S + _TIMES * self._seconds[item.nodeid]
-            item.add_marker(pytest.mark.timeout(limit_s), append=False)
+        limit_tests(items, self._seconds)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A module of tests that cannot be imported fails too."""
@@ -56,6 +54,18 @@ class Chosen:
         """Note a test that failed."""
         if report.failed and not self._note.exists():
             self._note.write_text(report.nodeid)
+
+
+def limit_tests(items: Iterable[pytest.Item], seconds: Mapping[str, float]) -> None:
+    """Have tests fail that take many times as long as they took without a mutant."""
+    for item in items:
+        allowed_s = _PLUS_S + _TIMES * seconds.get(item.nodeid, 0.0)
+        item.add_marker(pytest.mark.timeout(allowed_s), append=False)
+
+
+def limit_s(seconds: Iterable[float]) -> float:
+    """Return how long tests may take together."""
+    return _START_LIMIT_S + _TIMES * sum(seconds)
 
 
 def map_tests(root: Path, kept: Path) -> TestMap:
@@ -83,11 +93,11 @@ def _traced(root: Path, files: Sequence[str]) -> TestMap:
 
     def trace() -> int:
         tracer = Tracer(install(root, "ray_precheck"))
-        code = pytest.main([*_OPTIONS, *files], plugins=[tracer])
+        code = pytest.main([*OPTIONS, *files], plugins=[tracer])
         tracer.found.save(out)
         return int(code)
 
-    code = _forked(root, trace, log, _MAP_LIMIT_S)
+    code = ended(forked(root, trace, log), _MAP_LIMIT_S)
     found = TestMap.load(out) if out.exists() else TestMap()
     # A test or two that fail here, as they run in a copy, are left out.
     if code not in (0, pytest.ExitCode.TESTS_FAILED) or not found.seconds:
@@ -105,10 +115,9 @@ def first_failure(root: Path, tests: Mapping[str, float]) -> str:
     files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
 
     def run() -> int:
-        return int(pytest.main([*_OPTIONS, "-x", *files], plugins=[Chosen(tests, note)]))
+        return int(pytest.main([*OPTIONS, "-x", *files], plugins=[Chosen(tests, note)]))
 
-    limit_s = _START_LIMIT_S + _TIMES * sum(tests.values())
-    code = _forked(root, run, log, limit_s) if tests else 0
+    code = ended(forked(root, run, log), limit_s(tests.values())) if tests else 0
     if code == -signal.SIGKILL:
         return TIMED_OUT
     if code == 0:
@@ -116,14 +125,14 @@ def first_failure(root: Path, tests: Mapping[str, float]) -> str:
     return note.read_text() if note.exists() else f"pytest ended with {code}"
 
 
-_OPTIONS = [
+OPTIONS = [
     "-q", "--rootdir=.", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-profile=ci", "--no-header",
     "-o", f"addopts=--strict-markers --timeout {_TEST_LIMIT_S}",
 ]  # fmt: skip
 
 
-def _forked(root: Path, run: Callable[[], int], log: Path, limit_s: float) -> int:
-    """Run in a process of its own, in this folder; returns its exit code, -9 where it was killed."""
+def forked(root: Path, run: Callable[[], int], log: Path) -> int:
+    """Run in a process of its own, in this folder; returns its id."""
     pid = os.fork()
     if pid == 0:
         code = 99
@@ -136,6 +145,11 @@ def _forked(root: Path, run: Callable[[], int], log: Path, limit_s: float) -> in
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
+    return pid
+
+
+def ended(pid: int, limit_s: float) -> int:
+    """Wait until a process has ended; returns its exit code, -9 where it was killed after the limit."""
     until = time.monotonic() + limit_s
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
@@ -145,7 +159,7 @@ def _forked(root: Path, run: Callable[[], int], log: Path, limit_s: float) -> in
             os.killpg(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             return -signal.SIGKILL
-        time.sleep(0.02)
+        time.sleep(0.01)
 
 
 def _become(root: Path, log: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from scripts.mutants import trial
 from scripts.mutants.changes import Change, find_changes, mutate
-from scripts.mutants.main import ROOT, draw
+from scripts.mutants.drawing import draw
+from scripts.mutants.main import ROOT
 from scripts.mutants.marks import Marks
 
 pytestmark = pytest.mark.unit
