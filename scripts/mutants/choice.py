@@ -11,7 +11,7 @@ from scripts.mutants.drawing import Mutant, importers
 from scripts.mutants.tests_of import TestMap
 
 # So long may the tests take that are tried though they do not reach the statement.
-_BEYOND_S = 60.0
+_BEYOND_S = 10.0
 
 
 def stages(mutant: Mutant, tests: TestMap) -> Iterator[list[str]]:

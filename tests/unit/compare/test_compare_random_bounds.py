@@ -1,8 +1,11 @@
 """Limits of honest draws and the distribution functions, against values that are known."""
 
+import math
+
 import numpy as np
 import pytest
 
+from ray_precheck.compare.random.attention import attention_looks
 from ray_precheck.compare.random.bounds import (
     gamma_limits,
     largest_gap,
@@ -61,3 +64,13 @@ class TestSpecialFunctions:
     def test_the_gamma_function_of_whole_numbers_is_a_factorial(self) -> None:
         expected = [0.0, 0.0, np.log(2), np.log(6), np.log(362880)]
         assert log_gamma(np.array([1, 2, 3, 4, 10])) == pytest.approx(expected, abs=1e-11)
+
+
+def test_the_limits_of_attention_are_bernsteins() -> None:
+    # Two weights of 1/2 on values of 1: with p = 1/4 the terms are 2/3 and the parts of the slope too.
+    # With ln(2 / chance) = 1, the largest term 2/3 * 3/4 / 3 = 1/6 and the variance 3/16 * 8/9 = 1/6 the
+    # limit is 1/6 + sqrt(1/36 + 2/6) = 0.76759.
+    query, keys, values = np.zeros((1, 1, 1)), np.zeros((1, 2, 1)), np.ones((1, 2, 1))
+    looks = attention_looks(query, keys, values, np.ones((1, 1, 1)), None, 0.25, None, 0.0)
+    text = looks[1](2 / math.e).text
+    assert text == "the size over that without dropout is 1, limits 0.232408 to 1.76759"

@@ -215,6 +215,13 @@ def test_probabilities_add_up_to_1_along_their_axis(axis: int) -> None:
     assert found.min() >= 0
 
 
+@pytest.mark.parametrize("axis", [1, -1, -2])
+def test_a_recorded_mean_of_1_over_their_count_makes_numbers_probabilities(axis: int) -> None:
+    count = (4, 6)[axis]
+    found = drawn(Probabilities(axis), floats(4, 6, low=0.0, high=0.9, mean=1 / count))
+    np.testing.assert_allclose(found.sum(axis), 1.0, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     "spec", [floats(4, 6, low=-1.0, high=0.9), floats(4, 6, low=0.0, high=0.9, mean=0.5)]
 )

@@ -180,6 +180,14 @@ CASES: dict[str, tuple[ApiRecord, dict[str, Meaning]]] = {
         record("VF._pack_padded_sequence", floats(3, 9, 2), ints(3), True),
         {"1": Lengths(9, falling=True)},
     ),
+    "ctc_loss": (
+        record("Functional.ctc_loss", floats(9, 4, 5), ints(4, 3), ints(4), ints(4)),
+        {"1": Within(1, 4, whole=True), "2": Lengths(9), "3": Lengths(3)},
+    ),
+    "ctc_loss with the blank last": (
+        record("Functional.ctc_loss", floats(9, 4, 5), ints(4, 8), ints(4), ints(4), blank=4),
+        {"1": Within(0, 3, whole=True), "2": Lengths(9), "3": Lengths(4)},
+    ),
     "repeat_interleave": (
         record("Torch.repeat_interleave", X, ints(5), dim=0, out=floats(12, 7)),
         {"1": Parts(12)},

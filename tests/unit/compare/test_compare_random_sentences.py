@@ -1,0 +1,126 @@
+"""What each look at random outputs says of honest and of faulty draws, word for word.
+
+Numbers may differ by a ten-thousandth, as other processors round sums otherwise. The sentences stand in `tests/data/expected`; with `RECORD_EXPECTED=1` in the environment they are
+written anew.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from draws import Rng, held, rng
+from test_compare_random import FAULTS, HONEST, with_parameters
+
+from ray_precheck.compare.random.attention import attention_looks
+from ray_precheck.compare.random.dropout import (
+    Dropping,
+    alpha_dropout,
+    dropout,
+    dropout_gradient_looks,
+    dropout_looks,
+    mask_of,
+    recorded_mask_looks,
+    rrelu_gradient_looks,
+    rrelu_looks,
+)
+from ray_precheck.compare.random.statistics import Look
+from ray_precheck.schema.values import HostTensor
+
+pytestmark = pytest.mark.unit
+
+EXPECTED = Path(__file__).parents[2] / "data" / "expected" / "random_looks.txt"
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]\d+)?")
+
+
+def attention(generator: Rng, *, groups: int, p: float, scale: float | None) -> list[Look]:
+    """Attention with a mask, with fewer heads of keys than of queries."""
+    query = generator.normal(size=(2, 4, 6, 8))
+    key, value = (generator.normal(size=(2, 4 // groups, 5, 8)) for _ in range(2))
+    bias = np.where(generator.random((6, 5)) < 0.2, -np.inf, 0.0)
+    out = generator.normal(size=query.shape)
+    return attention_looks(query, key, value, out, bias, p, scale, 2.0**-8)
+
+
+def dropping_looks(generator: Rng, rule: Dropping, dtype: str, off: float) -> list[Look]:
+    """Looks at dropout with a few wrong elements, and at its gradient."""
+    data = generator.normal(size=(20, 30, 4))
+    data[0, 0], data[1] = (0.0, np.inf, np.nan, 1e-300), 0.0
+    x = held(data, dtype)
+    places = data.shape if rule.unit_dims is None else (20, 30, 1)
+    kept = generator.random(places) >= rule.probability + off
+    whole = x.data.astype(np.float64) * rule.scale + rule.shift
+    values = np.where(kept, whole, rule.dropped)
+    values[2, 3, :2] += off
+    out = held(values, dtype)
+    mask = mask_of(x, out, rule)
+    arrived = held(generator.normal(size=data.shape), dtype)
+    grad = held(np.where(kept, arrived.data.astype(np.float64) * rule.scale, 0.0) + off / 9, dtype)
+    recorded = HostTensor("bool", np.broadcast_to(kept, data.shape) ^ (np.abs(data) > 3 - off))
+    return [
+        *dropout_looks(mask, rule),
+        *dropout_gradient_looks(mask, rule, arrived, grad),
+        *dropout_gradient_looks(mask, rule, None, grad),
+        *recorded_mask_looks(mask, recorded),
+    ]
+
+
+def slope_looks(generator: Rng, dtype: str, off: float) -> list[Look]:
+    """Looks at rrelu with slopes that reach beyond their range, and at its gradient."""
+    x = held(generator.normal(size=3000), dtype)
+    wide = x.data.astype(np.float64)
+    slopes = np.where(wide < 0, generator.uniform(0.1, 0.3 + off, 3000), 1.0 + off / 1e3)
+    out, arrived = held(wide * slopes, dtype), held(generator.normal(size=3000), dtype)
+    grad = held(arrived.data.astype(np.float64) * slopes * (1 + off / 1e3), dtype)
+    return [
+        *rrelu_looks(x, out, 0.1, 0.3),
+        *rrelu_gradient_looks(x, out, arrived, grad),
+        *rrelu_gradient_looks(x, out, None, grad),
+    ]
+
+
+def observed(name: str, looks: list[Look]) -> Iterator[str]:
+    for chance in (1e-6, 0.3):
+        for number, look in enumerate(looks):
+            seen = look(chance)
+            said = "passed" if seen.passed else "FAILED"
+            yield f"{name} | {chance} | {number} | {said} | {seen.telling} | {seen.text}"
+
+
+def everything() -> Iterator[str]:
+    for name, draw in HONEST.items():
+        for count in (1, 3, 300):
+            yield from observed(f"{name} of {count}", draw(rng(3), count))
+    for name, (looks, _) in FAULTS.items():
+        yield from observed(name, looks())
+    for number, looks in enumerate(with_parameters(rng(4))):
+        yield from observed(f"parameters {number}", looks)
+    for groups, p, scale in ((1, 0.1, None), (2, 0.5, 0.3), (4, 0.9, None), (1, 1.0, None)):
+        yield from observed(
+            f"attention {groups} {p}", attention(rng(5), groups=groups, p=p, scale=scale)
+        )
+    rules = (dropout(0.4), alpha_dropout(0.3), dropout(0.4, 2), alpha_dropout(0.3, 2), dropout(1.0))
+    for number, rule in enumerate(rules):
+        for dtype in ("float32", "bfloat16"):
+            for off in (0.0, 0.2):
+                name = f"{number} {dtype} {off}"
+                looks = dropping_looks(rng(6), rule, dtype, off)
+                yield from observed(f"dropping {name}", looks)
+                if not number:
+                    yield from observed(f"slopes {name}", slope_looks(rng(7), dtype, off))
+
+
+def test_looks_say_what_is_expected() -> None:
+    with np.errstate(invalid="ignore", over="ignore"):
+        found = list(everything())
+    if os.environ.get("RECORD_EXPECTED"):
+        EXPECTED.write_text("\n".join([*found, ""]))
+    expected = EXPECTED.read_text().splitlines()
+    assert [NUMBER.sub("#", line) for line in found] == [NUMBER.sub("#", line) for line in expected]
+    for line, other in zip(found, expected, strict=True):
+        numbers = [float(number) for number in NUMBER.findall(other)]
+        assert list(map(float, NUMBER.findall(line))) == pytest.approx(
+            numbers, rel=1e-4, abs=1e-5
+        ), other
