@@ -83,7 +83,7 @@ def _of_node(node: ast.AST, around: int, is_in_function: bool) -> Iterator[Chang
                 continue
             statement = _statement(node, child, is_inner) or around
             yield from _changes(child, statement)
-            if _is_condition(node, field):
+            if isinstance(child, ast.expr) and _is_condition(node, field):
                 yield _change("negation", child, ast.UnaryOp(ast.Not(), child), statement)
             yield from _of_node(child, statement, is_inner)
 

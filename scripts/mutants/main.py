@@ -4,12 +4,13 @@
 
 Places to change are drawn by the seed from the modules of the rooms. Each mutant is planted alone, in
 a copy of the tree, never in the checkout. All unit tests are run once without a mutant, to see which
-test reaches which line; tests that fail then are named and left out. For a mutant the tests that reach
-its statement are run, those of its room first, the fastest first; where all of them pass, the other
-tests of these files and of the room, then those that reach anything of the mutated file or start
-processes. The first test that fails kills the mutant, and so does a time-out. What survives is printed
-with its diff: a missing test, or a change that makes no difference (an equivalent mutant), which a
-person must tell apart. The exit code is 1 where less than `--at-least` percent were killed.
+test reaches which line; tests that fail then are named and left out. With `--map` that is kept, and
+only files of tests that have changed are run again. For a mutant the tests that reach its statement
+are run, those of its room first, the fastest first; where all of them pass, the fastest of the other
+tests of their files and of those that reach anything of the mutated file. The first test that fails
+kills the mutant, and so does a time-out. What survives is printed with its diff: a missing test, or a
+change that makes no difference (an equivalent mutant), which a person must tell apart. The exit code is
+1 where less than `--at-least` percent were killed, equivalent mutants among those that were not.
 """
 
 import argparse

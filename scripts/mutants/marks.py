@@ -76,7 +76,8 @@ def marked(tree: ast.Module) -> ast.Module:
 
     What runs as the module is imported has no marks: it runs once for all tests.
     """
-    return ast.fix_missing_locations(_Marker().visit(tree))
+    changed: ast.Module = _Marker().visit(tree)
+    return ast.fix_missing_locations(changed)
 
 
 class _Marker(ast.NodeTransformer):

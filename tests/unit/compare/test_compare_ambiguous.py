@@ -57,6 +57,7 @@ def test_an_index_of_another_value_stays_wrong(wrong: list[int]) -> None:
     [
         ("argmin_with_value", (TIES, None), ()),  # of all elements, not along a dimension
         ("argmax", (TIES, 7), (2,)),
+        ("argmax", (TIES,), (2,)),  # of all elements there is one index
         ("argmax", (TIES, 1), (3, 2, 1)),
         ("sort", (TIES, 1), (3, 4)),
     ],

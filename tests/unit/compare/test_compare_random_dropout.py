@@ -14,6 +14,7 @@ from ray_precheck.compare.random.dropout import (
     recorded_mask_looks,
     rrelu_gradient_looks,
     rrelu_looks,
+    slopes_of,
 )
 from ray_precheck.schema.dtypes import round_to_dtype
 from ray_precheck.schema.values import HostTensor
@@ -110,3 +111,9 @@ class TestRrelu:
             "change though they are not negative"
             in judged(rrelu_looks(x, held([1.0, 1.9]), 0.1, 0.3)).message
         )
+
+
+def test_what_is_not_negative_or_next_to_0_shows_no_slope() -> None:
+    x = held([-1.0, 2.0, 0.0, 1e-37, -1e-37, -np.inf])
+    slopes, _ = slopes_of(x, held(0.25 * x.data.astype(np.float64)))
+    np.testing.assert_array_equal(slopes, [0.25, *[np.nan] * 5])

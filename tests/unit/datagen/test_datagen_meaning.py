@@ -208,6 +208,11 @@ def test_offsets_begin_at_0_and_end_before_the_total() -> None:
     assert (np.diff(found) >= 1).all()
 
 
+def test_the_ignored_class_occurs_once_where_the_mean_leaves_it_no_share() -> None:
+    found = drawn(Classes(5, -100), whole(50, low=-100, high=4, mean=2.0))
+    assert (found == -100).sum() == 1
+
+
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_probabilities_add_up_to_1_along_their_axis(axis: int) -> None:
     found = drawn(Probabilities(axis), floats(4, 6, low=0.0, high=0.9))
@@ -273,6 +278,8 @@ LATER = np.triu(np.ones((4, 4), bool), 1)
         (whole(4, 4, dtype="bool"), False, ~LATER),
         (floats(4, 4, low=0.0, high=1.0, mean=6 / 16), True, LATER),
         (floats(4, 4, low=-1e4, high=0.0, mean=-1e4 * 6 / 16), True, np.where(LATER, -1e4, 0.0)),
+        # A mean within a hundredth of the distance is that of the mask.
+        (floats(4, 4, low=-1e4, high=0.0, mean=-3840.0), True, np.where(LATER, -1e4, 0.0)),
         (floats(4, 4, low=-math.inf, high=0.0), True, np.where(LATER, -math.inf, 0.0)),
     ],
 )
@@ -286,6 +293,7 @@ def test_a_mask_of_attention_hides_what_comes_later(
     "spec",
     [
         floats(4, 4, low=0.0, high=1.0, mean=0.9),
+        floats(4, 4, low=-1e4, high=0.0, mean=-3860.0),
         floats(4, 4, low=-0.5, high=0.5),
         whole(4, 4, low=True, high=True, dtype="bool"),
         whole(4, 1, dtype="bool"),
