@@ -15,6 +15,7 @@ from ray_precheck.compare.random.bounds import (
     square_limits,
 )
 from ray_precheck.compare.random.special import gamma_cdf, log_gamma, normal_cdf
+from ray_precheck.compare.random.statistics import SAMPLE_ELEMENTS, sampled
 
 pytestmark = pytest.mark.unit
 
@@ -74,3 +75,10 @@ def test_the_limits_of_attention_are_bernsteins() -> None:
     looks = attention_looks(query, keys, values, np.ones((1, 1, 1)), None, 0.25, None, 0.0)
     text = looks[1](2 / math.e).text
     assert text == "the size over that without dropout is 1, limits 0.232408 to 1.76759"
+
+
+def test_statistics_look_at_so_many_elements_at_most_spread_evenly() -> None:
+    for count in (0, 1, SAMPLE_ELEMENTS, SAMPLE_ELEMENTS + 1, 5 * SAMPLE_ELEMENTS - 1):
+        seen = range(count)[sampled(count)]
+        assert len(seen) <= SAMPLE_ELEMENTS
+        assert 2 * len(seen) >= min(count, SAMPLE_ELEMENTS)

@@ -189,6 +189,14 @@ class TestMembersWithoutEnd:
         data = {f"{i}{'a' * 10_000}\U0001f600": {} for i in range(200)}
         assert "names in" in refused(written(tmp_path, json.dumps({"data": data}).encode()))
 
+    def test_names_may_take_half_of_the_file_more(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(parse, "_SURE_NAME_BYTES", MIB)
+        data = {**GOOD["data"], **{f"{i}{'a' * 10_000}": {} for i in range(150)}}
+        with open_dump(written(tmp_path, json.dumps({**GOOD, "data": data}).encode())) as dump:
+            assert len(dump.calls) == 151
+
 
 class TestEncodings:
     @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
