@@ -146,8 +146,8 @@ class Timeline:
         for span in spans:
             self._add_span(span, events)
         if events:
-            text = ",\n".join(json.dumps(event, separators=(",", ":")) for event in events)
-            self._write((",\n" if self._has_events else "\n").encode() + text.encode())
+            text = b",\n".join(map(_line, events))
+            self._write((b",\n" if self._has_events else b"\n") + text)
             self._has_events = True
 
     def close(self) -> None:
@@ -272,10 +272,18 @@ def _naming(kind: str, name: str, pid: int, tid: int) -> dict[str, Any]:
     return {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
 
 
+def _line(event: dict[str, Any]) -> bytes:
+    """Return an event as JSON in ASCII; orjson is ten times as fast, and writes other text as UTF-8."""
+    line = orjson.dumps(event)
+    return line if line.isascii() else json.dumps(event, separators=(",", ":")).encode()
+
+
 def _text(name: str) -> str:
     """Return a name that every reader of JSON takes: not too long, and without lone surrogates."""
     if len(name) > _LONGEST_NAME:
         name = f"{name[: _LONGEST_NAME - 3]}..."
+    if name.isascii():
+        return name
     return name.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ray_precheck.errors import PrecheckError, ResumeError, StoppedError
 from ray_precheck.store.resume import run_files
-from ray_precheck.store.timeline import Span, Timeline, timeline_path
+from ray_precheck.store.timeline import Span, Timeline, _line, _text, timeline_path
 
 pytestmark = pytest.mark.unit
 
@@ -387,3 +387,12 @@ def test_a_timeline_is_named_like_the_settings_of_its_run(tmp_path: Path) -> Non
     for other in ("results.csv", "accuracy_checking_result_1.txt"):
         with pytest.raises(PrecheckError, match="is no result CSV"):
             timeline_path(tmp_path / other)
+
+
+@given(
+    st.text(max_size=20), st.integers(0, 1 << 60), st.sampled_from(["check", "\x7f", "é", "\x1f\n"])
+)
+def test_a_line_is_ascii_as_the_json_module_writes_it(name: str, begin: int, stage: str) -> None:
+    event = {"name": _text(name), "cat": stage, "ts": begin, "args": {"name": _text(name)}}
+    assert _line(event) == json.dumps(event, separators=(",", ":")).encode()
+    assert _line(event).isascii()
