@@ -151,3 +151,9 @@ def test_wrong_elements_are_counted_among_those_considered() -> None:
 def test_a_value_at_the_limit_is_not_wrong() -> None:
     assert Wrong().plus(array(2.0), array(True), 2.0, 0).count == 0
     assert Wrong().share == 0.0
+
+
+def test_an_element_at_the_limit_is_not_beyond_it() -> None:
+    every = np.array([True])
+    assert Wrong().plus(np.array([2.0]), every, 2.0, 0) == Wrong(0, 1, 0.0, -1)
+    assert Wrong().plus(np.array([3.0]), every, 2.0, 7) == Wrong(1, 1, 3.0, 7)

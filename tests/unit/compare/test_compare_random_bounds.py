@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from ray_precheck.compare.random import attention
 from ray_precheck.compare.random.attention import attention_looks
 from ray_precheck.compare.random.bounds import (
     gamma_limits,
@@ -15,7 +16,7 @@ from ray_precheck.compare.random.bounds import (
     square_limits,
 )
 from ray_precheck.compare.random.special import gamma_cdf, log_gamma, normal_cdf
-from ray_precheck.compare.random.statistics import SAMPLE_ELEMENTS, sampled
+from ray_precheck.compare.random.statistics import SAMPLE_ELEMENTS, no_repeats, sampled
 
 pytestmark = pytest.mark.unit
 
@@ -82,3 +83,22 @@ def test_statistics_look_at_so_many_elements_at_most_spread_evenly() -> None:
         seen = range(count)[sampled(count)]
         assert len(seen) <= SAMPLE_ELEMENTS
         assert 2 * len(seen) >= min(count, SAMPLE_ELEMENTS)
+
+
+def test_heads_beyond_so_many_weights_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(0)
+    query, keys, values, out = (generator.normal(size=(5, 2, 3)) for _ in range(4))
+    monkeypatch.setattr(attention, "_MOST_WEIGHTS", 15)  # of three heads: each has 2 x 2
+    for many, few in zip(
+        attention_looks(query, keys, values, out, None, 0.5, None, 0.0)[1:],
+        attention_looks(query[:3], keys[:3], values[:3], out[:3], None, 0.5, None, 0.0)[1:],
+        strict=True,
+    ):
+        assert many(1e-6) == few(1e-6)
+
+
+def test_a_stretch_may_be_half_of_all_elements() -> None:
+    # 20^2 / 2 / 0.2 = 1000 < 2^10: ten elements tell, with two values that are as common.
+    values = np.tile(np.array([0, 1, 1, 0, 1, 0, 0, 0, 1, 1]), 2)
+    seen = no_repeats(values, 0.5)(0.2)
+    assert (seen.passed, seen.text) == (False, "the 10 elements from 10 on repeat those from 0 on")

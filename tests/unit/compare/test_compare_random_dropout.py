@@ -117,3 +117,9 @@ def test_what_is_not_negative_or_next_to_0_shows_no_slope() -> None:
     x = held([-1.0, 2.0, 0.0, 1e-37, -1e-37, -np.inf])
     slopes, _ = slopes_of(x, held(0.25 * x.data.astype(np.float64)))
     np.testing.assert_array_equal(slopes, [0.25, *[np.nan] * 5])
+
+
+@pytest.mark.parametrize(("out", "is_wrong"), [(100.001, False), (100.01, True)])
+def test_the_scale_may_be_rounded_as_1_minus_p_in_float32(out: float, is_wrong: bool) -> None:
+    # 2^-22 / 0.01 of 100 is 0.0024.
+    assert mask_of(held([1.0]), held([out]), dropout(0.99)).wrong.tolist() == [is_wrong]

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from draws import Rng, held, rng
+from draws import Rng, drawn, held, rng
 from test_compare_random import FAULTS, HONEST, with_parameters
 
+from ray_precheck.compare.random import discrete
 from ray_precheck.compare.random.attention import attention_looks
 from ray_precheck.compare.random.dropout import (
     Dropping,
@@ -95,6 +96,9 @@ def everything() -> Iterator[str]:
             yield from observed(f"{name} of {count}", draw(rng(3), count))
     for name, (looks, _) in FAULTS.items():
         yield from observed(name, looks())
+    for rate in (3.0, 200.0, 400.0):  # in bfloat16 steps are 1 from 128 on, 2 from 256 on
+        coarse = drawn(rng(8).poisson(rate, 900), "bfloat16")
+        yield from observed(f"poisson {rate}", discrete.poisson(coarse, rate, rng(9)))
     for number, looks in enumerate(with_parameters(rng(4))):
         yield from observed(f"parameters {number}", looks)
     for groups, p, scale in ((1, 0.1, None), (2, 0.5, 0.3), (4, 0.9, None), (1, 1.0, None)):

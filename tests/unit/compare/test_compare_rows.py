@@ -106,6 +106,7 @@ def of_others() -> Iterator[str]:
         (HostTensor("bool", whole > 0), HostTensor("bool", whole >= 0)),
         (tensor(whole * (1 + 2j), "complex64"), tensor(whole * (1 + 2.01j), "complex128")),
         (tensor(BENCH * 1.1, "float8_e5m2"), tensor(BENCH, "float64")),
+        (tensor(FAULTS["much noise"](BENCH), "float16"), tensor(BENCH, "float64")),
         (tensor(BENCH, "float32"), tensor(BENCH.reshape(8, 6), "float64")),
         (tensor(np.zeros((0, 3)), "float32"), tensor(np.zeros((0, 3)), "float64")),
         (tensor([np.nan, np.inf], "float32"), tensor([np.nan, np.inf], "float64")),

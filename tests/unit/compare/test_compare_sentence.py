@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from standard_cases import comparison, normal
 
-from ray_precheck.compare.sentence import EXACT, Finding, error_sentence, place, share_of
+from ray_precheck.compare.sentence import (
+    EXACT,
+    Finding,
+    error_sentence,
+    place,
+    share_of,
+    shown_ratio,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -78,3 +85,14 @@ def test_numbers_are_shown_as_the_dtype_has_them() -> None:
 def test_a_share_is_counted_in_the_singular_and_in_the_plural() -> None:
     assert share_of(1, 4) == "1 of 4 elements (0.25 of all) is"
     assert share_of(3, 4) == "3 of 4 elements (0.75 of all) are"
+
+
+def test_a_number_that_is_its_limit_has_no_ratio() -> None:
+    assert error_sentence([Finding("max", 1.0, 1.0, relation="below")], CASE) == (
+        "max is 1, must be below 1"
+    )
+
+
+def test_ratios_are_shown_up_to_a_million_and_infinity_as_it_is() -> None:
+    shown = [shown_ratio(ratio) for ratio in (0.25, 1e6, 1.01e6, math.inf)]
+    assert shown == ["0.25", "1e+06", "more than a million", "inf"]

@@ -239,6 +239,12 @@ def test_signs_are_both_of_minus_1_and_1() -> None:
         assert set(drawn(Signs(), spec).tolist()) == {-1, 1}
 
 
+@pytest.mark.parametrize(("recorded", "expected"), [(-1.0, {-1}), (1.0, {1}), (0.5, {-1, 1})])
+def test_signs_that_were_all_alike_stay_so(recorded: float, expected: set[int]) -> None:
+    spec = floats(50, low=recorded, high=recorded)
+    assert set(drawn(Signs(), spec).tolist()) == expected
+
+
 @pytest.mark.parametrize(("low", "high"), [(-3, 3), (0, 3), (-3, 0), (0, 0)])
 def test_whole_divisors_are_never_0(low: int, high: int) -> None:
     found = drawn(NonZero(), whole(200, low=low, high=high))
@@ -278,6 +284,7 @@ LATER = np.triu(np.ones((4, 4), bool), 1)
         (whole(4, 4, dtype="bool"), False, ~LATER),
         (floats(4, 4, low=0.0, high=1.0, mean=6 / 16), True, LATER),
         (floats(4, 4, low=-1e4, high=0.0, mean=-1e4 * 6 / 16), True, np.where(LATER, -1e4, 0.0)),
+        (floats(4, 4, low=0.0, high=1.0, mean=10 / 16), False, ~LATER),
         # A mean within a hundredth of the distance is that of the mask.
         (floats(4, 4, low=-1e4, high=0.0, mean=-3840.0), True, np.where(LATER, -1e4, 0.0)),
         (floats(4, 4, low=-math.inf, high=0.0), True, np.where(LATER, -math.inf, 0.0)),

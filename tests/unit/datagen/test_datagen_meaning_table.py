@@ -60,6 +60,10 @@ X, INDEX = floats(5, 7), ints(3, 4)
 AT_7 = index_into(7)
 CASES: dict[str, tuple[ApiRecord, dict[str, Meaning]]] = {
     "torch gather": (record("Torch.gather", X, 1, INDEX), {"2": AT_7}),
+    "gather along the first dimension": (
+        record("Torch.gather", X, -2, INDEX),
+        {"2": index_into(5)},
+    ),
     "tensor gather by keywords": (record("Tensor.gather", X, dim=-1, index=INDEX), {"index": AT_7}),
     "mindspore gather": (record("Functional.gather", X, INDEX, 1), {"1": AT_7}),
     "mindspore gather by keywords": (
@@ -176,6 +180,14 @@ CASES: dict[str, tuple[ApiRecord, dict[str, Meaning]]] = {
         record("VF._pack_padded_sequence", floats(9, 3, 2), ints(3), False),
         {"1": Lengths(9, falling=True)},
     ),
+    "pack_padded without a batch": (
+        record("VF._pack_padded_sequence", floats(9), ints(3), True),
+        {},
+    ),
+    "repeat_interleave along a dimension too many": (
+        record("Torch.repeat_interleave", X, ints(5), dim=2, out=floats(12, 7)),
+        {},
+    ),
     "pack_padded with the batch first": (
         record("VF._pack_padded_sequence", floats(3, 9, 2), ints(3), True),
         {"1": Lengths(9, falling=True)},
@@ -234,6 +246,22 @@ BROKEN = [
 @pytest.mark.parametrize("call", BROKEN, ids=str)
 def test_a_call_that_makes_no_sense_is_drawn_all_the_same(call: ApiRecord) -> None:
     assert build_call(call, generated_tensors(0, call, "recorded"))
+
+
+@pytest.mark.parametrize(
+    ("out", "subscript"),
+    [(floats(2, 7), [0, 1]), (floats(), (0, 1)), (None, (0, 1))],
+)
+def test_whole_numbers_are_a_list_where_the_output_keeps_the_dimensions(
+    out: TensorSpec | None, subscript: object
+) -> None:
+    call = record("Tensor.__getitem__", X, [0, 1], out=out)
+    assert build_call(call, generated_tensors(0, call, "recorded")).args[1] == subscript
+
+
+def test_a_subscript_with_another_part_than_whole_numbers_is_a_tuple() -> None:
+    call = record("Tensor.__setitem__", X, [0, None], 1.0, out=floats(5, 7))
+    assert build_call(call, generated_tensors(0, call, "recorded")).args[1] == (0, None)
 
 
 @pytest.mark.parametrize("api", sorted(TABLE.by_name))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ray_precheck.datagen.distribution import _upper_half
 from ray_precheck.datagen.quantiles import (
     CELLS,
     ONE_SIDED,
@@ -94,3 +95,9 @@ def test_the_mixture_has_every_mean_and_variance(mean: float, part: float) -> No
     assert found == pytest.approx(mean, rel=1e-5, abs=1e-7)
     spread = (1 - share) * (second - found**2) + share * mean * (1 - mean)
     assert spread == pytest.approx(variance, rel=1e-3, abs=1e-6 * mean)
+
+
+def test_the_upper_half_of_the_normal_distribution_has_its_known_moments() -> None:
+    mean, deviation = _upper_half(1)
+    assert mean == pytest.approx((2 * np.pi) ** -0.5, rel=1e-3)
+    assert deviation == pytest.approx((0.5 - 0.5 / np.pi) ** 0.5, rel=1e-3)

@@ -131,6 +131,12 @@ def test_nesting_without_end_is_not_checkable(depth: int) -> None:
     assert re.search("nested deeper|nested too deep|recursion depth", broken(raw))
 
 
+def test_mappings_are_nested_no_deeper_than_lists() -> None:
+    depth = MAX_NESTING + 3
+    raw = b'{"input_args": [' + b'{"a":' * depth + b"[]" + b"}" * depth + b"]}"
+    assert "nested deeper" in broken(raw)
+
+
 def test_an_extent_that_is_nested_without_end_is_not_checkable() -> None:
     shape = b"[" * 1_000 + b"]" * 1_000
     raw = (

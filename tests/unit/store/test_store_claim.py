@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,37 @@ class TestARunOnAnotherMachine:
         monkeypatch.setattr(claim, "_RENEWAL_S", 0.05)
         with claimed(path):
             assert claim._lives(claim._Holder("node-b", 1, "", "", ""), path, sees_locks=True)
+
+
+def test_files_that_are_freed_while_a_run_waits_are_taken(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim, "_PATIENCE_S", 60.0)
+    held = claimed(path)
+    held.__enter__()
+    free = threading.Timer(0.3, held.__exit__, (None, None, None))
+    free.start()
+    try:
+        with claimed(path):
+            assert holder_pid(path) == os.getpid()
+    finally:
+        free.join()
+
+
+def test_a_run_of_this_machine_is_seen_by_its_process_and_another_by_its_renewals(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim, "_RENEWED_WITHIN_S", 600.0)
+    assert claim.running(path) == ""
+    for changes, age_s, lives in (
+        ({}, 3600.0, True),
+        ({"started": "0"}, 0.0, False),
+        ({"host": "elsewhere"}, 0.0, True),
+        ({"host": "elsewhere"}, 3600.0, False),
+    ):
+        left_by(path, **changes)
+        os.utime(path, times=(time.time() - age_s,) * 2)
+        assert bool(claim.running(path)) is lives, (changes, age_s)
 
 
 def test_files_of_a_run_that_goes_on_are_not_looked_at(tmp_path: Path) -> None:
