@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.jobs.precheck import done_of
 from ray_precheck.plan.planner import plan_tasks
+from ray_precheck.runtime.actors import Actors
 from ray_precheck.runtime.places.environment import prepare_environment
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.writer import Writer
@@ -66,20 +67,28 @@ def measure() -> tuple[DriverCosts, dict[int, float]]:
     from ray_precheck.runtime.places.cluster import Roster, living_nodes, open_cluster
     from ray_precheck.runtime.ray_actors import RayActors
 
-    with open_cluster("", debug=False), open_dump(CAPTURE) as dump:
-        actors = RayActors(Roster(living_nodes(), "", print))
-        waits = {count: _wait_s(actors, count) for count in FLIGHTS}
-        small, large = (_Messages.measured(actors, dump, size) for size in (SMALL, LARGE))
-    book_s = _book_per_record_s()
-    write_small, write_large = (_write_s(size) for size in (SMALL, LARGE))
+    with open_cluster("", debug=False):
+        return measure_with(RayActors(Roster(living_nodes(), "", print)))
+
+
+def measure_with(
+    actors: Actors, flights: Sequence[int] = FLIGHTS, rounds: int = ROUNDS
+) -> tuple[DriverCosts, dict[int, float]]:
+    """Measure the calls of these actors, each median over so many rounds; see `measure`."""
+    waits = {count: _wait_s(actors, count) for count in flights}
+    with open_dump(CAPTURE) as dump:
+        small, large = (_Messages.measured(actors, dump, size, rounds) for size in (SMALL, LARGE))
+    book_s = _book_per_record_s(rounds)
+    write_small, write_large = (_write_s(size, rounds) for size in (SMALL, LARGE))
     get = _line(small.get_s, large.get_s)
     send = _line(small.send_s, large.send_s)
     record = _line(small.record_s, large.record_s)
     write = _line(write_small, write_large)
-    slope = (waits[4096] - waits[16]) / (4096 - 16)
+    few, many = min(flights), max(flights)
+    slope = max(0.0, waits[many] - waits[few]) / (many - few)
     own_s = small.send_s + small.get_s
     costs = DriverCosts(
-        waits[16] - 16 * slope, slope, *get, *send, *record, small.acknowledge_s, book_s,
+        waits[few] - few * slope, slope, *get, *send, *record, small.acknowledge_s, book_s,
         max(0.0, small.round_trip_s - own_s) / 2, *write,
     )  # fmt: skip
     return costs, waits
@@ -102,7 +111,7 @@ class _Messages:
     round_trip_s: float
 
     @classmethod
-    def measured(cls, actors: Any, dump: Dump, size: int) -> "_Messages":
+    def measured(cls, actors: Actors, dump: Dump, size: int, rounds: int) -> "_Messages":
         """Measure with what the driver calls: `RayActors`, and payloads that are read from a dump."""
         tasks = (plan_tasks(dump, dump.framework, set()).tasks * LARGE)[:size]
         results = [realistic_result(task) for task in tasks]
@@ -114,19 +123,19 @@ class _Messages:
         def send() -> Any:
             return actors.call(worker, "run", _order(dump, tasks), None, None)
 
-        sends, answers = _timed(send)
+        sends, answers = _timed(send, rounds)
         _all_there(actors, answers)
-        gets, _ = _timed(lambda: actors.result(answers.pop()))
-        records, answers = _timed(lambda: actors.call(worker, "append", results, tracks))
+        gets, _ = _timed(lambda: actors.result(answers.pop()), rounds)
+        records, answers = _timed(lambda: actors.call(worker, "append", results, tracks), rounds)
         _all_there(actors, answers)
-        acknowledged, _ = _timed(lambda: actors.result(answers.pop()))
-        trips, _ = _timed(lambda: _answer(actors, send()))
+        acknowledged, _ = _timed(lambda: actors.result(answers.pop()), rounds)
+        trips, _ = _timed(lambda: _answer(actors, send()), rounds)
         actors.kill(worker)
         medians = [statistics.median(s) for s in (sends, gets, records, acknowledged, trips)]
         return cls(*medians)
 
 
-def _all_there(actors: Any, answers: Sequence[Any]) -> None:
+def _all_there(actors: Actors, answers: Sequence[Any]) -> None:
     """Wait until all answers have come, and their values are on this machine."""
     left = set(answers)
     until = time.monotonic() + 60.0
@@ -137,15 +146,15 @@ def _all_there(actors: Any, answers: Sequence[Any]) -> None:
     time.sleep(0.5)
 
 
-def _answer(actors: Any, answer: Any) -> Any:
+def _answer(actors: Actors, answer: Any) -> Any:
     while not actors.wait([answer], 1.0):
         pass
     return actors.result(answer)
 
 
-def _timed(action: Callable[[], Any]) -> tuple[list[float], list[Any]]:
+def _timed(action: Callable[[], Any], rounds: int) -> tuple[list[float], list[Any]]:
     seconds, values = [], []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         begin = time.perf_counter()
         values.append(action())
         seconds.append(time.perf_counter() - begin)
@@ -178,7 +187,7 @@ class _Worker:
         time.sleep(seconds)
 
 
-def _wait_s(actors: Any, count: int) -> float:
+def _wait_s(actors: Actors, count: int) -> float:
     """Return what the driver's wait takes where one of `count` calls has come back."""
     worker, other = (actors.start(_Worker, "", BatchReport(())) for _ in range(2))
     _all_there(actors, [actors.call(each, "append", (), ()) for each in (worker, other)])
@@ -224,17 +233,17 @@ def _results(count: int) -> list[Done]:
     return [realistic_result(Task(i, f"Mint.matmul.{i}", 1e-3), time.time()) for i in range(count)]
 
 
-def _book_per_record_s() -> float:
+def _book_per_record_s(rounds: int) -> float:
     """Return what the progress takes of the driver for each record."""
     results = _results(LARGE)
-    progress = Progress(ROUNDS * LARGE, 0, show=False)
-    seconds, _ = _timed(lambda: progress.add(results))
+    progress = Progress(rounds * LARGE, 0, show=False)
+    seconds, _ = _timed(lambda: progress.add(results), rounds)
     return statistics.median(seconds) / LARGE
 
 
-def _write_s(size: int) -> float:
+def _write_s(size: int, rounds: int) -> float:
     """Return what the writer takes to put a batch on the disk, with its part of the timeline."""
-    batches = iter([_results(size) for _ in range(ROUNDS)])
+    batches = iter([_results(size) for _ in range(rounds)])
     with tempfile.TemporaryDirectory() as folder:
         files = start_run(Path(folder), "20260101000000", {})
         writer = Writer(files, API_TABLES, reopen=False)
@@ -243,6 +252,6 @@ def _write_s(size: int) -> float:
             batch = next(batches)
             writer.append(batch, [Track("10.0.0.1", "npu:0", "check", batch)])
 
-        seconds, _ = _timed(write)
+        seconds, _ = _timed(write, rounds)
         writer.close()
     return statistics.median(seconds)
