@@ -15,6 +15,7 @@ from ray_precheck.compare.errors import (
     measure_errors,
     rounded_bench,
 )
+from ray_precheck.compare.standards.auto.envelope import distance
 from ray_precheck.schema.dtypes import Array
 
 pytestmark = pytest.mark.unit
@@ -157,3 +158,8 @@ def test_an_element_at_the_limit_is_not_beyond_it() -> None:
     every = np.array([True])
     assert Wrong().plus(np.array([2.0]), every, 2.0, 0) == Wrong(0, 1, 0.0, -1)
     assert Wrong().plus(np.array([3.0]), every, 2.0, 7) == Wrong(1, 1, 3.0, 7)
+
+
+def test_equal_outputs_have_no_worst_element() -> None:
+    found = distance(np.ones(3, np.float32), np.ones(3), "float32")
+    assert (found.largest, found.at, found.relative_at) == (0.0, -1, -1)

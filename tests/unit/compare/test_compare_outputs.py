@@ -205,3 +205,9 @@ def test_long_values_are_shown_shortened() -> None:
 def test_the_dtype_of_a_python_value_is_its_type() -> None:
     row = checked((1, 2), 5)
     assert (row.tested_dtype, row.bench_dtype) == ("tuple", "int")
+
+
+def test_a_bench_of_whole_numbers_is_not_rounded_to_a_tested_float() -> None:
+    row = checked(tensor("float32", [2.0**24]), tensor("int64", [2**24 + 1]))
+    assert row.metrics is not None
+    assert row.metrics.max_abs_err == 1.0

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ray_precheck.compare.standards.auto.limits import allowed
 from ray_precheck.compare.standards.base import ROUNDING, Judgement, ulp
 from ray_precheck.compare.standards.msprobe import judge
 from ray_precheck.compare.thresholds import COSINE_LIMIT, MAX_ABS_ERR_LIMIT
@@ -136,3 +137,13 @@ def test_rounding_noise_never_changes_a_verdict() -> None:
     numbers = replace(GOOD, max_abs_err=1e-3, bench_at_worst=1e4, bench_largest=1e4)
     assert judge(numbers, "bfloat16").verdict is Verdict.ERROR
     assert judge(numbers, "float64").verdict is Verdict.ERROR
+
+
+@pytest.mark.parametrize(
+    ("dtype", "units"), [("float32", 2.0), ("complex128", 2.0), ("float16", 0.0)]
+)
+def test_units_of_inputs_are_allowed_where_kernels_compute_in_the_dtype(
+    dtype: str, units: float
+) -> None:
+    more = allowed("Functional.grid_sample", dtype).input_units
+    assert more == (units or allowed("Torch.add", dtype).input_units)

@@ -151,6 +151,7 @@ def test_it_crosses_processes_by_value() -> None:
         ("rules: [{standard: ulp, limits: {rmse: 3}}]", ", rules[0].limits: 'rmse' where one of"),
         ("a: &x [*x]", ", line 1 is no YAML that can be read: an alias (*) is not allowed"),
         ("rules: []\nrules: []", ", line 2 is no YAML that can be read: 'rules' stands twice"),
+        ("? [a, [b]]\n: 1", ", line 1 is no YAML that can be read: ['a', ['b']] is no text"),
         ("1: 2", ", line 1 is no YAML that can be read: 1 is no text"),
         ("a: [", ", line 1 is no YAML that can be read: expected the node content"),
         ("\x00", " is no YAML that can be read: ReaderError"),

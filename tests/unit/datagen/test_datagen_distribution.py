@@ -145,6 +145,12 @@ def test_small_tensors_have_both_extremes(size: int) -> None:
         assert data.max() == np.float32(NORMAL[:size].max())
 
 
+@pytest.mark.parametrize("mean", [-1.9, 0.5, 2.9])
+def test_two_numbers_are_the_extremes_whatever_the_mean(mean: float) -> None:
+    data = drawn(TensorSpec("float32", (2,), -2.0, 3.0, mean=mean))
+    assert sorted(data.tolist()) == [-2.0, 3.0]
+
+
 def test_three_numbers_are_known_from_their_statistics() -> None:
     data = np.sort(drawn(spec_of(np.array([-1.0, 0.25, 3.0]))))
     np.testing.assert_allclose(data, [-1.0, 0.25, 3.0], atol=0.05)

@@ -66,6 +66,10 @@ CASES: dict[str, tuple[ApiRecord, dict[str, Meaning]]] = {
     ),
     "tensor gather by keywords": (record("Tensor.gather", X, dim=-1, index=INDEX), {"index": AT_7}),
     "mindspore gather": (record("Functional.gather", X, INDEX, 1), {"1": AT_7}),
+    "mindspore gather along the first dimension": (
+        record("Functional.gather", X, INDEX, -2),
+        {"1": index_into(5)},
+    ),
     "mindspore gather by keywords": (
         record("Functional.gather", input_params=X, input_indices=INDEX, axis=1),
         {"input_indices": AT_7},

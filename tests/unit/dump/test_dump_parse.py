@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.dump import scan
+from ray_precheck.dump import parse, scan
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import DumpError, NothingToCheckError
 from ray_precheck.schema.task import Task
@@ -274,3 +274,12 @@ def test_progress_is_told_in_bytes_from_nothing_to_all(
     # The structure is the first half, the keys are the second.
     assert sum(each <= size / 2 for each in done) == -(-size // 100)
     assert sum(size / 2 < each for each in done) >= 10
+
+
+def test_names_may_take_half_of_the_file_more_than_is_sure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parse, "_SURE_NAME_BYTES", 1 << 20)
+    others = {f"{number}{'a' * 10_000}": {} for number in range(150)}
+    with open_dump(written(tmp_path, {"Torch.add.0.forward": FORWARD, **others})) as dump:
+        assert len(dump.calls) == 151

@@ -287,3 +287,24 @@ def test_without_the_choice_every_call_is_planned(tmp_path: Path) -> None:
     path.write_text(json.dumps({"task": "statistics", "framework": "pytorch", "data": five()}))
     with open_dump(path) as dump:
         assert len(plan_tasks(dump, "pytorch", frozenset()).tasks) == 5
+
+
+def test_records_are_decoded_once_and_so_many_are_kept_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoded: list[bytes] = []
+    whole = alike._digest_of_values
+
+    def counted(record: bytes) -> bytes | None:
+        decoded.append(record)
+        return whole(record)
+
+    monkeypatch.setattr(alike, "_digest_of_values", counted)
+    monkeypatch.setattr(alike, "_MOST_RECORDS", 3)
+    calls = AlikeCalls()
+    records = [b'{"n": %d}' % number for number in range(4)]
+    for number in (0, 1, 2, 0, 1, 2, 3):
+        calls.reason(f"Torch.add.{number}", records[number], None)
+    assert decoded == records
+    calls.reason("Torch.add.8", records[0], None)
+    assert len(decoded) == 5
