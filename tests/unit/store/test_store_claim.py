@@ -283,3 +283,10 @@ def test_a_run_without_a_row_leaves_nothing(tmp_path: Path) -> None:
         Journal.open(files.result, files.details).close()
         assert discard_run(files)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_cannot_be_looked_into_are_left(tmp_path: Path) -> None:
+    files = start_run(tmp_path, STAMP, {"seed": "0"})
+    files.result.mkdir()
+    assert not discard_run(files)
+    assert files.settings.exists()
