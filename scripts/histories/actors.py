@@ -66,6 +66,13 @@ class Actor:
         self.lost_as: ActorLost | None = None
         self.is_killed = False
         self.is_silent = False
+        # The turn of a batch that never came, as what it needs is lost; those behind it wait for it.
+        self.missing_turn = 0
+
+    @property
+    def waits_for_turn(self) -> bool:
+        """Whether it does nothing until it is opened again: a batch before the next one never came."""
+        return self.missing_turn > 0 and all(ref.method != "open" for ref in self.queue)
 
     @property
     def is_busy(self) -> bool:
@@ -97,6 +104,7 @@ class Machine:
         self.nodes_made = layout.nodes
         self.home = self.living[0].node_id
         self.actors: list[Actor] = []
+        self._writers: list[Writer] = []
         self.failing_starts: dict[str, int] = {}
         self.on_open: Callable[[DeviceSlot], None] = lambda slot: None
         self.on_append: Callable[[Sequence[Any]], None] = lambda finished: None
@@ -124,6 +132,7 @@ class Machine:
         self._require_driver()
         if actor is Writer:
             made = Actor(Writer(*args, **options), self.home, None)
+            self._writers.append(made.body)
         else:
             worker = SimulatedWorker(self, *args, **options)
             made = Actor(worker, node_id, args[0])
@@ -204,6 +213,8 @@ class Machine:
                 if not actor.is_silent:
                     found.append(partial(self._tell_lost, actor))
                 continue
+            if actor.waits_for_turn:
+                continue
             is_bench = actor.slot is not None and actor.slot.kind == "bench"
             (benches if is_bench else found).append(partial(self._answer, actor))
         if not self.steps.is_idle:
@@ -216,7 +227,8 @@ class Machine:
         """Have an actor do what it was asked first; to be opened may overtake batches."""
         ref = actor.queue[0]
         opening = next((each for each in actor.queue if each.method == "open"), None)
-        if opening is not None and opening is not ref and self.choices.chance(2):
+        overtakes = opening is not None and opening is not ref
+        if overtakes and (actor.missing_turn or self.choices.chance(2)):
             ref = opening
         actor.queue.remove(ref)
         if actor.slot is None:
@@ -227,6 +239,8 @@ class Machine:
             self._run(actor, ref)
 
     def _open(self, actor: Actor, ref: Ref) -> None:
+        if ref.args[0] >= actor.missing_turn:
+            actor.missing_turn = 0
         try:
             ref.come(actor.body.open(*ref.args))
             self.say("{} is ready", actor.body._slot.label)
@@ -239,7 +253,9 @@ class Machine:
         values = []
         for each in inputs:
             if isinstance(each, Ref) and (each.error or not self.is_alive(each.node_id)):
-                # It lay in the object store of a machine that is gone, or was never made.
+                # It lay in the object store of a machine that is gone, or was never made. The actor
+                # never sees this batch.
+                actor.missing_turn = actor.missing_turn or order.turn
                 ref.fail(
                     CallFailed("what it needs is lost")
                     if self.choices.chance(2)
@@ -300,6 +316,12 @@ class Machine:
         if restart is not None:
             self._end = restart
             raise restart
+
+    def close(self) -> None:
+        """Close what the processes of writers have left open."""
+        for writer in self._writers:
+            if writer._timeline is not None:
+                writer._timeline._close_file()
 
     def _require_driver(self) -> None:
         if self._end is not None:

@@ -116,7 +116,10 @@ class History:
         )
         driver.launch()
         progress = Progress(len(cast.tasks), len(done), show=False)
-        has_ended = driver.run(plan, settled, progress)
+        try:
+            has_ended = driver.run(plan, settled, progress)
+        finally:
+            machine.close()
         if has_ended:
             watch.ended()
         return has_ended

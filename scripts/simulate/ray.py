@@ -29,6 +29,8 @@ from ray_precheck.store.timeline import Track
 from scripts.simulate.costs import CAPTURE
 
 SMALL, LARGE = 1, 64
+# Two fsyncs take as long as hundreds of records, so an append of many is measured.
+LARGE_WRITE = 2048
 FLIGHTS = (16, 256, 1024, 4096)
 ROUNDS = 300
 
@@ -79,11 +81,11 @@ def measure_with(
     with open_dump(CAPTURE) as dump:
         small, large = (_Messages.measured(actors, dump, size, rounds) for size in (SMALL, LARGE))
     book_s = _book_per_record_s(rounds)
-    write_small, write_large = (_write_s(size, rounds) for size in (SMALL, LARGE))
+    write_small, write_large = _write_s(SMALL, rounds), _write_s(LARGE_WRITE, 1 + rounds // 10)
     get = _line(small.get_s, large.get_s)
     send = _line(small.send_s, large.send_s)
     record = _line(small.record_s, large.record_s)
-    write = _line(write_small, write_large)
+    write = _line(write_small, write_large, LARGE_WRITE)
     few, many = min(flights), max(flights)
     slope = max(0.0, waits[many] - waits[few]) / (many - few)
     own_s = small.send_s + small.get_s
@@ -94,9 +96,9 @@ def measure_with(
     return costs, waits
 
 
-def _line(small_s: float, large_s: float) -> tuple[float, float]:
+def _line(small_s: float, large_s: float, large: int = LARGE) -> tuple[float, float]:
     """Return what a message costs, and each record in it."""
-    slope = max(0.0, (large_s - small_s) / (LARGE - SMALL))
+    slope = max(0.0, (large_s - small_s) / (large - SMALL))
     return max(0.0, small_s - SMALL * slope), slope
 
 
