@@ -32,7 +32,7 @@ from ray_precheck.runtime import driver as driver_module
 from scripts.histories.disk import Disk
 from scripts.histories.files import files_in
 from scripts.histories.process import WORKER_MODULE, without_a_machine
-from scripts.histories.watch import WatchedScheduler
+from scripts.histories.watched import WatchedScheduler
 from scripts.histories.world import History
 
 _FASTEST_FOLDER = Path("/dev/shm")

@@ -1,15 +1,12 @@
-"""What the rules are told of the package's own driver: events, commands, and what waits for what.
+"""What the rules are told of a driver: events, commands, and what waits for what.
 
-`WatchedScheduler` stands in for the scheduler that the driver makes, and tells of every event and of
-the commands that answer it. `WatchedDriver` tells of every command that is carried out, and of the
-end of every step. Neither changes what the driver does.
+Comes in: the events and commands that `histories.watched` tells of. Goes out: nothing, or `Broken`.
+`histories.world` makes a `Lookout` for each driver of a history.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
 
-from ray_precheck.runtime.driver import Driver
+from ray_precheck.runtime.machines import Machines
 from ray_precheck.runtime.scheduling.commands import (
     Command,
     Forget,
@@ -26,7 +23,7 @@ from ray_precheck.schema.casualty import BatchReport, Cause
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.task import BENCH, DeviceSlot, Task
 from scripts.histories.actors import Machine
-from scripts.histories.rules import Broken, Flight, Rules, require
+from scripts.histories.rules import Flight, Rules, require
 from scripts.histories.stages import Parcels
 
 # One in work, and one that is fetched meanwhile.
@@ -58,7 +55,7 @@ class Lookout:
         self.ready_benches: set[str] = set()
         self._lent: dict[str, int] = {}
         self._due: list[Done] = []
-        self.driver: WatchedDriver | None = None
+        self.driver_machines: Machines | None = None
         machine.on_open = self._opened
         machine.on_append = self._handed
         machine.is_forgotten = self.forgotten.__contains__
@@ -209,10 +206,10 @@ class Lookout:
             self._lent[label] = min(threads - 1, free - 1)
 
     def _benches(self) -> dict[str, DeviceSlot]:
-        return {} if self.driver is None else self.driver.machines.benches
+        return {} if self.driver_machines is None else self.driver_machines.benches
 
     def _devices(self) -> dict[str, DeviceSlot]:
-        return {} if self.driver is None else self.driver.machines.slots
+        return {} if self.driver_machines is None else self.driver_machines.slots
 
     def _node(self, label: str) -> str:
         return self._benches()[label].node_id
@@ -227,12 +224,15 @@ class Lookout:
     # The events that its scheduler is told of.
 
     def answered(
-        self, scheduler: "WatchedScheduler", name: str, ticket: int, report: BatchReport
+        self, scheduler: Scheduler, name: str, ticket: int, report: BatchReport
     ) -> list[Command]:
-        """A batch has come back."""
+        """Check the answer to a batch, and what the scheduler does with it.
+
+        The scheduler is `watched`, so it is told of the answer as a plain `Scheduler`.
+        """
         flight = self.flights.pop(ticket, None)
         if flight is None or flight.batch is None:
-            commands = scheduler.original_batch_done(name, ticket, report)
+            commands = Scheduler.batch_done(scheduler, name, ticket, report)
             require(not commands, "an answer counts that came too late")
             return commands
         self.machine.say("{} answers {}", name, [done.index for done in report.results])
@@ -252,10 +252,10 @@ class Lookout:
         elif flight.batch.stage is Stage.DEVICE:
             worker = self.machine.worker_of(name)
             self.parcels.arrive(flight.batch, worker.node_id if worker else "", report.measured)
-        commands = scheduler.original_batch_done(name, ticket, report)
+        commands = Scheduler.batch_done(scheduler, name, ticket, report)
         if self.doubles_next or is_bench:
             self.doubles_next = False
-            again = scheduler.original_batch_done(name, ticket, report)
+            again = Scheduler.batch_done(scheduler, name, ticket, report)
             require(not again, "an answer counts twice")
         if not is_bench:
             late = Scheduler.worker_lost(scheduler, name, ticket, "late")
@@ -324,102 +324,3 @@ class Lookout:
 
 def _threads(flight: Flight) -> int:
     return max(bench_threads(task.cost_s) for task in flight.tasks)
-
-
-@dataclass(slots=True)
-class WatchedScheduler(Scheduler):
-    """The package's scheduler; every event is told to the watch of the driver that is alive."""
-
-    watch: ClassVar[Any] = None
-    seen_by: Lookout = field(init=False)
-
-    def __post_init__(self, ahead: frozenset[str]) -> None:
-        Scheduler.__post_init__(self, ahead)
-        self.seen_by = WatchedScheduler.watch
-
-    def drain(self) -> None:
-        self.seen_by.machine.say("the run is asked to stop")
-        self.seen_by.rules.draining = True
-        Scheduler.drain(self)
-        require(not self.wake(), "a command while draining")
-
-    def worker_ready(self, name: str) -> list[Command]:
-        if name in self.bench:
-            self.seen_by.ready_benches.add(name)
-        commands = Scheduler.worker_ready(self, name)
-        if self.seen_by.doubles_next and name not in self.bench:
-            self.seen_by.doubles_next = False
-            require(not Scheduler.worker_ready(self, name), "a worker is ready twice")
-            require(not Scheduler.start_failed(self, name, "late"), "a start fails that did not")
-        return commands
-
-    def start_failed(self, name: str, reason: str) -> list[Command]:
-        self.seen_by.rules.reasons_to_start += 1
-        return Scheduler.start_failed(self, name, reason)
-
-    def original_batch_done(self, name: str, ticket: int, report: BatchReport) -> list[Command]:
-        return Scheduler.batch_done(self, name, ticket, report)
-
-    def batch_done(self, name: str, ticket: int, report: BatchReport) -> list[Command]:
-        return self.seen_by.answered(self, name, ticket, report)
-
-    def worker_lost(
-        self, name: str, ticket: int, reason: str, cause: Cause = Cause.LOST
-    ) -> list[Command]:
-        commands = Scheduler.worker_lost(self, name, ticket, reason, cause)
-        self.seen_by.lost(name, reason, cause, commands)
-        return commands
-
-    def slot_lost(self, name: str, reason: str) -> list[Command]:
-        self.seen_by.given_up.add(name)
-        commands = Scheduler.slot_lost(self, name, reason)
-        started = any(isinstance(command, StartWorker) for command in commands)
-        require(not started, "a start on a dead node")
-        self.seen_by.lost(name, reason, Cause.LOST, commands)
-        return commands
-
-    def revive(self, name: str, place: str) -> list[Command]:
-        self.seen_by.rules.reasons_to_start += 2
-        return Scheduler.revive(self, name, place)
-
-    def add_slot(self, name: str, place: str) -> list[Command]:
-        self.seen_by.rules.reasons_to_start += 1
-        return Scheduler.add_slot(self, name, place)
-
-    def add_bench(self, name: str, place: str) -> list[Command]:
-        self.seen_by.rules.reasons_to_start += 1
-        return Scheduler.add_bench(self, name, place)
-
-    def place_lost(self, place: str, benches: Iterable[str]) -> list[Command]:
-        labels = list(benches)
-        commands = Scheduler.place_lost(self, place, labels)
-        self.seen_by.place_lost(place, labels, commands)
-        return commands
-
-
-class WatchedDriver(Driver):
-    """The package's driver; every command and the end of every step is told."""
-
-    def __init__(self, watch: Lookout, *others: Any, **options: Any) -> None:
-        self._watch = watch
-        super().__init__(*others, **options)
-        watch.driver = self
-
-    @property
-    def machines(self) -> Any:
-        """The machines of the run as the driver knows them."""
-        return self._machines
-
-    def _carry_out(self, commands: Sequence[Command], run: Any) -> None:
-        for command in commands:
-            self._watch.carries_out([command], run.scheduler)
-            super()._carry_out([command], run)
-
-    def _step(self, run: Any, wait_s: float) -> None:
-        super()._step(run, wait_s)
-        self._watch.step_ended(len(run.recorder.pending))
-        if not self._watch.rules.draining:
-            require(run.scheduler.finished or run.scheduler.has_devices, "no device, no end")
-
-
-__all__ = ["Broken", "Lookout", "WatchedDriver", "WatchedScheduler"]

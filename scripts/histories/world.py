@@ -21,7 +21,8 @@ from scripts.histories.job import SimulatedJob, Steps
 from scripts.histories.layout import Layout
 from scripts.histories.rules import TIMEOUT_S, Broken, require
 from scripts.histories.troubles import TROUBLES, end_what_waits
-from scripts.histories.watch import Lookout, WatchedDriver, WatchedScheduler
+from scripts.histories.watch import Lookout
+from scripts.histories.watched import WatchedDriver, WatchedScheduler
 
 
 class History:
