@@ -6,7 +6,8 @@ inputs than extremes can say (a positive definite matrix) gets the sample's own 
 dump that holds them.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -189,3 +190,20 @@ def _judged(result: TaskResult, how: str) -> Finding:
 
 def _is_rounding(check: OutputCheck) -> bool:
     return "rounding:" in check.message
+
+
+def unexplained(
+    findings: Mapping[str, Finding], explained: Mapping[str, str]
+) -> dict[str, Finding]:
+    """Return what did not pass for a reason that fits no pattern of `explained`'s values."""
+    patterns = [re.compile(pattern) for pattern in explained.values()]
+    return {
+        name: found
+        for name, found in findings.items()
+        if not found.executed and not any(p.search(found.reason) for p in patterns)
+    }
+
+
+def differing_once(findings: Mapping[str, Finding]) -> set[str]:
+    """Return the last names of the APIs whose numbers differed for a sample, not for the next."""
+    return {name.rsplit(".", 1)[-1] for name, found in findings.items() if found.before}

@@ -34,6 +34,26 @@ def tensor(
     return Element(**found, Max=high, Min=low, Mean=0.0, Norm=1.0, requires_grad=grad)
 
 
+def leaf(*shape: int, **options: Any) -> Element:
+    """A tensor of torch that requires a gradient."""
+    return tensor(*shape, grad=True, **options)
+
+
+def whole(*shape: int, high: int = 3) -> Element:
+    """A tensor of torch that holds whole numbers from 0."""
+    return tensor(*shape, dtype="int64", low=0, high=high)
+
+
+def mask(*shape: int) -> Element:
+    """A tensor of torch that holds booleans."""
+    return tensor(*shape, dtype="bool", low=False, high=True)
+
+
+def null(*shape: int, dtype: str) -> Element:
+    """A tensor without statistics, as msprobe writes fp8 and quantized ones."""
+    return Element(tensor(*shape, dtype=dtype), Max=None, Min=None, Mean=None, Norm=None)
+
+
 def ms_tensor(*shape: int, dtype: str = "Float32", low: float = -1.0, high: float = 1.0) -> Element:
     """A tensor of MindSpore."""
     found = Element(type="mindspore.Tensor", dtype=dtype, shape=list(shape))
@@ -43,6 +63,11 @@ def ms_tensor(*shape: int, dtype: str = "Float32", low: float = -1.0, high: floa
 def symbol(kind: str, value: str) -> Element:
     """A constant of a framework: `torch.dtype`, `torch.device`, `mindspore.dtype`."""
     return Element(type=kind, value=value)
+
+
+def torch_dtype(name: str) -> Element:
+    """A dtype of torch."""
+    return symbol("torch.dtype", f"torch.{name}")
 
 
 MEMORY_FORMAT = Element(type="torch.memory_format", format="torch.channels_last")
@@ -120,6 +145,13 @@ def shapes(result: TaskResult, direction: str = "forward") -> list[str]:
 def dtypes(result: TaskResult, direction: str = "forward") -> list[tuple[str, str]]:
     """Return the bench's and the tested dtype cells of one direction."""
     return [(check.bench_dtype, check.tested_dtype) for check in rows(result, direction)]
+
+
+def assert_passes(result: TaskResult, payload: TaskPayload) -> None:
+    """Both directions that are recorded pass; a missing range may be all that the message says."""
+    notes = [note for note in result.message.split("; ") if "recorded range is missing" not in note]
+    expected = Verdict.PASS if payload.backward else Verdict.NONE
+    assert (result.forward, result.backward, notes) == (Verdict.PASS, expected, notes and [""])
 
 
 def failing(results: list[TaskResult]) -> Iterator[OutputCheck]:

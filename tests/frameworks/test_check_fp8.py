@@ -4,42 +4,32 @@ from typing import Any
 
 import numpy as np
 import pytest
-from records import Element, call, dtypes, replace_kernel, shapes, symbol, tensor
+from records import (
+    assert_passes,
+    call,
+    dtypes,
+    leaf,
+    null,
+    replace_kernel,
+    shapes,
+    tensor,
+    torch_dtype,
+)
 
 from ray_precheck.check.checker import Checker
-from ray_precheck.schema.result import TaskResult, Verdict
-from ray_precheck.schema.task import TaskPayload
+from ray_precheck.schema.result import Verdict
 
 pytestmark = pytest.mark.frameworks
 
 PASS, NONE, ERROR = Verdict.PASS, Verdict.NONE, Verdict.ERROR
 
 
-def leaf(*shape: int, **options: Any) -> Any:
-    return tensor(*shape, grad=True, **options)
-
-
-def dtype(name: str) -> Element:
-    return symbol("torch.dtype", f"torch.{name}")
-
-
-def null(*shape: int, dtype: str) -> Element:
-    """A tensor without statistics, as msprobe writes fp8 and quantized ones."""
-    return Element(tensor(*shape, dtype=dtype), Max=None, Min=None, Mean=None, Norm=None)
-
-
-def assert_passes(result: TaskResult, payload: TaskPayload) -> None:
-    notes = [note for note in result.message.split("; ") if "recorded range is missing" not in note]
-    expected = PASS if payload.backward else NONE
-    assert (result.forward, result.backward, notes) == (PASS, expected, notes and [""])
-
-
 class TestFp8:
     @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
     @pytest.mark.parametrize("wide", ["float32", "bfloat16", "float16"])
     def test_casts_to_and_from_it_pass(self, torch_checker: Checker, name: str, wide: str) -> None:
-        to = call("Tensor.to", tensor(4, 6, dtype=wide), dtype(name))
-        back = call("Tensor.to", null(4, 6, dtype=name), dtype(wide))
+        to = call("Tensor.to", tensor(4, 6, dtype=wide), torch_dtype(name))
+        back = call("Tensor.to", null(4, 6, dtype=name), torch_dtype(wide))
         for payload, tested in ((to, name), (back, wide)):
             result = torch_checker.check(payload)
             assert_passes(result, payload)
@@ -47,7 +37,7 @@ class TestFp8:
 
     @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
     def test_its_gradient_passes(self, torch_checker: Checker, name: str) -> None:
-        payload = call("Tensor.to", leaf(4, 6), dtype(name), grads=[null(4, 6, dtype=name)])
+        payload = call("Tensor.to", leaf(4, 6), torch_dtype(name), grads=[null(4, 6, dtype=name)])
         assert_passes(torch_checker.check(payload), payload)
 
     @pytest.mark.parametrize(
@@ -63,7 +53,7 @@ class TestFp8:
         import ml_dtypes
         import torch
 
-        payload = call("Tensor.to", tensor(50, low=-high, high=high), dtype(name))
+        payload = call("Tensor.to", tensor(50, low=-high, high=high), torch_dtype(name))
         assert_passes(torch_checker.check(payload), payload)
 
         def as_ml_dtypes_casts(x: Any, _: Any) -> Any:
@@ -78,7 +68,7 @@ class TestFp8:
     def test_a_cast_that_rounds_wrongly_is_found(
         self, torch_checker: Checker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        payload = call("Tensor.to", tensor(50), dtype("float8_e5m2"))
+        payload = call("Tensor.to", tensor(50), torch_dtype("float8_e5m2"))
         replace_kernel(
             monkeypatch, torch_checker.device(), lambda to: lambda x, name: to(x * 1.2, name)
         )

@@ -4,18 +4,21 @@ from typing import Any
 
 import pytest
 from records import (
-    Element,
     altered,
+    assert_passes,
     call,
+    leaf,
+    null,
     replace_kernel,
     shapes,
     size,
-    symbol,
     tensor,
+    torch_dtype,
+    whole,
 )
 
 from ray_precheck.check.checker import Checker
-from ray_precheck.schema.result import TaskResult, Verdict
+from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import TaskPayload
 
 pytestmark = [
@@ -26,29 +29,6 @@ pytestmark = [
 
 PASS, NONE, SKIP, ERROR = Verdict.PASS, Verdict.NONE, Verdict.SKIP, Verdict.ERROR
 COMPLEX = "complex64"
-
-
-def leaf(*shape: int, **options: Any) -> Any:
-    return tensor(*shape, grad=True, **options)
-
-
-def whole(*shape: int, high: int = 3) -> Any:
-    return tensor(*shape, dtype="int64", low=0, high=high)
-
-
-def dtype(name: str) -> Element:
-    return symbol("torch.dtype", f"torch.{name}")
-
-
-def null(*shape: int, dtype: str) -> Element:
-    """A tensor without statistics, as msprobe writes fp8 and quantized ones."""
-    return Element(tensor(*shape, dtype=dtype), Max=None, Min=None, Mean=None, Norm=None)
-
-
-def assert_passes(result: TaskResult, payload: TaskPayload) -> None:
-    notes = [note for note in result.message.split("; ") if "recorded range is missing" not in note]
-    expected = PASS if payload.backward else NONE
-    assert (result.forward, result.backward, notes) == (PASS, expected, notes and [""])
 
 
 COMPLEX_SQUARE = [leaf(3, 4, dtype=COMPLEX), leaf(4, 2, dtype=COMPLEX)]
@@ -74,7 +54,7 @@ CASES: dict[str, tuple[TaskPayload, list[str], list[str]]] = {
     "detach in place": (call("Tensor.detach_", tensor(4)), ["(4,)"], []),
     "contiguous": (call("Tensor.contiguous", leaf(4), grads=[tensor(4)]), ["(4,)"], ["(4,)"]),
     "to the same": (
-        call("Tensor.to", leaf(4), dtype("float32"), grads=[tensor(4)]),
+        call("Tensor.to", leaf(4), torch_dtype("float32"), grads=[tensor(4)]),
         ["(4,)"],
         ["(4,)"],
     ),
@@ -264,9 +244,9 @@ def test_a_call_of_an_odd_form_passes(torch_checker: Checker, case: str) -> None
 @pytest.mark.parametrize(
     ("payload", "says"),
     [
-        (call("Tensor.view", tensor(4, 6), dtype("int32")), "reads the bits of its input"),
+        (call("Tensor.view", tensor(4, 6), torch_dtype("int32")), "reads the bits of its input"),
         (
-            call("Torch.quantize_per_tensor", tensor(4, 6), 0.1, 0, dtype("qint8")),
+            call("Torch.quantize_per_tensor", tensor(4, 6), 0.1, 0, torch_dtype("qint8")),
             "dtype 'torch.qint8' is not supported",
         ),
         (
@@ -278,7 +258,7 @@ def test_a_call_of_an_odd_form_passes(torch_checker: Checker, case: str) -> None
         (call("Torch.sparse.mm", tensor(4, 6), tensor(6, 2)), "not an operator of torch"),
         (call("Torch.add", tensor(3, dtype="complex32"), 1), "complex32' is not supported"),
         (
-            call("Tensor.to", tensor(4), dtype("float8_e8m0fnu")),
+            call("Tensor.to", tensor(4), torch_dtype("float8_e8m0fnu")),
             "dtype 'torch.float8_e8m0fnu' is not supported",
         ),
         (call("Tensor.mul", null(4, dtype="float8_e5m2"), 2.0), "the CPU has no kernel for it"),

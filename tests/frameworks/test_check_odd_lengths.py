@@ -2,10 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from records import altered, call, replace_kernel, rows, tensor
+from records import altered, call, leaf, mask, replace_kernel, rows, tensor, whole
 
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
@@ -15,18 +14,6 @@ from ray_precheck.schema.task import BENCH, TaskPayload
 pytestmark = pytest.mark.frameworks
 
 PASS, NONE, SKIP, ERROR = Verdict.PASS, Verdict.NONE, Verdict.SKIP, Verdict.ERROR
-
-
-def leaf(*shape: int, **options: Any) -> Any:
-    return tensor(*shape, grad=True, **options)
-
-
-def whole(*shape: int, high: int = 3) -> Any:
-    return tensor(*shape, dtype="int64", low=0, high=high)
-
-
-def mask(*shape: int) -> Any:
-    return tensor(*shape, dtype="bool", low=False, high=True)
 
 
 # Their lengths follow from the generated values, not from the record.

@@ -10,6 +10,7 @@ from records import (
     altered,
     call,
     dtypes,
+    leaf,
     raising,
     replace_kernel,
     rows,
@@ -37,10 +38,6 @@ BFLOAT, COMPLEX = symbol("torch.dtype", "torch.bfloat16"), symbol("torch.dtype",
 WIDE = (64, 200)
 PASS, NONE, SKIP, ERROR = Verdict.PASS, Verdict.NONE, Verdict.SKIP, Verdict.ERROR
 JUDGED = "its output is random: judged by statistics"
-
-
-def leaf(*shape: int, **options: Any) -> Any:
-    return tensor(*shape, grad=True, **options)
 
 
 def dropping(api: str, *args: Any, shape: tuple[int, ...] = WIDE, **options: Any) -> TaskPayload:

@@ -1,7 +1,6 @@
 """PyTorch calls of every form that a dump can have, with torch itself on both sides."""
 
 import warnings
-from typing import Any
 
 import pytest
 from records import (
@@ -9,11 +8,14 @@ from records import (
     RememberedTensors,
     call,
     dtypes,
+    leaf,
+    mask,
     rows,
     shapes,
     size,
     symbol,
     tensor,
+    whole,
 )
 
 from ray_precheck.check.checker import Checker
@@ -28,18 +30,6 @@ pytestmark = [
 HALF, BFLOAT = symbol("torch.dtype", "torch.float16"), symbol("torch.dtype", "torch.bfloat16")
 NPU = symbol("torch.device", "npu:0")
 ROWS = slice(1, None, 2)
-
-
-def leaf(*shape: int, **options: Any) -> Any:
-    return tensor(*shape, grad=True, **options)
-
-
-def whole(*shape: int, high: int = 3) -> Any:
-    return tensor(*shape, dtype="int64", low=0, high=high)
-
-
-def mask(*shape: int) -> Any:
-    return tensor(*shape, dtype="bool", low=False, high=True)
 
 
 def both(outputs: list[str], gradients: list[str] | None = None) -> tuple[list[str], list[str]]:

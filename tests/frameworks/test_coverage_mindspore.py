@@ -8,7 +8,15 @@ import re
 import warnings
 
 import pytest
-from coverage_records import FAILED, NO_KERNEL, Finding, Sample, try_samples
+from coverage_records import (
+    FAILED,
+    NO_KERNEL,
+    Finding,
+    Sample,
+    differing_once,
+    try_samples,
+    unexplained,
+)
 from coverage_samples import opinfo_samples
 
 from ray_precheck.check.checker import Checker
@@ -101,13 +109,10 @@ def _twins(namespace: Namespace, name: str) -> list[Sample]:
 
 
 def test_every_name_with_a_kernel_passes_or_is_explained(findings: dict[str, Finding]) -> None:
-    patterns = [re.compile(pattern) for pattern in EXPLAINED.values()]
     open_ones = {
         name: (found.how, found.reason)
-        for name, found in findings.items()
-        if not found.executed and found.how != NO_KERNEL
-        if not any(p.search(found.reason) for p in patterns)
-        if name.rsplit(".", 1)[-1] not in WRONG_ON_THE_CPU
+        for name, found in unexplained(findings, EXPLAINED).items()
+        if found.how != NO_KERNEL and name.rsplit(".", 1)[-1] not in WRONG_ON_THE_CPU
     }
     assert open_ones == {}
 
@@ -115,8 +120,7 @@ def test_every_name_with_a_kernel_passes_or_is_explained(findings: dict[str, Fin
 def test_a_name_whose_numbers_differ_for_one_sample_is_explained(
     findings: dict[str, Finding],
 ) -> None:
-    differing = {name for name, found in findings.items() if found.before}
-    assert {name.rsplit(".", 1)[-1] for name in differing} <= set(DIFFERS_ONCE)
+    assert differing_once(findings) <= set(DIFFERS_ONCE)
 
 
 def test_what_is_called_wrong_on_the_cpu_is_wrong_there(findings: dict[str, Finding]) -> None:

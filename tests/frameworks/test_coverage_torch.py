@@ -4,7 +4,7 @@ import re
 from collections import Counter
 
 import pytest
-from coverage_records import GENERATED, NO_KERNEL, Finding, try_samples
+from coverage_records import GENERATED, NO_KERNEL, Finding, differing_once, try_samples, unexplained
 from coverage_samples import opinfo_samples
 from coverage_torch_recipes import recipes
 
@@ -74,11 +74,8 @@ def test_generated_inputs_are_enough_for_nearly_all(findings: dict[str, Finding]
 
 
 def test_every_name_that_is_not_executed_is_explained(findings: dict[str, Finding]) -> None:
-    patterns = [re.compile(pattern) for pattern in EXPLAINED.values()]
     open_ones = {
-        name: (found.how, found.reason)
-        for name, found in findings.items()
-        if not found.executed and not any(p.search(found.reason) for p in patterns)
+        name: (found.how, found.reason) for name, found in unexplained(findings, EXPLAINED).items()
     }
     assert open_ones == {}
 
@@ -86,8 +83,7 @@ def test_every_name_that_is_not_executed_is_explained(findings: dict[str, Findin
 def test_a_name_whose_numbers_differ_for_one_sample_is_explained(
     findings: dict[str, Finding],
 ) -> None:
-    differing = {name for name, found in findings.items() if found.before}
-    assert {name.rsplit(".", 1)[-1] for name in differing} <= set(DIFFERS_ONCE)
+    assert differing_once(findings) <= set(DIFFERS_ONCE)
 
 
 def test_a_missing_kernel_is_found_by_the_run(findings: dict[str, Finding]) -> None:

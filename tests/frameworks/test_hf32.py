@@ -1,7 +1,9 @@
 """HF32: the backends switch it off on an NPU, and an error says where that was not possible."""
 
+import contextlib
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -76,6 +78,19 @@ if "ray_precheck.{process}" in sys.orig_argv:
 """
 
 
+def assert_told(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    names: dict[str, str],
+    caveat_of: Callable[[], str],
+) -> None:
+    """A process that is started tells where HF32 stays on, and nothing where it does not."""
+    for code, said in ((_STAYS_ON.format(**names), "HF32 stays on"), ("", "")):
+        with monkeypatch.context() as patch:
+            plant(folder, patch, code)
+            assert caveat_of() == said
+
+
 def plant(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Have every Python that is started run this first."""
     (folder / "sitecustomize.py").write_text(code)
@@ -93,12 +108,12 @@ def test_the_process_that_checks_tells_it_when_it_is_ready(
     }
     slot = DeviceSlot("cpu", 0, "", "", "")
     opener = PrecheckOpener(CheckSettings("pytorch", "statistics", tmp_path))
-    for code, said in ((_STAYS_ON.format(**names), "HF32 stays on"), ("", "")):
-        with monkeypatch.context() as patch:
-            plant(tmp_path, patch, code)
-            process = CheckProcess(slot, opener)
-            assert process.wait_ready() == said
-            process.close()
+
+    def caveat() -> str:
+        with contextlib.closing(CheckProcess(slot, opener)) as process:
+            return process.wait_ready()
+
+    assert_told(tmp_path, monkeypatch, names, caveat)
 
 
 def test_the_process_of_mindtorch_tells_it_too(
@@ -110,9 +125,9 @@ def test_the_process_of_mindtorch_tells_it_too(
         "name": "MindSporeBackend",
     }
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "data" / "mindtorch")
-    for code, said in ((_STAYS_ON.format(**names), "HF32 stays on"), ("", "")):
-        with monkeypatch.context() as patch:
-            plant(tmp_path, patch, code)
-            backend = MindTorchBackend("cpu")
-            assert backend.caveat == said
-            backend.close()
+
+    def caveat() -> str:
+        with contextlib.closing(MindTorchBackend("cpu")) as backend:
+            return backend.caveat
+
+    assert_told(tmp_path, monkeypatch, names, caveat)
