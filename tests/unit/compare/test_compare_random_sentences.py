@@ -1,39 +1,20 @@
-"""What each look at random outputs says of honest and of faulty draws, word for word.
+"""What each look at random outputs says of draws, word for word; see `expected_texts`."""
 
-Numbers may differ by a ten-thousandth, as other processors round sums otherwise. The sentences stand in `tests/data/expected`; with `RECORD_EXPECTED=1` in the environment they are
-written anew.
-"""
-
-import os
-import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 from draws import Rng, drawn, held, rng
+from expected_texts import assert_expected
 from test_compare_random import FAULTS, HONEST, with_parameters
 
 from ray_precheck.compare.random import discrete
+from ray_precheck.compare.random import dropout as drops
 from ray_precheck.compare.random.attention import attention_looks
-from ray_precheck.compare.random.dropout import (
-    Dropping,
-    alpha_dropout,
-    dropout,
-    dropout_gradient_looks,
-    dropout_looks,
-    mask_of,
-    recorded_mask_looks,
-    rrelu_gradient_looks,
-    rrelu_looks,
-)
 from ray_precheck.compare.random.statistics import Look
 from ray_precheck.schema.values import HostTensor
 
 pytestmark = pytest.mark.unit
-
-EXPECTED = Path(__file__).parents[2] / "data" / "expected" / "random_looks.txt"
-NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]\d+)?")
 
 
 def attention(generator: Rng, *, groups: int, p: float, scale: float | None) -> list[Look]:
@@ -45,7 +26,7 @@ def attention(generator: Rng, *, groups: int, p: float, scale: float | None) -> 
     return attention_looks(query, key, value, out, bias, p, scale, 2.0**-8)
 
 
-def dropping_looks(generator: Rng, rule: Dropping, dtype: str, off: float) -> list[Look]:
+def dropping_looks(generator: Rng, rule: drops.Dropping, dtype: str, off: float) -> list[Look]:
     """Looks at dropout with a few wrong elements, and at its gradient."""
     data = generator.normal(size=(20, 30, 4))
     data[0, 0], data[1] = (0.0, np.inf, np.nan, 1e-300), 0.0
@@ -56,15 +37,15 @@ def dropping_looks(generator: Rng, rule: Dropping, dtype: str, off: float) -> li
     values = np.where(kept, whole, rule.dropped)
     values[2, 3, :2] += off
     out = held(values, dtype)
-    mask = mask_of(x, out, rule)
+    mask = drops.mask_of(x, out, rule)
     arrived = held(generator.normal(size=data.shape), dtype)
     grad = held(np.where(kept, arrived.data.astype(np.float64) * rule.scale, 0.0) + off / 9, dtype)
     recorded = HostTensor("bool", np.broadcast_to(kept, data.shape) ^ (np.abs(data) > 3 - off))
     return [
-        *dropout_looks(mask, rule),
-        *dropout_gradient_looks(mask, rule, arrived, grad),
-        *dropout_gradient_looks(mask, rule, None, grad),
-        *recorded_mask_looks(mask, recorded),
+        *drops.dropout_looks(mask, rule),
+        *drops.dropout_gradient_looks(mask, rule, arrived, grad),
+        *drops.dropout_gradient_looks(mask, rule, None, grad),
+        *drops.recorded_mask_looks(mask, recorded),
     ]
 
 
@@ -76,9 +57,9 @@ def slope_looks(generator: Rng, dtype: str, off: float) -> list[Look]:
     out, arrived = held(wide * slopes, dtype), held(generator.normal(size=3000), dtype)
     grad = held(arrived.data.astype(np.float64) * slopes * (1 + off / 1e3), dtype)
     return [
-        *rrelu_looks(x, out, 0.1, 0.3),
-        *rrelu_gradient_looks(x, out, arrived, grad),
-        *rrelu_gradient_looks(x, out, None, grad),
+        *drops.rrelu_looks(x, out, 0.1, 0.3),
+        *drops.rrelu_gradient_looks(x, out, arrived, grad),
+        *drops.rrelu_gradient_looks(x, out, None, grad),
     ]
 
 
@@ -105,7 +86,13 @@ def everything() -> Iterator[str]:
         yield from observed(
             f"attention {groups} {p}", attention(rng(5), groups=groups, p=p, scale=scale)
         )
-    rules = (dropout(0.4), alpha_dropout(0.3), dropout(0.4, 2), alpha_dropout(0.3, 2), dropout(1.0))
+    rules = (
+        drops.dropout(0.4),
+        drops.alpha_dropout(0.3),
+        drops.dropout(0.4, 2),
+        drops.alpha_dropout(0.3, 2),
+        drops.dropout(1.0),
+    )
     for number, rule in enumerate(rules):
         for dtype in ("float32", "bfloat16"):
             for off in (0.0, 0.2):
@@ -119,12 +106,4 @@ def everything() -> Iterator[str]:
 def test_looks_say_what_is_expected() -> None:
     with np.errstate(invalid="ignore", over="ignore"):
         found = list(everything())
-    if os.environ.get("RECORD_EXPECTED"):
-        EXPECTED.write_text("\n".join([*found, ""]))
-    expected = EXPECTED.read_text().splitlines()
-    assert [NUMBER.sub("#", line) for line in found] == [NUMBER.sub("#", line) for line in expected]
-    for line, other in zip(found, expected, strict=True):
-        numbers = [float(number) for number in NUMBER.findall(other)]
-        assert list(map(float, NUMBER.findall(line))) == pytest.approx(
-            numbers, rel=1e-4, abs=1e-5
-        ), other
+    assert_expected(found, "random_looks.txt", tolerance=1e-5)

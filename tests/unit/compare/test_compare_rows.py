@@ -1,17 +1,11 @@
-"""What each standard says of many outputs, honest and faulty, word for word.
+"""What each standard says of many outputs, honest and faulty, word for word; see `expected_texts`."""
 
-The rows stand in `tests/data/expected`; with `RECORD_EXPECTED=1` in the environment they are written
-anew. Numbers may differ by a ten-thousandth, as other processors round sums otherwise.
-"""
-
-import os
-import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from expected_texts import assert_expected
 
 from ray_precheck.compare.outputs import Judge, check_output
 from ray_precheck.compare.standards.registry import STANDARDS
@@ -21,8 +15,6 @@ from ray_precheck.schema.values import HostTensor
 
 pytestmark = pytest.mark.unit
 
-EXPECTED = Path(__file__).parents[2] / "data" / "expected" / "rows.txt"
-NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]\d+)?")
 SHAPE = (6, 8)
 BENCH = (np.arange(48.0).reshape(SHAPE) - 11.0) / 7.0
 SPECIAL = np.where(np.arange(48).reshape(SHAPE) % 11 == 0, np.nan, BENCH)
@@ -133,12 +125,4 @@ def of_others() -> Iterator[str]:
 def test_rows_say_what_is_expected() -> None:
     with np.errstate(all="ignore"):
         found = [*of_floats(), *of_others()]
-    if os.environ.get("RECORD_EXPECTED"):
-        EXPECTED.write_text("\n".join([*found, ""]))
-    expected = EXPECTED.read_text().splitlines()
-    assert [NUMBER.sub("#", line) for line in found] == [NUMBER.sub("#", line) for line in expected]
-    for line, other in zip(found, expected, strict=True):
-        numbers = [float(number) for number in NUMBER.findall(other)]
-        assert list(map(float, NUMBER.findall(line))) == pytest.approx(
-            numbers, rel=1e-4, abs=1e-12
-        ), other
+    assert_expected(found, "rows.txt", tolerance=1e-12)
