@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from types import TracebackType
 
 import psutil
 from conftest import FAULTY
@@ -74,12 +73,7 @@ class Network:
         _ip("link", "set", self._tag, "up")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number in list(self.numbers):
             self._remove(number)
         _ip("link", "delete", self._tag)

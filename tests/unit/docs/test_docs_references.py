@@ -51,6 +51,12 @@ def known_options() -> set[str]:
 KNOWN = known_options()
 
 
+def named_in(name: str, pattern: re.Pattern[str]) -> set[str]:
+    """Return what a pattern finds in the code of a document."""
+    codes = code_texts(FILES[name].read_text("utf-8"))
+    return {found for code in codes for found in pattern.findall(code)}
+
+
 @pytest.mark.unit
 @pytest.mark.parametrize("name", FILES)
 def test_every_relative_link_leads_to_a_file_and_a_heading(name: str) -> None:
@@ -70,26 +76,16 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(name: str) -> None:
 @pytest.mark.unit
 @pytest.mark.parametrize("name", FILES)
 def test_every_option_that_is_named_exists(name: str) -> None:
-    named = {
-        option
-        for code in code_texts(FILES[name].read_text("utf-8"))
-        for option in _OPTION.findall(code)
-    }
-    assert named - KNOWN == set()
+    assert named_in(name, _OPTION) - KNOWN == set()
 
 
 @pytest.mark.unit
 @pytest.mark.parametrize("name", FILES)
 def test_every_script_that_is_named_exists(name: str) -> None:
-    named = {
-        script
-        for code in code_texts(FILES[name].read_text("utf-8"))
-        for script in _SCRIPT.findall(code)
-    }
     scripts = ROOT / "scripts"
     absent = [
         script
-        for script in named
+        for script in named_in(name, _SCRIPT)
         if not (scripts / f"{script}.py").is_file()
         and not (scripts / script / "__main__.py").is_file()
     ]

@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -81,22 +82,31 @@ def test_of_two_of_the_same_the_first_counts(tmp_path: Path) -> None:
     assert adapter_folder(path) == tmp_path / "one"
 
 
-def test_two_native_ones_are_not_enough_and_both_are_named(tmp_path: Path) -> None:
-    path = [package(tmp_path / name, NATIVE) for name in ("one", "two")]
+@pytest.mark.parametrize(
+    ("kind", "wanted", "named", "advice"),
+    [
+        (
+            NATIVE,
+            adapter_folder,
+            "the native torch",
+            "PYTHONPATH=<MSAdapter>/build/lib:$PYTHONPATH",
+        ),
+        (ADAPTER, native_folder, "MSAdapter's torch", "pip install torch"),
+    ],
+)
+def test_two_of_the_other_kind_are_not_enough_and_both_are_named(
+    tmp_path: Path,
+    kind: dict[str, str],
+    wanted: Callable[[list[str]], object],
+    named: str,
+    advice: str,
+) -> None:
+    path = [package(tmp_path / name, kind) for name in ("one", "two")]
     with pytest.raises(BackendMissingError) as caught:
-        adapter_folder(path)
+        wanted(path)
     text = str(caught.value)
-    assert f"the native torch in {path[0]}; the native torch in {path[1]}" in text
-    assert "PYTHONPATH=<MSAdapter>/build/lib:$PYTHONPATH" in text
-
-
-def test_two_adapters_are_not_enough_and_both_are_named(tmp_path: Path) -> None:
-    path = [package(tmp_path / name, ADAPTER) for name in ("one", "two")]
-    with pytest.raises(BackendMissingError) as caught:
-        native_folder(path)
-    text = str(caught.value)
-    assert f"MSAdapter's torch in {path[0]}; MSAdapter's torch in {path[1]}" in text
-    assert "pip install torch" in text
+    assert f"{named} in {path[0]}; {named} in {path[1]}" in text
+    assert advice in text
 
 
 def test_without_any_torch_it_is_said_where_it_was_looked_for(tmp_path: Path) -> None:

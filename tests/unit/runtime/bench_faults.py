@@ -20,29 +20,25 @@ def never_withdraw_a_promise(patch: pytest.MonkeyPatch) -> None:
 
 
 def blame_for_a_bench(patch: pytest.MonkeyPatch) -> None:
-    done = Scheduler._bench_done
-
-    def guilty(self: Scheduler, name: str, ticket: int, report: BatchReport) -> list[Command]:
-        casualty = report.casualty
-        if casualty is not None:
-            over = Casualty(casualty.index, Cause.OVER_BUDGET, casualty.reason)
-            report = BatchReport(report.results, over)
-        return done(self, name, ticket, report)
-
-    patch.setattr(Scheduler, "_bench_done", guilty)
+    _mistake_breaks_for(Cause.OVER_BUDGET, patch)
 
 
 def try_a_slow_bench_again(patch: pytest.MonkeyPatch) -> None:
+    _mistake_breaks_for(Cause.CRASHED, patch)
+
+
+def _mistake_breaks_for(cause: Cause, patch: pytest.MonkeyPatch) -> None:
+    """Have every break of a bench worker count as one of this cause."""
     done = Scheduler._bench_done
 
-    def crashed(self: Scheduler, name: str, ticket: int, report: BatchReport) -> list[Command]:
+    def mistaken(self: Scheduler, name: str, ticket: int, report: BatchReport) -> list[Command]:
         casualty = report.casualty
         if casualty is not None:
-            crash = Casualty(casualty.index, Cause.CRASHED, casualty.reason)
-            report = BatchReport(report.results, crash)
+            other = Casualty(casualty.index, cause, casualty.reason)
+            report = BatchReport(report.results, other)
         return done(self, name, ticket, report)
 
-    patch.setattr(Scheduler, "_bench_done", crashed)
+    patch.setattr(Scheduler, "_bench_done", mistaken)
 
 
 def drop_what_waits_on_a_lost_node(patch: pytest.MonkeyPatch) -> None:
