@@ -47,8 +47,19 @@ class RandomRule:
     others: Rule | None = None
 
 
-def _normal(call: RandomCall) -> list[Look]:
-    return random_laws.normal(call.draws, call.parameter("mean"), call.parameter("std"))
+def _drawn_from(law: Callable[..., list[Look]], *parameters: str) -> Rule:
+    """Return the rule of draws from a law, whose parameters are the arguments of these names."""
+    return lambda call: law(call.draws, *map(call.parameter, parameters))
+
+
+_normal = _drawn_from(random_laws.normal, "mean", "std")
+_log_normal = _drawn_from(random_laws.log_normal, "mean", "std")
+_uniform = _drawn_from(random_laws.uniform, "low", "high")
+_exponential = _drawn_from(random_laws.exponential, "rate")
+_gamma = _drawn_from(random_laws.gamma, "alpha", "beta")
+_cauchy = _drawn_from(random_laws.cauchy, "median", "sigma")
+_laplace = _drawn_from(random_laws.laplace, "mean", "scale")
+_binomial = _drawn_from(random_discrete.binomial, "count", "prob")
 
 
 def _standard_normal(call: RandomCall) -> list[Look]:
@@ -57,32 +68,8 @@ def _standard_normal(call: RandomCall) -> list[Look]:
     return random_laws.normal(call.draws, 0.0, std)
 
 
-def _log_normal(call: RandomCall) -> list[Look]:
-    return random_laws.log_normal(call.draws, call.parameter("mean"), call.parameter("std"))
-
-
-def _uniform(call: RandomCall) -> list[Look]:
-    return random_laws.uniform(call.draws, call.parameter("low"), call.parameter("high"))
-
-
 def _unit_uniform(call: RandomCall) -> list[Look]:
     return random_laws.uniform(call.draws, 0.0, 1.0)
-
-
-def _exponential(call: RandomCall) -> list[Look]:
-    return random_laws.exponential(call.draws, call.parameter("rate"))
-
-
-def _gamma(call: RandomCall) -> list[Look]:
-    return random_laws.gamma(call.draws, call.parameter("alpha"), call.parameter("beta"))
-
-
-def _cauchy(call: RandomCall) -> list[Look]:
-    return random_laws.cauchy(call.draws, call.parameter("median"), call.parameter("sigma"))
-
-
-def _laplace(call: RandomCall) -> list[Look]:
-    return random_laws.laplace(call.draws, call.parameter("mean"), call.parameter("scale"))
 
 
 def _standard_laplace(call: RandomCall) -> list[Look]:
@@ -100,10 +87,6 @@ def _poisson(call: RandomCall) -> list[Look]:
 
 def _geometric(call: RandomCall) -> list[Look]:
     return random_discrete.geometric(call.draws, call.number("p"), call.spread)
-
-
-def _binomial(call: RandomCall) -> list[Look]:
-    return random_discrete.binomial(call.draws, call.parameter("count"), call.parameter("prob"))
 
 
 def _permutation(call: RandomCall) -> list[Look]:
