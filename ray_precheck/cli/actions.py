@@ -6,6 +6,7 @@ that are declared in `arguments`, `parser` and `commands.run_ut`.
 
 import argparse
 import platform
+from abc import abstractmethod
 from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
@@ -18,9 +19,11 @@ from ray_precheck.frameworks.known import (
     versioned_distributions,
 )
 
+_Values = str | Sequence[Any] | None
 
-class Once(argparse.Action):
-    """Stores a value, and refuses a second one, because it is unclear which of the two is meant."""
+
+class Taker(argparse.Action):
+    """An action whose `take` alone says what becomes of the values."""
 
     def __call__(
         self,
@@ -29,6 +32,18 @@ class Once(argparse.Action):
         values: str | Sequence[Any] | None,
         option_string: str | None = None,
     ) -> None:
+        """Have `take` deal with the values."""
+        self.take(namespace, values, option_string)
+
+    @abstractmethod
+    def take(self, namespace: argparse.Namespace, values: _Values, option: str | None) -> None:
+        """Deal with the values that follow an option, None for an option without any."""
+
+
+class Once(Taker):
+    """Stores a value, and refuses a second one, because it is unclear which of the two is meant."""
+
+    def take(self, namespace: argparse.Namespace, values: _Values, option: str | None) -> None:
         """Store the value.
 
         Raises:
@@ -36,22 +51,14 @@ class Once(argparse.Action):
         """
         before = getattr(namespace, self.dest, self.default)
         if before is not self.default:
-            raise UsageError(
-                f"{option_string} is given twice, as {before} and as {values}; name one"
-            )
+            raise UsageError(f"{option} is given twice, as {before} and as {values}; name one")
         setattr(namespace, self.dest, values)
 
 
-class FrameworkName(argparse.Action):
+class FrameworkName(Taker):
     """`-f` before the command: always the framework."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
-        option_string: str | None = None,
-    ) -> None:
+    def take(self, namespace: argparse.Namespace, values: _Values, option: str | None) -> None:
         """Store the name, which is looked at with the other options.
 
         Raises:
@@ -59,22 +66,16 @@ class FrameworkName(argparse.Action):
         """
         if str(values).endswith(("run_ut", "acc_check")):
             raise UsageError(
-                f"{option_string} {values}: before the command {option_string} names the framework"
+                f"{option} {values}: before the command {option} names the framework"
                 f" ({'|'.join(framework_names())}); -f for --filter_api stands after the command"
             )
         setattr(namespace, self.dest, values)
 
 
-class FilterOrFramework(argparse.Action):
+class FilterOrFramework(Taker):
     """`-f` after the command: alone msprobe's --filter_api, with a name the framework."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
-        option_string: str | None = None,
-    ) -> None:
+    def take(self, namespace: argparse.Namespace, values: _Values, option: str | None) -> None:
         """Store which of the two it is.
 
         Raises: UsageError: the word that follows is no framework.
@@ -85,26 +86,20 @@ class FilterOrFramework(argparse.Action):
             namespace.framework = values
         else:
             raise UsageError(
-                f"{option_string} {values!r}: after the command, {option_string} alone means"
-                f" --filter_api and {option_string} {'|'.join(framework_names())} names the framework;"
+                f"{option} {values!r}: after the command, {option} alone means"
+                f" --filter_api and {option} {'|'.join(framework_names())} names the framework;"
                 f" {values!r} is neither"
             )
 
 
-class Version(argparse.Action):
+class Version(Taker):
     """Prints the installed versions and ends, without loading a framework."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
-        option_string: str | None = None,
-    ) -> None:
+    def take(self, namespace: argparse.Namespace, values: _Values, option: str | None) -> None:
         """Print a line for each package and exit with 0."""
         for name, version in installed_versions().items():
             print(f"{name:13} {version}")
-        parser.exit()
+        raise SystemExit(0)
 
 
 def installed_versions() -> dict[str, str]:
