@@ -4,7 +4,7 @@ Comes in: a generator, a range and, where the dump tells the moments, a `Body`. 
 the carrier of its dtype. Called by `datagen.generate`. How large the chunks are changes no number.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -118,21 +118,35 @@ def whole_numbers(
     generator: np.random.Generator, span: ValueRange, spec: TensorSpec, body: Body
 ) -> Array:
     """Return whole numbers of a body, with its extremes."""
-    values = np.empty(spec.shape, DTYPES[spec.dtype].carrier)
-    flat = values.reshape(-1)
-    for chunk in _chunks(flat):
-        chunk[:] = np.clip(np.rint(body.draw(generator, len(chunk))), span.low, span.high)
-    _place_ends(generator, flat, span, spec.dtype, body)
-    return values
+
+    def draw(count: int) -> Array:
+        return np.clip(np.rint(body.draw(generator, count)), span.low, span.high)
+
+    return _drawn_with_ends(generator, span, spec, draw, body)
 
 
 def two_values(
     generator: np.random.Generator, span: ValueRange, spec: TensorSpec, share: float
 ) -> Array:
     """Return the two whole numbers of a range, or booleans, the larger with a recorded share."""
+
+    def draw(count: int) -> Array:
+        return np.where(generator.random(count) < share, span.high, span.low)
+
+    return _drawn_with_ends(generator, span, spec, draw)
+
+
+def _drawn_with_ends(
+    generator: np.random.Generator,
+    span: ValueRange,
+    spec: TensorSpec,
+    draw: Callable[[int], Array],
+    body: Body | None = None,
+) -> Array:
+    """Return values that `draw` makes, as many as it is asked for, with the ends of their range."""
     values = np.empty(spec.shape, DTYPES[spec.dtype].carrier)
     flat = values.reshape(-1)
     for chunk in _chunks(flat):
-        chunk[:] = np.where(generator.random(len(chunk)) < share, span.high, span.low)
-    _place_ends(generator, flat, span, spec.dtype, None)
+        chunk[:] = draw(len(chunk))
+    _place_ends(generator, flat, span, spec.dtype, body)
     return values
