@@ -20,19 +20,7 @@ from typing import Any, NoReturn
 
 from ray_precheck.errors import DeviceDied, DeviceError, NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Leaf
-from ray_precheck.frameworks.mindtorch.messages import (
-    Forward,
-    Gradients,
-    Prove,
-    Raised,
-    Ran,
-    Request,
-    Resolve,
-    Returned,
-    Seed,
-    receive_message,
-    send_message,
-)
+from ray_precheck.frameworks.mindtorch import messages
 from ray_precheck.frameworks.mindtorch.paths import adapter_folder
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall, HostTensor
@@ -66,14 +54,14 @@ class MindTorchBackend:
         Raises:
             NotCheckable: MSAdapter does not have the API, or it may not be called.
         """
-        self._ask(Resolve(name))
+        self._ask(messages.Resolve(name))
         return _RemoteApi(name)
 
     def forward(self, function: Callable[..., Any], call: HostCall, plan: CallPlan) -> "_RemoteRun":
         """Run the API in the recorded dtypes on this device."""
         if not isinstance(function, _RemoteApi):
             raise NotCheckable("a function of one's own cannot be run in the process of MSAdapter")
-        return _RemoteRun(self._ask, self._ask(Forward(function.name, call, plan)))
+        return _RemoteRun(self._ask, self._ask(messages.Forward(function.name, call, plan)))
 
     def lacks_kernel(self, error: Exception) -> bool:
         """Return whether the CPU has no kernel; on an NPU that is a finding, not a gap."""
@@ -81,13 +69,13 @@ class MindTorchBackend:
 
     def seed(self, seed: int) -> None:
         """Seed the generators of MindSpore and of MSAdapter."""
-        self._ask(Seed(seed))
+        self._ask(messages.Seed(seed))
 
     def prove(self) -> None:
         """Compute 1 + 1 on the device."""
-        self._ask(Prove())
+        self._ask(messages.Prove())
 
-    def _ask(self, request: Request | None) -> Any:
+    def _ask(self, request: messages.Request | None) -> Any:
         """Return the reply to a request; without a request, the greeting.
 
         Raises:
@@ -97,11 +85,11 @@ class MindTorchBackend:
         """
         try:
             if request is not None:
-                send_message(self._pipe, request)
-            reply: Returned | Raised = receive_message(self._pipe)
+                messages.send_message(self._pipe, request)
+            reply: messages.Returned | messages.Raised = messages.receive_message(self._pipe)
         except (EOFError, OSError):
             raise DeviceDied(self._exit_code()) from None
-        if isinstance(reply, Raised):
+        if isinstance(reply, messages.Raised):
             _raise(reply)
         return reply.value
 
@@ -152,14 +140,14 @@ class _RemoteApi:
 class _RemoteRun:
     """A call that has run forward in the process of the device, the last one there."""
 
-    def __init__(self, ask: Callable[[Request], Any], ran: Ran) -> None:
+    def __init__(self, ask: Callable[[messages.Request], Any], ran: messages.Ran) -> None:
         self._ask = ask
         self._number = ran.number
         self.outputs: list[Leaf] = ran.outputs
 
     def gradients(self, cotangents: list[HostTensor | None]) -> list[HostTensor]:
         """Return the gradients of the differentiable inputs; None stands for zero cotangents."""
-        grads: list[HostTensor] = self._ask(Gradients(self._number, cotangents))
+        grads: list[HostTensor] = self._ask(messages.Gradients(self._number, cotangents))
         return grads
 
 
@@ -169,7 +157,7 @@ class _RemoteError(Exception):
     lacks_kernel = False
 
 
-def _raise(reply: Raised) -> NoReturn:
+def _raise(reply: messages.Raised) -> NoReturn:
     if reply.refused:
         raise NotCheckable(reply.text)
     if reply.type_name == "MemoryError":

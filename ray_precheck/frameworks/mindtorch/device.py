@@ -17,19 +17,7 @@ from typing import Any
 from ray_precheck.errors import DeviceError, NotCheckable
 from ray_precheck.foreign import caught
 from ray_precheck.frameworks.denied import require_allowed
-from ray_precheck.frameworks.mindtorch.messages import (
-    Forward,
-    Gradients,
-    Prove,
-    Raised,
-    Ran,
-    Request,
-    Resolve,
-    Returned,
-    Seed,
-    receive_message,
-    send_message,
-)
+from ray_precheck.frameworks.mindtorch import messages
 from ray_precheck.prctl import end_with_parent
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall
@@ -55,7 +43,7 @@ def main() -> None:
         return
     with contextlib.suppress(EOFError, OSError):
         while True:
-            request: Request = receive_message(pipe)
+            request: messages.Request = messages.receive_message(pipe)
             _answer(pipe, partial(device.do, request), device.lacks_kernel)
 
 
@@ -73,15 +61,15 @@ def _answer(
 ) -> Any:
     """Send the result of an action, or its exception; return the result."""
     found, error = caught(action)
-    reply: Returned | Raised
+    reply: messages.Returned | messages.Raised
     if error is None:
-        reply = Returned(found.caveat if isinstance(found, MindTorchDevice) else found)
+        reply = messages.Returned(found.caveat if isinstance(found, MindTorchDevice) else found)
     elif isinstance(error, NotCheckable):
-        reply = Raised("NotCheckable", str(error), refused=True)
+        reply = messages.Raised("NotCheckable", str(error), refused=True)
     else:
         name = "MemoryError" if isinstance(error, MemoryError) else type(error).__name__
-        reply = Raised(name, str(error), lacks_kernel=lacks_kernel(error))
-    send_message(pipe, reply)
+        reply = messages.Raised(name, str(error), lacks_kernel=lacks_kernel(error))
+    messages.send_message(pipe, reply)
     return found
 
 
@@ -109,26 +97,26 @@ class MindTorchDevice:
         """A sentence about a limit of float32's precision on the device, "" for none."""
         return self._mindspore.caveat
 
-    def do(self, request: Request) -> Any:
+    def do(self, request: messages.Request) -> Any:
         """Carry out a request; the exceptions of an API are not caught."""
         match request:
-            case Resolve(name):
+            case messages.Resolve(name):
                 self._resolve(name)
                 return None
-            case Forward(name, call, plan):
+            case messages.Forward(name, call, plan):
                 self._last = None  # Its tensors go before the next ones come.
                 self._last = self._run(self._resolve(name), self._arguments(name, call), plan)
                 self._number += 1
-                return Ran(self._number, self._last.outputs)
-            case Gradients(number, cotangents):
+                return messages.Ran(self._number, self._last.outputs)
+            case messages.Gradients(number, cotangents):
                 if self._last is None or number != self._number:
                     raise RuntimeError("another call has run since")
                 return self._last.gradients(cotangents)
-            case Seed(seed):
+            case messages.Seed(seed):
                 self._mindspore.seed(seed)
                 self._torch.manual_seed(seed)
                 return None
-            case Prove():
+            case messages.Prove():
                 return self._mindspore.prove()
 
     def lacks_kernel(self, error: Exception) -> bool:
