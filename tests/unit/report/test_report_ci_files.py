@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase
+from report_runs import summary_of, wrong
 
 from ray_precheck.errors import UsageError
-from ray_precheck.jobs.precheck import done_of
 from ray_precheck.report.closing import closing_lines
 from ray_precheck.report.files import machine_file
 from ray_precheck.report.files.junit import WHOLE_RUN, call_seconds, junit_lines, write_junit
@@ -22,17 +22,8 @@ from ray_precheck.report.ranks_summary import RankSummary, combined
 from ray_precheck.report.state import RunPhase, RunState
 from ray_precheck.report.summary import Summary, summarise
 from ray_precheck.schema.environment import Environment, environment_to_dict
-from ray_precheck.schema.result import (
-    Metrics,
-    Outcome,
-    OutputCheck,
-    TaskResult,
-    Verdict,
-    failed,
-    skipped,
-)
-from ray_precheck.store.journal import Journal
-from ray_precheck.store.resume import RunFiles, run_files, start_run
+from ray_precheck.schema.result import Outcome, TaskResult, Verdict, failed, skipped
+from ray_precheck.store.resume import run_files, start_run
 from ray_precheck.store.settings import note_caveat, note_environment
 
 pytestmark = pytest.mark.unit
@@ -40,16 +31,6 @@ pytestmark = pytest.mark.unit
 FINISHED = RunState(RunPhase.FINISHED)
 STOPPED = RunState(RunPhase.STOPPED, 4, 9, "the disk is full")
 ODD = 'Torch.\x00\x1b[2J<&">\ud800\ufffe]]>\U0001f600.0'
-
-
-def wrong(name: str, message: str = "forward.output.0: far off") -> TaskResult:
-    metrics = Metrics(None, float("inf"), float("inf"))
-    check = OutputCheck(
-        f"{name}.forward.output.0", "Float64", "Float32", "()", metrics, Verdict.ERROR, message
-    )
-    return TaskResult(
-        1, name, Outcome.COMPLETED, Verdict.ERROR, Verdict.NONE, message, checks=(check,)
-    )
 
 
 RESULTS = (
@@ -71,14 +52,7 @@ def summary(tmp_path: Path) -> Summary:
         '{"name":"Mint.a.0","cat":"device","ph":"X","ts":1,"dur":250000,"pid":1,"tid":2},\n'
         '{"name":"Mint.a.0","cat":"bench","ph":"X","ts":1,"dur":500000,"pid":1,"tid":3},\n{"name":"M'
     )
-    return filled(files, *RESULTS)
-
-
-def filled(files: RunFiles, *results: TaskResult) -> Summary:
-    journal = Journal.open(files.result, files.details)
-    journal.append([done_of(result) for result in results])
-    journal.close()
-    return summarise(files)
+    return summary_of(files, *RESULTS)
 
 
 def cases_of(path: Path) -> dict[str, TestCase]:
@@ -134,7 +108,7 @@ def test_a_run_that_stopped_has_a_case_in_error_that_says_so(
 def test_whatever_names_and_messages_hold_it_is_xml(name: str, message: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         files = run_files(Path(folder) / "accuracy_checking_result_1.csv")
-        found = filled(files, wrong(f"Torch.{name}.0", message))
+        found = summary_of(files, wrong(f"Torch.{name}.0", message))
         text = b"".join(junit_lines(found, FINISHED))
         (suite,) = JUnitXml.fromstring(text)
         (case,) = suite
@@ -205,7 +179,7 @@ def test_the_json_file_names_every_key_that_its_description_does(
 
 
 def test_a_run_without_rows_is_still_a_whole_file(tmp_path: Path) -> None:
-    found = filled(run_files(tmp_path / "accuracy_checking_result_1.csv"))
+    found = summary_of(run_files(tmp_path / "accuracy_checking_result_1.csv"))
     write_json(tmp_path / "j.json", found, STOPPED, 3)
     write_junit(tmp_path / "j.xml", found, FINISHED)
     assert strictly(tmp_path / "j.json")["verdicts"] == []

@@ -8,23 +8,14 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from report_runs import compared, output, summary_of
 
-from ray_precheck.jobs.precheck import done_of
 from ray_precheck.report.beyond import beyond_limit, nearness
 from ray_precheck.report.closing import format_summary
 from ray_precheck.report.summary import WORST_OUTPUTS, Summary, WorstOutput, summarise, worst_of
 from ray_precheck.report.tables import read_rows
 from ray_precheck.schema.environment import Environment, environment_to_dict
-from ray_precheck.schema.result import (
-    Metrics,
-    Outcome,
-    OutputCheck,
-    TaskResult,
-    Verdict,
-    failed,
-    skipped,
-)
-from ray_precheck.store.journal import Journal
+from ray_precheck.schema.result import Outcome, OutputCheck, TaskResult, Verdict, failed, skipped
 from ray_precheck.store.resume import RunFiles, load_done, run_files
 from ray_precheck.store.settings import RunSettings, note_environment, save_settings
 
@@ -36,35 +27,6 @@ PASS, ERROR, SKIP, NONE = Verdict.PASS, Verdict.ERROR, Verdict.SKIP, Verdict.NON
 @pytest.fixture
 def files(tmp_path: Path) -> RunFiles:
     return run_files(tmp_path / "accuracy_checking_result_1.csv")
-
-
-def compared(
-    name: str,
-    errors: list[float] | None = None,
-    forward: Verdict = PASS,
-    backward: Verdict = NONE,
-) -> TaskResult:
-    """A result whose outputs have these largest absolute errors."""
-    checks = tuple(
-        OutputCheck(
-            name=f"{name}.forward.output.{position}",
-            bench_dtype="torch.float64",
-            tested_dtype="torch.float32",
-            shape="(2, 3)",
-            metrics=Metrics(0.5, error, 2 * error),
-            verdict=forward,
-        )
-        for position, error in enumerate(errors or [])
-    )
-    return TaskResult(0, name, Outcome.COMPLETED, forward, backward, checks=checks)
-
-
-def summary_of(files: RunFiles, *results: TaskResult) -> Summary:
-    """The summary of a run with these results."""
-    journal = Journal.open(files.result, files.details)
-    journal.append([done_of(result) for result in results])
-    journal.close()
-    return summarise(files)
 
 
 def test_every_call_is_counted_once_by_both_its_verdicts(files: RunFiles) -> None:
@@ -110,16 +72,6 @@ def test_the_worst_outputs_of_ten_apis_are_named_the_farthest_beyond_their_limit
         *((f"Mint.small{i}.0.forward.output.0", float(i)) for i in range(9, 1, -1)),
     ]
     assert [output.more for output in summary.worst[:3]] == [2, 0, 0]
-
-
-def output(
-    name: str, cosine: float, max_abs_err: float, max_rel_err: float, message: str = ""
-) -> TaskResult:
-    """A call with one output, or gradient, that is in error."""
-    metrics = Metrics(cosine, max_abs_err, max_rel_err)
-    check = OutputCheck(name, "Float64", "Float32", "(4,)", metrics, ERROR, message)
-    call = name.rsplit(".", 3)[0]
-    return TaskResult(0, call, Outcome.COMPLETED, ERROR, NONE, checks=(check,))
 
 
 def test_a_tiny_gradient_that_is_all_wrong_comes_before_a_sum_of_thousands_that_is_right(
