@@ -9,19 +9,9 @@ from hypothesis import strategies as st
 from ray_precheck.datagen import draws
 from ray_precheck.datagen.generate import GeneratedTensors, build_call
 from ray_precheck.errors import NotCheckable
+from ray_precheck.schema import values
 from ray_precheck.schema.dtypes import DTYPES, Array, round_to_dtype
 from ray_precheck.schema.record import ApiName, ApiRecord
-from ray_precheck.schema.values import (
-    Bound,
-    Constant,
-    HostTensor,
-    MappingSpec,
-    SequenceSpec,
-    Symbol,
-    TensorSpec,
-    UnknownSpec,
-    ValueSpec,
-)
 
 pytestmark = pytest.mark.unit
 
@@ -32,22 +22,22 @@ API = "Mint.add.0"
 
 def drawn(
     dtype: str,
-    low: Bound = None,
-    high: Bound = None,
+    low: values.Bound = None,
+    high: values.Bound = None,
     shape: tuple[int, ...] = MANY,
     *,
     seed: int = 0,
     api: str = API,
     path: str = "input_args.0",
 ) -> Array:
-    tensor = GeneratedTensors(seed, api).tensor(TensorSpec(dtype, shape, low, high), path)
+    tensor = GeneratedTensors(seed, api).tensor(values.TensorSpec(dtype, shape, low, high), path)
     assert tensor.dtype == dtype
     assert tensor.shape == shape
     assert tensor.data.dtype == DTYPES[dtype].carrier
     return tensor.data
 
 
-def record(*args: ValueSpec, **kwargs: ValueSpec) -> ApiRecord:
+def record(*args: values.ValueSpec, **kwargs: values.ValueSpec) -> ApiRecord:
     return ApiRecord(ApiName("Mint", "add", 0), args, tuple(kwargs.items()), ())
 
 
@@ -68,8 +58,8 @@ def test_the_widest_range_does_not_overflow() -> None:
 
 @pytest.mark.parametrize("dtype", [n for n, d in DTYPES.items() if d.kind in ("int", "uint")])
 def test_integers_reach_both_ends_and_are_uniform(dtype: str) -> None:
-    values, counts = np.unique(drawn(dtype, 2, 6), return_counts=True)
-    assert values.tolist() == [2, 3, 4, 5, 6]
+    numbers, counts = np.unique(drawn(dtype, 2, 6), return_counts=True)
+    assert numbers.tolist() == [2, 3, 4, 5, 6]
     assert counts.min() > 0.9 * MANY[0] / 5
 
 
@@ -138,7 +128,7 @@ def test_complex_infinities_have_no_nan_beside_them(low: float) -> None:
 def test_nan_and_null_ranges_are_drawn_around_zero_with_a_note_of_the_path() -> None:
     tensors = GeneratedTensors(0, API)
     for path, bound in (("input_args.0", float("nan")), ("input_args.1", None)):
-        data = tensors.tensor(TensorSpec("float32", MANY, bound, bound), path).data
+        data = tensors.tensor(values.TensorSpec("float32", MANY, bound, bound), path).data
         assert np.abs(data).max() <= 1.0
         assert data.std() == pytest.approx(1 / np.sqrt(3), abs=0.02)
     assert [note.split(":")[0] for note in tensors.notes] == ["input_args.0", "input_args.1"]
@@ -146,7 +136,7 @@ def test_nan_and_null_ranges_are_drawn_around_zero_with_a_note_of_the_path() -> 
 
 def test_a_recorded_range_leaves_no_note() -> None:
     tensors = GeneratedTensors(0, API)
-    tensors.tensor(TensorSpec("float32", (2,), 0.0, 1.0), "input_args.0")
+    tensors.tensor(values.TensorSpec("float32", (2,), 0.0, 1.0), "input_args.0")
     assert tensors.notes == []
 
 
@@ -210,7 +200,10 @@ def test_another_seed_api_or_path_gives_numbers_that_have_nothing_in_common(
 
 def test_two_arguments_with_different_ranges_are_no_multiples_of_each_other() -> None:
     call = build_call(
-        record(TensorSpec("float64", MANY, 0.0, 1.0), TensorSpec("float64", MANY, 0.0, 3.0)),
+        record(
+            values.TensorSpec("float64", MANY, 0.0, 1.0),
+            values.TensorSpec("float64", MANY, 0.0, 3.0),
+        ),
         GeneratedTensors(0, API),
     )
     assert abs(np.corrcoef(call.args[0].data, call.args[1].data)[0, 1]) < 0.03
@@ -219,7 +212,7 @@ def test_two_arguments_with_different_ranges_are_no_multiples_of_each_other() ->
 @settings(deadline=None, max_examples=30)
 @given(st.permutations([f"input_args.{i}" for i in range(4)]))
 def test_the_order_in_which_tensors_are_drawn_does_not_matter(order: list[str]) -> None:
-    spec = TensorSpec("float32", (5,), 0.0, 1.0)
+    spec = values.TensorSpec("float32", (5,), 0.0, 1.0)
     tensors = GeneratedTensors(0, API)
     for path in order:
         np.testing.assert_array_equal(
@@ -232,15 +225,15 @@ def test_a_name_with_a_lone_surrogate_is_drawn_for() -> None:
 
 
 def test_a_call_has_values_symbols_and_tensors_where_the_record_has_them() -> None:
-    tensor = TensorSpec("float32", (2,), 0.0, 1.0)
-    symbol = Symbol("dtype", "float16")
+    tensor = values.TensorSpec("float32", (2,), 0.0, 1.0)
+    symbol = values.Symbol("dtype", "float16")
     source = GeneratedTensors(0, API)
     call = build_call(
         record(
-            Constant(3),
-            SequenceSpec((tensor, Constant((1, 2)), SequenceSpec(()))),
+            values.Constant(3),
+            values.SequenceSpec((tensor, values.Constant((1, 2)), values.SequenceSpec(()))),
             dtype=symbol,
-            options=MappingSpec((("x", tensor), ("y", Constant(None)))),
+            options=values.MappingSpec((("x", tensor), ("y", values.Constant(None)))),
         ),
         source,
     )
@@ -253,19 +246,19 @@ def test_a_call_has_values_symbols_and_tensors_where_the_record_has_them() -> No
         (call.args[1][0], "input_args.1.0"),
         (call.kwargs["options"]["x"], "input_kwargs.options.x"),
     ):
-        assert isinstance(found, HostTensor)
+        assert isinstance(found, values.HostTensor)
         np.testing.assert_array_equal(found.data, source.tensor(tensor, path).data)
 
 
 @pytest.mark.parametrize(
     ("specs", "place"),
     [
-        ((UnknownSpec("why"),), "input_args.0"),
-        ((SequenceSpec((Constant(1), UnknownSpec("why"))),), "input_args.0.1"),
+        ((values.UnknownSpec("why"),), "input_args.0"),
+        ((values.SequenceSpec((values.Constant(1), values.UnknownSpec("why"))),), "input_args.0.1"),
     ],
 )
 def test_an_argument_that_is_not_described_is_named_with_its_path(
-    specs: tuple[ValueSpec, ...], place: str
+    specs: tuple[values.ValueSpec, ...], place: str
 ) -> None:
     with pytest.raises(NotCheckable) as reason:
         build_call(record(*specs), GeneratedTensors(0, API))
@@ -274,4 +267,4 @@ def test_an_argument_that_is_not_described_is_named_with_its_path(
 
 def test_an_unknown_keyword_argument_is_named_with_its_path() -> None:
     with pytest.raises(NotCheckable, match=r"^input_kwargs\.group: why$"):
-        build_call(record(group=UnknownSpec("why")), GeneratedTensors(0, API))
+        build_call(record(group=values.UnknownSpec("why")), GeneratedTensors(0, API))
