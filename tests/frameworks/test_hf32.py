@@ -81,11 +81,11 @@ if "ray_precheck.{process}" in sys.orig_argv:
 def assert_told(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
-    names: dict[str, str],
+    stays_on: str,
     caveat_of: Callable[[], str],
 ) -> None:
     """A process that is started tells where HF32 stays on, and nothing where it does not."""
-    for code, said in ((_STAYS_ON.format(**names), "HF32 stays on"), ("", "")):
+    for code, said in ((stays_on, "HF32 stays on"), ("", "")):
         with monkeypatch.context() as patch:
             plant(folder, patch, code)
             assert caveat_of() == said
@@ -101,11 +101,9 @@ def plant(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
 def test_the_process_that_checks_tells_it_when_it_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = {
-        "process": "runtime.workers.check_process",
-        "backend": "pytorch",
-        "name": "TorchBackend",
-    }
+    stays_on = _STAYS_ON.format(
+        process="runtime.workers.check_process", backend="pytorch", name="TorchBackend"
+    )
     slot = DeviceSlot("cpu", 0, "", "", "")
     opener = PrecheckOpener(CheckSettings("pytorch", "statistics", tmp_path))
 
@@ -113,21 +111,19 @@ def test_the_process_that_checks_tells_it_when_it_is_ready(
         with contextlib.closing(CheckProcess(slot, opener)) as process:
             return process.wait_ready()
 
-    assert_told(tmp_path, monkeypatch, names, caveat)
+    assert_told(tmp_path, monkeypatch, stays_on, caveat)
 
 
 def test_the_process_of_mindtorch_tells_it_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = {
-        "process": "frameworks.mindtorch.device",
-        "backend": "mindspore",
-        "name": "MindSporeBackend",
-    }
+    stays_on = _STAYS_ON.format(
+        process="frameworks.mindtorch.device", backend="mindspore", name="MindSporeBackend"
+    )
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "data" / "mindtorch")
 
     def caveat() -> str:
         with contextlib.closing(MindTorchBackend("cpu")) as backend:
             return backend.caveat
 
-    assert_told(tmp_path, monkeypatch, names, caveat)
+    assert_told(tmp_path, monkeypatch, stays_on, caveat)
