@@ -123,7 +123,9 @@ def test_an_installed_framework_is_prechecked_end_to_end(
     saved = next(out.glob("error_data/*/Toy.exp.0.json"))
     refused = precheck("repro", saved, PYTHONPATH=site)
     assert refused.returncode == 2
-    assert "the descriptor of the framework toyframe says of no script" in refused.stderr
+    assert (
+        "no script can be written for a call of toyframe, because the descriptor" in refused.stderr
+    )
 
 
 def test_without_its_package_the_dump_of_a_framework_is_one_sentence(

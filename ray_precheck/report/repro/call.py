@@ -36,8 +36,9 @@ def script_of(data: ErrorData) -> Script:
     script = find_framework(data.framework).script
     if script is None:
         raise UsageError(
-            f"the descriptor of the framework {data.framework} says of no script; check the saved"
-            " call again with ray_precheck.rerun(JSON)"
+            f"no script can be written for a call of {data.framework}, because the descriptor of this"
+            " framework names no writer of scripts; check the saved call again with"
+            " ray_precheck.rerun(JSON)"
         )
     return script
 
