@@ -1,4 +1,7 @@
-"""What each look at random outputs says of draws, word for word; see `expected_texts`."""
+"""What each look at random outputs says of honest and of faulty draws, word for word.
+
+`expected_texts` says how numbers are compared, and how the sentences are written anew.
+"""
 
 from collections.abc import Iterator
 
