@@ -33,7 +33,7 @@ class CallFailed(ActorError):
 
 
 class ActorLost(ActorError):
-    """The actor is gone, with all that it had; `for_memory`: to keep its machine alive."""
+    """The actor is gone, with all that it had; `for_memory`: it was ended to free memory."""
 
     def __init__(self, reason: str, *, for_memory: bool = False) -> None:
         super().__init__(reason)
@@ -41,27 +41,27 @@ class ActorLost(ActorError):
 
 
 class Actors(Protocol):
-    """Starts actors and calls them. Nothing here waits but `wait`."""
+    """Starts actors and calls them. Only `wait` waits; all other methods return at once."""
 
     def clock(self) -> float:
         """Return the time in seconds, from any beginning; it never goes back."""
 
     def start(self, actor: Any, node_id: str, *args: Any, **options: Any) -> Handle:
         """Start an actor on a node; `node_id` "" is the driver's own. `actor` is its class, which is
-        made with the other arguments."""
+        called with the other arguments."""
 
     def call(self, handle: Handle, method: str, *args: Any) -> Answer:
-        """Call a method of an actor. An `Answer` among the arguments stands for what it will be; it
-        is brought to the actor's node."""
+        """Call a method of an actor. An `Answer` among the arguments stands for its value, which is
+        brought to the actor's node."""
 
     def put(self, content: object) -> Answer:
-        """Keep something where actors of every node can get it."""
+        """Keep an object where actors on every node can get it."""
 
     def wait(self, answers: Sequence[Answer], timeout_s: float) -> list[Answer]:
-        """Wait until one of the answers is there or the time is over; return all that are there."""
+        """Wait until an answer has come or the time is over; return all answers that have come."""
 
     def result(self, answer: Answer) -> Any:
-        """Return an answer that is there.
+        """Return the value of an answer that has come.
 
         Raises:
             CallFailed: the method raised.
@@ -69,10 +69,10 @@ class Actors(Protocol):
         """
 
     def kill(self, handle: Handle) -> None:
-        """End an actor with its processes, at once; one that is gone already is ignored."""
+        """End an actor with its processes, at once; an actor that is gone already is ignored."""
 
     def nodes(self) -> list[Node]:
-        """Return the nodes that are alive and known, the driver's own first. Waits for nobody.
+        """Return the nodes that are alive and known, the driver's own first; without waiting.
 
         Raises:
             StoppedError: the driver's own node is gone.

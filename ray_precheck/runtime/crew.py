@@ -1,8 +1,8 @@
 """The actors of a run and what each has in flight.
 
-Comes in: what is to be started and sent. Goes out: flights that have landed. Called by the driver.
-Tensors never come here: what devices have made, and captured files, stay with their workers or in
-Ray's object store; only references are held.
+Comes in: the slots to start workers on, and batches. Goes out: flights that have landed. Called by the
+driver. Tensors never come here: the outputs of devices and captured files stay with the workers or in
+Ray's object store; the crew holds references alone.
 """
 
 import math
@@ -23,18 +23,18 @@ from ray_precheck.runtime.workers.process import START_TIMEOUT_S
 from ray_precheck.runtime.workers.worker import Order, Worker
 from ray_precheck.schema.task import BENCH, DeviceSlot
 
-# Workers keep the time limits of their records themselves; one that is this late is gone.
+# Workers keep the time limits of their records themselves; a worker that is this late is gone.
 ANSWER_SLACK_S = 60.0
-# To look at the deadlines of all calls takes as long as there are many.
+# A look at the deadlines takes time in proportion to the calls in flight.
 _LATE_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """How workers are started and what they are given.
+    """How workers are started, and their limits.
 
-    `spares` is how many processes a worker keeps ready, None for what its kind of device allows;
-    `bench_budget_s` is what a bench may take.
+    `spares` is how many processes a worker keeps ready, None for the number that its kind of device
+    allows; `bench_budget_s` is how long a bench may take.
     """
 
     spares: int | None = None
@@ -44,11 +44,11 @@ class WorkerOptions:
 
 @dataclass(slots=True)
 class Flight:
-    """A call of an actor that has not come back: of which slot, and how long it may take.
+    """A call of the actor on a slot that has not been answered, and how long it may take.
 
-    `ticket` is the batch's, 0 for the start of a worker; `parcel` that of what it was sent with.
-    `deadline` is the time on the monotonic clock by which it must be back; it is known once the actor
-    has nothing else to do before.
+    `ticket` is that of the batch, 0 for the start of a worker; `parcel` is the ticket of the parcel
+    that the batch was sent with. `deadline` is the time on the monotonic clock by which the answer
+    must be there; it is set once the actor has answered all calls before.
     """
 
     slot: str
@@ -63,9 +63,9 @@ class Flight:
 class Crew:
     """The actors by slot, the node that each is on, and what is in flight.
 
-    An actor does one batch after the other, so of each slot only the first call is in `flights`, to
-    be waited for; those behind it follow as it lands. `home` is the node of the driver, which has the
-    files of the job; `shipper` sends them to the workers on others, None where those see them too.
+    An actor does one batch after the other, so `flights` has only the first call of each slot; the
+    next call follows when the first has landed. `home` is the node of the driver, which has the files
+    of the job; `shipper` sends them to workers on other nodes, None if every node sees them.
     """
 
     actors: Actors
@@ -90,12 +90,12 @@ class Crew:
         self._parcels = Parcels(self.actors)
 
     def start(self, label: str) -> None:
-        """Have a fresh worker on a slot: from the actor that is there, or from a new one."""
+        """Start a fresh worker on a slot: in the slot's actor if there is one, else in a new actor."""
         slot = self.slots[label]
         if self._homes.get(label) != slot.node_id:
             self.dismiss(label)
         if label in self._starting:
-            return  # It starts already: lost and moved at the same time.
+            return  # The worker starts already: its slot was lost and moved at the same time.
         if label not in self._workers:
             spares = DEFAULT_SPARES.get(slot.kind, 0)
             if self.options.spares is not None and slot.kind != BENCH:
@@ -113,7 +113,7 @@ class Crew:
         self._starting.add(label)
 
     def _take_off(self, ref: Any, flight: Flight) -> None:
-        """Wait for a call, at once or when what its actor does before it is done."""
+        """Wait for a call, at once or as soon as its actor has answered the calls before it."""
         behind = self._behind.get(flight.slot)
         if behind is not None:
             behind.append((ref, flight))
@@ -126,7 +126,7 @@ class Crew:
         self.flights[ref] = flight
 
     def _remove(self, ref: Any) -> Flight:
-        """Wait for a call no longer, and for the next one of its actor instead."""
+        """Wait for a call no longer, and for the next call of its actor instead."""
         flight = self.flights.pop(ref)
         behind = self._behind[flight.slot]
         if behind:
@@ -136,11 +136,11 @@ class Crew:
         return flight
 
     def send(self, batch: SendBatch) -> None:
-        """Send a batch, or keep it until the files that were prepared for it are there."""
+        """Send a batch, or hold it until the files that were prepared for it have arrived."""
         home = self._homes[batch.slot]
         parcel = self._parcels.reference(batch.parcel, home)
         files = None
-        # The slot may have moved since they were prepared; its worker is where it was.
+        # The slot may have moved since the files were prepared; its worker has not.
         if self.shipper is not None and self.shipper.has(batch.ticket):
             shipment = self.shipper.take(batch.ticket)
             if shipment is None:
@@ -159,7 +159,7 @@ class Crew:
             self.options.bench_budget_s,
             batch.stage is Stage.DEVICE and self._lends(batch.slot),
         )
-        # Answers as arguments of their own: they are brought to the worker's node.
+        # Answers are arguments of their own, so that Ray brings their values to the worker's node.
         answer = self.actors.call(self._workers[batch.slot], "run", order, parcel, files)
         benches_s = self.options.bench_budget_s * len(batch.tasks)
         allowed_s = sum(batch.limits_s) + benches_s + ANSWER_SLACK_S
@@ -168,7 +168,7 @@ class Crew:
         self._take_off(answer, flight)
 
     def _lends(self, label: str) -> bool:
-        """Return whether what a device makes can stay on its machine: all benches are there, too."""
+        """Return whether the outputs of a device can stay on its machine, as all benches are there."""
         benches = self._bench_homes.values()
         return self._parcels.may_lend(self._workers[label], self._homes[label], benches)
 
@@ -195,7 +195,7 @@ class Crew:
         return flight
 
     def collect(self, flight: Flight) -> None:
-        """Have what a device has made kept until it is forgotten: by its worker, or in the store."""
+        """Have the parcel of a device kept, by its worker or in the store, until it is forgotten."""
         self._parcels.collect(
             flight.ticket,
             self._workers[flight.slot],
@@ -204,11 +204,11 @@ class Crew:
         )
 
     def refuse(self, flight: Flight) -> None:
-        """Be told that the bench's worker of a flight could not get at what was lent to it."""
+        """Note that the bench worker of a flight could not open the loan of its parcel."""
         self._parcels.refuse(flight.parcel)
 
     def forget(self, ticket: int) -> None:
-        """Drop what was made or prepared under a ticket, and wait for its batch no longer."""
+        """Drop the parcel and the files of a ticket, and wait for its batch no longer."""
         self._parcels.forget(ticket)
         self._held.pop(ticket, None)
         ref, flight = self._batches.pop(ticket, (None, None))
@@ -220,8 +220,10 @@ class Crew:
             self.shipper.forget(ticket)
 
     def late(self) -> list[Any]:
-        """Return the flights whose time is over, as their machine does not answer any more; looks once
-        a second."""
+        """Return the flights whose time is over, because their machine does not answer any more.
+
+        It looks once a second, and returns none in between.
+        """
         now = self.actors.clock()
         if now - self._looked_at < _LATE_INTERVAL_S:
             return []
@@ -229,18 +231,18 @@ class Crew:
         return [ref for ref, flight in self.flights.items() if flight.deadline < now]
 
     def tickets_of(self, label: str) -> list[int]:
-        """Return the tickets of the batches that a slot has, or waits for."""
+        """Return the tickets of the batches that a slot has, or that are held for it."""
         sent = [ticket for ticket, (_, flight) in self._batches.items() if flight.slot == label]
         return [*sent, *(t for t, batch in self._held.items() if batch.slot == label)]
 
     def halt(self, labels: Iterable[str]) -> None:
-        """Have workers hand over what is finished, and end."""
+        """Have workers hand over their finished results, and end."""
         for label in labels:
             if label in self._workers:
                 self.actors.call(self._workers[label], "halt")
 
     def dismiss(self, label: str) -> None:
-        """Kill a worker, with its processes, and forget what it has in flight."""
+        """Kill a worker, with its processes, and forget its calls in flight."""
         worker = self._workers.pop(label, None)
         self._homes.pop(label, None)
         self._bench_homes.pop(label, None)
@@ -250,7 +252,7 @@ class Crew:
         for ticket in self.tickets_of(label):
             self.forget(ticket)
         for ref in [ref for ref, f in self.flights.items() if f.slot == label]:
-            del self.flights[ref]  # its start
+            del self.flights[ref]  # the start of the worker
         self._behind.pop(label, None)
 
     def dismiss_all(self) -> None:

@@ -1,7 +1,7 @@
 """The loop: news of the actors to the scheduler, its commands to the actors, results to the recorder.
 
-Comes in: a job, its tasks and where to run them. Goes out: rows on the disk. Called by the session;
-the simulated histories and the simulation of large clusters drive the same loop.
+Comes in: a job, its tasks and where to run them. Goes out: rows on the disk. Called by
+`runtime.driving`; the simulated histories and the simulation of large clusters run the same loop.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -40,17 +40,18 @@ from ray_precheck.store.timeline import Span, Track
 
 POLL_S = 0.2
 GRACE_S = 5.0
-# How long a worker may take to hand over what is finished once it is told to stop.
+# How long a worker may take to hand over its finished results once it is told to stop.
 _HALT_S = 2.0
 _SETTLED_A_MESSAGE = 4096
-# So many answers are taken in one step, so that the writer is not given everything at once where many
-# have come; the others are there in the next step.
+# How many answers are taken in one step, so that the writer does not get everything at once when many
+# have come; the others are taken in the next step.
 _ANSWERS_A_STEP = 32
-# The share of the smallest object store that may wait for benches; Ray spills above 80 %. And of the
-# memory of a record: what waits is in memory once more with its float64 copies when it is its turn.
+# Parcels that wait for benches may take this share of the smallest object store; Ray spills above 80 %.
+# They may also take only this share of a record's memory: when a bench judges a parcel, its tensors are
+# in memory a second time, with their float64 copies.
 _STORE_SHARE = 0.4
 _MEMORY_SHARE = 0.1
-# What files on their way to other machines may take of the driver's object store.
+# The share of the driver's object store that files on their way to other machines may take.
 _SHIPPED_SHARE = 0.3
 
 
@@ -59,8 +60,8 @@ class DriveOptions:
     """How a run is driven.
 
     `timeout_s` is the time limit of a cheap record. `bench_workers`: None for as many as there are
-    cores to spare and benches to run. `on_caveat` is told what limits the precision of each device
-    that is opened, "" for nothing. `workers` are the options of every worker.
+    cores to spare and benches to run. `on_caveat` is called with the caveat of each device that is
+    opened, "" for none. `workers` are the options of every worker.
     """
 
     timeout_s: float = 300.0
@@ -71,7 +72,7 @@ class DriveOptions:
 
 @dataclass(slots=True)
 class _Run:
-    """What a run acts on; `finished` and `tracks` are what a step hands over at its end."""
+    """The parts of a run; a step hands `finished` and `tracks` to the recorder at its end."""
 
     scheduler: Scheduler
     recorder: Recorder
@@ -83,7 +84,7 @@ class _Run:
 class Driver:
     """Drives one run on the slots of a request.
 
-    `stop_requested` is asked between events; it ends the run in good order.
+    `stop_requested` is called between steps; when it returns True the run ends in good order.
     """
 
     def __init__(
@@ -111,17 +112,18 @@ class Driver:
         self._machines = Machines(actors, self._crew, request, slots)
 
     def launch(self) -> None:
-        """Start a worker on every slot; they load what they need while the plan is made."""
+        """Start a worker on every slot; workers load their packages while the plan is made."""
         for label in self._machines.slots:
             self._crew.start(label)
 
     def run(self, tasks: Sequence[Task], settled: Iterable[Done], progress: Progress) -> bool:
-        """Run the tasks, given in the order to run them; `settled` needs no run and is written first.
+        """Run the tasks, given in the order to run them.
 
-        Returns True at the end, False where the run was stopped on request.
+        `settled` are pieces that need no run; they are written first. Returns True at the end, False
+        if the run was stopped on request.
 
         Raises:
-            StoppedError: the disk, the writer or every device is gone; what is written stays.
+            StoppedError: the disk, the writer or every device is gone; the written rows stay.
         """
         recorder = Recorder(self._actors, self._files, self._job.tables, progress)
         run = _Run(self._scheduler(tasks), recorder, progress)
@@ -129,7 +131,7 @@ class Driver:
         while some := tuple(islice(left, _SETTLED_A_MESSAGE)):
             recorder.record(some)
         try:
-            # Workers were launched already; the scheduler drops the slots that it does not need.
+            # Workers were launched already; those of slots that the scheduler does not need are ended.
             commands = run.scheduler.start()
             wanted = {command.slot for command in commands if isinstance(command, StartWorker)}
             self._machines.keep_only(wanted)
@@ -143,7 +145,7 @@ class Driver:
             recorder.complete(self._job.names)
         finally:
             self.close()
-            # Where a step has ended early, what was finished until then is not lost with it.
+            # If a step has ended early, the pieces that were finished until then are written here.
             if run.finished or recorder.has_gathered:
                 with suppress(StoppedError, ActorError):
                     recorder.record(run.finished, run.tracks)
@@ -156,7 +158,7 @@ class Driver:
         self._crew.dismiss_all()
 
     def _scheduler(self, tasks: Sequence[Task]) -> Scheduler:
-        """Return the scheduler of the tasks; chooses the bench workers."""
+        """Choose the bench workers, and return the scheduler of the tasks."""
         job, machines = self._job, self._machines
         model = CostModel()
         wanted = self._options.bench_workers if job.has_bench else 0
@@ -205,7 +207,7 @@ class Driver:
         self._machines.follow(run.scheduler, run.progress, carry_out)
         carry_out(run.scheduler.wake())
         self._crew.send_held()
-        # Last, and in one piece: workers wait for their batches, and a write is as slow as the disk.
+        # Results are handed over last, and at once: workers wait for batches, and disks are slow.
         finished, run.finished = run.finished, []
         tracks, run.tracks = run.tracks, []
         run.recorder.record(finished, tracks)
@@ -217,7 +219,7 @@ class Driver:
             raise StoppedError(f"no device is left: {reasons}")
 
     def _news(self, recorder: Recorder, wait_s: float) -> list[Any]:
-        """Wait for something to come back; return everything that has."""
+        """Wait for an answer of a worker or of the writer; return all that have come."""
         return self._actors.wait([*self._crew.flights, *recorder.pending], wait_s)
 
     def _on_flight(self, answer: Any, run: _Run) -> list[Command]:
@@ -225,7 +227,7 @@ class Driver:
         try:
             report = self._actors.result(answer)
         except CallFailed as error:
-            if flight.ticket == 0:  # It says why it cannot start, and can be asked again.
+            if flight.ticket == 0:  # The actor says why its worker cannot start, and lives on.
                 return scheduler.start_failed(flight.slot, start_reason(error))
             return self._lose(flight, scheduler, f"its worker failed: {error.reason}")
         except ActorLost as error:
@@ -234,7 +236,7 @@ class Driver:
                 self._crew.dismiss(flight.slot)
                 return scheduler.start_failed(flight.slot, start_reason(error))
             if error.for_memory:
-                # Ray may have stopped it for the memory of a neighbour.
+                # Ray may have stopped the worker for the memory that another process took.
                 reason = "ran out of memory: Ray stopped its worker to keep the machine alive"
                 return self._lose(flight, scheduler, reason)
             return self._lose(flight, scheduler, f"{LOST} ({error.reason})")
@@ -249,7 +251,7 @@ class Driver:
         return scheduler.batch_done(flight.slot, flight.ticket, report)
 
     def _tracks(self, flight: Flight, report: BatchReport) -> Iterable[Track]:
-        """Yield what a worker did and when, for the timeline."""
+        """Yield the tracks of a worker's batch, for the timeline."""
         slot = self._crew.slots[flight.slot]
         where = slot.address, f"{slot.kind}:{slot.device_id}", flight.stage.value
         if report.results:
@@ -271,7 +273,7 @@ class Driver:
         """Give up waiting for workers whose machine does not answer any more."""
         for answer in self._crew.late():
             if answer not in self._crew.flights:
-                continue  # gone with another one of its worker
+                continue  # Its worker was dismissed because of another late flight.
             flight = self._crew.land(answer)
             if flight.ticket == 0:
                 self._crew.dismiss(flight.slot)
@@ -302,7 +304,7 @@ class Driver:
                     run.progress.say(f"device {slot} is given up: {reason}")
 
     def _wind_down(self, run: _Run) -> None:
-        """Give batches in flight a few seconds, then have them ended; write what is finished."""
+        """Give batches in flight a few seconds, then end them; write all finished pieces."""
         run.scheduler.drain()
         self._step_until_empty(GRACE_S, run)
         self._crew.halt(run.scheduler.busy_slots)

@@ -27,20 +27,20 @@ class Cargo(Protocol):
 
     def limits(self, task: Task, most_bytes: int) -> Mapping[str, int]:
         """Return the files of a task by name, each with the bytes above which it is not sent;
-        `most_bytes` is what may be on its way at a time."""
+        `most_bytes` is how many bytes may be on their way at a time."""
 
     def size_bytes(self, name: str) -> int:
         """Return how many bytes a file has; 0 where it cannot be read."""
 
     def ship(self, name: str, limit_bytes: int) -> Any:
-        """Read a file; returns its content, or why it is not sent."""
+        """Read a file; return its content, or an object that says why the file is not sent."""
 
     def packed(self, content: Mapping[str, Any]) -> Any:
-        """Return what the runner of one task is given, made of the contents of its files by name."""
+        """Return the `files` for the runner of a task, made of the contents of its files by name."""
 
 
 class Job(Protocol):
-    """What there is to do, seen from the driver."""
+    """The work of a run, seen from the driver."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -60,23 +60,23 @@ class Job(Protocol):
 
     @property
     def memory_limit_bytes(self) -> int:
-        """What the tensors of one piece may take, 0 for no limit."""
+        """How many bytes the tensors of one piece may take, 0 for no limit."""
 
     @property
     def cargo(self) -> Cargo | None:
         """The files that payloads name; None where there are none, or every machine sees them."""
 
     def payload(self, task: Task) -> Any:
-        """Return what a worker needs for a task: something with the task's `index`, to be pickled."""
+        """Return the object that a worker needs for a task; it has the task's `index` and is pickled."""
 
     def opener(self, *, is_home: bool) -> "Opener":
-        """Return what opens a runner; `is_home`: on the driver's machine, which has the results."""
+        """Return the opener of runners; `is_home`: on the driver's machine, which has the results."""
 
     def failed(self, task: Task, outcome: Outcome, reason: str) -> Done:
-        """Return what is written of a task that broke its worker, for a reason in words."""
+        """Return the rows of a task that broke its worker; `reason` is a sentence."""
 
     def unchecked(self, task: Task, reason: str) -> Done:
-        """Return what is written of a task that could not be done, for a reason in words."""
+        """Return the rows of a task that could not be done; `reason` is a sentence."""
 
 
 class Opener(Protocol):
@@ -84,10 +84,10 @@ class Opener(Protocol):
 
     @property
     def memory_limit_bytes(self) -> int:
-        """What a process without an accelerator may allocate for one piece, 0 for no limit."""
+        """How many bytes a process without an accelerator may allocate for a piece, 0 for no limit."""
 
     def open(self, slot: DeviceSlot, tell: Callable[[Phase], None]) -> "Runner":
-        """Load what is needed, open the device and prove that it works.
+        """Load the packages of the framework, open the device and prove that it works.
 
         `tell` is told of every change of phase, so that the bench's time has a limit of its own.
 
@@ -102,7 +102,7 @@ class Runner(Protocol):
 
     @property
     def caveat(self) -> str:
-        """What limits the precision of the device, "" for nothing."""
+        """A sentence about a limit of the device's precision, "" for none."""
 
     def run(
         self,
@@ -116,16 +116,16 @@ class Runner(Protocol):
     ) -> Any:
         """Do a piece, or one stage of it.
 
-        `files` is what `Cargo.packed` returned; `half` is what the first stage returned, where this
-        is the second; `threads` is how many threads the bench may use; `is_near`: the second stage
-        will be on this machine.
+        `files` is the value of `Cargo.packed`; `half` is the value that the first stage returned, for
+        the second stage; `threads` is how many threads the bench may use; `is_near`: the second
+        stage will be on this machine.
 
         Returns a `Done`; or, of the first stage, the half that the second one needs; or None where
         the piece needs a device and there is none.
         """
 
     def damage(self) -> tuple[Cause, str] | None:
-        """Return how the last piece broke this process and why; None where it is as good as before."""
+        """Return how the last piece damaged this process, and why; None if it did not."""
 
 
 Tell = Callable[[Phase], None]

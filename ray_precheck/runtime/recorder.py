@@ -1,8 +1,8 @@
-"""The driver's end of the writer: what was sent, and what is on the disk.
+"""The driver's end of the writer: it keeps results until the writer has acknowledged them.
 
 Comes in: finished pieces, and when each ran where. Goes out: progress, once they are acknowledged.
-Called by the driver. A writer that dies is started again, and what it had not acknowledged is sent
-again; it leaves out the rows that it finds in the files.
+Called by the driver. If the writer dies, a new one is started and gets everything that was not
+acknowledged; it leaves out the rows that it finds in the files.
 """
 
 from collections.abc import Sequence
@@ -19,16 +19,16 @@ from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.tables import Tables
 from ray_precheck.store.timeline import Track
 
-# Appends that the writer may have at a time. What finishes meanwhile is gathered for the next one: the
-# slower the disk, the larger the appends.
+# Appends that the writer may have at a time. Pieces that finish meanwhile are gathered for the next
+# append: the slower the disk, the larger the appends.
 _MOST_UNACKNOWLEDGED = 4
-# So many finished pieces may wait for the writer, beside those of the last step, before the driver
-# waits for it: some megabytes of rows.
+# How many finished pieces, beside those of the last step, may wait for the writer before the driver
+# waits for the writer: some megabytes of rows.
 _MOST_WAITING = 16_384
 # Deaths in a row, with nothing acknowledged in between, after which the run stops.
 _MOST_DEATHS = 3
 _NODE_INTERVAL_S = 2.0
-# How long the writer may take to close the timeline; whoever reads one that is not closed can do so.
+# How long the writer may take to close the timeline; readers can also read one that was not closed.
 _CLOSE_S = 2.0
 
 
@@ -40,7 +40,7 @@ class _Append(NamedTuple):
 
 
 class Recorder:
-    """Hands what is finished to the writer actor on this node and counts it when it is on the disk.
+    """Hands finished pieces to the writer actor on this node, and counts those that are on the disk.
 
     Every method may raise `StoppedError`: the disk is full or gone, or the writer dies every time.
     """
@@ -54,7 +54,7 @@ class Recorder:
         self._gathered = _Append([], [])
         self._waiting = 0
         self._deaths = 0
-        # From here on a result table that is missing was removed, also where no writer has opened it.
+        # The table is made here: if a writer misses it later, even at its first use, it was removed.
         Journal.open(files.result, files.details, files.token, tables).close()
         self._writer = self._start(reopen=False)
 
@@ -68,12 +68,15 @@ class Recorder:
 
     @property
     def has_gathered(self) -> bool:
-        """Whether anything has not been sent to the writer yet."""
+        """Whether any finished piece or track has not been sent to the writer yet."""
         return bool(self._gathered.finished or self._gathered.tracks)
 
     def record(self, finished: Sequence[Done], tracks: Sequence[Track] = ()) -> None:
-        """Take what is finished, and when it ran where; hand it over if the writer has few appends
-        before it, and wait for the writer if it falls far behind."""
+        """Take finished pieces, and when each ran where.
+
+        They are handed to the writer if it has few appends before them; if it is far behind, this
+        waits for it.
+        """
         self._gathered.finished.extend(finished)
         self._gathered.tracks.extend(tracks)
         self._waiting += len(finished)
@@ -91,10 +94,10 @@ class Recorder:
         self._unacknowledged[self._actors.call(self._writer, "append", *append)] = append
 
     def acknowledge(self, answer: Any) -> None:
-        """Wait for one answer; one that a writer took to its grave is asked for again.
+        """Wait for an answer of the writer; if the writer died, its appends are sent again.
 
-        What is no answer of the writer is ignored: the call of a worker that was dismissed a moment
-        ago, with its error, must not pass for the end of the writer.
+        An answer of another actor is ignored: the error of a worker that was dismissed a moment ago
+        must not be taken for the end of the writer.
         """
         if answer not in self._unacknowledged:
             return
@@ -104,7 +107,7 @@ class Recorder:
             self._progress.add(finished)
 
     def flush(self) -> None:
-        """Hand over everything, and wait until it is on the disk."""
+        """Hand all finished pieces to the writer, and wait until they are on the disk."""
         while self._unacknowledged or self.has_gathered:
             self._hand_over()
             self.acknowledge(next(iter(self._unacknowledged)))
@@ -116,13 +119,13 @@ class Recorder:
             pass
 
     def close(self) -> None:
-        """End the writer. In somebody else's Ray it would live on, and have the files locked."""
+        """End the writer. In a Ray that others started it would live on and keep the files locked."""
         with suppress(ActorError, StoppedError):
             self._actors.wait([self._actors.call(self._writer, "close")], _CLOSE_S)
         self._actors.kill(self._writer)
 
     def _ask(self, answer: Any) -> bool:
-        """Wait for an answer; False where the writer died and a new one has taken over."""
+        """Wait for an answer; return False if the writer died and a new one was started."""
         # A call of an actor on a dead node may never come back.
         while not self._actors.wait([answer], _NODE_INTERVAL_S):
             self._actors.nodes()
@@ -138,14 +141,14 @@ class Recorder:
         return True
 
     def _succeed(self, error: ActorLost) -> None:
-        """Start a new writer and send it what the last one did not acknowledge."""
+        """Start a new writer and send it the appends that the last one did not acknowledge."""
         self._deaths += 1
         if self._deaths >= _MOST_DEATHS:
             raise StoppedError(
                 f"the process that writes the results died {_MOST_DEATHS} times in a row"
                 f" ({error.reason})"
             ) from None
-        # Where the old one only cannot be reached, it must not write beside its heir.
+        # If the old writer lives and only cannot be reached, it must not write beside the new one.
         self._actors.kill(self._writer)
         self._writer = self._start(reopen=True)
         again = list(self._unacknowledged.values())

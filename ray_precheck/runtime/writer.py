@@ -20,9 +20,9 @@ from ray_precheck.store.timeline import Timeline, Track
 class Writer:
     """Appends to the journal; errors of the disk come back as `StoppedError`.
 
-    The files are opened at the first use, so that what fails there is an answer and no dead actor.
-    `reopen` repairs them first: another writer died while it wrote. The token of `files` is that of
-    the run's claim on them: another run's files are not written.
+    The files are opened at the first use, so that an error there is an answer and no dead actor.
+    `reopen` repairs them first, because another writer died while it wrote. The token of `files` is
+    that of the run's claim on them, so the files of another run are not written.
     """
 
     THREADS: ClassVar[Mapping[str, tuple[int, tuple[str, ...]]]] = {}
@@ -35,19 +35,19 @@ class Writer:
         self._timeline: Timeline | None = None
 
     def append(self, finished: Sequence[Done], tracks: Sequence[Track] = ()) -> int:
-        """Write what is finished, and when it ran where; returns the number of what is on the disk."""
+        """Write finished pieces, and when each ran where; return how many pieces were written."""
         journal = self._journal()
         if finished:
             journal.append([self._with_evidence(done) for done in finished])
         if tracks:
-            # The journal has locked the files by now: nobody else has this timeline.
+            # The journal has locked the files by now, so no other process has this timeline.
             if self._timeline is None:
                 self._timeline = Timeline.open(self._files.timeline)
             self._timeline.add(chain.from_iterable(track.spans() for track in tracks))
         return len(finished)
 
     def _with_evidence(self, done: Done) -> Done:
-        """Save the files that a worker on another machine has sent along."""
+        """Save the evidence that a worker on another machine has sent with a piece."""
         if not done.evidence:
             return done
         try:
@@ -62,8 +62,8 @@ class Writer:
         self._journal().complete(order)
 
     def close(self) -> None:
-        """Close the timeline, so that it is JSON for every reader; also one that another writer has
-        left, who died."""
+        """Close the timeline, so that it is JSON for every reader, even if the writer that began it has
+        died."""
         if self._timeline is None and self._opened is not None and self._files.timeline.exists():
             self._timeline = Timeline.open(self._files.timeline)
         if self._timeline is not None:

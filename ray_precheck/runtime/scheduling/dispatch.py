@@ -1,9 +1,9 @@
 """What waits for a worker, and what each worker is given next.
 
-Comes in: the names of slots whose worker has nothing to do, or will soon have nothing. Goes out: the
-batch for each, with the commands that come before it. Pure, a part of the scheduler and called by it
-alone. What waits is given out in this order: suspects (each alone, on a fresh worker), records that
-must run alone, the batch that is reserved for the slot, the queue.
+Comes in: the names of slots whose worker is idle, or will be soon. Goes out: the batch for each, with
+the commands that come before it. Pure, a part of the scheduler and called by it alone. The order in
+which it gives out records: suspects (each alone, on a fresh worker), records that must run alone, the
+batch that is reserved for the slot, the queue.
 """
 
 from collections import deque
@@ -22,11 +22,11 @@ from ray_precheck.schema.task import Task
 
 @dataclass(slots=True)
 class Dispatch:
-    """Gives out what is in the `queue`, what must run `alone`, and the suspects of `blame`.
+    """Gives out the records of the `queue`, those that must run `alone`, and the suspects of `blame`.
 
     `timeout_s` is the time limit of a cheap record. With `bench_suffices` workers without a device
-    do whole records, so that no device leaves a bench to them. `ahead` are the slots to which
-    captured files have to be sent before a batch, so that their next batch is chosen one ahead.
+    do whole records, so devices leave no bench to them. `ahead` are the slots to which captured
+    files have to be sent before a batch, so their next batch is chosen while they have one.
     """
 
     queue: TaskQueue
@@ -39,7 +39,7 @@ class Dispatch:
     ahead: frozenset[str] = frozenset()
     alone: deque[Task] = field(default_factory=deque)
     _last_ticket: int = 0
-    # Slots that were given a batch and may have another one behind it.
+    # Slots that were given a batch and may be sent a second one behind it; a dict keeps their order.
     _has_one: dict[str, None] = field(default_factory=dict)
 
     @property
@@ -56,15 +56,15 @@ class Dispatch:
         return SendBatch(name, self._last_ticket, tuple(tasks), limits, stage, parcel)
 
     def prepare(self, batch: SendBatch) -> list[Command]:
-        """Return the command that brings the files of a batch on their way, where they are needed."""
+        """Return the command that sends the files of a batch to its slot, if the slot needs them."""
         if batch.slot not in self.ahead:
             return []
         return [Prepare(batch.slot, batch.ticket, batch.tasks)]
 
     def give(self, name: str) -> list[Command]:
-        """Give an idle slot what it does next; its state is as before if nothing waits for it.
+        """Give an idle slot its next batch; if no record waits for it, its state stays as it was.
 
-        It has a second batch from `follow_all`.
+        A second batch is given by `follow_all`.
         """
         slot = self.slots[name]
         commands: list[Command] = []
@@ -83,9 +83,9 @@ class Dispatch:
         return [*commands, batch, *self._reserve(name)]
 
     def follow_all(self) -> list[Command]:
-        """Give a second batch to those that were given one since the last time.
+        """Give a second batch to the slots that were given a batch since the last call.
 
-        So of many workers that begin at once each has something to do before any has two batches.
+        So if many workers begin at once, each has a batch before any of them has two.
         """
         names, self._has_one = self._has_one, {}
         return [
@@ -96,9 +96,9 @@ class Dispatch:
         ]
 
     def follow(self, name: str) -> list[Command]:
-        """Give a busy worker its next batch already: between two it need not wait for the driver.
+        """Give a busy worker its next batch, so that it need not wait for the driver between two.
 
-        Not where its files have to be sent first, nor where others wait for a worker of their own.
+        It gets none if files have to be sent first, or if a record waits that must run alone.
         """
         slot = self.slots[name]
         if name in self.ahead or slot.moves_to is not None or slot.fresh:
@@ -115,13 +115,14 @@ class Dispatch:
     def from_queue(
         self, *, may_split: bool, busy: Slot | None = None
     ) -> tuple[tuple[Task, ...], Stage]:
-        """Take a batch from the queue, and say what is to be done with it; `busy` is the slot that it
-        is for, where that has a batch in work still.
+        """Take a batch from the queue; return its tasks, and the part of each that the worker does.
+
+        `busy` is the slot that the batch is for, if this slot still works on another batch.
         """
         room = self.bench.room_bytes if may_split and not self.bench_suffices else 0
         spare_s = 0.0
         if room and self.bench.is_full:
-            # Devices that choose at the same time would all choose the same by time alone.
+            # Devices that choose at the same time would all choose alike from the backlog alone.
             spare_s = self.bench.backlog_s - (0.0 if busy is None else self._work_s(busy))
         tasks, splits = self.queue.take(len(self.slots), room, self.model, spare_s)
         return tasks, Stage.DEVICE if splits else Stage.CHECK
@@ -134,19 +135,19 @@ class Dispatch:
         return device_s + sum(map(self.model.bench_s, slot.batch.values()))
 
     def _next_batch(self, name: str) -> tuple[tuple[Task, ...], Stage, list[Command]]:
-        """Return what a slot does next, and what is to be done before."""
+        """Return the tasks that a slot does next, their stage, and the commands that come before."""
         suspect = self.slots.keep_suspect(name, None)
         if suspect is not None:
             return (suspect,), Stage.CHECK, []
         if self.alone:
             return (self.alone.popleft(),), Stage.CHECK, []
-        # Where the queue is empty, what is reserved for a busy slot is taken back.
+        # If the queue is empty, the batch that is reserved for a busy slot is taken back.
         commands = [] if self.queue else self.release(self.slots.with_reserve() or name)
         tasks, stage = self.from_queue(may_split=True)
         return tasks, stage, commands
 
     def _reserve(self, name: str) -> list[Command]:
-        """Choose the next batch of a slot already, where its files have to be sent there."""
+        """Reserve the next batch of a slot to which its files have to be sent."""
         if name not in self.ahead or self.slots[name].reserved is not None:
             return []
         tasks, stage = self.from_queue(may_split=False)
@@ -165,7 +166,7 @@ class Dispatch:
         return [Forget(reserved.ticket)]
 
     def recall(self, name: str) -> list[Command]:
-        """Put the batch behind the one in work back to the queue: its worker will not begin it."""
+        """Put the second batch of a slot back to the queue: the slot's worker will not begin it."""
         following = self.slots.recall(name)
         if following is None:
             return []
@@ -174,14 +175,14 @@ class Dispatch:
         return [Forget(following.ticket)]
 
     def give_back(self, name: str) -> list[Command]:
-        """Take from a slot what it keeps for later."""
+        """Take from a slot the suspect and the reserved batch that it keeps for later."""
         suspect = self.slots.keep_suspect(name, None)
         if suspect is not None:
             self.blame.suspects.appendleft(suspect)
         return self.release(name)
 
     def choose_suspect(self, name: str) -> None:
-        """Have a slot run a suspect next; the one that it had goes back, as the slot may have moved."""
+        """Have a slot run a suspect next; a suspect that it kept goes back, as the slot may have moved."""
         before = self.slots.keep_suspect(name, None)
         if before is not None:
             self.blame.suspects.appendleft(before)

@@ -4,12 +4,12 @@ Pure: no Ray, no clock, no I/O. The driver turns Ray's news into calls of `Sched
 out the commands that they return. Workers pull: each has at most one batch in flight, sized by
 estimated cost, so that a slow device does not hold the run.
 
-A record is always in exactly one place: the queue, among those that must run alone, among the
-suspects, in one batch (of a device or of a bench worker, or reserved for one), waiting for its
-bench, or recorded. A worker that breaks says which record it was at; that one becomes a suspect and
-the rest of the batch goes back to the queue. A suspect runs alone on a fresh worker, and only what
-happens there can make it guilty. A bench that breaks its worker blames nobody: the record is
-checked again, device and bench together.
+A record is always in exactly one place: in the queue, among the records that must run alone, among
+the suspects, in one batch (which a device or a bench worker has, or which is reserved for a device),
+waiting for a bench, or recorded. A worker that breaks says which record was running; this record
+becomes a suspect, and the rest of the batch goes back to the queue. A suspect runs alone on a fresh
+worker, and only a break of that worker convicts it. A record whose bench breaks a bench worker gets
+no strike: it is checked again, device and bench together.
 """
 
 from collections import deque
@@ -38,12 +38,11 @@ from ray_precheck.schema.task import Task
 class Scheduler:
     """The state of a run. `tasks` are in the order to run them, the costly ones first.
 
-    `places` says for each slot by its label what it shares its fate with. `rows` writes
-    the rows of records that no worker answers for.
-    `bench` are the workers for benches, where there are any; with `bench_suffices` they may also do
-    whole records (whose results were captured). `ahead` are the slots that captured files have to be
-    sent to, which is done one batch ahead; `machines` says where slots are whose place is not their
-    machine.
+    `places` has the place of each slot by its label. `rows` writes the rows of records that no worker
+    answers for. `bench` holds the bench workers, if there are any; with `bench_suffices` they may also
+    do whole records (whose results were captured). `ahead` are the slots to which captured files have
+    to be sent; their files are sent one batch ahead. `machines` has the machine of each slot whose
+    place is not its machine.
     """
 
     tasks: Iterable[Task]
@@ -94,9 +93,10 @@ class Scheduler:
         return [*self._slots.busy(), *self.bench.busy()]
 
     def start(self) -> list[Command]:
-        """Begin: start a worker on every slot, but on no more than there are records.
+        """Begin: start a worker on every slot, but no more workers than there are records.
 
-        Where these slots share one place, one elsewhere is started too: the place may be bad.
+        If these slots share one place, a worker at another place is started too, because the first
+        place may be bad.
         """
         names, most = list(self._slots), max(1, len(self._dispatch.queue))
         wanted, others = names[:most], names[most:]
@@ -107,36 +107,36 @@ class Scheduler:
         return [StartWorker(name) for name in [*wanted, *self.bench.names]]
 
     def send_files_to(self, slots: frozenset[str]) -> None:
-        """Know from now on which slots captured files have to be sent to."""
+        """Set the slots to which captured files have to be sent from now on."""
         self._dispatch.ahead = slots
 
     def drain(self) -> None:
-        """Send nothing more; what is in flight may finish."""
+        """Send no more batches; the batches in flight may finish."""
         self.draining = True
 
     def add_slot(self, name: str, place: str) -> list[Command]:
-        """A device has joined."""
+        """Start a worker on a slot whose device has joined the cluster."""
         if name in self._slots or self.draining:
             return []
         self._slots.add(name, place)
         return [StartWorker(name)]
 
     def add_bench(self, name: str, place: str) -> list[Command]:
-        """A core has joined that can run benches."""
+        """Start a bench worker on a core that has joined the cluster."""
         if name in self.bench or self.draining:
             return []
         self.bench.add(name, place)
         return [StartWorker(name)]
 
     def place_lost(self, place: str, benches: Iterable[str]) -> list[Command]:
-        """A machine is gone, with these bench workers and what devices there have made."""
+        """Check again the records whose bench worker or parcel was on a machine that is gone."""
         commands = self._check_again(self.bench.lose_waiting(place))
         for name in benches:
             commands += self._check_lost(self.bench.remove(name))
         return [*commands, *self._feed_benches()]
 
     def worker_ready(self, name: str) -> list[Command]:
-        """A fresh worker has started and waits for work; without a start to wait for: nothing."""
+        """Give work to a fresh worker that has started; a start that nobody awaits changes nothing."""
         if name in self.bench:
             self.bench.ready(name)
             return self._feed_benches()
@@ -148,7 +148,7 @@ class Scheduler:
         return self._feed(name)
 
     def start_failed(self, name: str, reason: str) -> list[Command]:
-        """A worker could not start: try again a few times, then give the device up."""
+        """Start a worker again that could not start; after a few times give its device up."""
         if name in self.bench:
             return [] if self.draining else self._bench_start_failed(name, reason)
         slot = self._slots.get(name)
@@ -168,7 +168,7 @@ class Scheduler:
         return [GiveUpDevice(name, reason), *self._feed_benches()]
 
     def slot_lost(self, name: str, reason: str) -> list[Command]:
-        """The machine of a slot is gone: nothing more happens there until it is revived."""
+        """Give up a slot whose machine is gone, until the slot is revived."""
         slot = self._slots.get(name)
         if slot is None:
             return []
@@ -179,9 +179,9 @@ class Scheduler:
         return [*commands, *self._dispatch.give_back(name)]
 
     def revive(self, name: str, place: str) -> list[Command]:
-        """A slot has a new place, or a device that was given up is there again.
+        """Use a slot that has a new place, or whose device was given up and is there again.
 
-        What its worker has finishes where it is.
+        If its worker has a batch, this batch finishes at the old place.
         """
         slot = self._slots.get(name)
         if slot is None or self.draining:
@@ -193,9 +193,9 @@ class Scheduler:
         return [self._restart(name)]
 
     def batch_done(self, name: str, ticket: int, report: BatchReport) -> list[Command]:
-        """A batch has come back: record what is finished, and see to what broke the worker.
+        """Record the results of a batch that has come back, and deal with the record that broke the worker.
 
-        An answer that comes late or twice, or that is none to this batch, changes nothing.
+        An answer that comes late or twice, or that belongs to another batch, changes nothing.
         """
         if name in self.bench:
             return self._bench_done(name, ticket, report)
@@ -225,14 +225,14 @@ class Scheduler:
         return [*commands, *self._feed(name)]
 
     def _record_answers(self, batch: dict[int, Task], report: BatchReport) -> list[Command]:
-        """Take what is finished out of a batch; learn from what it has taken."""
+        """Take the finished records out of a batch; learn from the time that they have taken."""
         answers = {result.index: result for result in report.results if result.index in batch}
         for index, result in answers.items():
             self.model.learn(batch.pop(index), result)
         return [Record(tuple(answers.values()))] if answers else []
 
     def _pass_on(self, name: str, batch: dict[int, Task], report: BatchReport) -> list[Command]:
-        """Take what the device has measured out of a batch; it waits for its bench now."""
+        """Take the records that the device has measured out of a batch; they wait for a bench now."""
         slot = self._slots[name]
         machine = self.machines.get(name, slot.place)
         self.bench.withdraw(slot.ticket)
@@ -262,7 +262,7 @@ class Scheduler:
             slow = batch.pop(casualty.index, None)
             if slow is not None:
                 commands.append(Record((self._dispatch.blame.over_budget(slow, casualty),)))
-        # The bench says nothing of the device, so nobody is blamed for what breaks it.
+        # A bench tells nothing about the device, so a record whose bench breaks gets no strike.
         self._dispatch.alone.extend(batch.values())
         if parcel.ticket:
             commands.append(Forget(parcel.ticket))
@@ -271,12 +271,12 @@ class Scheduler:
         return [*commands, *self._feed_benches()]
 
     def _lose_bench(self, name: str) -> list[Command]:
-        """Have a new bench worker; what the old one had is checked in one piece."""
+        """Start a new bench worker; the records of the old one are checked again, each as a whole."""
         commands = self._check_lost(self.bench.lose(name))
         return commands if self.draining else [*commands, StartWorker(name)]
 
     def _check_lost(self, batches: Mapping[int, Parcel]) -> list[Command]:
-        """Check what a bench worker had; a batch may still have waited for files."""
+        """Check again the records of a lost bench worker; its batches may still have waited for files."""
         return [*(Forget(ticket) for ticket in batches), *self._check_again(batches.values())]
 
     def _check_again(self, parcels: Iterable[Parcel]) -> list[Command]:
@@ -287,10 +287,10 @@ class Scheduler:
         return commands
 
     def _feed_benches(self) -> list[Command]:
-        """Give the bench workers what waits for them."""
+        """Give the bench workers the parcels that wait for them, and whole records if they may do those."""
         if self.draining:
             return []
-        # Where none is left that could ever come for it, devices check what waits.
+        # Where no bench worker is left, devices check the records whose parcels wait.
         commands = [] if self.bench.has_living else self._check_again(self.bench.lose_waiting())
         while found := self.bench.next_assignment():
             name, parcel = found
@@ -309,9 +309,9 @@ class Scheduler:
         return commands
 
     def _requeue_after(self, broken: int, batch: Mapping[int, Task]) -> dict[int, Task]:
-        """Requeue what comes after the record that broke the worker: it was not run.
+        """Requeue the records after the one that broke the worker, because they were not run.
 
-        Returns what comes before: it was run, and its results are missing.
+        Returns the records before it, which were run and whose results are missing.
         """
         order = list(batch)
         position = order.index(broken)
@@ -321,9 +321,9 @@ class Scheduler:
     def worker_lost(
         self, name: str, ticket: int, reason: str, cause: Cause = Cause.LOST
     ) -> list[Command]:
-        """The whole worker is gone (`ticket` 0: while it was idle) and needs a successor.
+        """Replace a worker whose actor is gone, not only its process (`ticket` 0: it was idle).
 
-        Nobody knows which record it was at, so those of its batch run again one by one.
+        It is unknown which record was running, so the records of its batch run again one by one.
         """
         if name in self.bench:
             return [*self._lose_bench(name), *self._feed_benches()]
@@ -339,7 +339,7 @@ class Scheduler:
     def _break_all(
         self, name: str, batch: Mapping[int, Task], cause: Cause, reason: str
     ) -> list[Command]:
-        """Deal with records that got no answer, where nobody says which one was running."""
+        """Deal with records that got no answer, where it is unknown which of them was running."""
         if self.draining:
             self._dispatch.queue.put_back(batch.values())
             return []
@@ -353,14 +353,14 @@ class Scheduler:
         ]
 
     def _strike(self, name: str, task: Task, casualty: Casualty) -> list[Command]:
-        """Count a strike against a record; convict it if that was on a fresh worker of its own."""
+        """Count a strike against a record; convict it if it ran alone on a fresh worker."""
         slot = self._slots[name]
         was_fresh, slot.fresh = slot.fresh, False
         verdict = self._dispatch.blame.strike(task, casualty, slot.place, fresh=was_fresh)
         return [] if verdict is None else [Record((verdict,))]
 
     def _replace(self, name: str) -> list[Command]:
-        """Start a successor where there is something left for it; it takes on the next suspect."""
+        """Start a successor of a worker if records are left; it runs the next suspect first."""
         slot = self._slots[name]
         if self.draining or self.finished:
             self._slots.enter(name, SlotState.STARTING)
@@ -379,8 +379,8 @@ class Scheduler:
         return StartWorker(name)
 
     def wake(self) -> list[Command]:
-        """Feed the workers that are idle while records wait (after another worker's death), then give
-        those that have one batch a second one. Called after all news of a step."""
+        """Give batches to the workers that are idle while records wait (after another worker's death),
+        then a second batch to the workers that have one. Called after all news of a step."""
         commands = self._feed_benches()
         if not self._dispatch.has_waiting:
             return commands
