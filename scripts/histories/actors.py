@@ -1,7 +1,7 @@
 """The machines of a simulated run behind the protocol that Ray stands behind.
 
 Comes in: calls of the package's own driver, crew, recorder and shipper. Goes out: answers, in an
-order and with troubles that choices decide: between two looks of the driver any number of things
+order and with troubles that choices decide: between two looks of the driver any number of events
 happens, so that several answers, and the loss of their node, come in one step. The actors are the
 package's own `Worker` and `Writer`; below them processes and the disk are simulated.
 """
@@ -41,7 +41,7 @@ class Ref:
         self.is_there = False
         self.value: Any = None
         self.error: ActorError | None = None
-        # Where the object store holds the value.
+        # The node whose object store holds the value.
         self.node_id = ""
 
     def come(self, value: Any, node_id: str = "") -> None:
@@ -52,10 +52,10 @@ class Ref:
 
 
 class Actor:
-    """An actor on a node: what was called and not answered, in its order.
+    """An actor on a node, with the calls that it has not answered, in their order.
 
-    `lost_as`: it is gone, and whoever asks is told so. `is_silent`: its machine is gone, and nobody is
-    told.
+    `lost_as`: the actor is gone, and every call of it says so. `is_silent`: its machine is gone, and
+    calls of it get no answer.
     """
 
     def __init__(self, body: Any, node_id: str, slot: DeviceSlot | None) -> None:
@@ -66,12 +66,12 @@ class Actor:
         self.lost_as: ActorLost | None = None
         self.is_killed = False
         self.is_silent = False
-        # The turn of a batch that never came, as what it needs is lost; those behind it wait for it.
+        # The turn of a batch that never came, because an argument of it is lost; later turns wait for it.
         self.missing_turn = 0
 
     @property
     def waits_for_turn(self) -> bool:
-        """Whether it does nothing until it is opened again: a batch before the next one never came."""
+        """Whether it waits for a batch that never comes, and does nothing until it is opened again."""
         return self.missing_turn > 0 and all(ref.method != "open" for ref in self.queue)
 
     @property
@@ -81,7 +81,7 @@ class Actor:
 
 
 class Machine:
-    """The machines of one life of a driver. `happen` is asked for trouble before anything else."""
+    """The machines of one life of a driver. `happen` is called first, and may bring trouble."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Machine:
         self._idle = 0
         self._end: Restart | None = None
 
-    # What the driver asks for.
+    # The calls of the driver.
 
     def clock(self) -> float:
         return self._now_s
@@ -169,7 +169,7 @@ class Machine:
         return ref.value
 
     def wait(self, answers: Sequence[Ref], timeout_s: float) -> list[Ref]:
-        """Let things happen until an answer is there, and some more; the clock goes on."""
+        """Let events happen until an answer has come, and some more; the clock goes on."""
         self._require_driver()
         more = self.choices.below(_MOST_MORE)
         ready: list[Ref] = []
@@ -187,14 +187,14 @@ class Machine:
             self._idle += 1
             if self._idle > _MOST_IDLE:
                 raise Broken("nothing is in flight, and yet the run is not finished")
-            # Whoever waits for a machine that is silent waits for long.
+            # The driver waits long for a machine that is silent.
             self._now_s += timeout_s * 1.5**self._idle
         return ready
 
-    # What happens.
+    # The events.
 
     def _happen(self) -> bool:
-        """Let one thing happen; returns False where nothing can."""
+        """Let one event happen; return False if none can."""
         if self._trouble(self):
             return True
         due = list(self._due())
@@ -224,7 +224,7 @@ class Machine:
         return [*found, *benches]
 
     def _answer(self, actor: Actor) -> None:
-        """Have an actor do what it was asked first; to be opened may overtake batches."""
+        """Have an actor answer its oldest call; a call of `open` may overtake batches."""
         ref = actor.queue[0]
         opening = next((each for each in actor.queue if each.method == "open"), None)
         overtakes = opening is not None and opening is not ref
@@ -279,7 +279,7 @@ class Machine:
         ref.come(report, actor.node_id)
 
     def _write(self, actor: Actor, ref: Ref) -> None:
-        """Have the writer do something, which may end it, the driver, or the machine."""
+        """Have the writer answer a call, which may end the writer, the driver, or the machine."""
         hurt = self.files.arm(actor.body, ref.method, ref.args, every_prefix=self.every_prefix)
         try:
             ref.come(getattr(actor.body, ref.method)(*ref.args))
@@ -297,7 +297,7 @@ class Machine:
             self.files.disarm()
 
     def _tell_lost(self, actor: Actor) -> None:
-        """Let everybody who waits for an actor that is gone know it."""
+        """Answer all calls of an actor that is gone with its loss."""
         error = actor.lost_as or ActorLost("ActorDiedError")
         actor.lost_as = error
         for ref in actor.queue:
@@ -305,20 +305,20 @@ class Machine:
         actor.queue.clear()
 
     def lose(self, actor: Actor, error: ActorLost) -> None:
-        """End an actor; who waits for it is told, now or later."""
+        """End an actor; the calls that wait for it are told, now or later."""
         actor.lost_as = error
         if actor.queue and self.choices.chance(2):
             return
         self._tell_lost(actor)
 
     def end_driver(self, restart: Restart | None) -> None:
-        """End the driver: nothing that it does counts any more."""
+        """Raise `restart`, if any, which ends the driver, now and at all its later calls."""
         if restart is not None:
             self._end = restart
             raise restart
 
     def close(self) -> None:
-        """Close what the processes of writers have left open."""
+        """Close the timelines that the processes of writers have left open."""
         for writer in self._writers:
             if writer._timeline is not None:
                 writer._timeline._close_file()
@@ -327,10 +327,10 @@ class Machine:
         if self._end is not None:
             raise self._end
 
-    # What there is.
+    # Questions about the machines.
 
     def is_alive(self, node_id: str) -> bool:
-        """Return whether a node lives; "" is no node's object."""
+        """Return whether a node lives; "" stands for an object that is on no node."""
         return not node_id or any(node.node_id == node_id for node in self.living)
 
     def needs_files(self, node_id: str) -> bool:
@@ -344,7 +344,7 @@ class Machine:
         return left > 0
 
     def workers(self) -> list[Actor]:
-        """Return the actors of the slots that are there."""
+        """Return the actors on slots that are not lost."""
         return [a for a in self.actors if a.slot is not None and a.lost_as is None]
 
     def worker_of(self, label: str) -> Actor | None:

@@ -1,6 +1,6 @@
-"""What the records of a simulated run are: what they cost, what they answer, what they do to workers.
+"""The records of a simulated run: their costs, their answers, and how they break workers.
 
-Comes in: choices. Goes out: a `Cast`. Called by `histories_world.py`.
+Comes in: choices. Goes out: a `Cast`. Called by `histories.world`.
 """
 
 from typing import Protocol
@@ -20,7 +20,7 @@ from ray_precheck.schema.result import (
 from ray_precheck.schema.task import Task
 
 MOST_RECORDS = 30
-# A record that runs well and leaves its process unable to run another one.
+# A record that runs well, and after which its process cannot run another record.
 TAINTS = "taints"
 _HOW = (*Cause, TAINTS)
 # A record that a worker without a device cannot check.
@@ -34,17 +34,17 @@ _PROVISIONAL = (Cause.OUT_OF_MEMORY, Cause.POISONED)
 
 
 class Choices(Protocol):
-    """What a history is made of."""
+    """The choices that a history is made of."""
 
     def below(self, count: int) -> int:
-        """Choose a number from 0; 0 is the tame choice."""
+        """Choose a number from 0 to `count` - 1; 0 is the choice without trouble."""
 
     def chance(self, one_in: int) -> bool:
         """Choose whether something unlikely happens."""
 
 
 class Say(Protocol):
-    """Who is told what happens: a format, and its parts. Of records the indices are told."""
+    """A function that is told the events: a format and its parts; of records only the indices."""
 
     def __call__(self, text: str, *parts: object) -> None: ...
 
@@ -90,7 +90,7 @@ class Cast:
         return index % 5 != 4
 
     def answer(self, index: int) -> Done:
-        """Return what a healthy worker, or for what is skipped the plan, says of a record."""
+        """Return the answer of a healthy worker for a record, or that of the plan if it is skipped."""
         return self._answers[index]
 
 
@@ -112,7 +112,7 @@ def _check(name: str, verdict: Verdict, message: str) -> OutputCheck:
 
 
 def _answers_of(index: int) -> tuple[TaskResult, ...]:
-    """Return what may be said of a record, by its kind."""
+    """Return the possible results of a record, by its kind."""
     name = f"Mint.a.{index}"
     done, ok, none = Outcome.COMPLETED, Verdict.PASS, Verdict.NONE
     outputs = tuple(_check(f"{name}.forward.output.{i}", ok, "") for i in range(3))
@@ -140,10 +140,10 @@ _HALVES = [
 
 
 def failed_row(task: Task, outcome: Outcome, reason: str, has_backward: bool) -> Done:
-    """Return what is written of a record that broke its worker."""
+    """Return the rows of a record that broke its worker."""
     return done_of(failed(task.index, task.name, outcome, reason, has_backward))
 
 
 def unchecked_row(task: Task, reason: str, has_backward: bool) -> Done:
-    """Return what is written of a record that could not be checked."""
+    """Return the rows of a record that could not be checked."""
     return done_of(skipped(task.index, task.name, reason, has_backward))

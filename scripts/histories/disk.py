@@ -1,7 +1,7 @@
-"""A disk for `histories.py` on which a writer dies, the power fails and the space runs out.
+"""A disk for the histories on which a writer dies, the power fails and the space runs out.
 
-Comes in: what the store's modules ask of `os`. Goes out: the same on real files, until a fuse burns
-down: then a write stops in its middle. What a power loss may leave is known from the calls of fsync.
+Comes in: the calls of `os` by the store's modules. Goes out: the same calls on real files, until a
+fuse burns down: then a write stops in its middle. The calls of fsync tell what a power loss may leave.
 """
 
 import errno
@@ -17,7 +17,7 @@ _MODULES: tuple[Any, ...] = (journal, repair, rows)
 
 
 class Died(BaseException):
-    """The process that wrote was killed; nothing of it runs on, so that this is no Exception."""
+    """The process that wrote was killed; none of its handlers may run, so this is no Exception."""
 
 
 class Disk:
@@ -30,7 +30,7 @@ class Disk:
         self.log: list[tuple[str, bytes]] = []
         self._synced: dict[str, int] = {}
         self._names: dict[int, str] = {}
-        # Found at once, and not by __getattr__.
+        # As an attribute it is found without a call of __getattr__.
         self.fstat, self.path, self.ftruncate = os.fstat, os.path, os.ftruncate
 
     def __getattr__(self, name: str) -> Any:
@@ -38,7 +38,7 @@ class Disk:
 
     @contextmanager
     def in_place_of_os(self) -> Iterator[None]:
-        """Be what the store's modules call `os`."""
+        """Stand in for `os` in the store's modules."""
         for module in _MODULES:
             module.os = self
         try:
@@ -50,7 +50,7 @@ class Disk:
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
-        """Remember nothing of what is written: it is to files of other folders."""
+        """Remember no writes meanwhile: they go to files of other folders."""
         synced = self._synced.copy()
         try:
             yield
@@ -98,13 +98,13 @@ class Disk:
         self._synced[name] = os.fstat(fd).st_size
 
     def forget_process(self) -> None:
-        """Close what a process that died had open; no fuse burns any more."""
+        """Close the files that a process had open when it died; no fuse burns any more."""
         self.fuse, self.is_full = None, False
         for fd in list(self._names):
             self.close(fd)
 
     def lose_power(self, files: Sequence[Path], below: Callable[[int], int]) -> None:
-        """Cut each file to what was synced and any part of the rest; `below` chooses how much."""
+        """Cut each file to its synced bytes and a part of the others; `below` chooses how many."""
         for path in files:
             size = path.stat().st_size if path.exists() else 0
             safe = min(size, self._synced.get(path.name, 0))

@@ -1,8 +1,8 @@
 """The files of a simulated run, and the writers and drivers that die while they write them.
 
-Comes in: results, and where the disk is to be hurt. Goes out: rows, written by the package's own
-writer; `Restart` where the driver or the machine ends with it. Called by `histories.actors` around
-what the writer does, and by `histories.world` between two drivers.
+Comes in: results, and the moment at which the disk fails. Goes out: rows, written by the package's own
+writer; `Restart` where the driver or the machine ends with the writer. Called by `histories.actors`
+around each call of the writer, and by `histories.world` between two drivers.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ _FINGERPRINT = {"dump": "simulated", "seed": "0"}
 
 
 class Restart(BaseException):
-    """The driver ends and is started again with the files that it left; nothing of it runs on."""
+    """The driver ends, and another one is started with the files that it left."""
 
     def __init__(self, *, loses_power: bool = False) -> None:
         super().__init__("the power fails" if loses_power else "the driver ends")
@@ -32,7 +32,7 @@ class Restart(BaseException):
 
 
 class Hurt(Enum):
-    """What happens in the middle of a write."""
+    """The trouble that happens in the middle of a write."""
 
     WRITER_DIES = 0
     DRIVER_DIES = 1
@@ -43,7 +43,7 @@ class Hurt(Enum):
 class Files:
     """The files of one history, through all its drivers.
 
-    `has_trouble` says, for one in so many, whether the disk is to be hurt now; `say` is told.
+    `has_trouble(n)` says, with a chance of 1 / n, whether the disk fails now; `say` is told of each event.
     """
 
     def __init__(
@@ -71,28 +71,28 @@ class Files:
         return self._files
 
     def begin_life(self) -> None:
-        """Be there for a new driver."""
+        """Prepare for a new driver."""
         self._hurt: Hurt | None = None
         self._is_checked = False
         self._base = self._read()
         self._disk.log.clear()
 
     def hurt_next_write(self) -> None:
-        """Have something happen in the middle of the next write."""
+        """Have trouble happen in the middle of the next write."""
         self._hurt = Hurt(self._choices.below(len(Hurt)))
 
     def handed(self, finished: Sequence[Done]) -> None:
-        """Note what the driver hands to the writer."""
+        """Note the pieces that the driver hands to the writer."""
         self._ledger.record(finished)
 
     def acknowledged(self, finished: Sequence[Done]) -> None:
-        """Note what is on the disk: it is never lost again."""
+        """Note the pieces that are on the disk: these must never be lost again."""
         self._ledger.acknowledged.update(done.name for done in finished)
 
     def arm(
         self, writer: Any, method: str, args: Sequence[Any], *, every_prefix: bool
     ) -> Hurt | None:
-        """Prepare what happens while the writer does something; returns it, None for nothing."""
+        """Choose the trouble of the writer's next call; return it, None for none."""
         if writer._opened is None and writer._open == Journal.reopen:
             writer._open = self._reopen
         if method == "complete":
@@ -109,7 +109,7 @@ class Files:
         return hurt
 
     def _reopen(self, *args: Any) -> Journal:
-        """Repair the files, as a writer does that follows one that died."""
+        """Repair the files, as a writer does whose predecessor has died."""
         journal = Journal.reopen(*args)
         fuse, self._disk.fuse = self._disk.fuse, None
         self._base = self._read()
@@ -118,27 +118,27 @@ class Files:
         return journal
 
     def disarm(self) -> None:
-        """Nothing more happens to the disk for now."""
+        """Keep the disk from failing for now."""
         self._disk.fuse, self._disk.is_full = None, False
 
     def forget_writer(self) -> None:
-        """The process of the writer is gone."""
+        """Forget the process of the writer, which is gone."""
         self._disk.forget_process()
 
     def restart_after(self, hurt: Hurt | None) -> Restart | None:
-        """Return what ends with the writer: the driver, the machine, or neither (None)."""
+        """Return the trouble that ends the driver or the machine with the writer, None for neither."""
         if hurt in (Hurt.DRIVER_DIES, Hurt.POWER_FAILS):
             return Restart(loses_power=hurt is Hurt.POWER_FAILS)
         return None
 
     def after_death(self, *, loses_power: bool) -> None:
-        """Leave what the driver's death, and a power loss, leave."""
+        """Leave the files as the death of the driver, and a power loss, leave them."""
         self._disk.forget_process()
         if loses_power:
             self._disk.lose_power((self._files.result, self._files.details), self._choices.below)
 
     def resume(self) -> set[str]:
-        """Repair what the last driver left; whoever dies of it is followed by the next one."""
+        """Repair the files that the last driver left; a driver that dies meanwhile has a successor."""
         names = set(self._ledger.names)
         while True:
             self._ledger.forget_last(self._read()[1])
@@ -157,14 +157,14 @@ class Files:
             return done
 
     def check_end(self) -> None:
-        """Every record has its one row and its details, in the order of the dump."""
+        """Check that every record has one row and its details, in the order of the dump."""
         self._ledger.check_end(*self._read())
 
     def _read(self) -> tuple[bytes, bytes]:
         return read_files((self._files.result, self._files.details))
 
     def _check_prefixes(self, *, every: bool) -> None:
-        """Check what a kill at some byte, or at every byte, of what was written would have left."""
+        """Check the files that a kill at a random byte, or at every byte, would have left."""
         total = sum(len(data) for _, data in self._disk.log)
         chosen = self._choices.below(total + 1)
         if not every:

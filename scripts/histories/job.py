@@ -1,6 +1,6 @@
 """The job of a simulated run, for the package's own driver: records of a `Cast`, and their files.
 
-Comes in: a cast and a layout. Goes out: what `runtime.job` asks for. Called by `histories.world`.
+Comes in: a cast and a layout. Goes out: a `Job` as `runtime.job` defines it. Called by `histories.world`.
 """
 
 from collections import deque
@@ -19,20 +19,20 @@ from scripts.histories.answers import Cast, failed_row, unchecked_row
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What a worker is sent of a record."""
+    """The part of a record that is sent to a worker."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """The content of a file: only how long it is."""
+    """The content of a file, of which only the length counts."""
 
     nbytes: int
 
 
 class SimulatedJob:
-    """What a simulated run has to do. `ships`: other machines than the first do not see the files."""
+    """The job of a simulated run. `ships`: only the first machine sees the files."""
 
     has_bench = True
     memory_limit_bytes = 0
@@ -76,7 +76,7 @@ class Cargo:
 
 
 class Steps(Executor):
-    """An executor that does a step when it is told to: the shipper's thread, in a history."""
+    """An executor that runs a call when `step` says so, in place of the shipper's thread."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
@@ -91,7 +91,7 @@ class Steps(Executor):
         return not self._waiting
 
     def step(self) -> None:
-        """Do what was submitted first."""
+        """Run the call that was submitted first."""
         future, do = self._waiting.popleft()
         if future.set_running_or_notify_cancel():
             future.set_result(do())

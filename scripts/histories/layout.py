@@ -1,4 +1,4 @@
-"""The machines of a simulated run: its nodes and slots, who may run benches, and what has to travel.
+"""The machines of a simulated run: nodes, slots, bench workers, and the files that have to be sent.
 
 Comes in: choices. Goes out: a `Layout`, from which every driver of a history begins. Called by
 `histories.world` and `histories.actors`.
@@ -12,7 +12,7 @@ from ray_precheck.runtime.places.placement import DeviceRequest
 from scripts.histories.answers import Choices
 
 MOST_NODES = 4
-# The place that breaks every process, where a history has such a one.
+# The place that breaks every process, in histories that have a bad place.
 BAD_PLACE = "n1"
 _CORES = 4
 _BENCHES = (0, 0, 1, 1, 1, 2, 3, 4)
@@ -22,11 +22,11 @@ _MOST_BYTES = (1 << 40, 3_000_000, 1_000_000, 0)
 class Layout:
     """How many slots and nodes there are. Logical slots move between nodes, devices leave with theirs.
 
-    `benches` is how many bench workers are wanted, `bench_suffices` whether these may do whole
-    records, `benches_are_first` that they are ready before any device, `benches_are_slow` that
-    devices are done before them, `ends_what_waits` that a node dies where something waits for
-    them. `ships`: other machines than the driver's do not see the files. `most_bytes` may wait for
-    benches, `room_bytes` be on its way to other machines.
+    `benches` is how many bench workers are wanted. `bench_suffices`: they may do whole records.
+    `benches_are_first`: they are ready before any device. `benches_are_slow`: devices are done before
+    them. `ends_what_waits`: a node dies on which parcels wait for them. `ships`: only the driver's
+    machine sees the files. `most_bytes` is how many bytes may wait for benches, `room_bytes` how many
+    may be on their way to other machines.
     """
 
     def __init__(self, choices: Choices) -> None:
@@ -46,7 +46,7 @@ class Layout:
 
     @property
     def request(self) -> DeviceRequest:
-        """What the run asks for: ids that move between nodes, or all devices that there are."""
+        """The devices that the run asks for: ids that move between nodes, or all devices."""
         if self.is_logical:
             return DeviceRequest("cpu", ids=tuple(range(self.slots)))
         return DeviceRequest("npu", takes_all=True)

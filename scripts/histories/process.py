@@ -1,7 +1,7 @@
 """The check process of a simulated worker; the worker above it is the package's own.
 
-Comes in: batches. Goes out: a `BatchReport`, and what the device made of records. What a record does
-to its process is the cast's to say.
+Comes in: batches. Goes out: a `BatchReport`, and the outputs of the device. The `Cast` says how a
+record breaks its process.
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class WorkerDies(Exception):
-    """A record ends the whole worker and not only its process."""
+    """A record has ended the whole worker, not only its process."""
 
 
 class SimulatedWorker(Worker):
@@ -38,7 +38,7 @@ class SimulatedWorker(Worker):
 
     @property
     def process(self) -> "Process | None":
-        """The process that it has."""
+        """The simulated process of this worker, None while it has none."""
         return self._process  # type: ignore[return-value]
 
     def _launch(self) -> Any:
@@ -46,7 +46,7 @@ class SimulatedWorker(Worker):
 
 
 class Process:
-    """A process that does records; `killed_at` is at which record of the next batch it is killed."""
+    """A process that runs records; it is killed at the record `killed_at` of the next batch."""
 
     def __init__(self, machine: "Machine", slot: DeviceSlot) -> None:
         self._machine = machine
@@ -128,7 +128,7 @@ class Process:
         return how
 
     def _require_needs(self, batch: Sequence[Work]) -> None:
-        """Each record has what it needs: its half, and its files where they are not at hand."""
+        """Check that each record came with the parcel and the files that it needs."""
         for work in batch:
             if work.stage is Stage.BENCH:
                 half = work.half.data if work.half is not None else b""
@@ -138,7 +138,7 @@ class Process:
 
 
 def without_a_machine() -> dict[str, Any]:
-    """Return what stands for the functions of `worker` that change this process."""
+    """Return stand-ins for the functions of `worker` that would change this process."""
     return {"pin_process": lambda slot: None, "allow_descriptors": lambda: None}
 
 

@@ -1,8 +1,8 @@
-"""What must hold in every history of `histories.py`, whatever happens in it.
+"""The rules that must hold in every history, whatever happens in it.
 
-Comes in: what the simulated driver sends, what comes back, and what it has written. Goes out:
-`Broken`, where a rule does not hold. The rules are counted here from what really ran where; nothing
-is asked of the scheduler but its commands.
+Comes in: the batches that the driver sends, their reports, and the rows that are written. Goes out:
+`Broken`, where a rule does not hold. The rules follow by themselves which record ran where; of the
+scheduler they see its commands alone.
 """
 
 from collections import Counter
@@ -38,10 +38,11 @@ def require(holds: object, what: str) -> None:
 
 @dataclass(slots=True)
 class Flight:
-    """What a worker has: the start of its process (no batch), or a batch.
+    """A call that a worker has: the start of its process (no batch), or a batch.
 
-    `place` is where, `fresh` whether its process has run nothing before. `killed_at` is the position
-    of the record at which somebody kills the process, -1 for nobody; `lost` why no answer comes.
+    `place` is that of the worker; `fresh`: its process has run no record before. `killed_at` is the
+    position of the record at which the process is killed, -1 for none; `lost` says why no answer
+    comes.
     """
 
     slot: str
@@ -60,9 +61,9 @@ class Flight:
 
 @dataclass(slots=True)
 class Rules:
-    """The rules of one life of the driver: who ran where, who broke what, who is settled.
+    """The rules of one life of the driver: which records ran where, broke a worker, are settled.
 
-    `alone` are those that ran with others, or in two halves, to no end.
+    `alone` are the records that must run alone, as they ran with others, or in two halves, to no end.
     """
 
     pending: set[int]
@@ -78,11 +79,11 @@ class Rules:
     reasons_to_start: int = 0
 
     def is_settled(self, index: int) -> bool:
-        """Return whether nothing more is due of a record."""
+        """Return whether the row of a record is recorded, so that nothing more is due."""
         return index not in self.pending
 
     def started(self, slots: int) -> None:
-        """No life has more starts than it has reasons for; every slot is one."""
+        """Check that no life has more starts than reasons for starts; every slot is a reason."""
         self.starts += 1
         most = slots + self.reasons_to_start
         require(self.starts <= most, f"{self.starts} starts, where {most} are the most")
@@ -109,7 +110,7 @@ class Rules:
                 )
 
     def sent_to_bench(self, batch: SendBatch, kept: set[int]) -> None:
-        """Check a batch that is sent to a bench worker: nobody whom it could not clear."""
+        """Check a batch that is sent to a bench worker: no record in it is a suspect or must run alone."""
         indices = self._sent(batch, kept)
         require(self.alone.isdisjoint(indices), "a bench was tried in vain, and is tried again")
         require(self.broke_at.keys().isdisjoint(indices), "a bench gets a suspect")
@@ -203,7 +204,7 @@ class Rules:
         return []
 
     def _strike(self, flight: Flight, task: Task, casualty: Casualty) -> list[Done]:
-        """Count it; return the verdict where the record was alone with a fresh worker."""
+        """Count a strike; return the verdict if the record ran alone on a fresh worker."""
         index, cause = task.index, casualty.cause
         if cause is Cause.OVER_BUDGET:
             self.reasons_to_start += 2
@@ -222,7 +223,7 @@ class Rules:
 
 
 def _check_records(commands: Sequence[Command], due: Sequence[Done]) -> None:
-    """What is recorded is what is due, no more and no less."""
+    """Check that exactly the results that are due are recorded."""
     told = [r for command in commands if isinstance(command, Record) for r in command.results]
     by_index = sorted(told, key=lambda result: result.index)
     if by_index != sorted(due, key=lambda result: result.index):
@@ -232,29 +233,29 @@ def _check_records(commands: Sequence[Command], due: Sequence[Done]) -> None:
 
 @dataclass(slots=True)
 class Ledger:
-    """What was written of every record: each version of its rows, and what was acknowledged."""
+    """The rows that were written of every record, in each version, and the acknowledged records."""
 
     names: list[str]
     versions: dict[str, dict[bytes, bytes]] = field(default_factory=dict)
     acknowledged: set[str] = field(default_factory=set)
 
     def record(self, finished: Sequence[Done]) -> None:
-        """Note what is to be written."""
+        """Note the pieces that are going to be written."""
         for done in finished:
             self.versions.setdefault(done.name, {})[done.row] = done.details
 
     def forget_last(self, details: bytes) -> None:
-        """Expect the call of the last detail row to be done again: it may have lost some of them."""
+        """Expect the last call of the details to be done again: it may have lost some of its rows."""
         self.acknowledged.discard(last_call(details))
 
     def check_done(self, done: set[str]) -> None:
-        """What was acknowledged is done, and nothing that was never recorded."""
+        """Check that acknowledged records are done, and none that was never recorded."""
         require(done <= self.versions.keys(), "a record is done that was never recorded")
         lost = self.acknowledged - done
         require(not lost, f"acknowledged and lost: {sorted(lost)}")
 
     def check_files(self, result: bytes, details: bytes, done: set[str]) -> None:
-        """Both files have whole rows of what is done, and details for these and no others."""
+        """Check that both files have whole rows of the records that are done, and of no others."""
         require(result.startswith(_RESULT_HEAD) or not (result or done), "the result header")
         require(details.startswith(_DETAIL_HEAD) or not details, "the details header")
         found: dict[str, bytes] = {}
@@ -290,7 +291,7 @@ class Ledger:
             )
 
     def check_end(self, result: bytes, details: bytes) -> None:
-        """Every record has its row and its details, in the order of the dump, and nothing else."""
+        """Check that the files have the row and details of every record, in order, and no others."""
         rows = [next(iter(self.versions.get(name, {b"": b""}).items())) for name in self.names]
         if result == _RESULT_HEAD + b"".join(row for row, _ in rows) and (
             details == _DETAIL_HEAD + b"".join(each for _, each in rows)
@@ -310,13 +311,13 @@ def last_call(details: bytes) -> str:
 
 
 def call_of(row: bytes, is_detail: bool = True) -> str:
-    """Return the call that a row is of."""
+    """Return the name of the call whose row this is."""
     cell = row.partition(b",")[0].decode()
     return cell.rsplit(".", 3)[0] if is_detail else cell
 
 
 def read_files(paths: Sequence[Path]) -> tuple[bytes, bytes]:
-    """Return the bytes of both files; none where one is missing."""
+    """Return the bytes of both files; a file that is missing has none."""
     found = []
     for path in paths:
         try:

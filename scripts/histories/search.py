@@ -3,12 +3,12 @@
     python -m scripts.histories --count 1000000 --seed 0 --jobs 1
 
 In each history workers crash, hang and forget, answers are lost, late or doubled, nodes leave and
-join, drivers and writers die at any byte, and the power fails. In most some benches run in other
-processes than their devices, in many captured files are sent ahead. Whatever happens every record
-ends with one row, nobody is blamed who did not break a fresh worker alone, no record runs more often
-than its bound, a record is in one place at a time, no more bytes wait for benches than may, no bench
-worker is idle while something waits for it, and the files can be read after every prefix of what was
-written. A history that breaks a rule is made smaller and printed with its seed.
+join, drivers and writers die at any byte, and the power fails. In most histories some benches run in
+other processes than their devices, in many captured files are sent ahead. Whatever happens, every
+record ends with one row, only a record that broke a fresh worker alone is blamed, no record runs more
+often than its bound, a record is in one place at a time, no more bytes wait for benches than may, no
+bench worker is idle while a parcel waits for it, and the files can be read after every prefix of the
+written bytes. A history that breaks a rule is made smaller and printed with its seed.
 """
 
 import argparse
@@ -60,7 +60,7 @@ class Drawn:
 
 
 class Given:
-    """Choices that were made before; where they run out the tame one is taken."""
+    """Choices that were made before; when they run out, each further choice is 0."""
 
     def __init__(self, choices: Sequence[int]) -> None:
         self._left: Iterator[int] = itertools.chain(choices, itertools.repeat(0))
@@ -77,7 +77,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Failure:
-    """A history that broke a rule: its seed, its choices, the rule and what happened."""
+    """A history that broke a rule: its seed, its choices, the rule and the events."""
 
     seed: int
     choices: tuple[int, ...]
@@ -93,14 +93,14 @@ class Failure:
 
 @contextmanager
 def workplace() -> Iterator[tuple[Path, Disk]]:
-    """Provide a folder for files, in memory where there is such a one, and the disk that is hurt."""
+    """Provide a folder for files, in memory if possible, and the disk that fails."""
     where = _FASTEST_FOLDER if os.access(_FASTEST_FOLDER, os.W_OK) else None
     folder = Path(tempfile.mkdtemp(prefix="histories-", dir=where))
     (folder / "prefix").mkdir()
     disk = Disk()
     try:
         with disk.in_place_of_os(), _simulated():
-            gc.freeze()  # What is there now need not be looked through again and again.
+            gc.freeze()  # The collector need not look at the objects of now again and again.
             yield folder, disk
     finally:
         gc.unfreeze()
@@ -153,7 +153,7 @@ def find_failure(seed: int, folder: Path, disk: Disk, *, every_prefix: bool) -> 
     drawn = Drawn(seed)
     if not run_history(drawn, folder, disk, every_prefix=every_prefix):
         return None
-    # To check every prefix is slow: only where nothing else finds it.
+    # To check every prefix is slow, so it is done only where a random prefix finds nothing.
     every_prefix = not run_history(Given(drawn.taken), folder, disk)
     smallest = shrink(drawn.taken, folder, disk, every_prefix=every_prefix)
     trace: list[str] = []
@@ -164,7 +164,7 @@ def find_failure(seed: int, folder: Path, disk: Disk, *, every_prefix: bool) -> 
 def shrink(
     choices: Sequence[int], folder: Path, disk: Disk, *, every_prefix: bool = False
 ) -> list[int]:
-    """Return fewer and smaller choices that break a rule too: parts are left out, then made less."""
+    """Return fewer and smaller choices that break a rule too: some left out, others made less."""
     best = list(choices)
     runs = 0
 
@@ -223,7 +223,7 @@ def check_seeds(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run histories and print what came of them; returns 1 where a rule was broken."""
+    """Run histories and print the outcome; return 1 if a rule was broken."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--count", type=int, default=10_000, help="histories (default 10000)")
     parser.add_argument("--seed", type=int, default=0, help="the first seed (default 0)")

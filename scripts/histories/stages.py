@@ -1,7 +1,7 @@
-"""What lies in the object store of a simulated run: what devices have made, and captured files.
+"""The object store of a simulated run: parcels of devices, and captured files.
 
-Comes in: the scheduler's commands, as `runtime/crew.py` carries them out. Goes out: `Broken` where
-something is sent that is not there, too much is on its way, or something is left at the end.
+Comes in: the scheduler's commands, as `runtime/crew.py` carries them out. Goes out: `Broken` where a
+parcel is sent that is not there, too many bytes are on their way, or something is left at the end.
 """
 
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ _LEAST_SPLIT_S = 2e-3
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a device on a node has made of tasks."""
+    """The parcel that a device on a node has made of tasks."""
 
     node: str
     tasks: tuple[Task, ...]
@@ -25,9 +25,9 @@ class Made:
 
 @dataclass(slots=True)
 class Parcels:
-    """What devices are to make and have made for benches, by the ticket of their batch.
+    """The parcels that devices make, or are going to make, by the ticket of their batch.
 
-    At no time are these more than `most_bytes`. `working` are those that a bench worker has.
+    They never have more than `most_bytes` together. `working` are the parcels that a bench worker has.
     """
 
     most_bytes: int
@@ -36,7 +36,7 @@ class Parcels:
     _bytes: dict[int, int] = field(default_factory=dict)
 
     def promise(self, batch: SendBatch) -> None:
-        """A device is to do its half of a batch."""
+        """Expect the parcel of a device that is sent its half of a batch."""
         tasks = batch.tasks
         require(
             all(task.cost_s > _LEAST_SPLIT_S for task in tasks), "a record is too small to split"
@@ -46,14 +46,14 @@ class Parcels:
         require(total <= self.most_bytes, f"{total} bytes are on their way to benches")
 
     def arrive(self, batch: SendBatch, node: str, measured: tuple[MeasuredTask, ...]) -> None:
-        """A device has done its half."""
+        """Keep the parcel of a device that has done its half."""
         nbytes = {each.index: each.nbytes for each in measured}
         tasks = tuple(task for task in batch.tasks if task.index in nbytes)
         self.made[batch.ticket] = Made(node, tasks)
         self._bytes[batch.ticket] = sum(nbytes.values())
 
     def take(self, batch: SendBatch) -> Made:
-        """A bench worker is sent the other half of a batch."""
+        """Hand a parcel to a bench worker that is sent the other half of a batch."""
         require(batch.parcel in self.made, "a bench is sent what no device has made")
         require(batch.parcel not in self.working, "two benches are sent the same")
         made = self.made[batch.parcel]
@@ -62,14 +62,14 @@ class Parcels:
         return made
 
     def forget(self, ticket: int) -> tuple[Task, ...]:
-        """Drop what was made, or was to be made, under a ticket; returns the tasks that waited."""
+        """Drop the parcel of a ticket, or the promise of one; return the tasks that waited."""
         require(ticket not in self.working, "what a bench works on is forgotten")
         self._bytes.pop(ticket, None)
         made = self.made.pop(ticket, None)
         return () if made is None else made.tasks
 
     def check_gone(self, node: str) -> None:
-        """Nothing waits that lies on a node that is gone."""
+        """Check that no parcel waits on a node that is gone."""
         gone = [t for t, made in self.made.items() if made.node == node and made.tasks]
         require(set(gone) <= self.working, "what lies on a node that is gone waits for a bench")
 
@@ -79,7 +79,7 @@ class Parcels:
         return {task.index for made in idle for task in made.tasks}
 
     def nodes(self) -> set[str]:
-        """Return where something waits for a bench."""
+        """Return the nodes on which parcels wait for a bench."""
         return {made.node for t, made in self.made.items() if made.tasks and t not in self.working}
 
     def count_waiting(self) -> int:
@@ -87,7 +87,7 @@ class Parcels:
         return sum(1 for t, made in self.made.items() if made.tasks and t not in self.working)
 
     def is_waiting(self) -> bool:
-        """Return whether anything waits for a bench."""
+        """Return whether any parcel waits for a bench."""
         return bool(self.nodes())
 
 
@@ -104,7 +104,7 @@ class Shipments:
     _last_ticket: int = 0
 
     def prepare(self, command: Prepare) -> None:
-        """Have files on their way; a ticket is prepared once."""
+        """Begin to send the files of a ticket, which may be prepared once."""
         require(command.ticket > self._last_ticket, "a ticket is prepared twice")
         self._last_ticket = command.ticket
         indices = {task.index for task in command.tasks}
@@ -113,7 +113,7 @@ class Shipments:
         self._advance()
 
     def send(self, batch: SendBatch, needs_files: bool) -> None:
-        """A batch is sent, or held until its files are there."""
+        """Note that a batch is sent, or held until its files have arrived."""
         prepared = self._prepared.get(batch.ticket)
         if prepared is None:
             require(not needs_files, f"{batch.slot} is sent what was not prepared")
@@ -123,11 +123,11 @@ class Shipments:
         self._sent.add(batch.ticket)
 
     def has_arrived(self, ticket: int) -> bool:
-        """Return whether a batch that was sent has what it needs."""
+        """Return whether the files of a batch that was sent have arrived."""
         return ticket not in self._prepared or ticket in self._there
 
     def forget(self, ticket: int) -> None:
-        """Free what a ticket holds; one that is not known is ignored."""
+        """Free the files of a ticket; an unknown ticket is ignored."""
         self._prepared.pop(ticket, None)
         self._there.pop(ticket, None)
         self._sent.discard(ticket)

@@ -1,4 +1,4 @@
-"""What befalls the workers and the nodes of a simulated driver, beside what records do to them.
+"""The troubles of workers and nodes in a history, beside records that break workers.
 
 Comes in: the machines, at a moment that the history has chosen. Called by `histories.world`.
 """
@@ -68,7 +68,7 @@ def _end_benches(machine: Machine, watch: Lookout) -> None:
 
 
 def _end_node(machine: Machine, watch: Lookout) -> None:
-    others = machine.living[1:]  # The first one is the driver's.
+    others = machine.living[1:]  # The first node is the driver's.
     if others:
         _end(machine, others[machine.choices.below(len(others))])
 
@@ -82,7 +82,7 @@ def _end(machine: Machine, node: Node) -> None:
 
 
 def end_what_waits(machine: Machine, watch: Lookout) -> bool:
-    """End a node, if that is to be, as soon as something waits there for a bench."""
+    """End a node on which a parcel waits for a bench, in histories that have this trouble."""
     if not machine.layout.ends_what_waits or watch.rules.draining:
         return False
     full = [node for node in machine.living[1:] if node.node_id in watch.parcels.nodes()]

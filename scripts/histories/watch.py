@@ -1,4 +1,4 @@
-"""What the rules are told of a driver: events, commands, and what waits for what.
+"""A lookout that follows a driver and tells the rules of its events and commands.
 
 Comes in: the events and commands that `histories.watched` tells of. Goes out: nothing, or `Broken`.
 `histories.world` makes a `Lookout` for each driver of a history.
@@ -26,11 +26,11 @@ from scripts.histories.actors import Machine
 from scripts.histories.rules import Flight, Rules, require
 from scripts.histories.stages import Parcels
 
-# One in work, and one that is fetched meanwhile.
+# A worker has one batch in work, and one whose arguments are fetched meanwhile.
 _MOST_EACH = 2
-# Appends that the writer may have; what finishes meanwhile waits for the next one.
+# Appends that the writer may have; pieces that finish meanwhile wait for the next append.
 _MOST_APPENDS = 4
-# What is expected to take less may wait behind another one of its machine.
+# A parcel that is expected to take less may wait behind another one from its machine.
 _SHORT_S = 0.2
 
 
@@ -60,7 +60,7 @@ class Lookout:
         machine.on_append = self._handed
         machine.is_forgotten = self.forgotten.__contains__
 
-    # What the driver does with its actors.
+    # The calls of the driver's actors.
 
     def _opened(self, slot: DeviceSlot) -> None:
         require(not self.rules.draining, "a worker is started while draining")
@@ -73,7 +73,7 @@ class Lookout:
             self.given_up.discard(slot.label)
 
     def _handed(self, finished: Sequence[Done]) -> None:
-        """What is handed to the writer is what is due, each piece once."""
+        """Check that the pieces that the writer gets are due, each of them once."""
         self.machine.files.handed(finished)
         for done in finished:
             for position, each in enumerate(self._due):
@@ -81,16 +81,18 @@ class Lookout:
                     del self._due[position]
                     break
             else:
-                # What a dead writer did not acknowledge is handed over again.
+                # Pieces that a dead writer did not acknowledge are handed over again.
                 require(self.rules.is_settled(done.index), "something is written that is not due")
 
     def settled(self, finished: Sequence[Done]) -> None:
-        """Expect what needs no run to be handed over."""
+        """Expect pieces that need no run to be handed over."""
         self._due.extend(finished)
 
     def step_ended(self, appends: int) -> None:
-        """Nothing that is due is left out, and nobody has nothing to do while something waits;
-        `appends`: how many the writer has not answered. What is due may wait behind several.
+        """Check that no piece is late, and that no bench worker is idle while a parcel waits.
+
+        `appends` is how many appends the writer has not answered; behind several of them a piece may
+        wait.
         """
         names = [done.index for done in self._due]
         late = names and appends < _MOST_APPENDS
@@ -100,7 +102,7 @@ class Lookout:
             require(not idle, f"what a device has made waits, and a bench worker on {idle} too")
 
     def ended(self) -> None:
-        """Every record is settled, and nothing is left over."""
+        """Check at the end that every record is settled and nothing is left."""
         require(not self._due, "finished, and not all is handed to the writer")
         require(not self.flights, "finished, and a worker is not")
         require(not self.prepared, "files are prepared that nobody needs")
@@ -108,7 +110,7 @@ class Lookout:
         require(not self.rules.in_flight, "finished with records in flight")
         require(not self.rules.pending, f"never settled: {sorted(self.rules.pending)}")
 
-    # The commands that it carries out.
+    # The commands that the driver carries out.
 
     def carries_out(self, commands: Sequence[Command], scheduler: Scheduler) -> None:
         """Check commands before they are carried out."""
@@ -136,7 +138,9 @@ class Lookout:
     def _forget(self, ticket: int) -> None:
         self.prepared.pop(ticket, None)
         flight = self.flights.pop(ticket, None)
-        if flight is not None:  # It waits for its files, or behind the batch that broke its worker.
+        if (
+            flight is not None
+        ):  # The batch waits for its files, or behind the batch that broke its worker.
             self.forgotten.add(ticket)
             self.rules.in_flight.difference_update(task.index for task in flight.tasks)
             if flight.batch is not None:
@@ -200,7 +204,7 @@ class Lookout:
             needs_files = self.machine.needs_files(self._node(label))
             require(not has or needs_files, f"{label} gets a second batch without need")
         if not has:
-            # It computes with the cores of others that have nothing to do on its machine.
+            # It may compute with the cores of idle bench workers on its machine.
             free = self._free(self._node(label))
             require(free >= 1, f"{label} gets a batch, and its core is lent")
             self._lent[label] = min(threads - 1, free - 1)
@@ -215,13 +219,13 @@ class Lookout:
         return self._benches()[label].node_id
 
     def _free(self, node: str) -> int:
-        """Return how many bench workers on a node have nothing to do, and their cores for themselves."""
+        """Return how many bench workers on a node are idle and have not lent their core."""
         benches = self._benches()
         busy = {flight.slot for flight in self.flights.values()} & benches.keys()
         here = {n for n in self.ready_benches & benches.keys() if benches[n].node_id == node}
         return len(here - busy) - sum(n for label, n in self._lent.items() if label in busy & here)
 
-    # The events that its scheduler is told of.
+    # The events that the driver tells its scheduler of.
 
     def answered(
         self, scheduler: Scheduler, name: str, ticket: int, report: BatchReport
@@ -268,14 +272,14 @@ class Lookout:
         return commands
 
     def _landed(self, flight: Flight) -> None:
-        """A bench worker is done with a batch, one way or the other."""
+        """Note that a bench worker has finished or lost a batch."""
         if all(_threads(each) == 1 for each in self._of(flight.slot)):
             self._lent.pop(flight.slot, None)
         if flight.batch is not None:
             self.parcels.working.discard(flight.batch.parcel)
 
     def _take(self, label: str) -> list[Flight]:
-        """Take what a slot has: nothing of it will be answered."""
+        """Take the batches of a slot, as none of them will be answered."""
         taken = self._of(label)
         for flight in taken:
             assert flight.batch is not None
@@ -286,7 +290,7 @@ class Lookout:
         return taken
 
     def lost(self, label: str, reason: str, cause: Cause, commands: Sequence[Command]) -> None:
-        """A worker is gone, with what it had."""
+        """Check the commands after the loss of a worker, with its batches."""
         self.machine.say("{} is lost: {}", label, reason)
         taken = self._take(label)
         self.rules.reasons_to_start += 1
@@ -311,7 +315,7 @@ class Lookout:
         self.rules.bench_ended([t for each in taken for t in each.tasks], None, commands)
 
     def place_lost(self, place: str, labels: Iterable[str], commands: Sequence[Command]) -> None:
-        """A machine is gone, with its bench workers."""
+        """Check the commands after the loss of a machine, with its bench workers."""
         taken = [flight for label in labels for flight in self._take(label)]
         for flight in taken:
             self.ready_benches.discard(flight.slot)

@@ -20,7 +20,7 @@ from scripts.histories.watch import Lookout
 
 @dataclass(slots=True)
 class WatchedScheduler(Scheduler):
-    """The package's scheduler; every event is told to the watch of the driver that is alive."""
+    """The package's scheduler, which tells `watch`, the lookout of the living driver, every event."""
 
     watch: ClassVar[Any] = None
     seen_by: Lookout = field(init=False)
@@ -87,7 +87,7 @@ class WatchedScheduler(Scheduler):
 
 
 class WatchedDriver(Driver):
-    """The package's driver; every command and the end of every step is told."""
+    """The package's driver, which tells its lookout every command and the end of every step."""
 
     def __init__(self, watch: Lookout, *others: Any, **options: Any) -> None:
         self._watch = watch

@@ -1,4 +1,4 @@
-"""One history for `histories.search`: drivers that come and go, and what befalls them.
+"""One history for `histories.search`: drivers that come and go, and their troubles.
 
 Comes in: choices. Goes out: nothing, or `Broken`. The driver, the crew, the recorder, the shipper, the
 worker, the writer, the journal and the resume are the package's own; machines, check processes and the
@@ -28,7 +28,7 @@ from scripts.histories.watched import WatchedDriver, WatchedScheduler
 class History:
     """One run from its first start to its end, however many drivers that takes.
 
-    `trace` is told in words what happens.
+    `trace` gets the events in words.
     """
 
     def __init__(
@@ -53,8 +53,10 @@ class History:
         self.watch: Lookout | None = None
 
     def run(self, *, every_prefix: bool = False) -> None:
-        """Run it to its end and check what it leaves, and would leave if it were killed at a random
-        byte, or at every one, of what its last writer wrote.
+        """Run the history to its end and check the files that it leaves.
+
+        Also checked are the files that it would leave if its last writer were killed at a random byte,
+        or at every byte.
         """
         done: set[str] = set()
         while True:
@@ -79,15 +81,17 @@ class History:
             self._trace.append(text.format(*words))
 
     def has_trouble(self, one_in: int) -> bool:
-        """Return whether something goes wrong now; a history has only so many troubles."""
+        """Return whether trouble comes now, with a chance of 1 / `one_in` while troubles are left."""
         if self._troubles and self._choices.chance(one_in):
             self._troubles -= 1
             return True
         return False
 
     def _live(self, done: set[str], *, every_prefix: bool) -> bool:
-        """Be one driver, to the end or until it was stopped: what is skipped is recorded, the rest is
-        run, the costly first."""
+        """Run one driver to its end or until it is stopped.
+
+        It records the skipped calls and runs the others, the costly ones first.
+        """
         cast, layout = self._cast, self._layout
         left = [task for task in cast.tasks if task.name not in done]
         settled = [cast.answer(t.index) for t in left if t.index in cast.skipped]
@@ -126,7 +130,7 @@ class History:
         return has_ended
 
     def _befall(self, machine: Machine) -> bool:
-        """Let trouble come before anything else happens; returns whether it did."""
+        """Let trouble come before the next event; return whether any came."""
         self._events += 1
         require(self._events <= self._most_events, f"no end after {self._events} events")
         watch = self.watch

@@ -1,8 +1,8 @@
 """Ray, its workers and the writer of a run in simulated time.
 
 Comes in: the calls of the package's driver. Goes out: answers, at the time at which they would be
-there. The driver is one server: while it computes, and while Ray's messages take its time, everything
-that arrives waits. What its own code takes is its real time, measured between two calls of this.
+there. The driver is one server: while it computes, and while Ray's messages take its time, all answers
+wait. The time of its own code is real time, measured between two of its calls of these actors.
 """
 
 import heapq
@@ -31,13 +31,13 @@ _STORE_BYTES = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class TimedPayload:
-    """What a worker is sent of a record."""
+    """The part of a record that is sent to a worker."""
 
     index: int
 
 
 class TimedAnswer:
-    """An answer: when it is there, and what it will be."""
+    """An answer: the time at which it is there, and its value."""
 
     __slots__ = ("actor", "at_s", "is_there", "method", "records", "useful_s", "value")
 
@@ -52,7 +52,7 @@ class TimedAnswer:
 
 
 class TimedActor:
-    """A worker, or the writer (no slot); `free_s` is when it is done with what it has."""
+    """A worker, or the writer (no slot); `free_s` is when it has finished its calls."""
 
     __slots__ = ("factor", "free_s", "is_lost", "node_id", "slot")
 
@@ -90,7 +90,7 @@ class TimedActors:
         self._nodes = [self._node(number) for number in range(self._machines)]
         faults = setup.faults
         lost = min(faults.lost_nodes, self._machines - 1)
-        # The first one is the driver's.
+        # The first node is the driver's.
         self._lost = (
             {node.node_id for node in self._nodes[self._machines - lost :]} if lost else set()
         )
@@ -117,7 +117,7 @@ class TimedActors:
         )
 
     def begin(self) -> None:
-        """Begin to count: every worker is ready, as what Ray takes to start them is left out."""
+        """Begin to count: every worker is ready, as the time to start them is left out."""
         self._now_s, self._has_begun = 0.0, True
         self._arrivals = [(0.0, number, ref) for _, number, ref in self._arrivals]
         for _, _, ref in self._arrivals:
@@ -138,7 +138,7 @@ class TimedActors:
     # The clock.
 
     def _enter(self) -> None:
-        """The driver has computed since it was here the last time."""
+        """Count the time that the driver has computed since its last call."""
         if self._setup.own_s is None:
             own_s = time.thread_time() - self._mark
             self._now_s += own_s
@@ -221,11 +221,11 @@ class TimedActors:
         heapq.heappush(self._arrivals, (at_s, self._count, ref))
 
     def _work(self, ref: TimedAnswer, order: Order, sent_s: float) -> None:
-        """The batch is on its way; what will come of it is known already."""
+        """Put a batch on its way; its answer is known already."""
         actor = ref.actor
         self._account.batches += 1
         report, elapsed_s, useful_s = self._worked(actor, order)
-        # A worker may have one in work still; it does one after the other.
+        # A worker may still work on another batch; it does one after the other.
         begin_s = max(sent_s + self._costs.one_way_s, actor.free_s)
         actor.free_s = begin_s + elapsed_s
         ref.value, ref.useful_s = report, useful_s
@@ -233,7 +233,7 @@ class TimedActors:
         self._arrive(ref, actor.free_s + self._costs.one_way_s)
 
     def _worked(self, actor: TimedActor, order: Order) -> tuple[BatchReport, float, float]:
-        """Return the report of a batch, what it takes, and what of that is of use."""
+        """Return the report of a batch, the seconds that it takes, and how many of them count."""
         share = {Stage.CHECK: 1.0, Stage.DEVICE: 1 - BENCH_SHARE, Stage.BENCH: BENCH_SHARE}
         factor = actor.factor * share[order.stage]
         results: list[Done] = []
@@ -254,7 +254,7 @@ class TimedActors:
         return BatchReport(tuple(results), None, tuple(measured)), elapsed_s, elapsed_s
 
     def _write(self, ref: TimedAnswer, finished: Sequence[Done], sent_s: float) -> None:
-        """Have the writer put an append on the disk when it is done with those before."""
+        """Have the writer put an append on the disk after the appends before it."""
         costs, writer = self._costs, ref.actor
         for done in finished:
             self._account.recorded[done.index] += 1

@@ -1,4 +1,4 @@
-"""What records cost, for simulations and for pretend devices: drawn from the estimates of a capture.
+"""The costs of records, for simulations and pretend devices, drawn from the estimates of a capture.
 
 Comes in: the estimated costs of a real dump, a seed. Goes out: estimates and actual times in
 seconds. Called by python -m scripts.simulate and scripts/efficiency.py.
@@ -19,7 +19,7 @@ CAPTURE = ROOT / "tests" / "data" / "mindspore_llm" / "dump.json"
 # The estimate of a call with tiny tensors and no backward record, the least there is.
 TINY_S = 1.2e-3
 LARGE_S = 20e-3
-# One record in so many is costly, and they take this share of the whole time.
+# One record in this many is costly, and the costly ones take this share of the whole time.
 COSTLY_EVERY = 100
 COSTLY_SHARE = 0.5
 # Actual times scatter around the estimates like this (standard deviation of the logarithm), the
@@ -38,12 +38,12 @@ class Workload:
 
     @property
     def total_s(self) -> float:
-        """What all records take together on one device."""
+        """The seconds that all records take together on one device."""
         return sum(self.actual_s)
 
     @property
     def longest_s(self) -> float:
-        """What the longest record takes."""
+        """The seconds that the longest record takes."""
         return max(self.actual_s, default=0.0)
 
 

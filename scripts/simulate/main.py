@@ -3,17 +3,17 @@
     python -m scripts.simulate                                     the table: sizes by workloads
     python -m scripts.simulate --faults                            the same with slow devices, crashes, lost nodes
     python -m scripts.simulate --measure                           measure Ray here, print it and use it
-    python -m scripts.simulate --cost send_s=200e-6 write_s=0      what a message costs on another machine
-    python -m scripts.simulate --target-batch-s 2                  what larger batches would change
+    python -m scripts.simulate --cost send_s=200e-6 write_s=0      with the costs of another machine
+    python -m scripts.simulate --target-batch-s 2                  with larger batches
     python -m scripts.simulate --profile 4096                      where the scheduler's time goes
 
 Workloads: `tiny` calls of 1.2 ms, `typical` ones drawn from a capture's estimates, `20ms`, `heavy`
 and `heavy20ms` ones of which 1 % take half of the time. Actual times are off by 30 %. Everything is
-drawn by --seed; what the driver's own code takes is measured while it runs and differs from run to
-run, unless --free gives it for nothing.
+drawn by --seed; the time of the driver's own code is measured while it runs and differs from run to
+run, unless --free counts it as 0.
 
-Columns: useful device time / (wall x devices), without what was done twice; wall over the least
-there can be, max(total / speed, longest); how much of the wall the driver computes, waits for the
+Columns: useful device time / (wall x devices), without records that were done twice; wall over its
+lower bound, max(total / speed, longest); how much of the wall the driver computes, waits for the
 writer, and the writer writes; the driver's microseconds for each record, and the part of its own
 code in them. Where the driver computes or waits for the writer over 90 % of the wall, the busier of the
 two is the limit; else the devices are.
@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 SIZES = (8, 64, 256, 1024, 4096)
 BUSY = 0.9
-# At least so many records for each device, and at most so many in all where that suffices.
+# At least this many records for each device, and at most this many in all where that suffices.
 LEAST_PER_DEVICE = 100
 MOST_RECORDS = 300_000
 WORK_S = 20.0
@@ -159,7 +159,7 @@ def _row(name: str, devices: int, costs: DriverCosts, given: argparse.Namespace)
 
 
 def _saturation(name: str, rows: Sequence[TableRow]) -> str:
-    """Say at which simulated size somebody else than the devices becomes the limit."""
+    """Say at which simulated size the driver or the writer becomes the limit."""
     row = next((row for row in rows if row.limit != "devices"), None)
     if row is None:
         return f"{name}: the devices are the limit at every size"
@@ -172,7 +172,7 @@ def _saturation(name: str, rows: Sequence[TableRow]) -> str:
 
 
 def _profile(given: argparse.Namespace, costs: DriverCosts) -> int:
-    """Print what the scheduler's functions take with so many devices, the costliest first."""
+    """Print the time of the scheduler's functions with this many devices, the costliest first."""
     devices, seed = given.profile, given.seed
     workload = draw_workload(given.costs[0], LEAST_PER_DEVICE * devices, seed)
     world = World(workload, Setup(devices, given.benches * devices, costs=costs, seed=seed))

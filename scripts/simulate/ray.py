@@ -1,4 +1,4 @@
-"""What a message of Ray costs the driver, how long it is on its way, and what the writer takes.
+"""The costs of a message of Ray for the driver, its time on the way, and the time of the writer.
 
 Comes in: a capture. Goes out: `DriverCosts`, measured on a Ray of this machine. Called by
 scripts/simulate (`--measure`), whose defaults are such a measurement.
@@ -64,7 +64,7 @@ FREE = DriverCosts(**dict.fromkeys(DriverCosts.__slots__, 0.0))
 
 
 def measure() -> tuple[DriverCosts, dict[int, float]]:
-    """Measure on a Ray that is started for it; returns also what a wait over n flights takes."""
+    """Measure on a Ray that is started for it; also return the time of a wait over n flights."""
     prepare_environment(own_cluster=True, debug=False)
     from ray_precheck.runtime.places.cluster import Roster, living_nodes, open_cluster
     from ray_precheck.runtime.ray_actors import RayActors
@@ -97,7 +97,7 @@ def measure_with(
 
 
 def _line(small_s: float, large_s: float, large: int = LARGE) -> tuple[float, float]:
-    """Return what a message costs, and each record in it."""
+    """Return the cost of a message, and of each record in it."""
     slope = max(0.0, (large_s - small_s) / (large - SMALL))
     return max(0.0, small_s - SMALL * slope), slope
 
@@ -114,7 +114,7 @@ class _Messages:
 
     @classmethod
     def measured(cls, actors: Actors, dump: Dump, size: int, rounds: int) -> "_Messages":
-        """Measure with what the driver calls: `RayActors`, and payloads that are read from a dump."""
+        """Measure as the driver works: with `RayActors`, and payloads that are read from a dump."""
         tasks = (plan_tasks(dump, dump.framework, set()).tasks * LARGE)[:size]
         results = [realistic_result(task) for task in tasks]
         tracks = [Track("10.0.0.1", "npu:0", "check", results)]
@@ -190,7 +190,7 @@ class _Worker:
 
 
 def _wait_s(actors: Actors, count: int) -> float:
-    """Return what the driver's wait takes where one of `count` calls has come back."""
+    """Return the seconds of the driver's wait when one of `count` calls has come back."""
     worker, other = (actors.start(_Worker, "", BatchReport(())) for _ in range(2))
     _all_there(actors, [actors.call(each, "append", (), ()) for each in (worker, other)])
     pending = [actors.call(worker, "block", 60.0)]
@@ -236,7 +236,7 @@ def _results(count: int) -> list[Done]:
 
 
 def _book_per_record_s(rounds: int) -> float:
-    """Return what the progress takes of the driver for each record."""
+    """Return the seconds that the progress takes of the driver for each record."""
     results = _results(LARGE)
     progress = Progress(rounds * LARGE, 0, show=False)
     seconds, _ = _timed(lambda: progress.add(results), rounds)
@@ -244,7 +244,7 @@ def _book_per_record_s(rounds: int) -> float:
 
 
 def _write_s(size: int, rounds: int) -> float:
-    """Return what the writer takes to put a batch on the disk, with its part of the timeline."""
+    """Return the seconds of the writer to put a batch on the disk, with its part of the timeline."""
     batches = iter([_results(size) for _ in range(rounds)])
     with tempfile.TemporaryDirectory() as folder:
         files = start_run(Path(folder), "20260101000000", {})

@@ -1,6 +1,6 @@
 """A run of the package's own driver in simulated time.
 
-Comes in: a workload, how many devices, what goes wrong, what messages cost. Goes out: an `Account` of
+Comes in: a workload, the number of devices, faults, the costs of messages. Goes out: an `Account` of
 the run. Called by `scripts.simulate`. The driver, the crew, the recorder and the scheduler are the
 package's; Ray, the workers and the writer are `TimedActors`.
 """
@@ -30,7 +30,7 @@ TIMEOUT_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What goes wrong. Zero is never.
+    """The faults of a run. Zero is never.
 
     One device in `slow_every` is `slow_factor` times as slow; one record in `crash_every` kills its
     process, which takes `restart_s` to replace. At `loss_at_s` the devices of `lost_nodes` machines
@@ -49,7 +49,7 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is simulated. `own_s`: what the driver's own code takes, None to measure it as it runs."""
+    """The simulated cluster. `own_s`: the time of the driver's own code, None to measure it."""
 
     devices: int
     benches: int = 0
@@ -61,11 +61,11 @@ class Setup:
 
 @dataclass(slots=True)
 class Account:
-    """What a run came to, in seconds.
+    """The outcome of a run, in seconds.
 
     `useful_s` is the time of workers whose records counted, `away_s` the time that they were gone.
-    `driver_s` is what the driver computed, Ray's part of it included; `own_s` is the part of its own
-    code. `blocked_s` is how long it waited for the writer and for nothing else.
+    `driver_s` is the time that the driver computed, Ray's part included; `own_s` is the part of its
+    own code. `blocked_s` is how long the driver waited for the writer alone.
     """
 
     setup: Setup
@@ -135,7 +135,7 @@ class World:
 
 @contextmanager
 def _frozen() -> Iterator[None]:
-    """Keep Python from looking for garbage in what is simulated: it is not the driver's."""
+    """Keep Python from looking for garbage in simulated objects, which are not the driver's."""
     gc.collect()
     gc.freeze()
     try:
