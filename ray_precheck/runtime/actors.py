@@ -57,8 +57,11 @@ class Actors(Protocol):
     def put(self, content: object) -> Answer:
         """Keep an object where actors on every node can get it."""
 
-    def wait(self, answers: Sequence[Answer], timeout_s: float) -> list[Answer]:
-        """Wait until an answer has come or the time is over; return all answers that have come."""
+    def wait(
+        self, answers: Sequence[Answer], timeout_s: float, gather_s: float = 0.0
+    ) -> list[Answer]:
+        """Wait until one of the answers is there or the time is over, and then `gather_s` for more;
+        return all that are there."""
 
     def result(self, answer: Answer) -> Any:
         """Return the value of an answer that has come.

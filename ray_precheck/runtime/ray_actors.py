@@ -58,14 +58,15 @@ class RayActors:
         """Put something into Ray's object store."""
         return ray.put(content)
 
-    def wait(self, answers: Sequence[Any], timeout_s: float) -> list[Any]:
-        """Wait for one of the answers; return all that are there by then."""
+    def wait(self, answers: Sequence[Any], timeout_s: float, gather_s: float = 0.0) -> list[Any]:
+        """Wait for one of the answers, then `gather_s` for others; return all that are there by then."""
         if not answers:
             time.sleep(timeout_s)
             return []
         ready: list[Any]
         ready, others = ray.wait(list(answers), num_returns=1, timeout=timeout_s)
         if ready and others:
+            time.sleep(gather_s)
             ready += ray.wait(others, num_returns=len(others), timeout=0)[0]
         return ready
 

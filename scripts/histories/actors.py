@@ -168,8 +168,9 @@ class Machine:
             raise ref.error
         return ref.value
 
-    def wait(self, answers: Sequence[Ref], timeout_s: float) -> list[Ref]:
-        """Let events happen until an answer has come, and some more; the clock goes on."""
+    def wait(self, answers: Sequence[Ref], timeout_s: float, gather_s: float = 0.0) -> list[Ref]:
+        """Let things happen until an answer is there, and some more, whatever `gather_s` is; the clock
+        goes on."""
         self._require_driver()
         more = self.choices.below(_MOST_MORE)
         ready: list[Ref] = []

@@ -83,6 +83,7 @@ class TimedActors:
         self._killers = killers
         self._tasks = {task.index: task for task in workload.tasks}
         self._now_s = 0.0
+        self._before_s = 0.0
         self._arrivals: list[tuple[float, int, TimedAnswer]] = []
         self._count = 0
         self._mark = 0.0
@@ -117,8 +118,9 @@ class TimedActors:
         )
 
     def begin(self) -> None:
-        """Begin to count: every worker is ready, as the time to start them is left out."""
-        self._now_s, self._has_begun = 0.0, True
+        """Begin to count: every worker is ready, as what Ray takes to start them is left out."""
+        # The driver's clock goes on.
+        self._before_s, self._now_s, self._has_begun = self._now_s, 0.0, True
         self._arrivals = [(0.0, number, ref) for _, number, ref in self._arrivals]
         for _, _, ref in self._arrivals:
             ref.actor.free_s = 0.0
@@ -153,7 +155,7 @@ class TimedActors:
     def clock(self) -> float:
         self._enter()
         self._leave()
-        return self._now_s
+        return self._before_s + self._now_s
 
     def _is_gone(self, node_id: str, at_s: float) -> bool:
         return node_id in self._lost and at_s >= self._setup.faults.loss_at_s
@@ -266,8 +268,11 @@ class TimedActors:
 
     # Answers.
 
-    def wait(self, answers: Sequence[TimedAnswer], timeout_s: float) -> list[TimedAnswer]:
-        """Wait for one of the answers; the driver is idle meanwhile, and then computes again."""
+    def wait(
+        self, answers: Sequence[TimedAnswer], timeout_s: float, gather_s: float = 0.0
+    ) -> list[TimedAnswer]:
+        """Wait for one of the answers, and `gather_s` for more; the driver is idle meanwhile, and then
+        computes again."""
         self._enter()
         costs, account = self._costs, self._account
         costs_s = costs.wait_s + costs.wait_per_flight_s * len(answers)
@@ -283,6 +288,10 @@ class TimedActors:
                 break
             next_s = self._arrivals[0][0] if self._arrivals else until_s
             self._now_s = max(self._now_s, min(next_s, until_s))
+        if ready and gather_s:
+            self._now_s += gather_s
+            self._land()
+            ready = [ref for ref in answers if ref.is_there]
         if len(answers) == 1 and answers[0].method == "append":
             account.blocked_s += self._now_s - begun_s
         self._leave()
