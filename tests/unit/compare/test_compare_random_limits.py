@@ -1,6 +1,7 @@
 """Draws that lie exactly on a median, on an end of their range, or one step beyond it."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -38,8 +39,9 @@ def test_a_draw_at_the_median_is_not_below_it(law: str) -> None:
     )
 
 
-def test_nor_is_one_where_others_vanish() -> None:
-    looks = laws.log_normal(drawn(np.array([0.0] + [1.0] * 399)), 0.0, 1.0)
+@pytest.mark.parametrize("vanished", [0.0, 2.0**-149])
+def test_nor_is_one_where_others_vanish(vanished: float) -> None:
+    looks = laws.log_normal(drawn(np.array([vanished] + [1.0] * 399)), 0.0, 1.0)
     assert said(looks, "below their median").startswith(
         "the share of draws below their median is 0.0025,"
     )
@@ -69,3 +71,24 @@ def test_0_is_no_negative_number() -> None:
         discrete.poisson(whole(np.zeros(1)), 1.0, np.random.default_rng(0)),
     ):
         assert not alarms(looks[:1])
+
+
+@pytest.mark.parametrize("law", ["exponential", "gamma", "laplace"])
+def test_the_mean_may_be_off_by_the_grain_of_the_generator(law: str) -> None:
+    draws = drawn(np.linspace(0.1, 2.0, 200))
+    parameters = {"exponential": (1.0,), "gamma": (1.0, 1.0), "laplace": (0.0, 1.0)}[law]
+
+    def limits(grain: float) -> list[float]:
+        looks = getattr(laws, law)(replace(draws, grain=grain), *parameters)
+        words = said(looks, "the mean over").split()
+        return [float(words[-3]), float(words[-1])]
+
+    low, high = limits(0.0)
+    assert limits(0.25) == pytest.approx([low - 0.25, high + 0.25], abs=1e-5)
+
+
+def test_moments_of_coarse_uniform_draws_say_nothing() -> None:
+    draws = drawn(np.linspace(0.0, 1.0, 200))
+    for grain, is_said in ((0.02, True), (0.03, False)):
+        looks = laws.uniform(replace(draws, grain=grain), 0.0, 1.0)
+        assert any("the mean" in look(1e-6).text for look in looks) is is_said
