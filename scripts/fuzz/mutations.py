@@ -2,7 +2,7 @@
 
 Comes in: captures and a case's generator. Goes out: the bytes of one dump.json. A mutation of
 structure changes a `Document`, whose values may also be `Raw` (text that is no JSON of Python's)
-and `Pairs` (an object with duplicate keys); a mutation of bytes changes what was written of it.
+and `Pairs` (an object with duplicate keys); a mutation of `byte_mutations` changes its bytes.
 """
 
 import copy
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
+
+from scripts.fuzz.byte_mutations import BYTE_KINDS
 
 FOLDER = "dump_tensor_data"
 HOSTILE_NAMES = """Torch.load Torch.save Torch.hub.load Torch.compile Torch.from_file
@@ -328,66 +330,6 @@ def _nothing(document: Document, random: Random) -> None:
     """Leave the document to a mutation of its bytes."""
 
 
-def _cut(raw: bytes, random: Random) -> bytes:
-    return raw[: random.randrange(len(raw) + 1)]
-
-
-def _flip(raw: bytes, random: Random) -> bytes:
-    if not raw:
-        return raw
-    at = random.randrange(len(raw))
-    return raw[:at] + bytes([raw[at] ^ 1 << random.randrange(8)]) + raw[at + 1 :]
-
-
-def _splice(raw: bytes, random: Random) -> bytes:
-    start, end, at = (random.randrange(len(raw) + 1) for _ in range(3))
-    return raw[:at] + raw[min(start, end) : max(start, end)] + raw[at:]
-
-
-def _insert(raw: bytes, random: Random) -> bytes:
-    at = random.randrange(len(raw) + 1)
-    pieces = (
-        b'"',
-        b"\\",
-        b"{",
-        b"}",
-        b"[",
-        b"]",
-        b":",
-        b",",
-        b"\x00",
-        b"\xff",
-        b"\xc3",
-        b"\r\n",
-        b"NaN",
-    )
-    return raw[:at] + random.choice(pieces) * random.choice((1, 1, 2, 100)) + raw[at:]
-
-
-def _repeat(raw: bytes, random: Random) -> bytes:
-    at, length = random.randrange(len(raw) + 1), random.choice((1, 10, 100))
-    return raw[:at] + raw[at : at + length] * random.choice((2, 10, 1000)) + raw[at:]
-
-
-def _remove(raw: bytes, random: Random) -> bytes:
-    at = random.randrange(len(raw) + 1)
-    return raw[:at] + raw[at + random.choice((1, 2, 50)) :]
-
-
-def _encoding(raw: bytes, random: Random) -> bytes:
-    names = ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig", "utf-7", "cp037")
-    return raw.decode("utf-8", errors="replace").encode(random.choice(names), errors="replace")
-
-
-BYTE_KINDS: dict[str, Callable[[bytes, Random], bytes]] = {
-    "bytes: cut": _cut,
-    "bytes: flip": _flip,
-    "bytes: splice": _splice,
-    "bytes: insert": _insert,
-    "bytes: repeat": _repeat,
-    "bytes: remove": _remove,
-    "bytes: encoding": _encoding,
-}
 KINDS: dict[str, Callable[[Document, Random], None]] = {
     **dict.fromkeys(BYTE_KINDS, _nothing),
     "shapes": _shapes,
