@@ -6,7 +6,7 @@ record breaks its process.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ray_precheck.errors import DeviceError
 from ray_precheck.runtime.scheduling.stage import Stage
@@ -16,22 +16,35 @@ from ray_precheck.runtime.workers.worker import Worker
 from ray_precheck.schema.casualty import BatchReport, Cause, MeasuredTask
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.task import BENCH, DeviceSlot
-from scripts.histories.answers import NEEDS_DEVICE, TAINTS, broken
-from scripts.histories.layout import BAD_PLACE
+from scripts.histories.answers import NEEDS_DEVICE, TAINTS, Cast, Choices, broken
+from scripts.histories.layout import BAD_PLACE, Layout
 from scripts.histories.rules import require
-
-if TYPE_CHECKING:
-    from scripts.histories.actors import Machine
 
 
 class WorkerDies(Exception):
     """A record has ended the whole worker, not only its process."""
 
 
+class Surroundings(Protocol):
+    """The machines that a process runs on, as far as it asks them."""
+
+    cast: Cast
+    choices: Choices
+    layout: Layout
+
+    def needs_files(self, node_id: str) -> bool:
+        """Return whether files have to be sent to a node."""
+
+    def fails_to_start(self, label: str) -> bool:
+        """Return whether a process does not start now."""
+
+
 class SimulatedWorker(Worker):
     """The package's worker with simulated processes."""
 
-    def __init__(self, machine: "Machine", slot: DeviceSlot, *others: Any, **options: Any) -> None:
+    def __init__(
+        self, machine: Surroundings, slot: DeviceSlot, *others: Any, **options: Any
+    ) -> None:
         self.machine = machine
         super().__init__(slot, *others, **options)
         self._wanted_spares = 0
@@ -48,7 +61,7 @@ class SimulatedWorker(Worker):
 class Process:
     """A process that runs records; it is killed at the record `killed_at` of the next batch."""
 
-    def __init__(self, machine: "Machine", slot: DeviceSlot) -> None:
+    def __init__(self, machine: Surroundings, slot: DeviceSlot) -> None:
         self._machine = machine
         self._slot = slot
         self._batches: deque[Sequence[Work]] = deque()

@@ -9,7 +9,7 @@ import heapq
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ray_precheck.runtime.actors import ActorLost
 from ray_precheck.runtime.places.devices import Node
@@ -19,10 +19,8 @@ from ray_precheck.schema.casualty import BatchReport, Casualty, Cause, MeasuredT
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import BENCH, DeviceSlot
+from scripts.simulate.account import Account, Setup
 from scripts.simulate.costs import Workload
-
-if TYPE_CHECKING:
-    from scripts.simulate.world import Account, Setup
 
 DEVICES_PER_NODE = 8
 BENCH_SHARE = 0.6
@@ -70,8 +68,8 @@ class TimedActors:
     def __init__(
         self,
         workload: Workload,
-        setup: "Setup",
-        account: "Account",
+        setup: Setup,
+        account: Account,
         factors: dict[int, float],
         killers: frozenset[int],
     ) -> None:

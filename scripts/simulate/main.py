@@ -30,9 +30,10 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from ray_precheck.runtime.scheduling import task_queue
+from scripts.simulate.account import Account, Faults, Setup
 from scripts.simulate.costs import WORKLOADS, draw_workload
 from scripts.simulate.ray import DriverCosts, measure
-from scripts.simulate.world import Account, Faults, Setup, World
+from scripts.simulate.world import World
 
 ROOT = Path(__file__).resolve().parents[2]
 

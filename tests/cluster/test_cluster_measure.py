@@ -6,9 +6,10 @@ import pytest
 
 from ray_precheck.runtime.places.cluster import Roster, living_nodes, open_cluster
 from ray_precheck.runtime.ray_actors import RayActors
+from scripts.simulate.account import Setup
 from scripts.simulate.costs import draw_workload
 from scripts.simulate.ray import measure_with
-from scripts.simulate.world import Setup, World
+from scripts.simulate.world import World
 
 pytestmark = pytest.mark.cluster
 

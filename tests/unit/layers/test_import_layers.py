@@ -79,6 +79,12 @@ def test_the_package_has_no_import_cycles() -> None:
     assert import_cycles(SOURCES) == []
 
 
+def test_the_scripts_have_no_import_cycles() -> None:
+    sources = read_package(Path(ray_precheck.__file__).parents[1] / "scripts")
+    assert {"scripts", "scripts.histories.search"} <= set(sources)
+    assert import_cycles(sources) == []
+
+
 # The rooms that know what an API is.
 APIS = ("check", "compare", "datagen", "bench", "plan", "dump", "frameworks", "jobs")
 

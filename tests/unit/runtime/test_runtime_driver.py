@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from ray_precheck.runtime.machines import Machines
+from scripts.simulate.account import Setup
 from scripts.simulate.actors import TimedActors
 from scripts.simulate.costs import draw_workload
-from scripts.simulate.world import Setup, World
+from scripts.simulate.world import World
 
 pytestmark = pytest.mark.unit
 STEPS = 5

@@ -4,9 +4,10 @@ import random
 
 import pytest
 
+from scripts.simulate.account import Account, Faults, Setup
 from scripts.simulate.costs import WORKLOADS, Workload, draw_heavy, draw_workload
 from scripts.simulate.ray import FREE, DriverCosts
-from scripts.simulate.world import Account, Faults, Setup, World
+from scripts.simulate.world import World
 
 pytestmark = pytest.mark.unit
 
