@@ -41,9 +41,9 @@ class DriverCosts:
 
     A step of the driver waits once, over all flights, then gets, schedules, and sends. The defaults
     are rounded medians of four measurements (`python -m scripts.simulate --measure`) on 2 cores of an
-    Intel Xeon (2.5 GHz) with a load of 4 to 5, Python 3.11, Ray 2.60. What the driver does with messages is its
-    thread's own time; waits and writes are by the clock, and the two fsyncs of a write on a virtual
-    disk that nobody else used took 0.2 ms, 5 ms and more while others did.
+    Intel Xeon (2.5 GHz) with a load of 4 to 5, Python 3.11, Ray 2.60. What the driver does with
+    messages is its thread's own time; waits and writes are by the clock, and the two fsyncs of a write
+    on a virtual disk that nobody else used took 0.2 ms, 5 ms and more while others did.
     """
 
     wait_s: float = 200e-6
