@@ -38,13 +38,14 @@ def lost(one: TimedRun) -> float:
 
 
 def test_devices_are_busy_nearly_all_the_time() -> None:
-    assert lost(run("20ms")) < MOST_LOST
+    # Something else on the machine may hold up one run of 3 s: a driver that does so holds up each.
+    assert any(lost(run("20ms")) < MOST_LOST for _ in range(3))
 
 
 def test_a_heavy_tail_takes_little_more_than_the_least_time_there_can_be() -> None:
-    one = run("heavy20ms")
-    assert one.over_bound < MOST_LOST / (1 - MOST_LOST) + 1 / bare_efficiency(DEVICES) - 1
+    most = MOST_LOST / (1 - MOST_LOST) + 1 / bare_efficiency(DEVICES) - 1
+    assert any(run("heavy20ms").over_bound < most for _ in range(3))
 
 
 def test_the_measure_sees_a_driver_that_lets_its_devices_wait() -> None:
-    assert lost(run("20ms", prelude=ONE_BY_ONE)) > MOST_LOST
+    assert all(lost(run("20ms", prelude=ONE_BY_ONE)) > MOST_LOST for _ in range(3))
