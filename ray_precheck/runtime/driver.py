@@ -228,7 +228,8 @@ class Driver:
         A wait takes the longer the more calls are in flight, so with many of them answers are
         gathered for some milliseconds; workers have their next batch already.
         """
-        pending = [*self._crew.flights, *recorder.pending]
+        # The writer first: its few answers must not wait behind those of hundreds of workers.
+        pending = [*recorder.pending, *self._crew.flights]
         since_s = self._actors.clock() - self._heard_at
         gather_s = max(0.0, _GATHER_S_A_CALL * len(pending) - since_s)
         news = self._actors.wait(pending, wait_s, gather_s)
