@@ -149,3 +149,16 @@ def test_one_record_in_a_hundred_takes_half_of_the_time() -> None:
     costs = sorted(draw_heavy([1e-3, 2e-3, 5e-3], 10_000, random.Random(0), mean_s=20e-3))
     assert sum(costs) == pytest.approx(200.0)
     assert sum(costs[-100:]) == pytest.approx(100.0, rel=0.01)
+
+
+def test_a_driver_of_1024_devices_is_not_taken_up_by_its_messages() -> None:
+    # Batches of 0.4 s, as a few devices have them, leave 0.42.
+    account = simulate(draw_workload("20ms", 150_000, seed=1), 1024, costs=DriverCosts())
+    assert set(account.recorded) == {1}
+    assert account.efficiency > 0.6
+
+
+def test_messages_leave_the_driver_time_for_50_000_cheap_records_a_second() -> None:
+    # Its own code takes 4 microseconds for each, of 20.
+    account = simulate(draw_workload("tiny", 120_000, seed=1), 64, costs=DriverCosts())
+    assert account.driver_s / account.records < 16e-6
