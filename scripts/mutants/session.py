@@ -8,7 +8,6 @@ import gc
 import json
 import os
 import signal
-import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from scripts.mutants.choice import stages
 from scripts.mutants.drawing import Mutant
 from scripts.mutants.planting import Planter, write
 from scripts.mutants.tests_of import TestMap
-from scripts.mutants.trial import OPTIONS, TIMED_OUT, ended, forked, limit_s, limit_tests
+from scripts.mutants.trial import OPTIONS, TIMED_OUT, ended, forked, in_fork, limit_s, limit_tests
 
 # A fork's exit codes: all tests passed; one failed; the mutant cannot be planted in a loaded module.
 _PASSED, _FAILED, _NOT_PLANTED, _BROKEN = 0, 1, 3, 4
@@ -106,16 +105,12 @@ class _Session:
         """Return the test that failed first, "" where all passed, None where it cannot be planted."""
         note = self._root.with_suffix(".note")
         note.unlink(missing_ok=True)
-        pid = os.fork()
-        if pid == 0:
-            code = _BROKEN
-            try:
-                os.setsid()
-                code = self._run(tests, path, after, note)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(code)
+
+        def alone() -> int:
+            os.setsid()
+            return self._run(tests, path, after, note)
+
+        pid = in_fork(alone, _BROKEN)
         code = ended(pid, limit_s(self._tests.seconds[test] for test in tests))
         if code == _NOT_PLANTED:
             return None

@@ -133,13 +133,23 @@ OPTIONS = [
 
 def forked(root: Path, run: Callable[[], int], log: Path) -> int:
     """Run in a process of its own, in this folder; returns its id."""
+
+    def there() -> int:
+        _become(root, log)
+        return run()
+
+    return in_fork(there)
+
+
+def in_fork(run: Callable[[], int], broken: int = 99) -> int:
+    """Run in a fork, which ends with the code that `run` returns, `broken` if it raises; returns the
+    id of the process."""
     pid = os.fork()
     if pid == 0:
-        code = 99
+        code = broken
         try:
-            _become(root, log)
             code = run()
-        except BaseException:
+        except BaseException:  # a mutant may raise anything, and the fork must end here
             traceback.print_exc()
         finally:
             sys.stdout.flush()
