@@ -142,13 +142,14 @@ def _turned_like(
     basis: Basis, tested: Sequence[HostTensor], bench: Sequence[HostTensor]
 ) -> list[Any]:
     parts = [leaf.data for leaf in bench]
+    has_vectors = 0 <= basis.vectors < len(parts)
     if basis.values is not None:
         order = _order_like(tested[basis.values].data, parts[basis.values])
         parts[basis.values] = np.take_along_axis(parts[basis.values], order, -1)
-        if basis.vectors > 0:
+        if has_vectors:
             columns = np.expand_dims(order, -2)
             parts[basis.vectors] = np.take_along_axis(parts[basis.vectors], columns, -1)
-    if 0 <= basis.vectors < len(parts):
+    if has_vectors:
         factor = _factors(tested[basis.vectors].data, parts[basis.vectors])
         parts[basis.vectors] = parts[basis.vectors] * factor
         if basis.rows is not None and basis.rows < len(parts):

@@ -217,4 +217,4 @@ def _stretch_hashes(codes: Array, width: int) -> Array:
         reach = len(block) - length
         block = block[:reach] * np.uint64(power) + block[length : length + reach]
         length, power = length * 2, power * power % modulus
-    return total[: len(codes) - width + 1]
+    return total
