@@ -36,7 +36,11 @@ def aligned(
         ("argmax", (TIES,), {}, 7, 4),
         ("argmin", (-TIES, 1), {}, [2, 1], [0, 0]),
         ("argmax", (TIES, 1), {"keepdim": True}, [[2], [3]], [[0], [0]]),
+        ("argmax", (TIES.T, -2), {}, [2, 3], [0, 0]),
         ("argsort", (TIES, 1), {}, [[1, 3, 2, 0], [2, 3, 1, 0]], [[1, 3, 0, 2], [2, 0, 1, 3]]),
+        ("argsort", (TIES,), {}, [[1, 3, 2, 0], [2, 3, 1, 0]], [[1, 3, 0, 2], [2, 0, 1, 3]]),
+        # A bool is no dimension: the last one is sorted along.
+        ("argsort", (TIES, False), {}, [[1, 3, 2, 0], [2, 3, 1, 0]], [[1, 3, 0, 2], [2, 0, 1, 3]]),
     ],
 )
 def test_an_index_that_selects_an_equal_value_is_as_right(
@@ -46,7 +50,7 @@ def test_an_index_that_selects_an_equal_value_is_as_right(
     np.testing.assert_array_equal(chosen, tested)
 
 
-@pytest.mark.parametrize("wrong", [[1, 3], [2, 2], [2, 9], [-1, 0]])
+@pytest.mark.parametrize("wrong", [[1, 3], [2, 2], [2, 4], [2, 9], [-1, 0]])
 def test_an_index_of_another_value_stays_wrong(wrong: list[int]) -> None:
     (chosen,) = aligned("argmax", (TIES, 1), [np.array(wrong)], [np.array([0, 0])])
     assert (chosen != wrong).any()
@@ -56,6 +60,7 @@ def test_an_index_of_another_value_stays_wrong(wrong: list[int]) -> None:
     ("api", "args", "shape"),
     [
         ("argmin_with_value", (TIES, None), ()),  # of all elements, not along a dimension
+        ("argmax", (TIES, 2), (2,)),
         ("argmax", (TIES, 7), (2,)),
         ("argmax", (TIES,), (2,)),  # of all elements there is one index
         ("argmax", (TIES, 1), (3, 2, 1)),
@@ -126,6 +131,53 @@ def test_a_vector_that_no_factor_turns_stays_as_the_bench_has_it() -> None:
     np.testing.assert_array_equal(found[1][:, 0], vectors[:, 0])
 
 
+@pytest.mark.parametrize("factor", [-1.0, np.exp(0.7j)])
+def test_columns_on_both_sides_turn_together(factor: complex) -> None:
+    u, s, vh = np.linalg.svd(rng.normal(size=(2, 4, 3)) + 0j, full_matrices=False)
+    v = np.conj(np.swapaxes(vh, -1, -2))
+    turned = [u * [factor, 1, 1], s, v * [factor, 1, 1]]
+    found = aligned("svd", (np.eye(3),), turned, [u, s, v])
+    for mine, other in zip(found, turned, strict=True):
+        np.testing.assert_allclose(mine, other, atol=1e-12)
+
+
+@pytest.mark.parametrize("api", ["svd", "linalg.svd"])
+def test_vectors_of_one_side_alone_turn_too(api: str) -> None:
+    u, s, _ = np.linalg.svd(rng.normal(size=(4, 3)), full_matrices=False)
+    found = aligned(api, (np.eye(3),), [-u, s], [u, s])
+    np.testing.assert_allclose(found[0], -u)
+
+
+def test_outputs_that_are_no_matrices_are_left_as_they_are() -> None:
+    r = np.triu(np.ones((3, 3)))
+    found = aligned("linalg.qr", (np.eye(3),), [np.empty(0), -r], [np.empty(0), r])
+    np.testing.assert_array_equal(found[1], r)
+    values = np.array([1.0, 2.0])
+    found = aligned("linalg.eigh", (np.eye(2),), [values, -values], [values, values])
+    np.testing.assert_array_equal(found[1], values)
+
+
+@pytest.mark.parametrize(
+    ("api", "expected"), [("linalg.eigh", [1.0, 2.0]), ("linalg.eig", [2.0, 1.0])]
+)
+def test_eigenvalues_may_come_without_vectors(api: str, expected: list[float]) -> None:
+    (found,) = aligned(api, (np.eye(2),), [np.array([2.0, 1.0])], [np.array([1.0, 2.0])])
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_vectors_of_another_shape_or_beside_another_output_are_left_alone() -> None:
+    values, vectors = np.linalg.eigh(np.diag([1.0, 2.0, 3.0]))
+    for tested in ([values, -vectors[:, :2]], [values, -vectors, values]):
+        found = aligned("linalg.eigh", (np.eye(3),), tested, [values, vectors])
+        np.testing.assert_array_equal(found[1], vectors)
+
+
+@pytest.mark.parametrize(("tested", "bench"), [(None, tensor(1)), (tensor(1), None), (None, None)])
+def test_outputs_that_are_no_tensors_are_left_alone(tested: Any, bench: Any) -> None:
+    call = HostCall((tensor(TIES),), {})
+    assert chosen_like(ApiName("Torch", "argmax", 0), call, [tested], [bench]) == [bench]
+
+
 def test_q_and_r_turn_together() -> None:
     q, r = np.linalg.qr(rng.normal(size=(2, 4, 3)))
     found = aligned("qr", (np.eye(3),), [-q, -r], [q, r])
@@ -156,3 +208,18 @@ def test_outputs_of_other_shapes_or_number_are_left_alone(tested: list[Any]) -> 
 def test_other_operators_are_left_alone() -> None:
     (found,) = aligned("add", (TIES,), [TIES + 1], [TIES])
     np.testing.assert_array_equal(found, TIES)
+
+
+def test_columns_need_not_have_a_length_of_1() -> None:
+    # The columns have lengths of 2; the first ones are turned around, the second ones 120 degrees apart.
+    bench = np.array([[2.0, 2.0], [0.0, 0.0]])
+    tested = np.array([[-2.0, -1.0], [0.0, 3**0.5]])
+    values = np.array([1.0, 2.0])
+    found = aligned("linalg.eigh", (np.eye(2),), [values, tested], [values, bench])
+    np.testing.assert_array_equal(found[1], bench * [-1, 1])
+
+
+def test_a_column_of_zeros_stays() -> None:
+    values, zeros = np.array([1.0, 2.0]), np.zeros((2, 2))
+    found = aligned("linalg.eigh", (np.eye(2),), [values, zeros], [values, zeros])
+    np.testing.assert_array_equal(found[1], zeros)

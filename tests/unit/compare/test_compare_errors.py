@@ -163,3 +163,16 @@ def test_an_element_at_the_limit_is_not_beyond_it() -> None:
 def test_equal_outputs_have_no_worst_element() -> None:
     found = distance(np.ones(3, np.float32), np.ones(3), "float32")
     assert (found.largest, found.at, found.relative_at) == (0.0, -1, -1)
+
+
+def test_of_equal_errors_the_first_is_the_worst(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "CHUNK_ELEMENTS", 2)
+    out, bench = array(1.0, 1.5, 1.0, 1.5), np.ones(4)
+    assert measure_errors(out, bench, "float64").worst_index == (1,)
+    every = np.ones(2, bool)
+    wrong = Wrong().plus(array(0.0, 3.0), every, 1.0, 0).plus(array(3.0, 3.0), every, 1.0, 2)
+    assert (wrong.count, wrong.total, wrong.largest, wrong.at) == (3, 4, 3.0, 1)
+
+
+def test_an_error_beyond_all_numbers_has_no_finite_mean() -> None:
+    assert measure_errors(array(1.7e308, 1.0), array(-1.7e308, 1.0), "float64").rmse == math.inf

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from standard_cases import comparison, normal
+from test_compare_auto import Peers
 
 from ray_precheck.compare.standards.absolute import Absolute
 from ray_precheck.compare.standards.base import Judgement, added_cells, added_headings
@@ -21,6 +22,7 @@ from ray_precheck.schema.result import Verdict
 pytestmark = pytest.mark.unit
 
 PASS, ERROR = Verdict.PASS, Verdict.ERROR
+LARGEST = float(np.finfo(np.float32).max)
 RATED = (Published(), Benchmark(), Absolute(), Ulp(), Thousandth(), Binary())
 
 
@@ -82,7 +84,7 @@ class TestBenchmark:
     def test_small_values_that_are_wrong_are_compared_by_their_share(self) -> None:
         bench = np.full(100, 2.0**-22)
         peer, device = bench.copy(), bench.copy()
-        peer[:10], device[:19] = 0.0, 0.0  # 2**-22 is wrong by more than 2**-30
+        peer[:10], device[:20] = 0.0, 0.0  # 2**-22 is wrong by more than 2**-30
         assert Benchmark().judge(comparison(device, bench, peers=[peer])).verdict is PASS
         device[:21] = 0.0
         found = Benchmark().judge(comparison(device, bench, peers=[peer]))
@@ -103,6 +105,34 @@ class TestBenchmark:
         device_err = float(round_to_dtype(device, dtype)[0]) / 4 - 1
         assert cell(found, "MaxRelErrRatio") == pytest.approx(device_err / floor, rel=1e-2)
         assert found.verdict is PASS
+
+    def test_an_element_at_the_small_value_is_small(self) -> None:
+        bench = np.full(100, 2.0**-20)
+        peer, device = bench.copy(), bench.copy()
+        peer[:10], device[:21] = 0.0, 0.0
+        found = Benchmark().judge(comparison(device, bench, peers=[peer]))
+        assert "21 of 100 elements" in found.message
+
+    @pytest.mark.parametrize(("exponent", "is_less"), [(-14, False), (-15, True)])
+    def test_a_reference_says_where_its_error_is_less_than_the_smallest(
+        self, exponent: int, is_less: bool
+    ) -> None:
+        bench = np.ones(16)
+        standard = Benchmark(max_rel_err=1e9, mean_rel_err=1e9)
+        found = standard.judge(comparison(bench * 1.5, bench, peers=[bench + 2.0**exponent]))
+        assert found.verdict is ERROR
+        assert ("of which less than 6.104e-05 does not count" in found.message) is is_less
+
+    def test_a_kernel_that_is_refused_is_named_in_an_error_alone(self) -> None:
+        bench = normal(256)
+        good, bad = bench * (1 + 2.0**-24), bench * 1.5
+        for kernel, label in ((good, "the CPU"), (bad, "a composed implementation")):
+            for device, verdict in ((good, PASS), (bench + 0.5, ERROR)):
+                peers = Peers(good.astype(np.float32), kernel=kernel.astype(np.float32))
+                found = Benchmark().judge(comparison(device, bench, peers=peers))
+                assert (found.verdict, cell(found, "Reference")) == (verdict, label)
+                is_refused = kernel is bad and verdict is ERROR
+                assert ("the CPU's own kernel is off" in found.message) is is_refused
 
     def test_only_the_first_peer_is_the_reference(self) -> None:
         bench = np.ones(10)
@@ -172,6 +202,28 @@ class TestAbsolute:
         found = Absolute().judge(comparison([both, 1.0], [both, 1.0]))
         assert found.verdict is PASS
         assert found.message == "1 NaN or infinite elements agree and are left out"
+
+    def test_an_element_at_the_small_value_is_small(self) -> None:
+        # 2^-31 is far more than 2^-20 of it, and less than the absolute limit.
+        bench = np.array([2.0**-20, 1.0])
+        assert (
+            Absolute().judge(comparison(bench + np.array([2.0**-31, 0.0]), bench)).verdict is PASS
+        )
+
+    @pytest.mark.parametrize(
+        ("device", "bench", "verdict"),
+        [
+            (complex(1, np.inf), complex(1, LARGEST), PASS),
+            (complex(np.inf, 1), complex(LARGEST, 1), PASS),
+            (complex(np.inf, 1), complex(-np.inf, 1), ERROR),
+            (complex(np.inf, LARGEST), complex(np.inf, -LARGEST), ERROR),
+        ],
+    )
+    def test_the_parts_of_a_complex_number_are_clipped_each(
+        self, device: complex, bench: complex, verdict: Verdict
+    ) -> None:
+        found = Absolute().judge(comparison([device, 1.0], [bench, 1.0], "complex64"))
+        assert found.verdict is verdict
 
     def test_the_limits_may_be_given(self) -> None:
         found = Absolute(rtol=0.1).judge(comparison([1.05], [1.0]))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from draws import MANY, alarms, held, judged, rng
 
+from ray_precheck.compare.random import dropout as drops
 from ray_precheck.compare.random.dropout import (
     Dropping,
     alpha_dropout,
@@ -123,3 +124,65 @@ def test_what_is_not_negative_or_next_to_0_shows_no_slope() -> None:
 def test_the_scale_may_be_rounded_as_1_minus_p_in_float32(out: float, is_wrong: bool) -> None:
     # 2^-22 / 0.01 of 100 is 0.0024.
     assert mask_of(held([1.0]), held([out]), dropout(0.99)).wrong.tolist() == [is_wrong]
+
+
+def test_alpha_dropout_of_all_drops_to_0() -> None:
+    assert alpha_dropout(1.0, 2) == Dropping(1.0, 0.0, unit_dims=2)
+
+
+# 3 * |x| against 0.98 of 65504, that is 64193.9.
+@pytest.mark.parametrize(("size", "is_judged"), [(21392.0, True), (21408.0, False)])
+def test_what_is_about_to_overflow_is_not_judged(size: float, is_judged: bool) -> None:
+    x = held([size, -size], "float16")
+    assert mask_of(x, held([1.0, 1.0], "float16"), dropout(0.5)).wrong.tolist() == [is_judged] * 2
+
+
+def test_nor_is_what_lies_on_the_limit() -> None:
+    x = HostTensor("float64", np.array([np.finfo(np.float64).max * 0.98 / 2]))
+    assert not mask_of(x, HostTensor("float64", np.ones(1)), dropout(0.0)).wrong.any()
+
+
+@pytest.mark.parametrize(("found", "is_wrong"), [(2.0**-126, False), (2.0**-125, True)])
+def test_the_smallest_normal_number_may_stand_for_0(found: float, is_wrong: bool) -> None:
+    mask = mask_of(held([0.0]), held([found]), dropout(0.5))
+    assert mask.wrong.tolist() == [is_wrong]
+    kept = mask_of(held([1.0]), held([2.0]), dropout(0.5))
+    looks = dropout_gradient_looks(kept, dropout(0.5), held([0.0]), held([found]))
+    assert alarms(looks) is is_wrong
+
+
+def test_where_no_element_is_seen_or_all_are_dropped_the_share_is_not_looked_at() -> None:
+    for values, p, scale in ((np.zeros(50), 0.5, 2), (np.ones(50), 1.0, 0)):
+        looks = dropout_looks(mask_of(held(values), held(np.zeros(50)), dropout(p)), dropout(p))
+        assert [look(1.0).text for look in looks] == [f"all are 0 or x * {scale}"]
+
+
+def test_gradients_are_looked_at_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drops, "CHUNK_ELEMENTS", 2)
+    mask = mask_of(held(np.ones(5)), held([2.0, 0.0, 0.0, 2.0, 2.0]), dropout(0.5))
+    incoming = held([1.0, 2.0, 3.0, 4.0, 5.0])
+    for given, grad in ((incoming, [2.0, 0.0, 0.0, 8.0, 10.0]), (None, [0.0] * 5)):
+        assert not alarms(dropout_gradient_looks(mask, dropout(0.5), given, held(grad)))
+        seen = dropout_gradient_looks(mask, dropout(0.5), given, held([*grad[:4], 1.0]))[0](1.0)
+        assert seen.text.startswith("1 of 5 elements are not")
+        assert ", the first at [4]" in seen.text
+
+
+def test_a_slope_is_told_from_256_times_the_smallest_normal_number_on() -> None:
+    x = held([-(2.0**-118), -(2.0**-117)])
+    slopes, _ = slopes_of(x, held(0.25 * x.data.astype(np.float64)))
+    np.testing.assert_array_equal(slopes, [np.nan, 0.25])
+
+
+def test_0_stays_and_its_gradient_may_be_that_of_either_side() -> None:
+    zero = held([0.0])
+    assert alarms(rrelu_looks(zero, held([0.5]), 0.1, 0.3)[:1])
+    for slope in (0.2, 1.0):
+        assert not alarms(rrelu_gradient_looks(zero, zero, held([1.0]), held([slope])))
+
+
+# The slope of 1/4 is known to 2^-25, twice that and two units of the gradient are 2^-23.
+@pytest.mark.parametrize(("off", "is_wrong"), [(2.0**-23, False), (2.0**-23 + 2.0**-25, True)])
+def test_a_gradient_may_be_as_far_off_as_its_slope_is_blurred(off: float, is_wrong: bool) -> None:
+    x, out = held([-1.0]), held([-0.25])
+    assert alarms(rrelu_gradient_looks(x, out, held([1.0]), held([0.25 + off]))) is is_wrong

@@ -12,7 +12,12 @@ from ray_precheck.compare.standards.benchmark import Benchmark
 from ray_precheck.compare.standards.binary import Binary
 from ray_precheck.compare.standards.thousandth import Thousandth
 from ray_precheck.compare.standards.ulp import Ulp
-from ray_precheck.compare.standards.user_file import UserStandard, load_standard, parse_standard
+from ray_precheck.compare.standards.user_file import (
+    Rule,
+    UserStandard,
+    load_standard,
+    parse_standard,
+)
 from ray_precheck.errors import UsageError
 from ray_precheck.schema.result import Verdict
 
@@ -196,3 +201,37 @@ class TestLoading:
         path.write_bytes(b"#" * ((1 << 20) + 1))
         with pytest.raises(UsageError, match="is larger than 1 MiB"):
             load_standard(str(path))
+
+
+def test_a_name_without_a_prefix_is_its_own_last_part() -> None:
+    assert Rule(Binary(), apis=("matmul",)).names_api("matmul")
+
+
+def test_a_file_may_have_one_mebibyte(tmp_path: Path) -> None:
+    path = tmp_path / "my.yaml"
+    path.write_text("standard: ulp\n".ljust(1 << 20, "#"))
+    assert load_standard(str(path)).columns == Ulp().columns
+    path.write_text("standard: ulp\n".ljust((1 << 20) + 1, "#"))
+    with pytest.raises(UsageError, match=r"is larger than 1 MiB"):
+        load_standard(str(path))
+
+
+def test_the_order_of_the_words_is_no_content() -> None:
+    one, other = parsed("standard: ulp\nrules: []"), parsed("rules: []\nstandard: ulp")
+    assert one.name == other.name
+
+
+# 78 characters and two quotes.
+@pytest.mark.parametrize(("length", "shown"), [(78, f"'{'x' * 78}'"), (79, f"'{'x' * 76}...")])
+def test_a_text_of_more_than_80_characters_is_cut(length: int, shown: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parsed(f"standard: {'x' * length}")
+    assert f", standard: {shown} where one of" in str(caught.value)
+
+
+def test_a_limit_of_0_and_a_rule_for_both_directions_are_right() -> None:
+    standard = parsed(
+        "rules: [{standard: ulp, limits: {share: 0}, direction: [forward, backward]}]"
+    )
+    for direction in ("forward", "backward"):
+        assert chosen(standard, "Torch.exp", "float32", direction) == Ulp(share=0.0)
