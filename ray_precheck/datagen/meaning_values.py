@@ -187,7 +187,7 @@ class Causal(Meaning):
         low, high = spec.low, spec.high
         if kind == "bool" and (low is None or low != high):
             return (1, 0) if self.hides_where_true else (0, 1)
-        if low is None or high is None or not low < high:
+        if low is None or high is None:
             return None
         if low < -1.0 and high == 0:  # added to the scores
             return float(low), 0.0
@@ -197,7 +197,7 @@ class Causal(Meaning):
 
     def _fits(self, spec: TensorSpec, later: float, ends: tuple[float, float]) -> bool:
         """Return whether a mean that was recorded is that of the mask."""
-        if not 0.0 < later < 1.0 or spec.shape[-1] < spec.shape[-2]:
+        if not later > 0.0 or spec.shape[-1] < spec.shape[-2]:  # of an empty mask it is NaN
             return False
         if spec.mean is None or not math.isfinite(spec.mean) or spec.mean in (spec.low, spec.high):
             return True  # unknown, or it cannot be: both values occur
