@@ -249,3 +249,60 @@ def test_spans_are_positions_in_the_file_also_behind_a_byte_order_mark() -> None
     data = list(scan_dump(io.BytesIO(raw), "dump.json")[1])
     _, span = data[0]
     assert raw[span.start : span.end].strip().startswith(b"[7]")
+
+
+LONG_BLANKS = b" " * 70_000  # more than is looked at first
+
+
+def test_blanks_may_stand_before_the_object_as_long_as_they_like() -> None:
+    assert scanned(LONG_BLANKS + b'{"data": {"k": 1}}', 4096)[1] == [("k", 1)]
+
+
+@pytest.mark.parametrize(
+    "raw", [LONG_BLANKS, LONG_BLANKS + b'"a": {}', b"[" + b"1, " * 30_000 + b"1]"]
+)
+def test_a_long_file_without_an_object_is_not_a_dump(raw: bytes) -> None:
+    with pytest.raises(DumpError, match="is not a dump: a JSON object is expected"):
+        scan_dump(io.BytesIO(raw), "dump.json")
+
+
+# A limit of one member is one of eight characters of structure: quotes in a list of strings count.
+@pytest.mark.parametrize(
+    ("raw", "is_refused"),
+    [
+        (b'{"a": [:]}', False),
+        (b'{"a": ["b"]}', True),
+        (b'{"a": 1, "b": 1}', True),
+        (b'{"a":' + b'{"b": [{"c": 1}, ' * 9 + b"1" + b"]}" * 9 + b"}", True),
+    ],
+)
+def test_a_file_may_have_as_many_members_as_its_size_allows(
+    raw: bytes, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "SURE_MEMBERS", 1)
+    found = members_or_refusal(raw, 4096)
+    assert isinstance(found, str) is is_refused
+    assert ("dump.json has more than 1 members" in found) is is_refused
+
+
+def test_what_is_nested_deeper_than_records_is_no_member_in_chunks_of_any_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scan, "SURE_MEMBERS", 2)
+    raw = b'{"data": {"k": ' + b'{"a": [{"b": 1}, ' * 9 + b"1" + b"]}" * 9 + b"}}"
+    for chunk_bytes in (1, 7, 4096):
+        found = members_or_refusal(raw, chunk_bytes)
+        assert isinstance(found, list)
+        assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    ("length", "shown"), [(298, "a" * 298), (299, f"{'a' * 199}... (301 bytes at byte 24)")]
+)
+def test_a_key_beyond_the_longest_is_shown_by_its_begin(
+    length: int, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "LONGEST_KEY_BYTES", 300)
+    raw = f'{{"data": {{"k\\u0061": 1, "{"a" * length}": 2}}}}'.encode()
+    data = list(scan_dump(io.BytesIO(raw), "dump.json")[1])
+    assert [key for key, _ in data] == ["ka", shown]

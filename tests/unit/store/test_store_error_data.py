@@ -11,7 +11,13 @@ from ray_precheck.errors import NotCheckable, UsageError
 from ray_precheck.schema.dtypes import DTYPES, round_to_dtype
 from ray_precheck.schema.task import TaskPayload
 from ray_precheck.schema.values import HostCall, HostTensor, TensorSpec
-from ray_precheck.store.error_data import input_tensors, load_error_data, save_error_data
+from ray_precheck.store.error_data import (
+    Replay,
+    input_tensors,
+    load_error_data,
+    save_error_data,
+    save_files,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -244,3 +250,53 @@ def test_a_broken_json_is_a_usage_error(tmp_path: Path, text: str) -> None:
 def test_a_missing_json_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot read .*a\.json: No such file"):
         load_error_data(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_the_facts_for_a_script_come_back(tmp_path: Path, in_place: bool) -> None:
+    name = "Torch.linalg.inv.0"
+    failing = [f"{name}.forward.output.0", f"{name}.backward.output.1"]
+    replay = Replay((0, 2), in_place, "ulp", "it is off", "Ascend")
+    save_error_data(
+        tmp_path,
+        TaskPayload(7, name, b"{}", None),
+        "pytorch",
+        HostCall((), {}),
+        [],
+        dict.fromkeys(failing, (tensor(), tensor())),
+        failing=failing,
+        tested="dump",
+        seed=5,
+        replay=replay,
+    )
+    found = load_error_data(tmp_path / f"{name}.json")
+    assert found.replay == replay
+    assert found.failing == ("forward.output.0", "backward.output.1")
+    assert (found.tested, found.seed, found.stem) == ("dump", 5, name)
+
+
+def test_a_file_of_an_older_version_has_the_facts_of_most_calls(tmp_path: Path) -> None:
+    save(tmp_path)
+    path = tmp_path / f"{NAME}.json"
+    saved = json.loads(path.read_text())
+    wanted = ("api", "forward", "backward", "framework", "inputs", "dtypes")
+    path.write_text(json.dumps({key: saved[key] for key in wanted}))
+    found = load_error_data(path)
+    assert (found.replay, found.failing, found.tested, found.seed) == (Replay(), (), "device", 0)
+
+
+def test_gradients_come_back_with_none_where_there_was_none(tmp_path: Path) -> None:
+    save(tmp_path, cotangents=(None, tensor("float16", scale=4)), backward=b"{}")
+    first, second, third = load_error_data(tmp_path / f"{NAME}.json").source.cotangents(3)
+    assert (first, third) == (None, None)
+    assert second is not None
+    assert second.dtype == "float16"
+    np.testing.assert_array_equal(second.data, tensor("float16", scale=4).data)
+
+
+def test_files_of_another_machine_come_into_one_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "error_data"
+    save_files(folder, [("a.json", b"{}"), ("up/../b.npy", b"1")])
+    save_files(folder, [("c.npy", b"2"), ("/a.json", b"[]")])
+    found = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert found == {"a.json": b"[]", "b.npy": b"1", "c.npy": b"2"}
