@@ -201,7 +201,7 @@ def _scan_chunk(chunk: bytes, offset: int, state: _State, path: str) -> None:
         state.tokens.append((places[kept] + offset, chars[kept], depths))
         state.count += len(kept)
     state.depth += int(change[-1])
-    state.in_string = bool((int(quotes[-1]) + state.in_string) % 2)
+    state.in_string ^= bool(quotes[-1] & 1)
 
 
 def _drop_escaped(chunk: bytes, places: Array, is_quote: Array, state: _State) -> None:
@@ -233,7 +233,7 @@ def _members(
 ) -> Iterator[Member]:
     """Yield the members of the one object that stands at `depth` among the tokens."""
     tokens = tokens.only(tokens.depths == depth)
-    if len(tokens.chars) < 2 or tokens.chars[0] != ord("{"):
+    if not len(tokens.chars) or tokens.chars[0] != ord("{"):
         return
     colons = np.flatnonzero(tokens.chars == _COLON)
     # The key is the string right before the colon: its quotes are the two tokens before it.
