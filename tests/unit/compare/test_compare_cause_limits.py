@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ray_precheck.compare import cause
+from ray_precheck.compare import cause, errors
 from ray_precheck.compare.cause import likely_cause
 from ray_precheck.schema.dtypes import Array
 
@@ -206,3 +206,72 @@ def test_a_format_shows_where_less_than_three_quarters_of_the_bench_have_it(
     device = bench.astype(np.float16).astype(float)
     found = likely_cause(device, bench, "float32")
     assert found.startswith("every value is exactly a float16") is is_named
+
+
+def test_empty_outputs_and_booleans_have_no_cause() -> None:
+    assert likely_cause(np.empty((0, 3)), np.empty((0, 3)), "float32") == ""
+    assert likely_cause(np.zeros(20, bool), np.ones(20, bool), "bool") == ""
+
+
+# Of 100 rows of 4 elements each window has 4 rows: two before the worst one, and one behind it.
+@pytest.mark.parametrize(("row", "first"), [(0, 0), (1, 0), (2, 0), (3, 1), (98, 96), (99, 96)])
+def test_the_rows_around_the_worst_end_with_the_output(
+    row: int, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cause, "LARGEST_ELEMENTS", 16)
+    bench = np.arange(1.0, 401.0).reshape(100, 4)
+    device = bench.copy()
+    device[row, 2] += 0.5
+    found = likely_cause(device, bench, "float32")
+    assert f"looked at: rows {first} to {first + 3} of 100" in found
+
+
+def test_of_equal_errors_the_first_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cause, "LARGEST_ELEMENTS", 16)
+    monkeypatch.setattr(errors, "CHUNK_ELEMENTS", 64)
+    bench = np.arange(1.0, 401.0).reshape(100, 4)
+    device = bench.copy()
+    device[[10, 90], 2] += 0.5
+    assert "looked at: rows 8 to 11 of 100" in likely_cause(device, bench, "float32")
+
+
+def test_subnormal_numbers_of_which_half_are_zero_were_not_flushed() -> None:
+    bench = np.r_[np.full(10, 1e-39), np.ones(30)]
+    device = bench.copy()
+    device[:5] = 0.0
+    assert "flushed" not in likely_cause(device, bench, "float32")
+    device[:10] = 0.0
+    assert likely_cause(device, bench, "float32").startswith("subnormal numbers flushed")
+
+
+def test_a_factor_of_large_numbers_does_not_overflow() -> None:
+    bench = 1e200 * np.arange(1.0, 20.0)
+    found = likely_cause(2 * bench, bench, "float64")
+    assert found == "a constant factor: the device is 2 times the bench everywhere"
+
+
+@pytest.mark.parametrize(("step", "which"), [(1, "before"), (-1, "after")])
+def test_the_element_that_a_shift_moves_in_may_be_any(step: int, which: str) -> None:
+    bench = np.array([3.0, 1.0, 4.0, 1.5, 9.0, 2.0, 6.0, 5.0])
+    device = np.roll(bench, step)
+    device[0 if step == 1 else -1] = 77.0
+    found = likely_cause(device, bench, "float32")
+    assert found == (
+        f"elements shifted by one: along axis 0 each is the one {which} it in the bench"
+    )
+
+
+def test_wrong_elements_of_a_symmetric_matrix_are_no_transposition() -> None:
+    bench = np.add.outer(np.arange(20.0), np.arange(20.0)) + 1.0
+    device = bench.copy()
+    device[2, 7], device[11, 3] = 77.0, 99.0
+    assert "transposed" not in likely_cause(device, bench, "float32")
+
+
+def test_noise_of_sums_in_a_format_is_no_lower_precision_of_the_format_itself() -> None:
+    # Errors of a quarter of a thousandth are many units of the elements next to 0, and less than a
+    # tenth of the rounding unit of bfloat16, 2^-8.
+    generator = np.random.default_rng(3)
+    bench = generator.normal(size=4096)
+    device = (bench + 2.5e-4 * generator.choice([-1.0, 1.0], 4096)).astype(np.float16)
+    assert likely_cause(device, bench, "float16") == ""

@@ -63,6 +63,12 @@ class TestSpecialFunctions:
                 1 - sum(terms), abs=1e-9
             )
 
+    def test_small_probabilities_of_gamma_draws_keep_their_digits(self) -> None:
+        # The first term is x^3 / 6, the second 3x / 4 of it.
+        for x in (1e-3, 1e-5, 1e-8):
+            expected = x**3 / 6 * (1 - 0.75 * x)
+            assert gamma_cdf(np.array(3.0), np.array([x])) == pytest.approx(expected, rel=1e-6)
+
     def test_the_gamma_function_of_whole_numbers_is_a_factorial(self) -> None:
         expected = [0.0, 0.0, np.log(2), np.log(6), np.log(362880)]
         assert log_gamma(np.array([1, 2, 3, 4, 10])) == pytest.approx(expected, abs=1e-11)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ray_precheck.datagen import draws
-from ray_precheck.datagen.distribution import recorded_body
+from ray_precheck.datagen.distribution import recorded_body, true_share
 from ray_precheck.datagen.generate import GeneratedTensors
 from ray_precheck.datagen.ranges import value_range
 from ray_precheck.schema.dtypes import DTYPES, Array, round_to_dtype
@@ -257,6 +257,22 @@ def test_a_mean_that_contradicts_two_values_does_not_count(mean: float) -> None:
 def test_whole_numbers_beyond_exact_floats_are_drawn_as_without_a_mean() -> None:
     spec = TensorSpec("int64", (100,), 0, 2**62, mean=2.0**61)
     np.testing.assert_array_equal(drawn(spec), drawn(spec, distribution="uniform"))
+
+
+def test_whole_numbers_are_exact_up_to_2_to_the_52() -> None:
+    for low, high, is_told in ((0, 2**52, True), (-(2**52), 0, True), (0, 2**52 + 1, False)):
+        assert body_is_told(low, high, (low + high) / 2, None, "int64") is is_told
+
+
+# Half an element of 4 is an eighth.
+@pytest.mark.parametrize(
+    ("mean", "share"), [(0.124, None), (0.125, 0.125), (0.875, 0.875), (0.876, None)]
+)
+def test_a_share_of_half_an_element_may_be_one_that_was_rounded(
+    mean: float, share: float | None
+) -> None:
+    spec = TensorSpec("int64", (4,), 0, 1, mean=mean)
+    assert true_share(spec, value_range(spec)) == share
 
 
 def test_complex_statistics_are_those_of_magnitudes() -> None:

@@ -1,4 +1,4 @@
-"""Meanings besides indices at their limits: sums of 0, one part, matrices in stacks, masks."""
+"""Meanings at their limits: full ranges, classes to ignore, sums of 0, matrices in stacks, masks."""
 
 import math
 
@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from test_datagen_meaning import LATER, drawn, floats, whole
 
-from ray_precheck.datagen.meaning import Meaning
+from ray_precheck.datagen.meaning import (
+    Classes,
+    Coordinates,
+    Distinct,
+    DistinctTogether,
+    Meaning,
+    Within,
+)
 from ray_precheck.datagen.meaning_values import (
     Causal,
     Lengths,
@@ -108,3 +115,55 @@ def test_longer_keys_are_hidden_from_the_end_in_each_matrix_of_a_stack() -> None
 def test_a_mean_may_be_a_hundredth_of_the_distance_off(mean: Bound) -> None:
     spec = floats(4, 4, low=-100.0, high=0.0, mean=mean)
     np.testing.assert_array_equal(drawn(Causal(), spec), np.where(LATER, -100.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("meaning", "spec"),
+    [
+        (Within(0, 5), whole(9, low=0, high=5, mean=1.0)),
+        (Within(0, 5), whole(9, low=0, high=0, mean=0.0)),
+        (Within(0, 5), whole(9, low=5, high=5, mean=5.0)),
+        (Within(5, 2), whole(9, low=0, high=9)),  # a range without a number
+        (Within(2, 5), whole(9, low=0, high=1, dtype="bool")),
+        (Distinct(0, 0), whole(9, low=0, high=9)),
+        (Distinct(5, 0), floats(9, low=0.0, high=9.0)),
+        (Classes(10, 10), whole(9, low=10, high=12)),  # the class behind the last one is no class
+        (Classes(10, -100), floats(9, low=-200.0, high=9.0)),
+    ],
+)
+def test_a_range_that_fits_is_left_with_all_its_statistics(
+    meaning: Meaning, spec: TensorSpec
+) -> None:
+    assert meaning.bounded(spec) is spec
+
+
+def test_a_range_may_be_cut_to_one_number() -> None:
+    for low, high, left in ((5, 9, 5), (-9, 0, 0)):
+        found = Within(0, 5).bounded(whole(9, low=low, high=high))
+        assert (found.low, found.high) == (left, left)
+
+
+@pytest.mark.parametrize("ignored", [0, 9])
+def test_a_class_that_counts_is_not_ignored(ignored: int) -> None:
+    found = Classes(10, ignored).bounded(whole(9, low=ignored, high=50))
+    assert (found.low, found.high) == (ignored, 9)
+
+
+def test_as_many_classes_are_ignored_as_the_mean_tells() -> None:
+    # Between -100 and the middle of 0 to 9 a mean of -47.75 is half way; the recorded 50 is no class.
+    found = drawn(Classes(10, -100), whole(10_000, low=-100, high=50, mean=-47.75))
+    assert 0.45 < (found == -100).mean() < 0.55
+    assert set(found.tolist()) == {-100, *range(10)}
+    assert set(drawn(Classes(10, -100), whole(5, low=-100, high=-100, mean=-100.0))) == {-100}
+
+
+def test_all_places_can_be_addressed_once() -> None:
+    assert sorted(drawn(DistinctTogether((5,), 0, "x"), whole(5)).tolist()) == [0, 1, 2, 3, 4]
+    found = drawn(Coordinates((2, 3), distinct=True), whole(6, 2))
+    assert {tuple(row) for row in found.tolist()} == {(i, j) for i in range(2) for j in range(3)}
+
+
+def test_floats_are_no_indices() -> None:
+    spec = floats(3, low=-1.0, high=1.0)
+    for meaning in (DistinctTogether((5,), 0, "x"), Distinct(5, 0), Classes(5, -1)):
+        np.testing.assert_array_equal(drawn(meaning, spec), drawn(Meaning(), spec))

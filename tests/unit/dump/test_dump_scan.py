@@ -306,3 +306,26 @@ def test_a_key_beyond_the_longest_is_shown_by_its_begin(
     raw = f'{{"data": {{"k\\u0061": 1, "{"a" * length}": 2}}}}'.encode()
     data = list(scan_dump(io.BytesIO(raw), "dump.json")[1])
     assert [key for key, _ in data] == ["ka", shown]
+
+
+class CountingFile(io.BytesIO):
+    """A file that counts what is read of it."""
+
+    reads, read_bytes = 0, 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        found = super().read(size)
+        self.reads += 1
+        self.read_bytes += len(found)
+        return found
+
+
+def test_keys_are_cut_from_pieces_of_the_file_that_are_read_once() -> None:
+    names = [f"A.{number}\n" for number in range(20_000)]  # escaped, so each is decoded by itself
+    file = CountingFile(json.dumps({"data": dict.fromkeys(names, "x" * 40)}).encode())
+    size = len(file.getbuffer())
+    data = scan_dump(file, "dump.json")[1]
+    assert [key for key, _ in data] == names
+    # Once for the structure, twice for the keys, and both ends; a piece has 65536 bytes.
+    assert file.read_bytes < 3.5 * size
+    assert file.reads < 2 * size / 65536 + 20
