@@ -68,10 +68,10 @@ def metrics_of(device_out: Array, bench_out: Array, smallest_normal: float) -> M
 def _wide(values: Array) -> Array:
     """Return values as float64, complex128 or, for integers, as they are."""
     if values.dtype.kind == "c":
-        return values.astype(np.complex128, copy=False)
+        return np.asarray(values, np.complex128)
     if values.dtype.kind in "iu":
         return values
-    return values.astype(np.float64, copy=False)
+    return np.asarray(values, np.float64)
 
 
 def _finite(sums: _Sums, device: Array, bench: Array, start: int) -> tuple[Array, Array]:
@@ -135,7 +135,7 @@ def _mixed_difference(device: Array, bench: Array) -> Array:
 
 def _magnitude(values: Array) -> Array:
     """Return |values| as float64; |smallest int64| does not fit into an int64."""
-    wide = values if values.dtype.kind == "c" else values.astype(np.float64, copy=False)
+    wide = values if values.dtype.kind == "c" else np.asarray(values, np.float64)
     return np.asarray(np.abs(wide), dtype=np.float64)
 
 
@@ -143,7 +143,7 @@ def _parts(values: Array) -> Array:
     """Return the values as real float64 numbers, complex ones as pairs."""
     if values.dtype.kind == "c":
         return np.ascontiguousarray(values).view(np.float64)
-    return values.astype(np.float64, copy=False)
+    return np.asarray(values, np.float64)
 
 
 def _scaled(values: Array, scale: float) -> Array:

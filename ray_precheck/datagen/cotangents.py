@@ -39,33 +39,26 @@ def assign_cotangents(
         if not isinstance(spec, TensorSpec):
             continue
         candidates = [position] if by_position else list(range(len(outputs)))
-        free = [c for c in candidates if cotangents[c] is None and _takes_gradient(outputs[c])]
-        chosen = next((c for c in free if _size(outputs[c]) == spec.size), None)
+        free = {
+            place: output
+            for place in candidates
+            if cotangents[place] is None
+            and (output := outputs[place]) is not None
+            and is_differentiable(output.dtype)
+        }
+        fitting = (place for place, output in free.items() if output.data.size == spec.size)
+        chosen = next(fitting, None)
         if chosen is None and may_reshape and free:
-            chosen = free[0]
+            chosen = next(iter(free))
             # The norm is that of as many elements as were recorded.
-            spec = replace(spec, shape=_shape(outputs[chosen]), norm=None)
+            spec = replace(spec, shape=free[chosen].shape, norm=None)
         if chosen is not None:
-            target = outputs[chosen]
-            assert target is not None
             tensor = source.tensor(spec, f"backward input.{position}")
-            cotangents[chosen] = _shaped_like(tensor, target)
+            cotangents[chosen] = _shaped_like(tensor, free[chosen])
     if all(cotangent is None for cotangent in cotangents):
         shapes = [list(spec.shape) for spec in grads if isinstance(spec, TensorSpec)]
         raise NotCheckable(f"no output fits the incoming gradients of shapes {shapes}")
     return cotangents
-
-
-def _takes_gradient(output: HostTensor | None) -> bool:
-    return output is not None and is_differentiable(output.dtype)
-
-
-def _size(output: HostTensor | None) -> int:
-    return -1 if output is None else output.data.size
-
-
-def _shape(output: HostTensor | None) -> tuple[int, ...]:
-    return () if output is None else output.shape
 
 
 def _shaped_like(tensor: HostTensor, output: HostTensor) -> HostTensor:
