@@ -252,3 +252,17 @@ def test_a_complex_magnitude_beyond_all_floats_is_infinite() -> None:
     found = compared(value, value, "complex128")
     assert (found.max_abs_err, found.bench_largest) == (0.0, 1.5e308)
     assert found.cosine == pytest.approx(1.0)
+
+
+def test_the_first_of_all_chunks_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "CHUNK_ELEMENTS", 2)
+    found = compared([NAN, 0, 5, NAN], [0, 0, 0, 0])
+    assert found.worst_index == (0,)
+    assert found.mismatch == "at index [0] it is nan where the bench has 0.0"
+    assert compared([0, 1, 1, 0], [0, 0, 0, 0]).worst_index == (1,)
+
+
+def test_a_number_below_0_is_as_far_from_an_unsigned_one_as_both_together() -> None:
+    signed, unsigned = np.array([-3, 0], np.int8), np.array([2, 0], np.uint8)
+    for device, bench in ((signed, unsigned), (unsigned, signed)):
+        assert metrics_of(device, bench, 1.0).max_abs_err == 5.0

@@ -202,6 +202,33 @@ def test_long_values_are_shown_shortened() -> None:
     assert len(checked("x" * 1000, "y" * 1000).message) < 200
 
 
+# 78 characters and two quotes.
+@pytest.mark.parametrize(("length", "shown"), [(78, f"'{'x' * 78}'"), (79, f"'{'x' * 76}...")])
+def test_a_value_of_more_than_80_characters_is_cut(length: int, shown: str) -> None:
+    assert checked("x" * length, 3).message == f"{shown} where the bench has 3"
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype"),
+    [
+        (1000, "int64"),
+        (-1000, "int64"),
+        (2**63 - 1, "int64"),
+        (2**63, "float64"),
+        (-(2**63), "int64"),
+        (-(2**63) - 1, "float64"),
+        (True, "bool"),
+        (1j, "complex128"),
+    ],
+)
+def test_a_number_beside_a_tensor_has_the_widest_dtype_of_its_kind(
+    number: complex, dtype: str
+) -> None:
+    kind = "complex128" if dtype == "complex128" else "float64"
+    row = checked(tensor(kind, number), number)
+    assert (row.bench_dtype, row.verdict) == (f"torch.{dtype}", Verdict.PASS)
+
+
 def test_the_dtype_of_a_python_value_is_its_type() -> None:
     row = checked((1, 2), 5)
     assert (row.tested_dtype, row.bench_dtype) == ("tuple", "int")

@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
-from draws import drawn, rng, whole
+from draws import drawn, held, rng, whole
 
-from ray_precheck.compare.random.statistics import average, no_repeats, within
+from ray_precheck.compare.random.outputs import check_random_output
+from ray_precheck.compare.random.statistics import Observation, average, no_repeats, within
+from ray_precheck.schema.result import Verdict
+from ray_precheck.schema.values import TensorSpec
 
 pytestmark = pytest.mark.unit
 
@@ -70,3 +73,21 @@ class TestRepeats:
             values[200:216] = values[100:116]
             values[200 + place] = -1.0
             assert no_repeats(values, 0.5)(0.51).text == "no stretch of 16 elements occurs twice"
+
+
+class TestRows:
+    """What a row says of an output that is random."""
+
+    def test_each_look_has_its_part_of_the_chance(self) -> None:
+        looks = [lambda chance: Observation(f"{chance:g}")] * 4
+        row = check_random_output("X", held(np.ones((2, 3))), looks, "pytorch", chance=0.5)
+        assert row.message == "random: 0.125; 0.125; 0.125; 0.125"
+        assert (row.tested_dtype, row.shape) == ("torch.float32", "(2, 3)")
+
+    @pytest.mark.parametrize(
+        ("recorded", "verdict"), [(None, Verdict.SKIP), (TensorSpec("float32", ()), Verdict.ERROR)]
+    )
+    def test_a_tensor_must_stay_one(self, recorded: TensorSpec | None, verdict: Verdict) -> None:
+        row = check_random_output("X", 0.5, [], "pytorch", recorded=recorded)
+        assert (row.verdict, row.tested_dtype, row.shape) == (verdict, "float", "")
+        assert ("it is no tensor, which it was" in row.message) is (verdict is Verdict.ERROR)

@@ -96,3 +96,15 @@ def test_a_number_that_is_its_limit_has_no_ratio() -> None:
 def test_ratios_are_shown_up_to_a_million_and_infinity_as_it_is() -> None:
     shown = [shown_ratio(ratio) for ratio in (0.25, 1e6, 1.01e6, math.inf)]
     assert shown == ["0.25", "1e+06", "more than a million", "inf"]
+
+
+def test_the_first_element_can_be_the_worst() -> None:
+    finding = Finding("largest error", 0.5, 0.25, wrong=1, total=4, at=0)
+    assert "the worst is at index [0, 0]: 1 where the bench has 1" in error_sentence(
+        [finding], CASE
+    )
+
+
+def test_a_value_of_0_that_must_be_larger_is_beyond_all_measure() -> None:
+    assert Finding("share", 0.0, 0.9, relation="at least").excess == math.inf
+    assert Finding("share", 0.0, 0.5).excess == 0.0

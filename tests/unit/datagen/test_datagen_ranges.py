@@ -179,3 +179,20 @@ def test_beside_infinity_the_finite_part_stays_within_a_small_format() -> None:
     down = value_range(TensorSpec("float8_e4m3fn", (4,), -math.inf, -448.0))
     assert (up.low, up.high, up.plus_infinity) == (448.0, 448.0, True)
     assert (down.low, down.high, down.minus_infinity) == (-448.0, -448.0, True)
+
+
+def test_a_boolean_needs_both_extremes() -> None:
+    for low, high in ((None, False), (True, None)):
+        assert spans("bool", low, high) == ValueRange(0, 1)
+
+
+def test_finite_extremes_may_be_the_ends_of_the_dtype_or_one_number() -> None:
+    for low, high in ((-65504.0, 65504.0), (3.0, 3.0)):
+        spec = TensorSpec("float16", (4,), -INF, INF, finite_low=low, finite_high=high)
+        assert value_range(spec) == ValueRange(low, high, minus_infinity=True, plus_infinity=True)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_whole_number_beyond_all_floats_is_an_infinity_of_its_sign(dtype: str) -> None:
+    assert spans(dtype, -(10**400), 1) == ValueRange(0.0, 1.0, minus_infinity=True)
+    assert spans(dtype, 1, 10**400) == ValueRange(1.0, 2.0, plus_infinity=True)
