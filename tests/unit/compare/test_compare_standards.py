@@ -8,7 +8,7 @@ import pytest
 
 from ray_precheck.compare.standards.auto.limits import allowed
 from ray_precheck.compare.standards.base import ROUNDING, Judgement, ulp
-from ray_precheck.compare.standards.msprobe import judge
+from ray_precheck.compare.standards.msprobe import Msprobe, judge
 from ray_precheck.compare.thresholds import COSINE_LIMIT, MAX_ABS_ERR_LIMIT
 from ray_precheck.schema.result import Metrics, Verdict
 
@@ -115,6 +115,20 @@ def test_an_error_within_the_rounding_noise_of_the_largest_output_is_explained()
     message = judge(numbers, "float32").message
     assert f"{ROUNDING} the error is 4 units in the last place of float32" in message
     assert message.endswith("at the largest output 1000")
+
+
+# 2^-10 is a unit of float16 at 1, and 8 of them are noise.
+@pytest.mark.parametrize(
+    ("limit", "units", "is_larger", "is_noise"),
+    [(2.0**-11, 8, True, True), (2.0**-11, 9, True, False), (2.0**-10, 8, False, True)],
+)
+def test_a_unit_must_be_larger_than_the_limit_to_excuse_an_error(
+    limit: float, units: int, is_larger: bool, is_noise: bool
+) -> None:
+    numbers = replace(GOOD, max_abs_err=units * 2.0**-10)
+    message = judge(numbers, "float16", limits=Msprobe(max_abs_err=limit)).message
+    assert ("already larger than the limit" in message) is is_larger
+    assert (ROUNDING in message) is is_noise
 
 
 @pytest.mark.parametrize(

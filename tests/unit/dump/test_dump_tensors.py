@@ -1,6 +1,7 @@
 """Captured tensors in .npy files, and names that lead elsewhere."""
 
 import gc
+import os
 import pickle
 import warnings
 import zipfile
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.dump.tensors import CapturedTensors
+from ray_precheck.dump.tensors import CapturedTensors, most_file_bytes
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import TensorSpec
@@ -237,3 +238,13 @@ def test_a_name_longer_than_the_file_system_takes_is_a_missing_file(tmp_path: Pa
 def test_a_file_of_integers_is_no_float_tensor(tmp_path: Path) -> None:
     np.save(tmp_path / NAME, np.ones(2, np.int64))
     assert "holds int64, the dump says float32" in refused(tmp_path)
+
+
+def test_a_file_may_be_as_large_as_its_tensor_can_be(tmp_path: Path) -> None:
+    path, data = tmp_path / NAME, np.array([1.0, 2.0], np.float32)
+    np.save(path, data)
+    most = most_file_bytes(TensorSpec("float32", (2,)))
+    os.truncate(path, most)
+    np.testing.assert_array_equal(load(tmp_path, "float32", (2,)), data)
+    os.truncate(path, most + 1)
+    assert f"has {most + 1} bytes, more than a tensor of shape [2] takes" in refused(tmp_path)

@@ -200,3 +200,19 @@ def test_every_task_is_taken_once_in_order_and_within_bounds(
         taken += [task.index for task in batch]
     assert taken == list(range(len(tasks)))
     assert made.cost_left_s == pytest.approx(0.0, abs=1e-6)
+
+
+# Half of what is left is a device's share: 100 s.
+@pytest.mark.parametrize(("first", "is_ample"), [(99.0, True), (100.0, True), (101.0, False)])
+def test_a_batch_may_come_early_whose_first_record_is_a_share_at_most(
+    first: float, is_ample: bool
+) -> None:
+    made = queue((first, 0), (200.0 - first, 0))
+    assert made.is_ample(1, CostModel()) is is_ample
+
+
+def test_it_may_come_early_where_a_share_is_a_whole_batch() -> None:
+    model = CostModel()
+    enough_s = target_batch_s(1) / model.whole_ratio
+    for share_s, is_ample in ((enough_s, True), (0.99 * enough_s, False)):
+        assert queue((share_s, 0), (share_s, 0)).is_ample(1, model) is is_ample

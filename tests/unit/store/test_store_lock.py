@@ -59,3 +59,18 @@ def test_the_lock_ends_with_a_process_that_is_killed(tmp_path: Path) -> None:
             Journal.open(files.result, files.details)
         holder.kill()
     Journal.open(files.result, files.details).close()
+
+
+def test_where_there_is_no_file_nothing_is_locked_and_nothing_closed(tmp_path: Path) -> None:
+    before = os.fstat(1)
+    with lock.locked(tmp_path / "none.csv"):
+        assert list(tmp_path.iterdir()) == []
+    assert os.path.samestat(os.fstat(1), before)
+
+
+def test_a_lock_is_given_back(tmp_path: Path) -> None:
+    path = tmp_path / "result.csv"
+    path.touch()
+    for _ in range(2):
+        with lock.locked(path), pytest.raises(BlockingIOError), lock.locked(path):
+            pass
