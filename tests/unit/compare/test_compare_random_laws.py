@@ -1,7 +1,7 @@
 """Looks at continuous draws: what the steps of their dtype leave room for, worked out by hand."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -39,10 +39,27 @@ ONE_SCALE_UP = {
 }
 
 
+# Each draw lies below the median, by one step.
+ONE_SCALE_DOWN = {
+    "normal": lambda grain: laws.normal(stepping([1.0], 2.0, grain), 3.0, 2.0),
+    "uniform": lambda grain: laws.uniform(stepping([4.0], 1.0, grain), 3.0, 7.0),
+    "exponential": lambda grain: laws.exponential(stepping([LN_2 / 4], LN_2 / 4, grain), 2.0),
+    "gamma": lambda grain: laws.gamma(stepping([LN_2 / 4], LN_2 / 4, grain), 1.0, 2.0),
+    "Cauchy": lambda grain: laws.cauchy(stepping([1.0], 2.0, grain), 3.0, 2.0),
+    "Laplace": lambda grain: laws.laplace(stepping([1.0], 2.0, grain), 3.0, 2.0),
+    "log-normal": lambda grain: laws.log_normal(
+        stepping([1 / ROOT_E], 0.5 / ROOT_E, grain), 0.0, 0.5
+    ),
+}
+
+
 @pytest.mark.parametrize("law", ONE_SCALE_UP)
-def test_the_gap_leaves_room_for_a_step_and_the_grain(law: str) -> None:
+@pytest.mark.parametrize("looks", [ONE_SCALE_UP, ONE_SCALE_DOWN], ids=["above", "below"])
+def test_the_gap_leaves_room_for_a_step_and_the_grain(
+    looks: dict[str, Callable[[float], list[Look]]], law: str
+) -> None:
     for grain, gap in ((0.0, 0.5), (0.125, 0.375)):
-        (said,) = (text for text in texts(ONE_SCALE_UP[law](grain)) if "the largest gap" in text)
+        (said,) = (text for text in texts(looks[law](grain)) if "the largest gap" in text)
         words = said.removeprefix(f"the largest gap to the {law} distribution is ").split(",")
         assert float(words[0]) == pytest.approx(gap, abs=1e-6)
 

@@ -268,3 +268,9 @@ def test_an_argument_that_is_not_described_is_named_with_its_path(
 def test_an_unknown_keyword_argument_is_named_with_its_path() -> None:
     with pytest.raises(NotCheckable, match=r"^input_kwargs\.group: why$"):
         build_call(record(group=values.UnknownSpec("why")), GeneratedTensors(0, API))
+
+
+def test_a_tensor_may_have_32_dimensions() -> None:
+    assert drawn("float32", 2.0, 2.0, (1,) * 32).tolist() != []
+    with pytest.raises(NotCheckable, match="a tensor of 33 dimensions cannot be made"):
+        drawn("float32", 2.0, 2.0, (1,) * 33)

@@ -85,6 +85,31 @@ def test_a_broken_shape_does_not_stop_the_planning() -> None:
     assert cost("add", b'{"shape": [1 2]}') > 0
 
 
+def test_decoding_costs_from_64_kibibytes_on() -> None:
+    plain, free, longer = (b"{}".ljust(size) for size in (2, 65536, 65536 + 1000))
+    assert cost("add", free) == cost("add", plain)
+    # 20 ns a byte, of either record.
+    assert cost("add", longer) - cost("add", free) == pytest.approx(20e-6)
+    assert cost("add", plain, longer) - cost("add", plain, free) == pytest.approx(20e-6)
+
+
+def test_the_bytes_are_those_of_outputs_and_gradients() -> None:
+    name, forward, backward = ApiName("Torch", "add", 0), raw((9, 9), (5, 2)), raw((9,), (3,))
+    assert estimate_load(name, forward, None)[1] == 40
+    assert estimate_load(name, forward, backward)[1] == 52
+
+
+def test_a_product_needs_two_tensors_and_an_output() -> None:
+    two = raw((1000, 1000), (1000, 1000))
+    assert cost("matmul", two) == cost("add", two)
+
+
+def test_the_inner_extent_of_a_product_is_seen_in_its_output() -> None:
+    # 1000 x 10 times 10 x 20: 2 * 1000 * 20 * 10 operations of 0.15 ns.
+    forward = raw((1000, 10), (10, 20), (1000, 20))
+    assert cost("matmul", forward) - cost("add", forward) == pytest.approx(60e-6)
+
+
 EXTENTS = st.integers(0, 10**9)
 SHAPES = st.lists(st.lists(EXTENTS, max_size=5).map(tuple), min_size=1, max_size=5)
 

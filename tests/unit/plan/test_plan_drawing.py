@@ -2,7 +2,7 @@
 
 import pytest
 
-from ray_precheck.plan.drawing import is_random, without_drawing
+from ray_precheck.plan.drawing import is_random, seed_of, shows_mask, without_drawing
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.values import Constant, TensorSpec, ValueSpec
 
@@ -65,3 +65,28 @@ def test_drawing_can_be_switched_off(record: ApiRecord) -> None:
     assert is_random(record)
     assert not is_random(quiet)
     assert len(quiet.args) == len(record.args)
+
+
+def test_a_call_without_a_probability_stays_as_it_is() -> None:
+    for api in ("Torch.add", "Functional.rrelu"):
+        record = call(api, TENSOR)
+        assert without_drawing(record) is record
+
+
+def test_seeds_are_whole_numbers_of_31_bits_and_differ() -> None:
+    seeds = {seed_of(seed, f"Torch.rand.{i}") for seed in range(10) for i in range(100)}
+    assert len(seeds) == 1000
+    assert 0 <= min(seeds) < 2**27
+    assert 2**30 < max(seeds) < 2**31
+
+
+@pytest.mark.parametrize(
+    ("api", "shown"),
+    [
+        ("Functional.dropout", True),
+        ("Functional.scaled_dot_product_attention", False),
+        ("Torch.add", False),
+    ],
+)
+def test_dropout_alone_shows_which_elements_were_dropped(api: str, shown: bool) -> None:
+    assert shows_mask(call(api, TENSOR)) is shown

@@ -55,3 +55,11 @@ def test_a_wrong_expression_is_one_sentence(text: str, why: str) -> None:
         parse_keyword(text)
     assert str(wrong.value).startswith("-k ")
     assert why in str(wrong.value)
+
+
+def test_an_expression_has_200_words_at_most() -> None:
+    # A hundred words and 99 times "or" between them, and one "not" ahead.
+    words = " or ".join(["matmul"] * 100)
+    assert parse_keyword(f"not {words}").fits("Torch.add.0")
+    with pytest.raises(UsageError, match="has 201 words; at most 200 are read"):
+        parse_keyword(f"not not {words}")
