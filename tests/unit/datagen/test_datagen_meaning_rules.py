@@ -67,6 +67,8 @@ CASES: dict[str, tuple[ApiRecord, dict[str, Meaning]]] = {
         record("Torch.repeat_interleave", X, ints(35), out=floats(70)),
         {"1": Parts(70)},
     ),
+    "a subscript that is not there": (record("Tensor.__getitem__", X), {}),
+    "a subscript of a number": (record("Tensor.__getitem__", 3, ints(3)), {}),
     "masked_fill of low scores": (record("Tensor.masked_fill", X, MASK, -1e4), {"1": Causal()}),
     "masked_fill of higher ones": (record("Tensor.masked_fill", X, MASK, -9999.0), {}),
     "a divisor from 0 on": (

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ray_precheck.dump.decode import MAX_DIMENSIONS, MAX_NESTING, decode_record
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.record import ApiRecord
+from ray_precheck.schema.values import UnknownSpec
 
 pytestmark = pytest.mark.unit
 
@@ -148,8 +149,25 @@ def test_an_extent_that_is_nested_without_end_is_not_checkable() -> None:
 
 
 def test_nesting_up_to_the_limit_is_fine() -> None:
-    raw = b'{"input_args": [' + b"[" * MAX_NESTING + b"]" * MAX_NESTING + b"]}"
+    depth = MAX_NESTING + 1  # the outermost is on level 0
+    raw = b'{"input_args": [' + b"[" * depth + b"]" * depth + b"]}"
     assert len(decode_record("Torch.add.0", raw, None).args) == 1
+
+
+@pytest.mark.parametrize(("length", "is_read"), [(256, True), (257, False)])
+def test_a_key_of_an_object_has_256_characters_at_most(length: int, is_read: bool) -> None:
+    raw = json.dumps({"input_args": [{"a" * length: 1}]}).encode()
+    if is_read:
+        assert len(decode_record("Torch.add.0", raw, None).args) == 1
+    else:
+        assert "a key of 257 characters" in broken(raw)
+
+
+@pytest.mark.parametrize("fields", [{"dtype": "torch.int8"}, {"shape": [2]}])
+def test_a_value_with_a_dtype_or_a_shape_alone_is_no_tensor(fields: dict[str, object]) -> None:
+    raw = json.dumps({"input_args": [{"type": "strange", **fields}]}).encode()
+    (found,) = decode_record("Torch.add.0", raw, None).args
+    assert found == UnknownSpec("a value of type 'strange' cannot be built from the dump")
 
 
 @pytest.mark.parametrize("kind", ["float", "numpy.float32"])

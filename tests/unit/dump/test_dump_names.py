@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_precheck.dump.names import ApiKey, ForeignKey, parse_key
+from ray_precheck.dump.names import LONGEST_NAME, ApiKey, ForeignKey, parse_key, split_key
 from ray_precheck.schema.record import ApiName
 
 pytestmark = pytest.mark.unit
@@ -104,3 +104,45 @@ def test_numbers_that_are_spelt_differently_stay_different_names() -> None:
     found = parse_key("Torch.add.007.forward")
     same = isinstance(found, ApiKey) and found.name == ApiName("Torch", "add", 7)
     assert not same
+
+
+LONGEST_API = "a" * (LONGEST_NAME - len("Torch..0.forward"))
+KEYS = [
+    "Torch.add.0.forward",
+    "Torch.linalg.inv.12.backward",
+    "Tensor.1.2.forward",
+    f"Torch.{LONGEST_API}.0.forward",
+    f"Torch.{LONGEST_API}a.0.forward",
+    f"Torch.add.{10**17}.forward",
+    f"Torch.add.{10**18}.forward",
+    "Torch.add.10.forward",
+    "Torch.add.00.forward",
+    "Torch.add.007.forward",
+    "Torch.add.\u0663.forward",
+    "Torch.add.\u00b2.forward",
+    "Torch.add.x.forward",
+    "Torch.add..forward",
+    "Torch.add.0",
+    "Torch.add.0.Forward",
+    "Torch..0.forward",
+    ".add.0.forward",
+    "add.0.forward",
+    "0.forward",
+    "forward",
+    "",
+    "Module.conv1.Conv2d.0.forward",
+    "Module.0.forward",
+    "Cell.network.Dense.0.backward",
+    "Torch.Module.0.forward",
+]
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key[:20])
+def test_a_key_is_split_where_it_names_a_call(key: str) -> None:
+    found = parse_key(key)
+    expected = (str(found.name), found.direction) if isinstance(found, ApiKey) else None
+    assert split_key(key) == expected
+
+
+def test_names_and_numbers_may_be_as_long_as_this() -> None:
+    assert [key[6:9] for key in KEYS[3:7] if split_key(key)] == ["aaa", "add"]

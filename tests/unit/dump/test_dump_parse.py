@@ -1,5 +1,6 @@
 """dump.json as a whole: header, calls in file order, and what is refused."""
 
+import gc
 import hashlib
 import json
 from pathlib import Path
@@ -283,3 +284,54 @@ def test_names_may_take_half_of_the_file_more_than_is_sure(
     others = {f"{number}{'a' * 10_000}": {} for number in range(150)}
     with open_dump(written(tmp_path, {"Torch.add.0.forward": FORWARD, **others})) as dump:
         assert len(dump.calls) == 151
+
+
+def test_a_value_of_blanks_is_no_object(tmp_path: Path) -> None:
+    path = tmp_path / "dump.json"
+    for blanks in ("  ", " " * 40_000):
+        path.write_text(f'{{"task": "statistics", "framework": "pytorch", "data":{blanks}}}')
+        assert "must be an object of API records" in refused(path)
+
+
+def test_a_header_behind_the_records_is_read_too(tmp_path: Path) -> None:
+    path = tmp_path / "dump.json"
+    data = {f"Torch.add.{number}.forward": FORWARD for number in range(1000)}
+    path.write_text(json.dumps({"data": data, "task": "tensor", "framework": "pytorch"}))
+    with open_dump(path) as dump:
+        assert (dump.task, dump.framework, len(dump.calls)) == ("tensor", "pytorch", 1000)
+
+
+# With a blank before it, its quotes, the comma and a blank behind it.
+@pytest.mark.parametrize(("length", "is_short"), [(16384 - 5, True), (16384 - 4, False)])
+def test_a_header_field_has_16_kibibytes_at_most(
+    tmp_path: Path, length: int, is_short: bool
+) -> None:
+    reason = refused(written(tmp_path, {"Torch.add.0.forward": FORWARD}, framework="x" * length))
+    assert ("has 16385 bytes; a short text is expected" in reason) is not is_short
+
+
+@pytest.mark.parametrize(("room", "framework"), [(0, "pytorch"), (-1, "")])
+def test_records_that_are_not_read_do_not_tell_the_framework(
+    tmp_path: Path, room: int, framework: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = {"A.b.0.forward": {"input_args": [{"type": "torch.Tensor", "value": 1}]}}
+    path = written(tmp_path, data, framework="-")
+    with open_dump(path) as dump:
+        span = dump.calls[0].forward
+    assert span is not None
+    monkeypatch.setattr(parse, "LARGEST_RECORD_BYTES", span.end - span.start + room)
+    with open_dump(path) as dump:
+        assert dump.framework == framework
+
+
+def test_the_search_for_cycles_goes_on_only_where_it_was_on(tmp_path: Path) -> None:
+    path = written(tmp_path, {"Torch.add.0.forward": FORWARD})
+    was_on = gc.isenabled()
+    try:
+        for switch in (gc.enable, gc.disable):
+            switch()
+            before = gc.isenabled()
+            with open_dump(path):
+                assert gc.isenabled() is before
+    finally:
+        (gc.enable if was_on else gc.disable)()

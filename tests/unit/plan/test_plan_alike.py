@@ -162,6 +162,11 @@ def test_members_in_another_order_are_alike() -> None:
     assert are_alike(changed(FORWARD, "output", 0, to={**tensor, "Max": 7.0}))
 
 
+def test_arguments_by_keyword_may_be_in_another_order() -> None:
+    keywords = dict(reversed(FORWARD["input_kwargs"].items()))
+    assert are_alike(changed(FORWARD, "input_kwargs", to=keywords))
+
+
 @pytest.mark.parametrize("record", [b"{", b'{"a": ' + b"[" * 5000 + b"]" * 5000 + b"}", b"nan"])
 def test_what_is_no_json_is_like_no_other(record: bytes) -> None:
     calls = AlikeCalls()

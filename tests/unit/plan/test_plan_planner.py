@@ -135,3 +135,17 @@ def test_backward_records_in_reverse_order_are_those_of_their_calls(tmp_path: Pa
         for n in (2, 1, 0)
     }
     assert [task.index for task in planned(tmp_path, data).tasks] == [1, 2, 0]
+
+
+@pytest.mark.parametrize(("room", "is_planned"), [(0, True), (-1, False)])
+def test_a_record_may_be_as_large_as_is_read(
+    tmp_path: Path, room: int, is_planned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = {"Torch.add.0.forward": forward(10)}
+    planned(tmp_path, data)
+    with open_dump(tmp_path / "dump.json") as dump:
+        span = dump.calls[0].forward
+    assert span is not None
+    monkeypatch.setattr(planner, "LARGEST_RECORD_BYTES", span.end - span.start + room)
+    plan = planned(tmp_path, data)
+    assert (len(plan.tasks), len(plan.skipped)) == (is_planned, not is_planned)

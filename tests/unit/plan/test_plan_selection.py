@@ -122,6 +122,16 @@ def test_a_word_like_no_name_is_answered_with_some_names_of_the_dump() -> None:
         required(keywords=("qqqqqqqq",))
 
 
+@pytest.mark.parametrize(("count", "more"), [(5, ""), (6, ", ...")])
+def test_five_names_of_the_dump_are_told(count: int, more: str) -> None:
+    demands = Demands(selection_of(RunConfig(Path("d.json"), keywords=("qqqqqqqq",))), MSPROBE)
+    names = [f"Torch.add{number}" for number in range(count)]
+    demands.show([DumpCall(f"{name}.0") for name in names])
+    with pytest.raises(UsageError) as wrong:
+        demands.require("d.json")
+    assert str(wrong.value).endswith(f"it has {', '.join(names[:5])}{more}")
+
+
 def test_what_fits_a_call_of_one_of_several_dumps_is_fine() -> None:
     rule = "rules:\n  - {api: [conv2d, nothing], standard: ulp}\n  - {api: 're*', standard: ulp}\n"
     assert required(rule, keywords=("conv2d", "relu")) == []
