@@ -175,8 +175,11 @@ def _range(flat: Array) -> _Range:
 
 
 def _scale(largest: float) -> float:
-    """Return the power of two that brings numbers up to `largest` near 1, or 1 if none is needed."""
-    if largest == 0.0 or _SAFE_SMALL < largest < _SAFE_LARGE:
+    """Return the power of two that brings numbers up to `largest` near 1, or 1 if none is needed.
+
+    Of 0 it is 1, too.
+    """
+    if _SAFE_SMALL < largest < _SAFE_LARGE:
         return 1.0
     return float(2.0 ** -max(min(np.frexp(largest)[1], 1022), -1022))
 

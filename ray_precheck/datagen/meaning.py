@@ -139,7 +139,7 @@ class Distinct(Meaning):
             part = lines[start : start + step]
             share = generator.random((len(part), 2, count))
             chosen = spread_places(share[:, 0], places)
-            order = np.argsort(share[:, 1], axis=-1, kind="stable")
+            order = np.argsort(share[:, 1], kind="stable")
             part[:] = low + np.take_along_axis(chosen, order, -1)
         found = np.moveaxis(lines.reshape(moved.shape), -1, axis)
         return np.ascontiguousarray(found).reshape(spec.shape)
