@@ -95,3 +95,13 @@ def test_the_label_is_for_people(tmp_path: Path) -> None:
     made(tmp_path, "step0/rank0")
     assert [each.label for each in find_dumps(tmp_path).dumps] == ["step0/rank0"]
     assert [each.label for each in find_dumps(tmp_path / "step0/rank0").dumps] == ["dump.json"]
+
+
+def test_a_rank_without_a_number_comes_first(tmp_path: Path) -> None:
+    assert places(made(tmp_path, "rank0", "rank1", "rank")) == ["rank", "rank0", "rank1"]
+
+
+def test_a_path_that_cannot_be_read_says_why() -> None:
+    with pytest.raises(DumpError) as error:
+        find_dumps(Path("x" * 300))
+    assert str(error.value) == f"cannot read the dump '{'x' * 300}': File name too long"

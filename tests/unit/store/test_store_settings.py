@@ -78,3 +78,17 @@ def test_no_key_is_one_of_the_fingerprint_which_a_torn_file_is_searched_for(
     found = load_settings(path)
     assert found is not None
     assert fingerprint.items() <= found.fingerprint.items()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "completed"),
+    [({}, (-1, -1)), ({"result_bytes": 5}, (5, -1)), ({"details_bytes": 6}, (-1, 6)), (3, None)],
+)
+def test_a_size_that_is_missing_is_that_of_no_file(
+    tmp_path: Path, sizes: object, completed: tuple[int, int] | None
+) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({"seed": "0", "completed": sizes}))
+    found = load_settings(path)
+    assert found is not None
+    assert found.completed == completed
