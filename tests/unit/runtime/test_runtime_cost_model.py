@@ -42,6 +42,19 @@ class TestWorth:
         learn(model, tiny, bench_s=60.0, times=50)
         assert not model.is_worth(tiny)
 
+    @pytest.mark.parametrize(("cost_s", "is_worth"), [(5e-3, False), (5.1e-3, True)])
+    def test_a_record_of_5_ms_is_tiny(self, cost_s: float, is_worth: bool) -> None:
+        model = CostModel()
+        learn(model, task(cost_s), bench_s=60.0)
+        assert model.is_worth(task(cost_s)) is is_worth
+
+    @pytest.mark.parametrize(("cost_s", "is_worth"), [(0.0124, False), (0.0126, True)])
+    def test_a_bench_must_take_longer_than_two_and_a_half_handovers(
+        self, cost_s: float, is_worth: bool
+    ) -> None:
+        # 0.6 of 12.5 ms is 7.5 ms, a handover takes 3 ms.
+        assert CostModel().is_worth(task(cost_s)) is is_worth
+
     def test_more_bytes_are_never_better(self) -> None:
         worth = [CostModel().is_worth(task(0.1, nbytes)) for nbytes in range(0, 64 * MIB, MIB)]
         assert worth == sorted(worth, reverse=True)
@@ -181,3 +194,10 @@ class TestWorthwhileBenches:
         large = [task(1.0, 1 << 32)] * 10
         assert CostModel().worthwhile_benches(large, has_device=True) == 0
         assert CostModel().worthwhile_benches(large, has_device=False) > 1
+
+
+@pytest.mark.parametrize(("has_device", "workers"), [(True, 6.3), (False, 6.3024)])
+def test_a_bench_worker_is_worth_two_seconds_of_work(has_device: bool, workers: float) -> None:
+    # 0.6 of 21 s; without a device the bench of a record of 8 ms counts too.
+    tasks = [task(20.0), task(1.0), task(8e-3)]
+    assert CostModel().worthwhile_benches(tasks, has_device=has_device) == pytest.approx(workers)

@@ -77,3 +77,14 @@ def test_the_counts_are_those_of_the_states(changes: list[tuple[str, SlotState]]
     assert sorted(made.idle()) == sorted(n for n, s in states.items() if s is SlotState.IDLE)
     assert made.busy() == [n for n, s in states.items() if s is SlotState.BUSY]
     assert made.has_living == any(s is not SlotState.GIVEN_UP for s in states.values())
+
+
+def test_a_worker_has_one_batch_until_another_one_follows() -> None:
+    made = SlotTable(PLACES)
+    assert not made.has_one_batch("nobody")
+    assert not made.has_one_batch("a")
+    made.give("a", batch())
+    made.enter("a", SlotState.BUSY)
+    assert made.has_one_batch("a")
+    made["a"].following = batch(ticket=2)
+    assert not made.has_one_batch("a")
