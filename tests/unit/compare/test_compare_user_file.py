@@ -3,6 +3,7 @@
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 from standard_cases import comparison
 
@@ -87,6 +88,14 @@ def test_the_default_of_a_file_is_auto() -> None:
 def test_the_row_of_a_standard_that_says_nothing_names_it() -> None:
     found = parsed("standard: msprobe").judge(comparison([1.0], [1.0]))
     assert found.columns == (("Standard", "msprobe"),)
+
+
+@pytest.mark.parametrize("name", ["auto", "ulp", "binary", "published"])
+def test_a_row_names_its_standard_once(name: str) -> None:
+    bench = np.array([1.0, 2.0])
+    found = parsed(f"standard: {name}").judge(comparison(bench + 0.5, bench, peers=[bench]))
+    assert len([heading for heading, _ in found.columns if heading == "Standard"]) == 1
+    assert len(found.columns) > 1
 
 
 def test_the_columns_are_those_of_all_its_standards() -> None:
