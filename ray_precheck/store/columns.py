@@ -24,7 +24,8 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t")
 _ESCAPES = {"\\": r"\u005c", "\r": r"\u000d", "\n": r"\u000a", "\x00": r"\u0000"}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _OTHER_ESCAPE = re.compile(r"\\u(?!005c)([0-9a-f]{4})")
-_BLANKS = re.compile(r"\s+")
+# Python 3.10 can neither write nor read a NUL in CSV.
+_BLANKS = re.compile(r"[\s\x00]+")
 
 ResultCell = Callable[[TaskResult], str]
 DetailCell = Callable[[OutputCheck], str]
@@ -109,7 +110,7 @@ def cells_of(lines: Iterable[str]) -> Iterator[list[str]]:
     """Return the rows of CSV text, with cells of any length."""
     # The default is 131,072 characters a cell, and MindSpore sets it when it is imported.
     csv.field_size_limit(sys.maxsize)
-    return csv.reader(lines)
+    return csv.reader(line.replace("\x00", "\ufffd") for line in lines)
 
 
 def decode_row(line: bytes) -> list[str]:

@@ -234,21 +234,6 @@ def test_the_writer_of_a_run_that_was_killed_appends_nothing_to_the_next_one(
         assert contents(files) == before
 
 
-def test_a_writer_whose_files_were_taken_over_repairs_nothing(tmp_path: Path) -> None:
-    files = start_run(tmp_path, STAMP, {})
-    with hold_files(files) as first:
-        journal_ = Journal.open(files.result, files.details, first.token)
-        journal_.append(encoded([passed(0, "Mint.a.0")]))
-        journal_.close()
-    with hold_files(files):
-        with files.result.open("ab") as file:
-            file.write(b"Mint.b.0,pa")
-        before = contents(files)
-        with pytest.raises(StoppedError, match="taken over"):
-            Journal.reopen(files.result, files.details, first.token)
-        assert contents(files) == before
-
-
 def test_the_result_csv_is_locked_until_a_completion_is_at_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

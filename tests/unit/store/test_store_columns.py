@@ -92,6 +92,13 @@ def test_a_message_of_several_lines_becomes_one_line() -> None:
     assert cells[3] == "'=1 two three"
 
 
+def test_no_row_holds_a_nul_which_python_310_can_neither_write_nor_read() -> None:
+    row = result_row(skipped(0, "Mint.a\x00.0", "read \x00 bytes", True))
+    assert b"\x00" not in row
+    assert decode_row(row)[3] == "read bytes"
+    assert decode_row(b"of another tool\x00,x\r\n") == ["of another tool\ufffd", "x"]
+
+
 def test_a_file_begins_with_a_byte_order_mark_and_its_headings() -> None:
     assert header(RESULT_COLUMNS) == (
         b"\xef\xbb\xbfAPI Name,Forward Test Success,Backward Test Success,Message\r\n"
