@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Never, TextIO
+from typing import Any, NoReturn, TextIO
 
 from tqdm import tqdm
 
@@ -40,7 +40,7 @@ class Progress:
         self._total = total
         self._counts = dict.fromkeys(Verdict, 0) | dict(counts or {})
         self._begin = self._shown = time.monotonic()
-        self._bar: tqdm[Never] | None = None
+        self._bar: tqdm[NoReturn] | None = None
         if show and self._stream.isatty():
             # A terminal that does not tell its size (0 columns) would get an empty bar.
             size = {"dynamic_ncols": True} if _width(self._stream) > 0 else _DEFAULT_SIZE

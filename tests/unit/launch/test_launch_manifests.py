@@ -4,7 +4,6 @@ import copy
 import importlib.util
 import json
 import re
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,13 @@ from typing import Any
 import pytest
 import yaml
 from jsonschema import Draft7Validator, Draft202012Validator
+from packaging.specifiers import SpecifierSet
 from stand_ins import SCRIPTS
+
+try:
+    import tomllib as toml
+except ImportError:  # Python 3.10, for which pytest brings it
+    import tomli as toml  # type: ignore[no-redef]
 
 pytestmark = pytest.mark.unit
 ROOT = SCRIPTS.parent
@@ -171,7 +176,9 @@ def test_the_dockerfile_installs_by_the_constraints_and_the_pinned_torch_first()
 
 
 def test_the_dockerfile_names_extras_and_python_of_the_project() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = toml.loads((ROOT / "pyproject.toml").read_text())["project"]
     arguments = dict(rest[0].split("=", 1) for kind, *rest in _instructions() if kind == "ARG")
     assert set(arguments["EXTRAS"].split(",")) <= set(project["optional-dependencies"])
-    assert arguments["BASE"].startswith("python:" + project["requires-python"].strip("=.*"))
+    version = arguments["BASE"].removeprefix("python:").removesuffix("-slim")
+    assert version in SpecifierSet(project["requires-python"])
+    assert f"(Python {version})" in (ROOT / "constraints.txt").read_text()

@@ -4,7 +4,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any, Never
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import example, given, settings
@@ -119,7 +119,7 @@ def test_whatever_names_and_messages_hold_it_is_xml(name: str, message: str) -> 
 def strictly(path: Path) -> Any:
     """The content of a JSON file; NaN and Infinity are no JSON."""
 
-    def refuse(word: str) -> Never:
+    def refuse(word: str) -> NoReturn:
         raise AssertionError(word)
 
     return json.loads(path.read_bytes(), parse_constant=refuse)
