@@ -13,11 +13,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._decomp import decomposition_table
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
+from ray_precheck import private_parts
 from ray_precheck.bench.rounded_sums import (
     ACCUMULATIONS,
     ACCUMULATORS,
@@ -28,9 +26,12 @@ from ray_precheck.bench.rounded_sums import (
     at_least_rounded,
     product_with_errors,
 )
+from ray_precheck.frameworks.base import map_leaves
 from ray_precheck.schema.dtypes import Array
 
 _ATEN = torch.ops.aten
+_DECOMPOSITIONS = private_parts.find(private_parts.DECOMPOSITIONS) or {}
+_DISPATCH_MODE: Any = private_parts.find(private_parts.DISPATCH_MODE)
 # Operators that eager frameworks also offer as compositions of others. An operator that is not
 # listed is one step: its exact result is rounded once.
 _COMPOSED = frozenset(
@@ -69,14 +70,19 @@ def rounded_arithmetic(dtype: str) -> Iterator[None]:
     """Round every step to `dtype` as long as the context is open.
 
     The tensors inside are float64, with values that `dtype` holds.
+
+    Raises:
+        NotImplementedError: the installed torch has no part that sees every step.
     """
+    if _DISPATCH_MODE is None:
+        raise NotImplementedError(f"torch {torch.__version__} lets nobody see the steps of a call")
     with sdpa_kernel(SDPBackend.MATH), _RoundedArithmetic(dtype):
         yield
 
 
-class _RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
     def __init__(self, dtype: str) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         real, complex_ = _PARTS.get(dtype, (dtype, "complex64"))
         self._narrow = {
             torch.float64: getattr(torch, real),
@@ -95,23 +101,23 @@ class _RoundedArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func.overloadpacket.__name__ in _COMPOSED and func in decomposition_table:
+        if func.overloadpacket.__name__ in _COMPOSED and func in _DECOMPOSITIONS:
             return self._composed(func, args, kwargs)
         if self._accumulates(func, args, kwargs):
-            return tree_map(self._rounded, self._accumulated(func, args, kwargs))
+            return map_leaves(self._accumulated(func, args, kwargs), self._rounded)
         result = func(*args, **kwargs)
         if func.is_view:
             return result
         if func._schema.is_mutable:
             return _in_place(result, self._rounded)
-        return tree_map(self._rounded, result)
+        return map_leaves(result, self._rounded)
 
     def _composed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name, before = func.overloadpacket.__name__, self._outer
         self._outer = name if name in _NARROW_SUMS | _NARROW_CASCADES else before
         try:
             with self:
-                return decomposition_table[func](*args, **kwargs)
+                return _DECOMPOSITIONS[func](*args, **kwargs)
         finally:
             self._outer = before
 

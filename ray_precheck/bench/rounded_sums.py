@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_map
+
+from ray_precheck.frameworks.base import map_leaves
 
 _ATEN = torch.ops.aten
 Change = Callable[[torch.Tensor], torch.Tensor]
@@ -142,7 +143,7 @@ def _results(
         wide = torch.is_tensor(value) and (value.is_floating_point() or value.is_complex())
         return change(value) if wide else value
 
-    found = func(*tree_map(changed, args), **tree_map(changed, kwargs))
+    found = func(*map_leaves(args, changed), **map_leaves(kwargs, changed))
     return list(found) if isinstance(found, tuple | list) else [found]
 
 

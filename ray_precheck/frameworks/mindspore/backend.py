@@ -17,7 +17,11 @@ from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Execution, require_answer
 from ray_precheck.frameworks.denied import require_allowed
 from ray_precheck.frameworks.hf32 import mindspore_hf32_off
-from ray_precheck.frameworks.mindspore.run import MindSporeExecution, MindSporeFace
+from ray_precheck.frameworks.mindspore.run import (
+    MindSporeExecution,
+    MindSporeFace,
+    require_no_open_recording,
+)
 from ray_precheck.frameworks.pytorch.denormals import flushed_denormals
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.record import ApiName
@@ -105,6 +109,7 @@ class MindSporeBackend:
 
     def prove(self) -> None:
         """Compute 1 + 1 on the device; reading the sum waits for it."""
+        require_no_open_recording()
         one = ms.Tensor(np.ones(8, dtype=np.float32))
         require_answer(mint.add(one, one).asnumpy(), self._kind)
 

@@ -15,12 +15,15 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore.graph.api import _pynative_executor
 
-from ray_precheck.errors import NotCheckable
+from ray_precheck import private_parts
+from ray_precheck.errors import DeviceError, NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Leaf, flatten_outputs, map_leaves
 from ray_precheck.schema.dtypes import DTYPES, canonical_dtype, is_differentiable
 from ray_precheck.schema.values import HostCall, HostTensor
+
+# Not empty where a recording of this process goes on for good.
+_left_open: list[bool] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +122,28 @@ def _ending_recording() -> Iterator[None]:
     then operators of later calls fail, although 1 + 1 is 2.
     """
     with ExitStack() as failed:
-        failed.callback(_pynative_executor.clear_res)
+        failed.callback(_end_recording)
         yield
         failed.pop_all()
+
+
+def _end_recording() -> None:
+    # No public call ends it: another vjp or grad, which were tried, leave it as it is.
+    executor = private_parts.find(private_parts.MINDSPORE_EXECUTOR)
+    if executor is None:
+        _left_open.append(True)
+    else:
+        executor.clear_res()
+
+
+def require_no_open_recording() -> None:
+    """Require that no recording for gradients goes on in this process.
+
+    Raises:
+        DeviceError: an operator raised while it was recorded, and this MindSpore cannot end that.
+    """
+    if _left_open:
+        raise DeviceError("this MindSpore cannot end the recording for gradients of what raised")
 
 
 def _is_tensor(value: Any) -> bool:

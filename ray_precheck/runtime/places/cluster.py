@@ -20,10 +20,10 @@ from typing import Any
 
 import ray
 from ray import cloudpickle
-from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from ray_precheck import private_parts
 from ray_precheck.errors import StoppedError, UsageError
 from ray_precheck.foreign import caught
 from ray_precheck.runtime.places import probe
@@ -134,7 +134,9 @@ def _store_bytes() -> int:
 
 def _forget_token() -> None:
     """Let Ray read its token again: it keeps the first for as long as the process lives."""
-    AuthenticationTokenLoader.instance().reset_cache()
+    loader = private_parts.find(private_parts.TOKEN_LOADER)
+    if loader is not None:
+        loader.instance().reset_cache()
 
 
 def _init(**options: Any) -> None:

@@ -1,10 +1,12 @@
-"""The environment variables that Ray reads when it is imported.
+"""The environment variables that Ray reads when it is imported, and the one that passes --debug on.
 
 Called by the session before the first import of Ray; it has no effect on a Ray that is already
 imported.
 """
 
 import os
+
+from ray_precheck.private_parts import DEBUG
 
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -23,7 +25,7 @@ _PRIORITY = {"RAY_worker_niceness": "0"}
 def prepare_environment(*, own_cluster: bool, debug: bool) -> None:
     """Set the variables that Ray reads when it is imported, but for those that the user has set."""
     for name, value in {
-        **({} if debug else _QUIET),
+        **({DEBUG: "1"} if debug else _QUIET),
         **({**_LOOPBACK_ONLY, **_PRIORITY} if own_cluster else {}),
     }.items():
         os.environ.setdefault(name, value)

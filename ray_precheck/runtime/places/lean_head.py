@@ -3,8 +3,7 @@
 Comes in: nothing but that `ray.init` is called meanwhile. Called by `runtime.places.cluster`. Ray's
 head starts an autoscaler, a dashboard and a reader of its workers' logs too, three Python processes
 that took a second of the wait for a run and 1.5 s of processor time (measured, Ray 2.60). Ray has
-no public switch for them, so this module alone uses its inner parts. A later Ray with other inner
-parts starts whole.
+no public switch for them, so this module uses its private parts. A Ray with other ones starts whole.
 """
 
 import contextlib
@@ -13,8 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import ray
 from ray.exceptions import RayError
+
+from ray_precheck import private_parts
 
 _PARTS = ("start_monitor", "start_api_server", "start_log_monitor", "start_ray_processes")
 _LOOK_S = 0.02
@@ -28,7 +28,7 @@ _ANOTHER_RAY = (AttributeError, KeyError, TypeError)
 def lean_head(*, reads_logs: bool) -> Iterator[None]:
     """Let `ray.init` start no autoscaler and no dashboard, and the reader of the workers' output only if
     `reads_logs`. Not for two threads at a time."""
-    module = getattr(ray._private, "node", None)
+    module = private_parts.find(private_parts.NODE)
     whole = getattr(module, "Node", None)
     if module is None or not all(hasattr(whole, part) for part in _PARTS):
         yield
@@ -68,7 +68,11 @@ def _await_node(gcs_address: str) -> None:
     """
     until = time.monotonic() + _LONGEST_WAIT_S
     with contextlib.suppress(*_ANOTHER_RAY, RayError, RuntimeError):
-        table = ray._private.state.GlobalState()
-        table._initialize_global_state(ray._private.services._get_gcs_client_options(gcs_address))
+        state = private_parts.find(private_parts.NODE_TABLE)
+        options = private_parts.find(private_parts.CLIENT_OPTIONS)
+        if state is None or options is None:
+            return
+        table = state()
+        table._initialize_global_state(options(gcs_address))
         while time.monotonic() < until and not any(e["Alive"] for e in table.node_table()):
             time.sleep(_LOOK_S)

@@ -23,6 +23,8 @@ from multiprocessing.connection import Pipe
 from pathlib import Path
 
 from ray_precheck.errors import DeviceError
+from ray_precheck.interpreter import module_command
+from ray_precheck.private_parts import DEBUG
 from ray_precheck.runtime.job import Opener
 from ray_precheck.runtime.workers.bell import Bell
 from ray_precheck.runtime.workers.messages import Answer, Sealed, Start, Started, Work
@@ -70,11 +72,10 @@ class CheckProcess:
         self._send(Start(slot, opener, board_fd))
 
     def _launch(self, handles: tuple[int, int, int]) -> "subprocess.Popen[bytes]":
-        # -P: Python does not look for modules in the working directory.
-        arguments = [sys.executable, "-P", "-m", "ray_precheck.runtime.workers.check_process"]
+        arguments = module_command("ray_precheck.runtime.workers.check_process")
         return subprocess.Popen(
             [*arguments, str(handles[0]), str(os.getpid()), str(handles[2])],
-            env=_environment(),
+            env=_environment(self._debug),
             pass_fds=handles,
             stdin=subprocess.DEVNULL,
             stdout=self._stderr,
@@ -312,12 +313,13 @@ def _shared_byte() -> tuple[mmap.mmap, int]:
     return mmap.mmap(handle, 1), handle
 
 
-def _environment() -> dict[str, str]:
+def _environment(debug: bool) -> dict[str, str]:
     """Return the environment of a check process: it finds this package wherever this process found it,
-    and has `_HEAP`, unless the user has set these variables."""
+    and has `_HEAP`, unless the user has set these variables; `debug` goes on to it."""
     home = str(Path(__file__).resolve().parents[3])
     paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**_HEAP, **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    told = {DEBUG: "1"} if debug else {}
+    return {**_HEAP, **os.environ, **told, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _signal_name(number: int) -> str:

@@ -22,7 +22,7 @@ RAY = ["runtime.ray_actors", "runtime.places.cluster", "runtime.places.lean_head
 TABLE = Table(
     package="ray_precheck",
     layers=(
-        ("schema", "errors", "prctl", "foreign"),
+        ("schema", "errors", "prctl", "foreign", "interpreter", "private_parts"),
         # What is known of frameworks, as data: every module that reads a dump asks it.
         ("frameworks.*descriptor", "frameworks.known", "frameworks.dtypes"),
         ("operators",),

@@ -1,0 +1,102 @@
+"""The private parts of Ray and of the frameworks that this package uses, all of them.
+
+Private parts come and go between versions. Called by the modules that use one: `find` gives it, or None on
+a version that lacks it, and then that module does what `otherwise` says. Where a part is missing a line
+on stderr says so once in each process, under `--debug` only.
+"""
+
+import importlib
+import importlib.metadata
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+# Set by `--debug` in the driver and, by their workers, in check processes.
+DEBUG = "RAY_PRECHECK_DEBUG"
+
+
+@dataclass(frozen=True, slots=True)
+class PrivatePart:
+    """A part without a contract.
+
+    `places` are `module:name.name`, of which the first that exists is taken, the newest version's first.
+    `use` and `otherwise` say what it is for and what is done where no place has it.
+    """
+
+    places: tuple[str, ...]
+    use: str
+    otherwise: str
+
+
+NODE = PrivatePart(
+    ("ray._private:node",),
+    "starts Ray's head without an autoscaler, a dashboard and a reader of logs",
+    "Ray starts all of them, which takes a second more",
+)
+NODE_TABLE = PrivatePart(
+    ("ray._private.state:GlobalState",),
+    "looks every 20 ms whether the started node is there",
+    "Ray looks by itself, once a second",
+)
+CLIENT_OPTIONS = PrivatePart(
+    ("ray._private.services:_get_gcs_client_options",), NODE_TABLE.use, NODE_TABLE.otherwise
+)
+TOKEN_LOADER = PrivatePart(
+    ("ray._raylet:AuthenticationTokenLoader",),
+    "makes Ray read its token again for a second cluster in one process",
+    "Ray keeps what it has read; a Ray that knows no token listens on loopback alone",
+)
+MINDSPORE_EXECUTOR = PrivatePart(
+    ("mindspore.graph.api:_pynative_executor", "mindspore.common.api:_pynative_executor"),
+    "ends MindSpore's recording for gradients after an operator raised",
+    "the check process is started anew after an operator raised in a backward check",
+)
+DECOMPOSITIONS = PrivatePart(
+    ("torch._decomp:decomposition_table",),
+    "takes fused operators apart for the composed peer of --standard auto",
+    "a fused operator is one step of that peer",
+)
+DISPATCH_MODE = PrivatePart(
+    ("torch.utils._python_dispatch:TorchDispatchMode",),
+    "rounds each step of the composed peer of --standard auto",
+    "calls are judged without that peer",
+)
+ALL = (
+    NODE,
+    NODE_TABLE,
+    CLIENT_OPTIONS,
+    TOKEN_LOADER,
+    MINDSPORE_EXECUTOR,
+    DECOMPOSITIONS,
+    DISPATCH_MODE,
+)
+
+_told: set[PrivatePart] = set()
+
+
+def find(part: PrivatePart) -> Any | None:
+    """Return a private part, None where the installed version lacks it."""
+    for place in part.places:
+        module, _, path = place.partition(":")
+        try:
+            found = importlib.import_module(module)
+            for name in path.split("."):
+                found = getattr(found, name)
+        except (ImportError, AttributeError):
+            continue
+        return found
+    if os.environ.get(DEBUG) and part not in _told:
+        _told.add(part)
+        print(f"ray-precheck: {_missing(part)}", file=sys.stderr)
+    return None
+
+
+def _missing(part: PrivatePart) -> str:
+    package = part.places[0].partition(":")[0].partition(".")[0]
+    try:
+        version = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        version = "(of unknown version)"
+    places = " or ".join(place.replace(":", ".") for place in part.places)
+    return f"{package} {version} has no {places}, which {part.use}; instead: {part.otherwise}"

@@ -1,0 +1,100 @@
+"""The sources run on the oldest Python that `pyproject.toml` admits."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ray_precheck
+
+pytestmark = pytest.mark.unit
+ROOT = Path(ray_precheck.__file__).parents[1]
+FOLDERS = ("ray_precheck", "scripts", "tests")
+OLDEST = "3.10"
+# Possessive repeats and atomic groups came with Python 3.11. In a class of characters `*+` is no repeat.
+CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]])*\]")
+NEWER_PATTERN = re.compile(r"[^\\][*+?}]\+|\(\?>")
+RE_FUNCTIONS = (
+    "compile",
+    "match",
+    "fullmatch",
+    "search",
+    "split",
+    "sub",
+    "subn",
+    "findall",
+    "finditer",
+)
+
+
+def newer(*paths: Path) -> str:
+    """Return what of these sources needs a newer Python, by vermin; conditional imports are left out."""
+    command = [
+        sys.executable,
+        "-c",
+        "import vermin; vermin.main()",
+        f"-t={OLDEST}",
+        "--violations",
+        "--no-tips",
+        "-q",
+    ]
+    backports = ["--exclude", "tomllib"]
+    done = subprocess.run(
+        [*command, *backports, *map(str, paths)], capture_output=True, text=True, check=False
+    )
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def patterns(source: str) -> Iterator[str]:
+    """Yield the constant parts of all regular expressions that are given to `re`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {
+            f"re.{f}" for f in RE_FUNCTIONS
+        }:
+            for part in ast.walk(node.args[0]) if node.args else ():
+                if isinstance(part, ast.Constant) and isinstance(part.value, str | bytes):
+                    yield part.value if isinstance(part.value, str) else part.value.decode()
+
+
+def is_newer(pattern: str) -> bool:
+    """Return whether a pattern needs a newer Python."""
+    return NEWER_PATTERN.search(CLASS.sub("x", pattern)) is not None
+
+
+def test_pyproject_admits_it() -> None:
+    assert f'requires-python = ">={OLDEST}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_no_source_uses_newer_syntax_or_a_newer_library() -> None:
+    assert newer(*(ROOT / folder for folder in FOLDERS)) == ""
+
+
+def test_no_pattern_is_newer() -> None:
+    for path in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
+        newer_ones = [one for one in patterns(path.read_text("utf-8")) if is_newer(one)]
+        assert newer_ones == [], path
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from typing import Never",
+        "try:\n    x = 1\nexcept* ValueError:\n    x = 2",
+        "import datetime\nprint(datetime.UTC)",
+    ],
+)
+def test_what_is_newer_is_found(source: str, tmp_path: Path) -> None:
+    path = tmp_path / "newer.py"
+    path.write_text(source)
+    assert "3.1" in newer(path)
+
+
+def test_a_newer_pattern_is_found() -> None:
+    (found,) = patterns(r"re.compile(rb'a\++b*+')")
+    assert is_newer(found)
+    assert is_newer("(?>ab)")
+    assert not any(map(is_newer, (r"a\++", "[*+?}]+", r"[^\]*+]")))
