@@ -1,5 +1,6 @@
 """MindSpore calls of every form that a dump can have, where MindSpore's CPU has a kernel."""
 
+import importlib
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from records import (
 )
 from records import ms_tensor as tensor
 
+from ray_precheck import private_parts
 from ray_precheck.check.checker import Checker
+from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict
 from ray_precheck.schema.task import TaskPayload
 
@@ -326,6 +329,25 @@ def test_after_a_recording_that_raises_the_next_call_is_as_good_as_before(
         assert first.backward is Verdict.SKIP
     result = mindspore_checker.check(call("Functional.mv", tensor(3, 4), tensor(4)))
     _assert_passes(result, Verdict.NONE)
+
+
+def test_a_mindspore_that_cannot_end_its_recording_is_given_up_with_its_process(
+    mindspore_checker: Checker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = private_parts.find(private_parts.MINDSPORE_EXECUTOR)
+    assert executor is not None
+    run = importlib.import_module("ray_precheck.frameworks.mindspore.run")
+    monkeypatch.setattr(run, "_left_open", [])
+    monkeypatch.setattr(private_parts, "find", lambda part: None)
+    try:
+        result = mindspore_checker.check(call("Mint.acos", tensor(3), grads=[tensor(3)]))
+    finally:
+        executor.clear_res()
+    assert mindspore_checker.damage() is Cause.POISONED
+    assert result.message.endswith(
+        "unusable afterwards: DeviceError: this MindSpore cannot end the recording for gradients of"
+        " what raised"
+    )
 
 
 @pytest.mark.parametrize("name", ["Functional.svd", "Tensor.svd"])
