@@ -211,9 +211,18 @@ def test_outputs_that_wait_for_a_bench_are_never_spilled_to_disk(
     monkeypatch.setattr(Parcels, "may_lend", lambda *_: False)
     # However much waits, the device never does a record whole.
     monkeypatch.setattr(BenchStage, "backlog_s", 0.0)
-    if bounds == "none":  # Without any bound it must come to spilling, or this test shows nothing.
-        monkeypatch.setattr(driver, "_STORE_SHARE", 10**6)
-        monkeypatch.setattr(driver, "_MEMORY_SHARE", 10**6)
+    if bounds == "bytes alone":
+        assert not is_spilled(tmp_path, cluster_address)
+        return
+    # Without any bound it must come to spilling, or this test shows nothing. Something else on the
+    # machine may hold up the device of one run, so that little waits.
+    monkeypatch.setattr(driver, "_STORE_SHARE", 10**6)
+    monkeypatch.setattr(driver, "_MEMORY_SHARE", 10**6)
+    assert any(is_spilled(tmp_path / str(attempt), cluster_address) for attempt in range(4))
+
+
+def is_spilled(folder: Path, cluster_address: str) -> bool:
+    """Return whether a run writes anything of the object store to disk."""
     before = fresh_store_state()["cumulative spill requests"]
     objects: list[int] = []
     stop = threading.Event()
@@ -226,12 +235,13 @@ def test_outputs_that_wait_for_a_bench_are_never_spilled_to_disk(
     watcher.start()
     try:
         # 24 outputs of 19 MB go through a store of 128 MB.
-        dump = write_dump(tmp_path / "dump.json", *(large(number, 2200) for number in range(24)))
-        report = run(dump, tmp_path / "out", cluster_address, 1)
+        folder.mkdir(exist_ok=True)
+        dump = write_dump(folder / "dump.json", *(large(number, 2200) for number in range(24)))
+        report = run(dump, folder / "out", cluster_address, 1)
         after = fresh_store_state()["cumulative spill requests"]
     finally:
         stop.set()
         watcher.join()
     assert stages(report)["bench:0", "bench"] > 3
     assert max(objects) > 0
-    assert (after > before) is (bounds == "none")
+    return bool(after > before)
