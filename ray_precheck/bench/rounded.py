@@ -26,6 +26,7 @@ from ray_precheck.bench.rounded_sums import (
     at_least_rounded,
     product_with_errors,
 )
+from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import map_leaves
 from ray_precheck.schema.dtypes import Array
 
@@ -72,10 +73,10 @@ def rounded_arithmetic(dtype: str) -> Iterator[None]:
     The tensors inside are float64, with values that `dtype` holds.
 
     Raises:
-        NotImplementedError: the installed torch has no part that sees every step.
+        NotCheckable: the installed torch has no part that sees every step.
     """
     if _DISPATCH_MODE is None:
-        raise NotImplementedError(f"torch {torch.__version__} lets nobody see the steps of a call")
+        raise NotCheckable(f"torch {torch.__version__} lets nobody see the steps of a call")
     with sdpa_kernel(SDPBackend.MATH), _RoundedArithmetic(dtype):
         yield
 
