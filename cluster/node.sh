@@ -11,6 +11,8 @@ set_ray_environment() {
     # Ray hides every NPU and GPU from an actor that asks for none. ray_precheck asks for none: it
     # pins each process itself, to the very device that -d or --devices names.
     export RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="${RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO:-0}"
+    # Ray refuses a node or a driver with another patch release of Python, whose pickles are the same.
+    export RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL="${RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL:-minor}"
     # A node whose link is down is given up after three checks that fail, one each second: about 5 s
     # instead of a minute. Its records then run elsewhere. Read by the head; harmless on workers.
     export RAY_health_check_initial_delay_ms="${RAY_health_check_initial_delay_ms:-1000}"
@@ -153,6 +155,16 @@ write_pid() {
     echo "$1 $(sed 's/.*) //' "/proc/$1/stat" | cut -d' ' -f20)" >"$state/pid"
 }
 
+# End with a sentence where Ray says in its log that the head has another Ray or Python.
+fail_for_versions() {
+    grep -q "Version mismatch" "$1" || return 0
+    local found
+    # First those of the cluster, then those of this machine.
+    mapfile -t found < <(sed -n 's/^ *\(Ray\|Python\): *//p' "$1")
+    [ ${#found[@]} -ge 4 ] || return 0
+    fail "the head has Ray ${found[0]} and Python ${found[1]}, but this machine ($(hostname)) has Ray ${found[2]} and Python ${found[3]} ($ray), and Ray needs the same Ray and the same minor version of Python on all nodes; activate an environment here that has those of the head"
+}
+
 # Start Ray in a session of its own and wait until it runs; its words go to a log.
 start_in_background() {
     local log=$state/ray.log waited=0
@@ -162,8 +174,9 @@ start_in_background() {
     write_pid "$pid"
     until grep -q "Ray runtime started" "$log"; do
         if ! kill -0 "$pid" 2>/dev/null || [ "$waited" -ge $((start_timeout_s * 5)) ]; then
-            tail -n 15 "$log" >&2
             "$root/cluster/stop" --state "$state" --keep-logs >/dev/null 2>&1 || true
+            fail_for_versions "$log"
+            tail -n 15 "$log" >&2
             fail "Ray did not start here; its last words are above, all of them in $log"
         fi
         sleep 0.2

@@ -107,7 +107,7 @@ def find_places(
         used = {slot.node_id for slot in slots}
         require_plugins(kind, framework, (node for node in nodes if node.node_id in used))
     require_same_package(here.versions.get(PACKAGE, ""), usable)
-    table = version_table(usable)
+    table = version_table(usable, here)
     if table and show:
         print(table, file=sys.stderr, flush=True)
     most = max(Counter(slot.node_id for slot in slots).values())

@@ -35,7 +35,8 @@ from ray_precheck.runtime.places.devices import (
     visible_devices,
 )
 from ray_precheck.runtime.places.lean_head import lean_head
-from ray_precheck.runtime.places.nodes import has_other_package
+from ray_precheck.runtime.places.nodes import has_other_package, version_differences
+from ray_precheck.runtime.places.other_ray import version_refusal
 from ray_precheck.runtime.places.scratch import scratch_folder
 
 _ANSWER_TIMEOUT_S = 10.0
@@ -159,8 +160,12 @@ def _join(address: str, debug: bool, say: Callable[[str], None]) -> Iterator[lis
         _forget_token()
         ray.init(address=address, log_to_driver=debug, logging_level=level)
     except (ConnectionError, RuntimeError, ValueError) as error:
+        ray.shutdown()  # A Ray that is refused for its version stays half joined.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(f"no Ray cluster answers at --address {address}: {reason}") from None
+        raise UsageError(
+            version_refusal(address, str(error))
+            or f"no Ray cluster answers at --address {address}: {reason}"
+        ) from None
     try:
         yield _answering_nodes(f"--address {address}", say)
     finally:
@@ -329,8 +334,12 @@ class Roster:
             theirs = node.versions.get(probe.PACKAGE, "none")
             why = f"its {probe.PACKAGE} is {theirs}, not {self._version}"
             self._leave_out({node.node_id: node}, node.node_id, why)
-        else:
-            self._known[node.node_id] = node
+            return
+        # Of the nodes that a run begins with a table tells.
+        other = version_differences(node, list(self._known.values())) if self._version else ""
+        if other:
+            self._say(f"warning: node {node.address} ({node.hostname}) has {other}")
+        self._known[node.node_id] = node
 
     def _leave_out(self, living: Mapping[str, Node], node_id: str, why: str) -> None:
         self._left_out.add(node_id)

@@ -7,6 +7,7 @@ imported.
 import os
 
 from ray_precheck.private_parts import DEBUG
+from ray_precheck.runtime.places.other_ray import MATCH_LEVEL
 
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -18,6 +19,8 @@ _QUIET = {
 # The switch by which Ray takes the loopback address for its node, so that nothing listens on
 # another one. (`_node_ip_address="127.0.0.1"` is translated back to the network's address.)
 _LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+# Ray itself refuses a cluster with another patch release of Python; what we send is read by any of them.
+_PATCH_RELEASES = {MATCH_LEVEL: "minor"}
 # Ray runs its workers at nice 15, after everything else on the machine.
 _PRIORITY = {"RAY_worker_niceness": "0"}
 
@@ -26,6 +29,7 @@ def prepare_environment(*, own_cluster: bool, debug: bool) -> None:
     """Set the variables that Ray reads when it is imported, but for those that the user has set."""
     for name, value in {
         **({DEBUG: "1"} if debug else _QUIET),
+        **_PATCH_RELEASES,
         **({**_LOOPBACK_ONLY, **_PRIORITY} if own_cluster else {}),
     }.items():
         os.environ.setdefault(name, value)

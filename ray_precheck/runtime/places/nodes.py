@@ -13,6 +13,9 @@ from ray_precheck.frameworks.known import known_frameworks, versioned_distributi
 from ray_precheck.runtime.places.devices import Node
 from ray_precheck.runtime.places.probe import DRIVERS, PACKAGE
 
+_WARNING = (
+    "warning: versions differ between the nodes, so a row may depend on the node that computes it:"
+)
 # A list of nodes in a message ends after as many.
 _LISTED = 20
 
@@ -96,23 +99,26 @@ def _package_of(node: Node) -> str:
     return f"{_title(node)} has {node.versions.get(PACKAGE, 'none')}"
 
 
-def version_table(nodes: Sequence[Node]) -> str:
+def version_table(nodes: Sequence[Node], here: Node) -> str:
     """Return a table of the versions that differ, "" where none does; nodes alike share a column.
 
-    A node without a driver or torch_npu is no odd one, where others have it.
+    `here` has the versions of this process, which may be another environment than that of its node;
+    it has a column where no node is like it. A node without a driver or torch_npu is no odd one, where
+    others have it.
     """
-    compared = ("python", *versioned_distributions(), *DRIVERS)
-    differing = [name for name in compared if _differs(name, nodes)]
-    columns: dict[tuple[str, ...], list[Node]] = {}
-    for node in nodes:
-        alike = tuple(node.versions.get(name, "-") for name in differing)
-        columns.setdefault(alike, []).append(node)
+    differing = _differing([*nodes, here])
     if not differing:
         return ""
+    columns: dict[tuple[str, ...], list[Node]] = {}
+    for node in nodes:
+        columns.setdefault(_versions_of(node, differing), []).append(node)
     heads = [
         _title(group[0]) + (f" and {len(group) - 1} more" if len(group) > 1 else "")
         for group in columns.values()
     ]
+    if _versions_of(here, differing) not in columns:
+        columns[_versions_of(here, differing)] = [here]
+        heads.append("this command")
     rows = [["", *heads]]
     rows.extend(
         [name, *(alike[place] for alike in columns)] for place, name in enumerate(differing)
@@ -122,7 +128,27 @@ def version_table(nodes: Sequence[Node]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
-    return "\n".join(["warning: versions differ between the nodes:", *lines])
+    return "\n".join([_WARNING, *lines])
+
+
+def version_differences(node: Node, others: Sequence[Node]) -> str:
+    """Return which versions of a node differ from those of the first of others, "" for none."""
+    first = others[0]
+    texts = [
+        f"{name} {node.versions.get(name, 'none')} where {_title(first)} has"
+        f" {first.versions.get(name, 'none')}"
+        for name in _differing([first, node])
+    ]
+    return ", ".join(texts)
+
+
+def _differing(nodes: Sequence[Node]) -> list[str]:
+    compared = ("python", *versioned_distributions(), *DRIVERS)
+    return [name for name in compared if _differs(name, nodes)]
+
+
+def _versions_of(node: Node, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(node.versions.get(name, "-") for name in names)
 
 
 def _differs(name: str, nodes: Sequence[Node]) -> bool:

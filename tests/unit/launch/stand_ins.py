@@ -22,7 +22,7 @@ _COMMANDS = {
     "ray": """
 [ "$1" = start ] || exit 0
 env | grep ^RAY_ >"$CALLS.${NODE:-first}.environment"
-[ -z "${RAY_FAILS:-}" ] || { echo "cannot bind the port"; exit 1; }
+[ -z "${RAY_FAILS:-}" ] || { echo "$RAY_FAILS"; exit 1; }
 echo "  ray start --address='$HEAD'"
 echo "Ray runtime started."
 sleep 600 & trap 'kill $!; exit' TERM; wait

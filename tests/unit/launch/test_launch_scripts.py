@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 from pathlib import Path
@@ -161,9 +162,29 @@ def test_a_state_folder_with_a_long_name_is_refused(stand_ins: StandIns) -> None
 
 
 def test_ray_that_does_not_start_is_said_with_its_last_words(stand_ins: StandIns) -> None:
-    assert stand_ins.run("start-head", RAY_FAILS="yes").returncode == 2
+    assert stand_ins.run("start-head", RAY_FAILS="cannot bind the port").returncode == 2
     assert "cannot bind the port" in stand_ins.errors
     assert "Ray did not start here" in stand_ins.errors
+    assert stand_ins.run("stop", "--check").returncode == 1
+
+
+def test_a_head_of_another_python_is_told_in_one_sentence(stand_ins: StandIns, token: Path) -> None:
+    # As `ray start` of Ray 2.60 ends on a node with Python 3.11 whose head has 3.10.
+    words = (
+        "Traceback (most recent call last):\n"
+        "RuntimeError: Version mismatch: The cluster was started with:\n"
+        "    Ray: 2.60.0\n    Python: 3.10.13\n"
+        "This process on node 10.0.0.7 was started with:\n"
+        "    Ray: 2.60.0\n    Python: 3.11.7\n"
+    )
+    head = stand_ins.environment["HEAD"]
+    assert stand_ins.run("start-worker", head, RAY_FAILS=words).returncode == 2
+    assert stand_ins.errors.startswith(
+        "start-worker: error: the head has Ray 2.60.0 and Python 3.10.13, but this machine"
+        f" ({socket.gethostname()}) has Ray 2.60.0 and Python 3.11.7 ("
+    )
+    assert len(stand_ins.errors.splitlines()) == 1
+    assert stand_ins.ray_environment()["RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL"] == "minor"
     assert stand_ins.run("stop", "--check").returncode == 1
 
 

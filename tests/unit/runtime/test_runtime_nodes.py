@@ -11,6 +11,7 @@ from ray_precheck.runtime.places.nodes import (
     node_called,
     ranged,
     require_same_package,
+    version_differences,
     version_table,
 )
 
@@ -77,8 +78,8 @@ class TestNames:
 
 class TestVersions:
     def test_where_all_are_alike_there_is_no_table(self) -> None:
-        assert version_table([node(1), node(2)]) == ""
-        assert version_table([]) == ""
+        assert version_table([node(1), node(2)], node(1)) == ""
+        assert version_table([], node(1)) == ""
 
     def test_the_table_has_the_rows_that_differ_and_nodes_alike_share_a_column(self) -> None:
         nodes = [
@@ -87,8 +88,9 @@ class TestVersions:
             node(3, torch="2.6.0", NPU__driver="24.1.0"),
             node(4, NPU__driver="25.0.rc1"),
         ]
-        assert version_table(nodes).splitlines() == [
-            "warning: versions differ between the nodes:",
+        assert version_table(nodes, nodes[0]).splitlines() == [
+            "warning: versions differ between the nodes, so a row may depend on the node that"
+            " computes it:",
             "            node-1.cluster (10.0.0.1) and 1 more  node-2.cluster (10.0.0.2)  node-4.cluster (10.0.0.4)",
             "torch       2.6.0                                 2.13.0                     -",
             "NPU driver  24.1.0                                -                          25.0.rc1",
@@ -96,12 +98,32 @@ class TestVersions:
 
     @pytest.mark.parametrize("name", ["NPU__driver", "GPU__driver", "torch_npu"])
     def test_a_node_without_a_device_needs_no_driver(self, name: str) -> None:
-        assert version_table([node(1, **{name: "1"}), node(2)]) == ""
-        assert version_table([node(1, **{name: "1"}), node(2), node(3, **{name: "2"})]) != ""
+        nodes = [node(1, **{name: "1"}), node(2), node(3, **{name: "2"})]
+        assert version_table(nodes[:2], nodes[0]) == ""
+        assert version_table(nodes, nodes[0]) != ""
 
     @pytest.mark.parametrize("name", ["python", "numpy", "torch", "mindspore"])
     def test_a_framework_that_a_node_lacks_is_a_difference(self, name: str) -> None:
-        assert name in version_table([node(1, **{name: "9"}), node(2, **{name: ""})])
+        nodes = [node(1, **{name: "9"}), node(2, **{name: ""})]
+        assert name in version_table(nodes, nodes[0])
+
+    def test_the_environment_of_the_command_has_a_column_where_no_node_is_like_it(self) -> None:
+        nodes, here = [node(1), node(2)], node(1, python="3.11.9", torch="2.13.0")
+        assert version_table(nodes, here).splitlines()[1:] == [
+            "        node-1.cluster (10.0.0.1) and 1 more  this command",
+            "python  3.11.7                                3.11.9",
+            "torch   -                                     2.13.0",
+        ]
+        others = [node(1), node(2, python="3.11.9", torch="2.13.0")]
+        assert "this command" not in version_table(others, here)
+
+    def test_what_differs_on_a_node_is_told_beside_the_first_of_the_others(self) -> None:
+        others = [node(1, torch="2.13.0"), node(2, torch="2.4.1")]
+        assert version_differences(node(3, torch="2.13.0"), others) == ""
+        assert version_differences(node(3, numpy="2.1.0"), others) == (
+            "torch none where node-1.cluster (10.0.0.1) has 2.13.0,"
+            " numpy 2.1.0 where node-1.cluster (10.0.0.1) has 1.26.4"
+        )
 
     def test_one_version_of_the_package_is_fine(self) -> None:
         nodes = [node(1), node(2)]
