@@ -1,0 +1,134 @@
+"""Install the package beside other versions of Python, the frameworks, NumPy and Ray, and try it there.
+
+    python -m scripts.matrix FOLDER [--cells NAME ...] [--tests PATH ...] [--list] [--table]
+
+For each cell an environment is made as a host may have it, pip's plan for `pip install .` is noted
+(nothing that is there may be replaced), the package is installed from a copy of the tree, its unit and
+framework tests are run, and the shipped captures are checked under `msprobe` and `auto`. Then the
+environment is removed: one takes up to 8 GB. What was found stands in FOLDER/{cell}.json; a cell that
+has it is not tried again, so an interrupted matrix goes on. `--table` prints the table of what was
+found. The exit code is 1 where a package of a host would be replaced, a test fails or a cell cannot be made.
+"""
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from scripts.matrix.cells import CELLS, DEFAULT, Cell
+from scripts.matrix.environment import EnvironmentFailed, make
+from scripts.matrix.notes import Found, machine, read_found, today, write_found
+from scripts.matrix.table import render
+from scripts.matrix.trial import STANDARDS, Precheck, precheck, run_tests
+
+ROOT = Path(__file__).resolve().parents[2]
+_LEFT_OUT = (
+    ".git",
+    ".venv",
+    "__pycache__",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".hypothesis",
+    "build",
+    "*.egg-info",
+    "checker_result",
+)
+_CAPTURES = (
+    "mindspore_llm",
+    "mindspore_llm_fp16",
+    "mindspore_llm_tensor",
+    "torch_cnn",
+    "torch_llm",
+    "torch_llm_bf16",
+    "torch_llm_tensor",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Try the cells that were asked for; returns 1 where something is wrong in one of them."""
+    options = _options(arguments)
+    chosen = [cell for cell in CELLS if cell.name in options.cells]
+    if options.list:
+        for cell in chosen:
+            print(f"{cell.name}: Python {cell.python}, {', '.join(cell.host)}")
+        return 0
+    options.folder.mkdir(parents=True, exist_ok=True)
+    if not options.table:
+        for cell in chosen:
+            if not (options.folder / f"{cell.name}.json").exists():
+                _try(cell, options)
+    found = {}
+    for cell in chosen:
+        path = options.folder / f"{cell.name}.json"
+        if path.exists():
+            found[cell.name] = read_found(path)
+    if DEFAULT.name not in found:
+        print(f"no table: the cell {DEFAULT.name} has not been tried", file=sys.stderr)
+        return 1
+    print(render(found, chosen, DEFAULT.name))
+    return int(any(is_wrong(each) for each in found.values()))
+
+
+def is_wrong(found: Found) -> bool:
+    """Return whether a cell could not be made, replaces what is there, or fails a test."""
+    return bool(
+        found.failure
+        or any(planned.replaces for planned in found.plan)
+        or found.tests is None
+        or found.tests.failed
+        or not found.tests.passed
+    )
+
+
+def _try(cell: Cell, options: argparse.Namespace) -> None:
+    """Make a cell's environment, try the package there, note what was found, remove it."""
+    folder = options.folder / cell.name
+    tree = folder / "tree"
+    shutil.rmtree(tree, ignore_errors=True)
+    shutil.rmtree(folder / "out", ignore_errors=True)
+    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*_LEFT_OUT))
+    print(f"{cell.name}: making its environment ...", file=sys.stderr, flush=True)
+    try:
+        environment = make(cell, tree, folder / "env")
+    except EnvironmentFailed as error:
+        write_found(Found(cell.name, today(), machine(), str(error)), options.folder)
+        return
+    prechecks: dict[str, Precheck] = {}
+    for capture in _CAPTURES:
+        for standard in STANDARDS:
+            print(f"{cell.name}: {capture} {standard} ...", file=sys.stderr, flush=True)
+            dump = tree / "tests" / "data" / capture / "dump.json"
+            out = folder / "out" / f"{capture}_{standard}"
+            prechecks[f"{capture} {standard}"] = precheck(environment.python, dump, standard, out)
+    print(f"{cell.name}: tests ...", file=sys.stderr, flush=True)
+    tests = run_tests(environment.python, tree, options.tests, folder)
+    found = Found(
+        cell.name,
+        today(),
+        machine(),
+        plan=environment.plan,
+        clashes=environment.clashes,
+        versions=environment.versions,
+        tests=tests,
+        prechecks=prechecks,
+    )
+    write_found(found, options.folder)
+    if not options.keep:
+        shutil.rmtree(folder / "env", ignore_errors=True)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts.matrix",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    names = [cell.name for cell in CELLS]
+    parser.add_argument("folder", type=Path, help="where environments and notes are made")
+    parser.add_argument("--cells", nargs="+", choices=names, default=names, metavar="NAME")
+    parser.add_argument("--tests", nargs="+", default=["tests/unit", "tests/frameworks"])
+    parser.add_argument("--keep", action="store_true", help="do not remove the environments")
+    parser.add_argument("--list", action="store_true", help="name the cells and end")
+    parser.add_argument("--table", action="store_true", help="only print what was found")
+    return parser.parse_args(arguments)

@@ -1,0 +1,130 @@
+"""The table of the matrix, as Markdown, from what was found in its cells.
+
+Comes in: the cells with what was found in each. Goes out: text. Called by `main`.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from scripts.matrix.cells import Cell
+from scripts.matrix.notes import Found
+from scripts.matrix.trial import Precheck, Verdict
+
+_HEAD = (
+    "| cell | Python | torch | MindSpore | NumPy | ray | tests passed | failed | skipped "
+    "| calls with the default's verdicts | others |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|"
+)
+_SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A call that has another verdict than in the default cell."""
+
+    run: str
+    api: str
+    default: Verdict
+    here: Verdict
+
+
+def render(found: Mapping[str, Found], cells: Sequence[Cell], default: str) -> str:
+    """Return the table, what pip would install, and what fails, is skipped or differs, by cell.
+
+    `found` is keyed by the cells' names and holds at least the default one.
+    """
+    base = found[default]
+    known = [cell for cell in cells if cell.name in found]
+    lines = [_HEAD, *(_row(cell, found[cell.name], base) for cell in known), ""]
+    lines += ["### What `pip install .` brings beside each host's own packages", ""]
+    lines += ["| cell | replaced | brought |", "|---|---|---|"]
+    lines += [_plan_row(cell, found[cell.name]) for cell in known]
+    lines += ["", "### What fails, is skipped or differs", ""]
+    for cell in known:
+        lines += _story(cell, found[cell.name], base)
+    return "\n".join(lines) + "\n"
+
+
+def differences(found: Found, base: Found) -> list[Difference]:
+    """Return the calls whose forward or backward verdict is another one than in the default cell.
+
+    A call of which only one of the two has a row differs as well; captures that were not checked in
+    both cells are left out, see `unchecked`.
+    """
+    differing = []
+    for run, here in found.prechecks.items():
+        there = base.prechecks.get(run)
+        if not here.verdicts or not (there and there.verdicts):
+            continue
+        for api in sorted(here.verdicts.keys() | there.verdicts.keys()):
+            ours = here.verdicts.get(api, ("no row", "", ""))
+            theirs = there.verdicts.get(api, ("no row", "", ""))
+            if ours[:2] != theirs[:2]:
+                differing.append(Difference(run, api, theirs, ours))
+    return differing
+
+
+def unchecked(found: Found) -> dict[str, Precheck]:
+    """Return the prechecks that gave no row."""
+    return {run: here for run, here in found.prechecks.items() if not here.verdicts}
+
+
+def _row(cell: Cell, found: Found, base: Found) -> str:
+    versions = [found.versions.get(name, "-") for name in ("torch", "mindspore", "numpy", "ray")]
+    cells = [cell.name, cell.python, *versions]
+    if found.failure or found.tests is None:
+        return f"| {' | '.join(cells)} | not made | | | | |"
+    tests = found.tests
+    rows = sum(len(here.verdicts) for here in found.prechecks.values())
+    differing = len(differences(found, base))
+    cells += [str(tests.passed), str(len(tests.failed)), str(sum(tests.skipped.values()))]
+    return f"| {' | '.join([*cells, f'{rows - differing} of {rows}', str(differing)])} |"
+
+
+def _plan_row(cell: Cell, found: Found) -> str:
+    if found.failure:
+        return f"| {cell.name} | | |"
+    replaced = [
+        f"{each.name} {each.replaces} by {each.version}" for each in found.plan if each.replaces
+    ]
+    brought = [f"{each.name} {each.version}" for each in found.plan if not each.replaces]
+    return f"| {cell.name} | {', '.join(replaced) or 'nothing'} | {', '.join(brought)} |"
+
+
+def _story(cell: Cell, found: Found, base: Found) -> Iterator[str]:
+    """Yield what a row's numbers stand for."""
+    yield f"**{cell.name}** ({found.date}, {found.machine})"
+    yield ""
+    if found.failure:
+        yield f"- It could not be made: {found.failure}"
+    if found.clashes:
+        yield f"- `pip check`: {'; '.join(found.clashes.splitlines())}"
+    if found.tests:
+        for name in found.tests.failed:
+            yield f"- failed: `{name}`"
+        for reason, count in sorted(found.tests.skipped.items()):
+            yield f"- skipped {count}: {reason}"
+    for run, here in unchecked(found).items():
+        yield f"- `{run}` was not checked (exit code {here.code}): {here.said}"
+    yield from _by_reason(differences(found, base))
+    yield ""
+
+
+def _by_reason(differing: Sequence[Difference]) -> Iterator[str]:
+    """Yield a line for each change of verdict with its reason and the calls that it befell."""
+    groups: dict[tuple[str, str, str], Counter[str]] = {}
+    for each in differing:
+        change = f"{_verdicts(each.default)} -> {_verdicts(each.here)}"
+        # The row with the trouble tells why.
+        reason = each.here[2] or each.default[2] or "no message"
+        key = (each.run, change, reason)
+        groups.setdefault(key, Counter())[each.api] += 1
+    for (run, change, reason), calls in groups.items():
+        names = sorted(calls)
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        yield f"- `{run}`: {change}: {', '.join(names[:_SHOWN])}{more}: {reason}"
+
+
+def _verdicts(verdict: Verdict) -> str:
+    return "/".join(part or "none" for part in verdict[:2])
