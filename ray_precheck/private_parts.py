@@ -52,6 +52,11 @@ MINDSPORE_EXECUTOR = PrivatePart(
     "ends MindSpore's recording for gradients after an operator raised",
     "the check process is started anew after an operator raised in a backward check",
 )
+MINDSPORE_RECORDER = PrivatePart(
+    MINDSPORE_EXECUTOR.places,
+    "runs a function once for its outputs and its gradients, on a MindSpore whose vjp runs it twice",
+    "it runs twice, and the gradients of random functions are not checked",
+)
 DECOMPOSITIONS = PrivatePart(
     ("torch._decomp:decomposition_table",),
     "takes fused operators apart for the composed peer of --standard auto",
@@ -68,6 +73,7 @@ ALL = (
     CLIENT_OPTIONS,
     TOKEN_LOADER,
     MINDSPORE_EXECUTOR,
+    MINDSPORE_RECORDER,
     DECOMPOSITIONS,
     DISPATCH_MODE,
 )

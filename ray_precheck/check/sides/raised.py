@@ -4,6 +4,8 @@ Comes in: an exception. Goes out: text or bool. Called by `check.sides.attempt` 
 and by `check.guard` for all others.
 """
 
+import re
+
 _LONGEST_REASON = 300
 # The messages of torch's allocators (CPU, CUDA, NPU) and MindSpore's when memory runs out.
 _NO_MEMORY = ("can't allocate memory", "out of memory", "Allocate memory failed", "bad_alloc")
@@ -25,6 +27,19 @@ def describe(error: Exception | None) -> str:
     """Return an exception as one line: its type and the first lines of its text."""
     if error is None:
         return "unknown error"
-    text = " ".join(str(error).split("\n---", 1)[0].split())
+    text = " ".join(_first_words(str(error)).split())
     line = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return line if len(line) <= _LONGEST_REASON else f"{line[: _LONGEST_REASON - 3]}..."
+
+
+def _first_words(text: str) -> str:
+    """Return a text up to its first rule of dashes, as MindSpore draws them, or the section behind.
+
+    A missing kernel's text begins with a heading between two rules; then both are the first words.
+    """
+    heading, *sections = [
+        part for part in re.split(r"(?:^|\n)-{3,}[^\n]*", text) if part.strip()
+    ] or [""]
+    if text.lstrip().startswith("---") and heading.strip().startswith("- ") and sections:
+        return f"{heading.strip().removeprefix('- ')} {sections[0]}"
+    return heading

@@ -3,8 +3,8 @@ MindSpore's.
 
 Comes in: a function, a `HostCall` and a `MindSporeFace`. Goes out: a `MindSporeExecution`. Called by
 `mindspore_backend`, and by `mindtorch_device` in the process in which MSAdapter is `torch`. Gradients
-come from MindSpore's `vjp`, in which one forward pass serves both checks, so that nothing depends on
-how MSAdapter does its own autograd.
+come from MindSpore's `vjp` (`mindspore.pull_back`), in which one forward pass serves both checks, so that
+nothing depends on how MSAdapter does its own autograd.
 """
 
 import warnings
@@ -19,6 +19,7 @@ import numpy as np
 from ray_precheck import private_parts
 from ray_precheck.errors import DeviceError, NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Leaf, flatten_outputs, map_leaves
+from ray_precheck.frameworks.mindspore.pull_back import vjp
 from ray_precheck.schema.dtypes import DTYPES, canonical_dtype, is_differentiable
 from ray_precheck.schema.values import HostCall, HostTensor
 
@@ -59,7 +60,7 @@ class MindSporeExecution:
         with face.arithmetic():
             if leaves:
                 with _ending_recording():
-                    _, self._pull_back = ms.vjp(self._run_leaves, *leaves)
+                    _, self._pull_back = vjp(self._run_leaves, *leaves)
             else:
                 self._results = self._run(self._tensors)
             self.outputs: list[Leaf] = [self._to_host(leaf) for leaf in self._results]
@@ -76,8 +77,11 @@ class MindSporeExecution:
         # The pull-back refers to this object: without this, the tensors of the record would stay
         # until Python looks for cycles.
         pull_back, self._pull_back = self._pull_back, None
+        results = self._results
         with self._face.arithmetic(), _ending_recording():
             grads = pull_back(tuple(incoming))
+            if self._results is not results:
+                _require_same(results, self._results)
             grads = grads if isinstance(grads, tuple | list) else (grads,)
             return [_tensor_to_host(grad) for grad in grads]
 
@@ -144,6 +148,22 @@ def require_no_open_recording() -> None:
     """
     if _left_open:
         raise DeviceError("this MindSpore cannot end the recording for gradients of what raised")
+
+
+def _require_same(results: list[Any], again: list[Any]) -> None:
+    """Require that a function that ran once more for its gradients gave the same outputs.
+
+    Raises:
+        NotCheckable: it did not; its gradients are not those of the outputs that are checked.
+    """
+    for one, other in zip(results, again, strict=True):
+        if _is_tensor(one) and not np.array_equal(
+            _tensor_to_host(one).data, _tensor_to_host(other).data, equal_nan=True
+        ):
+            raise NotCheckable(
+                f"MindSpore {ms.__version__} runs a function anew for its gradients, and it gave other"
+                " outputs then"
+            )
 
 
 def _is_tensor(value: Any) -> bool:

@@ -123,6 +123,13 @@ def test_an_interrupt_goes_through(error: BaseException) -> None:
         (ValueError(), "ValueError"),
         (ValueError("a\n  b\tc"), "ValueError: a b c"),
         (RuntimeError("bad shape\n---------\n- C++ stack"), "RuntimeError: bad shape"),
+        (
+            RuntimeError(
+                "\n----\n- Kernel select failed:\n----\nUnsupported op [Einsum] on CPU\n\n----\n- C++"
+            ),
+            "RuntimeError: Kernel select failed: Unsupported op [Einsum] on CPU",
+        ),
+        (RuntimeError("\n----\n- C++ Call Stack:"), "RuntimeError: - C++ Call Stack:"),
     ],
 )
 def test_an_error_is_described_in_one_line(error: Exception | None, text: str) -> None:
