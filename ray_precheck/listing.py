@@ -53,14 +53,15 @@ class ListedCall:
 class Listing:
     """The calls of a dump that are selected, in its order; made as they are asked for.
 
-    `total` counts all calls of the dump. `knows_benches` is False where torch is not installed here.
+    `total` counts all calls of the dump. `bench` is the version of torch that was asked for benches, ""
+    where torch is not installed here.
     """
 
     framework: str
     task: str
     total: int
     selected: int
-    knows_benches: bool
+    bench: str
     warnings: list[str]
     calls: Iterator[ListedCall]
 
@@ -81,26 +82,28 @@ def list_calls(config: RunConfig, *, demands: bool = True) -> Iterator[Listing]:
         warnings = select_calls(dump, selection_of(config), standard if demands else None)
         framework = dump.framework = framework_of(config, dump)
         tests_captured(config, dump)
-        find_bench = _bench(config, framework)
+        find_bench, version = _bench(config, framework)
         yield Listing(
             framework,
             dump.task,
             total,
             len(dump.calls),
-            find_bench is not None,
+            version,
             warnings,
             _listed(config, dump, framework, standard, find_bench),
         )
 
 
-def _bench(config: RunConfig, framework: str) -> FindBench | None:
+def _bench(config: RunConfig, framework: str) -> tuple[FindBench | None, str]:
+    """Return how benches are found and the version of torch, None and "" where torch is not installed."""
     prefer_native()
     try:
         # Imported here, as it loads torch.
         from ray_precheck.bench.run import Bench
     except ModuleNotFoundError:
-        return None
-    return Bench(framework, References(framework, read_bench_modules(config.bench_modules))).resolve
+        return None, ""
+    bench = Bench(framework, References(framework, read_bench_modules(config.bench_modules)))
+    return bench.resolve, bench.version
 
 
 def _listed(

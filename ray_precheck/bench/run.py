@@ -9,13 +9,16 @@ then the function to which the framework's descriptor maps the name.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from ray_precheck.bench.registry import References
+from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan
 from ray_precheck.frameworks.known import find_framework, load_part
+from ray_precheck.frameworks.pytorch.names import absence
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall
@@ -38,7 +41,9 @@ def computing_threads(count: int) -> Iterator[None]:
 
 
 class Bench:
-    """Finds and runs references for the APIs of one framework."""
+    """Finds and runs references for the APIs of one framework; `version` is that of torch."""
+
+    version = torch.__version__
 
     def __init__(self, framework: str, references: References | None = None) -> None:
         # One thread: the same bits on every host, and the cores are shared out over records.
@@ -67,5 +72,27 @@ class Bench:
     def forward(
         self, function: Callable[..., Any], call: HostCall, plan: CallPlan
     ) -> TorchExecution:
-        """Run the reference in float64."""
-        return TorchExecution(function, call, plan, _PLACE)
+        """Run the reference in float64.
+
+        Raises:
+            NotCheckable: the reference uses a part of torch that the installed version lacks.
+        """
+        try:
+            return TorchExecution(function, call, plan, _PLACE)
+        except AttributeError as error:
+            lacking = _part_of_torch(error)
+            if lacking:
+                raise NotCheckable(absence(lacking)) from error
+            raise
+        except TypeError as error:
+            # Arguments come with versions, too.
+            if "unexpected keyword argument" in str(error):
+                raise TypeError(f"{error} (torch {self.version})") from error
+            raise
+
+
+def _part_of_torch(error: AttributeError) -> str:
+    """Return the full name of the part of torch that an error misses, "" where it misses another."""
+    home = error.obj
+    name = getattr(home, "__name__", "") if isinstance(home, ModuleType) else ""
+    return f"{name}.{error.name}" if name.split(".")[0] == "torch" else ""

@@ -74,9 +74,11 @@ def _print_dump(config: RunConfig, *, demands: bool) -> int:
         f"{left_out} are not selected" if left_out else "",
     ]
     print("; ".join(filter(None, parts)))
+    benches = f"benches as torch {listing.bench} has them; " if listing.bench else ""
     print(
-        f"({listing.framework}, task {listing.task}; the run alone shows which kernels the device lacks)"
+        f"({listing.framework}, task {listing.task}; {benches}the run alone shows which kernels the"
+        " device lacks)"
     )
-    if not listing.knows_benches:
+    if not listing.bench:
         note("torch is not installed here: calls without a bench are listed as checked")
     return checked + done

@@ -67,8 +67,15 @@ def require_known(given: str, operators: list[AskedOperator], known: list[AskedO
         UsageError: none of them is known; names the nearest operators.
     """
     if not known:
-        names = " or ".join(operator.name for operator in operators)
+        names = " or ".join(_with_version(operator) for operator in operators)
         raise UsageError(f"{given!r}: nothing is known of {names}; {_nearest(operators[0].name)}")
+
+
+def _with_version(operator: AskedOperator) -> str:
+    package, version = operator.name.split(".")[0], installed_version(operator)
+    if not version:
+        return f"{operator.name} ({package} is not installed here)"
+    return f"{operator.name} ({package} {version} is here and does not have it)"
 
 
 def _by_prefix(text: str, framework: str) -> list[AskedOperator]:

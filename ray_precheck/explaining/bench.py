@@ -40,6 +40,7 @@ def bench_answer(operator: AskedOperator, modules: Sequence[BenchModule]) -> Ben
     from ray_precheck.bench.run import Bench
 
     name = api_name(operator)
+    where = f"torch {Bench.version} in float64 on the CPU"
     references = References(operator.framework, modules)
     try:
         function = Bench(operator.framework, references).resolve(name)
@@ -53,10 +54,10 @@ def bench_answer(operator: AskedOperator, modules: Sequence[BenchModule]) -> Ben
         return BenchAnswer(True, ("a built-in one of a fused operator", *_told(rows)))
     mapped = _rows_of(function)
     if mapped:
-        return BenchAnswer(True, ("torch in float64 on the CPU, by the arguments", *_told(mapped)))
+        return BenchAnswer(True, (f"{where}, by the arguments", *_told(mapped)))
     itself = " itself" if operator.name.startswith("torch.") else ", a namesake"
     target = _spelled(function, operator)
-    return BenchAnswer(True, (f"torch in float64 on the CPU: {target}{itself}",))
+    return BenchAnswer(True, (f"{where}: {target}{itself}",))
 
 
 def api_name(operator: AskedOperator) -> ApiName:

@@ -1,7 +1,8 @@
 """Which functions of the frameworks can be checked: the table, made from what is installed.
 
-`scripts/coverage` prints it, `--write` writes it into the package's docs, `--check` exits with 1
-where these are stale, `--names` prints every name with its status.
+`python -m scripts.coverage` prints it, `--write` writes it into the package's docs, `--check` exits with
+1 where these are stale, `--names` prints every name with its status. With other versions than those of
+the docs `--check` compares only what must be the same.
 """
 
 import argparse
@@ -13,6 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ray_precheck.bench.run import Bench
+from scripts.coverage.documented import (
+    PACKAGES,
+    contradictions,
+    documented_versions,
+    installed_versions,
+    told,
+)
 from scripts.coverage.names import MINDSPORE, TORCH, Namespace
 from scripts.coverage.status import Kind, Status, statuses
 
@@ -23,8 +31,12 @@ Table = dict[Namespace, list[Status]]
 _HEAD = """\
 # Which functions can be checked
 
-Made by `python -m scripts.coverage --write` from torch {torch} and MindSpore {mindspore}; a test fails where
-it is stale. For torch every public function counts that takes a tensor: those that torch lists as
+This table holds for {versions}. Other versions have other names, and the bench asks
+the installed torch at run time: a call whose bench it lacks is SKIP with that reason. `python -m
+scripts.coverage` makes the table from what is installed, `--write` writes it here, and a test fails
+where it is stale.
+
+For torch every public function counts that takes a tensor: those that torch lists as
 overridable, those with a tensor in their ATen schema, and the in-place forms of both. For MindSpore
 every public function counts that its backend would call; `mindspore.ops` shows many more names than
 models use. *Bench*: computed again in float64. *Statistics*: random, so judged by its distribution.
@@ -46,26 +58,38 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = coverage()
     text = rendered(found)
     if options.write:
+        if len(installed_versions()) < len(PACKAGES):
+            parser.error(f"--write needs torch and MindSpore; here is {told(installed_versions())}")
         DOCS.write_text(text, encoding="utf-8")
         return 0
     if options.check:
-        return 0 if is_current(text) else 1
+        return 0 if is_current(text, found) else 1
     print(every_name(found) if options.names else text)
     return 0
 
 
 def coverage() -> Table:
-    """Return the status of every name of every namespace."""
+    """Return the status of every name of every namespace of the frameworks that are installed."""
     found: Table = {}
-    for namespaces in (TORCH, MINDSPORE):
+    for namespaces in (TORCH, MINDSPORE) if "mindspore" in installed_versions() else (TORCH,):
         bench = Bench(namespaces[0].framework)
         found.update({namespace: statuses(namespace, bench) for namespace in namespaces})
     return found
 
 
-def is_current(text: str) -> bool:
-    """Return whether the docs say the same; says on stderr where they do not."""
-    if DOCS.exists() and DOCS.read_text(encoding="utf-8") == text:
+def is_current(text: str, table: Table) -> bool:
+    """Return whether the docs say the same; says on stderr where they do not.
+
+    Where they are of other versions than those that are installed, nothing may contradict them.
+    """
+    written = DOCS.read_text(encoding="utf-8") if DOCS.exists() else ""
+    theirs, here = documented_versions(written), installed_versions()
+    if theirs and theirs != here:
+        print(f"{DOCS.name} holds for {told(theirs)}; here is {told(here)}", file=sys.stderr)
+        found = contradictions(written, table)
+        print("\n".join(found), end="\n" if found else "", file=sys.stderr)
+        return not found
+    if written == text:
         return True
     print(f"{DOCS} is stale: python -m scripts.coverage --write", file=sys.stderr)
     return False
@@ -73,15 +97,17 @@ def is_current(text: str) -> bool:
 
 def rendered(table: Table) -> str:
     """Return the docs: shares, then the names that cannot be checked by their reasons."""
-    import mindspore
-    import torch
-
-    versions = {"torch": torch.__version__.split("+")[0], "mindspore": mindspore.__version__}
     lines = [_row(namespace.title, found) for namespace, found in table.items()]
     for title, namespaces in (("all of torch", TORCH), ("all of MindSpore", MINDSPORE)):
-        lines.append(_row(title, [s for namespace in namespaces for s in table[namespace]]))
+        names = [s for namespace in namespaces for s in table.get(namespace, [])]
+        lines += [_row(title, names)] if names else []
     sections = [_section(namespace, found) for namespace, found in table.items()]
-    return _HEAD.format(**versions) + "\n".join(lines) + "\n" + "".join(sections)
+    return (
+        _HEAD.format(versions=told(installed_versions()))
+        + "\n".join(lines)
+        + "\n"
+        + "".join(sections)
+    )
 
 
 def _row(title: str, found: list[Status]) -> str:

@@ -62,5 +62,5 @@ def _status(namespace: Namespace, name: str, bench: Bench) -> Status:
         text = str(missing)
         if _UNKNOWN.match(text):
             return Status(name, Kind.MISSING, "no bench is written for it")
-        return Status(name, Kind.EXCLUDED, re.sub(r"^\S+ (has no bench: )?", "", text))
+        return Status(name, Kind.EXCLUDED, re.sub(r"^[A-Z]\S+ (has no bench: )?", "", text))
     return Status(name, Kind.BENCH)

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from ray_precheck.cli import main
 from ray_precheck.errors import UsageError
@@ -33,7 +34,7 @@ def test_every_spelling_of_an_operator_means_the_same(given: str) -> None:
     assert found.operator.name == "torch.nn.functional.softmax"
     assert found.operator.type_names == ("Functional.softmax",)
     assert told(found, "bench") == (
-        "torch in float64 on the CPU: torch.nn.functional.softmax itself"
+        f"torch {torch.__version__} in float64 on the CPU: torch.nn.functional.softmax itself"
     )
 
 

@@ -51,7 +51,7 @@ def test_no_name_raises_anything_else_when_it_is_looked_up(
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("api", ["add", "load", "load_library", "export", "save", "abs", "compile"])
 def test_no_module_is_a_way_to_something_else(door: str, api: str) -> None:
-    with pytest.raises(NotCheckable, match="is not an operator of torch"):
+    with pytest.raises(NotCheckable, match=r"is not an operator of torch|has no torch\."):
         resolve_torch(ApiName("Torch", f"{door}.{api}", 0))
 
 

@@ -16,8 +16,28 @@ from ray_precheck.schema.record import ApiName
 
 def mapped(type_name: str, rows: Sequence[Row]) -> Callable[..., Any]:
     """Return the bench of an API, `Mint.add`, that has rows; of these the first is called whose
-    signature takes the arguments."""
-    return functools.partial(_call, type_name, tuple(rows))
+    signature takes the arguments.
+
+    Raises:
+        NotCheckable: the installed torch has the operator of none of the rows.
+    """
+    found = tuple(rows)
+    _require_any(found)
+    return functools.partial(_call, type_name, found)
+
+
+@functools.cache
+def _require_any(rows: tuple[Row, ...]) -> None:
+    reasons = []
+    for row in rows:
+        try:
+            target_of(row)
+        except NotCheckable as reason:
+            reasons.append(reason)
+        else:
+            return
+    if reasons:
+        raise reasons[0]
 
 
 def _call(type_name: str, rows: tuple[Row, ...], *args: Any, **kwargs: Any) -> Any:

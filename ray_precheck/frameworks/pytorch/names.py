@@ -15,6 +15,7 @@ from torch.overrides import get_overridable_functions
 
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.denied import require_allowed
+from ray_precheck.frameworks.pytorch.descriptor import NAMESPACES
 from ray_precheck.schema.record import ApiName
 
 _ROOTS: dict[str, Any] = {
@@ -45,6 +46,7 @@ _ALSO_ALLOWED = {
     "VF": frozenset[str](),
 }
 
+_ABSENT = object()
 # Methods that move to an accelerator: here to the device under test, and for the bench to the CPU.
 _MOVES = frozenset("cuda hpu ipu mtia npu xpu".split())
 
@@ -53,7 +55,8 @@ def resolve_torch(name: ApiName) -> Callable[..., Any]:
     """Return the function of an API name.
 
     Raises:
-        NotCheckable: the prefix, or the name under it, is not in the allow list.
+        NotCheckable: the prefix, or the name under it, is not in the allow list, or the installed torch
+            does not have the name, which another version may have.
     """
     if name.prefix not in _ROOTS:
         known = ", ".join(_ROOTS)
@@ -64,11 +67,13 @@ def resolve_torch(name: ApiName) -> Callable[..., Any]:
     if name.prefix == "Tensor" and name.api in _MOVES:
         return _moved
     function = _lookup(_ROOTS[name.prefix], name.api)
-    if function is None or not _is_allowed(name, function):
+    if function is _ABSENT:
+        raise NotCheckable(absence(f"{NAMESPACES[name.prefix]}.{name.api}"))
+    if not callable(function) or not _is_allowed(name, function):
         raise NotCheckable(
             f"{name.type_name} is not an operator of torch {torch.__version__} that may be called"
         )
-    return function
+    return function  # type: ignore[no-any-return]
 
 
 def _moved(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
@@ -76,18 +81,29 @@ def _moved(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     return tensor.clone()
 
 
-def _lookup(root: Any, dotted: str) -> Callable[..., Any] | None:
-    """Return the object of a dotted name, None for a name that may not be looked up.
+def absence(full_name: str) -> str:
+    """Return the reason of a SKIP where the installed torch lacks a part that a bench uses."""
+    return f"torch {torch.__version__} has no {full_name}, which would compute the bench"
+
+
+def _lookup(root: Any, dotted: str) -> Any:
+    """Return the object of a dotted name, None for a name that may not be looked up, `_ABSENT` for a
+    name that is not there.
 
     Modules are read as dicts: `torch.ops` creates every attribute that it is asked for, and reading
     `torch.onnx` imports it.
     """
     found = root
     for part in dotted.split("."):
-        found = vars(found).get(part) if type(found) is ModuleType else getattr(found, part, None)
+        if type(found) is ModuleType:
+            found = vars(found).get(part, _ABSENT)
+        else:
+            found = getattr(found, part, _ABSENT)
+        if found is _ABSENT:
+            return _ABSENT
         if isinstance(found, ModuleType) and type(found) is not ModuleType:
             return None
-    return found if callable(found) else None
+    return found
 
 
 def _is_allowed(name: ApiName, function: Callable[..., Any]) -> bool:
@@ -108,7 +124,7 @@ def _is_in_place_form(name: ApiName) -> bool:
         return False
     method = getattr(torch.Tensor, name.api, None)
     plain = _lookup(_ROOTS[name.prefix], name.api[:-1])
-    return method in _overridable() or plain in _overridable()
+    return method in _overridable() or (callable(plain) and plain in _overridable())
 
 
 @functools.cache

@@ -39,7 +39,7 @@ class TorchPlace:
         kind = DTYPES[name].kind
         if self.widen and kind in _WIDE:
             return _WIDE[kind]
-        return getattr(torch, name)  # type: ignore[no-any-return]
+        return _of_torch(name)  # type: ignore[no-any-return]
 
     def to_torch(self, tensor: HostTensor) -> torch.Tensor:
         """Return a copy of a host tensor: in-place APIs must not change the host's array."""
@@ -63,10 +63,18 @@ class TorchPlace:
                 return self.dtype(value.value)
             if value.kind == "device":
                 return torch.device(self.device)
-            return getattr(torch, value.value)
+            return _of_torch(value.value)
         if isinstance(value, str) and _DEVICE_TEXT.fullmatch(value):
             return self.device
         return value
+
+
+def _of_torch(name: str) -> Any:
+    """Return a dtype or the like; raise `NotCheckable` where the installed torch lacks it."""
+    found = getattr(torch, name, None)
+    if found is None:
+        raise NotCheckable(f"torch {torch.__version__} has no torch.{name}")
+    return found
 
 
 class TorchExecution:

@@ -16,8 +16,9 @@ from ray_precheck.frameworks.mindspore.bench.rows_ops import OPS_NAMESAKES, OPS_
 from ray_precheck.frameworks.mindspore.bench.rows_rare import RARE_ROWS
 from ray_precheck.frameworks.mindspore.bench.rows_tensor import TENSOR_NAMESAKES, TENSOR_ROWS
 from ray_precheck.frameworks.mindspore.bench.unmapped import missing_reason
+from ray_precheck.frameworks.pytorch.descriptor import NAMESPACES
 from ray_precheck.frameworks.pytorch.mapped import mapped
-from ray_precheck.frameworks.pytorch.names import resolve_torch
+from ray_precheck.frameworks.pytorch.names import absence, resolve_torch
 from ray_precheck.operators.table import one_table
 from ray_precheck.schema.record import ApiName
 
@@ -42,11 +43,15 @@ def resolve_mindspore(name: ApiName) -> Callable[..., Any]:
     rows = ROWS.get(name.type_name)
     if rows is not None:
         return mapped(name.type_name, rows)
-    if name.prefix in _PREFIXES and name.api in _VERIFIED.get(name.prefix, (name.api,)):
-        for prefix in _TORCH_PREFIXES[name.prefix]:
-            try:
-                return resolve_torch(ApiName(prefix, name.api, name.number))
-            except NotCheckable:
-                continue
-    reason = missing_reason(name) or "no operator of torch is known to be the same"
+    has_namesake = name.prefix in _PREFIXES and name.api in _VERIFIED.get(name.prefix, (name.api,))
+    for prefix in _TORCH_PREFIXES[name.prefix] if has_namesake else ():
+        try:
+            return resolve_torch(ApiName(prefix, name.api, name.number))
+        except NotCheckable:
+            continue
+    reason = missing_reason(name)
+    if not reason and has_namesake:
+        places = (f"{NAMESPACES[prefix]}.{name.api}" for prefix in _TORCH_PREFIXES[name.prefix])
+        reason = absence(" or ".join(places))
+    reason = reason or "no operator of torch is known to be the same"
     raise NotCheckable(f"{name.type_name} has no bench: {reason}")
