@@ -29,7 +29,7 @@ class Accelerator:
     exist; `text` is a regular expression that must match in one of them; "" for no such condition.
     `plugin` names the whole condition, such as pytorch:npu. If a machine has the device and does not
     meet the condition, the error has the sentences `lacks` and `remedy`, in which `{version}` is the
-    version of the framework's package.
+    version of the framework's package, and `{release}` that without its suffix (2.13.0 of 2.13.0+cpu).
     """
 
     kind: str

@@ -8,16 +8,15 @@ import importlib.util
 
 from ray_precheck.errors import BackendMissingError
 from ray_precheck.frameworks.base import Backend
+from ray_precheck.frameworks.descriptor import Framework
 from ray_precheck.frameworks.known import (
     BENCH_PACKAGE,
+    built_in_frameworks,
     find_framework,
     framework_names,
     is_framework,
     load_part,
 )
-
-# The command that installs the package of the bench.
-_INSTALL_BENCH = f"pip install 'ray_precheck[{BENCH_PACKAGE}]'"
 
 
 def require_framework(framework: str, *, device_runs: bool = True) -> None:
@@ -38,12 +37,16 @@ def require_framework(framework: str, *, device_runs: bool = True) -> None:
         if importlib.util.find_spec(name) is None:
             is_bench = name == BENCH_PACKAGE
             use = "the bench" if is_bench else f"a {framework} dump"
-            install = _INSTALL_BENCH if is_bench else own.how_to_install
+            install = _bench_framework().how_to_install if is_bench else own.how_to_install
             raise BackendMissingError(
                 f"{use} needs {name}, which is not installed here; install it with: {install}"
             )
     if own.require:
         load_part(own.require)(device_runs=device_runs)
+
+
+def _bench_framework() -> Framework:
+    return next(each for each in built_in_frameworks() if each.package == BENCH_PACKAGE)
 
 
 def open_backend(framework: str, kind: str) -> Backend:

@@ -29,7 +29,7 @@ DTYPE_NAMES = {
     "complex64": "Complex64",
     "complex128": "Complex128",
 }
-INSTALL = "pip install 'ray_precheck[mindspore]'"
+INSTALL = "pip install mindspore (for an NPU as https://www.mindspore.cn/install says)"
 
 FRAMEWORK = Framework(
     name="mindspore",

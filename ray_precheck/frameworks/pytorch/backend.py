@@ -88,7 +88,8 @@ def _open_device(kind: str) -> str:
             # It may be there, and lack CANN's libraries: then its own words tell.
             raise BackendMissingError(
                 f"torch_npu cannot be imported ({error}); PyTorch needs it for an NPU: pip install"
-                " torch_npu, and source CANN's set_env.sh before the run"
+                f" 'torch_npu=={torch.__version__.partition('+')[0]}.*', and source CANN's set_env.sh"
+                " before the run"
             ) from None
         torch_npu.npu.set_device(0)
         return "npu:0"

@@ -49,7 +49,7 @@ FRAMEWORK = Framework(
     },
     dtype_names={name: f"torch.{name}" for name in _DTYPES.split()},
     node_gradients=True,
-    install="pip install 'ray_precheck[torch]'",
+    install="pip install torch (for an NPU the version for which its torch_npu is made)",
     distributions=("torch", "torch_npu"),
     backend="ray_precheck.frameworks.pytorch.backend:TorchBackend",
     accelerators=(
@@ -58,7 +58,8 @@ FRAMEWORK = Framework(
             plugin="pytorch:npu",
             package="torch_npu",
             lacks="PyTorch needs torch_npu to use an NPU, and it is not installed",
-            remedy="install the torch_npu that fits torch {version} (pip install torch_npu)",
+            # Without a version pip would take the newest, and replace torch by the one that it needs.
+            remedy="install the torch_npu that fits torch {version} (pip install 'torch_npu=={release}.*')",
         ),
         Accelerator(
             kind="gpu",

@@ -147,11 +147,13 @@ def require_plugins(kind: str, framework: str, nodes: Iterable[Node]) -> None:
         title = f"{node.hostname} ({node.address})" if node.hostname else node.address
         what = f"{count} {kind.upper()}{'s' if count > 1 else ''}"
         own = find_framework(framework)
-        version = node.versions.get(own.package, "that is there")
+        version = node.versions.get(own.package, "")
+        release = version.partition("+")[0] or "VERSION"
         accelerator = own.accelerator(kind)
         assert accelerator is not None  # `choose_kind` lets no other kind pass.
         lacks, remedy = (
-            text.replace("{version}", version) for text in (accelerator.lacks, accelerator.remedy)
+            text.replace("{version}", version or "that is there").replace("{release}", release)
+            for text in (accelerator.lacks, accelerator.remedy)
         )
         raise DeviceError(
             f"{title} has {what}, but {lacks}; {remedy}, or ask for a run on the CPU with"

@@ -129,11 +129,15 @@ class TestKind:
     @pytest.mark.parametrize(
         ("framework", "devices", "said"),
         [
-            ("pytorch", {"npu": 8}, r"10.0.0.1 has 8 NPUs, .*pip install torch_npu\)"),
+            (
+                "pytorch",
+                {"npu": 8},
+                r"10.0.0.1 has 8 NPUs, .*fits torch 2.6.0\+cu124 \(pip install 'torch_npu==2.6.0.\*'\)",
+            ),
             (
                 "pytorch",
                 {"gpu": 1},
-                r"10.0.0.1 has 1 GPU, but its torch 2.6.0 is built without CUDA",
+                r"10.0.0.1 has 1 GPU, but its torch 2.6.0\+cu124 is built without CUDA",
             ),
             ("mindspore", {"npu": 2}, r"10.0.0.1 has 2 NPUs, but its mindspore is built without"),
             ("mindtorch", {"npu": 2}, r"10.0.0.1 has 2 NPUs, but its mindspore is built without"),
@@ -142,7 +146,7 @@ class TestKind:
     def test_an_accelerator_without_its_package_is_an_error_and_never_a_run_on_the_cpu(
         self, framework: str, devices: dict[str, int], said: str
     ) -> None:
-        lacking = node("n1", plugins=(), versions={"torch": "2.6.0"}, **devices)
+        lacking = node("n1", plugins=(), versions={"torch": "2.6.0+cu124"}, **devices)
         nodes = [node(plugins=()), lacking]
         with pytest.raises(DeviceError, match=said + ".*--device-type cpu$"):
             choose_kind("auto", framework, nodes)

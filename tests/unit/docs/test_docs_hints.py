@@ -1,0 +1,177 @@
+"""What messages of the package and of the scripts advise exists: options, files, variables, packages."""
+
+import ast
+import importlib.util
+import mmap
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from markdown_text import ROOT
+from test_docs_references import parsers
+
+from ray_precheck.cli.parser import build_parser
+
+pytestmark = pytest.mark.unit
+PACKAGE = ROOT / "ray_precheck"
+SHELL = [
+    path
+    for folder in (ROOT / "cluster", ROOT / "scripts")
+    for path in sorted(folder.iterdir())
+    if path.is_file() and path.suffix in ("", ".sh", ".sbatch")
+]
+_OPTION = re.compile(r"(?<![\w{$-])--?[a-zA-Z][\w-]*")
+_VARIABLE = re.compile(r"(?<![\w.$])[A-Z][A-Z0-9]*(?:_[A-Za-z0-9]+)+(?![\w(])")
+_FILE = re.compile(r"(?<![\w{}./*])(?:ray_precheck|scripts|cluster|tests)/[\w./-]+")
+_PIP = re.compile(r"pip install ([^;,)]*)")
+# Options of python itself and of npu-smi, which the package calls.
+_OF_PROGRAMS = {"-I", "-P", "-S", "-c", "-l", "-m"}
+# No options, though they look like them: the end of site-packages, of a place of a device.
+_NO_OPTIONS = {"-packages"}
+# Written in capitals, and read as no variable: names of Python, MindSpore and C.
+_NO_VARIABLES = {
+    "ACROSS_CHANNELS", "IN_ERROR", "LU_data", "LU_pivots", "MAP_POPULATE", "MINDSPORE_ROWS",
+    "NOTHING_CHECKED", "NPU_ROWS", "PYNATIVE_MODE", "RIGHT_LEFT", "SC_PAGE_SIZE", "SC_PHYS_PAGES",
+    "TORCH_ROWS",
+}  # fmt: skip
+# Read by the drivers of the devices: CANN's runtime and CUDA's.
+_OF_DRIVERS = {"ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}
+# The distributions that are there to be installed under these names (looked up in November 2026).
+_DISTRIBUTIONS = {"torch", "torch_npu", "mindspore", "ray", "mindstudio-probe"}
+
+
+def messages(file: Path) -> Iterator[str]:
+    """Yield the texts of a module that are no docstrings; those of an f-string without its values."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    inside = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            inside |= {id(part) for part in node.values}
+            yield "".join(
+                part.value if isinstance(part, ast.Constant) else "{}" for part in node.values
+            )
+        elif isinstance(node, ast.Constant) and id(node) not in docstrings | inside:
+            yield str(node.value)
+
+
+TEXTS = [
+    (file.relative_to(ROOT), text) for file in PACKAGE.rglob("*.py") for text in messages(file)
+]
+
+
+def found_in_texts(pattern: re.Pattern[str]) -> dict[str, set[str]]:
+    """Return what a pattern finds in the messages, with the files that have it."""
+    found: dict[str, set[str]] = {}
+    for file, text in TEXTS:
+        for name in pattern.findall(text):
+            found.setdefault(name, set()).add(str(file))
+    return found
+
+
+def options_of_ray_precheck() -> set[str]:
+    return {
+        option
+        for parser in parsers(build_parser())
+        for action in parser._actions
+        for option in action.option_strings
+    }
+
+
+def test_every_option_of_a_message_exists() -> None:
+    found = found_in_texts(_OPTION)
+    assert len(found) > 40
+    known = options_of_ray_precheck() | _OF_PROGRAMS | _NO_OPTIONS
+    assert {option: files for option, files in found.items() if option not in known} == {}
+
+
+def test_every_file_of_a_message_exists() -> None:
+    found = found_in_texts(_FILE)
+    assert "ray_precheck/compare/VERDICTS.md" in found
+    assert [name for name in found if not (ROOT / name.rstrip(".")).exists()] == []
+
+
+def test_every_variable_of_a_message_is_read_somewhere() -> None:
+    found = set(found_in_texts(_VARIABLE)) - _NO_VARIABLES - _OF_DRIVERS
+    own = {name for name in found if name.startswith("RAY_PRECHECK_")}
+    assert own == {"RAY_PRECHECK_DEBUG"}  # By `private_parts.find`, which names it by its constant.
+    assert sorted(name for name in found - own if not ray_reads(name)) == []
+    assert not ray_reads("RAY_NEVER_HEARD_OF")
+
+
+def ray_reads(name: str) -> bool:
+    """Whether the installed Ray has the name of a variable, in Python or in C++, there without RAY_."""
+    spec = importlib.util.find_spec("ray")
+    assert spec is not None
+    assert spec.origin is not None
+    folder = Path(spec.origin).parent
+    if any(
+        has(path, name)
+        for part in ("_private", "_common")
+        for path in (folder / part).rglob("*.py")
+    ):
+        return True
+    return any(
+        has(folder / binary, text)
+        for binary in ("_raylet.so", "core/src/ray/raylet/raylet")
+        for text in (name, name.removeprefix("RAY_"))
+    )
+
+
+def has(path: Path, text: str) -> bool:
+    if not path.stat().st_size:
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(text.encode()) >= 0
+
+
+@pytest.mark.parametrize("path", SHELL, ids=lambda path: path.name)
+def test_every_option_and_variable_that_a_script_advises_is_read(path: Path) -> None:
+    """By the script itself, what it sources, or the script that it names in the same sentence."""
+    shared = "\n".join(each.read_text(encoding="utf-8") for each in SHELL)
+    known = {
+        option
+        for line in re.findall(r"(?m)^\s*(-[^()]*)\)", shared)
+        for option in re.split(r"[ |]+", line)
+    } | options_of_ray_precheck()
+    told = [line for line in path.read_text(encoding="utf-8").splitlines() if _is_told(line)]
+    advised = {
+        option for line in told for option in _OPTION.findall(_quoted(line)) if "--" in option
+    }
+    assert advised - known == set()
+    files = {name.rstrip(".") for line in told for name in _FILE.findall(line)}
+    assert {name for name in files if not (ROOT / name).exists()} == set()
+    read = set(re.findall(r"\$\{?(RAY_\w+)", shared))
+    names = {name for line in told for name in re.findall(r"\bRAY_[A-Z_]*[A-Z]\b", line)}
+    assert {name for name in names if name not in read and not ray_reads(name)} == set()
+
+
+def _is_told(line: str) -> bool:
+    return bool(re.search(r"\bfail \"|\becho \"", line))
+
+
+def _quoted(line: str) -> str:
+    return line[line.index('"') :]
+
+
+def test_every_package_that_is_advised_exists_and_replaces_no_torch() -> None:
+    texts = [text for _, text in TEXTS]
+    texts += [
+        line for path in SHELL for line in path.read_text("utf-8").splitlines() if _is_told(line)
+    ]
+    commands = [found for text in texts for found in _PIP.findall(text)]
+    assert len(commands) >= 5
+    for command in commands:
+        # The package of a framework of somebody else's is named by its own descriptor.
+        found = re.match(r"'?([\w-]+|\{\})(?:\[\w+\])?(==)?", command)
+        assert found is not None, command
+        name, version = found.groups()
+        assert name in _DISTRIBUTIONS | {"{}"}, command
+        # Each of these asks for one version of another package that is there.
+        assert version or name not in ("torch_npu", "ray"), command
