@@ -4,7 +4,7 @@ Comes in: the framework's module. Goes out: a sentence if HF32 stays on, "" if i
 backends when they open an NPU. With HF32 the convolutions and products of float32 have 11 bits of
 fraction, and the operator would be blamed for the error; CANN has it on for convolutions by default.
 Written after the documentation (torch.npu.conv.allow_hf32, torch.npu.matmul.allow_hf32;
-mindspore.device_context.ascend.op_precision); not run on an NPU.
+mindspore.device_context.ascend.op_precision) and looked up in the releases (ASCEND.md); not run on an NPU.
 """
 
 from typing import Any

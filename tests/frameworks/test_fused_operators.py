@@ -244,7 +244,7 @@ def test_losses_without_a_published_formula_are_not_checked(
         fused("NPU.npu_cross_entropy_loss")(randn(2, 3), torch.tensor([0, 1]), **options)
 
 
-# The parameters that torch_npu and MindSpore publish, in their order.
+# The parameters of torch_npu 2.14, in their order; ray_precheck/frameworks/ASCEND.md has the others.
 PUBLISHED = {
     "NPU.fast_gelu": "self",
     "NPU.npu_add_rms_norm": "x1 x2 gamma epsilon",
@@ -264,12 +264,13 @@ PUBLISHED = {
     "NPU.npu_fusion_attention": (
         "query key value head_num input_layout pse padding_mask atten_mask scale keep_prob"
         " pre_tockens next_tockens inner_precise prefix actual_seq_qlen actual_seq_kvlen sparse_mode"
-        " gen_mask_parallel sync softmax_layout"
+        " gen_mask_parallel sync softmax_layout sink dropout_mask seed offset"
     ),
     "NPU.npu_fusion_attention_v2": (
-        "query key value head_num input_layout * pse padding_mask atten_mask scale keep_prob"
-        " pre_tokens next_tokens inner_precise prefix actual_seq_qlen actual_seq_kvlen sparse_mode"
-        " gen_mask_parallel sync pse_type q_start_idx kv_start_idx"
+        "query key value head_num input_layout * pse padding_mask atten_mask query_rope key_rope scale"
+        " keep_prob pre_tokens next_tokens inner_precise prefix actual_seq_qlen actual_seq_kvlen"
+        " sparse_mode gen_mask_parallel sync pse_type q_start_idx kv_start_idx softmax_layout sink"
+        " dropout_mask seed offset"
     ),
     "NPU.npu_gelu": "input approximate",
     "NPU.npu_group_norm_silu": "input weight bias group eps",
@@ -278,7 +279,7 @@ PUBLISHED = {
     "NPU.npu_mish": "self",
     "NPU.npu_moe_gating_top_k_softmax": "x finished k",
     "NPU.npu_rms_norm": "self gamma epsilon",
-    "NPU.npu_rotary_mul": "input r1 r2 rotary_mode",
+    "NPU.npu_rotary_mul": "input r1 r2 rotary_mode rotate",
     "NPU.npu_scaled_masked_softmax": "x mask scale fixed_triu_mask",
     "NPU.npu_silu": "self",
     "NPU.npu_sort_v2": "self dim descending * out",

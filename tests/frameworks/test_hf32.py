@@ -12,9 +12,11 @@ import pytest
 from records import altered, call, replace_kernel, statistics_checker, tensor
 
 from ray_precheck.check.settings import CheckSettings
+from ray_precheck.errors import BackendMissingError, NotCheckable
 from ray_precheck.frameworks.mindtorch.backend import MindTorchBackend
 from ray_precheck.jobs.precheck import PrecheckOpener
 from ray_precheck.runtime.workers.process import CheckProcess
+from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import DeviceSlot
 
@@ -38,6 +40,22 @@ def test_opening_an_npu_with_torch_switches_it_off(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "torch_npu", stand_in(conv=conv))
     assert "float32 products may have 11 bits" in TorchBackend("npu").caveat
     assert TorchBackend("cpu").caveat == ""
+
+
+def test_a_torch_npu_that_refuses_this_torch_is_said_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from ray_precheck.frameworks.pytorch.backend import TorchBackend
+
+    refusal = "Two accelerators cannot be used at the same time in PyTorch: npu and cuda."
+    source = f'raise RuntimeError("{refusal}\\n[ERROR] 2026-11-23-05:00:00 (PID:7)")\n'
+    (tmp_path / "torch_npu.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch_npu", raising=False)
+    with pytest.raises(BackendMissingError, match=rf"cannot be imported \({refusal}\); PyTorch"):
+        TorchBackend("npu")
+    with pytest.raises(NotCheckable, match=rf"cannot be imported here: {refusal}$"):
+        TorchBackend("cpu").resolve(ApiName("NPU", "npu_mish", 0))
 
 
 def test_mindspore_has_the_functions_that_switch_it_off() -> None:

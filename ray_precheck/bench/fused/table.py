@@ -20,12 +20,15 @@ from ray_precheck.frameworks.pytorch.signatures import Row, rows
 
 _QKV = "query key value head_num"
 _TOKENS = "pre_tokens next_tokens"
+# What torch_npu 2.6 and 2.7 added; the seed and the offset are those of a dropout mask.
+_SINCE_2_6 = "sink>:unused dropout_mask>:unused seed> offset>"
 _ATTENTION = f"""{_QKV} input_layout pse padding_mask atten_mask scale keep_prob
     pre_tockens>pre_tokens next_tockens>next_tokens inner_precise> prefix actual_seq_qlen
-    actual_seq_kvlen sparse_mode gen_mask_parallel> sync> softmax_layout>"""
-_ATTENTION_V2 = f"""{_QKV} input_layout * pse padding_mask atten_mask scale keep_prob {_TOKENS}
-    inner_precise> prefix actual_seq_qlen actual_seq_kvlen sparse_mode gen_mask_parallel> sync>
-    pse_type q_start_idx>:unused kv_start_idx>:unused"""
+    actual_seq_kvlen sparse_mode gen_mask_parallel> sync> softmax_layout> {_SINCE_2_6}"""
+_ATTENTION_V2 = f"""{_QKV} input_layout * pse padding_mask atten_mask query_rope>:unused
+    key_rope>:unused scale keep_prob {_TOKENS} inner_precise> prefix actual_seq_qlen actual_seq_kvlen
+    sparse_mode gen_mask_parallel> sync> pse_type q_start_idx>:unused kv_start_idx>:unused
+    softmax_layout> {_SINCE_2_6}"""
 _FLASH_ATTENTION_SCORE = f"""{_QKV} real_shift>pse drop_mask padding_mask attn_mask>atten_mask prefix
     actual_seq_qlen actual_seq_kvlen keep_prob scalar_value>scale {_TOKENS} inner_precise>
     input_layout sparse_mode"""
@@ -66,9 +69,9 @@ NPU_ROWS: dict[str, tuple[Row, ...]] = {
     "NPU.npu_rms_norm": rows(norms.rms_norm, "self gamma epsilon", "input gamma epsilon"),
     "NPU.npu_rotary_mul": rows(
         rotary.rotary_mul,
-        "self r1>cos r2>sin rotary_mode>mode",
-        "input r1>cos r2>sin rotary_mode>mode",
-        "x r1>cos r2>sin rotary_mode>mode",
+        "self r1>cos r2>sin rotary_mode>mode rotate>:unused",
+        "input r1>cos r2>sin rotary_mode>mode rotate>:unused",
+        "x r1>cos r2>sin rotary_mode>mode rotate>:unused",
     ),
     "NPU.npu_scaled_masked_softmax": rows(
         activations.scaled_masked_softmax, "x mask scale fixed_triu_mask"

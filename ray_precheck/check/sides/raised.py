@@ -7,8 +7,20 @@ and by `check.guard` for all others.
 import re
 
 _LONGEST_REASON = 300
-# The messages of torch's allocators (CPU, CUDA, NPU) and MindSpore's when memory runs out.
-_NO_MEMORY = ("can't allocate memory", "out of memory", "Allocate memory failed", "bad_alloc")
+# Parts of what torch's allocators (CPU, CUDA, NPU), MindSpore's (CPU, Ascend) and CANN (its error EL0004)
+# say when memory runs out. `scripts.npu_calls` seeks them in the releases of torch_npu and MindSpore.
+_NO_MEMORY = (
+    "can't allocate memory",
+    "out of memory",
+    "bad_alloc",
+    "Allocate memory failed",
+    "Memory not enough",
+    "memory isn't enough",
+    "device memory failed",
+    "workspace memory failed",
+    "physical memory failed",
+    "Failed to allocate memory",
+)
 
 
 class OutOfMemory(Exception):

@@ -1,6 +1,7 @@
 """MindSpore under test, on the CPU or an Ascend NPU.
 
-NPU: written after MindSpore's documentation and not run there; no NPU was at hand.
+NPU: written after MindSpore's documentation and not run there; no NPU was at hand. ../ASCEND.md says which
+of its releases have what is used here.
 """
 
 from collections.abc import Callable

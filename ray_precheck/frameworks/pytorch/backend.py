@@ -1,6 +1,7 @@
 """PyTorch under test, on the CPU, a GPU (CUDA) or an Ascend NPU (through torch_npu).
 
-NPU: written after torch_npu's documentation and not run there; no NPU was at hand.
+NPU: written after torch_npu's documentation and not run there; no NPU was at hand. ../ASCEND.md says which
+of its releases have what is used here.
 """
 
 from collections.abc import Callable
@@ -66,7 +67,7 @@ def _resolve_npu(name: ApiName) -> Callable[..., Any]:
     """Return an operator of torch_npu; only names that have a bench are ever asked for."""
     require_allowed(name, "pytorch")
     try:
-        import torch_npu
+        torch_npu = _import_torch_npu()
     except ImportError as error:
         raise NotCheckable(
             f"{name.type_name} is an operator of torch_npu, which cannot be imported here: {error}"
@@ -78,12 +79,27 @@ def _resolve_npu(name: ApiName) -> Callable[..., Any]:
     return found
 
 
+def _import_torch_npu() -> ModuleType:
+    """Return torch_npu.
+
+    Raises:
+        ImportError: it is not there, or refuses this torch: a torch that is built with CUDA makes it
+            raise RuntimeError, whose first line tells (those below have the time and the process).
+    """
+    try:
+        import torch_npu
+    except RuntimeError as error:
+        raise ImportError(str(error).partition("\n")[0]) from None
+    found: ModuleType = torch_npu
+    return found
+
+
 def _open_device(kind: str) -> str:
     if kind == "cpu":
         return "cpu"
     if kind == "npu":
         try:
-            import torch_npu
+            torch_npu = _import_torch_npu()
         except ImportError as error:
             # It may be there, and lack CANN's libraries: then its own words tell.
             raise BackendMissingError(

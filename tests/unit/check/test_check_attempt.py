@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ray_precheck.check.sides.attempt import Attempt, attempt, attempt_forward, attempt_gradients
-from ray_precheck.check.sides.raised import describe
+from ray_precheck.check.sides.raised import describe, is_out_of_memory
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Leaf
 from ray_precheck.schema.record import ApiName
@@ -140,3 +140,29 @@ def test_a_long_error_is_cut() -> None:
     line = describe(ValueError("x" * 1000))
     assert len(line) == 300
     assert line.endswith("...")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried",
+        "CUDA out of memory. Tried to allocate 2.00 GiB",
+        "NPU out of memory. Tried to allocate 2.00 GiB (NPU 0; 60.97 GiB total capacity)",
+        "malloc physical memory failed",
+        "#umsg#Framework Error Message:#umsg#Out of Memory!!! Request memory size: 9B",
+        "#umsg#Memory not enough:#umsg#Device(id:0) memory isn't enough and alloc failed, kernel",
+        "Malloc device memory failed, size[1073741824], ret[207001]",
+        "Allocate memory failed for size: 1073741824",
+        "Allocate workspace memory failed",
+        "EL0004: Failed to allocate memory requested by GE module.",
+        "std::bad_alloc",
+    ],
+)
+def test_the_words_of_every_allocator_mean_that_no_memory_is_left(text: str) -> None:
+    assert is_out_of_memory(RuntimeError(text))
+
+
+def test_other_words_about_memory_are_the_operators_own() -> None:
+    for text in ("Memory copy fails during data enqueuing.", "unsupported memory format option"):
+        assert not is_out_of_memory(RuntimeError(text))
+    assert is_out_of_memory(MemoryError())

@@ -1,0 +1,116 @@
+"""How uses are looked up that the sources alone do not tell. It adds no use that the sources do not make.
+
+Read by the collector and the look-up. A place in `EXPLAINED` that is not unclear any more is an error of
+the command, as is an unclear place without an explanation.
+"""
+
+import re
+from dataclasses import dataclass
+
+# Functions that take a part of a library and look at nothing in it.
+TAKES_ANYTHING = ("isinstance", "issubclass", "callable", "id", "repr", "str", "type", "join")
+PASSED_ON = ("map_leaves", "flatten_outputs")
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Which names a place has whose names vary: in words, and where a constant of ours has them, that."""
+
+    words: str
+    base: str = ""
+    module: str = ""
+    constant: str = ""
+
+
+_OURS = Explanation("names of our own modules")
+_RECORDED = Explanation("names of a dump, asked of the installed framework in every run")
+_SAID = Explanation("a name of a dump in a message")
+EXPLAINED = {
+    "__init__.py: __getattr__": _OURS,
+    "bench/declared.py: _import_package": Explanation("a module of the user's"),
+    "bench/registry.py: _at": Explanation("an entry of the user's, or a name of torch"),
+    "explaining/asked.py: _known_names": _RECORDED,
+    "explaining/asked.py: installed_version": _RECORDED,
+    "explaining/asked.py: is_installed": _RECORDED,
+    "frameworks/known.py: load_part": _OURS,
+    "frameworks/mindspore/backend.py: _lookup": _RECORDED,
+    "frameworks/mindspore/backend.py: _dtype": Explanation(
+        "the dtypes of a dump",
+        "mindspore",
+        "ray_precheck.frameworks.mindspore.descriptor",
+        "DTYPE_NAMES",
+    ),
+    "frameworks/mindspore/bench/mapping.py: resolve_mindspore": _SAID,
+    "frameworks/pytorch/names.py: resolve_torch": _SAID,
+    "frameworks/pytorch/backend.py: _resolve_npu": Explanation(
+        "names of a dump that have a bench: the operators of this page"
+    ),
+    "private_parts.py: find": Explanation("the places of its own list, which are texts there"),
+}
+
+# What calling a function gives, where no annotation of ours says it.
+RESULTS = {
+    "mindspore.mint.add()": "mindspore.Tensor()",
+    "mindspore.ops.cast()": "mindspore.Tensor()",
+}
+
+# What torch calls in the module of another device (torch.random._seed_custom_device), by the file of ours
+# that calls torch: name, number of arguments.
+IMPLIED = {
+    ("frameworks/pytorch/backend.py", "torch.manual_seed"): (
+        ("torch_npu.npu._is_in_bad_fork", 0),
+        ("torch_npu.npu.manual_seed_all", 1),
+    ),
+}
+
+
+# What the reference of pyACL says of the functions that Ray calls (hiascend.com, application development,
+# pyACL; read for CANN 6.0, 7.0, 8.0 and 9.0). No package on the index holds acl or stubs of it.
+ACL_REFERENCE = {
+    "acl.rt.get_device_count()": "takes nothing, returns `(count, ret)`; `ret` is 0 for success",
+    "acl.get_soc_name()": "takes nothing, returns a string, None if it fails",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FactKind:
+    """A kind of text about NPUs in our sources: what it is, and what is sought in the wheels for it.
+
+    `what` is "" for a text that claims nothing. `sought` is what must stand in a Python file or a library,
+    "" for nothing, `{}` for the text itself. `files` says that the text is a pattern of file names of the
+    package.
+    """
+
+    pattern: re.Pattern[str]
+    what: str
+    sought: str = ""
+    files: bool = False
+
+
+def _kind(pattern: str, what: str, sought: str = "", *, files: bool = False) -> FactKind:
+    return FactKind(re.compile(pattern), what, sought, files)
+
+
+# A text of ours that may be a fact about NPUs.
+FACT = re.compile(r"ASCEND|[Aa]scend|davinci|npu-smi|npu:\d|'npu::")
+# Constants whose texts are all words of the libraries, by module.
+WORDS_OF_LIBRARIES = {"ray_precheck.check.sides.raised": "_NO_MEMORY"}
+FACT_KINDS = (
+    _kind(r"ASCEND_\w+", "variable", "{}"),
+    _kind(r"/dev/davinci.*", "device files", "/dev/davinci"),
+    _kind(r"npu-smi", "command of the driver", "{}"),
+    _kind(r"/usr/local/Ascend/driver/.*", "file of the driver", "Ascend/driver"),
+    _kind(r"lib/.*libmindspore_ascend\*", "files of MindSpore", files=True),
+    _kind(r'"?Ascend"?', "device of MindSpore", '"Ascend"'),
+    _kind(r"npu:0", "device of torch", 'rename_privateuse1_backend("npu")'),
+    _kind(r"Ascend \d+\w*", "device, from the list of PCI ids"),
+    _kind(r"Could not run 'npu::", "message of torch, read on the CPU alone"),
+    _kind(r"(only supports|support) Ascend.*", "message of MindSpore, read on the CPU alone"),
+    # A name of Python, which the collector finds; a hint, a message, an address, a name of ours.
+    _kind(r"ascend", ""),
+    _kind(r"CPU, Ascend", ""),
+    _kind(r"(?s).* .*", ""),
+    _kind(r"(https?://)?\S+\.\S+/\S*", ""),
+    _kind(r"(?=.*\.)[\w.]+(:\w+)?", ""),
+)
+WORD_KIND = _kind(r".*", "message: no memory is left", "{}")

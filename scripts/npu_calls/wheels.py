@@ -1,0 +1,122 @@
+"""The wheels of torch_npu and MindSpore: downloaded from the package index, unpacked as far as is read.
+
+Comes in: a package, its minor versions and a folder. Goes out: an `Unpacked` for each minor version, its
+newest release (a post release where there is one). Called by the command. Of a wheel stay its Python files,
+its stubs, the list of its files, and those texts of its libraries that the look-up reads; the wheel goes.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.npu_calls.definitions import Wheel
+from scripts.npu_calls.schemas import SCHEMA
+
+MINORS = {
+    "torch_npu": tuple(f"2.{minor}" for minor in range(4, 15)),
+    "mindspore": tuple(f"2.{minor}" for minor in range(7, 11)),
+}
+_PYTHONS = ("3.11", "3.10", "3.12")
+_PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014", "manylinux1", "linux")
+_LIBRARIES = re.compile(
+    r".*/(libtorch_npu|libmindspore_(ascend(_res_manager)?|hardware_abstract|memory_pool|backend_common"
+    r"|ms_backend|common|core|pyboost))\.so[.\d]*"
+)
+_TEXT = re.compile(rb"[ -~\n]{6,}")
+_KEPT = re.compile(r"memory|bad_alloc|ASCEND_|davinci|HF32", re.IGNORECASE)
+_LONGEST = 4000
+TEXTS = "texts-of-libraries.txt"
+FILES = "files.txt"
+
+
+class NoWheel(Exception):
+    """The index has no wheel of a version, or pip could not bring it; has pip's last line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """An unpacked wheel: its version, its Python files, its files' names, and texts of its libraries."""
+
+    package: str
+    version: str
+    wheel: Wheel
+    files: tuple[str, ...]
+    texts: tuple[str, ...]
+
+
+def unpacked(package: str, folder: Path) -> Iterator[Unpacked]:
+    """Yield each minor version of a package, downloaded where the folder lacks it."""
+    for minor in MINORS[package]:
+        yield read_unpacked(_found(package, minor, folder) or _download(package, minor, folder))
+
+
+def read_unpacked(folder: Path) -> Unpacked:
+    """Return what stands in the folder of one unpacked wheel, named such as torch_npu-2.4.0."""
+    package, _, version = folder.name.partition("-")
+    files, texts = (
+        tuple(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else ()
+        for path in (folder / FILES, folder / TEXTS)
+    )
+    return Unpacked(package, version, Wheel(folder), files, texts)
+
+
+def _found(package: str, minor: str, folder: Path) -> Path | None:
+    return next((path for path in folder.glob(f"{package}-{minor}.*") if path.is_dir()), None)
+
+
+def _download(package: str, minor: str, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        _pip(package, minor, Path(place))
+        (wheel,) = Path(place).glob("*.whl")
+        made = folder / "-".join(wheel.name.split("-")[:2])
+        try:
+            _unpack(wheel, made)
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
+    return made
+
+
+def _pip(package: str, minor: str, place: Path) -> None:
+    for python in _PYTHONS:
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet"]
+        command += ["--only-binary", ":all:", "--implementation", "cp", "--python-version", python]
+        command += ["--abi", f"cp{python.replace('.', '')}", "--dest", str(place)]
+        for platform in _PLATFORMS:
+            command += ["--platform", f"{platform}_x86_64"]
+        done = subprocess.run(
+            [*command, f"{package}=={minor}.*"], capture_output=True, text=True, check=False
+        )
+        if done.returncode == 0:
+            return
+    last = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]
+    raise NoWheel(f"{package} {minor} cannot be downloaded as a wheel: {last}")
+
+
+def _unpack(wheel: Path, folder: Path) -> None:
+    texts: set[str] = set()
+    with zipfile.ZipFile(wheel) as opened:
+        names = opened.namelist()
+        for name in names:
+            if name.endswith((".py", ".pyi")):
+                opened.extract(name, folder)
+            elif _LIBRARIES.fullmatch(name):
+                texts |= set(_texts_in(opened.read(name)))
+    (folder / FILES).write_text("\n".join(names), encoding="utf-8")
+    (folder / TEXTS).write_text("\n".join(sorted(texts)), encoding="utf-8")
+
+
+def _texts_in(library: bytes) -> Iterator[str]:
+    """Yield the texts of a library that are schemas, or of which our sources rely on some."""
+    for match in _TEXT.finditer(library):
+        for line in match[0].decode("ascii").splitlines():
+            text = line.strip()
+            if len(text) <= _LONGEST and (SCHEMA.fullmatch(text) or _KEPT.search(text)):
+                yield text
