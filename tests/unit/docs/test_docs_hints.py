@@ -168,10 +168,10 @@ def test_every_package_that_is_advised_exists_and_replaces_no_torch() -> None:
     commands = [found for text in texts for found in _PIP.findall(text)]
     assert len(commands) >= 5
     for command in commands:
-        # The package of a framework of somebody else's is named by its own descriptor.
-        found = re.match(r"'?([\w-]+|\{\})(?:\[\w+\])?(==)?", command)
+        # A checkout; the package of a framework of somebody else's is named by its own descriptor.
+        found = re.match(r"'?([\w.-]+|\{\})(?:\[\w+\])?(==)?", command)
         assert found is not None, command
         name, version = found.groups()
-        assert name in _DISTRIBUTIONS | {"{}"}, command
+        assert name in _DISTRIBUTIONS | {".", "{}"}, command
         # Each of these asks for one version of another package that is there.
         assert version or name not in ("torch_npu", "ray"), command
