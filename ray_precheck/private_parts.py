@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-# Set by `--debug` in the driver and, by their workers, in check processes.
+# Set for the time of a run by `--debug` in the driver and, by their workers, in check processes.
 DEBUG = "RAY_PRECHECK_DEBUG"
 
 

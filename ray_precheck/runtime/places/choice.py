@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ray_precheck.config import JobOptions
 from ray_precheck.runtime.places.devices import Node, choose_kind, local_node, require_plugins
-from ray_precheck.runtime.places.environment import prepare_environment
+from ray_precheck.runtime.places.environment import passed_on, prepare_environment
 from ray_precheck.runtime.places.nodes import require_same_package, version_table
 from ray_precheck.runtime.places.placement import DeviceRequest, place_slots, usable_nodes
 from ray_precheck.runtime.places.probe import PACKAGE
@@ -124,6 +124,7 @@ def ray_is_running() -> bool:
 def open_nodes(config: JobOptions, opened: ExitStack, *, show: bool) -> list[Node]:
     """Start or join the cluster of a run until `opened` is closed; return its nodes."""
     prepare_environment(own_cluster=not config.address, debug=config.debug)
+    opened.enter_context(passed_on(debug=config.debug))
     # Imported here: Ray takes half a second that a wrong option should not cost.
     from ray_precheck.runtime.places.cluster import open_cluster
 

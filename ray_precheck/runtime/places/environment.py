@@ -1,10 +1,12 @@
 """The environment variables that Ray reads when it is imported, and the one that passes --debug on.
 
-Called by the session before the first import of Ray; it has no effect on a Ray that is already
-imported.
+Called by the session before the first import of Ray; what is for Ray has no effect on a Ray that is
+already imported.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ray_precheck.private_parts import DEBUG
 from ray_precheck.runtime.places.other_ray import MATCH_LEVEL
@@ -28,8 +30,21 @@ _PRIORITY = {"RAY_worker_niceness": "0"}
 def prepare_environment(*, own_cluster: bool, debug: bool) -> None:
     """Set the variables that Ray reads when it is imported, but for those that the user has set."""
     for name, value in {
-        **({DEBUG: "1"} if debug else _QUIET),
+        **({} if debug else _QUIET),
         **_PATCH_RELEASES,
         **({**_LOOPBACK_ONLY, **_PRIORITY} if own_cluster else {}),
     }.items():
         os.environ.setdefault(name, value)
+
+
+@contextmanager
+def passed_on(*, debug: bool) -> Iterator[None]:
+    """Let this process and those that it starts tell what --debug tells, until the block ends."""
+    if not debug or DEBUG in os.environ:
+        yield
+        return
+    os.environ[DEBUG] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(DEBUG, None)

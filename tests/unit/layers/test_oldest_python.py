@@ -50,14 +50,48 @@ def newer(*paths: Path) -> str:
 
 
 def patterns(source: str) -> Iterator[str]:
-    """Yield the constant parts of all regular expressions that are given to `re`."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in {
-            f"re.{f}" for f in RE_FUNCTIONS
-        }:
-            for part in ast.walk(node.args[0]) if node.args else ():
-                if isinstance(part, ast.Constant) and isinstance(part.value, str | bytes):
-                    yield part.value if isinstance(part.value, str) else part.value.decode()
+    """Yield the regular expressions that are given to `re`, as far as the source tells them.
+
+    Constants, their sums, f-strings of them, and names of the module's constants are put together; what
+    only a run can tell stands as one letter.
+    """
+    tree = ast.parse(source)
+    constants = {
+        target.id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    functions = {f"re.{name}" for name in RE_FUNCTIONS}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in functions:
+            named = [keyword.value for keyword in node.keywords if keyword.arg == "pattern"]
+            for given in [*node.args[:1], *named]:
+                yield assembled(given, constants)
+
+
+def assembled(node: ast.AST, constants: dict[str, ast.expr]) -> str:
+    """Return the text of an expression, with a letter for each part that is not known."""
+    if isinstance(node, ast.Constant):
+        return node.value.decode("latin-1") if isinstance(node.value, bytes) else str(node.value)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return assembled(node.left, constants) + assembled(node.right, constants)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(assembled(part, constants) for part in node.values)
+    if isinstance(node, ast.FormattedValue) and node.format_spec is None:
+        return assembled(node.value, constants)
+    if isinstance(node, ast.Name) and node.id in constants:
+        others = {name: value for name, value in constants.items() if name != node.id}
+        return assembled(constants[node.id], others)
+    # A call or the like: its constants one by one, such as those of a list that is joined.
+    return "x".join(
+        [
+            "",
+            *(assembled(part, {}) for part in ast.walk(node) if isinstance(part, ast.Constant)),
+            "",
+        ]
+    )
 
 
 def is_newer(pattern: str) -> bool:
@@ -97,4 +131,14 @@ def test_a_newer_pattern_is_found() -> None:
     (found,) = patterns(r"re.compile(rb'a\++b*+')")
     assert is_newer(found)
     assert is_newer("(?>ab)")
+    for assembly in (
+        "re.compile('a*' + '+b')",
+        "A = 'a*'\nre.search(f'{A}+', text)",
+        "A = '[ab]'\nB = A + '*'\nre.search(B + '+', text)",
+        "re.findall(text, string='', pattern='a++')",
+        "re.split('|'.join(['a', 'b++']), text)",
+    ):
+        assert any(map(is_newer, patterns(assembly))), assembly
+    (plain,) = patterns("A = A + 'a'\nre.search(f'{A}{unknown}+{1:>2}', text)")
+    assert not is_newer(plain)
     assert not any(map(is_newer, (r"a\++", "[*+?}]+", r"[^\]*+]")))
