@@ -7,6 +7,8 @@ getattr, a text with such a name in it (a line of a script that `repro` writes, 
 """
 
 import ast
+import functools
+import operator
 import re
 import textwrap
 from collections.abc import Iterable
@@ -15,11 +17,13 @@ from dataclasses import dataclass, field
 from scripts.npu_calls.evaluate import FINDS_PART, HOLE, LIBRARIES, OR, extended, is_whole, value_of
 from scripts.npu_calls.explained import EXPLAINED, IMPLIED, PASSED_ON, TAKES_ANYTHING
 from scripts.npu_calls.names import Scopes
-from scripts.npu_calls.sources import SourceModule, Value, named
+from scripts.npu_calls.sources import SourceModule, Value, named, outside_nodes
+from scripts.npu_calls.uses import Use, has_parts, use_of
 
 _IN_TEXT = re.compile(
     r"(?<![\w./-])(?:torch_npu|torch\.npu|acl|mindspore|ms)(?:\.\w+)+(?::\w+(?:\.\w+)*)?"
 )
+_BY_NAME = ("getattr", "hasattr", "setattr", "delattr")
 # The names under which texts of scripts know the libraries.
 _IN_SCRIPTS = {
     "torch": named("torch"),
@@ -28,31 +32,6 @@ _IN_SCRIPTS = {
     "mindspore": named("mindspore"),
     "acl": named("acl"),
 }
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Use:
-    """One use of a library.
-
-    `name` is dotted, `()` in it the result of a call. `text` is how the docs show the use. `how` is call,
-    read, set, text (a name in a string) or operator. Of a call, `positional` counts the arguments, `keywords` names
-    them; `is_open` says that it has `*args` or `**kwargs` besides. `where` is the file and the function.
-    """
-
-    text: str
-    name: str
-    where: str
-    how: str
-    positional: int = 0
-    keywords: tuple[str, ...] = ()
-    is_open: bool = False
-    # Of an operator, the signatures of its bench.
-    rows: tuple[str, ...] = ()
-
-    @property
-    def library(self) -> str:
-        """The package that has it."""
-        return self.name.split(".")[0]
 
 
 @dataclass(slots=True)
@@ -120,7 +99,7 @@ class _Reader:
             self._names = scopes.of_function(self._module, entry.function, entry.given)
             self._root: ast.AST = self._module.functions[entry.function]
         else:
-            self._names = scopes.of_module(entry.module)
+            self._names = scopes.of_top(self._module)
             self._root = self._module.tree
         self.where = f"{self._module.file}: {entry.function}".removesuffix(": ")
 
@@ -128,14 +107,18 @@ class _Reader:
         """Read it; return the functions that it calls with a part of a library."""
         body = self._root.body  # type: ignore[attr-defined]
         for statement in body:
-            if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-                self._visit(statement)
+            self._visit(statement)
         return self._called
 
     def _visit(self, node: ast.AST) -> None:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                return
+                for outside in outside_nodes(node):
+                    self._visit(outside)
+            case ast.Global(names=names) if any(self._names.get(name) for name in names):
+                self._unclear(f"binds {', '.join(names)} of its module")
+            case ast.Assign(targets=targets, value=value):
+                self._assigned(targets, value)
             case ast.Expr(value=ast.Constant(value=str())):
                 return  # a docstring
             case ast.Import() | ast.ImportFrom():
@@ -148,6 +131,9 @@ class _Reader:
                 how = "read" if isinstance(context, ast.Load) else "set"
                 self._record(self._libs(node), how)
                 self._inside(node.value)
+            case ast.Attribute(attr="npu"):
+                self._unclear("npu of something that is not known")
+                self._visit(node.value)
             case ast.Name(ctx=ast.Load()) if self._libs(node):
                 self._record(self._libs(node), "read")
             case ast.Tuple(elts=parts) if self._is_choice(parts):
@@ -178,10 +164,23 @@ class _Reader:
             case _:
                 self._visit(node)
 
+    def _assigned(self, targets: list[ast.expr], value: ast.expr) -> None:
+        """Visit an assignment; names, tuples and attributes of `self` are followed, others are not."""
+        shown = [name for name in self._libs(value) if has_parts(name)]
+        for target in targets:
+            is_ours = isinstance(target, ast.Attribute) and not self._libs(target)
+            is_self = is_ours and ast.unparse(target).startswith("self.")
+            if shown and (isinstance(target, ast.Subscript) or (is_ours and not is_self)):
+                self._unclear(f"puts {', '.join(shown)} into {ast.unparse(target)}")
+            self._visit(target)
+        self._visit(value)
+
     def _import(self, node: ast.Import | ast.ImportFrom) -> None:
         if isinstance(node, ast.ImportFrom):
             if node.level == 0 and (node.module or "").split(".")[0] in LIBRARIES:
                 self._record([f"{node.module}.{alias.name}" for alias in node.names], "read")
+                if node.names[0].name == "*":
+                    self._unclear(f"imports every name of {node.module}")
             return
         self._record([a.name for a in node.names if a.name.split(".")[0] in LIBRARIES], "read")
 
@@ -190,7 +189,7 @@ class _Reader:
         if self._libs(function):
             self._record(self._libs(function), "call", node)
             self._inside(function)
-        elif isinstance(function, ast.Name) and function.id in ("getattr", "hasattr"):
+        elif isinstance(function, ast.Name) and function.id in _BY_NAME:
             self._getattr(node)
             return
         elif _is_import(function):
@@ -220,7 +219,8 @@ class _Reader:
         base, name, *default = node.args
         bases, texts = self._libs(base), value_of(name, self._names).texts
         if is_use:
-            self._record([extended(b, f".{t}") for b in bases for t in sorted(texts)], "read")
+            how = "set" if ast.unparse(node.func) in ("setattr", "delattr") else "read"
+            self._record([extended(b, f".{t}") for b in bases for t in sorted(texts)], how)
         if (
             bases
             and not is_whole(name, self._names)
@@ -244,11 +244,12 @@ class _Reader:
         last = ast.unparse(node.func).rpartition(".")[2]
         if functions or last in (*TAKES_ANYTHING, *PASSED_ON):
             return
-        for argument, value in loaded:
+        for _, value in loaded:
+            shown = ", ".join(sorted(name for name in value.names if has_parts(name)))
             if all(name.split(".")[0] == "torch" for name in value.names):
                 continue
-            shown = ", ".join(sorted(value.names))
-            if isinstance(argument, ast.Name) or _is_maker(node.func) or _is_vars(node):
+            if shown or _is_maker(node.func) or _is_vars(node):
+                shown = shown or ", ".join(sorted(value.names))
                 self._unclear(f"gives {shown} to {ast.unparse(node.func)}")
 
     def _queue(self, module: str, name: str, node: ast.Call) -> None:
@@ -259,6 +260,11 @@ class _Reader:
         parameters = parameters[1:] if parameters[:1] in (["self"], ["cls"]) else parameters
         given = dict(zip(parameters, (value_of(a, self._names) for a in node.args), strict=False))
         given |= {k.arg: value_of(k.value, self._names) for k in node.keywords if k.arg}
+        everything = [*node.args, *(k.value for k in node.keywords)]
+        for rest in (function.args.vararg, function.args.kwarg):
+            if rest is not None:
+                values = (value_of(each, self._names) for each in everything)
+                given[rest.arg] = functools.reduce(operator.or_, values, Value()).many()
         home = self._sources.modules[module]
         if name not in home.functions:
             name = f"{name}.__init__"
@@ -313,26 +319,13 @@ class _Reader:
                 continue
             if how in ("read", "set") and name.endswith("()"):
                 continue  # a result that is passed on
-            self._add(_use(name, self.where, how, call))
+            self._add(use_of(name, self.where, how, call))
 
     def _add(self, use: Use) -> None:
         self._found.uses.add(use)
 
     def _unclear(self, what: str) -> None:
         self._found.unclear.add((self.where, what))
-
-
-def _use(name: str, where: str, how: str, call: ast.Call | None) -> Use:
-    if call is None:
-        return Use(extended(name, " = _") if how == "set" else name, name, where, how)
-    starred = [a for a in call.args if isinstance(a, ast.Starred)]
-    keywords = tuple(sorted(k.arg for k in call.keywords if k.arg is not None))
-    doubled = [k for k in call.keywords if k.arg is None]
-    positional = len(call.args) - len(starred)
-    shown = ["_"] * positional + ["*_"] * len(starred)
-    shown += [f"{keyword}=_" for keyword in keywords] + ["**_"] * len(doubled)
-    text = extended(name, f"({', '.join(shown)})")
-    return Use(text, name, where, how, positional, keywords, bool(starred or doubled))
 
 
 def _parsed(text: str) -> ast.Module | None:
@@ -346,7 +339,7 @@ def _parsed(text: str) -> ast.Module | None:
 
 def _is_import(function: ast.expr) -> bool:
     match function:
-        case ast.Name(id="import_module") | ast.Attribute(attr="import_module"):
+        case ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"):
             return True
     return False
 

@@ -50,6 +50,10 @@ def value_of(node: ast.expr | None, names: Names) -> Value:
             return _attributes(found, [attribute])
         case ast.Call():
             return _called(node, names)
+        case ast.Subscript(
+            value=ast.Attribute(value=ast.Name(id="sys"), attr="modules"), slice=key
+        ):
+            return _modules(key, names)
         case ast.Subscript(value=base):
             return value_of(base, names).one()
         case ast.Dict(keys=keys, values=values):
@@ -117,9 +121,10 @@ def _called(node: ast.Call, names: Names) -> Value:
         case ast.Call(func=ast.Name(id="getattr"), args=[base, name, *default]):
             found = _attributes(value_of(base, names), value_of(name, names).texts)
             return found | _union(default, names)
-        case ast.Call(func=ast.Name(id="import_module") | ast.Attribute(attr="import_module")):
-            modules = value_of(node.args[0], names).texts
-            return named(*(name for name in modules if name.split(".")[0] in LIBRARIES))
+        case ast.Call(
+            func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module")
+        ):
+            return _modules(node.args[0], names)
         case ast.Call(func=ast.Attribute(value=base, attr="split" | "strip"), args=[]):
             words = (text.split() for text in value_of(base, names).texts)
             return texts_of(*itertools.chain.from_iterable(words)).many()
@@ -139,6 +144,12 @@ def _called(node: ast.Call, names: Names) -> Value:
             return _private(value_of(node.args[0], names))
         results |= names.get(f"{module}:{name}()", UNKNOWN)
     return results
+
+
+def _modules(node: ast.expr, names: Names) -> Value:
+    """Return the modules of libraries that a text names."""
+    texts = value_of(node, names).texts
+    return named(*(text for text in texts if text.split(".")[0] in LIBRARIES))
 
 
 def _private(part: Value) -> Value:
@@ -177,6 +188,11 @@ def annotated(node: ast.expr | None, names: Names) -> Value:
     match node:
         case ast.Attribute() | ast.Name():
             return named(*(f"{name}()" for name in value_of(node, names).names))
+        case ast.Constant(value=str() as text):
+            try:
+                return annotated(ast.parse(text, mode="eval").body, names)
+            except SyntaxError:
+                return UNKNOWN
         case ast.Subscript(value=ast.Name(id=container), slice=inside) if container in _CONTAINERS:
             return annotated(inside, names).many()
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatch
 
-from scripts.npu_calls.collector import Use
 from scripts.npu_calls.definitions import Definition
 from scripts.npu_calls.evaluate import OR
 from scripts.npu_calls.explained import RESULTS
 from scripts.npu_calls.facts import Fact
 from scripts.npu_calls.schemas import bench_signature, not_taken, read_schemas
+from scripts.npu_calls.uses import Use
 from scripts.npu_calls.wheels import Unpacked
 
 # How torch_npu makes attributes of itself out of the operators that it registers.

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from scripts.npu_calls.accepted import ACCEPTED
-from scripts.npu_calls.collector import Use
 from scripts.npu_calls.everything import (
     PACKAGE,
     Everything,
@@ -25,6 +24,7 @@ from scripts.npu_calls.explained import ACL_REFERENCE
 from scripts.npu_calls.facts import Fact
 from scripts.npu_calls.lookup import Presence, Sighting, has_fact, look_up
 from scripts.npu_calls.page import Sightings
+from scripts.npu_calls.uses import Use
 from scripts.npu_calls.wheels import MINORS, NoWheel, Unpacked, unpacked
 from scripts.npu_calls.words import page
 

@@ -5,7 +5,7 @@ bound several times stands for all of its values, so that no branch is forgotten
 """
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from scripts.npu_calls.evaluate import LIBRARIES, annotated, value_of
 from scripts.npu_calls.sources import (
@@ -37,7 +37,18 @@ class Scopes:
                 if "." not in qualified:
                     found[qualified] = Value(functions=frozenset({(name, qualified)}))
             self.bind(own_nodes(module.tree), found)
+            for owner, node in module.classes.items():
+                inside = dict(found)
+                self.bind(own_nodes(node), inside)
+                for each in _assigned_names(node):
+                    found[f"{owner}.{each}"] = inside.get(each, UNKNOWN)
         return self._modules[name]
+
+    def of_top(self, module: SourceModule) -> dict[str, Value]:
+        """Return the names at the top of a module, those too that a function of ours returns."""
+        found = {**self.of_module(module.name), **self._returned()}
+        self.bind(own_nodes(module.tree), found)
+        return found
 
     def of_function(
         self, module: SourceModule, name: str, given: Iterable[tuple[str, Value]] = ()
@@ -58,10 +69,22 @@ class Scopes:
         if (module.name, name) in self._classes:
             return self._classes[module.name, name]
         names = {**self.of_module(module.name), **self._returned()}
-        for qualified in module.functions:
+        for base in module.classes[name].bases:
+            for home, parent in value_of(base, names).functions:
+                if (home, parent) != (module.name, name):
+                    owner = self.sources.modules[home]
+                    names |= self._of_class(owner, parent) if parent in owner.classes else {}
+        names |= {
+            f"self.{each}": names[f"{name}.{each}"]
+            for each in _assigned_names(module.classes[name])
+        }
+        for qualified, function in module.functions.items():
             method = qualified.removeprefix(f"{name}.")
             if method != qualified and "." not in method:
-                names[f"self.{method}"] = Value(functions=frozenset({(module.name, qualified)}))
+                value = Value(functions=frozenset({(module.name, qualified)}))
+                if any(ast.unparse(d).endswith("property") for d in function.decorator_list):
+                    value = self._returned().get(f"{module.name}:{qualified}()", UNKNOWN)
+                names[f"self.{method}"] = value
         for _ in range(2):
             for qualified, function in module.functions.items():
                 if qualified.rpartition(".")[0] == name:
@@ -86,6 +109,7 @@ class Scopes:
                         value |= self._given_back(module, name)
                     if value != UNKNOWN:
                         self._returns[f"{module.name}:{name}()"] = value
+            self._classes.clear()  # Their properties are known now.
         return self._returns
 
     def _given_back(self, module: SourceModule, name: str) -> Value:
@@ -93,7 +117,7 @@ class Scopes:
         inside = self.of_function(module, name)
         found: set[str] = set()
         for node in own_nodes(module.functions[name]):
-            if isinstance(node, ast.Return):
+            if isinstance(node, ast.Return | ast.Yield):
                 found |= value_of(node.value, inside).names
         return named(*(each for each in found if not each.endswith("()")))
 
@@ -104,6 +128,7 @@ class Scopes:
         rest = [each for each in (arguments.vararg, arguments.kwarg) if each is not None]
         for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *rest):
             names[each.arg] = given.get(each.arg, annotated(each.annotation, names))
+        _bind_defaults(arguments, names)
         for _ in range(2):  # A loop may use what stands below.
             self.bind(own_nodes(function), names)
 
@@ -124,7 +149,9 @@ class Scopes:
                             self._bind_module(f"{home}.{alias.name}", name, names)
                 case ast.Assign(targets=targets, value=value):
                     for target in targets:
-                        _assign(target, value_of(value, names), names)
+                        _assign_parts(target, value, names)
+                case ast.Lambda(args=arguments):
+                    _bind_defaults(arguments, names)
                 case ast.AnnAssign(target=target, value=value, annotation=annotation):
                     found = value_of(value, names) | annotated(annotation, names)
                     _assign(target, found, names)
@@ -168,6 +195,34 @@ def _has_library(module: SourceModule) -> bool:
     return False
 
 
+def _bind_defaults(arguments: ast.arguments, names: dict[str, Value]) -> None:
+    """Add what the defaults of parameters are."""
+    places = [*arguments.posonlyargs, *arguments.args]
+    for parameter, default in zip(reversed(places), reversed(arguments.defaults), strict=False):
+        _add(names, parameter.arg, value_of(default, names))
+    for parameter, given in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        _add(names, parameter.arg, value_of(given, names))
+
+
+def _assigned_names(node: ast.ClassDef) -> Iterator[str]:
+    """Yield the names that the body of a class assigns."""
+    for statement in node.body:
+        if isinstance(statement, ast.Assign):
+            yield from (each.id for each in statement.targets if isinstance(each, ast.Name))
+        elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            yield statement.target.id
+
+
+def _assign_parts(target: ast.expr, value: ast.expr, names: dict[str, Value]) -> None:
+    """Assign an expression; the parts of a tuple go to the parts of a target."""
+    match target, value:
+        case (ast.Tuple(elts=targets), ast.Tuple(elts=values)) if len(targets) == len(values):
+            for each, part in zip(targets, values, strict=True):
+                _assign_parts(each, part, names)
+        case _:
+            _assign(target, value_of(value, names), names)
+
+
 def _assign(target: ast.expr, value: Value, names: dict[str, Value]) -> None:
     match target:
         case ast.Name(id=name):
@@ -176,7 +231,7 @@ def _assign(target: ast.expr, value: Value, names: dict[str, Value]) -> None:
             _add(names, f"self.{attribute}", value)
         case ast.Tuple(elts=parts) | ast.List(elts=parts):
             for part in parts:
-                _assign(part, value, names)
+                _assign(part, value.items(), names)
         case ast.Starred(value=inner):
             _assign(inner, value, names)
 

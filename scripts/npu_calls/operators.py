@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 
 from ray_precheck.operators.table import operators
-from scripts.npu_calls.collector import Use
 from scripts.npu_calls.evaluate import OR, Names, value_of
 from scripts.npu_calls.names import Scopes
 from scripts.npu_calls.sources import SourceModule, string_constants
+from scripts.npu_calls.uses import Use
 
 _KEY = re.compile(r"(NPU|Functional)\.(\w+)")
 # Where our backends look for them.

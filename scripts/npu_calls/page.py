@@ -9,10 +9,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scripts.npu_calls.collector import Use
 from scripts.npu_calls.evaluate import OR
 from scripts.npu_calls.facts import Fact
 from scripts.npu_calls.lookup import Presence, Sighting
+from scripts.npu_calls.uses import Use
 
 _MOST_PLACES = 3
 # Of a release, by its version: what was found of each use or fact.

@@ -116,13 +116,19 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes below a node in order, without those of the functions in it."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Function):
-            for outside in (*child.decorator_list, *child.args.defaults, *child.args.kw_defaults):
-                if outside is not None:
-                    yield outside
-                    yield from own_nodes(outside)
+            for outside in outside_nodes(child):
+                yield outside
+                yield from own_nodes(outside)
             continue
         yield child
         yield from own_nodes(child)
+
+
+def outside_nodes(function: Function) -> Iterator[ast.expr]:
+    """Yield what a function computes where it is defined: its decorators and its defaults."""
+    yield from function.decorator_list
+    yield from function.args.defaults
+    yield from filter(None, function.args.kw_defaults)
 
 
 def string_constants(tree: ast.AST) -> Iterator[tuple[str, int]]:

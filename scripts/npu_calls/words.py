@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Iterable, Mapping
 
 from scripts.npu_calls.accepted import ACCEPTED
-from scripts.npu_calls.collector import Use
 from scripts.npu_calls.everything import Everything
 from scripts.npu_calls.explained import ACL_REFERENCE, EXPLAINED
 from scripts.npu_calls.page import (
@@ -19,6 +18,7 @@ from scripts.npu_calls.page import (
     rows_of,
     used_table,
 )
+from scripts.npu_calls.uses import Use
 
 _HEAD = """\
 # What is used of torch_npu, MindSpore for Ascend and acl

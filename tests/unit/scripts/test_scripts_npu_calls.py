@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from scripts.npu_calls import main as command
-from scripts.npu_calls.collector import Use
 from scripts.npu_calls.everything import Everything, collect_everything
 from scripts.npu_calls.facts import Fact
 from scripts.npu_calls.lookup import Presence, Sighting, has_fact, look_up
 from scripts.npu_calls.page import page_rows, rows_of
 from scripts.npu_calls.schemas import bench_signature, not_taken, read_schemas
+from scripts.npu_calls.uses import Use
 from scripts.npu_calls.wheels import FILES, TEXTS, Unpacked, read_unpacked
 
 pytestmark = pytest.mark.unit
@@ -85,6 +85,48 @@ class TestOurSources:
         assert all(use.rows for use in benches)
 
 
+# Ways to write a use, each of which was lost by one version of the collector or might have been.
+FOLLOWED = [
+    "from torch_npu.npu import planted\nplanted(1)",
+    "from torch_npu import npu as n\nn.planted(1)",
+    "import torch_npu.npu as n\nn.planted(1)",
+    "import torch_npu\nclass A:\n    MOD = torch_npu\n    def f(self):\n        self.MOD.npu.planted()",
+    "import torch_npu\nclass A:\n    MOD = torch_npu\nA.MOD.npu.planted()",
+    "try:\n    import torch_npu\nexcept ImportError:\n    torch_npu = None\ntorch_npu.npu.planted()",
+    "import torch_npu\ndef f(m=torch_npu):\n    m.npu.planted()",
+    "import torch_npu\nf = lambda m=torch_npu: m.npu.planted()",
+    "import sys\nsys.modules['torch_npu'].npu.planted()",
+    "__import__('torch_npu').npu.planted()",
+    "import torch_npu\n@torch_npu.npu.planted(1)\ndef f(): pass",
+    "import torch_npu\nasync def f():\n    await torch_npu.npu.planted()",
+    "import torch_npu\nn, m = torch_npu.npu, 3\nn.planted()",
+    "import torch_npu\nsetattr(torch_npu.npu, 'planted', 1)",
+    "import torch_npu\ndel torch_npu.npu.planted",
+    "import torch_npu\ndef f():\n    n = torch_npu.npu\n    def g():\n        n.planted()",
+    "import torch_npu\nclass A:\n    def __init__(self): self.n = torch_npu.npu\n"
+    "class B(A):\n    def f(self): self.n.planted()",
+    "import torch_npu\nclass B(torch_npu.npu.planted): pass",
+    "import torch_npu\ndef g():\n    yield torch_npu.npu\nfor n in g(): n.planted()",
+    "import torch_npu\nclass A:\n    @property\n    def n(self):\n        return torch_npu.npu\n"
+    "    def f(self):\n        self.n.planted()",
+    "import torch_npu\nD = {'a': torch_npu.npu}\nD['a'].planted()",
+    "import torch_npu\ndef f(*a, **k):\n    k['n'].planted()\nf(n=torch_npu.npu)",
+    "import torch_npu\ndef f(x: 'torch_npu.npu'):\n    torch_npu.npu.planted()",
+    "eval('torch_npu.npu.planted()')",
+]
+NOT_FOLLOWED = [
+    "import torch_npu\nfrom functools import partial\npartial(torch_npu.npu.planted, 0)()",
+    "from torch_npu.npu import *\nplanted()",
+    "import torch_npu\nfrom operator import methodcaller\nmethodcaller('planted')(torch_npu.npu)",
+    "import torch_npu\nf = lambda m: m.npu.planted()\nf(torch_npu)",
+    "import torch_npu\nL = []\nL.append(torch_npu.npu)\nL[0].planted()",
+    "import torch_npu\nD = {}\nD['a'] = torch_npu.npu\nD['a'].planted()",
+    "import torch_npu\ndef f(o):\n    o.x = torch_npu.npu\n    o.x.planted()",
+    "def f():\n    global n\n    import torch_npu as n\ndef g():\n    n.npu.planted()",
+    "def f(tensor):\n    return tensor.npu()",
+]
+
+
 class TestCollector:
     @pytest.mark.parametrize(
         ("line", "text"),
@@ -124,6 +166,16 @@ class TestCollector:
         found = collected(tmp_path, source, other=other)
         assert text in texts(found)
         assert found.unclear == ()
+
+    @pytest.mark.parametrize("source", FOLLOWED)
+    def test_a_use_is_followed_through(self, tmp_path: Path, source: str) -> None:
+        found = collected(tmp_path, source)
+        assert "torch_npu.npu.planted" in {use.name for use in found.uses}
+        assert found.unclear == ()
+
+    @pytest.mark.parametrize("source", NOT_FOLLOWED)
+    def test_a_use_that_cannot_be_followed_is_not_silent(self, tmp_path: Path, source: str) -> None:
+        assert collected(tmp_path, source).unclear != ()
 
     @pytest.mark.parametrize(
         ("line", "said"),
