@@ -25,7 +25,7 @@ from scripts.npu_calls.facts import Fact
 from scripts.npu_calls.lookup import Presence, Sighting, has_fact, look_up
 from scripts.npu_calls.page import Sightings
 from scripts.npu_calls.uses import Use
-from scripts.npu_calls.wheels import MINORS, NoWheel, Unpacked, unpacked
+from scripts.npu_calls.wheels import RELEASES, NoWheel, Unpacked, unpacked
 from scripts.npu_calls.words import page
 
 DOCS = PACKAGE / "frameworks" / "ASCEND.md"
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def look_everything_up(everything: Everything, folder: Path) -> dict[str, Sightings]:
     """Return what each release of each package has."""
     found: dict[str, Sightings] = {}
-    for package in MINORS:
+    for package in RELEASES:
         things: list[Use | Fact] = [use for use in everything.uses if use.library == package]
         things += everything.facts
         found[package] = {

@@ -1,7 +1,7 @@
 """The wheels of torch_npu and MindSpore: downloaded from the package index, unpacked as far as is read.
 
-Comes in: a package, its minor versions and a folder. Goes out: an `Unpacked` for each minor version, its
-newest release (a post release where there is one). Called by the command. Of a wheel stay its Python files,
+Comes in: a package and a folder. Goes out: an `Unpacked` for the first and for the newest release of each
+minor version (a post release where there is one). Called by the command. Of a wheel stay its Python files,
 its stubs, the list of its files, and those texts of its libraries that the look-up reads; the wheel goes.
 """
 
@@ -18,9 +18,14 @@ from pathlib import Path
 from scripts.npu_calls.definitions import Wheel
 from scripts.npu_calls.schemas import SCHEMA
 
-MINORS = {
-    "torch_npu": tuple(f"2.{minor}" for minor in range(4, 15)),
-    "mindspore": tuple(f"2.{minor}" for minor in range(7, 11)),
+# The first release of each minor version, and the newest one, whatever it is.
+RELEASES = {
+    "torch_npu": (
+        *("2.4.0", "2.4.*", "2.5.1", "2.5.*", "2.6.0", "2.6.*", "2.7.1", "2.7.*", "2.8.0", "2.8.*"),
+        *("2.9.0", "2.9.*", "2.10.0", "2.10.*", "2.11.0", "2.11.*", "2.12.0", "2.12.*"),
+        *("2.13.*", "2.14.*"),
+    ),
+    "mindspore": ("2.7.0", "2.7.*", "2.8.*", "2.9.*", "2.10.*"),
 }
 _PYTHONS = ("3.11", "3.10", "3.12")
 _PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014", "manylinux1", "linux")
@@ -51,9 +56,9 @@ class Unpacked:
 
 
 def unpacked(package: str, folder: Path) -> Iterator[Unpacked]:
-    """Yield each minor version of a package, downloaded where the folder lacks it."""
-    for minor in MINORS[package]:
-        yield read_unpacked(_found(package, minor, folder) or _download(package, minor, folder))
+    """Yield each release of a package, downloaded where the folder lacks it."""
+    for release in RELEASES[package]:
+        yield read_unpacked(_found(package, release, folder) or _download(package, release, folder))
 
 
 def read_unpacked(folder: Path) -> Unpacked:
@@ -66,14 +71,18 @@ def read_unpacked(folder: Path) -> Unpacked:
     return Unpacked(package, version, Wheel(folder), files, texts)
 
 
-def _found(package: str, minor: str, folder: Path) -> Path | None:
-    return next((path for path in folder.glob(f"{package}-{minor}.*") if path.is_dir()), None)
+def _found(package: str, release: str, folder: Path) -> Path | None:
+    first = {f"{package}-{each}" for each in RELEASES[package]}
+    for path in folder.glob(f"{package}-{release}"):
+        if path.is_dir() and (not release.endswith("*") or path.name not in first):
+            return path
+    return None
 
 
-def _download(package: str, minor: str, folder: Path) -> Path:
+def _download(package: str, release: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as place:
-        _pip(package, minor, Path(place))
+        _pip(package, release, Path(place))
         (wheel,) = Path(place).glob("*.whl")
         made = folder / "-".join(wheel.name.split("-")[:2])
         try:
@@ -84,7 +93,7 @@ def _download(package: str, minor: str, folder: Path) -> Path:
     return made
 
 
-def _pip(package: str, minor: str, place: Path) -> None:
+def _pip(package: str, release: str, place: Path) -> None:
     for python in _PYTHONS:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet"]
         command += ["--only-binary", ":all:", "--implementation", "cp", "--python-version", python]
@@ -92,12 +101,12 @@ def _pip(package: str, minor: str, place: Path) -> None:
         for platform in _PLATFORMS:
             command += ["--platform", f"{platform}_x86_64"]
         done = subprocess.run(
-            [*command, f"{package}=={minor}.*"], capture_output=True, text=True, check=False
+            [*command, f"{package}=={release}"], capture_output=True, text=True, check=False
         )
         if done.returncode == 0:
             return
     last = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1]
-    raise NoWheel(f"{package} {minor} cannot be downloaded as a wheel: {last}")
+    raise NoWheel(f"{package} {release} cannot be downloaded as a wheel: {last}")
 
 
 def _unpack(wheel: Path, folder: Path) -> None:

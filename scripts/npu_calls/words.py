@@ -29,7 +29,7 @@ syntax trees of the package every use that the package makes of these libraries,
 Python files of the wheels. It does not import them. A test fails if the package uses a name that this page
 lacks, and the script fails if it cannot follow a use.
 
-- torch_npu: {torch_npu}
+- torch_npu, the first and the newest release of each minor version: {torch_npu}
 - MindSpore: {mindspore}. These wheels, for Linux on x86-64, hold MindSpore's Python files for all devices
   and the libraries for Ascend: the same package runs on the CPU and on an NPU.
 - Ray {ray}, for what it asks of acl.
