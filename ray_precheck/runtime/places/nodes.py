@@ -133,6 +133,8 @@ def version_table(nodes: Sequence[Node], here: Node) -> str:
 
 def version_differences(node: Node, others: Sequence[Node]) -> str:
     """Return which versions of a node differ from those of the first of others, "" for none."""
+    if not others:
+        return ""
     first = others[0]
     texts = [
         f"{name} {node.versions.get(name, 'none')} where {_title(first)} has"

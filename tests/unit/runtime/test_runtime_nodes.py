@@ -120,6 +120,7 @@ class TestVersions:
     def test_what_differs_on_a_node_is_told_beside_the_first_of_the_others(self) -> None:
         others = [node(1, torch="2.13.0"), node(2, torch="2.4.1")]
         assert version_differences(node(3, torch="2.13.0"), others) == ""
+        assert version_differences(node(3, torch="2.13.0"), []) == ""
         assert version_differences(node(3, numpy="2.1.0"), others) == (
             "torch none where node-1.cluster (10.0.0.1) has 2.13.0,"
             " numpy 2.1.0 where node-1.cluster (10.0.0.1) has 1.26.4"
