@@ -64,8 +64,7 @@ IMPLIED = {
 }
 
 
-# What the reference of pyACL says of the functions that Ray calls (hiascend.com, application development,
-# pyACL; read for CANN 6.0, 7.0, 8.0 and 9.0). No package on the index holds acl or stubs of it.
+# What the published reference of pyACL says of the functions that Ray calls; words.py says which pages.
 ACL_REFERENCE = {
     "acl.rt.get_device_count()": "takes nothing, returns `(count, ret)`; `ret` is 0 for success",
     "acl.get_soc_name()": "takes nothing, returns a string, None if it fails",

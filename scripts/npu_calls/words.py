@@ -65,8 +65,10 @@ has one of the texts, in upper or lower case.
 """
 _ACL = """\
 The package itself does not import `acl` (pyACL, part of CANN). Ray does, to count the NPUs of a node that
-joins a cluster; if that fails, it counts `/dev/davinci*`. No package with `acl` or with
-stubs of it was found on the index (`ascend-cann-nnrt` and `ascend-cann-toolkit` hold none), so these calls were compared with the reference of pyACL alone. The name of the chip that Ray asks for is not used.
+joins a cluster; if that fails, it counts `/dev/davinci*`. No package with `acl` or stubs of it was found
+on the index: `ascend-cann-nnrt` 8.0.0 holds neither, `ascend-cann-toolkit` 0.0.1.dev1 could not be built and was not looked
+into. So these calls were compared with the published reference of pyACL alone: `get_device_count` with its pages for CANN 6.0.1, 7.0.0,
+8.0.0 and 9.0.0, `get_soc_name` with one page of unknown release. The name of the chip that Ray asks for is not used.
 """
 _LEFT = """\
 ## What this does not tell
