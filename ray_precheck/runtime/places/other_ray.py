@@ -44,9 +44,10 @@ def version_refusal(address: str, text: str) -> str:
             f" Python {own} on all nodes"
         )
     else:
-        level = os.environ.get(MATCH_LEVEL, "patch")
-        rule = f"the same Python, because {MATCH_LEVEL} is {level}"
-        remedy = f"set {MATCH_LEVEL}=minor here to take another patch release"
+        rule, remedy = "the same Python", f"set {MATCH_LEVEL}=minor to take another patch release"
+        if os.environ.get(MATCH_LEVEL) == "minor":  # Ray 2.40, for one, does not read it.
+            rule = "the same patch release of Python, as this Ray takes no other"
+            remedy = f"run ray-precheck in an environment with Python {python}"
     return (
         f"the head of the Ray cluster at --address {address} has Ray {ray} and Python {python}, but"
         f" this node ({socket.gethostname()}) has Ray {own_ray} and Python {own_python}, and Ray needs"

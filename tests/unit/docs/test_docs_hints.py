@@ -5,6 +5,7 @@ import importlib.util
 import mmap
 import re
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -101,8 +102,11 @@ def test_every_variable_of_a_message_is_read_somewhere() -> None:
     found = set(found_in_texts(_VARIABLE)) - _NO_VARIABLES - _OF_DRIVERS
     own = {name for name in found if name.startswith("RAY_PRECHECK_")}
     assert own == {"RAY_PRECHECK_DEBUG"}  # By `private_parts.find`, which names it by its constant.
-    assert sorted(name for name in found - own if not ray_reads(name)) == []
+    unread = sorted(name for name in found - own if not ray_reads(name))
     assert not ray_reads("RAY_NEVER_HEARD_OF")
+    if unread and f"ray=={version('ray')}" not in (ROOT / "constraints.txt").read_text("utf-8"):
+        pytest.skip(f"ray {version('ray')} does not read {', '.join(unread)}")
+    assert unread == []
 
 
 def ray_reads(name: str) -> bool:
@@ -171,7 +175,7 @@ def test_every_package_that_is_advised_exists_and_replaces_no_torch() -> None:
         # A checkout; the package of a framework of somebody else's is named by its own descriptor.
         found = re.match(r"'?([\w.-]+|\{\})(?:\[\w+\])?(==)?", command)
         assert found is not None, command
-        name, version = found.groups()
+        name, pinned = found.groups()
         assert name in _DISTRIBUTIONS | {".", "{}"}, command
         # Each of these asks for one version of another package that is there.
-        assert version or name not in ("torch_npu", "ray"), command
+        assert pinned or name not in ("torch_npu", "ray"), command

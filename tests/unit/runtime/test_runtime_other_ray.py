@@ -52,8 +52,14 @@ def test_a_patch_release_is_refused_where_the_variable_says_so(
 ) -> None:
     monkeypatch.setenv(MATCH_LEVEL, "patch")
     assert refused("2.60.0", "3.11.9", "2.60.0", "3.11.7").endswith(
-        "Ray needs the same Python, because RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL is patch; set"
-        " RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL=minor here to take another patch release"
+        "Ray needs the same Python; set RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL=minor to take another"
+        " patch release"
+    )
+    # A Ray that does not know the variable.
+    monkeypatch.setenv(MATCH_LEVEL, "minor")
+    assert refused("2.40.0", "3.11.9", "2.40.0", "3.11.7").endswith(
+        "and Ray needs the same patch release of Python, as this Ray takes no other; run ray-precheck in"
+        " an environment with Python 3.11.9"
     )
 
 
