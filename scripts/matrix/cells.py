@@ -11,12 +11,14 @@ class Cell:
     """An environment: a minor version of Python, and what its host has installed already.
 
     `host` are requirements as pip takes them. What they leave open (ray, pandas, orjson, ...) pip
-    chooses when it installs the package, as on a user's machine.
+    chooses when it installs the package, as on a user's machine. `also` are arguments for pytest beside
+    the unit and framework tests.
     """
 
     name: str
     python: str
     host: tuple[str, ...]
+    also: tuple[str, ...] = ()
 
     def version_of(self, package: str) -> str:
         """Return the version that the host fixes, "" where it has not got the package."""
@@ -43,5 +45,6 @@ CELLS = (
         "py311-oldest-ray",
         "3.11",
         ("torch==2.13.0", "mindspore==2.10.0", "numpy==1.26.4", "ray==2.10.0"),
+        ("tests/cluster", "-m", "not alone"),
     ),
 )

@@ -4,10 +4,12 @@
 
 For each cell an environment is made as a host may have it, pip's plan for `pip install .` is noted
 (nothing that is there may be replaced), the package is installed from a copy of the tree, its unit and
-framework tests are run, and the shipped captures are checked under `msprobe` and `auto`. Then the
+framework tests are run (those of the cluster, too, with the oldest Ray; the simulated histories in the
+default cell only), and the shipped captures are checked under `msprobe` and `auto`. Then the
 environment is removed: one takes up to 8 GB. What was found stands in FOLDER/{cell}.json; a cell that
 has it is not tried again, so an interrupted matrix goes on. `--table` prints the table of what was
-found. The exit code is 1 where a package of a host would be replaced, a test fails or a cell cannot be made.
+found. The exit code is 1 where a package of a host would be replaced, a test fails or a cell cannot
+be made.
 """
 
 import argparse
@@ -34,6 +36,8 @@ _LEFT_OUT = (
     "*.egg-info",
     "checker_result",
 )
+# Simulated histories of the driver: minutes of Python that knows no framework, the same in each cell.
+_ONLY_IN_DEFAULT = "tests/unit/runtime/test_runtime_histories.py"
 _CAPTURES = (
     "mindspore_llm",
     "mindspore_llm_fp16",
@@ -102,7 +106,10 @@ def _try(cell: Cell, options: argparse.Namespace) -> None:
             out = folder / "out" / f"{capture}_{standard}"
             prechecks[f"{capture} {standard}"] = precheck(environment.python, dump, standard, out)
     print(f"{cell.name}: tests ...", file=sys.stderr, flush=True)
-    tests = run_tests(environment.python, tree, options.tests, folder)
+    chosen = [*options.tests, *cell.also]
+    if cell != DEFAULT:
+        chosen += ["--ignore", _ONLY_IN_DEFAULT]
+    tests = run_tests(environment.python, tree, chosen, folder)
     found = Found(
         cell.name,
         today(),

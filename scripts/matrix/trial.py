@@ -45,7 +45,9 @@ def run_tests(python: Path, tree: Path, paths: Sequence[str], folder: Path) -> S
     report.unlink(missing_ok=True)
     workers = str((os.cpu_count() or 1) + 1)
     command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", "-n", workers]
-    command += ["--dist", "worksteal", "--durations", "15", f"--junitxml={report}", *paths]
+    # The tests of a cluster share one of each process.
+    dist = "loadfile" if "tests/cluster" in paths else "worksteal"
+    command += ["--dist", dist, "--durations", "15", f"--junitxml={report}", *paths]
     begin = time.monotonic()
     with (folder / "tests.log").open("w", encoding="utf-8") as log:
         done = subprocess.run(
