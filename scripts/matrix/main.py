@@ -1,6 +1,6 @@
 """Install the package beside other versions of Python, the frameworks, NumPy and Ray, and try it there.
 
-    python -m scripts.matrix FOLDER [--cells NAME ...] [--tests PATH ...] [--list] [--table]
+    python -m scripts.matrix FOLDER [--cells NAME ...] [--tests PATH ...] [--list] [--table] [--write]
 
 For each cell an environment is made as a host may have it, pip's plan for `pip install .` is noted
 (nothing that is there may be replaced), the package is installed from a copy of the tree, its unit and
@@ -8,8 +8,8 @@ framework tests are run (those of the cluster, too, with the oldest Ray; the sim
 default cell only), and the shipped captures are checked under `msprobe` and `auto`. Then the
 environment is removed: one takes up to 8 GB. What was found stands in FOLDER/{cell}.json; a cell that
 has it is not tried again, so an interrupted matrix goes on. `--table` prints the table of what was
-found. The exit code is 1 where a package of a host would be replaced, a test fails or a cell cannot
-be made.
+found, `--write` puts it into the docs as well. The exit code is 1 where a package of a host would be
+replaced, a test fails or a cell cannot be made.
 """
 
 import argparse
@@ -25,6 +25,8 @@ from scripts.matrix.table import render
 from scripts.matrix.trial import STANDARDS, Precheck, precheck, run_tests
 
 ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "ray_precheck" / "VERSIONS.md"
+_MARK = "<!-- What follows is written by: python -m scripts.matrix FOLDER --write -->"
 _LEFT_OUT = (
     ".git",
     ".venv",
@@ -70,7 +72,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if DEFAULT.name not in found:
         print(f"no table: the cell {DEFAULT.name} has not been tried", file=sys.stderr)
         return 1
-    print(render(found, chosen, DEFAULT.name))
+    table = render(found, chosen, DEFAULT.name)
+    print(table)
+    if options.write:
+        before = DOCS.read_text(encoding="utf-8")
+        DOCS.write_text(before[: before.index(_MARK)] + f"{_MARK}\n\n{table}", encoding="utf-8")
     return int(any(is_wrong(each) for each in found.values()))
 
 
@@ -138,4 +144,5 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--keep", action="store_true", help="do not remove the environments")
     parser.add_argument("--list", action="store_true", help="name the cells and end")
     parser.add_argument("--table", action="store_true", help="only print what was found")
+    parser.add_argument("--write", action="store_true", help="put the table into the docs")
     return parser.parse_args(arguments)

@@ -3,7 +3,7 @@
 Comes in: the cells with what was found in each. Goes out: text. Called by `main`.
 """
 
-from collections import Counter
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +17,7 @@ _HEAD = (
     "|---|---|---|---|---|---|---|---|---|---|---|"
 )
 _SHOWN = 6
+_REASON_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +113,25 @@ def _story(cell: Cell, found: Found, base: Found) -> Iterator[str]:
 
 
 def _by_reason(differing: Sequence[Difference]) -> Iterator[str]:
-    """Yield a line for each change of verdict with its reason and the calls that it befell."""
-    groups: dict[tuple[str, str, str], Counter[str]] = {}
+    """Yield a line for each change of verdict with its reason, the runs and the calls that it befell."""
+    groups: dict[tuple[str, str], list[Difference]] = {}
     for each in differing:
         change = f"{_verdicts(each.default)} -> {_verdicts(each.here)}"
         # The row with the trouble tells why.
-        reason = each.here[2] or each.default[2] or "no message"
-        key = (each.run, change, reason)
-        groups.setdefault(key, Counter())[each.api] += 1
-    for (run, change, reason), calls in groups.items():
-        names = sorted(calls)
+        reason = _short(each.here[2] or each.default[2] or "no message")
+        groups.setdefault((change, reason), []).append(each)
+    for (change, reason), members in groups.items():
+        names = sorted({each.api for each in members})
+        runs = sorted({each.run for each in members})
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        yield f"- `{run}`: {change}: {', '.join(names[:_SHOWN])}{more}: {reason}"
+        shown = f"{', '.join(names[:_SHOWN])}{more}"
+        yield f"- {change} in {len(members)} rows of {', '.join(runs)}: {shown}: {reason}"
+
+
+def _short(reason: str) -> str:
+    """Return the beginning of a reason, which numbers of nodes and advice do not follow any more."""
+    first = re.split(r", [Pp]lease | node: |; ", reason, maxsplit=1)[0]
+    return first if len(first) <= _REASON_CHARS else f"{first[:_REASON_CHARS]}..."
 
 
 def _verdicts(verdict: Verdict) -> str:

@@ -103,12 +103,14 @@ def test_what_was_found_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_the_table_tells_each_difference_with_its_reason() -> None:
     cell = CELLS[1]
     base = _found(DEFAULT.name, {"a": ("pass", "pass", ""), "b": ("pass", "pass", "")})
-    found = _found(cell.name, {"a": ("pass", "pass", ""), "b": ("SKIP", "SKIP", "no kernel")})
+    found = _found(
+        cell.name, {"a": ("pass", "pass", ""), "b": ("SKIP", "SKIP", "no kernel, please check")}
+    )
     found = dataclasses.replace(found, plan=(Planned("numpy", "2.4.6", "1.26.4"),))
     text = render({DEFAULT.name: base, cell.name: found}, CELLS, DEFAULT.name)
     assert f"| {cell.name} | 3.10 | 2.4.1 | - | 1.26.4 | 2.60.0 | 7 | 0 | 0 | 1 of 2 | 1 |" in text
     assert f"| {cell.name} | numpy 1.26.4 by 2.4.6 |  |" in text
-    assert "- `torch_cnn auto`: pass/pass -> SKIP/SKIP: b: no kernel" in text
+    assert "- pass/pass -> SKIP/SKIP in 1 rows of torch_cnn auto: b: no kernel\n" in text
 
 
 def test_find_python_finds_this_one_and_names_one_that_is_missing() -> None:
