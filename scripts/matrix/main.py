@@ -20,7 +20,7 @@ from pathlib import Path
 
 from scripts.matrix.cells import CELLS, DEFAULT, Cell
 from scripts.matrix.environment import EnvironmentFailed, make
-from scripts.matrix.notes import Found, machine, read_found, today, write_found
+from scripts.matrix.notes import CellResult, machine_words, read_found, today, write_found
 from scripts.matrix.table import render
 from scripts.matrix.trial import STANDARDS, Precheck, precheck, run_tests
 
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(is_wrong(each) for each in found.values()))
 
 
-def is_wrong(found: Found) -> bool:
+def is_wrong(found: CellResult) -> bool:
     """Return whether a cell could not be made, replaces what is there, or fails a test."""
     return bool(
         found.failure
@@ -102,7 +102,7 @@ def _try(cell: Cell, options: argparse.Namespace) -> None:
     try:
         environment = make(cell, tree, folder / "env")
     except EnvironmentFailed as error:
-        write_found(Found(cell.name, today(), machine(), str(error)), options.folder)
+        write_found(CellResult(cell.name, today(), machine_words(), str(error)), options.folder)
         return
     prechecks: dict[str, Precheck] = {}
     for capture in _CAPTURES:
@@ -116,10 +116,10 @@ def _try(cell: Cell, options: argparse.Namespace) -> None:
     if cell != DEFAULT:
         chosen += ["--ignore", _ONLY_IN_DEFAULT]
     tests = run_tests(environment.python, tree, chosen, folder)
-    found = Found(
+    found = CellResult(
         cell.name,
         today(),
-        machine(),
+        machine_words(),
         plan=environment.plan,
         clashes=environment.clashes,
         versions=environment.versions,

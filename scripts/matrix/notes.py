@@ -1,6 +1,6 @@
 """What was found in a cell, as a file, so that a matrix which is interrupted goes on.
 
-Comes in: an environment, its tests, its prechecks. Goes out: a `Found`, in `{folder}/{cell}.json`.
+Comes in: an environment, its tests, its prechecks. Goes out: a `CellResult`, in `{folder}/{cell}.json`.
 Called by `main`, read by `table`.
 """
 
@@ -17,7 +17,7 @@ from scripts.matrix.trial import Precheck, SuiteRun
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CellResult:
     """What was found in a cell; `failure` says why it could not be made, "" where it was.
 
     `prechecks` has a run of each capture under each standard, named "{capture} {standard}".
@@ -39,18 +39,18 @@ def today() -> str:
     return time.strftime("%Y-%m-%d")
 
 
-def machine() -> str:
+def machine_words() -> str:
     """Return a few words about this machine."""
-    return f"{platform.system()} {platform.machine()}"
+    return f"{platform.system()} {platform.machine_words()}"
 
 
-def write_found(found: Found, folder: Path) -> None:
+def write_found(found: CellResult, folder: Path) -> None:
     """Write down what was found."""
     text = json.dumps(dataclasses.asdict(found), indent=1)
     (folder / f"{found.name}.json").write_text(text, encoding="utf-8")
 
 
-def read_found(path: Path) -> Found:
+def read_found(path: Path) -> CellResult:
     """Return what was written down.
 
     Raises:
@@ -66,7 +66,7 @@ def read_found(path: Path) -> Found:
         )
         for name, run in noted["prechecks"].items()
     }
-    return Found(
+    return CellResult(
         noted["name"],
         noted["date"],
         noted["machine"],

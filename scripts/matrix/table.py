@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from scripts.matrix.cells import Cell
-from scripts.matrix.notes import Found
+from scripts.matrix.notes import CellResult
 from scripts.matrix.trial import Precheck, Verdict
 
 _HEAD = (
@@ -30,7 +30,7 @@ class Difference:
     here: Verdict
 
 
-def render(found: Mapping[str, Found], cells: Sequence[Cell], default: str) -> str:
+def render(found: Mapping[str, CellResult], cells: Sequence[Cell], default: str) -> str:
     """Return the table, what pip would install, and what fails, is skipped or differs, by cell.
 
     `found` is keyed by the cells' names and holds at least the default one.
@@ -47,7 +47,7 @@ def render(found: Mapping[str, Found], cells: Sequence[Cell], default: str) -> s
     return "\n".join(lines) + "\n"
 
 
-def differences(found: Found, base: Found) -> list[Difference]:
+def changed_verdicts(found: CellResult, base: CellResult) -> list[Difference]:
     """Return the calls whose forward or backward verdict is another one than in the default cell.
 
     A call of which only one of the two has a row differs as well; captures that were not checked in
@@ -66,24 +66,24 @@ def differences(found: Found, base: Found) -> list[Difference]:
     return differing
 
 
-def unchecked(found: Found) -> dict[str, Precheck]:
+def unchecked(found: CellResult) -> dict[str, Precheck]:
     """Return the prechecks that gave no row."""
     return {run: here for run, here in found.prechecks.items() if not here.verdicts}
 
 
-def _row(cell: Cell, found: Found, base: Found) -> str:
+def _row(cell: Cell, found: CellResult, base: CellResult) -> str:
     versions = [found.versions.get(name, "-") for name in ("torch", "mindspore", "numpy", "ray")]
     cells = [cell.name, cell.python, *versions]
     if found.failure or found.tests is None:
         return f"| {' | '.join(cells)} | not made | | | | |"
     tests = found.tests
     rows = sum(len(here.verdicts) for here in found.prechecks.values())
-    differing = len(differences(found, base))
+    differing = len(changed_verdicts(found, base))
     cells += [str(tests.passed), str(len(tests.failed)), str(sum(tests.skipped.values()))]
     return f"| {' | '.join([*cells, f'{rows - differing} of {rows}', str(differing)])} |"
 
 
-def _plan_row(cell: Cell, found: Found) -> str:
+def _plan_row(cell: Cell, found: CellResult) -> str:
     if found.failure:
         return f"| {cell.name} | | |"
     replaced = [
@@ -93,7 +93,7 @@ def _plan_row(cell: Cell, found: Found) -> str:
     return f"| {cell.name} | {', '.join(replaced) or 'nothing'} | {', '.join(brought)} |"
 
 
-def _story(cell: Cell, found: Found, base: Found) -> Iterator[str]:
+def _story(cell: Cell, found: CellResult, base: CellResult) -> Iterator[str]:
     """Yield what a row's numbers stand for."""
     yield f"**{cell.name}** ({found.date}, {found.machine})"
     yield ""
@@ -108,7 +108,7 @@ def _story(cell: Cell, found: Found, base: Found) -> Iterator[str]:
             yield f"- skipped {count}: {reason}"
     for run, here in unchecked(found).items():
         yield f"- `{run}` was not checked (exit code {here.code}): {here.said}"
-    yield from _by_reason(differences(found, base))
+    yield from _by_reason(changed_verdicts(found, base))
     yield ""
 
 

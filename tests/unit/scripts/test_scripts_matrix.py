@@ -10,8 +10,8 @@ import pytest
 from scripts.matrix.cells import CELLS, DEFAULT
 from scripts.matrix.environment import EnvironmentFailed, Planned, find_python, planned_of
 from scripts.matrix.main import is_wrong
-from scripts.matrix.notes import Found, read_found, write_found
-from scripts.matrix.table import differences, render, unchecked
+from scripts.matrix.notes import CellResult, read_found, write_found
+from scripts.matrix.table import changed_verdicts, render, unchecked
 from scripts.matrix.trial import Precheck, SuiteRun, clean_environ, suite_of, verdicts_of
 
 pytestmark = pytest.mark.unit
@@ -25,8 +25,8 @@ _JUNIT = """<testsuites><testsuite>
 </testsuite></testsuites>"""
 
 
-def _found(name: str, verdicts: dict[str, tuple[str, str, str]]) -> Found:
-    return Found(
+def _found(name: str, verdicts: dict[str, tuple[str, str, str]]) -> CellResult:
+    return CellResult(
         name,
         "2026-01-02",
         "Linux x86_64",
@@ -63,7 +63,7 @@ def test_differences_are_other_verdicts_and_missing_rows_but_not_other_messages(
     found = _found(
         "other", {"a": ("pass", "pass", "y"), "b": ("SKIP", "", "no kernel"), "d": ("pass", "", "")}
     )
-    assert [(each.api, each.here[0]) for each in differences(found, base)] == [
+    assert [(each.api, each.here[0]) for each in changed_verdicts(found, base)] == [
         ("b", "SKIP"),
         ("c", "no row"),
         ("d", "pass"),
@@ -73,7 +73,7 @@ def test_differences_are_other_verdicts_and_missing_rows_but_not_other_messages(
 def test_a_capture_without_rows_is_unchecked_and_no_difference() -> None:
     base = _found("default", {"a": ("pass", "", "")})
     found = _found("other", {})
-    assert differences(found, base) == []
+    assert changed_verdicts(found, base) == []
     assert list(unchecked(found)) == ["torch_cnn auto"]
 
 
