@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -230,6 +231,23 @@ class TestCalls:
             run(backend, "Torch.hypot", ONES, ONES)
         backend.prove()
         assert run(backend, "Torch.add", ONES, ONES).outputs[0].data.tolist() == [[2.0] * 3] * 2
+
+
+def test_a_dtype_that_stands_for_another_is_not_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `bfloat16`, which is float32 in msadapter 0.1.0: its results would be too good."""
+    shutil.copytree(STAND_IN, tmp_path, dirs_exist_ok=True)
+    with (tmp_path / "torch" / "__init__.py").open("a") as file:
+        file.write("\nbfloat16 = float32\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    opened = MindTorchBackend("cpu")
+    try:
+        with pytest.raises(NotCheckable, match="makes Float32 of bfloat16"):
+            run(opened, "Torch.abs", HostTensor("bfloat16", np.ones(3, np.float32)))
+        assert run(opened, "Torch.abs", ONES).outputs[0].dtype == "float32"
+    finally:
+        opened.close()
 
 
 class TestChecks:

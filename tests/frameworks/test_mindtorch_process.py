@@ -127,3 +127,20 @@ def test_an_msadapter_that_dies_while_it_loads_says_how(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(DeviceError, match=r"died while it started \(exit code 5: .*no driver\)"):
         started("mindtorch")
+
+
+def test_an_msadapter_that_cannot_be_imported_says_with_what_where_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch").mkdir()
+    text = "import mindspore\nfrom mindspore.common.api import set_adapter_configuration\n"
+    (tmp_path / "torch" / "__init__.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(DeviceError) as caught:
+        started("mindtorch")
+    said = str(caught.value)
+    assert f"torch of {tmp_path} cannot be imported with MindSpore " in said
+    assert "ImportError: cannot import name 'set_adapter_configuration'" in said
+    assert f"{tmp_path}/torch/__init__.py:2" in said
+    assert "install that one, or a release for this one" in said
+    assert f"PYTHONPATH={tmp_path} python -c 'import torch'" in said

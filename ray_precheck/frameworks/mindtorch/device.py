@@ -6,9 +6,11 @@ Comes in: requests. Goes out: first a greeting, then a reply to each request. St
 
 import contextlib
 import importlib
+import platform
 import resource
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
@@ -18,6 +20,7 @@ from ray_precheck.errors import DeviceError, NotCheckable
 from ray_precheck.foreign import caught
 from ray_precheck.frameworks.denied import require_allowed
 from ray_precheck.frameworks.mindtorch import messages
+from ray_precheck.frameworks.mindtorch.paths import adapter_folder
 from ray_precheck.prctl import end_with_parent
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall
@@ -26,6 +29,7 @@ from ray_precheck.schema.values import HostCall
 _NO_KERNEL = "No implementation for function:"
 # A list of whole numbers indexes, a tuple of them does as well, and differently.
 _INDEXED = ("__getitem__", "__setitem__")
+_LONGEST_TEXT = 300
 _DEVICES = {"cpu": "cpu", "npu": "npu:0"}
 # torch._VF holds the same functions as torch itself (lstm, gru, ...).
 _ROOTS = {"Torch": "torch", "VF": "torch", "Functional": "torch.nn.functional"}
@@ -77,6 +81,7 @@ class MindTorchDevice:
     """MSAdapter on one device; holds the call that ran last, for its gradients."""
 
     def __init__(self, kind: str) -> None:
+        self._torch: Any = _imported("torch")
         # Imported here: they load MindSpore, and MSAdapter's torch.
         from ray_precheck.frameworks.mindspore.backend import MindSporeBackend
         from ray_precheck.frameworks.mindspore.run import MindSporeExecution
@@ -88,9 +93,8 @@ class MindTorchDevice:
         self._run = partial(MindSporeExecution, face=mindtorch_face(_DEVICES[kind]))
         self._last: MindSporeExecution | None = None
         self._number = 0
-        self._torch: Any = importlib.import_module("torch")
         _require_adapter(self._torch)
-        self._roots = {name: importlib.import_module(path) for name, path in _ROOTS.items()}
+        self._roots = {name: _imported(path) for name, path in _ROOTS.items()}
 
     @property
     def caveat(self) -> str:
@@ -146,6 +150,28 @@ class MindTorchDevice:
             version = getattr(self._torch, "__version__", "of unknown version")
             raise NotCheckable(f"MSAdapter's torch {version} has no {name.type_name}")
         return found  # type: ignore[no-any-return]
+
+
+def _imported(name: str) -> Any:
+    """Import a module of MSAdapter's torch.
+
+    Raises:
+        DeviceError: it cannot be imported; says with which MindSpore, where, and what to do.
+    """
+    import mindspore
+
+    module, error = caught(partial(importlib.import_module, name))
+    if error is None:
+        return module
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    text = " ".join(str(error).split())[:_LONGEST_TEXT]
+    raise DeviceError(
+        f"{name} of {adapter_folder()} cannot be imported with MindSpore {mindspore.__version__} on Python"
+        f" {platform.python_version()} ({type(error).__name__}: {text}, at {place.filename}:{place.lineno});"
+        " a release of MSAdapter runs with the MindSpore that it was written for, so install that one, or a"
+        " release for this one: those that were tried are listed in ray_precheck/frameworks/mindtorch/"
+        f"README.md. Try by hand: PYTHONPATH={adapter_folder()} python -c 'import {name}'"
+    )
 
 
 def _require_adapter(torch: Any) -> None:

@@ -24,6 +24,9 @@ _NATIVE_FILES = ("_C*.so", "_C*.pyd", "lib/libtorch*")
 _READ_CHARS = 1 << 16
 _LISTED = 8
 _HOW_ADAPTER = "put MSAdapter in front: PYTHONPATH=<MSAdapter>/build/lib:$PYTHONPATH"
+# Packages of releases that stand for torch only behind a package `torch` that is laid out for them.
+_RELEASES = ("msadapter", "mindtorch")
+_LAYOUT = "ray_precheck/frameworks/mindtorch/README.md"
 _HOW_NATIVE = "keep it installed in this Python: pip install torch"
 
 
@@ -86,7 +89,22 @@ def adapter_folder(path: Sequence[str] | None = None) -> Path:
     Raises:
         BackendMissingError: there is none; says what there is and where it was looked for.
     """
-    return _folder_of(TorchKind.ADAPTER, "is what a mindtorch dump tests", _HOW_ADAPTER, path)
+    remedy = _HOW_ADAPTER + "".join(map(_how_laid_out, _bare_releases(path)))
+    return _folder_of(TorchKind.ADAPTER, "is what a mindtorch dump tests", remedy, path)
+
+
+def _bare_releases(path: Sequence[str] | None) -> list[Path]:
+    """Return the packages of releases along a search path that have no `torch` beside them."""
+    folders = [Path(entry or ".") for entry in (sys.path if path is None else path)]
+    found = [folder / name for folder in folders for name in _RELEASES]
+    return [package for package in found if (package / "__init__.py").is_file()]
+
+
+def _how_laid_out(package: Path) -> str:
+    return (
+        f"; {package} is there, but it is no package called torch: {_LAYOUT} tells how such a release is"
+        " laid out"
+    )
 
 
 def require_torches(*, device_runs: bool) -> None:

@@ -15,7 +15,7 @@ from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Leaf
 from ray_precheck.frameworks.mindspore.run import MindSporeFace
 from ray_precheck.frameworks.mindtorch.denormals import flushed_denormals
-from ray_precheck.schema.dtypes import DTYPES
+from ray_precheck.schema.dtypes import DTYPES, canonical_dtype
 from ray_precheck.schema.values import HostTensor, Symbol
 
 torch: Any = importlib.import_module("torch")
@@ -48,7 +48,14 @@ def _to_device(tensor: HostTensor) -> Any:
     if dtype is None:
         raise NotCheckable(f"MSAdapter has no dtype {tensor.dtype}")
     made = torch.from_numpy(np.ascontiguousarray(tensor.data).reshape(tensor.data.shape))
-    return made if DTYPES[tensor.dtype].carrier == tensor.dtype else made.to(dtype)
+    if DTYPES[tensor.dtype].carrier != tensor.dtype:
+        made = made.to(dtype)
+    # msadapter 0.1.0 calls float32 bfloat16: what is computed there is not what was recorded.
+    if canonical_dtype(str(made.dtype)) not in (tensor.dtype, None):
+        raise NotCheckable(
+            f"MSAdapter's torch {getattr(torch, '__version__', '')} makes {made.dtype} of {tensor.dtype}"
+        )
+    return made
 
 
 def _constant(device: str, value: Any) -> Any:

@@ -116,6 +116,21 @@ def test_without_any_torch_it_is_said_where_it_was_looked_for(tmp_path: Path) ->
     assert f"no torch at all; looked in {', '.join(path[:8])} and 2 more)" in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["msadapter", "mindtorch"])
+def test_a_release_without_a_torch_of_its_own_is_named_with_what_to_do(
+    tmp_path: Path, name: str
+) -> None:
+    path = [package(tmp_path, {"__init__.py": ""}, name), package(tmp_path / "n", NATIVE)]
+    with pytest.raises(BackendMissingError) as caught:
+        adapter_folder(path)
+    text = str(caught.value)
+    assert f"{tmp_path / name} is there, but it is no package called torch" in text
+    # The document that is named tells it.
+    document = Path(mindtorch_paths.__file__).with_name("README.md")
+    assert str(document).endswith(mindtorch_paths._LAYOUT)
+    assert "--lay-out" in document.read_text()
+
+
 class TestPreferNative:
     @pytest.fixture(autouse=True)
     def _restored(self, monkeypatch: pytest.MonkeyPatch) -> None:
