@@ -1,0 +1,1 @@
+"""Releases of MSAdapter and MindTorch: installed, captured under, prechecked, and with a planted fault."""
