@@ -1,8 +1,10 @@
 """The pure parts of the trial of MSAdapter's releases: the layout, the planted fault, the table."""
 
 import os
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,33 @@ def test_every_layout_is_known_as_msadapter_and_is_python(adapter: Adapter, tmp_
     assert ("pow_.register" in text) == bool(adapter.lost)
     assert adapter.own_way in text
     assert adapter.functional.endswith("/nn/functional.py")
+
+
+def test_only_powers_that_mindspore_lacks_are_registered(tmp_path: Path) -> None:
+    library(tmp_path)
+    lay_out(replace(TOY, lost=(("Tuple", "Tensor"), ("Tensor", "List"))), tmp_path / "lossy")
+    shutil.copytree(tmp_path / "toy", tmp_path / "lossy" / "toy")
+    modules = {
+        "mindspore/__init__.py": "",
+        "mindspore/dtype.py": "typing = type('T', (), {'str_to_type': str})\n_issubclass_ = str.__eq__\n",
+        "mindspore/ops/__init__.py": "",
+        "mindspore/ops/composite/__init__.py": "",
+        "mindspore/ops/composite/multitype_ops/__init__.py": "",
+        "mindspore/ops/composite/multitype_ops/pow_impl.py": (
+            "class Powers:\n"
+            "    entries = [(('Number',), None), (('Tuple', 'Tensor'), None)]\n"
+            "    def register(self, *names):\n"
+            "        return lambda function: self.entries.append((names, function))\n"
+            "pow_ = Powers()\n"
+        ),
+    }
+    for name, text in modules.items():
+        (tmp_path / "lossy" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "lossy" / name).write_text(text)
+    code = "import torch; from mindspore.ops.composite.multitype_ops.pow_impl import pow_"
+    code += "; print([names for names, _ in pow_.entries])"
+    right = "[('Number',), ('Tuple', 'Tensor'), ('Tensor', 'List')]"
+    assert said(tmp_path / "lossy", code) == right
 
 
 def test_a_call_counts_once_by_its_worst_verdict() -> None:
