@@ -24,6 +24,8 @@ BUILT_IN = ("mindspore", "pytorch", "mindtorch")
 _THIS_PACKAGE = "ray_precheck"
 # The package that computes the bench for every framework under test.
 BENCH_PACKAGE = "torch"
+# How a newer protobuf refuses files that were generated for protobuf 3.
+_OLD_PROTOBUF = "Descriptors cannot be created directly"
 
 
 def find_framework(name: str) -> Framework:
@@ -106,9 +108,23 @@ def versioned_distributions() -> tuple[str, ...]:
 
 
 def load_part(part: str) -> Any:
-    """Import and return a part of a descriptor, written "module:attribute"."""
+    """Import and return a part of a descriptor, written "module:attribute".
+
+    Raises:
+        UsageError: the framework was made for protobuf 3 (MindSpore 2.7), and this process has loaded a
+            newer one, as Ray does. Check processes load no Ray.
+    """
     module, _, attribute = part.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except TypeError as error:
+        if _OLD_PROTOBUF not in str(error):
+            raise
+        raise UsageError(
+            f"{module} cannot be loaded in this process: its framework was made for protobuf 3, and Ray "
+            "or another package has loaded a newer protobuf before; import the framework first, or set "
+            "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python before the program starts"
+        ) from None
 
 
 @functools.cache

@@ -16,7 +16,15 @@ from pathlib import Path
 from scripts.matrix.cells import Cell
 
 # What the tests need besides the package. The extra `dev` has tools that ask for NumPy 2.
-_TEST_TOOLS = ("psutil", "pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "junitparser")
+_TEST_TOOLS = (
+    "psutil",
+    "pytest",
+    "pytest-timeout",
+    "pytest-xdist",
+    "hypothesis",
+    "junitparser",
+    "vermin",
+)
 _PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 
 

@@ -22,7 +22,7 @@ from scripts.matrix.cells import CELLS, DEFAULT, Cell
 from scripts.matrix.environment import EnvironmentFailed, make
 from scripts.matrix.notes import CellResult, machine_words, read_found, today, write_found
 from scripts.matrix.table import render
-from scripts.matrix.trial import STANDARDS, Precheck, precheck, run_tests
+from scripts.matrix.trial import STANDARDS, Precheck, precheck, run_tests, together
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "ray_precheck" / "VERSIONS.md"
@@ -112,10 +112,13 @@ def _try(cell: Cell, options: argparse.Namespace) -> None:
             out = folder / "out" / f"{capture}_{standard}"
             prechecks[f"{capture} {standard}"] = precheck(environment.python, dump, standard, out)
     print(f"{cell.name}: tests ...", file=sys.stderr, flush=True)
-    chosen = [*options.tests, *cell.also]
+    (folder / "tests.log").unlink(missing_ok=True)
+    # Each in a process of its own, as the package has it: MindSpore 2.7 cannot be loaded where Ray is.
+    chosen = [[path] for path in options.tests]
     if cell != DEFAULT:
-        chosen += ["--ignore", _ONLY_IN_DEFAULT]
-    tests = run_tests(environment.python, tree, chosen, folder)
+        chosen = [[*paths, "--ignore", _ONLY_IN_DEFAULT] for paths in chosen]
+    chosen += [list(cell.also)] if cell.also else []
+    tests = together([run_tests(environment.python, tree, each, folder) for each in chosen])
     found = CellResult(
         cell.name,
         today(),

@@ -39,23 +39,36 @@ class Precheck:
     said: str
 
 
-def run_tests(python: Path, tree: Path, paths: Sequence[str], folder: Path) -> SuiteRun:
-    """Run the tests of the tree with an environment's interpreter; leaves its log in `folder`."""
+def run_tests(python: Path, tree: Path, chosen: Sequence[str], folder: Path) -> SuiteRun:
+    """Run chosen tests of the tree with an environment's interpreter; leaves their log in `folder`."""
     report = folder / "tests.xml"
     report.unlink(missing_ok=True)
     workers = str((os.cpu_count() or 1) + 1)
     command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", "-n", workers]
     # The tests of a cluster share one of each process.
-    dist = "loadfile" if "tests/cluster" in paths else "worksteal"
-    command += ["--dist", dist, "--durations", "15", f"--junitxml={report}", *paths]
+    dist = "loadfile" if "tests/cluster" in chosen else "worksteal"
+    command += ["--dist", dist, "--durations", "15", f"--junitxml={report}", *chosen]
     begin = time.monotonic()
-    with (folder / "tests.log").open("w", encoding="utf-8") as log:
+    with (folder / "tests.log").open("a", encoding="utf-8") as log:
         done = subprocess.run(
             command, cwd=tree, env=clean_environ(python), stdout=log, stderr=subprocess.STDOUT
         )
     if not report.exists():
-        return SuiteRun(0, (f"pytest ended with {done.returncode}: {log.name}",), {}, 0.0)
+        return SuiteRun(0, (f"pytest {' '.join(chosen)} ended with {done.returncode}",), {}, 0.0)
     return suite_of(report.read_text(encoding="utf-8"), time.monotonic() - begin)
+
+
+def together(runs: Sequence[SuiteRun]) -> SuiteRun:
+    """Return several runs of tests as one."""
+    skipped = Counter[str]()
+    for run in runs:
+        skipped.update(run.skipped)
+    return SuiteRun(
+        sum(run.passed for run in runs),
+        tuple(name for run in runs for name in run.failed),
+        dict(skipped),
+        sum(run.seconds for run in runs),
+    )
 
 
 def suite_of(report: str, seconds: float) -> SuiteRun:

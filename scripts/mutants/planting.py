@@ -55,7 +55,7 @@ class Planter:
 
 
 def _key(code: CodeType) -> tuple[str, int]:
-    return code.co_qualname, code.co_firstlineno
+    return code.co_name, code.co_firstlineno
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

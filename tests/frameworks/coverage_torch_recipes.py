@@ -4,6 +4,7 @@ Goes out: for each name, as a dump has it, one sample. The table has the names t
 arguments as words of one key.
 """
 
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from coverage_arguments import Call, at, f, i, p
 from coverage_records import Sample
 from coverage_samples import sampled
 
+from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.pytorch.names import resolve_torch
 from ray_precheck.schema.record import ApiName
 
@@ -205,12 +207,18 @@ CALLS: dict[str, Call] = {
 
 
 def recipes() -> dict[str, list[Sample]]:
-    """Return the sample of each name of the table."""
+    """Return the sample of each name of the table that the installed torch has."""
     found = {}
     for names, (args, kwargs) in CALLS.items():
         for name in names.split():
-            found[name] = [_sample(name, args, kwargs)]
+            with suppress(NotCheckable):
+                found[name] = [_sample(name, args, kwargs)]
     return found
+
+
+def names_of_recipes() -> set[str]:
+    """Return all names of the table."""
+    return {name for names in CALLS for name in names.split()}
 
 
 def _sample(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sample:

@@ -4,11 +4,14 @@ import re
 from collections import Counter
 
 import pytest
+import torch
 from coverage_records import GENERATED, NO_KERNEL, Finding, differing_once, try_samples, unexplained
 from coverage_samples import opinfo_samples
-from coverage_torch_recipes import recipes
+from coverage_torch_recipes import names_of_recipes, recipes
 
 from ray_precheck.check.checker import Checker
+from scripts.coverage.documented import documented_versions
+from scripts.coverage.main import DOCS
 from scripts.coverage.names import TORCH
 from scripts.coverage.status import statuses
 
@@ -52,6 +55,13 @@ def findings(torch_checker: Checker) -> dict[str, Finding]:
                 made = [*own.get(name, []), *samples.get(name, [])]
                 found[name] = try_samples(torch_checker, name, made)
     return found
+
+
+def test_every_recipe_is_of_a_name_that_the_documented_torch_has() -> None:
+    documented = documented_versions(DOCS.read_text("utf-8"))["torch"]
+    if torch.__version__.split("+")[0] != documented:
+        pytest.skip(f"COVERAGE.md holds for torch {documented}; here is {torch.__version__}")
+    assert recipes().keys() == names_of_recipes()
 
 
 def test_nine_of_ten_names_are_executed_and_pass(findings: dict[str, Finding]) -> None:

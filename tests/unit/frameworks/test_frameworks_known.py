@@ -205,3 +205,20 @@ def test_every_field_is_explained_in_the_page() -> None:
     page = (Path(known.__file__).parent / "README.md").read_text()
     missing = [each.name for each in dataclasses.fields(Framework) if f"`{each.name}`" not in page]
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "said"),
+    [
+        ("Descriptors cannot be created directly.\nIf this call", UsageError, "protobuf 3"),
+        ("an int is not callable", TypeError, "an int is not callable"),
+    ],
+    ids=["an old framework after a new protobuf", "any other TypeError"],
+)
+def test_a_framework_that_a_newer_protobuf_refuses_says_what_to_do(
+    raised: str, kind: type[Exception], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "made_for_protobuf_3.py").write_text(f"raise TypeError({raised!r})\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(kind, match=said):
+        known.load_part("made_for_protobuf_3:anything")

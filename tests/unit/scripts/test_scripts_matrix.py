@@ -12,7 +12,7 @@ from scripts.matrix.environment import EnvironmentFailed, Planned, find_python, 
 from scripts.matrix.main import is_wrong
 from scripts.matrix.notes import CellResult, read_found, write_found
 from scripts.matrix.table import changed_verdicts, render, unchecked
-from scripts.matrix.trial import Precheck, SuiteRun, clean_environ, suite_of, verdicts_of
+from scripts.matrix.trial import Precheck, SuiteRun, clean_environ, suite_of, together, verdicts_of
 
 pytestmark = pytest.mark.unit
 
@@ -49,6 +49,11 @@ def test_suite_of_counts_errors_as_failures_and_skips_by_reason() -> None:
     assert tests.passed == 1
     assert tests.failed == ("tests.a::test_2", "tests.a::test_3")
     assert tests.skipped == {"could not import 'mindspore'": 2}
+
+
+def test_runs_together_have_all_that_failed_and_was_skipped() -> None:
+    one = SuiteRun(2, ("a",), {"no torch": 1}, 1.0)
+    assert together([one, one]) == SuiteRun(4, ("a", "a"), {"no torch": 2}, 2.0)
 
 
 def test_verdicts_of_reads_messages_with_commas() -> None:
