@@ -68,8 +68,8 @@ def make(cell: Cell, tree: Path, folder: Path) -> Environment:
     else:
         plan = _make_host(cell, tree, folder, python)
         _pip(python, "install", "--quiet", "--no-compile", str(tree))
-        _pip(python, "install", "--quiet", "--no-compile", *_TEST_TOOLS)
         noted.write_text(json.dumps([dataclasses.asdict(planned) for planned in plan]))
+    _pip(python, "install", "--quiet", "--no-compile", *_TEST_TOOLS)
     checked = subprocess.run([str(python), *_PIP, "check"], capture_output=True, text=True)
     clashes = "" if checked.returncode == 0 else checked.stdout.strip()
     return Environment(python, plan, _installed(python), clashes)
