@@ -1,9 +1,20 @@
 """The cells of the matrix: environments as a host may have them before the package comes.
 
-Goes out: `CELLS`, the default one first, with which the others are compared. Called by `main`.
+Goes out: `CELLS`, the default one first, with which the others are compared. Called by `main` and
+`attempt`.
 """
 
 from dataclasses import dataclass
+
+_ALL_UNIT = ("tests/unit",)
+# Most unit tests know neither a framework nor Ray: with the same Python and NumPy they are the same.
+# These are where some ask for a framework, for Ray or for what is installed.
+_ASKING_UNIT = tuple(
+    f"tests/unit/{folder}" for folder in ("bench", "check", "dump", "frameworks", "runtime")
+)
+# Simulated histories of the driver: minutes of Python that knows no framework, the same in each cell.
+_HISTORIES = "tests/unit/runtime/test_runtime_histories.py"
+_FRAMEWORKS = ("tests/frameworks",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,13 +22,15 @@ class Cell:
     """An environment: a minor version of Python, and what its host has installed already.
 
     `host` are requirements as pip takes them. What they leave open (ray, pandas, orjson, ...) pip
-    chooses when it installs the package, as on a user's machine. `also` are arguments for pytest beside
-    the unit and framework tests.
+    chooses when it installs the package, as on a user's machine. `like` names the cell with the same
+    Python and NumPy that runs all unit tests. `also` are arguments for pytest beside the unit and
+    framework tests.
     """
 
     name: str
     python: str
     host: tuple[str, ...]
+    like: str = ""
     also: tuple[str, ...] = ()
 
     def version_of(self, package: str) -> str:
@@ -28,6 +41,17 @@ class Cell:
                 return version
         return ""
 
+    def suites(self) -> tuple[tuple[str, ...], ...]:
+        """Return the arguments of each run of pytest.
+
+        Each runs in processes of its own, as the package has it: MindSpore 2.7 cannot be loaded where
+        Ray is.
+        """
+        unit = _ASKING_UNIT if self.like else _ALL_UNIT
+        if self.name != DEFAULT.name:
+            unit = (*unit, "--ignore", _HISTORIES)
+        return tuple(filter(None, (unit, _FRAMEWORKS, self.also)))
+
 
 DEFAULT = Cell(
     "default", "3.11", ("torch==2.13.0", "mindspore==2.10.0", "numpy==1.26.4", "ray==2.60.0")
@@ -36,8 +60,13 @@ DEFAULT = Cell(
 CELLS = (
     DEFAULT,
     Cell("py310-torch24-ms27", "3.10", ("torch==2.4.1", "mindspore==2.7.0", "numpy==1.26.4")),
-    Cell("py310-torch26", "3.10", ("torch==2.6.0", "numpy==1.26.4")),
-    Cell("py311-torch28-ms28", "3.11", ("torch==2.8.0", "mindspore==2.8.0", "numpy==1.26.4")),
+    Cell("py310-torch26", "3.10", ("torch==2.6.0", "numpy==1.26.4"), like="py310-torch24-ms27"),
+    Cell(
+        "py311-torch28-ms28",
+        "3.11",
+        ("torch==2.8.0", "mindspore==2.8.0", "numpy==1.26.4"),
+        like=DEFAULT.name,
+    ),
     Cell("py312-torch210-ms29", "3.12", ("torch==2.10.0", "mindspore==2.9.0", "numpy==1.26.4")),
     Cell("py312-torch213-np2", "3.12", ("torch==2.13.0", "numpy==2.4.6")),
     Cell("py313-torch215-np2", "3.13", ("torch==2.15.0", "numpy==2.4.6")),
@@ -45,6 +74,7 @@ CELLS = (
         "py311-oldest-ray",
         "3.11",
         ("torch==2.13.0", "mindspore==2.10.0", "numpy==1.26.4", "ray==2.10.0"),
-        ("tests/cluster", "-m", "not alone"),
+        like=DEFAULT.name,
+        also=("tests/cluster", "-m", "not alone"),
     ),
 )

@@ -1,7 +1,7 @@
 """What was found in a cell, as a file, so that a matrix which is interrupted goes on.
 
 Comes in: an environment, its tests, its prechecks. Goes out: a `CellResult`, in `{folder}/{cell}.json`.
-Called by `main`, read by `table`.
+Called by `attempt` and `main`, read by `table`.
 """
 
 import dataclasses
@@ -20,7 +20,8 @@ from scripts.matrix.trial import Precheck, SuiteRun
 class CellResult:
     """What was found in a cell; `failure` says why it could not be made, "" where it was.
 
-    `prechecks` has a run of each capture under each standard, named "{capture} {standard}".
+    `tests` has a run of pytest for each of the cell's arguments, named by them; `prechecks` a run of each
+    capture under each standard, named "{capture} {standard}". Both are filled piece by piece.
     """
 
     name: str
@@ -30,7 +31,7 @@ class CellResult:
     plan: tuple[Planned, ...] = ()
     clashes: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
-    tests: SuiteRun | None = None
+    tests: Mapping[str, SuiteRun] = field(default_factory=dict)
     prechecks: Mapping[str, Precheck] = field(default_factory=dict)
 
 
@@ -41,13 +42,16 @@ def today() -> str:
 
 def machine_words() -> str:
     """Return a few words about this machine."""
-    return f"{platform.system()} {platform.machine_words()}"
+    return f"{platform.system()} {platform.machine()}"
 
 
 def write_found(found: CellResult, folder: Path) -> None:
     """Write down what was found."""
     text = json.dumps(dataclasses.asdict(found), indent=1)
-    (folder / f"{found.name}.json").write_text(text, encoding="utf-8")
+    path = folder / f"{found.name}.json"
+    # A run that is interrupted here must not cost the pieces from before.
+    path.with_suffix(".new").write_text(text, encoding="utf-8")
+    path.with_suffix(".new").replace(path)
 
 
 def read_found(path: Path) -> CellResult:
@@ -57,7 +61,10 @@ def read_found(path: Path) -> CellResult:
         FileNotFoundError: nothing was found in that cell yet.
     """
     noted = json.loads(path.read_text(encoding="utf-8"))
-    tests = noted["tests"]
+    tests = {
+        name: SuiteRun(**(run | {"failed": tuple(run["failed"])}))
+        for name, run in noted["tests"].items()
+    }
     prechecks = {
         name: Precheck(
             run["code"],
@@ -74,6 +81,6 @@ def read_found(path: Path) -> CellResult:
         tuple(Planned(**planned) for planned in noted["plan"]),
         noted["clashes"],
         noted["versions"],
-        tests and SuiteRun(**(tests | {"failed": tuple(tests["failed"])})),
+        tests,
         prechecks,
     )

@@ -7,14 +7,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from scripts.matrix.attempt import lacks
 from scripts.matrix.cells import Cell
 from scripts.matrix.notes import CellResult
-from scripts.matrix.trial import Precheck, Verdict
+from scripts.matrix.trial import Precheck, Verdict, together
 
 _HEAD = (
-    "| cell | Python | torch | MindSpore | NumPy | ray | tests passed | failed | skipped "
-    "| calls with the default's verdicts | others |\n"
-    "|---|---|---|---|---|---|---|---|---|---|---|"
+    "| cell | Python | torch | MindSpore | NumPy | ray | tests passed | after a mend | failed "
+    "| skipped | calls with the default's verdicts | others |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 _SHOWN = 6
 _REASON_CHARS = 200
@@ -30,12 +31,11 @@ class Difference:
     here: Verdict
 
 
-def render(found: Mapping[str, CellResult], cells: Sequence[Cell], default: str) -> str:
+def render(found: Mapping[str, CellResult], cells: Sequence[Cell], base: CellResult) -> str:
     """Return the table, what pip would install, and what fails, is skipped or differs, by cell.
 
-    `found` is keyed by the cells' names and holds at least the default one.
+    `found` is keyed by the cells' names; `base` is what was found in the default one.
     """
-    base = found[default]
     known = [cell for cell in cells if cell.name in found]
     lines = [_HEAD, *(_row(cell, found[cell.name], base) for cell in known), ""]
     lines += ["### What `pip install .` brings beside each host's own packages", ""]
@@ -74,12 +74,13 @@ def unchecked(found: CellResult) -> dict[str, Precheck]:
 def _row(cell: Cell, found: CellResult, base: CellResult) -> str:
     versions = [found.versions.get(name, "-") for name in ("torch", "mindspore", "numpy", "ray")]
     cells = [cell.name, cell.python, *versions]
-    if found.failure or found.tests is None:
-        return f"| {' | '.join(cells)} | not made | | | | |"
-    tests = found.tests
+    if found.failure or not (found.tests or found.prechecks):
+        return f"| {' | '.join(cells)} | {'not made' if found.failure else 'not tried'} | | | | | |"
+    tests = together(list(found.tests.values()))
     rows = sum(len(here.verdicts) for here in found.prechecks.values())
     differing = len(changed_verdicts(found, base))
-    cells += [str(tests.passed), str(len(tests.failed)), str(sum(tests.skipped.values()))]
+    cells += [str(tests.passed), str(tests.again), str(len(tests.failed))]
+    cells += [str(sum(tests.skipped.values()))]
     return f"| {' | '.join([*cells, f'{rows - differing} of {rows}', str(differing)])} |"
 
 
@@ -99,13 +100,15 @@ def _story(cell: Cell, found: CellResult, base: CellResult) -> Iterator[str]:
     yield ""
     if found.failure:
         yield f"- It could not be made: {found.failure}"
+    elif missing := lacks(cell, found):
+        yield f"- not run: {', '.join(f'`{piece}`' for piece in missing)}"
     if found.clashes:
         yield f"- `pip check`: {'; '.join(found.clashes.splitlines())}"
-    if found.tests:
-        for name in found.tests.failed:
-            yield f"- failed: `{name}`"
-        for reason, count in sorted(found.tests.skipped.items()):
-            yield f"- skipped {count}: {reason}"
+    tests = together(list(found.tests.values()))
+    for name in tests.failed:
+        yield f"- failed: `{name}`"
+    for reason, count in sorted(tests.skipped.items()):
+        yield f"- skipped {count}: {reason}"
     for run, here in unchecked(found).items():
         yield f"- `{run}` was not checked (exit code {here.code}): {here.said}"
     yield from _by_reason(changed_verdicts(found, base))

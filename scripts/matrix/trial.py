@@ -1,7 +1,7 @@
 """The tests and the shipped captures in one environment.
 
 Comes in: an environment's interpreter, the tree with the tests. Goes out: what the tests said, and the
-verdict of every call of the captures. Called by `main`.
+verdict of every call of the captures. Called by `attempt`.
 """
 
 import csv
@@ -11,7 +11,7 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,12 +22,17 @@ Verdict = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class SuiteRun:
-    """What a run of the tests said; `failed` are the identifiers, `skipped` the counts by reason."""
+    """What a run of the tests said; `failed` are the identifiers, `skipped` the counts by reason.
+
+    `again` counts the tests that had failed and did not when they were run again alone, after a mend;
+    they are among `passed` and `skipped`.
+    """
 
     passed: int
     failed: tuple[str, ...]
     skipped: Mapping[str, int]
     seconds: float
+    again: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,9 @@ def run_tests(python: Path, tree: Path, chosen: Sequence[str], folder: Path) -> 
     command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", "-n", workers]
     # The tests of a cluster share one of each process.
     dist = "loadfile" if "tests/cluster" in chosen else "worksteal"
-    command += ["--dist", dist, "--durations", "15", f"--junitxml={report}", *chosen]
+    command += ["--dist", dist, "--durations", "15", f"--junitxml={report}"]
+    # The first family of reports names the files of the tests, which `failed` does, too.
+    command += ["-o", "junit_family=xunit1", *chosen]
     begin = time.monotonic()
     with (folder / "tests.log").open("a", encoding="utf-8") as log:
         done = subprocess.run(
@@ -56,6 +63,13 @@ def run_tests(python: Path, tree: Path, chosen: Sequence[str], folder: Path) -> 
     if not report.exists():
         return SuiteRun(0, (f"pytest {' '.join(chosen)} ended with {done.returncode}",), {}, 0.0)
     return suite_of(report.read_text(encoding="utf-8"), time.monotonic() - begin)
+
+
+def run_again(python: Path, tree: Path, before: SuiteRun, folder: Path) -> SuiteRun:
+    """Run the tests that failed again, alone; returns the run with their outcome of now."""
+    run_tests(python, tree, functions_of(before.failed), folder)
+    report = folder / "tests.xml"
+    return mended(before, report.read_text(encoding="utf-8")) if report.exists() else before
 
 
 def together(runs: Sequence[SuiteRun]) -> SuiteRun:
@@ -68,22 +82,66 @@ def together(runs: Sequence[SuiteRun]) -> SuiteRun:
         tuple(name for run in runs for name in run.failed),
         dict(skipped),
         sum(run.seconds for run in runs),
+        sum(run.again for run in runs),
     )
+
+
+def functions_of(failed: Sequence[str]) -> list[str]:
+    """Return the test functions of identifiers, without the brackets of their parameters.
+
+    Brackets may hold what no command line takes; a function is run with all its parameters.
+    """
+    return sorted({name.partition("[")[0] for name in failed})
+
+
+def mended(before: SuiteRun, report: str) -> SuiteRun:
+    """Return a run whose failed tests have the outcome of a later run of them alone.
+
+    `report` is that run's JUnit report. A test that it lacks has still failed; one that had passed
+    before and fails now has failed.
+    """
+    outcomes = dict(_outcomes(report))
+    failed, passed, skipped = [], before.passed, Counter(before.skipped)
+    for name in before.failed:
+        kind, reason = outcomes.get(name, ("failed", ""))
+        if kind == "failed":
+            failed.append(name)
+        elif kind == "skipped":
+            skipped[reason] += 1
+        else:
+            passed += 1
+    fresh = {name for name, (kind, _) in outcomes.items() if kind == "failed"} - set(before.failed)
+    again = before.again + len(before.failed) - len(failed)
+    passed -= len(fresh)
+    return SuiteRun(passed, tuple(sorted([*failed, *fresh])), dict(skipped), before.seconds, again)
 
 
 def suite_of(report: str, seconds: float) -> SuiteRun:
     """Return what a JUnit report says. A module that cannot be loaded counts as a failed test."""
-    passed, failed, skipped = 0, [], Counter[str]()
+    outcomes = list(_outcomes(report))
+    failed = sorted(name for name, (kind, _) in outcomes if kind == "failed")
+    skipped = Counter(reason for _, (kind, reason) in outcomes if kind == "skipped")
+    passed = len(outcomes) - len(failed) - skipped.total()
+    return SuiteRun(passed, tuple(failed), dict(skipped), seconds)
+
+
+def _outcomes(report: str) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield each test's identifier, with "passed", "failed" or "skipped" and the reason of a skip."""
     for case in ElementTree.fromstring(report).iter("testcase"):
-        name = f"{case.get('classname', '')}::{case.get('name', '')}"
         kinds = {child.tag: child for child in case}
         if "failure" in kinds or "error" in kinds:
-            failed.append(name)
+            yield _identifier(case), ("failed", "")
         elif "skipped" in kinds:
-            skipped[_reason(kinds["skipped"].get("message", ""))] += 1
+            yield _identifier(case), ("skipped", _reason(kinds["skipped"].get("message", "")))
         else:
-            passed += 1
-    return SuiteRun(passed, tuple(sorted(failed)), dict(skipped), seconds)
+            yield _identifier(case), ("passed", "")
+
+
+def _identifier(case: ElementTree.Element) -> str:
+    """Return what pytest takes on its command line for a test."""
+    path, module = case.get("file", ""), case.get("classname", "")
+    classes = module[len(path.removesuffix(".py")) + 1 :].split(".")
+    return "::".join(filter(None, [path, *classes, case.get("name", "")]))
 
 
 def _reason(message: str) -> str:
@@ -121,10 +179,13 @@ def verdicts_of(text: str) -> dict[str, Verdict]:
 
 
 def clean_environ(python: Path) -> dict[str, str]:
-    """Return this process's environment without what would lead into another Python."""
+    """Return this process's environment without what would lead into another Python.
+
+    Nor without compiled modules: the tests start hundreds of processes that load a framework.
+    """
     environ = {
         name: value
         for name, value in os.environ.items()
-        if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+        if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
     }
     return environ | {"PATH": f"{python.parent}{os.pathsep}{environ.get('PATH', os.defpath)}"}
