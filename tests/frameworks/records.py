@@ -1,5 +1,6 @@
 """Records as msprobe writes them, made from Python values; and how to read what a check says."""
 
+import importlib.util
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,9 @@ from ray_precheck.schema.values import HostTensor, TensorSpec
 from ray_precheck.store.columns import decode_row
 
 DATA = Path(__file__).parents[1] / "data"
+NEEDS_MINDSPORE = pytest.mark.skipif(
+    importlib.util.find_spec("mindspore") is None, reason="MindSpore is not installed"
+)
 Json = Any
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from records import (
+    NEEDS_MINDSPORE,
     altered,
     call,
     capture_settings,
@@ -140,6 +141,7 @@ def test_the_default_calls_correct_bfloat16_outputs_an_error() -> None:
     assert list(failing(judged("torch_llm_bf16", "msprobe"))) != []
 
 
+@NEEDS_MINDSPORE
 @pytest.mark.parametrize("name", STANDARDS)
 @pytest.mark.parametrize("capture", ["mindspore_llm_fp16", "mindspore_llm_tensor"])
 def test_every_row_has_only_cells_with_a_heading(name: str, capture: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from records import NEEDS_MINDSPORE
 
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.mindspore.bench.mapping import resolve_mindspore
@@ -80,7 +81,10 @@ def mindspore_names() -> Iterator[tuple[str, list[str]]]:
 
 @pytest.mark.parametrize(
     ("framework", "names", "at_least"),
-    [("pytorch", torch_names, 40), ("mindspore", mindspore_names, 12)],
+    [
+        ("pytorch", torch_names, 40),
+        pytest.param("mindspore", mindspore_names, 12, marks=NEEDS_MINDSPORE),
+    ],
 )
 def test_every_operator_that_may_draw_is_classified(
     framework: str, names: Any, at_least: int

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from records import NEEDS_MINDSPORE
 
 pytestmark = pytest.mark.frameworks
 
@@ -25,10 +26,9 @@ def run_code(code: str, folder: Path) -> str:
     return done.stdout
 
 
+@NEEDS_MINDSPORE
 @pytest.mark.timeout(600)
 def test_2_000_mutated_dumps_are_rows_or_refusals(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("mindspore")
     done = subprocess.run(
         [sys.executable, "-m", "scripts.fuzz", "--count", "2000", "--seed", "1", "--jobs", "2"],
         cwd=ROOT,
@@ -130,6 +130,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return dict(zip(FAULTS, found, strict=True))
 
 
+@NEEDS_MINDSPORE
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_of_the_driver_is_a_finding(told: dict[str, str], fault: str) -> None:
     assert FAULTS[fault] in told[fault]

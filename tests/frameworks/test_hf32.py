@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from records import altered, call, replace_kernel, statistics_checker, tensor
+from records import NEEDS_MINDSPORE, altered, call, replace_kernel, statistics_checker, tensor
 
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import BackendMissingError, NotCheckable
@@ -58,6 +58,7 @@ def test_a_torch_npu_that_refuses_this_torch_is_said_in_one_line(
         TorchBackend("cpu").resolve(ApiName("NPU", "npu_mish", 0))
 
 
+@NEEDS_MINDSPORE
 def test_mindspore_has_the_functions_that_switch_it_off() -> None:
     import mindspore
 
@@ -132,6 +133,7 @@ def test_the_process_that_checks_tells_it_when_it_is_ready(
     assert_told(tmp_path, monkeypatch, stays_on, caveat)
 
 
+@NEEDS_MINDSPORE
 def test_the_process_of_mindtorch_tells_it_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,10 @@
 """Generated inputs resemble the captured ones: the demonstration of scripts/inputs.py, in small."""
 
+from typing import Any
+
 import numpy as np
 import pytest
+from records import NEEDS_MINDSPORE
 
 from scripts.inputs import CAPTURES, DATA, CapturedCalls, Pair, pairs_of
 
@@ -13,7 +16,12 @@ def _typical(pairs: list[Pair], metric: int) -> float:
     return float(np.median([distance for distance in distances if np.isfinite(distance)]))
 
 
-@pytest.mark.parametrize("name", CAPTURES)
+def capture(name: str) -> Any:
+    """A capture as a parameter; one of MindSpore needs MindSpore."""
+    return pytest.param(name, marks=NEEDS_MINDSPORE if name.startswith("mindspore") else ())
+
+
+@pytest.mark.parametrize("name", map(capture, CAPTURES))
 def test_errors_of_recorded_inputs_are_nearer_to_those_of_the_real_ones(name: str) -> None:
     capture = CapturedCalls(DATA / name / "dump.json", "float32", "msprobe")
     pairs = pairs_of(capture, ("recorded", "uniform"), seeds=2)

@@ -14,7 +14,16 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from records import call, dtypes, ms_tensor, rows, statistics_checker, symbol, timeless
+from records import (
+    NEEDS_MINDSPORE,
+    call,
+    dtypes,
+    ms_tensor,
+    rows,
+    statistics_checker,
+    symbol,
+    timeless,
+)
 
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
@@ -27,7 +36,7 @@ from ray_precheck.schema.result import Outcome, TaskResult, Verdict
 from ray_precheck.schema.task import BENCH, TaskPayload
 from ray_precheck.schema.values import HostCall, HostTensor, Symbol
 
-pytestmark = pytest.mark.frameworks
+pytestmark = [pytest.mark.frameworks, NEEDS_MINDSPORE]
 STAND_IN = Path(__file__).parents[1] / "data" / "mindtorch"
 ONES = HostTensor("float32", np.ones((2, 3), np.float32))
 

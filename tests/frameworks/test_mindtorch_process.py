@@ -5,7 +5,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from records import call, ms_tensor, row_of, tensor
+from records import NEEDS_MINDSPORE, call, ms_tensor, row_of, tensor
 
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import DeviceError
@@ -18,7 +18,7 @@ from ray_precheck.schema.casualty import BatchReport, Cause
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import BENCH, DeviceSlot, TaskPayload
 
-pytestmark = pytest.mark.frameworks
+pytestmark = [pytest.mark.frameworks, NEEDS_MINDSPORE]
 STAND_IN = Path(__file__).parents[1] / "data" / "mindtorch"
 GOOD = call("Torch.abs", ms_tensor(4))
 LIMIT_BYTES = 1 << 28

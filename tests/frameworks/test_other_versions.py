@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from records import assert_passes, call, leaf, ms_tensor, tensor
+from records import NEEDS_MINDSPORE, assert_passes, call, leaf, ms_tensor, tensor
 
 import ray_precheck
 from ray_precheck.check.checker import Checker
@@ -111,6 +111,7 @@ def test_a_dtype_that_torch_lacks_is_a_reason(monkeypatch: pytest.MonkeyPatch) -
         TorchPlace().dtype("uint16")
 
 
+@NEEDS_MINDSPORE
 def test_explain_and_the_list_tell_the_reason_and_the_version(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
