@@ -9,16 +9,14 @@ import torch
 from coverage_records import GENERATED, NO_KERNEL, Finding, differing_once, try_samples, unexplained
 from coverage_samples import opinfo_samples
 from coverage_torch_recipes import names_of_recipes, recipes
+from versions import DOCUMENTED, is_documented
 
 from ray_precheck.check.checker import Checker
-from scripts.coverage.documented import documented_versions
-from scripts.coverage.main import DOCS
 from scripts.coverage.names import TORCH
 from scripts.coverage.status import statuses
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
-DOCUMENTED = documented_versions(DOCS.read_text("utf-8"))["torch"]
 # Why a name that has a bench is not executed with a verdict of PASS on the CPU: what the check says.
 EXPLAINED = {
     "a dump's quantized dtype is not known": r"dtype 'torch\.quint8' is not supported",
@@ -59,21 +57,20 @@ def findings(torch_checker: Checker) -> dict[str, Finding]:
     return found
 
 
-def _is_documented() -> bool:
-    """Whether this is the torch for which the recipes and the explanations are kept."""
-    return torch.__version__.split("+")[0] == DOCUMENTED
-
-
 def _require_none(found: dict[str, Any], findings: dict[str, Finding]) -> None:
     """Fail for what was found; with another torch only where it is more than one name of a hundred."""
-    if found and not _is_documented() and len(found) <= 0.01 * len(findings):
-        pytest.skip(f"kept for torch {DOCUMENTED}; in torch {torch.__version__}: {sorted(found)}")
+    if found and not is_documented("torch") and len(found) <= 0.01 * len(findings):
+        pytest.skip(
+            f"kept for torch {DOCUMENTED['torch']}; in torch {torch.__version__}: {sorted(found)}"
+        )
     assert found == {}
 
 
 def test_every_recipe_is_of_a_name_that_the_documented_torch_has() -> None:
-    if not _is_documented():
-        pytest.skip(f"COVERAGE.md holds for torch {DOCUMENTED}; here is {torch.__version__}")
+    if not is_documented("torch"):
+        pytest.skip(
+            f"COVERAGE.md holds for torch {DOCUMENTED['torch']}; here is {torch.__version__}"
+        )
     assert recipes().keys() == names_of_recipes()
 
 
@@ -83,7 +80,7 @@ def test_nine_of_ten_names_are_executed_and_pass(findings: dict[str, Finding]) -
     assert names > 1400
     assert len(executed) / len(findings) >= 0.98
     # Earlier versions have more names that no bench computes: named tensors, internals.
-    assert len(executed) / names >= (0.90 if _is_documented() else 0.85)
+    assert len(executed) / names >= (0.90 if is_documented("torch") else 0.85)
 
 
 def _names_by_namespace() -> dict[str, list[str]]:
