@@ -1,0 +1,26 @@
+"""Which versions the tests' tables are kept for, and what another version of MindSpore lacks."""
+
+from scripts.coverage.documented import documented_versions, installed_versions
+from scripts.coverage.main import DOCS
+
+DOCUMENTED = documented_versions(DOCS.read_text("utf-8"))
+
+
+def is_documented(package: str) -> bool:
+    """Whether the version of torch or MindSpore that is installed is the one of COVERAGE.md."""
+    return installed_versions().get(package) == DOCUMENTED[package]
+
+
+def lacking(error: Exception) -> str:
+    """Return in a sentence what another MindSpore than that of COVERAGE.md lacks, "" for other errors.
+
+    A kernel for the CPU, as the package knows one that is missing, or a name.
+    """
+    import mindspore
+
+    from ray_precheck.frameworks.mindspore.backend import _NO_KERNEL
+
+    is_missing = isinstance(error, AttributeError) or any(text in str(error) for text in _NO_KERNEL)
+    if is_documented("mindspore") or not is_missing:
+        return ""
+    return f"MindSpore {mindspore.__version__} lacks it: {str(error).strip().splitlines()[0]}"
