@@ -23,6 +23,7 @@ from records import (
     symbol,
     tensor,
 )
+from versions import require_kernel
 
 from ray_precheck.check.checker import Checker
 from ray_precheck.cli import main
@@ -157,6 +158,8 @@ def saved(
     checker = statistics_checker(framework, error_folder=folder, **options)
     replace_kernel(monkeypatch, checker.device(), altered(scaled))
     result = checker.check(payload)
+    if framework == "mindspore":
+        require_kernel(result)
     assert result.forward is Verdict.ERROR, result.message
     return folder / f"{payload.name}.json", broken
 

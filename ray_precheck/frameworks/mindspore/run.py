@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakMethod
 
 import mindspore as ms
 import numpy as np
@@ -60,7 +61,7 @@ class MindSporeExecution:
         with face.arithmetic():
             if leaves:
                 with _ending_recording():
-                    _, self._pull_back = vjp(self._run_leaves, *leaves)
+                    _, self._pull_back = vjp(_weak(self._run_leaves), *leaves)
             else:
                 self._results = self._run(self._tensors)
             self.outputs: list[Leaf] = [self._to_host(leaf) for leaf in self._results]
@@ -118,6 +119,22 @@ class MindSporeExecution:
 
     def _to_host(self, leaf: Any) -> Leaf:
         return _tensor_to_host(leaf) if _is_tensor(leaf) else self._face.plain(leaf)
+
+
+def _weak(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls a method and does not keep its object.
+
+    GradOperation of MindSpore 2.8 and older keeps the function that it differentiates in a cycle,
+    and the tensors of a record must not wait until Python looks for cycles.
+    """
+    held = WeakMethod(method)
+
+    def called(*leaves: Any) -> Any:
+        alive = held()
+        assert alive is not None, "a gradient is asked for while its execution is there"
+        return alive(*leaves)
+
+    return called
 
 
 @contextmanager
