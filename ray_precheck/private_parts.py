@@ -67,6 +67,59 @@ DISPATCH_MODE = PrivatePart(
     "rounds each step of the composed peer of --standard auto",
     "calls are judged without that peer",
 )
+EVAL_FRAME = PrivatePart(
+    ("torch._dynamo.eval_frame:set_eval_frame",),
+    "sees where a captured script enters and leaves a compiled function",
+    "a script that compiles functions is not captured, and is told how to switch that off",
+)
+FUNCTION_MODE = PrivatePart(
+    ("torch.overrides:_get_current_function_mode",),
+    "sees whether a mode of the script lies above that of the capture",
+    "the capture's mode is taken to be the uppermost",
+)
+NO_FUNCTION_MODE = PrivatePart(
+    ("torch._C:DisableTorchFunction",),
+    "keeps what a capture asks of tensors from the modes and subclasses of the script, and its own",
+    "each such question passes through them, which takes a microsecond",
+)
+GRAPH_TASK = PrivatePart(
+    ("torch._C:_current_graph_task_id",),
+    "tells calls that a backward pass recomputes from those of the forward pass",
+    "a recomputed call does not name the first one",
+)
+RECOMPUTATION = PrivatePart(
+    ("torch.utils.checkpoint:_recomputation_hook",),
+    "sees the calls of a checkpointed region when they are computed again",
+    "of checkpoints, those with use_reentrant=True alone have their second calls recorded",
+)
+AUTOGRAD_ENGINE = PrivatePart(
+    ("torch.autograd:Variable._execution_engine",),
+    "says when a backward pass ends, for calls whose outputs are not all used",
+    "the hooks leave out the gradients of such a call",
+)
+MINDSPORE_JIT = PrivatePart(
+    ("mindspore.graph.api:_JitExecutor", "mindspore.common.api:_JitExecutor"),
+    "sees where a captured program enters and leaves a function that ms.jit compiled",
+    "compiled functions have no record, and calls in them are recorded while they are compiled",
+)
+MINDSPORE_JIT_BYTECODE = PrivatePart(
+    (
+        "mindspore.graph._utils.pijit_context:PIJitCaptureContext",
+        "mindspore.common._pijit_context:PIJitCaptureContext",
+    ),
+    MINDSPORE_JIT.use,
+    MINDSPORE_JIT.otherwise,
+)
+MINDSPORE_JIT_TRACE = PrivatePart(
+    ("mindspore.graph.jit_context:jit_context", "mindspore.common.jit_context:jit_context"),
+    "tells whether a captured call is one that ms.jit traces",
+    "traced calls are recorded as others are",
+)
+MINDSPORE_NODE = PrivatePart(
+    ("mindspore._c_expression:BackwardNodePy.register_hook",),
+    "sees the gradients at the border of each captured call",
+    "the gradients that calls and Cells pass on to their inputs are not captured",
+)
 ALL = (
     NODE,
     NODE_TABLE,
@@ -74,8 +127,18 @@ ALL = (
     TOKEN_LOADER,
     MINDSPORE_EXECUTOR,
     MINDSPORE_RECORDER,
+    MINDSPORE_JIT,
+    MINDSPORE_JIT_BYTECODE,
+    MINDSPORE_JIT_TRACE,
+    MINDSPORE_NODE,
     DECOMPOSITIONS,
     DISPATCH_MODE,
+    EVAL_FRAME,
+    FUNCTION_MODE,
+    NO_FUNCTION_MODE,
+    GRAPH_TASK,
+    RECOMPUTATION,
+    AUTOGRAD_ENGINE,
 )
 
 _told: set[PrivatePart] = set()

@@ -8,6 +8,8 @@
     python -m scripts.bench memory DUMP [--calls N]  the driver's peak memory for a large dump
     python -m scripts.bench stage DUMP [--pairs N]   the loop with a bench worker on a second core, against
                                               device and bench on one core, and on two fused ones
+    python -m scripts.bench capture [--pairs N] [--kinds L1 mix ...]
+                                              a captured step of a training against a plain one
 
 Machines are shared and noisy: whole commands are compared in pairs, one right after the other, and
 medians of ratios are printed. CMD is a command that checks a dump with msprobe and takes DUMP and
@@ -61,6 +63,9 @@ def main() -> int:
     stage = commands.add_parser("stage")
     stage.add_argument("dump", type=Path)
     stage.add_argument("--pairs", type=int, default=3)
+    capture = commands.add_parser("capture")
+    capture.add_argument("--pairs", type=int, default=15)
+    capture.add_argument("--kinds", nargs="+")
     options = parser.parse_args()
     print(machine())
     actions = {
@@ -69,6 +74,7 @@ def main() -> int:
         "speed": lambda: bench_speed(options.dump, options.msprobe, options.pairs),
         "memory": lambda: bench_memory(options.dump, options.calls),
         "stage": lambda: bench_stage(options.dump, options.pairs),
+        "capture": lambda: bench_capture(options.kinds, options.pairs),
     }
     return 0 if actions[options.command]() else 1
 
@@ -84,6 +90,18 @@ def machine() -> str:
         f"machine: {os.cpu_count()} cores ({cpu}), {gigabytes:.0f} GiB, Python"
         f" {platform.python_version()}, load {os.getloadavg()[0]:.1f}"
     )
+
+
+def bench_capture(kinds: Sequence[str] | None, pairs: int) -> bool:
+    """Print what captures cost; only this one needs PyTorch."""
+    from scripts.capture_cost import KINDS, report_costs
+
+    unknown = set(kinds or ()) - set(KINDS)
+    if unknown:
+        raise SystemExit(
+            f"no kind is called {', '.join(sorted(unknown))}; known: {', '.join(KINDS)}"
+        )
+    return report_costs(kinds or list(KINDS), pairs)
 
 
 def run_precheck(dump: Path, out: Path, *options: str) -> float:

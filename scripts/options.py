@@ -1,7 +1,8 @@
 """The tables of all options in the docs of the command line, made from where they are declared.
 
     python -m scripts.options            # prints them
-    python -m scripts.options --write    # writes them into ray_precheck/cli/README.md
+    python -m scripts.options --write    # writes them into ray_precheck/cli/README.md, and that of
+                                         # capture into ray_precheck/capture/README.md, too
 
 Comes in: `ray_precheck.cli.COMMANDS`. Goes out: Markdown, a section for each command. A test fails
 where the docs are stale.
@@ -12,11 +13,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ray_precheck.cli import COMMANDS
+from ray_precheck.cli.commands import capture
 from ray_precheck.cli.invocation import Command
 from ray_precheck.options.declared import Option
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "ray_precheck" / "cli" / "README.md"
+OF_CAPTURE = ROOT / "ray_precheck" / "capture" / "README.md"
 BEGIN = "<!-- options: begin -->"
 END = "<!-- options: end -->"
 
@@ -25,22 +28,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the tables into the docs")
     if parser.parse_args(argv).write:
-        DOCS.write_text(with_tables(DOCS.read_text("utf-8")), encoding="utf-8")
+        for docs, commands in PAGES.items():
+            text = with_tables(docs.read_text("utf-8"), commands)
+            docs.write_text(text, encoding="utf-8")
     else:
         print(tables())
     return 0
 
 
-def with_tables(text: str) -> str:
+PAGES: dict[Path, Sequence[Command]] = {DOCS: COMMANDS, OF_CAPTURE: capture.COMMANDS}
+
+
+def with_tables(text: str, commands: Sequence[Command] = COMMANDS) -> str:
     """Return the docs with the tables as they are now between the two marks."""
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
-    return f"{before}{BEGIN}\n\n{tables()}\n{END}{after}"
+    return f"{before}{BEGIN}\n\n{tables(commands)}\n{END}{after}"
 
 
-def tables() -> str:
+def tables(commands: Sequence[Command] = COMMANDS) -> str:
     """Return the section of every command."""
-    return "\n".join("\n".join(_section(command)) for command in COMMANDS)
+    return "\n".join("\n".join(_section(command)) for command in commands)
 
 
 def _section(command: Command) -> Iterator[str]:

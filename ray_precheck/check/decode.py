@@ -61,11 +61,11 @@ def call_plan(record: ApiRecord) -> CallPlan:
     """
     in_place = changes_its_input(record)
     if not record.has_backward:
-        return CallPlan(in_place=in_place)
+        return CallPlan(in_place=in_place, autocast=record.autocast)
     tensors = [spec for _, spec in record.input_tensors()]
     floating = [i for i, spec in enumerate(tensors) if is_differentiable(spec.dtype)]
     flagged = [i for i in floating if tensors[i].requires_grad]
-    return CallPlan(tuple(flagged or floating), in_place)
+    return CallPlan(tuple(flagged or floating), in_place, record.autocast)
 
 
 def _require_memory(record: ApiRecord, settings: CheckSettings) -> None:

@@ -75,7 +75,7 @@ class _Error:
                 return change(value)
             return value
 
-        call, recompute = self.inputs.call, self.result.recompute
+        call, recompute = self.inputs.bench_call, self.result.recompute
         assert recompute is not None
         again = HostCall(map_leaves(call.args, changed), map_leaves(call.kwargs, changed))
         cotangents = [changed(cotangent) for cotangent in self.result.cotangents]

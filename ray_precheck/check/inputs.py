@@ -6,7 +6,10 @@ gradients from the same source.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ray_precheck.check.decode import Decoded
 from ray_precheck.check.measured import Measured
@@ -19,9 +22,11 @@ from ray_precheck.datagen.generate import (
     generated_tensors,
 )
 from ray_precheck.dump.tensors import CapturedTensors
-from ray_precheck.frameworks.base import Leaf
+from ray_precheck.frameworks.base import Leaf, map_leaves
+from ray_precheck.operators.autocast import CASTS_ARGUMENTS
+from ray_precheck.schema.dtypes import DTYPES, round_to_dtype
 from ray_precheck.schema.record import ApiRecord
-from ray_precheck.schema.values import HostCall, HostTensor
+from ray_precheck.schema.values import HostCall, HostTensor, TensorSpec, walk_specs
 from ray_precheck.store.error_data import SavedTensors
 
 if TYPE_CHECKING:
@@ -35,9 +40,46 @@ class Inputs(Decoded):
     source: TensorSource
     call: HostCall
 
+    @property
+    def bench_call(self) -> HostCall:
+        """The call as the bench gets it: what autocast casts for the device is cast before it is widened."""
+        if not self._is_cast:
+            return self.call
+        cast = partial(_cast, self.record.autocast)
+        return HostCall(map_leaves(self.call.args, cast), map_leaves(self.call.kwargs, cast))
+
+    def gradient_as_computed(self, gradient: Leaf) -> Leaf:
+        """Return a gradient in the dtype in which it was computed: autocast widens it for an argument that
+        it has cast. One with a digit more was not computed so."""
+        if not self._is_cast or not isinstance(gradient, HostTensor):
+            return gradient
+        found = _cast(self.record.autocast, gradient)
+        return found if np.array_equal(found.data, gradient.data, equal_nan=True) else gradient
+
+    @property
+    def _is_cast(self) -> bool:
+        """Whether autocast has cast the arguments of the call."""
+        record = self.record
+        if not record.autocast:
+            return False
+        leaves = (leaf for spec in record.outputs for _, leaf in walk_specs(spec, ""))
+        dtypes = {leaf.dtype for leaf in leaves if isinstance(leaf, TensorSpec)}
+        floats = {dtype for dtype in dtypes if DTYPES[dtype].kind == "float"}
+        casts = CASTS_ARGUMENTS.of(record.name.type_name, record.framework)
+        return bool(casts) and floats == {record.autocast}
+
     def output_name(self, direction: str, position: int) -> str:
         """Return the name of a detail row."""
         return f"{self.record.name}.{direction}.output.{position}"
+
+
+def _cast(dtype: str, value: Any) -> Any:
+    """Return a float tensor in a dtype; autocast leaves float64 as it is."""
+    if not isinstance(value, HostTensor) or value.dtype in (dtype, "float64"):
+        return value
+    if DTYPES[value.dtype].kind != "float":
+        return value
+    return HostTensor(dtype, round_to_dtype(value.data, dtype))
 
 
 def make_inputs(decoded: Decoded, source: TensorSource) -> Inputs:

@@ -143,7 +143,12 @@ def _against_captured(benched: Benched, terms: Terms) -> DirectionCheck:
     if grads is None:
         raise NotCheckable(f"backward: the bench raised: {describe(error)}")
     shapes = [None if grad is None else grad.shape for grad in grads]
-    matched = captured_gradients(inputs.record, inputs.source, shapes)
+    matched = {
+        mine: (theirs, inputs.gradient_as_computed(tested))
+        for mine, (theirs, tested) in captured_gradients(
+            inputs.record, inputs.source, shapes
+        ).items()
+    }
     judge = terms.judge(inputs.record.name, "backward")
     peers = _peers(benched, terms, gradients, cotangents)
     rows = tuple(
@@ -179,6 +184,7 @@ def _against_device(benched: Benched, terms: Terms) -> DirectionCheck:
     result = DirectionCheck(notes=notes, cotangents=tuple(cotangents))
     if grads is None:
         return _gradients_failed(result, failure)
+    grads = [inputs.gradient_as_computed(grad) for grad in grads]
     judge = terms.judge(inputs.record.name, "backward")
     peers = _peers(benched, terms, lambda run, moved: run.gradients(moved), cotangents)
     rows = tuple(
@@ -239,7 +245,7 @@ def _peers(
     reads them."""
     peers = Peers(
         benched.function,
-        benched.tested.inputs.call,
+        benched.tested.inputs.bench_call,
         benched.tested.inputs.plan,
         pick,
         tuple(cotangents),

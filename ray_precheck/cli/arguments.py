@@ -21,6 +21,7 @@ _KEYWORDS: dict[Takes, dict[str, Any]] = {
     Takes.EACH: {"action": "append"},
     Takes.PERHAPS: {"nargs": "?"},
     Takes.NOTHING: {"action": "store_true"},
+    Takes.REST: {"nargs": argparse.REMAINDER},
 }
 
 OUT_FOLDER = Option(

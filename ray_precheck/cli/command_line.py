@@ -11,7 +11,7 @@ from pathlib import Path
 from ray_precheck.cli.exit_codes import STOPPED
 from ray_precheck.cli.going_on import resume_command
 from ray_precheck.cli.invocation import Execute, Invocation
-from ray_precheck.cli.parser import build_parser
+from ray_precheck.cli.parser import COMMANDS, build_parser
 from ray_precheck.cli.streams import outlive_readers
 from ray_precheck.errors import PrecheckError
 from ray_precheck.guardian import guard
@@ -21,6 +21,8 @@ def entry() -> int:
     """Run the command of this process, watched over by a guardian; return the exit code."""
     given = sys.argv[1:]
     outlive_readers()
+    if _runs_a_script(given):  # which keeps its own signals, children and end
+        return main(given)
 
     def epitaph(result: str, how: str) -> None:
         print(f"\nray-precheck: error: the process of the run was ended ({how})", file=sys.stderr)
@@ -31,12 +33,18 @@ def entry() -> int:
     return guard(lambda announce: main(given, announce), epitaph)
 
 
+def _runs_a_script(given: Sequence[str]) -> bool:
+    names = {name for command in COMMANDS for name in command.names}
+    return next((word for word in given if word in names), "") == "capture"
+
+
 def main(
     arguments: Sequence[str] | None = None, announce: Callable[[str], None] = lambda text: None
 ) -> int:
     """Run a command and return the exit code; `announce` is told the result CSV once it is there."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in given
+    own = given[: given.index("--")] if "--" in given else given
+    debug = "--debug" in own
     try:
         options = build_parser().parse_args(given)
         execute: Execute = options.execute

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ray_precheck.cli.actions import FrameworkName
 from ray_precheck.cli.arguments import VERSION, add_options
-from ray_precheck.cli.commands import compare_results, explain, repro, run_ut, summary
+from ray_precheck.cli.commands import capture, compare_results, explain, repro, run_ut, summary
 from ray_precheck.cli.exit_codes import EXIT_CODES
 from ray_precheck.cli.invocation import SentenceParser
 from ray_precheck.config import RunConfig
@@ -17,6 +17,7 @@ from ray_precheck.options.declared import option_of
 
 # In the order of --help.
 COMMANDS = (
+    *capture.COMMANDS,
     *run_ut.COMMANDS,
     *summary.COMMANDS,
     *explain.COMMANDS,

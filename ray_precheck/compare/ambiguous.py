@@ -7,7 +7,7 @@ inputs, which both sides have.
 
 An index is right if it selects a value equal to the bench's. Eigenvectors, singular vectors and the
 columns of Q are right up to a factor of modulus 1, which the outputs that belong to them share;
-eigenvalues of `eig` are right in any order.
+eigenvalues of `eig` are right in any order. The signs of sums: `compare.signs`.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ray_precheck.operators.ambiguous import AMBIGUOUS, Basis, IndexChoice
+from ray_precheck.compare.signs import stepped_like
+from ray_precheck.operators.ambiguous import AMBIGUOUS, Basis, IndexChoice, SignOfSum
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall, HostTensor
@@ -45,6 +46,8 @@ def chosen_like(
         return list(bench)
     if isinstance(ambiguity, IndexChoice):
         return _selected_like(ambiguity, call, tested, bench)
+    if isinstance(ambiguity, SignOfSum):
+        return stepped_like(call, tested, bench)
     if _has_matrices(ambiguity, bench):
         return _turned_like(ambiguity, tested, bench)
     return list(bench)

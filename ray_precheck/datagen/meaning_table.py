@@ -15,6 +15,8 @@ To add an API: a row here, and where its arguments mean something new, a rule in
 from dataclasses import dataclass
 
 from ray_precheck.datagen.meaning import Meaning, Within
+from ray_precheck.datagen.meaning_optimizers import PREFIX as OPTIMIZER
+from ray_precheck.datagen.meaning_optimizers import optimizer_meanings
 from ray_precheck.datagen.meaning_rules import (
     Arguments,
     Rule,
@@ -355,6 +357,8 @@ def meanings_of(record: ApiRecord) -> dict[str, Meaning]:
         return subscript_meanings(record, written=api == "__setitem__")
     if api in ("index_put", "index_put_"):
         return index_put_meanings(record)
+    if record.name.prefix == OPTIMIZER:
+        return optimizer_meanings(record)
     for candidate in rows_about(record.name, record.framework):
         found = _ruled(record, candidate)
         if found:

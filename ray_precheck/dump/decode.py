@@ -18,7 +18,7 @@ from ray_precheck.dump.names import ApiKey, parse_key
 from ray_precheck.dump.shown import shown
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.known import built_in_frameworks, find_framework
-from ray_precheck.schema.dtypes import canonical_dtype
+from ray_precheck.schema.dtypes import DTYPES, canonical_dtype
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import (
     Bound,
@@ -59,11 +59,12 @@ def decode_record(
         raise NotCheckable("the dump has a backward record of this call but no forward record")
     words = words_of(framework)
     ahead = _load(forward, "forward")
-    grads_in = grads_out = None
+    grads_in = grads_out = gradient_of = None
     if backward is not None:
         behind = _load(backward, "backward")
         grads_in = _specs(behind, _GRADS_IN, "backward", words)
         grads_out = _specs(behind, _GRADS_OUT, "backward", words)
+        gradient_of = _gradient_of(behind, len(grads_out))
     kwargs = _field(ahead, "input_kwargs", "forward", dict)
     return ApiRecord(
         name=key.name,
@@ -75,6 +76,8 @@ def decode_record(
         outputs=_specs(ahead, ("output",), "forward", words),
         grads_in=grads_in,
         grads_out=grads_out,
+        gradient_of=gradient_of,
+        autocast=_autocast(ahead, words),
         framework=framework,
     )
 
@@ -113,6 +116,38 @@ def _specs(
     return tuple(
         decode_value(item, f"{direction} {key}.{i}", words) for i, item in enumerate(items)
     )
+
+
+def _is_index(place: Any) -> bool:
+    return (type(place) is int and place >= 0) or (isinstance(place, str) and place.isdecimal())
+
+
+def _gradient_of(record: dict[str, Any], gradients: int) -> tuple[int | None, ...] | None:
+    """Return to which input each gradient belongs, as our captures say it; None without gradients.
+
+    The numbers are texts there ("0"), since msprobe's `compare` takes every field for texts.
+    """
+    places = record.get("gradient_of")
+    if places is None or not gradients:
+        return None
+    numbers = places if isinstance(places, list) and len(places) == gradients else ["none"]
+    if all(place is None or _is_index(place) for place in numbers):
+        return tuple(None if place is None else int(place) for place in numbers)
+    raise NotCheckable(
+        "broken backward record: gradient_of must have the number of an input, or null, for each of"
+        f" {gradients} gradients, not {shown(places)}"
+    )
+
+
+def _autocast(record: dict[str, Any], words: "Words") -> str:
+    """Return the dtype of autocast, "" for a call without it."""
+    value = record.get("autocast")
+    dtype = _dtype(value, words)
+    if value is not None and (dtype is None or DTYPES[dtype].kind != "float"):
+        raise NotCheckable(
+            f"broken forward record: autocast must be a dtype of floats, not {shown(value)}"
+        )
+    return dtype or ""
 
 
 def decode_value(value: Any, path: str, words: "Words", nesting: int = 0) -> ValueSpec:

@@ -2,7 +2,8 @@
 
 Comes in: a path that `-api_info` names. Goes out: one `FoundDump` for each dump.json. Called by the
 session before anything is opened. msprobe writes `step0/rank0/dump.json`, `step0/rank/dump.json` or
-`step0/proc4711/dump.json`; a step without ranks is taken, too.
+`step0/proc4711/dump.json`; a step without ranks is taken, too. Where a capture was cut off there is its
+log, dump.jsonl, in the place of dump.json.
 """
 
 import os
@@ -13,14 +14,14 @@ from pathlib import Path
 
 from ray_precheck.errors import DumpError
 
-DUMP_FILE = "dump.json"
+DUMP_FILE, LOG_FILE = "dump.json", "dump.jsonl"
 _STEP = re.compile(r"step(\d+)")
 _RANK = re.compile(r"(?:rank|proc)(\d*)")
 
 
 @dataclass(frozen=True, slots=True)
 class FoundDump:
-    """A dump.json, and the folders that name its step and its rank ("" where there is none)."""
+    """A dump.json or dump.jsonl, and the folders that name its step and its rank ("" where there is none)."""
 
     path: Path
     step: str = ""
@@ -56,9 +57,10 @@ def find_dumps(path: Path) -> FoundDumps:
     """
     try:
         if not path.is_dir():
-            return FoundDumps((FoundDump(path),), is_many=False)
-        if (path / DUMP_FILE).exists():
-            return FoundDumps((FoundDump(path / DUMP_FILE),), is_many=False)
+            return FoundDumps((FoundDump(standing_for(path)),), is_many=False)
+        own = dump_in(path)
+        if own.exists():
+            return FoundDumps((FoundDump(own),), is_many=False)
         own_step = path.resolve().name
         step = own_step if _STEP.fullmatch(own_step) else ""
         ranks = list(_ranks(path, step))
@@ -71,10 +73,25 @@ def find_dumps(path: Path) -> FoundDumps:
     without = tuple(found.path.parent for found in ranks if found not in dumps)
     if not dumps:
         raise DumpError(
-            f"{path} holds no dump; looked for {DUMP_FILE} in it, in rank*, proc*, step*, and in"
+            f"{path} holds no dump; looked for {DUMP_FILE} and {LOG_FILE} in it, in rank*, proc*, step*, and in"
             " step*/rank* and step*/proc*"
         )
     return FoundDumps(dumps, is_many=True, without=without)
+
+
+def dump_in(folder: Path) -> Path:
+    """Return the path of the dump in a folder: dump.json, or the log of a capture that was cut off."""
+    return standing_for(folder / DUMP_FILE)
+
+
+def standing_for(path: Path) -> Path:
+    """Return the path of a dump or of what stands for it: a dump.json that is not there for the log
+    beside it, and a log that was finished since for its dump.json."""
+    others = {DUMP_FILE: LOG_FILE, LOG_FILE: DUMP_FILE}
+    if path.name in others and not path.exists():
+        other = path.with_name(others[path.name])
+        return other if other.exists() else path
+    return path
 
 
 def _step(folder: Path) -> Iterator[FoundDump]:
@@ -82,12 +99,12 @@ def _step(folder: Path) -> Iterator[FoundDump]:
     if ranks:
         yield from ranks
     else:
-        yield FoundDump(folder / DUMP_FILE, folder.name)
+        yield FoundDump(dump_in(folder), folder.name)
 
 
 def _ranks(folder: Path, step: str) -> Iterator[FoundDump]:
     for rank in _named(folder, _RANK):
-        yield FoundDump(rank / DUMP_FILE, step, rank.name)
+        yield FoundDump(dump_in(rank), step, rank.name)
 
 
 def _named(folder: Path, pattern: re.Pattern[str]) -> list[Path]:

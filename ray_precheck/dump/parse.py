@@ -1,7 +1,8 @@
 """dump.json as a whole: its header and where each API call stands in the file.
 
 Comes in: a path. Goes out: a `Dump` with one `DumpCall` for every API call, in the order of the
-file, and one for every record that is no API call. Records are read when they are needed.
+file, and one for every record that is no API call. Records are read when they are needed. The log
+of a capture that was cut off is read as the dump.json that it would have become.
 """
 
 import gc
@@ -20,6 +21,15 @@ from typing import BinaryIO
 
 import orjson
 
+from ray_precheck.dump.folders import LOG_FILE, standing_for
+from ray_precheck.dump.log import (
+    Log,
+    as_dump,
+    is_being_written,
+    log_members,
+    scan_log,
+    whole_lines,
+)
 from ray_precheck.dump.names import ApiKey, parse_key, split_key
 from ray_precheck.dump.scan import (
     ByteRange,
@@ -75,6 +85,20 @@ class Dump:
     data_folder: Path
     file: BinaryIO
     calls: list[DumpCall] = field(default_factory=list)
+    log: Log | None = None
+
+    @property
+    def note(self) -> str:
+        """A sentence about a dump that is the log of a capture; "" for a whole one."""
+        if self.log is None:
+            return ""
+        begin = f"{self.path} is the log of a capture that"
+        if is_being_written(self.file):
+            return f"{begin} is still being written; read up to record {self.log.records}"
+        return (
+            f"{begin} was cut off after {self.log.records} records; `ray-precheck capture --finish"
+            f" {self.path.parent}` makes a dump.json of it"
+        )
 
     def payload(self, task: Task) -> TaskPayload:
         """Read the raw records of a task from the file."""
@@ -90,9 +114,16 @@ class Dump:
         return value_of(os.pread(self.file.fileno(), length, span.start))
 
     def digest(self) -> str:
-        """SHA-256 of the file, in hexadecimal, by which a resumed run knows its dump."""
-        self.file.seek(0)
+        """SHA-256 of the file, in hexadecimal, by which a resumed run knows its dump.
+
+        A log has the digest of the dump.json that it becomes, so that a run goes on when it is finished.
+        """
         state = hashlib.sha256()
+        if self.log is not None:
+            for piece in as_dump(self.log.header, whole_lines(self.log, self.file)):
+                state.update(piece)
+            return state.hexdigest()
+        self.file.seek(0)
         while chunk := self.file.read(_DIGEST_CHUNK):
             state.update(chunk)
         return state.hexdigest()
@@ -110,7 +141,9 @@ class Dump:
 
 
 def open_dump(path: str | os.PathLike[str], on_progress: OnProgress = silent) -> Dump:
-    """Open a dump.json and find its calls.
+    """Open a dump.json, or the log of a capture, and find its calls.
+
+    A dump.json that is not there stands for the log beside it, and the other way round.
 
     `on_progress` is told the bytes that are dealt with and the file's size, every few MiB.
 
@@ -119,6 +152,7 @@ def open_dump(path: str | os.PathLike[str], on_progress: OnProgress = silent) ->
     """
     where = Path(path)
     try:
+        where = standing_for(where)
         _require_file(where)
         file = where.open("rb")
         with ExitStack() as stack:
@@ -143,13 +177,18 @@ def _require_file(where: Path) -> None:
 
 
 def _read_dump(file: BinaryIO, path: Path, on_progress: OnProgress) -> Dump:
-    header, members = scan_dump(file, str(path), on_progress)
+    log = None
+    if path.suffix == Path(LOG_FILE).suffix:
+        log, header = scan_log(file, str(path), on_progress)
+        members = log_members(log, file, str(path), on_progress)
+    else:
+        header, members = scan_dump(file, str(path), on_progress)
     fields = dict(header)
-    if "data" not in fields:
+    if log is None and "data" not in fields:
         keys = sorted(fields)[:_SHOWN_FIELDS]
         found = ", ".join(key if _WORD.fullmatch(key) else shown(key) for key in keys) or "nothing"
         raise DumpError(f"{path} has no 'data' (found: {found}); is it a dump.json of msprobe?")
-    if not _begins_an_object(file, fields["data"]):
+    if log is None and not _begins_an_object(file, fields["data"]):
         raise DumpError(f"'data' of {path} must be an object of API records")
     task = _header_text(file, fields, "task", path) or STATISTICS
     if task not in TASKS:
@@ -163,20 +202,26 @@ def _read_dump(file: BinaryIO, path: Path, on_progress: OnProgress) -> Dump:
         )
     folder = _data_folder(path, _header_text(file, fields, "dump_data_dir", path))
     with _without_collector():
-        calls, has_modules_only = _group_calls(members, _name_limit(file), path)
+        calls, has_modules_only = _group_calls(
+            members, _name_limit(file), path, first_counts=log is not None
+        )
     if not calls and task == STRUCTURE:
         raise DumpError(
             f"{path} has no records of calls, as its task is structure; capture the step with task"
             f" {STATISTICS} or {TENSOR}"
         )
     if not calls:
-        raise NothingToCheckError(f"'data' of {path} is empty: the capture saw no API call")
+        raise NothingToCheckError(
+            f"'data' of {path} is empty: the capture saw no API call"
+            if log is None
+            else f"{path} holds no call: the capture was cut off before the first one"
+        )
     if has_modules_only:
         raise DumpError(f"{path} holds modules but no API; capture it with level L1 or mix")
     size = os.fstat(file.fileno()).st_size
     on_progress(size, size)
     framework = framework or _guess_framework(file, calls)
-    return Dump(path, _checked_as(task, folder), framework, folder, file, calls)
+    return Dump(path, _checked_as(task, folder), framework, folder, file, calls, log)
 
 
 def _checked_as(task: str, folder: Path) -> str:
@@ -266,9 +311,12 @@ def _name_limit(file: BinaryIO) -> int:
 
 
 def _group_calls(
-    members: Iterable[Member], name_limit: int, path: Path
+    members: Iterable[Member], name_limit: int, path: Path, *, first_counts: bool
 ) -> tuple[list[DumpCall], bool]:
-    """Return one call for each name, in order of appearance, and whether all are modules."""
+    """Return one call for each name, in order of appearance, and whether all are modules.
+
+    Of a record that stands twice the last one counts, as for readers of JSON; in a log the first.
+    """
     calls: dict[str, DumpCall] = {}
     modules_only = True
     name_bytes = 0
@@ -285,7 +333,8 @@ def _group_calls(
                 )
         if direction:
             modules_only = False
-            _add_record(call, direction, span)
+            if not (first_counts and getattr(call, direction)):
+                _add_record(call, direction, span)
         elif call.forward is None and call.backward is None:
             reason, is_module = _why_foreign(key)
             modules_only = modules_only and is_module

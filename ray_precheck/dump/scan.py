@@ -160,7 +160,7 @@ def _shallow_tokens(
         offset += len(chunk)
         on_progress(offset // 2, size)
         if state.count > limit:
-            raise _too_many(path, limit // _TOKENS_OF_A_MEMBER)
+            raise too_many(path, limit // _TOKENS_OF_A_MEMBER)
     if not state.count and not state.in_string:
         raise _no_object(path)
     if state.depth > 0 or state.in_string:
@@ -172,7 +172,8 @@ def _shallow_tokens(
     return _Tokens(np.concatenate(positions), np.concatenate(chars), np.concatenate(depths))
 
 
-def _too_many(path: str, limit: int) -> DumpError:
+def too_many(path: str, limit: int) -> DumpError:
+    """Return the error of a file that has more members than a dump of its size can have."""
     return DumpError(
         f"{path} has more than {limit} members, too many for records of API calls in a file of its"
         " size; is it a dump.json of msprobe?"
@@ -239,7 +240,7 @@ def _members(
     # The key is the string right before the colon: its quotes are the two tokens before it.
     colons = colons[colons >= 2]
     if len(colons) > limit:
-        raise _too_many(path, limit)
+        raise too_many(path, limit)
     window = _Window(file)
     for first in range(0, len(colons), _KEYS_AT_A_TIME):
         block = colons[first : first + _KEYS_AT_A_TIME]

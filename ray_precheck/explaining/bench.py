@@ -51,7 +51,7 @@ def bench_answer(operator: AskedOperator, modules: Sequence[BenchModule]) -> Ben
         return BenchAnswer(True, (f"a user's own: {origin}",))
     rows = references.rows(name)
     if rows:
-        return BenchAnswer(True, ("a built-in one of a fused operator", *_told(rows)))
+        return BenchAnswer(True, ("a built-in one, by its formula", *_told(rows)))
     mapped = _rows_of(function)
     if mapped:
         return BenchAnswer(True, (f"{where}, by the arguments", *_told(mapped)))

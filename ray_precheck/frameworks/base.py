@@ -22,11 +22,13 @@ class CallPlan:
 
     `differentiable` are the tensors whose gradients are compared, by their positions among all input
     tensors in order; empty where backward is not checked. `in_place`: the API changes its first
-    argument.
+    argument. `autocast`: the dtype in which PyTorch's autocast lets the device compute, "" without it; the
+    bench gets inputs that are cast already.
     """
 
     differentiable: tuple[int, ...] = ()
     in_place: bool = False
+    autocast: str = ""
 
 
 class Execution(Protocol):

@@ -14,7 +14,15 @@ from typing import get_origin, get_type_hints
 # msprobe gives these prefixes to every framework; all others belong to one package.
 COMMON_PREFIXES = frozenset({"Tensor", "Functional"})
 _COLLECTIVE = "a collective operator needs its other ranks"
-COLLECTIVES = {"Distributed": _COLLECTIVE, "MintDistributed": _COLLECTIVE}
+_COMPILED = (
+    "it is the one record of a compiled function, whose operators have none; to check these, capture"
+    " without the compiler (PyTorch: TORCH_COMPILE_DISABLE=1 in the environment; MindSpore: no ms.jit)"
+)
+REFUSED_PREFIXES = {
+    "Distributed": _COLLECTIVE,
+    "MintDistributed": _COLLECTIVE,
+    "Compiled": _COMPILED,
+}
 # How the kinds of values that are no tensors are described in a dump (`dump.decode`).
 VALUE_KINDS = ("dtype", "device", "memory_format", "size")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -94,7 +102,7 @@ class Framework:
     unlisted: Mapping[str, str] = field(default_factory=dict)
     is_bench: bool = False
     # The APIs that are not checked.
-    refused_prefixes: Mapping[str, str] = field(default_factory=lambda: COLLECTIVES)
+    refused_prefixes: Mapping[str, str] = field(default_factory=lambda: REFUSED_PREFIXES)
     refused: Mapping[str, str] = field(default_factory=dict)
     # How people are told.
     frames: tuple[str, ...] = ()

@@ -1,4 +1,5 @@
-"""Operators with several right outputs: indices of equal values, and vectors up to a factor.
+"""Operators with several right outputs: indices of equal values, vectors up to a factor, and the signs of
+sums that are nearly 0.
 
 Goes out: `AMBIGUOUS`. Called by `compare.ambiguous`, which takes the tested side's choice for the bench.
 """
@@ -40,7 +41,12 @@ class Basis:
     values: int | None = None
 
 
-Ambiguity: TypeAlias = IndexChoice | Basis
+@dataclass(frozen=True, slots=True)
+class SignOfSum:
+    """An optimizer's step whose direction is the sign of a sum, which rounding decides near 0."""
+
+
+Ambiguity: TypeAlias = IndexChoice | Basis | SignOfSum
 _ALL = "torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops"
 
 AMBIGUOUS: FactTable[Ambiguity] = FactTable(
@@ -71,5 +77,6 @@ AMBIGUOUS: FactTable[Ambiguity] = FactTable(
         ("torch.linalg: eigh", Basis(1)),
         ("torch torch.Tensor torch.linalg mindspore.ops: eig", Basis(1, values=0)),
         ("torch.linalg mindspore.Tensor mindspore.ops: eigvals", Basis(-1, values=0)),
+        ("torch.optim: Lion", SignOfSum()),
     ],
 )

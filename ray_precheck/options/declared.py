@@ -30,6 +30,7 @@ class Takes(Enum):
     EACH = "a value each time that it is given"
     PERHAPS = "a value or nothing"
     NOTHING = "nothing"
+    REST = "all words that follow, whatever they are"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ kind, the reason for its SKIP row. Called by the planner with `--filter_api`.
 
 Two calls are alike if all their values in the dump are, nested ones too, forward and backward: tensors by
 their type, dtype, shape and requires_grad, all other values by everything that the dump has of them. The
-contents of a tensor (Max, Min, Mean, Norm, md5, the name of its file) do not count.
+contents of a tensor (Max, Min, Mean, Norm, md5, the name of its file) do not count, nor does where in
+the program a call was made.
 """
 
 import json
@@ -38,6 +39,10 @@ _KIND = (
 _TENSOR = re.compile(
     (_KIND + _STATISTIC + _REQUIRES_GRAD + _STATISTIC + rb"~\}").replace(b"~", rb"\s{0,99}")
 )
+# Where a call was made, which our own captures write at the end of a record.
+_PLACE_OF_CALL = ("stack", "parent", "recompute")
+_PLACE = re.compile(rb'(?:, "stack": "\d{1,18}")?(?:, "parent": "[^"\\]{0,999}")?\}\s{0,99}\Z')
+_LONGEST_PLACE = 1200
 
 
 class AlikeCalls:
@@ -76,7 +81,9 @@ class AlikeCalls:
         if len(record) > _LARGEST_BYTES:
             return None
         # The text between the statistics; split takes half the time of sub.
-        text = _digest(b"\0".join(filter(None, _TENSOR.split(record))))
+        place = _PLACE.search(record, max(0, len(record) - _LONGEST_PLACE))
+        said = record[: place.start()] if place else record
+        text = _digest(b"\0".join(filter(None, _TENSOR.split(said))))
         if text not in self._digests:
             if len(self._digests) >= _MOST_RECORDS:
                 self._digests.clear()
@@ -93,6 +100,8 @@ def _digest_of_values(record: bytes) -> bytes | None:
             value = json.loads(record)
         except (ValueError, RecursionError):
             return None
+    if isinstance(value, dict):
+        value = {key: item for key, item in value.items() if key not in _PLACE_OF_CALL}
     try:
         return _digest(json.dumps(_without_statistics(value), sort_keys=True).encode())
     except (ValueError, RecursionError):  # ValueError: an int of more digits than Python writes

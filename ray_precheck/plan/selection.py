@@ -89,11 +89,11 @@ def select_calls(dump: Dump, selection: Selection, standard: Standard | None) ->
     Raises:
         UsageError: no call is selected, or a name that the user asked for fits no call.
     """
-    warnings: list[str] = []
+    warnings = [dump.note] if dump.note else []
     if standard is not None:
         demands = Demands(selection, standard)
         demands.show(dump.calls)
-        warnings = demands.require(str(dump.path))
+        warnings += demands.require(str(dump.path))
     chosen = selection.select(dump.calls)
     if not chosen:
         raise NothingSelected(

@@ -47,7 +47,8 @@ class Recorder:
 
     def __init__(self, actors: Actors, files: RunFiles, tables: Tables, progress: Progress) -> None:
         self._actors = actors
-        self._files = files
+        # Actors of a cluster that was there before run in the folder in which its `ray start` was called.
+        self._files = files.absolute()
         self._tables = tables
         self._progress = progress
         self._unacknowledged: dict[Any, _Append] = {}

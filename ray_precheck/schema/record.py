@@ -28,8 +28,10 @@ class ApiRecord:
     """The dump's description of one API call.
 
     `grads_in` are the incoming gradients of the outputs, `grads_out` the gradients of the inputs; both
-    are None if the call has no backward record. `framework` is that of the dump, on which the meaning
-    of a name depends; "" if it is unknown.
+    are None if the call has no backward record. `gradient_of` has for each of `grads_out` the number of
+    the input tensor that it belongs to, None for one that belongs to none; it is None where the dump does
+    not say so. `autocast` is the dtype in which autocast let operators compute, "" without autocast.
+    `framework` is that of the dump, on which the meaning of a name depends; "" if it is unknown.
     """
 
     name: ApiName
@@ -38,6 +40,8 @@ class ApiRecord:
     outputs: tuple[ValueSpec, ...]
     grads_in: tuple[ValueSpec, ...] | None = None
     grads_out: tuple[ValueSpec, ...] | None = None
+    gradient_of: tuple[int | None, ...] | None = None
+    autocast: str = ""
     framework: str = ""
 
     @property

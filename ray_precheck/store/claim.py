@@ -17,6 +17,7 @@ import json
 import os
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -241,4 +242,7 @@ def _renewed(handle: int) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        thread.join()
+        # Of a claim that is left to the end of the process the thread runs no more: Python 3.13 would
+        # wait for it forever.
+        if not sys.is_finalizing():
+            thread.join()

@@ -43,6 +43,18 @@ class RunFiles:
     errors: Path
     token: str = ""
 
+    def absolute(self) -> "RunFiles":
+        """Return them by absolute paths, for a process that may run in another folder."""
+        return RunFiles(
+            self.result.absolute(),
+            self.details.absolute(),
+            self.settings.absolute(),
+            self.timeline.absolute(),
+            self.lock.absolute(),
+            self.errors.absolute(),
+            self.token,
+        )
+
 
 @lru_cache(maxsize=64)
 def run_files(result: Path, tables: Tables = API_TABLES) -> RunFiles:

@@ -13,7 +13,6 @@ import random
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import psutil
 
+from ray_precheck.interpreter import module_command
 from ray_precheck.prctl import adopt_orphans
 
 TREE, WORKER, WRITER, RAYLET, DRIVER = "tree", "worker", "writer", "raylet", "driver"
@@ -143,7 +143,7 @@ class Command:
         self.begin = time.monotonic()
         with self._output.open("wb") as output, self._errors.open("wb") as errors:
             self._popen = subprocess.Popen(
-                [sys.executable, "-P", "-m", "ray_precheck", *self.arguments],
+                [*module_command("ray_precheck"), *self.arguments],
                 # Ray's workers look for modules in the folder that the driver was started in.
                 cwd=place.out.parent,
                 env=place.environment(),

@@ -4,10 +4,10 @@
 
 For each cell an environment is made as a host may have it, pip's plan for `pip install .` is noted
 (nothing that is there may be replaced), the package is installed from a copy of the tree, the shipped
-captures are checked under `msprobe` and `auto`, and its unit and framework tests are run (those of the
-cluster, too, with the oldest Ray; the simulated histories in the default cell only; unit tests that ask
-neither for a framework nor for Ray in one cell of each Python and NumPy). Then the environment is
-removed: one takes up to 10 GB. What was found stands in FOLDER/{cell}.json, piece by piece: a cell does
+captures are checked under `msprobe` and `auto`, and its unit and framework tests are run (with the oldest
+Ray those of the cluster that are about Ray, too; the simulated histories in the default cell only; unit
+tests that ask neither for a framework nor for Ray in some cells only, see `cells`). Then the environment
+is removed: one takes up to 10 GB. What was found stands in FOLDER/{cell}.json, piece by piece: a cell does
 only what it lacks there, so an interrupted matrix goes on. `--again` runs what failed again, alone,
 which the table tells. `--table` prints the table of what was found, `--write` puts it into the docs as
 well. The exit code is 1 where a package of a host would be replaced, a test fails, or a cell lacks

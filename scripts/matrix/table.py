@@ -13,7 +13,7 @@ from scripts.matrix.notes import CellResult
 from scripts.matrix.trial import Precheck, Verdict, together
 
 _HEAD = (
-    "| cell | Python | torch | MindSpore | NumPy | ray | tests passed | after a mend | failed "
+    "| cell | Python | torch | MindSpore | NumPy | ray | tests passed | run again | failed "
     "| skipped | calls with the default's verdicts | others |\n"
     "|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
@@ -108,9 +108,12 @@ def _story(cell: Cell, found: CellResult, base: CellResult) -> Iterator[str]:
     for name in tests.failed:
         yield f"- failed: `{name}`"
     for reason, count in sorted(tests.skipped.items()):
-        yield f"- skipped {count}: {reason}"
+        yield f"- skipped {count}: {_short(reason)}"
+    unchecked_by: dict[str, list[str]] = {}
     for run, here in unchecked(found).items():
-        yield f"- `{run}` was not checked (exit code {here.code}): {here.said}"
+        unchecked_by.setdefault(f"exit code {here.code}: {_short(here.said)}", []).append(run)
+    for said, runs in unchecked_by.items():
+        yield f"- not checked, {said} ({', '.join(runs)})"
     yield from _by_reason(changed_verdicts(found, base))
     yield ""
 

@@ -24,8 +24,8 @@ Verdict = tuple[str, str, str]
 class SuiteRun:
     """What a run of the tests said; `failed` are the identifiers, `skipped` the counts by reason.
 
-    `again` counts the tests that had failed and did not when they were run again alone, after a mend;
-    they are among `passed` and `skipped`.
+    `again` counts the tests that had failed and did not when they were run again alone; they are
+    among `passed` and `skipped`.
     """
 
     passed: int
@@ -44,15 +44,21 @@ class Precheck:
     said: str
 
 
-def run_tests(python: Path, tree: Path, chosen: Sequence[str], folder: Path) -> SuiteRun:
-    """Run chosen tests of the tree with an environment's interpreter; leaves their log in `folder`."""
+def run_tests(
+    python: Path, tree: Path, chosen: Sequence[str], folder: Path, alone: bool = False
+) -> SuiteRun:
+    """Run chosen tests of the tree with an environment's interpreter; leaves their log in `folder`.
+
+    With `alone` they run one after the other.
+    """
     report = folder / "tests.xml"
     report.unlink(missing_ok=True)
-    workers = str((os.cpu_count() or 1) + 1)
-    command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", "-n", workers]
-    # The tests of a cluster share one of each process.
-    dist = "loadfile" if "tests/cluster" in chosen else "worksteal"
-    command += ["--dist", dist, "--durations", "15", f"--junitxml={report}"]
+    command = [str(python), "-m", "pytest", "-p", "no:cacheprovider"]
+    if not alone:
+        # The tests of a cluster share one of each process.
+        dist = "loadfile" if chosen[0].startswith("tests/cluster") else "worksteal"
+        command += ["-n", str((os.cpu_count() or 1) + 1), "--dist", dist]
+    command += ["--durations", "15", f"--junitxml={report}"]
     # The first family of reports names the files of the tests, which `failed` does, too.
     command += ["-o", "junit_family=xunit1", *chosen]
     begin = time.monotonic()
@@ -66,8 +72,8 @@ def run_tests(python: Path, tree: Path, chosen: Sequence[str], folder: Path) -> 
 
 
 def run_again(python: Path, tree: Path, before: SuiteRun, folder: Path) -> SuiteRun:
-    """Run the tests that failed again, alone; returns the run with their outcome of now."""
-    run_tests(python, tree, functions_of(before.failed), folder)
+    """Run the tests that failed again, one by one; returns the run with their outcome of now."""
+    run_tests(python, tree, functions_of(before.failed), folder, alone=True)
     report = folder / "tests.xml"
     return mended(before, report.read_text(encoding="utf-8")) if report.exists() else before
 
@@ -97,13 +103,19 @@ def functions_of(failed: Sequence[str]) -> list[str]:
 def mended(before: SuiteRun, report: str) -> SuiteRun:
     """Return a run whose failed tests have the outcome of a later run of them alone.
 
-    `report` is that run's JUnit report. A test that it lacks has still failed; one that had passed
-    before and fails now has failed.
+    `report` is that run's JUnit report. A test that it lacks has still failed, unless its function ran
+    there with parameters of other names and did not fail; one that had passed before and fails now
+    has failed.
     """
     outcomes = dict(_outcomes(report))
+    by_function: dict[str, set[str]] = {}
+    for name, (kind, _) in outcomes.items():
+        by_function.setdefault(name.partition("[")[0], set()).add(kind)
     failed, passed, skipped = [], before.passed, Counter(before.skipped)
     for name in before.failed:
-        kind, reason = outcomes.get(name, ("failed", ""))
+        others = by_function.get(name.partition("[")[0], {"failed"})
+        renamed = "failed" if "failed" in others else "passed"
+        kind, reason = outcomes.get(name, (renamed, ""))
         if kind == "failed":
             failed.append(name)
         elif kind == "skipped":

@@ -24,11 +24,19 @@ class Explanation:
 
 _OURS = Explanation("names of our own modules")
 _RECORDED = Explanation("names of a dump, asked of the installed framework in every run")
+_CAPTURED = Explanation(
+    "what the installed framework has there, all of it or by the names that it lists"
+)
 _SAID = Explanation("a name of a dump in a message")
 EXPLAINED = {
     "__init__.py: __getattr__": _OURS,
     "bench/declared.py: _import_package": Explanation("a module of the user's"),
     "bench/registry.py: _at": Explanation("an entry of the user's, or a name of torch"),
+    "capture/__init__.py: __getattr__": _OURS,
+    "capture/mindspore/names.py: _collectives": _CAPTURED,
+    "capture/mindspore/names.py: _of_module": _CAPTURED,
+    "capture/mindspore/names.py: _of_tensor": _CAPTURED,
+    "capture/mindspore/names.py: _public": _CAPTURED,
     "explaining/asked.py: _known_names": _RECORDED,
     "explaining/asked.py: installed_version": _RECORDED,
     "explaining/asked.py: is_installed": _RECORDED,
@@ -45,6 +53,7 @@ EXPLAINED = {
     "frameworks/pytorch/backend.py: _resolve_npu": Explanation(
         "names of a dump that have a bench: the operators of this page"
     ),
+    "hooks/__init__.py: __getattr__": _OURS,
     "private_parts.py: find": Explanation("the places of its own list, which are texts there"),
 }
 

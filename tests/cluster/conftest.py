@@ -5,6 +5,7 @@ Several processes may run tests side by side: each has a folder, a token and por
 
 import atexit
 import itertools
+import json
 import os
 import re
 import secrets
@@ -58,6 +59,9 @@ _heads = itertools.count(
 def pytest_configure(config: pytest.Config) -> None:
     """Make the mark known of tests beside which nothing else may run."""
     config.addinivalue_line("markers", "alone: has the machine to itself, after the others")
+    # Ray 2.10 leaves the logs of the processes that it starts to the collector.
+    unclosed = r"ignore:unclosed file <_io\.\w+ name='.+/session_.+/logs/:ResourceWarning"
+    config.addinivalue_line("filterwarnings", unclosed)
 
 
 def store_state() -> dict[str, int]:
@@ -87,6 +91,17 @@ def _report() -> Path:
     return report
 
 
+def label_option(name: str, value: str) -> str:
+    """Return the option of `ray start` that gives a node a label, as the Ray of this process takes it.
+
+    New ones take `name=value`, old ones (2.10 does) JSON.
+    """
+    from ray.scripts import scripts
+
+    new = hasattr(scripts, "parse_node_labels_string")
+    return f"--labels={name}={value}" if new else f"--labels={json.dumps({name: value})}"
+
+
 @contextmanager
 def started_head(folder: Path, *options: str) -> Iterator[str]:
     """Start a Ray of one node on loopback, with its files in a folder; yields its address.
@@ -111,7 +126,7 @@ def started_head(folder: Path, *options: str) -> Iterator[str]:
             start_new_session=True,
         )  # fmt: skip
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 180  # On a busy machine Ray 2.10 has needed more than 60.
         while "Ray runtime started" not in log.read_text():
             assert head.poll() is None, log.read_text()
             assert time.monotonic() < until, log.read_text()

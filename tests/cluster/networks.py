@@ -109,12 +109,14 @@ class Network:
             f"--node-ip-address={self.host(number)}", "--num-cpus=1", "--num-gpus=0",
             "--object-store-memory=100000000",
         ]  # fmt: skip
+        files = self.folder / "head"
         if number == 1:
-            command.append(f"--temp-dir={self.folder / 'head'}")
-        if hidden is not None:
+            command.append(f"--temp-dir={files}")
+        # Every node has files of its own: Ray 2.10 keeps there which address its node has.
+        for folder in filter(None, [hidden, files if number > 1 else None]):
             # `ip netns exec` gives the command mounts of its own.
             script = 'mount -t tmpfs none "$0" && exec "$@"'
-            command = ["sh", "-c", script, str(hidden), *command]
+            command = ["sh", "-c", script, str(folder), *command]
         self._starts[number] += 1
         log = (self.folder / f"node{number}.log").open("wb")
         with log:
@@ -214,7 +216,7 @@ class Network:
 
     def _wait_for(self, number: int) -> None:
         log = self.folder / f"node{number}.log"
-        until = time.monotonic() + 60
+        until = time.monotonic() + 180
         while "Ray runtime started" not in log.read_text():
             assert self._processes[number].poll() is None, log.read_text()
             assert time.monotonic() < until, log.read_text()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import ray
-from conftest import started_head
+from conftest import label_option, started_head
 from dumps import additions, write_dump
 from networks import Network, can_make_networks
 from placing import whereabouts
@@ -38,7 +38,7 @@ PLACING = Path(__file__).with_name("placing.py")
 def eight_npus() -> Iterator[str]:
     """The address of a node on loopback with 8 pretend NPUs, of which the variable hides none."""
     with tempfile.TemporaryDirectory(prefix="rpl-", ignore_cleanup_errors=True) as folder:
-        options = ["--num-cpus=1", '--resources={"NPU": 8}', "--labels=name=the-node"]
+        options = ["--num-cpus=1", '--resources={"NPU": 8}', label_option("name", "the-node")]
         with started_head(Path(folder), *options, "--object-store-memory=100000000") as address:
             yield address
 

@@ -238,10 +238,10 @@ def test_half_precision_is_checked_in_both_directions(
 @pytest.mark.parametrize(
     ("payload", "kernel"),
     [
-        (call("Mint.topk", tensor(3, 5), 2), "The kernel TopkExt unregistered"),
+        (call("Mint.topk", tensor(3, 5), 2), "TopkExt"),
         (
             call("Mint.topk", tensor(3, 5), 2, grads=[tensor(3, 2)]),
-            "The kernel TopkExt unregistered",
+            "TopkExt",
         ),
         (call("MintFunctional.gelu", tensor(3)), "The kernel GeluExt unregistered"),
         (call("Tensor.zero_", tensor(3)), "The kernel InplaceZero unregistered"),

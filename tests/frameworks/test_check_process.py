@@ -23,6 +23,7 @@ from ray_precheck.runtime.places.devices import DEFAULT_SPARES
 from ray_precheck.runtime.workers import worker
 from ray_precheck.runtime.workers.messages import Work
 from ray_precheck.runtime.workers.process import CheckProcess
+from ray_precheck.runtime.workers.turns import Turns
 from ray_precheck.runtime.workers.worker import Order, Worker
 from ray_precheck.schema.casualty import BatchReport, Cause
 from ray_precheck.schema.result import Verdict
@@ -118,11 +119,13 @@ class TestBatches:
         hogs = [subprocess.Popen([sys.executable, "-c", hog]) for _ in range(11)]
         limit_s = 3 * alone  # Twice would do, but cores that are shared are slow as well.
         try:
-            assert self.seconds(second, limit_s) > limit_s  # else the machine was not busy
+            took_s = self.seconds(second, limit_s)
         finally:
             for process in hogs:
                 process.kill()
                 process.wait()
+        if took_s <= limit_s:
+            pytest.skip("the machine was so busy before that the hogs made it no slower")
 
     def seconds(self, process: CheckProcess, limit_s: float) -> float:
         """Return how long the first check of a process takes; it must come back in the limit."""
@@ -271,11 +274,19 @@ class TestEnds:
 
 class TestBatchesInTurn:
     @pytest.fixture(scope="class")
-    def made(self) -> Iterator[Worker]:
+    def opened(self) -> Iterator[Worker]:
         made = Worker(SLOT, opener(), spares=0)
         made.open(0)
         yield made
         made.close()
+
+    @pytest.fixture
+    def made(self, opened: Worker) -> Worker:
+        """The worker before its first turn: other tests may run in another process, or not at all."""
+        opened._turns = Turns()
+        if opened._process is None or opened._process.is_closed:
+            opened.open(0)
+        return opened
 
     def test_the_next_one_may_come_first_and_waits_for_its_turn(self, made: Worker) -> None:
         with ThreadPoolExecutor(2) as threads:
@@ -290,8 +301,8 @@ class TestBatchesInTurn:
         process = made._process
         assert process is not None
         with ThreadPoolExecutor(2) as threads:
-            first = threads.submit(run, made, WORK, turn=3)
-            second = threads.submit(run, made, payload(1, "Torch.abs.1"), turn=4)
+            first = threads.submit(run, made, WORK, turn=1)
+            second = threads.submit(run, made, payload(1, "Torch.abs.1"), turn=2)
             while not process._handovers_s and not first.done():
                 time.sleep(0.001)
             time.sleep(0.1)
@@ -302,12 +313,12 @@ class TestBatchesInTurn:
 
     def test_behind_one_that_breaks_the_process_it_is_not_run(self, made: Worker) -> None:
         with ThreadPoolExecutor(2) as threads:
-            first = threads.submit(run, made, payload(1, "Torch.special.entr.0"), turn=5)
-            second = threads.submit(run, made, GOOD, turn=6)
+            first = threads.submit(run, made, payload(1, "Torch.special.entr.0"), turn=1)
+            second = threads.submit(run, made, GOOD, turn=2)
             assert first.result(60).casualty is not None
             assert second.result(60) == BatchReport(())
-        made.open(6)
-        assert row_of(run(made, GOOD, turn=7).results[0]).forward is Verdict.PASS
+        made.open(2)
+        assert row_of(run(made, GOOD, turn=3).results[0]).forward is Verdict.PASS
 
     def test_one_that_comes_when_a_new_process_is_there_is_not_run_either(
         self, made: Worker
@@ -319,8 +330,8 @@ class TestBatchesInTurn:
     def test_a_long_one_that_waits_in_the_pipe_holds_up_no_end(self, made: Worker) -> None:
         long = replace(GOOD, forward=(GOOD.forward or b"") + b" " * (1 << 22))
         with ThreadPoolExecutor(2) as threads:
-            first = threads.submit(run, made, WORK, turn=11)
-            second = threads.submit(run, made, long, turn=12)
+            first = threads.submit(run, made, WORK, turn=1)
+            second = threads.submit(run, made, long, turn=2)
             time.sleep(0.5)
             assert not first.done()
             os.kill(made._process.pid, signal.SIGKILL)  # type: ignore[union-attr]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from records import DATA, altered, capture_settings, payload_of, payloads_of, replace_kernel, rows
+from versions import is_documented
 
 from ray_precheck.check.checker import Checker
 from ray_precheck.dump.tensors import CapturedTensors
@@ -76,6 +77,8 @@ def test_the_device_itself_can_be_tested_with_the_captured_inputs(
     results = _check_all(capture, tests_dump=False)
     assert len(results) >= 22
     for name, result in results.items():
+        if not is_documented("mindspore") and "the CPU has no kernel for it" in result.message:
+            continue
         assert (result.forward, result.message) == (Verdict.PASS, ""), name
         assert result.backward in (Verdict.PASS, Verdict.NONE)
 

@@ -38,6 +38,7 @@ pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("mindspore_checker
 # The script alone: importing ray_precheck raises, and {broken} may have been changed before.
 _ALONE = """
 import sys
+sys.path.remove("")  # The folder that this is run in, as Python 3.11's -P does.
 sys.modules["ray_precheck"] = None
 def wrong(owner, name):
     right = getattr(owner, name)
@@ -52,7 +53,7 @@ exec(compile(sys.stdin.read(), "script", "exec"))
 
 def run(script: str, broken: str = "") -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-P", "-c", _ALONE.format(broken=broken)],
+        [sys.executable, "-c", _ALONE.format(broken=broken)],
         input=script,
         capture_output=True,
         text=True,

@@ -158,7 +158,10 @@ def checker(framework: str, torch_checker: Checker, mindspore_checker: Checker) 
 def _check_altered(
     checker: Checker, payload: TaskPayload, edit: Edit, monkeypatch: pytest.MonkeyPatch
 ) -> TaskResult:
-    assert checker.check(payload).forward is Verdict.PASS
+    right = checker.check(payload)
+    if payload.name.startswith("Mint."):
+        require_kernel(right)
+    assert right.forward is Verdict.PASS
     replace_kernel(monkeypatch, checker.device(), altered(edit))
     return checker.check(payload)
 

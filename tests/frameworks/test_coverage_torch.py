@@ -2,14 +2,13 @@
 
 import re
 from collections import Counter
-from typing import Any
 
 import pytest
 import torch
 from coverage_records import GENERATED, NO_KERNEL, Finding, differing_once, try_samples, unexplained
 from coverage_samples import opinfo_samples
 from coverage_torch_recipes import names_of_recipes, recipes
-from versions import DOCUMENTED, is_documented
+from versions import DOCUMENTED, is_documented, require_few
 
 from ray_precheck.check.checker import Checker
 from scripts.coverage.names import TORCH
@@ -57,15 +56,6 @@ def findings(torch_checker: Checker) -> dict[str, Finding]:
     return found
 
 
-def _require_none(found: dict[str, Any], findings: dict[str, Finding]) -> None:
-    """Fail for what was found; with another torch only where it is more than one name of a hundred."""
-    if found and not is_documented("torch") and len(found) <= 0.01 * len(findings):
-        pytest.skip(
-            f"kept for torch {DOCUMENTED['torch']}; in torch {torch.__version__}: {sorted(found)}"
-        )
-    assert found == {}
-
-
 def test_every_recipe_is_of_a_name_that_the_documented_torch_has() -> None:
     if not is_documented("torch"):
         pytest.skip(
@@ -78,7 +68,7 @@ def test_nine_of_ten_names_are_executed_and_pass(findings: dict[str, Finding]) -
     names = sum(len(statuses_of) for statuses_of in _names_by_namespace().values())
     executed = [name for name, found in findings.items() if found.executed]
     assert names > 1400
-    assert len(executed) / len(findings) >= 0.98
+    assert len(executed) / len(findings) >= (0.98 if is_documented("torch") else 0.97)
     # Earlier versions have more names that no bench computes: named tensors, internals.
     assert len(executed) / names >= (0.90 if is_documented("torch") else 0.85)
 
@@ -98,7 +88,7 @@ def test_every_name_that_is_not_executed_is_explained(findings: dict[str, Findin
     open_ones = {
         name: (found.how, found.reason) for name, found in unexplained(findings, EXPLAINED).items()
     }
-    _require_none(open_ones, findings)
+    require_few(open_ones, findings, "torch")
 
 
 def test_a_name_whose_numbers_differ_for_one_sample_is_explained(
@@ -124,4 +114,4 @@ def test_every_differentiable_name_has_its_gradients_compared(
         if found.executed and "backward:" in found.reason
         if not any(p.search(found.reason) for p in patterns)
     }
-    _require_none(without, findings)
+    require_few(without, findings, "torch")

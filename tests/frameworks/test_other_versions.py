@@ -159,12 +159,13 @@ def is_there(full_name: str) -> bool:
     for place, part in enumerate(parts, start=2):
         if not isinstance(found, ModuleType):
             return True
-        if not hasattr(found, part):
-            try:
-                importlib.import_module(".".join(full_name.split(".")[:place]))
-            except ImportError:
-                return False
-        found = getattr(found, part)
+        if hasattr(found, part):
+            found = getattr(found, part)
+            continue
+        try:  # a module whose name its package has deleted, such as torch.optim.optimizer
+            found = importlib.import_module(".".join(full_name.split(".")[:place]))
+        except ImportError:
+            return False
     return True
 
 

@@ -1,5 +1,7 @@
 """Which versions the tests' tables are kept for, and what another version of MindSpore lacks."""
 
+from collections.abc import Collection
+
 import pytest
 
 from ray_precheck.schema.result import TaskResult
@@ -35,3 +37,13 @@ def require_kernel(result: TaskResult) -> None:
 
     if "the CPU has no kernel for it" in result.message and not is_documented("mindspore"):
         pytest.skip(f"MindSpore {mindspore.__version__}: {result.name}: {result.message[:120]}")
+
+
+def require_few(found: Collection[str], findings: Collection[str], package: str) -> None:
+    """Fail for names that are found; with another version only for more than two of a hundred."""
+    here = installed_versions()[package]
+    if found and not is_documented(package) and len(found) <= 0.02 * len(findings):
+        pytest.skip(
+            f"kept for {package} {DOCUMENTED[package]}; in {here}: {', '.join(sorted(found))}"
+        )
+    assert not found, found

@@ -53,20 +53,25 @@ def run_bench(bench: Bench, tested: UnderTest) -> Benched:
 
 def attempt_bench(bench: Bench, inputs: Inputs) -> Attempt:
     """Return the outcome of the bench's forward pass; raises as `run_bench`."""
-    return attempt_forward(bench, inputs.record.name, inputs.call, inputs.plan)
+    return attempt_forward(bench, inputs.record.name, inputs.bench_call, inputs.plan)
 
 
 def gradients_as_dumped(
     inputs: Inputs, framework: str, run: Execution, cotangents: list[HostTensor | None]
 ) -> list[HostTensor | None]:
-    """Return gradients of a run in the order in which the framework's dumps list them."""
+    """Return gradients of a run in the order in which the framework's dumps list them.
+
+    Where the dump says to which input each gradient belongs, there is one for each tensor of the inputs.
+    """
+    if inputs.record.gradient_of is not None:
+        return _by_input(inputs, run.gradients(cotangents))
     if find_framework(framework).node_gradients and isinstance(run, TorchExecution):
         return run.node_gradients(cotangents)
     return _by_input(inputs, run.gradients(cotangents))
 
 
 def _by_input(inputs: Inputs, grads: list[HostTensor | None]) -> list[HostTensor | None]:
-    """Return a gradient or None for each tensor of the inputs, as MindSpore's dumps list them."""
+    """Return a gradient or None for each tensor of the inputs, as MindSpore's dumps list them, too."""
     spread: list[HostTensor | None] = [None] * sum(1 for _ in inputs.record.input_tensors())
     for position, grad in zip(inputs.plan.differentiable, grads, strict=True):
         spread[position] = grad

@@ -4,13 +4,17 @@ Comes in: a record and the source of its tensors. Goes out: leaves, as a backend
 the forward and backward checks where captured results are tested.
 """
 
+from operator import itemgetter
+
 from ray_precheck.datagen.generate import TensorSource
+from ray_precheck.datagen.meaning_optimizers import PREFIX as OPTIMIZER
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Leaf
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import (
     Constant,
     HostTensor,
+    MappingSpec,
     SequenceSpec,
     TensorSpec,
     ValueSpec,
@@ -28,8 +32,22 @@ def captured_outputs(record: ApiRecord, source: TensorSource) -> list[Leaf] | No
         return None
     leaves: list[Leaf] = []
     for position, spec in enumerate(record.outputs):
-        _collect(spec, f"output.{position}", source, leaves)
+        path = f"output.{position}"
+        if isinstance(spec, MappingSpec) and record.name.prefix == OPTIMIZER:
+            _collect_group(spec, path, source, leaves)
+        else:
+            _collect(spec, path, source, leaves)
     return leaves
+
+
+def _collect_group(group: MappingSpec, path: str, source: TensorSource, leaves: list[Leaf]) -> None:
+    """Collect what an optimizer has made of a group: its parameters, then the states by their names, as
+    the bench has them. The order of other APIs' dicts is not known."""
+    for name, spec in sorted(group.items, key=itemgetter(0)):
+        if isinstance(spec, MappingSpec):
+            _collect_group(spec, f"{path}.{name}", source, leaves)
+        else:
+            _collect(spec, f"{path}.{name}", source, leaves)
 
 
 def _collect(spec: ValueSpec, path: str, source: TensorSource, leaves: list[Leaf]) -> None:
@@ -61,8 +79,9 @@ def captured_gradients(
     """Match captured gradients with computed ones of these shapes (None: none was computed).
 
     Returns a dict from the position among the computed ones to (position in the dump, tensor);
-    {} where the dump holds no gradient. They match by position where the lists are equally long,
-    else in order where the dump has as many tensors as were computed.
+    {} where the dump holds no gradient. Where the dump does not say to which input each belongs, they
+    match by position if the lists are equally long, else in order if the dump has as many tensors as
+    were computed.
 
     Raises:
         NotCheckable: the captured gradients are not those of the call's arguments.
@@ -71,6 +90,9 @@ def captured_gradients(
     tensors = {i: spec for i, spec in specs.items() if isinstance(spec, TensorSpec)}
     if not tensors:
         return {}
+    if record.gradient_of is not None:
+        pairs = _by_number(record.gradient_of, tensors)
+        return _matched(record, source, tensors, pairs, shapes)
     computed = [i for i, shape in enumerate(shapes) if shape is not None]
     if len(specs) == len(shapes) and set(tensors) <= set(computed):
         pairs = {i: i for i in tensors}
@@ -78,7 +100,43 @@ def captured_gradients(
         pairs = dict(zip(computed, tensors, strict=True))
     else:
         pairs = {}
-    if not pairs or any(shapes[mine] != tensors[theirs].shape for mine, theirs in pairs.items()):
+    return _matched(record, source, tensors, pairs, shapes)
+
+
+def _by_number(
+    gradient_of: tuple[int | None, ...], tensors: dict[int, TensorSpec]
+) -> dict[int, int]:
+    """Return pairs of the number of an input and the position of its gradient in the dump.
+
+    Raises:
+        NotCheckable: the dump has several gradients of one input.
+    """
+    pairs: dict[int, int] = {}
+    for theirs in tensors:
+        mine = gradient_of[theirs]
+        if mine is not None and mine in pairs:
+            raise NotCheckable(
+                f"backward: the dump has two gradients of input tensor {mine} (gradient_of)"
+            )
+        if mine is not None:
+            pairs[mine] = theirs
+    return pairs
+
+
+def _matched(
+    record: ApiRecord,
+    source: TensorSource,
+    tensors: dict[int, TensorSpec],
+    pairs: dict[int, int],
+    shapes: list[tuple[int, ...] | None],
+) -> dict[int, tuple[int, HostTensor]]:
+    """Return the captured gradients that are compared with computed ones of these shapes.
+
+    Raises:
+        NotCheckable: there is none, or they are not those of the call's arguments.
+    """
+    sizes = dict(enumerate(shapes))
+    if not pairs or any(sizes.get(mine) != tensors[each].shape for mine, each in pairs.items()):
         found = [list(spec.shape) for spec in tensors.values()]
         wanted = [list(shape) if shape is not None else None for shape in shapes]
         raise NotCheckable(

@@ -7,6 +7,8 @@ and by `check.guard` for all others.
 import re
 
 _LONGEST_REASON = 300
+# MindSpore's name of a node in its graph, whose numbers count the calls that came before.
+_NODE = re.compile(r" node: @\w+:CNode_\d+.*")
 # Parts of what torch's allocators (CPU, CUDA, NPU), MindSpore's (CPU, Ascend) and CANN (its error EL0004)
 # say when memory runs out. `scripts.npu_calls` seeks them in the releases of torch_npu and MindSpore.
 _NO_MEMORY = (
@@ -39,7 +41,7 @@ def describe(error: Exception | None) -> str:
     """Return an exception as one line: its type and the first lines of its text."""
     if error is None:
         return "unknown error"
-    text = " ".join(_first_words(str(error)).split())
+    text = _NODE.sub("", " ".join(_first_words(str(error)).split()))
     line = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return line if len(line) <= _LONGEST_REASON else f"{line[: _LONGEST_REASON - 3]}..."
 

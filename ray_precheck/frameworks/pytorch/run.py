@@ -6,7 +6,7 @@ Comes in: a function and a `HostCall`. Goes out: a `TorchExecution`. Called by t
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,13 @@ class TorchPlace:
             yield
         finally:
             torch.set_default_dtype(before)
+
+    def autocast(self, dtype: str) -> AbstractContextManager[Any]:
+        """Let operators compute in a dtype, as in the captured program; not where floats are widened."""
+        if not dtype or self.widen:
+            return nullcontext()
+        kind = self.device.partition(":")[0]
+        return torch.autocast(kind, dtype=self.dtype(dtype), cache_enabled=False)
 
     def constant(self, value: Any) -> Any:
         """Return a symbol, or a text that names a device, as torch's own object."""
@@ -105,7 +112,8 @@ class TorchExecution:
         self._leaves, self._seen = [], 0
         args = map_leaves(call.args, self._argument)
         kwargs = map_leaves(call.kwargs, self._argument)
-        with torch.set_grad_enabled(bool(self._open)), self._place.default_dtype():
+        grads = torch.set_grad_enabled(bool(self._open))
+        with grads, self._place.default_dtype(), self._place.autocast(self._plan.autocast):
             result = function(*args, **kwargs)
         if result is None and self._plan.in_place:
             result = args[0]

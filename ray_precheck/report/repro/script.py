@@ -83,6 +83,7 @@ def _needs(data: ErrorData, record: ApiRecord) -> Needs:
         leaves=leaves,
         cotangents=_cotangents(data) if _needs_gradients(data, aim, rows, captured) else {},
         in_place=data.replay.in_place,
+        autocast=record.autocast,
         nested=any(not isinstance(spec, TensorSpec) for spec in record.outputs),
         outputs=len(record.outputs),
         float_outputs=_float_outputs(record.outputs),

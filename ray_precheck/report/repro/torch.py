@@ -95,7 +95,12 @@ def _run_lines(needs: Needs) -> Iterator[str]:
             yield "x = [tensor.clone() for tensor in x]"
     if needs.seed is not None:
         yield f"torch.manual_seed({needs.seed})  # The run's seed of this call."
-    yield f"out = {needs.call}"
+    if needs.autocast:
+        kind = 'DEVICE.partition(":")[0]'
+        yield f"with torch.autocast({kind}, dtype=torch.{needs.autocast}):"
+        yield f"    out = {needs.call}"
+    else:
+        yield f"out = {needs.call}"
     if needs.in_place:
         yield "out = x[0] if out is None else out"
     if needs.uses_outputs:

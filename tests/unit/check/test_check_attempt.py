@@ -54,6 +54,12 @@ class FakeSide:
         return Run()
 
 
+def test_what_counts_the_calls_before_is_no_reason() -> None:
+    said = "Unsupported op [T] on CPU, or refer to 'm'. node: @pynative_kernel_graph{0}:CNode_{0}{{[0]: V"
+    texts = {describe(RuntimeError(said.format(number))) for number in (4, 17)}
+    assert texts == {"RuntimeError: Unsupported op [T] on CPU, or refer to 'm'."}
+
+
 def test_a_side_that_runs_is_run_once() -> None:
     side = FakeSide()
     found = attempt_forward(side, NAME, CALL, WITH_GRADIENTS)

@@ -1,5 +1,7 @@
 """Captured results of a call, matched with what is computed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -69,6 +71,22 @@ def test_outputs_are_flattened_as_a_backend_flattens_them() -> None:
         True,
     ]
     assert source.asked == ["output.0", "output.1.0", "output.1.2.0"]
+
+
+def test_the_groups_of_an_optimizer_are_flattened_in_their_order() -> None:
+    states = MappingSpec(
+        (("step", SequenceSpec((tensor(4),))), ("exp_avg", SequenceSpec((tensor(3),))))
+    )
+    group = MappingSpec((("params", SequenceSpec((tensor(2),))), ("state", states)))
+    update = replace(record((group,)), name=ApiName("Optimizer", "AdamW", 0))
+    source = Paths()
+    leaves = captured_outputs(update, source)
+    assert [getattr(leaf, "shape", leaf) for leaf in leaves or []] == [(2,), (3,), (4,)]
+    assert source.asked == [
+        "output.0.params.0",
+        "output.0.state.exp_avg.0",
+        "output.0.state.step.0",
+    ]
 
 
 def test_a_record_without_outputs_has_none() -> None:

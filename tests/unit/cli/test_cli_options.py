@@ -26,7 +26,7 @@ from ray_precheck.options.declared import (
 from ray_precheck.options.places import PlaceOptions
 from ray_precheck.options.rules import Number, OneOf
 from ray_precheck.store.settings import RunSettings
-from scripts.options import BEGIN, DOCS, END, meaning, with_tables
+from scripts.options import BEGIN, DOCS, END, PAGES, meaning, with_tables
 
 pytestmark = pytest.mark.unit
 
@@ -151,5 +151,6 @@ def test_the_docs_name_every_option_of_every_parser() -> None:
 
 
 def test_the_docs_of_the_options_are_current() -> None:
-    text = DOCS.read_text("utf-8")
-    assert text == with_tables(text), "run python -m scripts.options --write"
+    for docs, commands in PAGES.items():
+        text = docs.read_text("utf-8")
+        assert text == with_tables(text, commands), "run python -m scripts.options --write"

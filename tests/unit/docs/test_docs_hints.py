@@ -27,15 +27,31 @@ _VARIABLE = re.compile(r"(?<![\w.$])[A-Z][A-Z0-9]*(?:_[A-Za-z0-9]+)+(?![\w(])")
 _FILE = re.compile(r"(?<![\w{}./*])(?:ray_precheck|scripts|cluster|tests)/[\w./-]+")
 _PIP = re.compile(r"pip install ([^;,)]*)")
 # Options of python itself and of npu-smi, which the package calls.
-_OF_PROGRAMS = {"-I", "-P", "-S", "-c", "-l", "-m"}
+_OF_PROGRAMS = {
+    "-E",
+    "-I",
+    "-P",
+    "-S",
+    "-W",
+    "-X",
+    "-c",
+    "-h",
+    "-l",
+    "-m",
+    "--check-hash-based-pycs",
+}
 # No options, though they look like them: the end of site-packages, of a place of a device.
-_NO_OPTIONS = {"-packages"}
+_NO_OPTIONS = {"-packages", "-Infinity", "-inf"}
 # Written in capitals, and read as no variable: names of Python, MindSpore and C.
 _NO_VARIABLES = {
     "ACROSS_CHANNELS", "IN_ERROR", "LU_data", "LU_pivots", "MAP_POPULATE", "MINDSPORE_ROWS",
     "NOTHING_CHECKED", "NPU_ROWS", "PYNATIVE_MODE", "RIGHT_LEFT", "SC_PAGE_SIZE", "SC_PHYS_PAGES",
-    "TORCH_ROWS",
+    "TORCH_ROWS", "OPTIMIZER_ROWS",
+    # Instructions of Python's bytecode.
+    "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_KW", "CALL_METHOD", "KW_NAMES", "LOAD_CONST",
 }  # fmt: skip
+# Read by torch's compiler, and set by launchers of MindSpore.
+_OF_FRAMEWORKS = {"TORCH_COMPILE_DISABLE", "RANK_ID", "LOCAL_WORLD_SIZE"}
 # Read by the drivers of the devices: CANN's runtime and CUDA's.
 _OF_DRIVERS = {"ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}
 # Read by protobuf.
@@ -101,14 +117,21 @@ def test_every_file_of_a_message_exists() -> None:
 
 
 def test_every_variable_of_a_message_is_read_somewhere() -> None:
-    found = set(found_in_texts(_VARIABLE)) - _NO_VARIABLES - _OF_DRIVERS - {_OF_PROTOBUF}
+    found = (
+        set(found_in_texts(_VARIABLE))
+        - _NO_VARIABLES
+        - _OF_DRIVERS
+        - _OF_FRAMEWORKS
+        - {_OF_PROTOBUF}
+    )
     # Found without loading it, which only the first of several frameworks may do.
     protobuf = next(
         path for path in files("protobuf") or () if path.name == "api_implementation.py"
     )
     assert _OF_PROTOBUF in protobuf.read_text()
     own = {name for name in found if name.startswith("RAY_PRECHECK_")}
-    assert own == {"RAY_PRECHECK_DEBUG"}  # By `private_parts.find`, which names it by its constant.
+    # The debugger's is read by `private_parts.find`, the capture's by its sitecustomize.
+    assert own == {"RAY_PRECHECK_CAPTURE", "RAY_PRECHECK_DEBUG"}
     unread = sorted(name for name in found - own if not ray_reads(name))
     assert not ray_reads("RAY_NEVER_HEARD_OF")
     if unread and f"ray=={version('ray')}" not in (ROOT / "constraints.txt").read_text("utf-8"):

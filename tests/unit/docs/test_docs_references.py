@@ -15,6 +15,8 @@ from ray_precheck.errors import PrecheckError
 FILES = {str(path.relative_to(ROOT)): path for path in markdown_files()}
 # Options of other programs, by the program that has them.
 FOREIGN = {
+    "--lr": "a script that is captured",
+    "--nproc-per-node": "torchrun",
     "--labels": "ray start",
     "--nodes": "sbatch",
     "--exclusive": "sbatch",

@@ -294,3 +294,22 @@ def test_fields_that_are_missing_or_null_are_empty() -> None:
 
 def test_an_element_can_be_decoded_on_its_own() -> None:
     assert decode_value({"type": "bool", "value": False}, "here", words_of()) == Constant(False)
+
+
+def test_our_captures_say_to_which_input_each_gradient_belongs() -> None:
+    forward = json.dumps(
+        {"input_args": [tensor(), tensor()], "autocast": "torch.bfloat16"}
+    ).encode()
+    backward = {"input": [tensor()], "output": [tensor(), None], "gradient_of": ["1", None]}
+    found = decode_record("Torch.add.0", forward, json.dumps(backward).encode())
+    assert found.gradient_of == (1, None)
+    assert found.autocast == "bfloat16"
+    del backward["output"]  # a capture of the incoming gradients alone
+    found = decode_record("Torch.add.0", forward, json.dumps(backward).encode())
+    assert found.gradient_of is None
+
+
+def test_records_of_msprobe_say_nothing_of_either() -> None:
+    raw = json.dumps({"input_args": [tensor()]}).encode()
+    found = decode_record("Torch.add.0", raw, json.dumps({"output": [tensor()]}).encode())
+    assert (found.gradient_of, found.autocast) == (None, "")

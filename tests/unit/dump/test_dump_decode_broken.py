@@ -217,3 +217,18 @@ def test_any_json_is_a_record_or_a_reason(forward: Any, backward: Any) -> None:
         assert record
     else:
         assert record.has_backward == (raw is not None)
+
+
+@pytest.mark.parametrize(
+    "places", [[0, 1], ["0", "1"], [], "0", [-1], ["-1"], ["x"], [True], [0.0], {}]
+)
+def test_gradients_of_no_input_are_broken(places: Any) -> None:
+    raw = json.dumps({"output": [None], "gradient_of": places}).encode()
+    with pytest.raises(NotCheckable, match="gradient_of must have the number of an input, or null"):
+        decode_record("Torch.add.0", b"{}", raw)
+
+
+@pytest.mark.parametrize("dtype", ["torch.int64", "bf", 16, ["torch.float16"]])
+def test_autocast_to_no_float_is_broken(dtype: Any) -> None:
+    with pytest.raises(NotCheckable, match="autocast must be a dtype of floats"):
+        decode_record("Torch.add.0", json.dumps({"autocast": dtype}).encode(), None)

@@ -86,7 +86,7 @@ def test_a_folder_without_a_dump_says_what_was_looked_for(tmp_path: Path, empty:
     with pytest.raises(DumpError) as error:
         find_dumps(tmp_path)
     assert str(error.value) == (
-        f"{tmp_path} holds no dump; looked for dump.json in it, in rank*, proc*, step*, and in"
+        f"{tmp_path} holds no dump; looked for dump.json and dump.jsonl in it, in rank*, proc*, step*, and in"
         " step*/rank* and step*/proc*"
     )
 

@@ -28,18 +28,18 @@ TABLE = Table(
         ("operators",),
         ("options", "config", "dump", "frameworks", "compare"),
         ("plan", "datagen", "bench", "store"),
-        ("check", "report"),
+        ("check", "report", "capture"),
         ("runtime",),
         ("jobs",),
         ("session", "listing", "explaining"),
-        ("ranks",),
+        ("ranks", "hooks"),
         ("cli", "guardian", "__main__", ""),
     ),
     reserved={
         # Everything else that runs on a cluster is given an `Actors`.
         "ray": RAY,
         # In the process of MSAdapter `torch` is MSAdapter's.
-        "mindspore": ["frameworks.mindspore.*", "frameworks.mindtorch.*"],
+        "mindspore": ["frameworks.mindspore.*", "frameworks.mindtorch.*", "capture.mindspore.*"],
         "torch": [
             "frameworks.pytorch.*",
             "frameworks.mindtorch.*",
@@ -47,6 +47,7 @@ TABLE = Table(
             "bench",
             "bench.*",
             "dump.tensors",
+            "capture.pytorch.*",
         ],
         "torch_npu": ["frameworks.pytorch.*", "bench", "bench.*", "dump.tensors"],
     },

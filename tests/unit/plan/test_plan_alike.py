@@ -91,6 +91,44 @@ def test_what_a_tensor_held_does_not_tell_calls_apart(
 
 @pytest.mark.parametrize("indent", [None, 1])
 @pytest.mark.parametrize(
+    "place",
+    [
+        {"stack": "3"},
+        {"parent": "Module.layers.0.Block.forward.0"},
+        {"stack": "3", "parent": 'Module."é".forward.0'},
+        {"recompute": "Torch.cat.0.forward", "stack": "12", "parent": "Module.a.forward.0"},
+    ],
+)
+def test_where_a_call_was_made_does_not_tell_calls_apart(
+    place: dict[str, Any], indent: int | None
+) -> None:
+    assert are_alike(FORWARD | place, BACKWARD | place, indent=indent)
+
+
+@pytest.mark.parametrize("key", ["stack", "parent", "recompute"])
+def test_an_argument_that_is_named_like_a_place_is_a_value(key: str) -> None:
+    assert not are_alike(changed(FORWARD, "input_kwargs", key, to={"type": "int", "value": 1}))
+    assert not are_alike(changed(FORWARD, "input_args", 3, key, to=1))
+
+
+def test_records_of_many_places_are_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[bytes] = []
+    whole = alike._digest_of_values
+
+    def counted(record: bytes) -> bytes | None:
+        decoded.append(record)
+        return whole(record)
+
+    monkeypatch.setattr(alike, "_digest_of_values", counted)
+    calls = AlikeCalls()
+    for number in range(100):
+        place = {"stack": str(number), "parent": f"Module.layers.{number}.Block.forward.0"}
+        calls.reason(f"Torch.cat.{number}", raw(FORWARD | place), None)
+    assert len(decoded) == 1
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize(
     ("key", "value"),
     [
         ("dtype", "torch.float16"),

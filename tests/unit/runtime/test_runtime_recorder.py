@@ -39,8 +39,10 @@ class SlowWriter:
         self.tracks: list[Track] = []
         self.starts = 0
         self.dies_next = False
+        self.files: Any = None
 
     def start(self, actor: Any, node_id: str, *args: Any, **options: Any) -> int:
+        self.files = args[0]
         self.starts += 1
         return self.starts
 
@@ -79,6 +81,16 @@ def recorder(writer: SlowWriter, tmp_path: Path) -> Recorder:
     files = start_run(tmp_path, "20260101000000", {})
     progress = Progress(100_000, 0, show=False)
     return Recorder(writer, files, API_TABLES, progress)  # type: ignore[arg-type]
+
+
+def test_the_writer_gets_absolute_paths_because_it_may_run_in_another_folder(
+    writer: SlowWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = start_run(Path("out"), "20260101000000", {})
+    Recorder(writer, files, API_TABLES, Progress(1, 0, show=False))  # type: ignore[arg-type]
+    assert writer.files == files.absolute()
+    assert writer.files.result == tmp_path / files.result
 
 
 def pieces(*indices: int) -> list[Done]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripts.matrix import attempt as attempts
+from scripts.matrix import trial
 from scripts.matrix.attempt import attempt, lacks, noted
 from scripts.matrix.cells import CELLS, DEFAULT, Cell
 from scripts.matrix.environment import (
@@ -97,6 +98,14 @@ def test_a_test_that_the_later_run_lacks_has_still_failed() -> None:
     assert mended(before, _LATER).failed == ("tests/a.py::TestB::test_2[z]", "tests/a.py::test_9")
 
 
+def test_a_test_with_parameters_of_other_names_has_the_outcome_of_its_function() -> None:
+    before = SuiteRun(5, ("tests/a.py::test_1[old]", "tests/a.py::TestB::test_2[old]"), {}, 1.0)
+    later = _LATER.replace("test_3", "test_1[new]").replace('<skipped message="no mindspore"/>', "")
+    now = mended(before, later)
+    assert now.failed == ("tests/a.py::TestB::test_2[old]", "tests/a.py::TestB::test_2[z]")
+    assert now.again == 1
+
+
 def test_functions_are_named_once_without_parameters() -> None:
     failed = ["tests/a.py::T::test_2[x[0]::y]", "tests/a.py::T::test_2[z]", "tests/a.py::test_3"]
     assert functions_of(failed) == ["tests/a.py::T::test_2", "tests/a.py::test_3"]
@@ -182,7 +191,8 @@ def test_an_attempt_that_was_interrupted_does_only_what_is_lacking(
     attempt(CELLS[1], tmp_path)
     attempt(CELLS[1], tmp_path)
     wanted = lacks(CELLS[1], CellResult("other", "", ""))
-    assert done == [*wanted[:-1], "crash", wanted[-1]]
+    crashed = wanted.index("tests/frameworks")
+    assert done == [*wanted[:crashed], "crash", *wanted[crashed:]]
     assert lacks(CELLS[1], noted(CELLS[1], tmp_path)) == []
 
 
@@ -208,18 +218,15 @@ def test_with_again_what_failed_is_run_again_and_noted(
     assert sum(run.again for run in noted(cell, tmp_path).tests.values()) == 1
 
 
-def test_a_cell_without_all_unit_tests_is_like_one_that_has_them() -> None:
+def test_a_cell_without_all_unit_tests_is_like_others_that_have_them() -> None:
     cells = {cell.name: cell for cell in CELLS}
     for cell in CELLS:
-        if cell.like:
-            other = cells[cell.like]
-            assert "tests/unit" in other.suites()[0]
-            assert (cell.python, cell.version_of("numpy")) == (
-                other.python,
-                other.version_of("numpy"),
-            )
-        else:
-            assert "tests/unit" in cell.suites()[0]
+        others = [cells[name] for name in cell.like]
+        assert ("tests/unit" in cell.suites()[-1]) == (not others)
+        assert all("tests/unit" in other.suites()[-1] for other in others)
+        if others:
+            assert cell.python in [other.python for other in others]
+            assert cell.version_of("numpy") in [other.version_of("numpy") for other in others]
 
 
 def test_the_machine_is_named() -> None:
@@ -270,3 +277,31 @@ def test_the_table_names_what_was_not_run() -> None:
     text = render({cell.name: _found(cell.name, {})}, CELLS, _found(DEFAULT.name, {}))
     assert "- not run: `mindspore_llm msprobe`," in text
     assert "not run" not in render({cell.name: _whole(cell)}, CELLS, _found(DEFAULT.name, {}))
+
+
+def test_captures_that_were_not_checked_for_one_reason_are_told_together() -> None:
+    refused = Precheck(
+        2, {}, "a mindspore dump needs mindspore, which is not installed here; install"
+    )
+    found = replace(_found("other", {}), prechecks={"a auto": refused, "b auto": refused})
+    text = render({CELLS[1].name: found}, CELLS, _found(DEFAULT.name, {}))
+    told = "exit code 2: a mindspore dump needs mindspore, which is not installed here"
+    assert f"- not checked, {told} (a auto, b auto)\n" in text
+
+
+def test_what_is_run_again_runs_in_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> "subprocess.CompletedProcess[str]":
+        commands.append(command)
+        (tmp_path / "tests.xml").write_text(_LATER)
+        return subprocess.CompletedProcess(command, 1)
+
+    monkeypatch.setattr(trial.subprocess, "run", run)
+    before = SuiteRun(3, ("tests/a.py::test_3",), {}, 1.5)
+    now = trial.run_again(Path("python"), tmp_path, before, tmp_path)
+    trial.run_tests(Path("python"), tmp_path, ["tests/unit"], tmp_path)
+    assert now.again == 1
+    assert ["-n" in command for command in commands] == [False, True]

@@ -293,7 +293,7 @@ def test_a_folder_without_a_dump_is_exit_code_2_and_one_line(
 ) -> None:
     assert main([*LINE, str(root.parent / "out")]) == UNUSABLE
     assert main([*LINE, str(root.parent)]) == UNUSABLE
-    assert "holds no dump; looked for dump.json in it" in capsys.readouterr().err
+    assert "holds no dump; looked for dump.json and dump.jsonl in it" in capsys.readouterr().err
 
 
 def test_what_was_stopped_prints_the_command_that_goes_on_with_all(

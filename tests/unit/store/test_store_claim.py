@@ -214,6 +214,18 @@ def test_runs_of_the_same_second_take_turns_at_names(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.lock"))
 
 
+def test_a_claim_that_is_left_to_the_end_of_the_process_waits_for_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, waits = tmp_path / "run.lock", []
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "join", lambda *_: waits.append("for a thread"))
+        patched.setattr(sys, "is_finalizing", lambda: True)
+        with claimed(path):
+            assert path.exists()
+    assert (waits, path.exists()) == ([], False)
+
+
 def test_the_writer_of_a_run_that_was_killed_appends_nothing_to_the_next_one(
     tmp_path: Path,
 ) -> None:

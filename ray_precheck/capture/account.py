@@ -1,0 +1,152 @@
+"""What a capture saw and wrote, as the sentence that is said at its end.
+
+Comes in: an `Account` of each process, which the processes of a script leave as files. Goes out: one
+sentence. Called by `Capture` for its own process, and by the command for all processes of a script.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from ray_precheck.capture.settings import BY_FORWARD, BY_OPTIMIZER, CaptureSettings, numbers_text
+
+_FRAMEWORKS = {"pytorch": "PyTorch", "mindspore": "MindSpore"}
+_MODULES = {"pytorch": "torch.nn.Module", "mindspore": "mindspore.nn.Cell"}
+
+
+@dataclass(slots=True)
+class Account:
+    """What one process saw so far.
+
+    `steps` are those that ended, `captured` the numbers of steps that are written, `records` how many
+    records these have. `is_open` is the folder of the step that is being captured. `has_ended` tells a
+    process that came to its end from one that was killed.
+    """
+
+    process: int
+    framework: str
+    rank: int | None = None
+    model_calls: int = 0
+    steps: int = 0
+    captured: list[int] = field(default_factory=list)
+    removed: int = 0
+    replaced: int = 0
+    records: int = 0
+    failure: str = ""
+    missing: dict[str, list[str]] = field(default_factory=dict)
+    is_open: str = ""
+    has_ended: bool = False
+
+    def save(self, folder: Path) -> None:
+        """Write the account into a folder, where it appears as a whole."""
+        path = folder / f"{self.process}.{self.framework}.json"
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        os.replace(part, path)
+
+
+def read_accounts(folder: Path) -> list[Account]:
+    """Return the accounts in a folder."""
+    return [
+        Account(**json.loads(path.read_text(encoding="utf-8")))
+        for path in sorted(folder.glob("*.json"))
+    ]
+
+
+def closing_sentence(
+    settings: CaptureSettings, accounts: Sequence[Account], left_over: Sequence[Path] = ()
+) -> str:
+    """Return what was captured and where, or that nothing was, and why."""
+    wrote = [account for account in accounts if account.captured or account.is_open]
+    if not wrote:
+        return f"nothing was captured: {_why_nothing(settings, accounts)}"
+    parts = [_what(settings, wrote), *_steps_that_never_came(settings, wrote)]
+    for account in wrote:
+        if account.is_open and not account.has_ended:
+            folder = Path(account.is_open).relative_to(settings.path)
+            parts.append(
+                f"process {account.process} was ended in the middle of {folder}, whose log can be read;"
+                f" ray-precheck capture --finish {settings.path} makes a dump.json of it"
+            )
+    parts += _oddities(wrote)
+    if left_over:
+        names = sorted({str(folder.relative_to(settings.path)) for folder in left_over})
+        shown = ", ".join(names[:3]) + (" and others" if len(names) > 3 else "")
+        parts.append(f"{shown} are left of an earlier run")
+    return "; ".join(parts)
+
+
+def _what(settings: CaptureSettings, wrote: Sequence[Account]) -> str:
+    steps = {step for account in wrote for step in account.captured}
+    ranks = {account.rank for account in wrote if account.rank is not None}
+    dumps = sum(len(account.captured) for account in wrote)
+    records = sum(account.records for account in wrote)
+    if not dumps:
+        return f"no step came to its end, in {settings.path}"
+    whose = f" of rank {numbers_text(ranks)}" if ranks else ""
+    count = f"{dumps} dump{'s' * (dumps != 1)}, {records:,} record{'s' * (records != 1)}"
+    replaced = ", in the place of an earlier run's" if any(a.replaced for a in wrote) else ""
+    removed = sum(account.removed for account in wrote)
+    kept = f", {removed} earlier dumps removed by --keep-steps" if removed else ""
+    return (
+        f"step {numbers_text(steps)}{whose} captured in {settings.path} ({count}{kept}){replaced}"
+    )
+
+
+def _steps_that_never_came(settings: CaptureSettings, wrote: Sequence[Account]) -> list[str]:
+    if settings.steps is None:
+        return []
+    captured = {step for account in wrote for step in account.captured}
+    reached = max(account.steps for account in wrote)
+    missing = [step for step in settings.steps if step not in captured and step >= reached]
+    if not missing:
+        return []
+    return [f"step {numbers_text(missing)} never came: {_made(settings, reached)}"]
+
+
+def _oddities(accounts: Sequence[Account]) -> list[str]:
+    found = {f"capturing stopped: {account.failure}" for account in accounts if account.failure}
+    missing: dict[str, list[str]] = {}
+    for account in accounts:
+        for entry, near in account.missing.items():
+            missing.setdefault(entry, near)
+    for entry, near in missing.items():
+        hint = f"; the nearest names are {', '.join(near)}" if near else ""
+        found.add(f"{entry!r} of the scope or list met no call{hint}")
+    return sorted(found)
+
+
+def _why_nothing(settings: CaptureSettings, accounts: Sequence[Account]) -> str:
+    """Return why nothing was captured, from what the process that came farthest saw."""
+    if not accounts:
+        return "neither PyTorch nor MindSpore was imported"
+    failures = sorted({account.failure for account in accounts if account.failure})
+    if failures:
+        return "; ".join(failures)
+    seen = max(accounts, key=lambda account: (account.model_calls, account.steps))
+    name = _FRAMEWORKS[seen.framework]
+    if not seen.model_calls:
+        return (
+            f"{name} was imported, and no {_MODULES[seen.framework]} with parameters was called, with"
+            f" which a capture begins ({_made(settings, seen.steps)})"
+        )
+    if settings.steps is not None and min(settings.steps) >= seen.steps:
+        return (
+            f"steps {numbers_text(settings.steps)} were asked for, and"
+            f" {_made(settings, seen.steps)}"
+        )
+    ranks = {account.rank for account in accounts if account.rank is not None}
+    if settings.ranks is not None and ranks.isdisjoint(settings.ranks):
+        there = f"rank {numbers_text(ranks)}" if ranks else "no rank"
+        return f"ranks {numbers_text(settings.ranks)} were asked for, and there was {there}"
+    return (
+        f"{name} was imported, a model was called {seen.model_calls} times, and no step was reached"
+    )
+
+
+def _made(settings: CaptureSettings, steps: int) -> str:
+    how = {BY_OPTIMIZER: "of the optimizer", BY_FORWARD: "from one call of the model to the next"}
+    kind = how.get(settings.step_by, "by ray_precheck.capture.step()")
+    return f"{steps or 'no'} step{'s' * (steps != 1)} {kind} {'was' if steps < 2 else 'were'} made"

@@ -1,0 +1,167 @@
+"""Captures in the script itself, by a context manager.
+
+Comes in: arguments of `Capture`. Goes out: a running session. Called by users, as
+`ray_precheck.capture.Capture` and `ray_precheck.capture.step`.
+"""
+
+import atexit
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ray_precheck.capture.account import closing_sentence
+from ray_precheck.capture.claim import require_own
+from ray_precheck.capture.probe import Probe
+from ray_precheck.capture.session import Session, say
+from ray_precheck.capture.settings import BY_HAND, capture_settings
+from ray_precheck.errors import UsageError
+
+_running: list[Session] = []
+
+
+class Capture:
+    """Captures the steps of a training, as a context manager.
+
+        with Capture("dump", steps="0-2") as capture:
+            for batch in loader:
+                train(batch)          # a step ends with the step of the optimizer
+
+    `level` is L1 (calls), L0 (modules) or mix (both), `task` statistics, tensor or structure. `steps` is a
+    number, a text such as "0-2,5" or an iterable of numbers; all by default. `step_by` says what ends a
+    step: the first optimizer's `step` (optimizer), the next call of the model (forward), or
+    `capture.step()` (manual). `model` gives modules their names at L0 and mix; without it the module that
+    is called first is the model. The other arguments are the fields of `CaptureSettings`.
+
+    Raises:
+        UsageError: an argument is wrong, or `path` cannot be a folder of these captures.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        model: Any = None,
+        framework: str = "",
+        **settings: Any,
+    ) -> None:
+        chosen = capture_settings(path=path, **settings)
+        probe = find_probe(framework)
+        require_own(chosen, probe.framework)
+        self._session = Session(chosen, probe, models=model)
+
+    @property
+    def captured(self) -> list[Path]:
+        """The folders of the steps that are finished."""
+        return list(self._session.captured)
+
+    def step(self) -> None:
+        """End a step.
+
+        Raises:
+            UsageError: something else ends the steps of this capture.
+        """
+        how = self._session.settings.step_by
+        if how != BY_HAND:
+            raise UsageError(
+                f"the steps of this capture end by the {how}; give Capture"
+                " step_by='manual' to end them with step()"
+            )
+        self._session.step()
+
+    def start(self) -> "Capture":
+        """Begin to capture; `with` does it, too.
+
+        Raises:
+            UsageError: another capture is running.
+        """
+        begin_running(self._session)
+        self._session.start()
+        atexit.register(self.stop)
+        return self
+
+    def stop(self) -> None:
+        """End the capture and write the step that is open; say so where something did not come."""
+        session = self._session
+        if session not in _running:
+            return
+        _running.remove(session)
+        atexit.unregister(self.stop)
+        session.stop()
+        account = session.account
+        text = closing_sentence(session.settings, [account])
+        # A failure was told when it happened.
+        if not account.failure and (";" in text or not account.captured):
+            say(text)
+
+    def __enter__(self) -> "Capture":
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def begin_running(session: Session) -> None:
+    """Take note of a session that `step` ends the steps of.
+
+    Raises:
+        UsageError: another one is running.
+    """
+    if _running:
+        raise UsageError("another capture is running in this process; stop it first")
+    _running.append(session)
+
+
+def stop_with_child(session: Session) -> None:
+    """Stop a session at the end of a child of multiprocessing, which ends without atexit."""
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    if multiprocessing is not None and multiprocessing.parent_process() is not None:
+        from multiprocessing.util import Finalize
+
+        Finalize(session, session.stop, exitpriority=0)
+
+
+def step() -> None:
+    """End a step of the capture that is running, for scripts that call no optimizer.
+
+    Does nothing where nothing is captured, and where something else ends the steps, so that a script may
+    keep the call.
+    """
+    for session in _running:
+        if session.settings.step_by == BY_HAND:
+            session.step()
+
+
+def find_probe(framework: str) -> Probe:
+    """Return the probe of a framework; of the one that is imported already where none is named.
+
+    Raises:
+        UsageError: none is imported, or the name is unknown.
+    """
+    name = framework or _imported()
+    if name == "pytorch":
+        from ray_precheck.capture.pytorch.probe import TorchProbe
+
+        return TorchProbe()
+    if name == "mindspore":
+        from ray_precheck.capture.mindspore.probe import MindSporeProbe
+
+        return MindSporeProbe()
+    raise UsageError(f"framework is {framework!r}; expected pytorch or mindspore")
+
+
+def _imported() -> str:
+    found = [name for name in ("torch", "mindspore") if name in sys.modules]
+    if len(found) != 1:
+        problem = "both are imported" if found else "neither is imported yet"
+        raise UsageError(
+            f"the framework of a capture is PyTorch or MindSpore, and {problem}; name it:"
+            " framework='pytorch' or 'mindspore'"
+        )
+    return "pytorch" if found == ["torch"] else "mindspore"

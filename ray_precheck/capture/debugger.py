@@ -1,0 +1,316 @@
+"""Captures under msprobe's name: the import changes, and the script stays.
+
+    from ray_precheck.capture import PrecisionDebugger    # was: from msprobe.pytorch import ..
+
+Comes in: a config.json of msprobe and calls of `start`, `stop` and `step`. Goes out: the dumps. Called by
+scripts. As with msprobe there is one debugger in a process, whose constructor does nothing the second time,
+and its methods are called on the class or on the object.
+"""
+
+import atexit
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from ray_precheck.capture.capturing import find_probe
+from ray_precheck.capture.msprobe_config import DebuggerConfig, read_config
+from ray_precheck.capture.session import Session, say
+from ray_precheck.capture.settings import numbers_text
+from ray_precheck.errors import UsageError
+
+# The file is looked at again after this time: while capturing, and while `dump_enable` is false.
+_INTERVAL_S, _INTERVAL_OFF_S = 0.5, 3.0
+
+
+class PrecisionDebugger:
+    """Captures what runs between `start` and `stop`; `step` ends a step.
+
+    `framework`, "pytorch" or "mindspore", is needed where both are imported and `start` is given no model.
+
+    Raises:
+        UsageError: the configuration has a wrong key or value.
+    """
+
+    _instance: ClassVar["PrecisionDebugger | None"] = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> "PrecisionDebugger":
+        """Return the one debugger of the process."""
+        if cls._instance is None:
+            cls._instance = super().__new__(cls)
+        return cls._instance
+
+    def __init__(
+        self,
+        config_path: str | None = None,
+        task: str | None = None,
+        dump_path: str | None = None,
+        level: str | None = None,
+        step: list[int | str] | None = None,
+        *,
+        framework: str = "",
+    ) -> None:
+        if hasattr(self, "_config"):
+            return
+        try:
+            self._config = read_config(config_path, task, dump_path, level, step)
+        except UsageError:
+            type(self)._instance = None
+            raise
+        self._framework = framework
+        self._path = config_path
+        self._given = (task, dump_path, level, step)
+        self._changed = self._signature()
+        self._looked = time.monotonic()
+        self._session: Session | None = None
+        self._saver: Any = None
+        self._is_running = False
+        self._starts = 0
+        self._custom: dict[tuple[int, str], Any] = {}
+        self._tokens: Any = None
+        for notice in self._config.notices:
+            say(notice)
+
+    @classmethod
+    def start(
+        cls,
+        model: Any = None,
+        token_range: Any = None,
+        rank_id: int | None = None,
+        scheduled_tokens: Any = None,
+    ) -> None:
+        """Record calls from here on.
+
+        `model` is the model, or a list of models, whose modules have records at L0 and mix. With
+        `token_range` [first, last] only these calls of the model are recorded, from 0 on. `rank_id` is the
+        rank where the process has none of torch.distributed. `scheduled_tokens` has no meaning here.
+
+        Raises:
+            UsageError: there is no debugger yet, or an argument is wrong.
+        """
+        self = cls._get()
+        self._look_again()
+        if self._config.enabled is False:
+            return
+        _require_models(model)
+        session = self._opened(model)
+        if rank_id is not None:
+            session.rank = _rank(rank_id)
+        if model is not None:
+            session.models = model
+        self._starts += 1
+        self._is_running = True
+        if self._config.is_debug:
+            return
+        if token_range is not None:
+            self._count_tokens(model, token_range)
+        elif not self._tokens:
+            session.resume()
+
+    @classmethod
+    def stop(cls) -> None:
+        """Record nothing until the next `start`, which goes on with the same step."""
+        self = cls._get()
+        self._is_running = False
+        if self._session is not None:
+            self._session.pause()
+        if self._tokens is not None:
+            self._tokens.remove()
+            self._tokens = None
+        self._look_again()
+
+    forward_backward_dump_end = stop
+
+    @classmethod
+    def step(cls) -> None:
+        """End the step, and write its dump."""
+        self = cls._get()
+        if self._session is not None:
+            if self._saver is not None:
+                self._saver.finish()
+                self._saver = None
+            self._session.end_step()
+            if self._is_running and not self._config.is_debug:
+                self._session.resume()
+        self._look_again()
+
+    @classmethod
+    def save(cls, variable: Any, name: str, save_backward: bool = True) -> None:
+        """Write a value into debug.json of the step, and its gradients; at the level `debug` alone."""
+        self = cls._get()
+        if not self._config.is_debug or self._config.enabled is False:
+            return
+        if not isinstance(name, str):
+            raise UsageError(f"the name of a saved value is {name!r}; expected a text")
+        session = self._opened(None)
+        if self._saver is None:
+            folder = session.claim_step()
+            if folder is None:
+                return
+            from ray_precheck.capture.pytorch.saved import SavedValues
+
+            self._saver = SavedValues(self._config.settings, folder)
+        self._saver.save(variable, name, save_backward)
+
+    @classmethod
+    def set_init_step(cls, step: int) -> None:
+        """Give the step that runs another number; the next ones count from there."""
+        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+            raise UsageError(f"the first step is {step!r}; expected a number that is not negative")
+        self = cls._get()
+        self._opened(None).number = step
+
+    @classmethod
+    def register_custom_api(cls, module: Any, api: str, api_prefix: str | None = None) -> None:
+        """Record the calls of a function `module.api` of the script, as `{api_prefix}.{api}`."""
+        self = cls._get()
+        original = _attribute(module, api)
+        prefix = api_prefix or getattr(module, "__name__", "Custom")
+        self._custom.setdefault((id(module), api), original)
+
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            opened = self._session.open_step if self._session is not None else None
+            record: Callable[..., Any] | None = getattr(opened, "custom_call", None)
+            if record is None:
+                return original(*args, **kwargs)
+            return record(prefix, api, sys._getframe(1), original, args, kwargs)
+
+        setattr(module, api, recorded)
+
+    @classmethod
+    def restore_custom_api(cls, module: Any, api: str) -> None:
+        """Take back `register_custom_api`."""
+        self = cls._get()
+        _attribute(module, api)
+        original = self._custom.pop((id(module), api), None)
+        if original is not None:
+            setattr(module, api, original)
+
+    @classmethod
+    def _get(cls) -> "PrecisionDebugger":
+        if cls._instance is None:
+            raise UsageError(
+                "there is no PrecisionDebugger yet; make one before its methods are used"
+            )
+        return cls._instance
+
+    def _opened(self, model: Any) -> Session:
+        if self._session is None:
+            probe = find_probe(self._framework or _framework_of(model))
+            self._session = Session(self._config.settings, probe, models=model)
+            self._session.watch()
+            atexit.register(self._close)
+        return self._session
+
+    def _close(self) -> None:
+        """Write what is open at the end of the script, and say so if nothing was captured."""
+        session = self._session
+        if session is None or not session.is_ours:
+            return
+        if self._saver is not None:
+            self._saver.finish()
+            return
+        session.stop()
+        account, steps = session.account, session.settings.steps
+        if not account.captured and not account.removed and not account.failure:
+            asked = f", step {numbers_text(steps)} was asked for" if steps is not None else ""
+            say(
+                f"nothing was captured: start() was called {self._starts} times, step()"
+                f" {account.steps} times{asked}"
+            )
+
+    def _count_tokens(self, model: Any, token_range: Any) -> None:
+        first, last = _token_range(token_range)
+        root = model[0] if isinstance(model, list | tuple) and model else model
+        if root is None or not hasattr(root, "register_forward_pre_hook"):
+            raise UsageError(
+                "token_range counts the calls of a model; give start(model=...) the model"
+            )
+        session, count = self._opened(model), 0
+
+        def called(*_: Any) -> None:
+            nonlocal count
+            if first <= count <= last:
+                session.resume()
+            else:
+                session.pause()
+            count += 1
+
+        if self._tokens is None:
+            self._tokens = root.register_forward_pre_hook(called)
+
+    def _signature(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self._path or "")
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size
+
+    def _look_again(self) -> None:
+        """Read `dump_enable` again where the configuration has it and its file has changed."""
+        interval = _INTERVAL_OFF_S if self._config.enabled is False else _INTERVAL_S
+        if self._config.enabled is None or time.monotonic() - self._looked < interval:
+            return
+        self._looked = time.monotonic()
+        changed = self._signature()
+        if changed is None or changed == self._changed:
+            return
+        self._changed = changed
+        try:
+            found = read_config(self._path, *self._given)
+        except UsageError as error:
+            say(f"{error}; dump_enable counts as false until that is mended")
+            self._enable(False)
+            return
+        if found.settings != self._config.settings:
+            say(
+                f"{self._path} has changed: dump_enable is read, its other values hold from the start"
+            )
+        if found.enabled is not None:
+            self._enable(found.enabled)
+
+    def _enable(self, enabled: bool) -> None:
+        was = self._config
+        self._config = DebuggerConfig(was.settings, enabled, was.is_debug, was.notices)
+        if not enabled and self._session is not None:
+            self._session.pause()
+
+
+def _framework_of(model: Any) -> str:
+    """Return the framework of a model, "" where there is no model."""
+    models = model if isinstance(model, list | tuple) else [model]
+    for each in models:
+        for kind in type(each).__mro__:
+            root = kind.__module__.partition(".")[0]
+            if root in ("torch", "mindspore"):
+                return "pytorch" if root == "torch" else root
+    return ""
+
+
+def _require_models(model: Any) -> None:
+    for each in model if isinstance(model, list | tuple) else [model]:
+        if each is not None and not _framework_of(each):
+            raise UsageError(
+                f"model is a {type(each).__name__}; expected a torch.nn.Module, a mindspore.nn.Cell, or a"
+                " list of them"
+            )
+
+
+def _rank(rank: Any) -> int:
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:
+        raise UsageError(f"rank_id is {rank!r}; expected a number that is not negative")
+    return rank
+
+
+def _token_range(found: Any) -> tuple[int, int]:
+    is_pair = isinstance(found, list | tuple) and len(found) == 2
+    if not is_pair or not all(type(each) is int for each in found) or found[0] > found[1]:
+        raise UsageError(f"token_range is {found!r}; expected [first, last]")
+    return found[0], found[1]
+
+
+def _attribute(module: Any, name: str) -> Any:
+    if not hasattr(module, name):
+        raise UsageError(f"{getattr(module, '__name__', module)!s} has no {name}")
+    return getattr(module, name)

@@ -1,0 +1,181 @@
+"""One argument or output of a call as JSON, in msprobe's form.
+
+Comes in: any Python value, and the place of it ("input.0") for the name of a tensor's file. Goes out: its
+JSON. Called for each argument, output and gradient of each call; what belongs to one framework is added by
+its folder.
+
+A list and a tuple become an array, a named tuple, a dataclass and a dict an object, tensors an object with
+dtype, shape and statistics; what msprobe has no form for is null, as there.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import orjson
+
+from ray_precheck.capture.text import array, mapping, number, quoted, scalar
+
+_DEEPEST = 10
+NULL = "null"
+_STATISTICS = ("Max", "Min", "Mean", "Norm")
+NO_STATISTICS = '"Max": null, "Min": null, "Mean": null, "Norm": null'
+
+
+class TensorSummary(NamedTuple):
+    """The statistics of a tensor; None where the dtype has none."""
+
+    max: float | int | bool | None = None
+    min: float | int | bool | None = None
+    mean: float | int | bool | None = None
+    norm: float | int | bool | None = None
+
+
+def statistics_text(summary: TensorSummary | None) -> str:
+    """Return the fields of a tensor's statistics."""
+    if summary is None:
+        return NO_STATISTICS
+    text = orjson.dumps(dict(zip(_STATISTICS, summary, strict=True)))
+    if b"null" not in text:
+        return text.decode()[1:-1]
+    # JSON proper has no NaN and no infinities.
+    top, bottom, mean, norm = summary
+    return (
+        f'"Max": {scalar(top)}, "Min": {scalar(bottom)}, "Mean": {scalar(mean)},'
+        f' "Norm": {scalar(norm)}'
+    )
+
+
+def _slice(value: slice) -> str:
+    ends = [_whole(end) for end in (value.start, value.stop, value.step)]
+    return f'{{"type": "slice", "value": {array(ends)}}}'
+
+
+def _whole(end: Any) -> str:
+    """Return an end of a slice, which may be a tensor of one element."""
+    try:
+        return NULL if end is None else repr(int(end))
+    except (TypeError, ValueError, RuntimeError):
+        return NULL
+
+
+def _numpy(value: Any) -> str:
+    plain = value.item()
+    shown = scalar(plain) if isinstance(plain, bool | int | float) else quoted(str(plain))
+    return f'{{"type": {quoted(type(value).__name__)}, "value": {shown}}}'
+
+
+def _array(value: np.ndarray[Any, Any]) -> str:
+    """Return an array of numpy; those of texts and objects have no statistics."""
+    header = (
+        f'"type": "numpy.ndarray", "dtype": {quoted(str(value.dtype))},'
+        f' "shape": {list(value.shape)}'
+    )
+    if not value.size or value.dtype.kind not in "biuf":
+        return f"{{{header}, {NO_STATISTICS}}}"
+    wide = value.astype(np.float64)
+    mean, norm = float(wide.mean()), float(np.linalg.norm(wide.reshape(-1)))
+    found = TensorSummary(value.max().item(), value.min().item(), mean, norm)
+    return f"{{{header}, {statistics_text(found)}}}"
+
+
+Write = Callable[[Any], str]
+# Types by identity, which is faster than asking for a base; the bases are asked after these.
+PLAIN: Mapping[type, Write] = {
+    bool: lambda v: '{"type": "bool", "value": true}' if v else '{"type": "bool", "value": false}',
+    int: lambda v: f'{{"type": "int", "value": {v!r}}}',
+    float: lambda v: f'{{"type": "float", "value": {number(v)}}}',
+    str: lambda v: f'{{"type": "str", "value": {quoted(v)}}}',
+    slice: _slice,
+    type(Ellipsis): lambda _: '{"type": "ellipsis", "value": "..."}',
+}
+BASES: tuple[tuple[type, Write], ...] = (
+    (np.ndarray, _array),
+    (np.generic, _numpy),
+    (bool, PLAIN[bool]),
+    (int, lambda v: f'{{"type": {quoted(type(v).__name__)}, "value": {int(v)}}}'),
+    (float, lambda v: f'{{"type": {quoted(type(v).__name__)}, "value": {number(float(v))}}}'),
+    (str, lambda v: f'{{"type": {quoted(type(v).__name__)}, "value": {quoted(str(v))}}}'),
+)
+
+
+class PlainElements:
+    """Writes values; what is to be said of a tensor's values is said by `of_tensor`.
+
+    A framework names its tensors' class, and the types that it has besides Python's: `plain` by identity,
+    `bases` by inheritance.
+    """
+
+    tensor: ClassVar[type[Any]] = type(None)
+    plain: ClassVar[Mapping[type, Write]] = PLAIN
+    bases: ClassVar[tuple[tuple[type, Write], ...]] = BASES
+
+    def __init__(self, of_tensor: Callable[[Any, str], str]) -> None:
+        self._of_tensor = of_tensor
+
+    def arguments(self, values: tuple[Any, ...], place: str) -> str:
+        """Return an array of arguments."""
+        return array([self.one(value, f"{place}.{index}") for index, value in enumerate(values)])
+
+    def keywords(self, values: dict[str, Any], place: str) -> str:
+        """Return an object of keyword arguments."""
+        if not values:
+            return "{}"
+        return mapping([(name, self.keyword(name, each, place)) for name, each in values.items()])
+
+    def outputs(self, value: Any, place: str = "output") -> str:
+        """Return an array of outputs; a tuple or list has one element for each."""
+        if type(value) is self.tensor:
+            return f"[{self._of_tensor(value, f'{place}.0')}]"
+        values = tuple(value) if isinstance(value, tuple | list) else (value,)
+        return self.arguments(values, place)
+
+    def one(self, value: Any, place: str, depth: int = 0) -> str:
+        """Return one value."""
+        if value is None:
+            return NULL
+        if isinstance(value, self.tensor):
+            return self._of_tensor(value, place)
+        write = self.plain.get(type(value))
+        if write is not None:
+            return write(value)
+        if depth >= _DEEPEST:
+            return NULL
+        return self.nested(value, place, depth)
+
+    def keyword(self, name: str, value: Any, place: str) -> str:
+        """Return the value of a keyword argument."""
+        return self.one(value, f"{place}.{name}")
+
+    def nested(self, value: Any, place: str, depth: int) -> str:
+        """Return a value that holds others, or one of a type that is not in the table."""
+        if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
+            return array(
+                [self.one(x, f"{place}.{index}", depth + 1) for index, x in enumerate(value)]
+            )
+        named = _fields_of(value)
+        if named is not None:
+            return mapping(
+                [
+                    (str(key), self.one(each, f"{place}.{key}", depth + 1))
+                    for key, each in named.items()
+                ]
+            )
+        for base, write in self.bases:
+            if isinstance(value, base):
+                return write(value)
+        return NULL
+
+
+def _fields_of(value: Any) -> dict[Any, Any] | None:
+    """Return the fields of a dict, a named tuple or a dataclass.
+
+    A dataclass that is a dict, too, as the outputs of transformers' models, leaves out in the latter what is
+    None; msprobe has its fields.
+    """
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {name: getattr(value, name) for name in value._fields}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    return value if isinstance(value, dict) else None

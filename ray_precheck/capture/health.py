@@ -1,0 +1,138 @@
+"""The health of a tensor: how many values are NaN, infinite, zero or subnormal, and how near to overflow.
+
+Comes in: the values of a tensor, its dtype, and its largest and smallest value where they are known. Goes
+out: a `Health`, and its JSON. Called for each tensor of a capture with sketches.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ray_precheck.capture.sketch_map import Array
+from ray_precheck.capture.text import mapping, number
+
+# The largest finite and the smallest normal value (IEEE 754; bfloat16 has the exponent of float32).
+_LIMITS = {
+    "float16": (65504.0, 2.0**-14),
+    "bfloat16": (2.0**128 - 2.0**120, 2.0**-126),
+    "float32": (float(np.finfo(np.float32).max), 2.0**-126),
+    "float64": (float(np.finfo(np.float64).max), 2.0**-1022),
+}
+_PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+_PIECE = 1 << 16
+_EXPONENT_BITS = np.uint32(0x7F800000)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What is unusual about the values of a tensor.
+
+    `headroom` is log2(the dtype's largest finite value / the tensor's largest finite absolute value): by
+    how many powers of two the values may grow until they overflow. It is None for integers, truth values,
+    empty tensors and those without a finite value other than zero.
+    """
+
+    nan: int = 0
+    positive_infinity: int = 0
+    negative_infinity: int = 0
+    zero: int = 0
+    subnormal: int = 0
+    headroom: float | None = None
+
+
+def health_of(
+    values: Array, dtype: str, highest: float | None = None, lowest: float | None = None
+) -> Health:
+    """Return the health of values of any shape; the real and imaginary parts of complex ones count.
+
+    `dtype` is the tensor's own ("bfloat16"): values of half types may have been widened to float32.
+    `highest` and `lowest` are the largest and smallest of the values, which are computed where they are
+    left out; where both are finite, NaN and infinity need not be looked for.
+
+    Raises:
+        KeyError: a dtype of floats that has no limits here.
+    """
+    flat = np.ascontiguousarray(values).reshape(-1)
+    if flat.dtype.kind == "c":
+        flat, highest, lowest = flat.view(flat.real.dtype), None, None
+    if not flat.size:
+        return Health()
+    if flat.dtype.kind in "iub":
+        return Health(zero=int(flat.size - np.count_nonzero(flat)))
+    if highest is None or lowest is None:
+        highest, lowest = float(flat.max()), float(flat.min())
+    nan = positive = negative = 0
+    largest = max(abs(highest), abs(lowest))
+    if not (math.isfinite(highest) and math.isfinite(lowest)):
+        nan, positive, negative, largest = _non_finite(flat)
+    limit, normal = _LIMITS[_PARTS.get(dtype, dtype)]
+    small = _count_below(flat, normal)
+    zero = int(flat.size - np.count_nonzero(flat)) if small else 0
+    return Health(nan, positive, negative, zero, small - zero, headroom(largest, limit))
+
+
+def headroom(largest: float, limit: float) -> float | None:
+    """Return log2(limit / largest); None where the largest absolute value is 0."""
+    return math.log2(limit) - math.log2(largest) if largest else None
+
+
+def largest_finite(dtype: str) -> float | None:
+    """Return the largest finite value of a dtype of floats or complex numbers; None for others."""
+    limits = _LIMITS.get(_PARTS.get(dtype, dtype))
+    return limits[0] if limits else None
+
+
+def smallest_normal_of(dtype: str) -> float:
+    """Return the smallest normal value of a dtype of floats or complex numbers."""
+    return _LIMITS[_PARTS.get(dtype, dtype)][1]
+
+
+def health_text(health: Health) -> str | None:
+    """Return the JSON of a record's `health`: counts that are not 0, and the headroom in powers of two.
+
+    `{"nan": 3, "+inf": 1, "-inf": 2, "zero": 7, "subnormal": 4, "headroom": 12.3}`; None where nothing
+    but the headroom could be said, and that follows from Max, Min and dtype.
+    """
+    counts = {
+        "nan": health.nan,
+        "+inf": health.positive_infinity,
+        "-inf": health.negative_infinity,
+        "zero": health.zero,
+        "subnormal": health.subnormal,
+    }
+    items = [(name, str(count)) for name, count in counts.items() if count]
+    if not items:
+        return None
+    if health.headroom is not None:
+        items.append(("headroom", number(round(health.headroom, 1))))
+    return mapping(items)
+
+
+def _non_finite(flat: Array) -> tuple[int, int, int, float]:
+    """Return how many are NaN, +inf and -inf, and the largest absolute value of the others."""
+    nan = positive = negative = 0
+    largest = 0.0
+    for first in range(0, flat.size, _PIECE):
+        piece = flat[first : first + _PIECE]
+        finite = np.isfinite(piece)
+        if not finite.all():
+            nan += int(np.count_nonzero(np.isnan(piece)))
+            positive += int(np.count_nonzero(piece == np.inf))
+            negative += int(np.count_nonzero(piece == -np.inf))
+        largest = max(largest, float(np.max(np.abs(piece), initial=0.0, where=finite)))
+    return nan, positive, negative, largest
+
+
+def _count_below(flat: Array, normal: float) -> int:
+    """Return how many absolute values are below the smallest normal one: zeros and subnormal numbers."""
+    count = 0
+    own = flat.dtype == np.float32 and normal == 2.0**-126
+    for first in range(0, flat.size, _PIECE):
+        piece = flat[first : first + _PIECE]
+        if own:  # their exponent is 0, which takes half the time to see
+            exponents = np.bitwise_and(piece.view(np.uint32), _EXPONENT_BITS)
+            count += piece.size - int(np.count_nonzero(exponents))
+        else:
+            count += int(np.count_nonzero(np.abs(piece) < normal))
+    return count

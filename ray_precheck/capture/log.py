@@ -1,0 +1,229 @@
+"""The files of one step on one rank: a log that grows call by call, and the dump that it becomes.
+
+Comes in: records as JSON text. Goes out: while the step runs, `dump.jsonl` (one record on each line, each
+written at once, so that whatever kills the process costs the call that was being written) and
+`stack.jsonl`; at its end dump.json, stack.json and construct.json in msprobe's form. Called by the probes;
+`finish` does the same to a log that a killed process has left. `dump.log` reads a log.
+
+    dump.jsonl    {"task": .., "level": .., "framework": .., "dump_data_dir": ..}       the first line
+                  {"Functional.relu.0.forward": {"input_args": [..], .., "stack": 3, "parent": ".."}}
+    stack.jsonl   {"3": ["File train.py, line 12, in <module>, \\n loss.backward()", ..]}
+
+The process that writes dump.jsonl holds its lock (flock), which ends with the process. dump.json is
+put in its place as the last one of the three files, and then the log is removed: where both are there,
+only this removal is missing.
+"""
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from ray_precheck.capture.lines import LineFile
+from ray_precheck.capture.text import array, quoted
+from ray_precheck.dump.log import Log, as_dump, whole_lines
+
+LOG, STACK_LOG = "dump.jsonl", "stack.jsonl"
+DUMP, STACKS, CONSTRUCT, TENSORS = "dump.json", "stack.json", "construct.json", "dump_tensor_data"
+
+
+class StepLog:
+    """The log of a step: `record` writes one line, `finish` turns the log into the dump.
+
+    `noted` are fields of the dump's header that are known during the step only; the log lacks them.
+
+    Any thread may call it. A child that this process forks has nothing to do with it: there it does
+    nothing. What an earlier capture has left in the folder is removed: its dump or log, not its tensors.
+
+    Raises:
+        BlockingIOError: another process is writing a log in this folder.
+        OSError: the folder cannot be written.
+    """
+
+    def __init__(
+        self, folder: Path, header: dict[str, object], lines_of: Callable[[int], list[str]]
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self._lines_of = lines_of
+        self._keys: dict[int, list[str]] = {}
+        self._parents: dict[str, str | None] = {}
+        # Reentrant, because a handler of a signal may call an operator while a record is written.
+        self._lock = threading.RLock()
+        self._fields = header
+        self._header = f"{json.dumps(header)}\n"
+        self.noted: dict[str, object] = {}
+        self._log = LineFile(folder / LOG)
+        with ExitStack() as failing:
+            failing.callback(self._log.close)
+            self._stack_log = LineFile(folder / STACK_LOG)
+            failing.callback(self._stack_log.close)
+            # A dump beside a log would be taken for the one that the log has become.
+            for name in (DUMP, STACKS, CONSTRUCT):
+                (folder / name).unlink(missing_ok=True)
+            self._log.clear()
+            self._stack_log.clear()
+            self._log.append(self._header)
+            failing.pop_all()
+
+    @property
+    def size(self) -> int:
+        """How many bytes the log has, that of the stacks included."""
+        return self._log.size + self._stack_log.size
+
+    def record(self, key: str, fields: str, stack: int | None, parent: str | None) -> None:
+        """Write the record of a call; `fields` are those of msprobe as JSON, without braces.
+
+        The lines of a stack are written before the first record that names it. Of records with the same
+        key, such as those of two backward passes through one call, the first counts; after the end of
+        the step nothing is written.
+
+        Raises:
+            OSError: it cannot be written; the log ends with the record before.
+        """
+        if not self._log.is_open:
+            return
+        with self._lock:
+            if key not in self._parents and self._log.is_open:
+                self._write(key, fields, stack, parent)
+
+    def _write(self, key: str, fields: str, stack: int | None, parent: str | None) -> None:
+        """Write a record, all of it or nothing: an exception may come out of a signal's handler, too."""
+        size, stack_size = self._log.size, self._stack_log.size
+        is_new = stack is not None and stack not in self._keys
+        is_written = False
+        try:
+            if stack is not None:
+                if is_new:
+                    self._keys[stack] = []
+                    lines = array(map(quoted, self._lines_of(stack)))
+                    self._stack_log.append(f'{{"{stack}": {lines}}}\n')
+                self._keys[stack].append(key)
+            self._parents[key] = parent
+            self._log.append(_line(key, fields, stack, parent))
+            is_written = True
+        finally:
+            if not is_written:
+                self._log.cut_to(size)
+                self._parents.pop(key, None)
+                if is_new:
+                    self._stack_log.cut_to(stack_size)
+                self._forget_stack(key, stack, is_new)
+
+    def _forget_stack(self, key: str, stack: int | None, is_new: bool) -> None:
+        if stack is None:
+            return
+        keys = self._keys.get(stack, [])
+        if keys[-1:] == [key]:
+            keys.pop()
+        if is_new:
+            self._keys.pop(stack, None)
+
+    def close(self) -> None:
+        """Close the log as it is; `finish_folder` makes a dump of it."""
+        self._log.close()
+        self._stack_log.close()
+
+    def finish(self, with_construct: bool) -> None:
+        """Write the dump's files and remove the log; after `close` or in a forked child, do nothing.
+
+        Raises:
+            OSError: the files cannot be written; the log stays.
+        """
+        if not self._log.is_open:
+            return
+        with self._lock:
+            try:
+                header = self._header.encode()
+                log = Log(header, self._log.size, len(self._parents))
+                stacks = {number: self._lines_of(number) for number in self._keys}
+                with (self.folder / LOG).open("rb") as source:
+                    write_dump(
+                        self.folder,
+                        as_dump(
+                            json.dumps(self._fields | self.noted).encode(), whole_lines(log, source)
+                        ),
+                        self._keys,
+                        stacks,
+                        self._parents if with_construct else {},
+                    )
+            finally:
+                # Not before: nobody else may finish the log meanwhile.
+                self.close()
+
+
+def _line(key: str, fields: str, stack: int | None, parent: str | None) -> str:
+    """Return the line of a record; a line break in JSON is a blank, and must not end the line."""
+    if "\n" in fields:
+        fields = fields.replace("\n", " ")
+    parts = [fields] if fields else []
+    if stack is not None:
+        # A text: msprobe's `compare` looks for a word in every field of a record, and fails on numbers.
+        parts.append(f'"stack": "{stack}"')
+    if parent is not None:
+        parts.append(f'"parent": {quoted(parent)}')
+    return f"{{{quoted(key)}: {{{', '.join(parts)}}}}}\n"
+
+
+def write_dump(
+    folder: Path,
+    dump: Iterable[bytes],
+    keys: Mapping[int, Sequence[str]],
+    stacks: Mapping[int, Sequence[str]],
+    parents: Mapping[str, str | None],
+    *,
+    is_durable: bool = False,
+) -> None:
+    """Put dump.json, stack.json and construct.json in the place of the log in a folder.
+
+    `keys` are the records of each stack, `stacks` its lines. Each file appears as a whole, dump.json last.
+    What `is_durable` outlasts a machine that loses its power, which takes time.
+
+    Raises:
+        OSError: a file cannot be written; the log stays, and nothing else.
+    """
+    contents = {
+        STACKS: [stacks_text(keys, stacks).encode()],
+        CONSTRUCT: [construct_text(parents).encode()],
+        DUMP: dump,
+    }
+    parts = {name: folder / f"{name}.part" for name in contents}
+    try:
+        for name, pieces in contents.items():
+            with parts[name].open("wb") as file:
+                file.writelines(pieces)
+                if is_durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+        for name in contents:
+            os.replace(parts[name], folder / name)
+    finally:
+        for part in parts.values():
+            part.unlink(missing_ok=True)
+    remove_log(folder)
+
+
+def remove_log(folder: Path) -> None:
+    """Remove the log of a folder whose dump.json is there; dump.jsonl last, which says that it was not."""
+    (folder / STACK_LOG).unlink(missing_ok=True)
+    (folder / LOG).unlink(missing_ok=True)
+
+
+def stacks_text(keys: Mapping[int, Sequence[str]], stacks: Mapping[int, Sequence[str]]) -> str:
+    """Return stack.json: for each stack the records that it led to, and its lines."""
+    entries = [
+        f'"{place}": [{array(map(quoted, keys[number]))}, {array(map(quoted, stacks[number]))}]'
+        for place, number in enumerate(sorted(keys))
+    ]
+    return "{" + ",\n".join(entries) + "}\n"
+
+
+def construct_text(parents: Mapping[str, str | None]) -> str:
+    """Return construct.json: for each record the module that it is a part of."""
+    entries = [
+        f" {quoted(key)}: {'null' if parent is None else quoted(parent)}"
+        for key, parent in parents.items()
+    ]
+    return "{\n" + ",\n".join(entries) + "\n}\n" if entries else "{}\n"

@@ -1,0 +1,1 @@
+"""Capturing MindSpore in PyNative mode; ./README.md says how."""

@@ -1,0 +1,135 @@
+"""The functions of MindSpore whose calls are recorded, and their names in a dump.
+
+Comes in: MindSpore's namespaces. Goes out: each function with the place where it stands. Called once, when the
+first step is captured.
+
+A function that stands in several namespaces has the name of the one through which it is called.
+"""
+
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import mindspore as ms
+from mindspore import mint, ops
+
+
+class OperatorName(NamedTuple):
+    """The prefix and the name of an API.
+
+    `returns_nothing` says that the changed first argument is recorded as the output. `collective` that the
+    arguments are, too, as they hold what has arrived from other ranks.
+    """
+
+    prefix: str
+    name: str
+    returns_nothing: bool = False
+    collective: bool = False
+
+    @property
+    def key(self) -> str:
+        """The name without the number of the call."""
+        return f"{self.prefix}.{self.name}"
+
+
+class FunctionPlace(NamedTuple):
+    """A function, and the attribute under which it is found."""
+
+    owner: Any
+    attribute: str
+    name: OperatorName
+    function: Any
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_DUNDERS = _names(
+    """
+    __abs__ __add__ __and__ __bool__ __eq__ __floordiv__ __ge__ __getitem__ __gt__ __iadd__ __ifloordiv__
+    __imatmul__ __imod__ __imul__ __invert__ __isub__ __itruediv__ __le__ __lt__ __matmul__ __mod__ __mul__
+    __ne__ __neg__ __or__ __pow__ __radd__ __rfloordiv__ __rmatmul__ __rmod__ __rmul__ __rpow__ __rsub__
+    __setitem__ __sub__ __truediv__ __xor__
+    """
+)
+# Methods that say something about a tensor, move it, or hand it on: no operators to blame.
+_NO_OPERATORS = _names(
+    """
+    asnumpy assign_value assign_value_cpp convert_bytes_to_tensor data_ptr data_sync delete_ dim
+    flush_from_cache from_dlpack get_bytes getitem_index_info hooks init_data is_contiguous
+    is_floating_point is_init is_pinned is_shared item itemset move_to ndimension numel numpy offload
+    offload_file_path pin_memory register_hook remove_hook requires_grad_ set_ set_cast_dtype
+    set_const_arg set_device_address set_dtype set_init_flag set_param_info setitem_index_info storage
+    storage_offset stride to_coo to_csr to_dlpack tolist type untyped_storage value wait_pipeline
+    """
+)
+# These are two or three calls of other methods, each of which has a record, as with msprobe.
+_MADE_OF_OTHERS = _names("__rtruediv__ approximate_equal astype expand ptp to_")
+# What stands beside the operators in `mindspore.ops` and `mindspore.mint`.
+_HELPERS = _names(
+    """
+    add_flags constexpr custom_info_register derivative get_grad get_vm_impl_fn grad jacfwd jacrev jet
+    jit_forbidden_register jit_view_unsupported jvp kernel linearize make_row_tensor make_sparse_tensor
+    move_to ms_kernel op_info_register prim_arg_register prim_attr_register print_ reshard
+    set_comm_ops_inplace tensordump value_and_grad vjp vmap
+    """
+)
+_SPARSE = ("coo_", "csr_")
+_COLLECTIVES = _names(
+    """
+    all_gather all_gather_into_tensor all_reduce all_to_all all_to_all_single
+    all_to_all_single_with_output_shape all_to_all_with_output_shape batch_isend_irecv broadcast gather
+    gather_into_tensor irecv isend recv reduce reduce_scatter reduce_scatter_tensor scatter scatter_tensor
+    send
+    """
+)
+
+
+def recorded_functions() -> list[FunctionPlace]:
+    """Return the functions whose calls are recorded; of one in several modules the best name comes first."""
+    return [
+        *_of_module("Mint", mint),
+        *_of_module("Mint", mint.linalg, "linalg."),
+        *_of_module("Mint", mint.special, "special."),
+        *_of_module("MintFunctional", mint.nn.functional),
+        *_of_module("Functional", ops),
+        *_collectives("MintDistributed", mint.distributed),
+        *_collectives("Distributed", ms.communication.comm_func),
+        *_of_tensor(),
+    ]
+
+
+def _of_module(prefix: str, module: Any, path: str = "") -> Iterator[FunctionPlace]:
+    for name in _public(module):
+        function = getattr(module, name)
+        home = getattr(function, "__module__", None) or ""
+        if not isinstance(function, types.FunctionType) or not home.startswith("mindspore"):
+            continue
+        if name in _HELPERS or name.startswith(_SPARSE) or "communication" in home:
+            continue
+        if not home.startswith("mindspore.mint.distributed"):
+            yield FunctionPlace(module, name, OperatorName(prefix, f"{path}{name}"), function)
+
+
+def _collectives(prefix: str, module: Any) -> Iterator[FunctionPlace]:
+    for name in sorted(_COLLECTIVES):
+        function = getattr(module, name, None)
+        if callable(function):
+            yield FunctionPlace(module, name, OperatorName(prefix, name, collective=True), function)
+
+
+def _of_tensor() -> Iterator[FunctionPlace]:
+    own_classes = ms.Tensor.__mro__[:-1]
+    for name in (*_public(ms.Tensor), *sorted(_DUNDERS)):
+        if name in _NO_OPERATORS | _MADE_OF_OTHERS or not any(name in vars(c) for c in own_classes):
+            continue
+        function = getattr(ms.Tensor, name)
+        # What belongs to the class and not to a tensor (`Tensor.from_numpy`) stays as it is.
+        if isinstance(function, types.FunctionType | types.MethodDescriptorType):
+            api = OperatorName("Tensor", name, returns_nothing=name == "__setitem__")
+            yield FunctionPlace(ms.Tensor, name, api, function)
+
+
+def _public(owner: Any) -> Iterable[str]:
+    return [name for name in dir(owner) if not name.startswith("_")]

@@ -1,0 +1,80 @@
+"""Attributes of foreign modules and classes that are replaced for a while.
+
+Comes in: owners, names and replacements. Goes out: nothing; afterwards everything is as before, to the very
+object. Used by the hooks of a captured step, because MindSpore has no place to hook in for all operators.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, NamedTuple
+
+_ABSENT = object()
+# The insides of these packages are not looked through for functions imported by name.
+_LEFT_ALONE = frozenset({"mindspore", "ray_precheck", "numpy", "ray"})
+
+
+class _Patch(NamedTuple):
+    owner: Any
+    name: str
+    before: Any
+    after: Any
+
+    def put(self) -> None:
+        setattr(self.owner, self.name, self.after)
+
+    def take_away(self) -> None:
+        if self.before is _ABSENT:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self.before)
+
+
+class Patches:
+    """The replacements that are in place."""
+
+    def __init__(self) -> None:
+        self._patches: list[_Patch] = []
+        self._suspended = 0
+
+    def put(self, owner: Any, name: str, after: Any) -> None:
+        """Replace an attribute; one that a class has from its base is put onto the class itself."""
+        patch = _Patch(owner, name, vars(owner).get(name, _ABSENT), after)
+        patch.put()
+        self._patches.append(patch)
+
+    def put_where_imported(self, replacements: Mapping[int, tuple[Any, Any]]) -> None:
+        """Replace functions in the modules that imported them by name (`from mindspore.mint import matmul`).
+
+        `replacements` has by the identity of a function itself and its replacement.
+        """
+        for name, module in list(sys.modules.items()):
+            if not isinstance(module, ModuleType) or name.partition(".")[0] in _LEFT_ALONE:
+                continue
+            for attribute, value in list(vars(module).items()):
+                found = replacements.get(id(value))
+                if found is not None and found[0] is value:
+                    self.put(module, attribute, found[1])
+
+    def take_away(self) -> None:
+        """Put everything back, the last replacement first."""
+        patches, self._patches = self._patches, []
+        if not self._suspended:
+            for patch in reversed(patches):
+                patch.take_away()
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Have everything as it was for a while; a compiler must not see the replacements."""
+        self._suspended += 1
+        if self._suspended == 1:
+            for patch in reversed(self._patches):
+                patch.take_away()
+        try:
+            yield
+        finally:
+            self._suspended -= 1
+            if not self._suspended:
+                for patch in self._patches:
+                    patch.put()

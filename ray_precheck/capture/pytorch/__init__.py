@@ -1,0 +1,1 @@
+"""Capturing PyTorch: functions, modules, gradients, optimizers. The only room here that imports torch."""

@@ -1,0 +1,171 @@
+"""Each call of an operator in a captured step.
+
+Comes in: the calls of torch's functions, through a `TorchFunctionMode`. Goes out: for each a record of
+what it got, gave, and which gradients passed through it. Entered by `step` for the time of a captured step;
+nothing of torch is changed outside of it.
+
+A mode sees a function whatever name it was called by, and not the functions that it calls itself.
+"""
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional
+import torch.overrides
+from torch.overrides import TorchFunctionMode
+
+from ray_precheck import private_parts
+from ray_precheck.capture.pytorch.names import CallName, FunctionNames, call_name
+
+# Torch's own files between a caller and an operator that is written in Python.
+_WRAPPERS = frozenset(
+    module.__file__
+    for name in ("overrides", "functional", "nn.functional", "_jit_internal", "_tensor", "_ops")
+    if (module := sys.modules.get(f"torch.{name}")) is not None
+)
+# Python's operators that torch runs as the method of another name: a detour says which one was written.
+_DETOURS = {
+    "add": ("__add__", "__radd__"),
+    "sub": ("__sub__",),
+    "mul": ("__mul__", "__rmul__"),
+    "div": ("__truediv__",),
+    "matmul": ("__matmul__",),
+    "remainder": ("__mod__",),
+    "add_": ("__iadd__",),
+    "sub_": ("__isub__",),
+    "mul_": ("__imul__",),
+    "div_": ("__itruediv__",),
+    "remainder_": ("__imod__",),
+    "floor_divide_": ("__ifloordiv__",),
+    **{name: (f"__{name}__",) for name in ("ne", "lt", "le", "gt", "ge")},
+}
+
+
+class Sink(Protocol):
+    """Where the records of calls go."""
+
+    def call(
+        self,
+        name: CallName,
+        frame: FrameType,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        run: Callable[[], Any],
+    ) -> Any:
+        """Record a call around `run`, which makes it, and return what it gives."""
+
+
+class CallMode(TorchFunctionMode):
+    """Hands each call of a recorded function to a sink."""
+
+    def __init__(self, names: FunctionNames, sink: Sink) -> None:
+        super().__init__()
+        self._names = names
+        self._sink = sink
+        self._forms = names.forms
+        self._operator = threading.local()
+        # Paused in the step of an optimizer, quiet while the capture itself computes.
+        self.paused = self.quiet = False
+        self._operators = {
+            dunder: call_name("Tensor", dunder) for names in _DETOURS.values() for dunder in names
+        }
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Record a call if its function is recorded, and make it."""
+        kwargs = kwargs or {}
+        name = None if self.paused or self.quiet else self._names[func]
+        if name is None:
+            return func(*args, **kwargs)
+        if func in _SPLIT:
+            with self:
+                return _SPLIT[func](*args)
+        frame = sys._getframe(1)
+        while frame.f_code.co_filename in _WRAPPERS and frame.f_back is not None:
+            frame = frame.f_back
+        if name.name in _DETOURS:
+            dunder = getattr(self._operator, "name", "")
+            if dunder in _DETOURS[name.name]:
+                self._operator.name = ""
+                name = self._operators[dunder]
+        if not name.is_python:
+            return self._sink.call(name, frame, args, kwargs, lambda: func(*args, **kwargs))
+        is_method = name.prefix == "Tensor"
+        given, named = self._forms.written(func, frame, args, kwargs, is_method)
+        return self._sink.call(name, frame, given, named, lambda: func(*args, **kwargs))
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Have the mode on, where it may be off or on already."""
+        current = private_parts.find(private_parts.FUNCTION_MODE)
+        if current is not None and current() is self:
+            yield
+        else:
+            with self:
+                yield
+
+    def leave(self) -> bool:
+        """Take the mode off if it is the uppermost one; returns whether it was."""
+        current = private_parts.find(private_parts.FUNCTION_MODE)
+        if current is not None and current() is not self:
+            return False
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        return True
+
+    def enter_again(self) -> None:
+        """Put the mode on again after `leave`."""
+        self.__enter__()  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def operators_named(self) -> Iterator[None]:
+        """Let the operators of Python say which one was written, for the time of a captured step."""
+        # torch makes this table once, when it is asked for: not of functions that have taken a detour.
+        torch.overrides.get_overridable_functions()
+        with ExitStack() as detours:
+            for dunders in _DETOURS.values():
+                for dunder in dunders:
+                    detours.enter_context(detour(torch.Tensor, dunder, self._detour(dunder)))
+            yield
+
+    def _detour(self, dunder: str) -> Callable[..., Any]:
+        original, operator = getattr(torch.Tensor, dunder), self._operator
+
+        @functools.wraps(original)
+        def named(*args: Any) -> Any:
+            operator.name = dunder
+            try:
+                return original(*args)
+            finally:
+                operator.name = ""
+
+        return named
+
+
+@contextmanager
+def detour(owner: Any, name: str, by: Callable[..., Any]) -> Iterator[None]:
+    """Put a function in the place of an attribute, and take it away again."""
+    own = vars(owner).get(name)
+    setattr(owner, name, by)
+    try:
+        yield
+    finally:
+        if own is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, own)
+
+
+def _divided_by(tensor: torch.Tensor, other: Any) -> Any:
+    """Return `other / tensor`, which torch computes by these two calls (`Tensor.__rdiv__`)."""
+    return tensor.reciprocal() * other
+
+
+# What torch does by two operators, each of which has a record, as with msprobe.
+_SPLIT = {torch.Tensor.__rdiv__: _divided_by, torch.Tensor.__rtruediv__: _divided_by}

@@ -1,0 +1,140 @@
+"""A file of JSON lines, one for each tensor.
+
+Comes in: the name of a tensor, its values, dtype and shape. Goes out: a line, written at once, so that a
+process that is killed leaves whole lines and at most one that was cut off. Called by the hooks that
+write lines.
+
+    ["0_Functional_linear_forward_input.0", [0.5, -1.25], "torch.float32", [1, 2]]
+"""
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ray_precheck.capture.pytorch.classic.errors import HookUsageError
+
+
+class Line(NamedTuple):
+    """What is known of one tensor; `suffix` tells the tensors of a call apart ("_input.0")."""
+
+    suffix: str
+    values: Sequence[object]
+    dtype: str
+    shape: Sequence[int]
+
+    def text(self, name: str) -> str:
+        """Return the line of a call's tensor; NaN and the infinities are bare words, as Python's reader
+        takes them."""
+        return json.dumps([name + self.suffix, self.values, self.dtype, self.shape]) + "\n"
+
+
+class HookLines:
+    """An open file of lines.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+
+    def __init__(self, path: Path, *, must_be_new: bool = False) -> None:
+        self.path = path
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._file = os.open(path, flags | (os.O_EXCL if must_be_new else os.O_TRUNC), 0o640)
+
+    def write(self, line: str) -> None:
+        """Write one line, wholly or not at all.
+
+        Raises:
+            OSError: it cannot be written, as on a full disk; the file ends with the line before.
+        """
+        raw = memoryview(line.encode())
+        written = 0
+        try:
+            while written < len(raw):
+                written += os.write(self._file, raw[written:])
+        except OSError:
+            if written and stat.S_ISREG(os.fstat(self._file).st_mode):
+                os.ftruncate(self._file, os.lseek(self._file, 0, os.SEEK_END) - written)
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+class DumpFile:
+    """The file that `set_dump_path` names, and the number of the next tensor in it."""
+
+    def __init__(self) -> None:
+        self._file: HookLines | None = None
+        self._number = 0
+        self.failure = ""
+
+    @property
+    def is_set(self) -> bool:
+        """Whether a path was set."""
+        return self._file is not None
+
+    def set_path(self, path: str | os.PathLike[str] | None) -> None:
+        """Begin a new file, whose tensors are counted from 0; one of that name is replaced.
+
+        Raises:
+            HookUsageError: it is a folder, its folder does not exist, or it cannot be written.
+        """
+        self.close()
+        self._file = _opened(path)
+        self._number = 0
+        self.failure = ""
+
+    def write(self, name: str, line: Line) -> None:
+        """Write the line of a tensor of a call ("Functional_linear_forward").
+
+        Where the file cannot be written any more, `failure` says why and nothing is written from then on.
+        """
+        if self._file is None or self.failure:
+            return
+        try:
+            self._file.write(line.text(f"{self._number}_{name}"))
+        except OSError as error:
+            self.failure = f"{self._file.path} cannot be written: {error.strerror or error}"
+        self._number += 1
+
+    def close(self) -> None:
+        """Close the file; until another path is set nothing is written."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _opened(path: str | os.PathLike[str] | None) -> HookLines:
+    if path is None or not os.fspath(path):
+        raise HookUsageError(f"the path of the dump is {path!r}; expected the name of a file")
+    target = Path(os.path.realpath(path))
+    try:
+        return HookLines(target)
+    except OSError as error:
+        reason = _REASONS.get(error.errno or 0, error.strerror or str(error))
+    raise HookUsageError(
+        f"the dump cannot be written to {target}: {reason}; give set_dump_path the name of a file in a"
+        " folder that exists and can be written"
+    )
+
+
+_REASONS = {
+    errno.EISDIR: "it is a folder",
+    errno.ENOENT: "its folder does not exist",
+    errno.ENOTDIR: "a part of its path is a file",
+}
+DUMP_FILE = DumpFile()
+
+
+def set_dump_path(fpath: str | os.PathLike[str] | None = None) -> None:
+    """Write to a new file from now on, and number the tensors from 0 again.
+
+    Raises:
+        HookUsageError: the path is a folder, its folder does not exist, or it cannot be written.
+    """
+    DUMP_FILE.set_path(fpath)

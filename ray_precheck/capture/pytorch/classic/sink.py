@@ -1,0 +1,97 @@
+"""Where the calls go that a registered hook looks at.
+
+Comes in: each call of an operator. Goes out: the call and its gradients, to the hook. Made by
+`register_hook`.
+"""
+
+import os
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+
+from ray_precheck import private_parts
+from ray_precheck.capture.pytorch.calls import CallMode
+from ray_precheck.capture.pytorch.classic.kinds import Kind, Place
+from ray_precheck.capture.pytorch.classic.layers import Layers
+from ray_precheck.capture.pytorch.classic.steps import StepSchedule
+from ray_precheck.capture.pytorch.gradients import Edge, PassedGradients, edges_of, watch_border
+from ray_precheck.capture.pytorch.names import CallName, FunctionNames
+from ray_precheck.capture.pytorch.nested import tensors_in
+from ray_precheck.capture.stacks import Stacks
+
+
+class HookSink:
+    """Hands calls and gradients to the hook that was registered last, in the process that registered it."""
+
+    def __init__(self, kind: Kind, layers: Layers, steps: StepSchedule) -> None:
+        self.kind = kind
+        self.mode = CallMode(FunctionNames(), self)
+        self._layers = layers
+        self._steps = steps
+        self._stacks = Stacks(left_out=(os.path.dirname(torch.__file__),))
+        self._process = os.getpid()
+        self._stopped = False
+        self._engine = private_parts.find(private_parts.AUTOGRAD_ENGINE)
+
+    def call(
+        self,
+        name: CallName,
+        frame: FrameType,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        run: Callable[[], Any],
+    ) -> Any:
+        """Make a call and hand it over."""
+        # Tensors that were given by name are numbered after the others.
+        given = (*args, *(each for key, each in kwargs.items() if key != "out"))
+        kind = self.kind
+        if not self._is_on() or not kind.wants(name, bool(tensors_in(given))):
+            return run()
+        layer, in_model = self._layers.now()
+        api, stack = f"{name.prefix}_{name.name}", self._stacks.of(frame).number
+        place = Place(f"{api}_forward", False, layer, lambda: self._stacks.lines(stack))
+        if not kind.ready(place, in_model):
+            return run()
+        taken = kind.before(given)
+        # Asked before the call, because one in place gives its argument another node.
+        edges = edges_of(tensors_in(given)) if torch.is_grad_enabled() else []
+        result = run()
+        output = args[0] if name.returns_nothing else result
+        kind.after(place, taken, given, output)
+        if any(edges):
+            backward = Place(f"{api}_backward", True, layer, place.stack)
+            self._watch(backward, kind, edges, tensors_in(output))
+        return result
+
+    def stop(self) -> None:
+        """Look at nothing any more, also not at gradients of calls that were made before."""
+        self._stopped = True
+        self.kind.close()
+
+    def _is_on(self) -> bool:
+        return self._steps.is_step_enable() and os.getpid() == self._process
+
+    def _watch(
+        self, place: Place, kind: Kind, edges: list[Edge | None], outputs: list[torch.Tensor]
+    ) -> None:
+        """Hand over the gradients of a call when they have passed through it."""
+
+        def done(seen: PassedGradients) -> None:
+            now = self.kind
+            if self._stopped or type(now) is not type(kind) or os.getpid() != self._process:
+                return
+            args, output = tuple(seen.passed_on), tuple(seen.arrived)
+            if now.ready(place, False):
+                now.after(place, now.before(args), args, output)
+
+        border = watch_border(edges, outputs, done)
+        if border is None or self._engine is None:
+            return
+        # Of a call whose outputs are not all used (an LSTM's last state) some gradients never arrive; those
+        # that do are handed over when the backward pass ends.
+        close, engine = border.close, self._engine
+        for node in dict.fromkeys(each.grad_fn for each in outputs):
+            if node is not None:
+                node.register_prehook(lambda _: engine.queue_callback(close))

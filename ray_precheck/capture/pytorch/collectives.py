@@ -1,0 +1,192 @@
+"""The collectives of torch.distributed, with their group.
+
+Comes in: the recorder of a captured step. Goes out: a record of each collective: what it got, and all of its
+arguments after it, since a collective writes into them. Put on by `probe` for each captured step.
+
+torch.distributed's functions are no operators that a function mode sees: for the time of a step they take a
+detour, in every module that has imported them by name, too. An asynchronous one has its record when it is
+waited for, or at the end of the step, without what it gave.
+"""
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any
+
+import torch.distributed as distributed
+
+from ray_precheck.capture.pytorch.calls import detour
+from ray_precheck.capture.pytorch.groups import group_text
+from ray_precheck.capture.pytorch.recorder import TorchRecorder
+
+NAMES = (
+    "send recv isend irecv batch_isend_irecv broadcast all_reduce reduce all_gather gather scatter"
+    " reduce_scatter all_to_all all_to_all_single all_gather_into_tensor reduce_scatter_tensor"
+    " _all_gather_base _reduce_scatter_base barrier"
+).split()
+# The arguments that a collective only writes: what they hold before means nothing.
+_ONLY_WRITTEN: dict[str, frozenset[int | str]] = {
+    name: frozenset(places)
+    for name, places in {
+        "recv": (0, "tensor"),
+        "irecv": (0, "tensor"),
+        "all_gather": (0, "tensor_list"),
+        "gather": (1, "gather_list"),
+        "scatter": (0, "tensor"),
+        "reduce_scatter": (0, "output"),
+        "_reduce_scatter_base": (0, "output_tensor"),
+        "_all_gather_base": (0, "output_tensor"),
+        "all_to_all_single": (0, "output"),
+        "all_to_all": (0, "output_tensor_list"),
+        "all_gather_into_tensor": (0, "output_tensor"),
+        "reduce_scatter_tensor": (0, "output"),
+    }.items()
+}
+
+
+class Collectives:
+    """Records collectives while they are watched."""
+
+    def __init__(self, recorder: TorchRecorder) -> None:
+        self._recorder = recorder
+        self._thread = threading.local()
+        self._pending: dict[int, tuple[Any, Callable[[bool], None]]] = {}
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """See each collective, for the time of a captured step."""
+        if not distributed.is_available():
+            yield
+            return
+        with ExitStack() as detours:
+            for name, holders in _holders(len(sys.modules)).items():
+                original = getattr(distributed, name)
+                told = self._told(name, original)
+                # The script may have put another function there, or taken one, without an import.
+                for holder in dict.fromkeys([*holders, sys.modules["__main__"]]):
+                    if vars(holder).get(name) is original:
+                        detours.enter_context(detour(holder, name, told))
+            detours.enter_context(detour(distributed.Work, "wait", self._waiting()))
+            try:
+                yield
+            finally:
+                for _, finish in list(self._pending.values()):
+                    finish(False)
+                self._pending.clear()
+
+    def _told(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def collective(*args: Any, **kwargs: Any) -> Any:
+            if self._recorder.stopped or getattr(self._thread, "inside", False):
+                return original(*args, **kwargs)  # another collective calls this one
+            return self._call(name, original, args, kwargs, sys._getframe(1))
+
+        return collective
+
+    def _call(
+        self,
+        name: str,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        frame: FrameType,
+    ) -> Any:
+        recorder = self._recorder
+        key = f"Distributed.{name}.{recorder.number(f'Distributed.{name}')}.forward"
+        if not recorder.scope.wants(key):
+            return original(*args, **kwargs)
+        hidden = _ONLY_WRITTEN.get(name, frozenset())
+        shown = tuple(None if index in hidden else each for index, each in enumerate(args))
+        named = {word: None if word in hidden else each for word, each in kwargs.items()}
+        before = recorder.guarded(key, lambda: recorder.before(key, shown, named)) or ""
+        stack = recorder.guarded(key, lambda: recorder.stack_of(frame))
+        parent = recorder.parent
+        result = self._run(original, args, kwargs)
+
+        def finish(complete: bool) -> None:
+            recorder.forget((args, kwargs))
+            after = recorder.after(key, (*args, *kwargs.values()) if complete else ())
+            group = _group_field(args, kwargs)
+            recorder.write(key, f"{before}{after}{group}", stack, parent)
+
+        works = _works(result)
+        if works:
+            self._wait_for(works, lambda done: recorder.guarded(key, lambda: finish(done)))
+        else:
+            recorder.guarded(key, lambda: finish(True))
+        return result
+
+    def _run(
+        self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call a collective; what it calls itself has no records."""
+        mode = self._recorder.mode
+        quiet = mode is not None and mode.quiet
+        self._thread.inside = True
+        if mode is not None:
+            mode.quiet = True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._thread.inside = False
+            if mode is not None:
+                mode.quiet = quiet
+
+    def _wait_for(self, works: list[Any], finish: Callable[[bool], Any]) -> None:
+        """Write the record when the last of some works has been waited for."""
+        left = {id(work) for work in works}
+
+        def waited(identity: int, done: bool) -> None:
+            left.discard(identity)
+            if not left or not done:
+                for other in works:
+                    self._pending.pop(id(other), None)
+                finish(done)
+
+        for work in works:
+            self._pending[id(work)] = (work, functools.partial(waited, id(work)))
+
+    def _waiting(self) -> Callable[..., Any]:
+        original = distributed.Work.wait
+
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(work, *args, **kwargs)
+            waiting = self._pending.get(id(work))
+            if waiting is not None and not self._recorder.stopped:
+                waiting[1](True)
+            return result
+
+        return wait
+
+
+@functools.lru_cache(maxsize=1)
+def _holders(_: int) -> dict[str, list[Any]]:
+    """Return by the name of each collective the modules that have it, torch.distributed's own first.
+
+    It is asked with the number of imported modules, so that all of them are looked through again only
+    after another one was imported.
+    """
+    found: dict[str, list[Any]] = {}
+    spaces = [(each, getattr(each, "__dict__", {})) for each in list(sys.modules.values())]
+    for name in NAMES:
+        original = getattr(distributed, name, None)
+        if original is not None:
+            found[name] = [module for module, space in spaces if space.get(name) is original]
+    return found
+
+
+def _works(result: Any) -> list[Any]:
+    """Return the works that a collective has left running."""
+    several = result if isinstance(result, list | tuple) else [result]
+    return [each for each in several if isinstance(each, distributed.Work)]
+
+
+def _group_field(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return the field of the group that a collective ran in, the whole world where none is named."""
+    groups = [
+        each for each in (*args, *kwargs.values()) if isinstance(each, distributed.ProcessGroup)
+    ]
+    group = groups[0] if groups else distributed.group.WORLD
+    return "" if group is None else f', "group": {group_text(group)}'

@@ -1,0 +1,58 @@
+"""What PyTorch adds to the elements of a record: its devices, dtypes and sizes.
+
+Comes in: any Python value. Goes out: its JSON. Called for each argument, output and gradient of each call.
+"""
+
+from typing import Any, ClassVar
+
+import torch
+
+from ray_precheck.capture.elements import PLAIN, PlainElements
+from ray_precheck.capture.elements import statistics_text as statistics_text
+from ray_precheck.capture.pytorch import groups
+from ray_precheck.capture.text import array, quoted
+
+# What msprobe writes of arguments with these names, whatever their type.
+_DEVICES, _DTYPES = frozenset({"device"}), frozenset({"dtype", "output_dtype"})
+_MEMORY_FORMATS = {
+    torch.contiguous_format: "contiguous_format",
+    torch.channels_last: "channels_last",
+    torch.channels_last_3d: "channels_last_3d",
+    torch.preserve_format: "preserve_format",
+}
+
+
+def _device(value: torch.device) -> str:
+    return f'{{"type": "torch.device", "value": {quoted(f"{value.type}:{value.index}")}}}'
+
+
+class Elements(PlainElements):
+    """Writes values of a PyTorch program."""
+
+    tensor = torch.Tensor
+    plain: ClassVar = {
+        **PLAIN,
+        torch.dtype: lambda v: f'{{"type": "torch.dtype", "value": {quoted(str(v))}}}',
+        torch.device: _device,
+        torch.memory_format: lambda v: (
+            f'{{"type": "torch.memory_format", "format": {quoted(_MEMORY_FORMATS.get(v, str(v)))}}}'
+        ),
+    }
+
+    def keyword(self, name: str, value: Any, place: str) -> str:
+        """Return the value of a keyword argument; some have one form whatever their type."""
+        if value is None and name in _DEVICES:
+            return '{"type": "torch.device"}'
+        if name in _DTYPES:
+            return f'{{"type": "torch.dtype", "value": {quoted(str(value))}}}'
+        if name in _DEVICES and isinstance(value, int | str):
+            shown = quoted(value) if isinstance(value, str) else repr(value)
+            return f'{{"type": "torch.device", "value": {shown}}}'
+        return super().keyword(name, value, place)
+
+    def nested(self, value: Any, place: str, depth: int) -> str:
+        """Return a value that holds others; a size is no list."""
+        if isinstance(value, torch.Size):
+            return f'{{"type": "torch.Size", "value": {array([repr(int(x)) for x in value])}}}'
+        told = groups.written(value, lambda tensor: self._of_tensor(tensor, place))
+        return super().nested(value, place, depth) if told is None else told

@@ -1,0 +1,61 @@
+"""The files of captured tensors.
+
+Comes in: a tensor and the name of its place. Goes out: a `.pt` file that `torch.load(weights_only=True)`
+reads. Called for each tensor of a record where the task is `tensor`.
+
+The same tensor in several records is written once; its other names are links to that file.
+"""
+
+import os
+from pathlib import Path
+
+import torch
+
+from ray_precheck.capture.pytorch.seen import SeenTensors
+
+
+class CapturedFiles:
+    """Writes tensors into a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._name = ""
+        self._seen = SeenTensors(self._write, ordered=True)
+        self.written_bytes = 0
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def save(self, tensor: torch.Tensor, name: str) -> str:
+        """Write a tensor under a name, and return the name of its file."""
+        name = f"{name}.pt"
+        self._name = name
+        first = self._seen.of(tensor)
+        if first != name:
+            self._link(first, name, tensor)
+        return name
+
+    def _link(self, first: str, name: str, tensor: torch.Tensor) -> None:
+        target = self._folder / name
+        target.unlink(missing_ok=True)
+        try:
+            os.link(self._folder / first, target)
+        except OSError:  # a file system without links, or too many of them
+            self._name = name
+            self._write(tensor)
+
+    def _write(self, tensor: torch.Tensor) -> str:
+        """Write the values alone: a view does not bring the storage that it is a view of."""
+        values = tensor.detach()
+        own = values.untyped_storage().nbytes() == values.numel() * values.element_size()
+        if values.is_conj() or values.is_neg():
+            values = values.resolve_conj().resolve_neg()
+        if not (own and values.is_contiguous()):
+            values = values.contiguous().clone()
+        path = self._folder / self._name
+        path.unlink(missing_ok=True)
+        torch.save(values, path)
+        self.written_bytes += values.numel() * values.element_size()
+        return self._name
+
+    def forget(self, tensor: torch.Tensor) -> None:
+        """Forget a tensor's memory, because a call changes it."""
+        self._seen.forget(tensor)

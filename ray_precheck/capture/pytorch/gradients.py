@@ -1,0 +1,269 @@
+"""The gradients at an operator's own border.
+
+Comes in: the tensors that an operator got and gave. Goes out: the gradients that arrived at its outputs
+and those that it passed on to each of its inputs, once the backward pass has gone through it. Called for
+each recorded call whose outputs require a gradient.
+
+An operator is one node of autograd's graph, or several (a linear layer on three dimensions is a view, a
+product and a view). The nodes between its outputs and its inputs are found by walking from the outputs
+down; hooks on those that lead out of the operator see what each input gets from this operator alone,
+where a hook on the input itself would see the sum over all its users. What several nodes give to one
+input is added in the order in which it arrives, as autograd does.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+
+# A node of autograd's graph and the number of its output, or a leaf and `_LEAF`.
+Edge: TypeAlias = tuple[Any, int]
+_LEAF, _END = -1, -2
+# The kind of a border that has one gradient for each input, whatever nodes it has.
+MODULE = "module"
+_ACCUMULATE = "torch::autograd::AccumulateGrad"
+_COPY = "ToCopyBackward0"
+
+
+def edges_of(tensors: Iterable[torch.Tensor]) -> list[Edge | None]:
+    """Return where the gradient of each tensor goes, None for those that require none.
+
+    It is asked before the call, because one that changes its argument in place gives it another node.
+    """
+    return [_edge(tensor) if tensor.requires_grad else None for tensor in tensors]
+
+
+def _edge(tensor: torch.Tensor) -> Edge:
+    node = tensor.grad_fn
+    # A leaf has no node of its own yet; the node that accumulates its gradient names it.
+    return (tensor, _LEAF) if node is None else (node, tensor.output_nr)
+
+
+class PassedGradients(NamedTuple):
+    """What one backward pass through an operator saw; None where there is no gradient.
+
+    `gradient_of` has for each of `passed_on` the number of the input that gets it, None for a part of the
+    node that is no tensor of the call.
+    """
+
+    arrived: Sequence[torch.Tensor | None]
+    passed_on: Sequence[torch.Tensor | None]
+    gradient_of: Sequence[int | None]
+
+
+OnGradients: TypeAlias = Callable[[PassedGradients], None]
+
+
+def watch(
+    kind: str, inputs: Sequence[Edge | None], outputs: Sequence[torch.Tensor], done: OnGradients
+) -> "Border | None":
+    """Watch the gradients at the operator's border, or (`node`) those of the node of the first output,
+    which is what msprobe records."""
+    if kind != "node":
+        return watch_border(inputs, outputs, done, by_inputs=kind == MODULE)
+    node = outputs[0].grad_fn if outputs else None
+    return None if node is None else Border.of_one(node, [], done)
+
+
+def watch_border(
+    inputs: Sequence[Edge | None],
+    outputs: Sequence[torch.Tensor],
+    done: OnGradients,
+    *,
+    by_inputs: bool = False,
+) -> "Border | None":
+    """Hand over the gradients of a call once they have passed; None where it has no graph.
+
+    An operator that is a single node has its gradients in the order of that node, as msprobe has them; one
+    of several nodes, and a module (`by_inputs`), has one for each input that requires a gradient. What a
+    module gives back as it is (dropout with p = 0) has the gradient of all who use it.
+    """
+    wanted: dict[Any, list[int]] = {}
+    for index, edge in enumerate(inputs):
+        if edge is not None:
+            wanted.setdefault((id(edge[0]), edge[1]), []).append(index)
+    roots: dict[Any, dict[int, int]] = {}
+    given_back: dict[Any, list[tuple[int, int, int]]] = {}
+    for index, tensor in enumerate(outputs):
+        node, number = tensor.grad_fn, tensor.output_nr
+        if node is None:
+            continue
+        if (id(node), number) not in wanted:
+            roots.setdefault(node, {}).setdefault(number, index)
+        elif by_inputs:
+            same = wanted[id(node), number][0]
+            given_back.setdefault(node, []).append((number, index, same))
+    if not roots and not given_back:
+        return None
+    exits, inner = _exits(roots, wanted) if wanted else ({}, True)
+    if not by_inputs and not inner and len(roots) == 1:
+        (node,) = roots
+        return Border.of_one(node, exits.get(node, []), done)
+    border = Border.of_several(roots, exits, len(outputs), inputs, done)
+    for node, places in given_back.items():
+        border.watch_given_back(node, places)
+    return border
+
+
+class Exit(NamedTuple):
+    """Where a node leads out of the operator: its place, and the number of the input that gets what it passes
+    on there, in the input's dtype if autocast has cast it."""
+
+    place: int
+    input: int
+    dtype: torch.dtype | None = None
+
+
+def _exits(
+    roots: Iterable[Any], wanted: dict[Any, list[int]]
+) -> tuple[dict[Any, list[Exit]], bool]:
+    """Return the nodes that lead to an input, and whether there are nodes between.
+
+    The graph is walked in the order of the operands: a tensor that is given twice (x * x) takes the places
+    in their order.
+    """
+    exits: dict[Any, list[Exit]] = {}
+    taken: dict[Any, int] = {}
+    visited, inner = set(roots), False
+    # The next node is the last one; each has the edges that are still to be looked at.
+    stack = [(node, enumerate(node.next_functions)) for node in reversed(list(roots))]
+    while stack:
+        node, edges = stack[-1]
+        place, (following, number) = next(edges, (0, (None, _END)))
+        if number == _END:
+            stack.pop()
+        if following is None:
+            continue
+        key, dtype = _input_behind(following, number, wanted)
+        indices = wanted.get(key)
+        if indices is not None:
+            index = indices[min(taken.get(key, 0), len(indices) - 1)]
+            taken[key] = taken.get(key, 0) + 1
+            exits.setdefault(node, []).append(Exit(place, index, dtype))
+            inner |= dtype is not None
+        elif following not in visited:
+            inner = True
+            visited.add(following)
+            stack.append((following, enumerate(following.next_functions)))
+    return exits, inner
+
+
+def _input_behind(
+    node: Any, number: int, wanted: dict[Any, list[int]]
+) -> tuple[Any, torch.dtype | None]:
+    """Return the key of the input that a node may be, and its dtype if autocast's copy lies between.
+
+    Autocast casts a leaf once and keeps the copy for further calls; their gradients are added up there.
+    """
+    if (id(node), number) in wanted:
+        return (id(node), number), None
+    is_copy = node.name() == _COPY
+    leaf = node.next_functions[0][0] if is_copy else node
+    if leaf is None or leaf.name() != _ACCUMULATE:
+        return (id(node), number), None
+    return (id(leaf.variable), _LEAF), leaf.variable.dtype if is_copy else None
+
+
+class Border:
+    """Waits for the gradients of one call. A backward pass that does not reach all of its nodes leaves
+    it waiting until `close`; a second pass through the same graph is not looked at."""
+
+    def __init__(self, done: OnGradients, outputs: int, inputs: Sequence[int]) -> None:
+        self._done = done
+        self._arrived: list[torch.Tensor | None] = [None] * outputs
+        self._passed_on: dict[int, torch.Tensor | None] = dict.fromkeys(inputs)
+        self._waiting = 0
+        self._seen = False
+        self._handles: list[Any] = []
+
+    @classmethod
+    def of_one(cls, node: Any, exits: Sequence[Exit], done: OnGradients) -> "Border":
+        """Watch a single node."""
+        border = cls(done, 0, ())
+        border._waiting = 1
+        indices = {each.place: each.input for each in exits}
+
+        def hook(passed_on: tuple[Any, ...], arrived: tuple[Any, ...]) -> None:
+            if border._waiting == 1:
+                border._waiting = 0
+                places = [indices.get(place) for place in range(len(passed_on))] if indices else []
+                done(PassedGradients(arrived, passed_on, places))
+
+        border._handles.append(node.register_hook(hook))
+        return border
+
+    @classmethod
+    def of_several(
+        cls,
+        roots: dict[Any, dict[int, int]],
+        exits: dict[Any, list[Exit]],
+        outputs: int,
+        inputs: Sequence[Edge | None],
+        done: OnGradients,
+    ) -> "Border":
+        """Watch the nodes of the outputs, and those that lead to the inputs."""
+        indices = [index for index, edge in enumerate(inputs) if edge is not None]
+        border = cls(done, outputs, indices)
+        for node in dict.fromkeys([*roots, *exits]):
+            border._watch(node, roots.get(node, {}), exits.get(node, ()))
+        return border
+
+    def watch_given_back(self, node: Any, places: Sequence[tuple[int, int, int]]) -> None:
+        """Watch what arrives at a node that made inputs which are outputs as well: the number of its
+        output, and the indices of the output and of the input."""
+        self._waiting += 1
+        fired = False
+
+        def hook(arrived: tuple[Any, ...]) -> None:
+            nonlocal fired
+            if fired or self._waiting <= 0:
+                return
+            fired = self._seen = True
+            for number, output, index in places:
+                self._arrived[output] = arrived[number]
+                if self._passed_on[index] is None:
+                    self._passed_on[index] = arrived[number]
+            self._waiting -= 1
+            if not self._waiting:
+                self._hand_over()
+
+        self._handles.append(node.register_prehook(hook))
+
+    def _watch(self, node: Any, outputs: dict[int, int], exits: Sequence[Exit]) -> None:
+        self._waiting += 1
+        fired = False
+
+        def hook(passed_on: tuple[Any, ...], arrived: tuple[Any, ...]) -> None:
+            nonlocal fired
+            if fired or self._waiting <= 0:
+                return
+            fired = self._seen = True
+            for number, index in outputs.items():
+                self._arrived[index] = arrived[number]
+            for place, index, dtype in exits:
+                gradient, before = passed_on[place], self._passed_on[index]
+                if gradient is None:
+                    continue
+                if dtype is not None:
+                    gradient = gradient.to(dtype)
+                self._passed_on[index] = gradient if before is None else before + gradient
+            self._waiting -= 1
+            if not self._waiting:
+                self._hand_over()
+
+        self._handles.append(node.register_hook(hook))
+
+    def close(self) -> None:
+        """Hand over what has arrived so far, because no more will come, and remove the hooks."""
+        if self._seen and self._waiting > 0:
+            self._hand_over()
+        self._waiting = 0
+        for handle in self._handles:
+            handle.remove()
+
+    def _hand_over(self) -> None:
+        self._waiting = 0
+        self._done(
+            PassedGradients(self._arrived, list(self._passed_on.values()), list(self._passed_on))
+        )
+        self._arrived, self._passed_on = [], {}

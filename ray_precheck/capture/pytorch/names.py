@@ -1,0 +1,184 @@
+"""The names that a dump has for torch's functions.
+
+Comes in: a function as torch hands it to a `TorchFunctionMode`. Goes out: its prefix and name, or None
+where its calls are not recorded. Called once for each function.
+
+A function is found by what it is, not by the name it was called by, so that `from torch import relu` is
+seen too. One that stands in several places (`torch.conv2d` is `torch.nn.functional.conv2d`) has the first
+of Functional, Torch, Tensor.
+"""
+
+import functools
+import types
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional
+
+from ray_precheck.capture.pytorch.callform import CallForms
+
+# Prefixes of msprobe for operators of these namespaces; the others have the namespace's own name.
+_OP_PREFIXES = {"aten": "Aten", "npu": "NPU"}
+# The classes of what `torch.ops.{namespace}.{name}` gives, and of one of its overloads.
+_OPERATORS = (type(torch.ops.aten.add), type(torch.ops.aten.add.Tensor))
+# Modules whose functions stand in `torch.nn.functional` and belong there; None are those of C.
+_OWN_MODULES = (
+    None,
+    "torch",
+    *(f"torch.{name}" for name in ("nn.functional", "_C._nn", "_jit_internal")),
+)
+_SUBMODULES = ("linalg", "fft", "special")
+
+
+class CallName(NamedTuple):
+    """The prefix and the name of an API, and how it changes its arguments.
+
+    `in_place` says that the first argument is changed; `returns_nothing` that the changed argument is
+    recorded as the output. `is_python` is true of a function that torch wrote in Python: it hands on its
+    arguments with the defaults filled in.
+    """
+
+    prefix: str
+    name: str
+    in_place: bool = False
+    returns_nothing: bool = False
+    is_python: bool = False
+
+    @property
+    def key(self) -> str:
+        """The name without the number of the call."""
+        return f"{self.prefix}.{self.name}"
+
+
+def names_of(text: str) -> frozenset[str]:
+    """Return the words of a text as a set."""
+    return frozenset(text.split())
+
+
+# What only asks a tensor something, or hands it on: no operator to blame. `backward` and its like run
+# operators that have records of their own.
+_NOT_RECORDED = names_of(
+    """
+    __array__ __array_wrap__ __complex__ __contains__ __cuda_array_interface__ __deepcopy__
+    __dir__ __dlpack__ __dlpack_device__ __float__ __format__ __hash__ __index__ __int__ __iter__ __len__
+    __long__ __nonzero__ __reduce__ __reduce_ex__ __repr__ __reversed__ __setstate__ __torch_dispatch__
+    __new__ __init__ __init_subclass__ __subclasshook__ __getattribute__ __setattr__ __delattr__
+    __sizeof__ __str__ __class__ __array_priority__ __torch_function__ __getstate__
+    _backward_hooks _base _cdata _coalesced_ _conj_physical _dimI _dimV _fix_weakref _grad _grad_fn
+    _has_symbolic_sizes_strides _indices _is_view _is_zerotensor _make_subclass _make_wrapper_subclass
+    _make_dtensor _nested_tensor_size _nested_tensor_strides _nnz _post_accumulate_grad_hooks
+    _python_dispatch _reduce_ex_internal _rev_view_func_unsafe _typed_storage _update_names _values
+    _version _view_func _view_func_unsafe _to_dense _is_cow_tensor _lazy_clone _sym_storage_offset
+    _clear_non_serializable_cached_data _use_count
+    apply_ backward can_cast const_data_ptr data data_ptr dense_dim detach detach_ device dim
+    dim_order dtype element_size fix get_default_dtype get_device get_num_threads grad grad_fn
+    has_names is_coalesced is_complex is_conj is_contiguous is_distributed is_floating_point
+    is_inference is_neg is_nonzero is_pinned is_same_size is_set_to is_shared is_signed
+    is_storage is_tensor is_vulkan_available item itemsize layout map2_ map_ module_load mutable_data_ptr
+    name names nbytes ndim ndimension nelement numel numpy output_nr pin_memory promote_types q_scale
+    q_zero_point qscheme record_stream refine_names register_hook
+    register_post_accumulate_grad_hook reinforce rename rename_ requires_grad requires_grad_ resize
+    resize_ resize_as result_type retain_grad retains_grad set_ shape share_memory_ size sparse_dim
+    storage storage_offset storage_type stride sym_int sym_max sym_min sym_not tolist type
+    type_as_ unsafe_get untyped_storage volatile
+    compile vmap save load manual_seed seed initial_seed get_rng_state set_rng_state
+    _assert _assert_async _functional_assert_async _has_compatible_shallow_copy_type
+    _is_functional_tensor _is_all_true _is_any_true is_grad_enabled is_inference_mode_enabled
+    broadcast_shapes broadcast_tensors_shape handle_torch_function has_torch_function
+    has_torch_function_unary has_torch_function_variadic boolean_dispatch
+    _sync _to_functional_tensor _from_functional_tensor _enable_functionalization
+    _disable_functionalization _mirror_autograd_meta_to _freeze_functional_tensor _print
+    set_default_dtype set_default_device set_grad_enabled set_num_threads typename
+    from_numpy frombuffer from_file from_dlpack utils_unpack_dual unpack_dual
+    """
+)
+_IN_PLACE_DUNDERS = names_of(
+    "__iadd__ __isub__ __imul__ __itruediv__ __ifloordiv__ __imod__ __ipow__ __iand__ __ior__ __ixor__"
+    " __ilshift__ __irshift__ __idiv__ __setitem__"
+)
+
+
+class FunctionNames(dict[Any, "CallName | None"]):
+    """The names by function; one that is asked for the first time is looked up."""
+
+    def __init__(self, recorded_namespaces: Iterable[str] = ()) -> None:
+        super().__init__()
+        # They are kept as long as the names, for all steps.
+        self.forms = CallForms()
+        self._standard = _standard_functions()
+        self._namespaces = frozenset(recorded_namespaces)
+
+    def __missing__(self, function: Any) -> "CallName | None":
+        name = self._standard.get(function) or self._of_operator(function)
+        self[function] = name
+        return name
+
+    def _of_operator(self, function: Any) -> "CallName | None":
+        """Return the name of an operator that is called as `torch.ops.{namespace}.{name}`."""
+        if not isinstance(function, _OPERATORS):
+            return None
+        packet: Any = getattr(function, "overloadpacket", function)
+        namespace, _, name = packet._qualified_op_name.partition("::")
+        if self._namespaces and namespace not in self._namespaces and namespace not in _OP_PREFIXES:
+            return None
+        if name in _NOT_RECORDED or namespace in (
+            "prim",
+            "profiler",
+            "inductor",
+            "_c10d_functional",
+        ):
+            return None
+        return call_name(_OP_PREFIXES.get(namespace, namespace), name)
+
+
+def call_name(prefix: str, name: str, is_python: bool = False) -> CallName:
+    """Return the name of a function; what ends with one underscore changes its first argument."""
+    in_place = name in _IN_PLACE_DUNDERS or (name.endswith("_") and not name.endswith("__"))
+    return CallName(prefix, name, in_place, name == "__setitem__", is_python)
+
+
+@functools.cache
+def _standard_functions() -> dict[Callable[..., Any], CallName]:
+    """Return the functions of torch's namespaces; of several names in one, that which torch gave it."""
+    found: dict[Callable[..., Any], CallName] = {}
+    for prefix, root, names in _roots():
+        for name in names:
+            function = getattr(root, name, None)
+            if name in _NOT_RECORDED or isinstance(function, type) or not callable(function):
+                continue
+            if name.startswith("__") and prefix != "Tensor":
+                continue
+            before = found.get(function)
+            own_name = getattr(function, "__name__", "")
+            if before is not None and before.prefix == prefix and name != own_name:
+                continue
+            is_python = isinstance(function, types.FunctionType)
+            found[function] = call_name(prefix, _full(root, name), is_python)
+    return found
+
+
+def _roots() -> Iterable[tuple[str, Any, Iterable[str]]]:
+    yield "Tensor", torch.Tensor, dir(torch.Tensor)
+    for submodule in _SUBMODULES:
+        module = getattr(torch, submodule)
+        yield "Torch", module, [name for name in dir(module) if not name.startswith("_")]
+    yield "Torch", torch, [name for name in dir(torch) if not _is_hidden(name)]
+    functional = torch.nn.functional
+    public = [name for name in dir(functional) if not _is_hidden(name)]
+    yield "Functional", functional, [name for name in public if _is_own(functional, name)]
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith("_") and not name.startswith(("_foreach_", "_fused_", "_scaled_"))
+
+
+def _is_own(functional: types.ModuleType, name: str) -> bool:
+    """Return whether a name of `torch.nn.functional` is a function of it, and no import of a helper."""
+    module = getattr(getattr(functional, name), "__module__", None)
+    return module in _OWN_MODULES
+
+
+def _full(root: Any, name: str) -> str:
+    submodule = getattr(root, "__name__", "").rpartition(".")[2]
+    return f"{submodule}.{name}" if submodule in _SUBMODULES else name

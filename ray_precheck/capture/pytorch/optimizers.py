@@ -1,0 +1,304 @@
+"""The updates of optimizers in a captured step.
+
+Comes in: each `optimizer.step()`, through torch's global hooks of optimizers. Goes out: one record of it,
+`Optimizer.{class}.{n}.forward`, with parameters, gradients, states and hyperparameters before the step and
+parameters and states after it. Made by the recorder of a captured step; `frameworks.pytorch.optimizer_record`
+has the form of a record and reads it again.
+
+    input_args    a dict for each group: its hyperparameters, `group` (its number), `param_dtype`, `names`,
+                  `params`, `grads`, `state` (a list for each state; no field where there is none)
+    input_kwargs  `optimizer` (the full name of the class), `without_gradient` (how many parameters have
+                  none: they are left out), and only where it is so: `sparse` (the names of parameters with
+                  a sparse gradient), `sharded`, `options` (of the optimizer itself), `grad_scale`,
+                  `closure`, `part` and `parts`
+    output        a dict for each group: `params` and `state`
+
+Parameters of one group that differ in dtype, or in the states that they have, stand in several dicts. The
+record of a large optimizer is parted, so that a check fits into memory: n counts records. A step that a
+gradient scaler skips has no record, and neither has one that raises.
+"""
+
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FrameType, TracebackType
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from ray_precheck.capture.pytorch.optimizer_groups import (
+    Entry,
+    NameOf,
+    entries_of,
+    given,
+    made,
+    parted,
+    sparse,
+    told_of,
+)
+
+# What the message of a fault names.
+_NAME = "Optimizer.step"
+# Where torch calls the hooks.
+_FILE_OF_TORCH = sys.modules[Optimizer.__module__].__file__
+T = TypeVar("T")
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Chooser(Protocol):
+    """What says which calls are recorded."""
+
+    def wants(self, key: str) -> bool:
+        """Return whether a call is recorded."""
+
+
+class UpdateSink(Protocol):
+    """Where the records of updates go: the recorder of the step, of which this is a part."""
+
+    stopped: bool
+
+    @property
+    def scope(self) -> Chooser:
+        """What says which calls are recorded."""
+
+    @property
+    def parent(self) -> str | None:
+        """The innermost module that runs."""
+
+    def guarded(self, key: str, action: Callable[[], T]) -> T | None:
+        """Return what an action of the capture gives; a fault in it does not reach the training."""
+
+    def number(self, name: str) -> int:
+        """Return the number of the next call of that name."""
+
+    def before(self, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Return the fields of what a call gets."""
+
+    def after(self, key: str, output: Any) -> str:
+        """Return the fields of what a call gave, with a comma in front."""
+
+    def forget(self, changed: Any) -> None:
+        """Forget what is known of tensors that have been changed."""
+
+    def stack_of(self, frame: FrameType) -> int | None:
+        """Return the number of the stack that ends with a frame."""
+
+    def write(self, key: str, fields: str, stack: int | None, parent: str | None) -> None:
+        """Write a record."""
+
+
+class Pausable(Protocol):
+    """What records calls, and must not record those of an optimizer's own arithmetic."""
+
+    paused: bool
+
+
+@dataclass
+class _Record:
+    """A record of which the fields of its inputs are written."""
+
+    key: str
+    entries: list[Entry]
+    fields: str
+
+
+@dataclass
+class _Step:
+    """A step that runs: the frame in which torch calls the hooks, and the records it has begun."""
+
+    optimizer: Optimizer
+    frame: FrameType
+    was_paused: bool
+    depth: int = 1
+    records: list[_Record] = field(default_factory=list)
+    is_read: bool = False
+
+
+class OptimizerSteps:
+    """Records the updates of optimizers, as a context manager or between `install` and `close`.
+
+    Whoever has hooks of torch's optimizers already calls `before` and `after` from them instead: torch
+    does not allow hooks to come and go while it walks through them. `mode` is paused inside of a step,
+    but not inside of its closure, which runs the model. `name_of` names a parameter, "" where it does
+    not know it; such parameters have the number that they have in the optimizer's `state_dict`. Without
+    `are_recorded` the mode is paused, and nothing is written.
+    """
+
+    def __init__(
+        self,
+        sink: UpdateSink,
+        mode: Pausable | None = None,
+        name_of: NameOf = lambda _: "",
+        *,
+        are_recorded: bool = True,
+    ) -> None:
+        self._sink = sink
+        self._mode = mode
+        self._name_of = name_of
+        self._are_recorded = are_recorded
+        self._running: dict[int, _Step] = {}
+        self._handles: list[Any] = []
+
+    def install(self) -> None:
+        """Begin to record."""
+        self._handles = [
+            register_optimizer_step_pre_hook(self.before),
+            register_optimizer_step_post_hook(self.after),
+        ]
+
+    def close(self) -> None:
+        """Take the hooks away. A step whose `step` has done its work is recorded; others are dropped."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        for step in list(self._running.values()):
+            is_done = _is_on_stack(step.frame)
+            self._sink.guarded(_NAME, functools.partial(self._end, step, is_done=is_done))
+
+    def __enter__(self) -> "OptimizerSteps":
+        self.install()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def before(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Arguments | None:
+        """Read what a step gets; torch's hook before it.
+
+        A step with a closure has its gradients when the closure has run for the first time.
+        """
+        frame = _frame_of_step()
+        return self._sink.guarded(_NAME, lambda: self._begin(optimizer, args, kwargs, frame))
+
+    def _begin(
+        self,
+        optimizer: Optimizer,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        frame: FrameType,
+    ) -> Arguments | None:
+        if self._sink.stopped:
+            return None
+        step = self._running.get(id(optimizer))
+        if step is not None and _is_on_stack(step.frame):
+            step.depth += 1  # the class calls the step of its base
+            return None
+        if step is not None:
+            self._end(step, is_done=False)  # it has raised
+        step = _Step(optimizer, frame, self._pause(True))
+        self._running[id(optimizer)] = step
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if not callable(closure):
+            self._read(step)
+            return None
+        watched = self._watched(closure, step)
+        if len(args) > 1:
+            return (args[0], watched, *args[2:]), kwargs
+        return args, {**kwargs, "closure": watched}
+
+    def after(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Read what a step has made, and write its records; torch's hook after it."""
+        step = self._running.get(id(optimizer))
+        if step is None:
+            return
+        step.depth -= 1
+        if not step.depth:
+            self._sink.guarded(_NAME, lambda: self._end(step, is_done=True))
+
+    def _end(self, step: _Step, *, is_done: bool) -> None:
+        self._running.pop(id(step.optimizer), None)
+        try:
+            if is_done:
+                self._write(step)
+        finally:
+            self._pause(step.was_paused)
+
+    def _pause(self, paused: bool) -> bool:
+        """Pause or wake the mode, and return what it was."""
+        if self._mode is None:
+            return False
+        before, self._mode.paused = self._mode.paused, paused
+        return before
+
+    def _watched(self, closure: Callable[[], Any], step: _Step) -> Callable[[], Any]:
+        def run() -> Any:
+            paused = self._pause(step.was_paused)
+            try:
+                result = closure()
+            finally:
+                self._pause(paused)
+            if not step.is_read and id(step.optimizer) in self._running:
+                self._sink.guarded(_NAME, lambda: self._read(step, has_closure=True))
+            return result
+
+        return run
+
+    def _read(self, step: _Step, *, has_closure: bool = False) -> None:
+        """Write what the optimizer gets, before it changes its tensors."""
+        step.is_read = True
+        optimizer = step.optimizer
+        if not self._are_recorded or is_skipped(optimizer):
+            return
+        entries, without_gradient = entries_of(optimizer, self._name_of)
+        parts = list(parted(entries))
+        told = told_of(optimizer, without_gradient)
+        if has_closure:
+            told["closure"] = True
+        name = f"Optimizer.{type(optimizer).__name__}"
+        for number, part in enumerate(parts):
+            key = f"{name}.{self._sink.number(name)}.forward"
+            if not self._sink.scope.wants(key):
+                continue
+            if len(parts) > 1:
+                told |= {"part": number, "parts": len(parts)}
+            groups = tuple(given(entry, optimizer) for entry in part)
+            fields = self._sink.before(key, groups, told | sparse(part))
+            step.records.append(_Record(key, part, fields))
+
+    def _write(self, step: _Step) -> None:
+        if not self._are_recorded:
+            # A fused kernel leaves the versions of its tensors as they were.
+            self._sink.forget([group["params"] for group in step.optimizer.param_groups])
+            return
+        caller = step.frame.f_back or step.frame
+        for record in () if self._sink.stopped else step.records:
+            output = [made(entry, step.optimizer) for entry in record.entries]
+            self._sink.forget(output)
+            fields = record.fields + self._sink.after(record.key, output)
+            self._sink.write(record.key, fields, self._sink.stack_of(caller), self._sink.parent)
+
+
+def _frame_of_step() -> FrameType:
+    """Return the frame in which torch calls the hooks of a step, or that of the caller without one."""
+    first = frame = sys._getframe(2)
+    while frame.f_code.co_filename != _FILE_OF_TORCH:
+        if frame.f_back is None:
+            return first
+        frame = frame.f_back
+    return frame
+
+
+def _is_on_stack(wanted: FrameType) -> bool:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame is not wanted:
+        frame = frame.f_back
+    return frame is not None
+
+
+def is_skipped(optimizer: Optimizer) -> bool:
+    """Return whether a gradient scaler lets a fused kernel skip the step, as it tells the optimizer."""
+    found = getattr(optimizer, "found_inf", None)
+    return isinstance(found, torch.Tensor) and bool(found.item())

@@ -1,0 +1,314 @@
+"""PyTorch, as the session of a capture sees it.
+
+Comes in: when a step begins and ends. Goes out: the hooks of a captured step, and the ends of steps. Made
+by `session.find_probe`.
+"""
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed
+import torch.overrides
+import torch.utils.data
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from ray_precheck.capture.log import TENSORS, StepLog
+from ray_precheck.capture.pytorch.backward_passes import backward_passes_seen
+from ray_precheck.capture.pytorch.calls import CallMode, Sink
+from ray_precheck.capture.pytorch.collectives import Collectives
+from ray_precheck.capture.pytorch.compiled import regions_told_apart
+from ray_precheck.capture.pytorch.modules import ModuleCalls, ModuleNames
+from ray_precheck.capture.pytorch.names import FunctionNames, call_name
+from ray_precheck.capture.pytorch.optimizers import Arguments, OptimizerSteps, is_skipped
+from ray_precheck.capture.pytorch.recorder import TorchRecorder
+from ray_precheck.capture.pytorch.scalers import ScalerSteps
+from ray_precheck.capture.settings import CaptureSettings
+from ray_precheck.capture.stacks import Stacks
+
+# Frames of these files are no part of the program that is looked at.
+_OWN = (str(Path(__file__).parents[1]), torch.overrides.__file__)
+_RECOMPUTES = "torch/utils/checkpoint.py"
+# torch.compile takes it for true where it reads a program; torch 2.0 lacks it.
+is_compiling: Callable[[], bool] = getattr(
+    getattr(torch, "compiler", None), "is_compiling", lambda: False
+)
+
+
+class TorchProbe:
+    """PyTorch in this process."""
+
+    framework = "pytorch"
+
+    def __init__(self) -> None:
+        self._handles: list[Any] = []
+        self._scalers = ScalerSteps(self._scaled_update)
+        # What steps first: the optimizer, and what a gradient scaler is given for it, which may be another.
+        self._optimizer: int | None = None
+        self._scaled: int | None = None
+        self._updates = self._ended = 0
+        self._model: weakref.ref[torch.nn.Module] | None = None
+        self._stacks = Stacks(_OWN, _RECOMPUTES)
+        self._names: FunctionNames | None = None
+        self._modules: ModuleNames | None = None
+        self._step: TorchStep | None = None
+        self._on_step: Callable[[], None] | None = None
+        self._in_hook = False
+
+    def rank(self) -> int | None:
+        """Return the rank in torch.distributed, None where it is not initialised."""
+        distributed = torch.distributed
+        if distributed.is_available() and distributed.is_initialized():
+            return distributed.get_rank()
+        return None
+
+    def is_loader(self) -> bool:
+        """Return whether this process is a worker of a DataLoader."""
+        return torch.utils.data.get_worker_info() is not None
+
+    def watch_steps(self, on_step: Callable[[], None], on_forward: Callable[[], None]) -> None:
+        """Tell of the steps of the optimizer that steps first, and of calls of the model.
+
+        Only the first optimizer ends steps: a generator and a discriminator take one step together. A step
+        that a gradient scaler skips is one, too. The model is the module with parameters that is called
+        first.
+        """
+        self._on_step = on_step
+
+        def called(module: torch.nn.Module, _: Any) -> None:
+            if is_compiling():  # torch.compile reads the hook as a part of the module
+                return
+            model = self._model and self._model()
+            if model is None and next(module.parameters(), None) is not None:
+                model, self._model = module, weakref.ref(module)
+            if model is module:
+                on_forward()
+
+        for handle in self._handles:
+            handle.remove()
+        self._handles = [
+            register_optimizer_step_pre_hook(self._before_update),
+            register_optimizer_step_post_hook(self._after_update),
+            register_module_forward_pre_hook(called),
+        ]
+        self._scalers.watch()
+
+    def _before_update(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Arguments | None:
+        updates = None if self._step is None else self._step.updates
+        if updates is None:
+            return None
+        with self._inside_hook():
+            return updates.before(optimizer, args, kwargs)
+
+    def _after_update(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        with self._inside_hook():
+            self._updates += 1
+            if self._step is not None:
+                if self._step.updates is not None:
+                    self._step.updates.after(optimizer, args, kwargs)
+                self._step.note_skipped(lambda: is_skipped(optimizer))
+            if self._optimizer is None:
+                self._optimizer = id(optimizer)
+            if self._optimizer == id(optimizer):
+                self._end_step()
+
+    def _end_step(self) -> None:
+        self._ended += 1
+        if self._on_step is not None:
+            self._on_step()
+
+    def _scaled_update(self, scaler: Any, optimizer: Any, run: Callable[[], Any]) -> Any:
+        """Let a gradient scaler make a step, or skip it, which ends the step of the training, too.
+
+        The scale is asked for before the step, because torch's hook after it ends the captured one.
+        """
+        updates, ended = self._updates, self._ended
+        if self._step is not None:
+            self._step.note_loss_scale(scaler.get_scale)
+        result = run()
+        if self._ended > ended:
+            self._scaled = id(optimizer)
+            return result
+        if self._optimizer is None and self._on_step is not None:
+            self._optimizer = id(optimizer)
+        if self._step is not None and self._updates == updates:
+            self._step.note_skipped(lambda: True)
+        if id(optimizer) in (self._optimizer, self._scaled):
+            self._end_step()
+        return result
+
+    @contextmanager
+    def _inside_hook(self) -> Iterator[None]:
+        """Remember that torch walks through the hooks of optimizers: then none may be taken away."""
+        before, self._in_hook = self._in_hook, True
+        try:
+            yield
+        finally:
+            self._in_hook = before
+
+    def unwatch_steps(self) -> None:
+        """Take the hooks away; those of optimizers stay, idle, if one of them has asked for it."""
+        self._on_step = None
+        self._scalers.remove()
+        if self._in_hook:
+            return
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def begin(
+        self,
+        settings: CaptureSettings,
+        folder: Path,
+        models: Any,
+        on_failure: Callable[[str], None],
+    ) -> "TorchStep":
+        """Begin to capture a step into a folder."""
+        if self._names is None:
+            self._names = FunctionNames(settings.custom_op_namespaces)
+        if self._modules is None:
+            self._modules = ModuleNames(models)
+        header: dict[str, object] = {
+            "task": settings.task,
+            "level": settings.level,
+            "framework": self.framework,
+            "dump_data_dir": str((folder / TENSORS).absolute()) if settings.saves_tensors else None,
+        }
+        self._scalers.watch()
+        log = StepLog(folder, header, self._stacks.lines)
+        recorder = TorchRecorder(settings, log, self._stacks, on_failure)
+        sink = self.sink_around(recorder)
+        self._step = TorchStep(recorder, self._names, self._modules, log.noted, sink)
+        return self._step
+
+    def sink_around(self, recorder: TorchRecorder) -> Sink | None:
+        """Return what takes each call in the recorder's place, at every level; None for the recorder."""
+        return None
+
+
+class TorchStep:
+    """The hooks of one captured step, from its making until `finish`."""
+
+    def __init__(
+        self,
+        recorder: TorchRecorder,
+        names: FunctionNames,
+        module_names: ModuleNames,
+        noted: dict[str, object],
+        sink: Sink | None = None,
+    ) -> None:
+        self.scope = recorder.scope
+        self._recorder = recorder
+        self._noted = noted
+        self._is_open = True
+        self._hooks = ExitStack()
+        self.updates: OptimizerSteps | None = None
+        settings = recorder.settings
+        self._modules = ModuleCalls(module_names, recorder) if settings.modules else None
+        self._mode: CallMode | None = None
+        if settings.calls or sink is not None:
+            self._mode = recorder.mode = CallMode(names, sink or recorder)
+        self._updates: OptimizerSteps | None = None
+        if self._mode is not None and settings.calls:
+            self._updates = OptimizerSteps(
+                recorder,
+                self._mode,
+                module_names.of_parameter,
+                are_recorded=settings.updates,
+            )
+        self._is_paused = True
+        self.resume()
+
+    @property
+    def records(self) -> int:
+        """How many records were written so far."""
+        return self._recorder.records
+
+    def pause(self) -> None:
+        """Take the hooks away; gradients of calls that were recorded are still recorded."""
+        self._is_paused = True
+        self.updates = None
+        self._hooks.close()
+
+    def resume(self) -> None:
+        """Put the hooks on."""
+        if not self._is_paused:
+            return
+        self._is_paused = False
+        if self._modules is not None:
+            self._hooks.enter_context(self._modules.watched())
+        if self._mode is not None:
+            self._hooks.enter_context(regions_told_apart(self._mode, self._recorder))
+            self._hooks.enter_context(backward_passes_seen(self._mode))
+            self._hooks.enter_context(Collectives(self._recorder).watched())
+            self._hooks.enter_context(self._mode.operators_named())
+            self._hooks.enter_context(self._mode)
+            self.updates = self._updates
+
+    def note_loss_scale(self, scale: Callable[[], float]) -> None:
+        """Take note of the loss scale of the step: that of the first gradient scaler that makes one."""
+        self._note("loss_scale", scale)
+
+    def note_skipped(self, is_skipped: Callable[[], bool]) -> None:
+        """Take note of an update that a gradient scaler has skipped, if this is one."""
+        self._note("update_skipped", lambda: is_skipped() or None)
+
+    def _note(self, name: str, value: Callable[[], object]) -> None:
+        """Add a field to the header of the dump, unless it has it already or the value is None."""
+        if self._is_open and not self._recorder.stopped and name not in self._noted:
+            found = self._recorder.guarded(name, value)
+            if found is not None:
+                self._noted[name] = found
+
+    def custom_call(
+        self,
+        prefix: str,
+        name: str,
+        frame: FrameType,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Record a call of a function of the script; what it calls itself has no record."""
+        if self._is_paused or self._mode is None or self._mode.paused:
+            return function(*args, **kwargs)
+        self._mode.paused = True
+        try:
+            called = call_name(prefix, name)
+            return self._recorder.call(
+                called, frame, args, kwargs, lambda: function(*args, **kwargs)
+            )
+        finally:
+            self._mode.paused = False
+
+    def finish(self) -> None:
+        """Take the hooks away, and write the files of the step."""
+        self._is_open = False
+        updates, self._updates = self._updates, None
+        if updates is not None:
+            updates.close()
+        self.pause()
+        if self._modules is not None:
+            self._modules.finish()
+        self._recorder.finish()
+
+    def abandon(self) -> None:
+        """Write nothing any more, and close the log as it is."""
+        self._is_open = False
+        self.updates = None
+        if self._mode is not None:
+            self._mode.paused = True
+        self._recorder.abandon()

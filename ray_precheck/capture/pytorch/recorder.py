@@ -1,0 +1,388 @@
+"""The records of one captured step.
+
+Comes in: calls, modules and gradients, while they happen. Goes out: their records, in the step's log. Made
+by `step` for each captured step.
+"""
+
+import itertools
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from types import FrameType
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from ray_precheck import private_parts
+from ray_precheck.capture.elements import NULL
+from ray_precheck.capture.log import TENSORS, StepLog
+from ray_precheck.capture.pytorch.device_values import MARK, DeviceValues
+from ray_precheck.capture.pytorch.elements import Elements
+from ray_precheck.capture.pytorch.files import CapturedFiles
+from ray_precheck.capture.pytorch.gradients import MODULE, Border, PassedGradients, edges_of, watch
+from ray_precheck.capture.pytorch.names import CallName
+from ray_precheck.capture.pytorch.nested import tensors_in
+from ray_precheck.capture.pytorch.seen import SeenTensors
+from ray_precheck.capture.pytorch.sketching import Sketching
+from ray_precheck.capture.pytorch.tensors import TensorTexts
+from ray_precheck.capture.pytorch.values import sliced, values_look
+from ray_precheck.capture.scope import Scope
+from ray_precheck.capture.settings import FULL, STATISTICS, STRUCTURE, CaptureSettings
+from ray_precheck.capture.sketches import SketchFile
+from ray_precheck.capture.stacks import Stacks
+from ray_precheck.capture.text import quoted
+from ray_precheck.foreign import caught
+
+# The same tensor requires a gradient in the second run of a checkpointed region only.
+_NEEDS_GRADIENT = re.compile(r', "(?:requires_grad": (?:true|false)|data_name": "[^"]*")')
+T = TypeVar("T")
+
+
+class Mode(Protocol):
+    """The mode that hands calls to a recorder; those that are made while it is `quiet` it does not."""
+
+    quiet: bool
+
+
+class TorchRecorder:
+    """Writes the records of calls into the log of a step.
+
+    Where the log cannot be written any more it tells `on_failure` why, and records nothing from then on.
+    """
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        log: StepLog,
+        stacks: Stacks,
+        on_failure: Callable[[str], None],
+    ) -> None:
+        self.settings = settings
+        self.stopped = False
+        self.mode: Mode | None = None
+        self.knows_compiled = False
+        self._log = log
+        self._stacks = stacks
+        self._on_failure = on_failure
+        self._device = DeviceValues(self._write)
+        self._look, ordered = values_look(settings.summary_mode)
+        self._seen = SeenTensors(self._values, ordered=ordered)
+        self._texts = TensorTexts(self._seen.of)
+        self._elements = Elements(self._tensor)
+        self._files = CapturedFiles(log.folder / TENSORS) if settings.saves_tensors else None
+        self._sketching = (
+            Sketching(SketchFile(log.folder), self._device) if settings.sketch else None
+        )
+        self._place = ""
+        self._changed = False
+        self._in_backward = private_parts.find(private_parts.GRAPH_TASK)
+        # `quiet` alone would do, but each question to a tensor would still ask the mode.
+        self._unseen = private_parts.find(private_parts.NO_FUNCTION_MODE) or nullcontext
+        # The calls of checkpointed regions by name, place and inputs, until they are computed again.
+        self._regions: dict[tuple[str, int, str], list[str]] = {}
+        self._counts: dict[str, Iterator[int]] = defaultdict(itertools.count)
+        self._borders: list[Border] = []
+        self._modules: list[str] = []
+        self.scope = Scope(settings.scope, settings.chosen, settings.risk_level)
+        self.records = 0
+
+    def call(
+        self,
+        name: CallName,
+        frame: FrameType,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        run: Callable[[], Any],
+    ) -> Any:
+        """Record a call around `run`, which makes it, and return what it gives."""
+        key = f"{name.key}.{self.number(name.key)}"
+        if self.stopped or not self.scope.wants(f"{key}.forward"):
+            return run()
+        forward = f"{key}.forward"
+        before = self.guarded(forward, lambda: self.before(forward, args, kwargs))
+        # Asked before the call, because one in place gives its argument another node.
+        edges = edges_of(tensors_in((args, kwargs))) if torch.is_grad_enabled() else []
+        result = run()
+        if not self.stopped:
+            self.guarded(
+                forward,
+                lambda: self._called(name, key, before or "", edges, args, kwargs, result, frame),
+            )
+        return result
+
+    def _called(
+        self,
+        name: CallName,
+        key: str,
+        before: str,
+        edges: list[Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        frame: FrameType,
+    ) -> None:
+        """Write the record of a call that has ended, and wait for its gradients."""
+        if name.in_place or "out" in kwargs:
+            self.forget(args[0] if name.in_place and args else kwargs.get("out"))
+        output = args[0] if name.returns_nothing else result
+        found = self._stacks.of(frame)
+        stack = found.number if self.settings.stacks else None
+        parent = self.parent
+        fields = before + self.after(f"{key}.forward", output, changed=name.in_place)
+        if found.inner:
+            fields += self._recomputed(name.key, key, found.inner, before)
+        fields += _autocast(result)
+        self.write(f"{key}.forward", fields, stack, parent)
+        if any(edges) and self.settings.wants("backward"):
+            backward = parent and parent.replace(".forward.", ".backward.")
+            self.watch(f"{key}.backward", edges, tensors_in(output), stack, backward)
+
+    def compiled(self, frame: FrameType) -> None:
+        """Record the call of a compiled function, which is made by a frame of torch's."""
+        local = frame.f_locals
+        function = local.get("fn")
+        label = getattr(function, "__qualname__", "") or type(function).__name__
+        name = f"Compiled.{label.replace('<locals>.', '').replace('.', '_')}"
+        key = f"{name}.{self.number(name)}.forward"
+        args, kwargs = tuple(local.get("args", ())), dict(local.get("kwargs", {}))
+
+        def record() -> None:
+            fields = self.before(key, args, kwargs)
+            comma = ", " if fields else ""
+            stack = self._stacks.of(frame.f_back).number if self.settings.stacks else None
+            self.write(key, f'{fields}{comma}"compiled": true', stack, self.parent)
+
+        self.guarded(key, record)
+
+    def guarded(self, key: str, action: Callable[[], T]) -> T | None:
+        """Return what an action of the capture gives; a fault in it ends the capture, not the training.
+
+        What the action itself calls has no records.
+        """
+        mode = self.mode
+        quiet = mode is not None and mode.quiet
+        if mode is not None:
+            mode.quiet = True
+        with self._unseen():
+            result, error = caught(action)
+        if mode is not None:
+            mode.quiet = quiet
+        if error is not None:
+            self.fail(
+                f"{key} cannot be recorded, {type(error).__name__}: {error}; this is a fault of"
+                " ray-precheck, please report it"
+            )
+        return result
+
+    def number(self, name: str) -> int:
+        """Return the number of the next call of that name."""
+        return next(self._counts[name])
+
+    def before(self, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Return the fields of what a call gets."""
+        if self.settings.task == STRUCTURE or not self.settings.wants("forward", "input"):
+            return ""
+        self._place = key
+        return (
+            f'"input_args": {self._elements.arguments(args, "input")},'
+            f' "input_kwargs": {self._elements.keywords(kwargs, "kwargs")}'
+        )
+
+    def after(self, key: str, output: Any, *, changed: bool = False) -> str:
+        """Return the fields of what a call gave, with its version if the call has changed it."""
+        if self.settings.task == STRUCTURE or not self.settings.wants("forward", "output"):
+            return ""
+        self._place, self._changed = key, changed
+        comma = ", " if self.settings.wants("forward", "input") else ""
+        text = self._elements.outputs(output)
+        self._changed = False
+        return f'{comma}"output": {text}'
+
+    def _recomputed(self, name: str, key: str, inner: int, before: str) -> str:
+        """Return the field that names the call that a checkpointed region computes again.
+
+        It is the call at the same place of the region with the same inputs, of several the last.
+        """
+        region = (name, inner, _NEEDS_GRADIENT.sub("", before))
+        if self._in_backward is None or self._in_backward() < 0:
+            self._regions.setdefault(region, []).append(f"{key}.forward")
+            return ""
+        first = self._regions.get(region)
+        return f', "recompute": {quoted(first.pop())}' if first else ""
+
+    def watch(
+        self,
+        key: str,
+        edges: list[Any],
+        outputs: list[torch.Tensor],
+        stack: int | None,
+        parent: str | None,
+    ) -> None:
+        """Record the gradients of a call when they have passed through it."""
+        # Of a module msprobe has the gradients at the border, too, one for each input.
+        is_module = stack is None and key.startswith("Module.")
+        border = watch(
+            MODULE if is_module else self.settings.gradients,
+            edges,
+            outputs,
+            lambda seen: self.guarded(key, lambda: self._backward(key, seen, stack, parent)),
+        )
+        if border is not None:
+            self._borders.append(border)
+
+    def _backward(
+        self, key: str, seen: PassedGradients, stack: int | None, parent: str | None
+    ) -> None:
+        if self.stopped:
+            return
+        settings, elements, fields = self.settings, self._elements, []
+        self._place = key
+        if settings.task != STRUCTURE:
+            if settings.wants("backward", "input"):
+                fields.append(f'"input": {elements.arguments(tuple(seen.arrived), "input")}')
+            if settings.wants("backward", "output"):
+                fields.append(f'"output": {elements.arguments(tuple(seen.passed_on), "output")}')
+            if seen.gradient_of:
+                # Texts, as msprobe's `compare` looks for a word in each of them.
+                indices = [NULL if index is None else f'"{index}"' for index in seen.gradient_of]
+                fields.append(f'"gradient_of": [{", ".join(indices)}]')
+        self.write(key, ", ".join(fields), stack, parent)
+
+    def write(self, key: str, fields: str, stack: int | None, parent: str | None) -> None:
+        """Write a record, when its statistics have arrived; if it cannot be written the capture ends."""
+        if MARK in fields:
+            self._device.record(fields, key, stack, parent)
+        else:
+            self._write(fields, key, stack, parent)
+
+    def _write(self, fields: str, key: str, stack: int | None, parent: str | None) -> None:
+        try:
+            self._log.record(key, fields, stack, parent)
+            self.records += 1
+            if self.settings.max_bytes is not None:
+                self._require_room(self.settings.max_bytes)
+        except OSError as error:
+            self.fail(f"{self._log.folder} cannot be written: {error.strerror or error}")
+
+    def _require_room(self, most: int) -> None:
+        """End the capture where the step has as many bytes as it may have."""
+        written = self._files.written_bytes if self._files is not None else 0
+        if self._log.size + written >= most:
+            self.fail(FULL)
+
+    def fail(self, reason: str) -> None:
+        """Record nothing any more."""
+        if not self.stopped:
+            self.stopped = True
+            self._on_failure(reason)
+
+    def parameters(self, key: str, values: Mapping[str, torch.Tensor]) -> str:
+        """Return the field of a module's own parameters."""
+        self._place = key
+        texts = [
+            f"{quoted(name)}: {self._elements.one(each, f'parameters.{name}')}"
+            for name, each in values.items()
+        ]
+        return f', "parameters": {{{", ".join(texts)}}}'
+
+    def gradient_of_parameter(self, key: str, name: str, gradient: torch.Tensor) -> str:
+        """Return the field of the gradient of a parameter."""
+        self._place = key
+        return f"{quoted(name)}: [{self._elements.one(gradient, name)}]"
+
+    @contextmanager
+    def inside(self, key: str) -> Iterator[None]:
+        """Name a module as the parent of what is recorded within."""
+        self._modules.append(key)
+        try:
+            yield
+        finally:
+            self._modules.pop()
+
+    @property
+    def parent(self) -> str | None:
+        """The innermost module that runs."""
+        return self._modules[-1] if self._modules else None
+
+    def stack_of(self, frame: FrameType) -> int | None:
+        """Return the number of the stack that ends with a frame."""
+        return self._stacks.of(frame).number if self.settings.stacks else None
+
+    def stack_here(self) -> int | None:
+        """Return the number of the stack that leads to the caller."""
+        return self._stacks.of(sys._getframe(2)).number if self.settings.stacks else None
+
+    def _tensor(self, tensor: torch.Tensor, place: str) -> str:
+        if self.settings.slices:
+            tensor = sliced(tensor, self.settings.slices)
+        fields = self._texts.fields(tensor)
+        if self._changed:
+            fields += f', "version": {tensor._version}'
+        if self._files is None and self._sketching is None:
+            return f"{{{fields}}}"
+        dense = self._texts.dense(tensor)
+        if self._sketching is not None:
+            fields += self._sketching.fields(tensor, dense)
+        is_saved = self._files is not None and self.settings.wants_tensors(self._place)
+        if self._files is not None and is_saved and dense is not None:
+            fields += self._saved(self._files, dense, f"{self._place}.{place}")
+        return f"{{{fields}}}"
+
+    def _saved(self, files: CapturedFiles, dense: torch.Tensor, name: str) -> str:
+        """Save a tensor, and return the field that names its file."""
+        try:
+            return f', "data_name": {quoted(files.save(dense, name))}'
+        except (OSError, RuntimeError) as error:
+            self.fail(f"the tensor {name} cannot be written to {self._log.folder}: {error}")
+            return ""
+
+    def _values(self, tensor: torch.Tensor) -> str:
+        """Return the statistics of a dense tensor, or a mark for those that a device computes."""
+        if tensor.is_cpu or self.settings.summary_mode != STATISTICS:
+            return self._look(tensor)
+        return self._device.text(tensor)
+
+    def forget(self, changed: Any) -> None:
+        """Forget what is known of tensors that a call has changed."""
+        self._texts.forget_all()
+        for tensor in tensors_in(changed):
+            self._seen.forget(tensor)
+            for other in (self._files, self._sketching):
+                if other is not None:
+                    other.forget(tensor)
+
+    def finish(self) -> None:
+        """Write what has not come to its end, and turn the log into the dump."""
+        for border in self._borders:
+            border.close()
+        self._borders.clear()
+        self._seen.forget_all()
+        self._texts.forget_all()
+        if not self.stopped:
+            self.guarded("the end of the step", self._device.finish)
+        if self._sketching is not None:
+            self._sketching.close() if self.stopped else self._sketching.finish()
+        if self.stopped:
+            self._log.close()
+        else:
+            self._log.finish(with_construct=self.settings.modules)
+
+    def abandon(self) -> None:
+        """Record nothing any more, and close the files as they are."""
+        if not self.stopped:
+            self.stopped = True
+            self._borders.clear()
+            if self._sketching is not None:
+                self._sketching.close()
+            self._log.close()
+
+
+def _autocast(result: Any) -> str:
+    """Return the field that says in which dtype autocast lets operators compute on a device."""
+    for tensor in tensors_in(result):
+        kind = "cpu" if tensor.is_cpu else tensor.device.type
+        if kind != "meta" and torch.is_autocast_enabled(kind):
+            return f', "autocast": "{torch.get_autocast_dtype(kind)}"'
+    return ""

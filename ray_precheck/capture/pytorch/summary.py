@@ -1,0 +1,146 @@
+"""Max, Min, Mean and Norm of one tensor, as msprobe defines them.
+
+Comes in: a tensor. Goes out: a `TensorSummary`, or None for a tensor without values (meta, empty, fp8).
+
+msprobe 26.2 (`pytorch_processor.get_stat_info`): bool tensors have any and all, 0-d tensors their value
+four times, complex ones the statistics of the absolute values without a norm; integers and float64 have
+neither Mean nor Norm. On the CPU numpy finds the ends in the tensor's own memory, in two thirds of the time
+that torch takes for both. The sums are float32 as torch's, and float64 where those overflow; large ones are
+torch's own, since the linear algebra of numpy would wake a thread on each core.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from ray_precheck.capture.elements import TensorSummary as TensorSummary
+from ray_precheck.capture.pytorch.memory import array_of
+from ray_precheck.capture.pytorch.seen import covers_memory
+
+# Values whose squares may vanish or overflow in float32 although they are finite.
+_SMALL, _LARGE = 1e-30, 1e37
+_PIECE = 1 << 16  # 256 KiB of float32: the second level's cache of a core
+_FEW = 1 << 13  # OpenBLAS, which numpy has, uses threads for products of more than 10,000 elements
+_ONES = np.ones(_FEW, np.float32)
+_highest, _lowest = np.maximum.reduce, np.minimum.reduce
+_WIDENED = frozenset({torch.float16, torch.bfloat16})
+WITHOUT_VALUES = frozenset(
+    dtype
+    for name in dir(torch)
+    if name.startswith(("float8", "float4", "bits", "uint1", "uint2", "uint3", "int1", "int2"))
+    and isinstance(dtype := getattr(torch, name), torch.dtype)
+    and name not in ("int16", "uint16")
+)
+
+
+def host_summary(tensor: torch.Tensor) -> TensorSummary | None:
+    """Return the statistics of a tensor on the CPU; None where it has no values to look at."""
+    dtype = tensor.dtype
+    if dtype in WITHOUT_VALUES or not tensor.numel():
+        return None
+    if dtype in _WIDENED:
+        flat, repeated = flat_memory(tensor)
+        return _of_floats(flat.float(), repeated, tensor.dim())
+    if dtype.is_complex or tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    flat, repeated = flat_memory(tensor)
+    if dtype is torch.float32:
+        return _of_floats(flat, repeated, tensor.dim())
+    values = array_of(flat)
+    if dtype.is_complex:
+        return _of_complex(values, tensor.dim())
+    top, bottom = values.max().item(), values.min().item()
+    if dtype is torch.bool:
+        return TensorSummary(top, bottom)
+    return TensorSummary(top, bottom) if tensor.dim() else TensorSummary(top, top, top, top)
+
+
+def flat_memory(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Return a tensor's values as a vector in the order of its memory, and how often each occurs.
+
+    A transposed tensor is not copied; of an expanded one each value is looked at once.
+    """
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.is_contiguous():
+        return tensor.view(-1), 1
+    repeated = 1
+    if 0 in tensor.stride():
+        for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+            if not stride and size > 1:
+                tensor = tensor.narrow(dim, 0, 1)
+                repeated *= size
+    if covers_memory(tensor.shape, tensor.stride()):
+        return tensor.as_strided((tensor.numel(),), (1,)), repeated
+    return tensor.reshape(-1), repeated
+
+
+def _of_floats(flat: torch.Tensor, repeated: int, dim: int) -> TensorSummary:
+    """Return the statistics of float32 values, read once in pieces that stay in the core's cache.
+
+    Each piece is summed in float32, the pieces in float64, so that the error does not grow with the size
+    of the tensor.
+    """
+    values = array_of(flat)
+    if not dim:
+        value = float(values[0])
+        return TensorSummary(value, value, value, value)
+    size = values.size
+    if size <= _PIECE:
+        found = _of_piece(flat, values)
+        if found is None:
+            return TensorSummary(*_wide_ends(values), *_wide_sums(values, repeated))
+        top, bottom, total, squares = found
+        return TensorSummary(top, bottom, total / size, math.sqrt(squares * repeated))
+    top, bottom, total, squares = -math.inf, math.inf, 0.0, 0.0
+    for start in range(0, size, _PIECE):
+        piece = values[start : start + _PIECE]
+        found = _of_piece(flat.narrow(0, start, piece.size), piece)
+        if found is None:
+            return TensorSummary(*_wide_ends(values), *_wide_sums(values, repeated))
+        top, bottom = max(top, found[0]), min(bottom, found[1])
+        total += found[2]
+        squares += found[3]
+    return TensorSummary(top, bottom, total / size, math.sqrt(squares * repeated))
+
+
+def _of_piece(
+    flat: torch.Tensor, values: np.ndarray[Any, Any]
+) -> tuple[float, float, float, float] | None:
+    """Return the ends, the sum and the sum of squares; None where float32 does not hold the latter.
+
+    A product with ones takes a quarter of the time of numpy's `sum`.
+    """
+    highest, lowest = float(_highest(values)), float(_lowest(values))
+    if not (lowest > -_LARGE and highest < _LARGE):
+        return None
+    if values.size <= _FEW:
+        total = float(np.dot(values, _ONES[: values.size]))
+        squares = float(np.dot(values, values))
+    else:
+        total, squares = flat.sum().item(), torch.dot(flat, flat).item()
+    if not _SMALL < squares < _LARGE and (highest or lowest):
+        return None
+    return highest, lowest, total, squares
+
+
+def _wide_ends(values: np.ndarray[Any, Any]) -> tuple[float, float]:
+    """Return the largest and the smallest value, NaN where one of them is NaN."""
+    return float(_highest(values)), float(_lowest(values))
+
+
+def _wide_sums(values: np.ndarray[Any, Any], repeated: int) -> tuple[float, float]:
+    """Return mean and norm by sums in float64."""
+    wide = values.astype(np.float64)
+    with np.errstate(all="ignore"):
+        squares = float(np.dot(wide, wide))
+        return float(np.add.reduce(wide)) / values.size, math.sqrt(squares * repeated)
+
+
+def _of_complex(values: np.ndarray[Any, Any], dim: int) -> TensorSummary:
+    sizes = np.abs(values)
+    if not dim:
+        return TensorSummary(sizes.item(), sizes.item(), sizes.item())
+    return TensorSummary(sizes.max().item(), sizes.min().item(), sizes.mean().item())

@@ -1,0 +1,163 @@
+"""One tensor as JSON: what it is, and what is said of its values.
+
+Comes in: a tensor of any kind. Goes out: its JSON without the braces' end that the file of the task adds.
+Called for each tensor of each call.
+
+What is looked at is the memory that this process has: the local part of a DTensor, the values of a nested
+or sparse tensor, what a transform of `torch.func` has wrapped. Meta and fake tensors have no values.
+"""
+
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from ray_precheck.capture.elements import NO_STATISTICS
+from ray_precheck.capture.text import quoted
+
+_DEEPEST = 10
+# The types that msprobe writes, which are the full names of torch's classes.
+_FAKE, _UNDER_WAY, _NESTED = (
+    f"torch.{name}"
+    for name in (
+        "_subclasses.fake_tensor.FakeTensor",
+        "distributed._functional_collectives.AsyncCollectiveTensor",
+        "nested._internal.nested_tensor.NestedTensor",
+    )
+)
+
+
+class _Known(NamedTuple):
+    tensor: "weakref.ref[torch.Tensor]"
+    state: tuple[object, ...]
+    text: str
+
+
+def _state(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Return what a tensor object would not keep if it were given other values."""
+    return tensor._version, tensor.data_ptr(), tensor.requires_grad, tensor.shape, tensor.dtype
+
+
+class TensorTexts:
+    """Writes tensors; `values_text` says what is known of the values of a dense one."""
+
+    def __init__(self, values_text: Callable[[torch.Tensor], str]) -> None:
+        self._values_text = values_text
+        self._headers: dict[tuple[torch.dtype, torch.Size], str] = {}
+        self._known: dict[int, _Known] = {}
+
+    def fields(self, tensor: torch.Tensor) -> str:
+        """Return the fields of a tensor, from its type to whether it requires a gradient."""
+        known = self._known.get(id(tensor))
+        if known is not None and known.tensor() is tensor and known.state == _state(tensor):
+            return known.text
+        needs = '"requires_grad": true' if tensor.requires_grad else '"requires_grad": false'
+        kind = type(tensor)
+        usual = kind is torch.Tensor or kind is torch.nn.Parameter
+        if usual and tensor.layout is torch.strided and not tensor.is_meta:
+            try:
+                text = f"{self._header(tensor)}, {self._values_text(tensor)}, {needs}"
+            except (RuntimeError, NotImplementedError):
+                pass  # it has no memory: a transform has wrapped it
+            else:
+                if not tensor.is_inference():  # which has no version
+                    self._known[id(tensor)] = _Known(weakref.ref(tensor), _state(tensor), text)
+                return text
+        return self._unusual(tensor, needs)
+
+    def forget_all(self) -> None:
+        """Forget the tensors that were written before, because a call changes values without a version."""
+        self._known.clear()
+
+    def dense(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return the dense tensor whose values are looked at, None where there are none."""
+        kind = type(tensor)
+        if kind not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+            _, found, _ = _kind_of(tensor)
+            tensor = found if found is not None else torch.empty(0, device="meta")
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            tensor = _unwrapped(tensor)
+        return None if tensor.is_meta or tensor.layout is not torch.strided else tensor
+
+    def _header(self, tensor: torch.Tensor) -> str:
+        key = (tensor.dtype, tensor.shape)
+        header = self._headers.get(key)
+        if header is None:
+            header = self._headers[key] = _header_of("torch.Tensor", tensor)
+        return header
+
+    def _unusual(self, tensor: torch.Tensor, needs: str) -> str:
+        kind, dense, more = _kind_of(tensor)
+        header = _header_of(kind, tensor if dense is None else dense)
+        if tensor.layout is not torch.strided:
+            header = _header_of(kind, tensor)
+        values = NO_STATISTICS
+        if dense is not None and not dense.is_meta and dense.layout is torch.strided:
+            try:
+                values = self._values_text(dense)
+            except (RuntimeError, NotImplementedError):
+                values = NO_STATISTICS
+        return f"{header}, {values}, {needs}{more}"
+
+
+def _header_of(kind: str, tensor: torch.Tensor) -> str:
+    return (
+        f'"type": "{kind}", "dtype": "{tensor.dtype}",'
+        f' "shape": {[int(size) for size in tensor.shape]}'
+    )
+
+
+def _kind_of(tensor: torch.Tensor) -> tuple[str, torch.Tensor | None, str]:
+    """Return the name of a tensor's kind in a dump, the dense tensor in it, and further fields."""
+    kind = type(tensor).__name__
+    if kind == "DTensor":
+        return "torch.distributed.tensor.DTensor", tensor.to_local(), _placement(tensor)  # type: ignore[attr-defined]
+    if kind == "FakeTensor":
+        return _FAKE, None, ""
+    if kind == "AsyncCollectiveTensor":
+        return _UNDER_WAY, None, ""
+    if tensor.is_nested:
+        return _NESTED, tensor.values(), ""
+    if tensor.layout is not torch.strided:
+        return "torch.Tensor", _stored_values(tensor), f', "layout": "{tensor.layout}"'
+    if tensor.is_quantized:
+        return "torch.Tensor", tensor.int_repr(), ""
+    if tensor.is_meta:
+        return "torch.Tensor", None, ""
+    return "torch.Tensor", _unwrapped(tensor), ""
+
+
+def _stored_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the values that a sparse tensor stores."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor._values()
+    return tensor.values()
+
+
+def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor that transforms of `torch.func` have wrapped, or a subclass holds."""
+    functorch = torch._C._functorch
+    for _ in range(_DEEPEST):
+        if not functorch.is_functorch_wrapped_tensor(tensor):
+            break
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def _placement(tensor: Any) -> str:
+    """Return where the local part of a DTensor lies: its mesh and what each dimension of it does."""
+    placements = []
+    for placement in tensor.placements:
+        if placement.is_shard():
+            placements.append(f'{{"Shard": {{"dim": {placement.dim}}}}}')
+        elif placement.is_replicate():
+            placements.append('{"Replicate": {}}')
+        else:
+            reduce_op = quoted(str(getattr(placement, "reduce_op", "")))
+            placements.append(f'{{"Partial": {{"reduce_op": {reduce_op}}}}}')
+    mesh = tensor.device_mesh.mesh.tolist()
+    return (
+        f', "device_mesh": {mesh}, "placements": [{", ".join(placements)}],'
+        f' "global_shape": {list(tensor.shape)}'
+    )

@@ -1,0 +1,321 @@
+"""A capture from its first step to its last, in the process that trains.
+
+Comes in: settings, and the steps of the training as they end. Goes out: a folder for each captured step,
+`step{S}/rank{R}` or, in a process without a rank, `step{S}/proc{PID}`, and an `Account` of what was seen.
+Made by `Capture`, by the debugger under msprobe's name, and in each process of a script by `process`.
+
+A capture never ends a training: what goes wrong in it is one sentence on stderr, after which nothing is
+captured any more.
+"""
+
+import os
+import shutil
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ray_precheck.capture.account import Account
+from ray_precheck.capture.claim import claim, remove_earlier, require_unwritten, size_of
+from ray_precheck.capture.probe import Probe, StepProbe
+from ray_precheck.capture.settings import (
+    BY_FORWARD,
+    BY_OPTIMIZER,
+    BYTES_OF_GB,
+    FULL,
+    CaptureSettings,
+)
+from ray_precheck.errors import UsageError
+
+
+def say(text: str) -> None:
+    """Print a sentence about a capture on stderr."""
+    print(f"ray-precheck capture: {text}", file=sys.stderr, flush=True)
+
+
+class Session:
+    """Which steps are captured, and where each goes.
+
+    Captures of an earlier run are those that were last changed before `began`, seconds of the epoch.
+    `on_change` is called when the account has changed; `on_begin` when the first step begins.
+    """
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        probe: Probe,
+        *,
+        models: Any = None,
+        began: float | None = None,
+        tell: Callable[[str], None] = say,
+        on_change: Callable[[Account], None] = lambda account: None,
+        on_begin: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.settings = settings
+        self.number = 0
+        self.captured: list[Path] = []
+        self.account = Account(os.getpid(), probe.framework)
+        self.models = models
+        self._probe = probe
+        self._began = time.time() if began is None else began
+        self._tell = tell
+        self._on_change = on_change
+        self._on_begin = on_begin
+        self._open: StepProbe | None = None
+        self._folder: Path | None = None
+        self._is_ours = True
+        self._is_claimed = False
+        self._calls_before = 0
+        self._rank: int | None = None
+        self._sizes: dict[Path, int] = {}
+        self._missing: dict[str, list[str]] | None = None
+        _SESSIONS.add(self)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this is the process that made the session, and no child that it forked."""
+        return self._is_ours
+
+    @property
+    def open_step(self) -> StepProbe | None:
+        """The step that is being captured."""
+        return self._open
+
+    def start(self, *, at_first_forward: bool = False) -> None:
+        """Begin with step 0, at once or when a model is called for the first time."""
+        self._probe.watch_steps(self._on_step, self._on_forward)
+        if not at_first_forward:
+            self._begin()
+
+    def watch(self) -> None:
+        """Let the framework tell what happens, where `resume` and `end_step` make the steps."""
+        self._probe.watch_steps(self._on_step, lambda: None)
+
+    def step(self) -> None:
+        """End a step; the next one begins, except where `begin` is to say so."""
+        self.end_step()
+        if self._is_over():
+            self._probe.unwatch_steps()
+        else:
+            self._begin()
+
+    def end_step(self) -> None:
+        """End a step; the next one begins with `resume`."""
+        if not self._is_ours:
+            return
+        self._end()
+        self.number += 1
+        self.account.steps += 1
+
+    def pause(self) -> None:
+        """Capture nothing until `resume`, which goes on with the same step."""
+        if self._open is not None:
+            self._open.pause()
+
+    def resume(self) -> None:
+        """Go on with the step, or begin it."""
+        if self._open is not None:
+            self._open.resume()
+        else:
+            self._begin()
+
+    def stop(self) -> None:
+        """End the step that is open, and the capture."""
+        if not self._is_ours:
+            return
+        if self._is_idle():
+            self._drop()
+        else:
+            self._end()
+        self._probe.unwatch_steps()
+        self.account.has_ended = True
+        self._on_change(self.account)
+
+    def leave(self) -> None:
+        """Capture nothing in this process: it was forked, and the capture is its parent's."""
+        opened, self._open, self._folder = self._open, None, None
+        self._is_ours = False
+        if opened is not None:
+            opened.abandon()
+
+    def fail(self, reason: str) -> None:
+        """Stop capturing; the training goes on."""
+        if self.account.failure:
+            return
+        self.account.failure = reason
+        self._tell(f"{reason}; the capture ends here, and the script goes on")
+        self._on_change(self.account)
+
+    def _on_step(self) -> None:
+        if self.settings.step_by == BY_OPTIMIZER and self._is_ours:
+            if self.account.failure:
+                self.stop()
+            else:
+                self.step()
+
+    def _on_forward(self) -> None:
+        if not self._is_ours:
+            return
+        self.account.model_calls += 1
+        if self.settings.step_by == BY_FORWARD and self.account.model_calls > 1:
+            self.step()
+        elif self._open is None and not self.account.steps:
+            self._begin()
+
+    def _is_over(self) -> bool:
+        """Return whether no step will be captured any more."""
+        steps = self.settings.steps
+        return bool(self.account.failure) or (steps is not None and self.number > max(steps))
+
+    def _is_idle(self) -> bool:
+        """Return whether the open step is what follows the last one: no model was called in it."""
+        called = self.account.model_calls > self._calls_before
+        by_optimizer = self.settings.step_by == BY_OPTIMIZER
+        return bool(self.account.steps) and by_optimizer and not called
+
+    def claim_step(self) -> Path | None:
+        """Return the folder of the step that runs, which is emptied; None where it is not captured."""
+        settings = self.settings
+        if self.account.failure or not self._is_ours or self._probe.is_loader():
+            return None
+        if settings.steps is not None and self.number not in settings.steps:
+            return None
+        rank = self.account.rank = self.rank
+        if settings.ranks is not None and rank is not None and rank not in settings.ranks:
+            return None
+        name = f"proc{os.getpid()}" if rank is None else f"rank{rank}"
+        folder = settings.path / f"step{self.number}" / name
+        try:
+            if not self._is_claimed:
+                self._claim(name)
+            require_unwritten(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+        except UsageError as error:
+            self.fail(str(error))
+            return None
+        except OSError as error:
+            self.fail(f"{folder} cannot be written: {error.strerror or error}")
+            return None
+        return folder
+
+    def _begin(self) -> None:
+        folder = self.claim_step() if self._open is None else None
+        if folder is None:
+            return
+        settings = replace(self.settings, max_bytes=self._bytes_left())
+        try:
+            self._open = self._probe.begin(settings, folder, self.models, self._failed_within)
+        except UsageError as error:
+            self.fail(str(error))
+            return
+        except OSError as error:
+            self.fail(f"{folder} cannot be written: {error.strerror or error}")
+            return
+        self._folder = folder
+        self._calls_before = self.account.model_calls
+        self.account.is_open = str(folder)
+        self._on_change(self.account)
+
+    def _claim(self, name: str) -> None:
+        claim(self.settings, self._probe.framework)
+        self.account.replaced = remove_earlier(self.settings.path, name, self._began)
+        self._is_claimed = True
+        self._on_begin()
+
+    @property
+    def rank(self) -> int | None:
+        """The rank of this process, also after its process group was destroyed."""
+        if self._rank is None:
+            self._rank = self._probe.rank()
+        return self._rank
+
+    @rank.setter
+    def rank(self, rank: int) -> None:
+        self._rank = rank
+
+    def _bytes_left(self) -> int | None:
+        most = self.settings.max_bytes
+        return None if most is None else max(1, most - sum(self._sizes.values()))
+
+    def _failed_within(self, reason: str) -> None:
+        """Take note that a step cannot go on; a limit on its bytes is told as that of all steps."""
+        if reason == FULL and self.settings.max_bytes is not None:
+            size = self.settings.max_bytes / BYTES_OF_GB
+            reason = f"the dumps of this process have reached {size:g} GB (--max-gb)"
+        self.fail(reason)
+
+    def _end(self) -> None:
+        opened, folder = self._open, self._folder
+        self._open = self._folder = None
+        if opened is None or folder is None or not self._is_ours:
+            return
+        try:
+            opened.finish()
+            if not self.account.failure:
+                self._take(self._with_rank(folder), opened)
+        except OSError as error:
+            self.fail(f"{folder} cannot be written: {error.strerror or error}")
+        self._on_change(self.account)
+
+    def _take(self, folder: Path, opened: StepProbe) -> None:
+        """Take note of a step that was written, and remove the oldest one where enough are kept."""
+        account, keep = self.account, self.settings.keep_steps
+        account.is_open = ""
+        account.captured.append(self.number)
+        account.records += opened.records
+        missing = opened.scope.missing()
+        if self._missing is not None:  # what one step met is found
+            missing = {entry: near for entry, near in self._missing.items() if entry in missing}
+        self._missing = account.missing = missing
+        self.captured.append(folder)
+        if self.settings.max_bytes is not None:
+            self._sizes[folder] = size_of(folder)
+        if keep is not None and len(self.captured) > keep:
+            oldest = self.captured.pop(0)
+            account.captured.pop(0)
+            account.removed += 1
+            self._sizes.pop(oldest, None)
+            _remove(oldest)
+
+    def _drop(self) -> None:
+        """Remove the open step, which has begun and in which nothing happened."""
+        opened, folder = self._open, self._folder
+        self._open = self._folder = None
+        if opened is not None and folder is not None:
+            opened.pause()
+            opened.abandon()
+            _remove(folder)
+            self.account.is_open = ""
+
+    def _with_rank(self, folder: Path) -> Path:
+        """Give the folder of a process the name of its rank, if it has got one during the step."""
+        rank = self.account.rank = self.rank
+        if rank is None or not folder.name.startswith("proc"):
+            return folder
+        named = folder.with_name(f"rank{rank}")
+        shutil.rmtree(named, ignore_errors=True)
+        os.replace(folder, named)
+        return named
+
+
+def _remove(folder: Path) -> None:
+    """Remove the folder of a rank in a step, and that of the step where it was the last one."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        folder.parent.rmdir()
+
+
+_SESSIONS: "weakref.WeakSet[Session]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for session in list(_SESSIONS):
+        session.leave()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,222 @@
+"""The sketch of a tensor: 64 numbers that stand for it when it is compared with another.
+
+Comes in: the values of a tensor, or of a part of it and where that lies. Goes out: 64 buckets. Called for
+each tensor of a capture with sketches; `pytorch.sketch` does the same on a torch device.
+
+A sketch is linear: bucket b is the sum of s(i) x[i] over the elements i with h(i) = b, with signs s and
+buckets h that are fixed functions of the global index (`sketch_map`). So the sketch of a difference is the
+difference of the sketches, and the sketches of the shards of a tensor add up to that of the whole. This is
+CountSketch (Charikar, Chen and Farach-Colton, Finding frequent items in data streams, ICALP 2002):
+
+    ||x||^2 is estimated as sum_b bucket[b]^2, without bias, with variance 2 / 64 (||x||^4 - sum_i x[i]^4)
+
+so that the estimated L2 norm has a standard deviation of at most 9 % of the true one, and a few changed
+elements are seen nearly exactly. The variance is larger where many changed elements share a bucket by the
+map: in one column of a tensor whose width is a multiple of 509 (a third of such differences is estimated
+within 0.8 to 1.25), and a little for a head of 64 in a row of 1,024. `python -m scripts.capture_sketches`
+measures the share within that band for 35 kinds of differences.
+
+How small a difference is seen: 16 values at a time are added in float32, all else in float64, and float32 is
+what is stored. That leaves a noise of 1e-7 of the tensor's norm in the difference of two sketches whose
+tensors differ everywhere: estimates are off by at most 5 % from it at 1e-6 of the norm, by 20 % at 3e-7,
+and differences below 1e-7 are not told apart. Stored as float64 they would be off by nearly as much, 4 % and
+20 %, so float32 is enough. Where tensors differ in a part only, the noise is that of the part. Equal tensors
+have equal sketches on the same kind of device; float64 values are rounded to float32 before.
+"""
+
+import math
+import threading
+from functools import lru_cache
+
+import numpy as np
+
+from ray_precheck.capture.sketch_map import (
+    BLOCK,
+    BUCKETS,
+    GROUPS,
+    ROW,
+    ROWS,
+    Array,
+    columns_in_buckets,
+    first_places,
+    fixed_signs,
+    places_of,
+    row_signs,
+)
+
+__all__ = ["BUCKETS", "estimated_norm", "largest_of", "sketch", "sketch_at", "zeros"]
+
+# Blocks whose products lie in the core's cache together, and those that share one table of places.
+_TOGETHER, _TABLE = 4, 16
+_GROUP, _CHUNK = _TOGETHER * BLOCK, _TABLE * BLOCK
+# Between these, sums of float32 neither overflow nor lose bits to subnormal numbers.
+_SMALL, _LARGE = 2.0**-80, 2.0**100
+# Tensors that are so small are summed element by element.
+_FEW = 512
+# Elements whose places are looked up one by one at a time: some 8 MB of indices and hashes.
+_LOOKED_UP = 1 << 16
+
+
+def zeros() -> Array:
+    """Return the sketch of nothing, `(64,)` float64."""
+    return np.zeros(BUCKETS)
+
+
+def sketch(values: Array, start: int = 0, largest: float | None = None) -> Array:
+    """Return the sketch of a contiguous range of a tensor's elements, `(64,)` float64.
+
+    `values` have any shape and are taken in row-major order; `start` is the global index of the first one.
+    Complex values count as two elements each, real and imaginary part, also in `start`'s unit: a complex
+    element i is the elements 2i and 2i + 1. Integers and truth values are taken as float32.
+    NaN and infinity count as 0. `largest` is the largest absolute value if the caller knows it, NaN or
+    infinity if not all are finite; it is computed where it is left out.
+    """
+    with np.errstate(all="ignore"):  # the script around a capture may have asked for exceptions
+        return _sketch_range(np.ascontiguousarray(values).reshape(-1), start, largest)
+
+
+def sketch_at(values: Array, indices: Array, largest: float | None = None) -> Array:
+    """Return the sketch of single elements by their global indices, `(64,)` float64.
+
+    For elements that form no long ranges; takes some 40 times as long as `sketch`, in bounded memory.
+    Values are treated as there, but must not be complex; `indices` are int64, as many as values.
+    """
+    flat, indices = np.ascontiguousarray(values).reshape(-1), indices.reshape(-1)
+    total = zeros()
+    for first in range(0, flat.size, _LOOKED_UP):
+        some = slice(first, first + _LOOKED_UP)
+        buckets, signs = places_of(indices[some])
+        wide = _rounded(flat[some], largest)
+        total += np.bincount(buckets, weights=wide * signs, minlength=BUCKETS)
+    return total
+
+
+def estimated_norm(buckets: Array) -> float:
+    """Return the L2 norm that a sketch, or a difference of two, stands for."""
+    top = float(np.max(np.abs(buckets), initial=0.0))
+    if not top:
+        return 0.0
+    return top * math.sqrt(float(np.sum(np.square(buckets / top))))
+
+
+def largest_of(flat: Array) -> float:
+    """Return the largest absolute value; NaN or infinity if not all are finite."""
+    highest, lowest = float(flat.max()), float(flat.min())
+    return math.nan if math.isnan(highest) else max(highest, -lowest)
+
+
+def _sketch_range(flat: Array, start: int, largest: float | None) -> Array:
+    if flat.dtype.kind == "c":
+        flat, start = flat.view(flat.real.dtype), 2 * start
+        largest = largest if largest is not None and not math.isfinite(largest) else None
+    if not flat.size:
+        return zeros()
+    cleaned = False
+    if flat.dtype.kind not in "iub":
+        if largest is None:
+            largest = largest_of(flat)
+        if not math.isfinite(largest):
+            cleaned, largest = True, _finite_largest(flat)
+    scaled = _exponent_for(largest or 0.0)
+    end = start + flat.size
+    if end <= _FEW and not cleaned and not scaled:
+        buckets, signs = first_places()
+        products = np.multiply(flat, signs[start:end], dtype=np.float32, casting="same_kind")
+        return np.bincount(buckets[start:end], weights=products, minlength=BUCKETS)
+    total = zeros()
+    for chunk in range(start // _CHUNK, -(-end // _CHUNK)):
+        lower, upper = max(start, chunk * _CHUNK), min(end, (chunk + 1) * _CHUNK)
+        piece = flat[lower - start : upper - start]
+        if cleaned:
+            piece = np.where(np.isfinite(piece), piece, piece.dtype.type(0))
+        if scaled:
+            piece = np.ldexp(piece, -scaled)
+        total += _sketch_chunk(piece, chunk, lower - chunk * _CHUNK)
+    return np.ldexp(total, scaled) if scaled else total
+
+
+def _finite_largest(flat: Array) -> float:
+    """Return the largest absolute value of those that are finite; 0 if none is."""
+    largest = 0.0
+    for first in range(0, flat.size, _CHUNK):
+        sizes = np.abs(flat[first : first + _CHUNK])
+        largest = max(largest, float(np.max(sizes, initial=0.0, where=np.isfinite(sizes))))
+    return largest
+
+
+def _rounded(flat: Array, largest: float | None) -> Array:
+    """Return values as float64 after the rounding that `sketch` gives them."""
+    if flat.dtype.kind in "iub":
+        return flat.astype(np.float32).astype(np.float64)
+    wide = flat.astype(np.float64)
+    if largest is None or not math.isfinite(largest):
+        wide[~np.isfinite(wide)] = 0.0
+        largest = largest_of(wide)
+    if flat.dtype != np.float64:
+        return wide
+    scaled = _exponent_for(largest)
+    return np.ldexp(np.ldexp(wide, -scaled).astype(np.float32).astype(np.float64), scaled)
+
+
+def _exponent_for(largest: float) -> int:
+    """Return by which power of two values are divided so that float32 can hold their sums."""
+    if _SMALL < largest < _LARGE or not largest:
+        return 0
+    return math.frexp(largest)[1]
+
+
+class _Scratch(threading.local):
+    """The memory that sketches are computed in; autograd computes gradients in threads of its own."""
+
+    def __init__(self) -> None:
+        self.products = np.empty(_GROUP, np.float32)
+        # The last element stays 0: what lies in slots that have no column.
+        self.sums = np.zeros(_TABLE * ROW + 1, np.float32)
+
+
+_scratch = _Scratch()
+
+
+def _sketch_chunk(piece: Array, chunk: int, offset: int) -> Array:
+    """Return the sketch of values that begin at an offset in a chunk of 16 blocks."""
+    signs, columns = _tables(chunk)
+    products, sums = _scratch.products, _scratch.sums
+    end = offset + piece.size
+    first_block, last_block = offset // BLOCK, -(-end // BLOCK)
+    for block in range(first_block, last_block, _TOGETHER):
+        begin, count = block * BLOCK, min(_TOGETHER, last_block - block)
+        lower, upper = max(offset, begin), min(end, begin + count * BLOCK)
+        if upper - lower < count * BLOCK:
+            products[: lower - begin] = 0
+            products[upper - begin : count * BLOCK] = 0
+        within = slice(lower - begin, upper - begin)
+        np.multiply(
+            piece[lower - offset : upper - offset], _signs_of_group()[within],
+            out=products[within], casting="same_kind",
+        )  # fmt: skip
+        np.matmul(
+            signs[block : block + count],
+            products[: count * BLOCK].reshape(count, ROWS, ROW),
+            out=sums[block * ROW : (block + count) * ROW].reshape(count, 1, ROW),
+        )
+    moved = sums.take(columns[first_block:last_block])
+    buckets: Array = np.add.reduce(moved.reshape(-1, BUCKETS), axis=0, dtype=np.float64)
+    return buckets
+
+
+@lru_cache(maxsize=1)
+def _signs_of_group() -> Array:
+    return np.tile(fixed_signs(), _TOGETHER)
+
+
+@lru_cache(maxsize=256)
+def _tables(chunk: int) -> tuple[Array, Array]:
+    """Return the signs of a chunk's rows, `(16, 1, 16)`, and where in its sums each bucket's terms are.
+
+    256 tables are 16 MB, and those of 33 million elements.
+    """
+    blocks = np.arange(chunk * _TABLE, (chunk + 1) * _TABLE, dtype=np.int64)
+    columns = columns_in_buckets(blocks)
+    places = columns + np.arange(_TABLE)[:, None, None] * ROW
+    places[columns >= ROW] = _TABLE * ROW
+    return row_signs(blocks)[:, None], places.reshape(_TABLE, GROUPS * BUCKETS)

@@ -1,0 +1,80 @@
+"""The lines of the program that led to a call, each different stack once.
+
+Comes in: the frame of a call. Goes out: the number of its stack, whose lines stand in stack.json. Called
+for each call: frames are told apart by their code and the place in it, and are turned into text the first
+time only.
+"""
+
+import linecache
+from collections.abc import Sequence
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+
+class Stack(NamedTuple):
+    """A stack's number, and what was found in it: the part below a frame of a marked file.
+
+    `inner` tells calls in one recomputed region apart; 0 for a call outside of any.
+    """
+
+    number: int
+    inner: int
+
+
+class Stacks:
+    """Numbers the stacks of calls, and has the lines of each.
+
+    Frames of files whose name begins with one of `left_out` have no line. `mark` is the end of the name
+    of a file that recomputes calls.
+    """
+
+    def __init__(self, left_out: Sequence[str] = (), mark: str = "") -> None:
+        self._left_out = tuple(left_out)
+        self._mark = mark
+        self._numbers: dict[tuple[int, ...], Stack] = {}
+        self._inner: dict[tuple[int, ...], int] = {}
+        self._lines: list[list[str]] = []
+        self._kept_alive: dict[int, CodeType] = {}
+
+    def lines(self, number: int) -> list[str]:
+        """Return the lines of a stack, the call first."""
+        return self._lines[number]
+
+    def of(self, frame: FrameType | None) -> Stack:
+        """Return the stack that ends with a frame."""
+        places: list[int] = []
+        first = frame
+        while frame is not None:
+            # A frame's code is the same object in each call, so its identity is enough.
+            places += (id(frame.f_code), frame.f_lasti)
+            frame = frame.f_back
+        key = tuple(places)
+        stack = self._numbers.get(key)
+        if stack is None:
+            stack = self._numbers[key] = self._new(first)
+        return stack
+
+    def _new(self, frame: FrameType | None) -> Stack:
+        lines: list[str] = []
+        below: list[int] = []
+        inner = 0
+        while frame is not None:
+            code = frame.f_code
+            self._kept_alive[id(code)] = code
+            if not inner and self._mark and code.co_filename.endswith(self._mark):
+                inner = self._inner.setdefault(tuple(below), len(self._inner) + 1)
+            below += (id(code), frame.f_lasti)
+            if not code.co_filename.startswith(self._left_out):
+                line = line_of(code, frame.f_lineno)
+                lines += [line] if line else []
+            frame = frame.f_back
+        self._lines.append(lines)
+        return Stack(len(self._lines) - 1, inner)
+
+
+def line_of(code: CodeType, number: int) -> str:
+    """Return a line of a stack as msprobe writes it; "" where there is no source."""
+    source = linecache.getline(code.co_filename, number).strip()
+    if not source:
+        return ""
+    return f"File {code.co_filename}, line {number}, in {code.co_name}, \n {source}"

@@ -1,0 +1,23 @@
+"""Operators to which PyTorch's autocast hands arguments that it has cast to a lower precision.
+
+Goes out: a table. Called by `check.inputs`, which casts the arguments of the bench in the same way. The
+lists of torch's devices differ a little; a call counts only if its recorded outputs have the dtype of
+autocast.
+"""
+
+from ray_precheck.operators.table import table_of_names
+
+# https://docs.pytorch.org/docs/stable/amp.html, "Autocast Op Reference", and the operators that are made
+# of these alone.
+CASTS_ARGUMENTS = table_of_names(
+    "autocast to a lower precision",
+    """
+    torch torch.Tensor: addbmm addmm addmv addr baddbmm bmm inner matmul mm mv prelu
+    torch.Tensor: __matmul__ __rmatmul__
+    torch: chain_matmul einsum tensordot
+    torch torch.nn.functional: conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
+    torch.nn.functional: linear multi_head_attention_forward prelu scaled_dot_product_attention
+    torch: conv_tbc gru gru_cell lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell
+    torch.linalg: multi_dot vecdot
+    """,
+)

@@ -1,0 +1,300 @@
+"""Kill captures at random moments with `kill -9`, and see what they leave.
+
+    python -m scripts.capture_kills [--kills N] [--seed S] [--level L1|mix] [-- COMMAND ...]
+
+The command captures into the folder whose name stands in its place `{out}`, always the same; without one
+it is a small training of this script. After each kill every step that was begun is read by the dump
+reader, and compared with the same step of a capture that nobody disturbed: it must hold the beginning of
+its records, byte for byte, and all of them where its dump.json is there. Then the folder is finished, and
+its files must be those that the undisturbed step would have had if it had ended there. Prints a line for
+each kind of state that kills found; the exit code is 1 if something was not as it must be.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from ray_precheck.capture.finish import finish_folder
+from ray_precheck.capture.log import CONSTRUCT, DUMP, LOG, STACKS
+from ray_precheck.dump.names import split_key
+from ray_precheck.dump.parse import open_dump
+from ray_precheck.errors import NothingToCheckError
+
+ROOT = Path(__file__).resolve().parent.parent
+_INTERVAL_S = 0.003
+_LIMIT_S = 300.0
+STEPS = 4
+
+
+def train(out: Path, level: str, steps: int = STEPS) -> None:
+    """Capture a small training of some steps, the same each time."""
+    import torch
+    from torch import nn
+
+    from ray_precheck.capture import Capture
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+    model = nn.Sequential(nn.Embedding(50, 32), nn.TransformerEncoder(layer, 3), nn.Linear(32, 50))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    tokens = torch.randint(0, 50, (2, 9))
+    with Capture(out, level=level, steps=range(steps), model=model, framework="pytorch"):
+        for _ in range(steps):
+            logits = model(tokens[:, :-1]).flatten(0, 1)
+            loss = nn.functional.cross_entropy(logits, tokens[:, 1:].flatten())
+            torch.autograd.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@dataclass(frozen=True)
+class StepFound:
+    """The files of a step that came to its end. Each record of dump.json stands on a line of its own."""
+
+    header: bytes
+    records: tuple[bytes, ...]
+    stacks: tuple[tuple[list[str], list[str]], ...]
+    parents: dict[str, str | None]
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of the records."""
+        return [json.loads(line[: line.index(b'": {') + 1]) for line in self.records]
+
+    def cut(self, count: int) -> "StepFound":
+        """Return what the step would be if it had ended after so many records."""
+        keys = self.keys[:count]
+        there = set(keys)
+        stacks = [([key for key in of if key in there], lines) for of, lines in self.stacks]
+        return StepFound(
+            self.header,
+            self.records[:count],
+            tuple(entry for entry in stacks if entry[0]),
+            {key: self.parents[key] for key in keys} if self.parents else {},
+        )
+
+
+def read_step(folder: Path) -> StepFound:
+    """Return the step that a folder holds as dump.json, stack.json and construct.json."""
+    header, *lines = (folder / DUMP).read_bytes().removesuffix(b"\n}}\n").split(b"\n")
+    records = tuple(line.removesuffix(b",") for line in lines if line)
+    stacks = json.loads((folder / STACKS).read_bytes())
+    assert list(stacks) == [str(number) for number in range(len(stacks))]
+    parents = json.loads((folder / CONSTRUCT).read_bytes())
+    return StepFound(header, records, tuple(map(tuple, stacks.values())), parents)
+
+
+def steps_of(out: Path) -> dict[str, Path]:
+    """Return the folders of the steps below a capture, of one process each, by their steps and ranks.
+
+    A process without a rank has another number each time.
+    """
+    found = {}
+    for folder in sorted(out.glob("step*/*")):
+        name = "proc" if folder.name.startswith("proc") else folder.name
+        found[f"{folder.parent.name}/{name}"] = folder
+    return found
+
+
+def read_calls(path: Path) -> tuple[list[tuple[str, bytes]], str]:
+    """Return the records of API calls as the dump reader finds them, in their order, and its note."""
+    found = []
+    with open_dump(path) as dump:
+        for call in dump.calls:
+            for direction, span in (("forward", call.forward), ("backward", call.backward)):
+                if span is not None:
+                    raw = dump.raw(span) or b""
+                    found.append((span.start, f"{call.name}.{direction}", raw))
+        return [(key, raw) for _, key, raw in sorted(found)], dump.note
+
+
+def check_step(folder: Path, whole: StepFound, problems: list[str]) -> str:
+    """Read what a kill has left of a step, finish it, and read it again; return its state."""
+    is_dump, is_log = ((folder / name).exists() for name in (DUMP, LOG))
+    state = " and ".join(name for name, there in ((DUMP, is_dump), (LOG, is_log)) if there)
+    if not state:
+        return "an empty folder"
+    count = len(whole.records)
+    if not is_dump:
+        lines = (folder / LOG).read_bytes().split(b"\n")
+        count = len(lines) - 2
+        state = f"{LOG} with {'a torn last line' if lines[-1] else 'whole lines'}"
+        if count <= 0:
+            state = f"{LOG} without a record"
+    expected = whole.cut(count)
+    problems += check_reading(folder, expected, is_dump=is_dump)
+    (done,) = finish_folder(folder) if is_log else [None]
+    if count < 0:
+        return f"{LOG} without a header"
+    if done is not None and (done.problem or done.records != count):
+        problems.append(f"{folder}: not finished, {done}")
+    elif read_step(folder) != expected:
+        problems.append(f"{folder}: the finished step is not the beginning of the undisturbed one")
+    if sorted(path.name for path in folder.iterdir()) != [CONSTRUCT, DUMP, STACKS]:
+        problems.append(f"{folder}: has {sorted(path.name for path in folder.iterdir())}")
+    return state
+
+
+def check_reading(folder: Path, expected: StepFound, *, is_dump: bool) -> list[str]:
+    """Return what is wrong with what the dump reader finds in a folder that was killed."""
+    calls = [
+        (key, line[line.index(b'": {') + 3 :])
+        for key, line in zip(expected.keys, expected.records, strict=True)
+        if split_key(key)
+    ]
+    try:
+        found, note = read_calls(folder / DUMP)
+    except NothingToCheckError:
+        found, note = [], ""
+    if found != calls:
+        return [
+            f"{folder}: {len(found)} records read, the undisturbed step begins with {calls[:1]}"
+        ]
+    if found and not is_dump and f"after {len(expected.records)} records" not in note:
+        return [f"{folder}: {note}"]
+    return []
+
+
+class Running(Protocol):
+    """A capture in a process of its own."""
+
+    def is_over(self) -> bool:
+        """Return whether the process has ended."""
+
+    def kill(self) -> None:
+        """Kill the process, and what it has started, with SIGKILL."""
+
+    def exit_code(self) -> int | None:
+        """Wait for the end of the process."""
+
+
+class TrainingCommand:
+    """A command that captures, with its children."""
+
+    def __init__(self, words: Sequence[str], out: Path) -> None:
+        own = [word.replace("{out}", str(out)) for word in words]
+        self._process = subprocess.Popen(own, cwd=ROOT, start_new_session=True)
+
+    def is_over(self) -> bool:
+        return self._process.poll() is not None
+
+    def kill(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+
+    def exit_code(self) -> int | None:
+        return self._process.wait()
+
+
+class Training:
+    """The training of this script, in a process that has loaded torch before it is forked."""
+
+    def __init__(self, level: str, out: Path) -> None:
+        server = multiprocessing.get_context("forkserver")
+        server.set_forkserver_preload(
+            ["ray_precheck.capture.session", "ray_precheck.capture.pytorch.probe"]
+        )
+        self._process = server.Process(target=train, args=(out, level))
+        self._process.start()
+
+    def is_over(self) -> bool:
+        return not self._process.is_alive()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def exit_code(self) -> int | None:
+        self._process.join()
+        return self._process.exitcode
+
+
+Start = Callable[[Path], Running]
+
+
+def capture(start: Start, out: Path, kill_after_s: float) -> tuple[float, bool]:
+    """Run a capture and kill it so long after its first file is there.
+
+    Returns the seconds from the first file to the end, and whether it was killed.
+    """
+    running = start(out)
+    until = time.monotonic() + _LIMIT_S
+    while not any(out.glob("step*/*/*")) and not running.is_over():
+        if time.monotonic() > until:
+            running.kill()
+            raise SystemExit(f"nothing is captured in {_LIMIT_S:g} s")
+        time.sleep(_INTERVAL_S)
+    begun = time.monotonic()
+    while not running.is_over():
+        if time.monotonic() - begun >= kill_after_s:
+            running.kill()
+            running.exit_code()
+            return time.monotonic() - begun, True
+        time.sleep(_INTERVAL_S)
+    code = running.exit_code()
+    if code:
+        raise SystemExit(f"the capture ended with exit code {code}")
+    return time.monotonic() - begun, False
+
+
+def kill_captures(
+    start: Start, kills: int, seed: int, folder: Path
+) -> tuple[Counter[str], list[str]]:
+    """Kill captures at random moments; return how often each state was found, and the problems."""
+    took_s, _ = capture(start, folder / "whole", _LIMIT_S)
+    whole = {place: read_step(path) for place, path in steps_of(folder / "whole").items()}
+    if not whole:
+        raise SystemExit("the capture has captured no step")
+    chance, states, problems = random.Random(seed), Counter[str](), list[str]()
+    for number in range(kills):
+        out = folder / f"killed{number}"
+        _, was_killed = capture(start, out, chance.uniform(0.0, took_s))
+        found = len(problems)
+        states["kills" if was_killed else "ended before its kill"] += 1
+        for place, path in steps_of(out).items():
+            states[check_step(path, whole[place], problems)] += 1
+        if len(problems) == found:
+            shutil.rmtree(out, ignore_errors=True)
+    return states, problems
+
+
+def main() -> int:
+    """Kill captures as the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--kills", type=int, default=30, help="how many captures (default 30)")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments (default 0)")
+    parser.add_argument(
+        "--level", default="mix", help="of the capture of this script (default mix)"
+    )
+    parser.add_argument("command", nargs="*", help="captures into the folder {out}")
+    options = parser.parse_args()
+    start: Start = partial(Training, options.level)
+    if options.command:
+        start = partial(TrainingCommand, options.command)
+    folder = Path(tempfile.mkdtemp(prefix="capture_kills_"))
+    states, problems = kill_captures(start, options.kills, options.seed, folder)
+    for state, count in sorted(states.items()):
+        print(f"{count:6} {state}")
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    print(f"{len(problems)} problems" + (f"; the folders are in {folder}" if problems else ""))
+    if not problems:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

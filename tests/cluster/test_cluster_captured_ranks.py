@@ -1,0 +1,130 @@
+"""Ranks of a training, captured by the command without a change of the script, and prechecked as a folder."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+distributed = pytest.importorskip("torch.distributed")
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(
+        not distributed.is_available() or not distributed.is_gloo_available(),
+        reason="this torch has no gloo",
+    ),
+]
+ROOT = Path(__file__).resolve().parents[2]
+TRAINING = """
+import sys
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
+net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.GELU(), torch.nn.Linear(6, 3))
+if sys.argv[1] == "ddp":
+    net = DistributedDataParallel(net)
+else:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for each in (net[0], net[2], net):
+        fully_shard(each, mesh=mesh)
+optimizer = torch.optim.AdamW(net.parameters())
+for _ in range(2):
+    loss = net(torch.randn(5, 4)).square().mean()
+    loss.backward()
+    dist.all_reduce(loss.detach())
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+
+
+def run(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    """Run the command in a folder."""
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return subprocess.run(
+        [sys.executable, "-m", "ray_precheck", *words],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+        timeout=400,
+        check=False,
+    )
+
+
+def captured(folder: Path, kind: str, world: int, task: str) -> None:
+    (folder / "train.py").write_text(TRAINING)
+    launcher = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node={world}"
+    words = ("capture", "-o", "dump", "--level", "mix", "--task", task)
+    done = run(folder, *words, "--", *launcher.split(), "train.py", kind)
+    assert done.returncode == 0, done.stderr
+    assert f"step 0-1 of rank 0-{world - 1} captured in" in done.stderr
+
+
+def records(folder: Path, step: int, rank: int) -> dict[str, Any]:
+    dump = folder / "dump" / f"step{step}" / f"rank{rank}" / "dump.json"
+    return dict(json.loads(dump.read_text())["data"])
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    (file,) = folder.glob("accuracy_checking_result_*.csv")
+    with file.open(encoding="utf-8-sig", newline="") as text:
+        return list(csv.DictReader(text))
+
+
+@pytest.mark.parametrize(
+    ("kind", "world", "task"), [("ddp", 4, "tensor"), ("fsdp", 2, "statistics")]
+)
+def test_the_folder_of_a_step_is_prechecked_as_a_folder_of_ranks(
+    tmp_path: Path, cluster_address: str, kind: str, world: int, task: str
+) -> None:
+    if kind == "fsdp":
+        pytest.importorskip("torch.distributed.fsdp", reason="this torch has no FSDP")
+        if not hasattr(distributed.fsdp, "fully_shard"):
+            pytest.skip("this torch has no fully_shard")
+    captured(tmp_path, kind, world, task)
+    for rank in range(world):
+        found = records(tmp_path, 0, rank)
+        assert found["Distributed.all_reduce.0.forward"]["group"]["group_ranks"] == list(
+            range(world)
+        )
+        assert "Functional.linear.1.backward" in found
+    done = run(
+        tmp_path,
+        *(
+            "run_ut",
+            "-api_info",
+            "dump/step1",
+            "-o",
+            str(tmp_path / "out"),
+            "--address",
+            cluster_address,
+        ),
+        *("--device-type", "cpu"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in range(world):
+        results = rows(tmp_path / "out" / "step1" / f"rank{rank}")
+        verdicts = Counter(
+            row[f"{way} Test Success"] for row in results for way in ("Forward", "Backward")
+        )
+        assert verdicts["error"] == 0, results
+        checked = {row["API Name"]: row for row in results}
+        for name in ("Functional.linear.0", "Functional.linear.1", "Functional.gelu.0"):
+            assert checked[name]["Forward Test Success"] == "pass"
+            assert checked[name]["Backward Test Success"] == "pass"
+        assert checked["Optimizer.AdamW.0"]["Forward Test Success"] in ("pass", "SKIP")
+        reduced = checked["Distributed.all_reduce.0"]
+        assert reduced["Forward Test Success"] == "SKIP"
+        assert "needs its other ranks" in reduced["Message"]

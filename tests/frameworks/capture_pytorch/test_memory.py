@@ -1,0 +1,81 @@
+"""What a capture looks at stays as it was, and memory that has changed hands is looked at again."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ray_precheck.capture.pytorch.memory import array_of
+from ray_precheck.capture.pytorch.seen import SeenTensors
+
+pytestmark = pytest.mark.frameworks
+# Memory that the system gives out by itself, at the same place again.
+_LARGE = 1 << 23
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"task": "tensor"},
+    {"sketch": True},
+    {"summary_mode": "md5"},
+    {"summary_mode": "xor"},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool, torch.complex64])
+def test_a_tensor_that_was_looked_at_can_give_its_memory_back(
+    captured: Callable[..., dict[str, Any]], options: dict[str, Any], dtype: torch.dtype
+) -> None:
+    x = torch.ones(3, 4).to(dtype)
+    records = captured(lambda: torch.cat([x, x]), **options)
+    assert "Torch.cat.0.forward" in records
+    x.untyped_storage().resize_(0)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(12.0).reshape(3, 4).t(),
+        torch.arange(12)[3:9:2],
+        torch.ones(1).expand(2, 3),
+        torch.tensor(2.5, dtype=torch.float64),
+        torch.tensor([True, False]),
+        torch.tensor([1 + 2j, 3j]),
+        torch.ones(0, 3),
+        torch.ones(3, dtype=torch.float16),
+    ],
+)
+def test_numpy_sees_the_same_values_without_writing(tensor: torch.Tensor) -> None:
+    found = array_of(tensor)
+    expected = tensor.clone().numpy()
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    assert np.array_equal(found, expected)
+    assert not found.size or not found.flags.writeable
+
+
+def test_the_array_keeps_the_memory() -> None:
+    found = array_of(torch.full((1000,), 3.0))
+    others = [torch.zeros(1000) for _ in range(20)]
+    assert (found == 3).all(), others
+
+
+@pytest.mark.parametrize("tensor", [torch.tensor([1j]).conj(), torch.ones(2, dtype=torch.bfloat16)])
+def test_what_numpy_cannot_hold_is_refused_as_by_torch(tensor: torch.Tensor) -> None:
+    with pytest.raises((RuntimeError, TypeError)):
+        array_of(tensor)
+
+
+def test_memory_that_was_given_to_another_tensor_is_looked_at_again() -> None:
+    seen = SeenTensors(lambda tensor: str(tensor[0].item()), ordered=False)
+    first = torch.ones(_LARGE)
+    place = first.untyped_storage().data_ptr()
+    assert seen.of(first) == "1.0"
+    first.untyped_storage().resize_(0)
+    others: list[torch.Tensor] = []
+    while not others or others[-1].untyped_storage().data_ptr() != place:
+        if len(others) > 10:
+            pytest.skip("the memory is not given out again")
+        others.append(torch.full((_LARGE,), 2.0))
+    assert others[-1]._version == first._version
+    assert seen.of(others[-1]) == "2.0"

@@ -1,0 +1,166 @@
+"""Captures of several ranks: folders, collectives with their group, shards."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed
+
+pytestmark = [
+    pytest.mark.frameworks,
+    pytest.mark.skipif(
+        not torch.distributed.is_available(), reason="torch has no distributed part"
+    ),
+]
+
+_BEGIN = """
+import sys, torch, torch.distributed as dist
+from torch.distributed import all_reduce
+from ray_precheck.capture import Capture
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(rank)
+out = sys.argv[1]
+"""
+
+
+def run_ranks(script: str, out: Path, world: int = 2) -> None:
+    """Run a script in several processes, each a rank."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = []
+    for rank in range(world):
+        environ = os.environ | {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(world),
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, "-c", _BEGIN + script, str(out)]
+        processes.append(subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True))
+    errors = [process.communicate(timeout=240)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * world, errors
+
+
+def records(out: Path, rank: int) -> dict[str, Any]:
+    return dict(json.loads((out / "step0" / f"rank{rank}" / "dump.json").read_text())["data"])
+
+
+def test_each_rank_has_its_folder_and_collectives_their_group(tmp_path: Path) -> None:
+    script = """
+x = torch.full((4,), float(rank + 1))
+pair = dist.new_group([0, 1])
+with Capture(out, step_by="manual"):
+    all_reduce(x)
+    gathered = [torch.empty(4) for _ in range(world)]
+    dist.all_gather(gathered, x, group=pair)
+    work = dist.all_reduce(x * 2, async_op=True)
+    work.wait()
+    dist.broadcast(x, src=0)
+"""
+    run_ranks(script, tmp_path)
+    for rank in range(2):
+        found = records(tmp_path, rank)
+        reduced = found["Distributed.all_reduce.0.forward"]
+        assert reduced["input_args"][0]["Max"] == rank + 1
+        assert reduced["output"][0]["Max"] == 3
+        assert reduced["group"]["group_ranks"] == [0, 1]
+        gathered = found["Distributed.all_gather.0.forward"]
+        assert gathered["input_args"][0] is None
+        assert [each["Max"] for each in gathered["output"][0]] == [3, 3]
+        assert gathered["input_kwargs"]["group"]["group_ranks"] == [0, 1]
+        waited = found["Distributed.all_reduce.1.forward"]
+        assert waited["input_args"][0]["Max"] == 6
+        assert waited["output"][0]["Max"] == 12
+        assert "Distributed.broadcast.0.forward" in found
+
+
+def test_a_process_that_becomes_a_rank_has_the_folder_of_that_rank(tmp_path: Path) -> None:
+    script = """
+dist.destroy_process_group()
+capture = Capture(out, step_by="manual").start()
+torch.ones(2) + 1
+dist.init_process_group("gloo")
+capture.stop()
+"""
+    run_ranks(script, tmp_path)
+    assert sorted(path.name for path in (tmp_path / "step0").iterdir()) == ["rank0", "rank1"]
+
+
+def test_data_parallel_training_is_captured_on_each_rank(tmp_path: Path) -> None:
+    script = """
+from torch.nn.parallel import DistributedDataParallel
+model = DistributedDataParallel(torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+with Capture(out, steps="0", level="mix", model=model):
+    for _ in range(2):
+        model(torch.randn(3, 4)).sum().backward()
+        optimizer.step()
+"""
+    run_ranks(script, tmp_path)
+    for rank in range(2):
+        found = records(tmp_path, rank)
+        assert "Functional.linear.0.backward" in found
+        assert "Module.module.Linear.forward.0" in found
+    assert not (tmp_path / "step1").exists()
+
+
+def test_a_sharded_tensor_shows_its_part_and_where_it_lies(tmp_path: Path) -> None:
+    script = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+mesh = init_device_mesh("cpu", (world,))
+whole = torch.arange(20.0).reshape(5, 4)
+part = distribute_tensor(whole, mesh, [Shard(0)])
+with Capture(out, step_by="manual"):
+    part * 2
+"""
+    run_ranks(script, tmp_path)
+    for rank, shape in enumerate([[3, 4], [2, 4]]):
+        element = records(tmp_path, rank)["Tensor.__mul__.0.forward"]["input_args"][0]
+        assert element["type"] == "torch.distributed.tensor.DTensor"
+        assert element["shape"] == shape
+        assert element["global_shape"] == [5, 4]
+        assert element["device_mesh"] == [0, 1]
+        assert element["placements"] == [{"Shard": {"dim": 0}}]
+        assert element["Max"] == [11.0, 19.0][rank]
+
+
+def test_sketches_of_shards_add_up_to_that_of_the_whole(tmp_path: Path) -> None:
+    import numpy as np
+
+    from ray_precheck.capture.sketch import sketch
+    from ray_precheck.capture.sketches import read_sketches
+
+    script = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, Replicate, distribute_tensor
+mesh = init_device_mesh("cpu", (world,))
+torch.manual_seed(0)
+whole = torch.randn(7, 30)
+columns = distribute_tensor(whole, mesh, [Shard(1)])
+rows = distribute_tensor(whole, mesh, [Shard(0)])
+both = distribute_tensor(whole, mesh, [Replicate()])
+with Capture(out, step_by="manual", sketch=True):
+    columns * 2
+    rows * 2
+    both * 2
+"""
+    run_ranks(script, tmp_path)
+    torch.manual_seed(0)
+    expected = sketch(torch.randn(7, 30).numpy())
+    for call in range(3):
+        total = np.zeros(64)
+        for rank in range(2):
+            key = f"Tensor.__mul__.{call}.forward"
+            element = records(tmp_path, rank)[key]["input_args"][0]
+            if element.get("sketch_counted", True):
+                total += read_sketches(tmp_path / "step0" / f"rank{rank}")[element["sketch"]]
+        assert np.allclose(total, expected, rtol=1e-5, atol=1e-5)

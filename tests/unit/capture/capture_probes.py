@@ -1,0 +1,83 @@
+"""A framework that only counts what a session asks of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ray_precheck.capture.scope import Scope
+from ray_precheck.capture.settings import CaptureSettings
+
+
+class CountingStep:
+    """A step whose dump is one file with the words of what happened."""
+
+    def __init__(self, settings: CaptureSettings, folder: Path) -> None:
+        self.scope = Scope(settings.scope, settings.chosen)
+        self.settings = settings
+        self.folder = folder
+        self.records = 0
+        self.words: list[str] = []
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def call(self, key: str, size: int = 1) -> None:
+        """A call of an operator."""
+        if self.scope.wants(key):
+            self.records += 1
+            with (self.folder / "dump.json").open("a") as file:
+                file.write("x" * size)
+
+    def pause(self) -> None:
+        self.words.append("pause")
+
+    def resume(self) -> None:
+        self.words.append("resume")
+
+    def finish(self) -> None:
+        self.words.append("finish")
+        (self.folder / "dump.json").touch()
+
+    def abandon(self) -> None:
+        self.words.append("abandon")
+
+
+class CountingProbe:
+    """A framework whose steps and calls the test makes."""
+
+    framework = "pytorch"
+
+    def __init__(self, rank: int | None = None) -> None:
+        self.rank_now = rank
+        self.loads = False
+        self.steps: list[CountingStep] = []
+        self.is_watched = False
+        self.stepped: Callable[[], None] = lambda: None
+        self.called: Callable[[], None] = lambda: None
+
+    @property
+    def now(self) -> CountingStep:
+        return self.steps[-1]
+
+    def rank(self) -> int | None:
+        return self.rank_now
+
+    def is_loader(self) -> bool:
+        return self.loads
+
+    def watch_steps(self, on_step: Callable[[], None], on_forward: Callable[[], None]) -> None:
+        self.is_watched = True
+        self.stepped, self.called = on_step, on_forward
+
+    def unwatch_steps(self) -> None:
+        self.is_watched = False
+        self.stepped = self.called = lambda: None
+
+    def begin(
+        self,
+        settings: CaptureSettings,
+        folder: Path,
+        models: Any,
+        on_failure: Callable[[str], None],
+    ) -> CountingStep:
+        self.fail = on_failure
+        self.steps.append(CountingStep(settings, folder))
+        return self.now
