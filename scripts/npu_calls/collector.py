@@ -23,6 +23,8 @@ from scripts.npu_calls.uses import Use, has_parts, use_of
 _IN_TEXT = re.compile(
     r"(?<![\w./-])(?:torch_npu|torch\.npu|acl|mindspore|ms)(?:\.\w+)+(?::\w+(?:\.\w+)*)?"
 )
+# A function that calls itself on parts of what it got has names that grow for ever.
+_MOST_PARTS = 12
 _BY_NAME = ("getattr", "hasattr", "setattr", "delattr")
 # The names under which texts of scripts know the libraries.
 _IN_SCRIPTS = {
@@ -269,6 +271,10 @@ class _Reader:
         if name not in home.functions:
             name = f"{name}.__init__"
         known = {key: value for key, value in given.items() if value != Value()}
+        longest = max((n.count(".") for value in known.values() for n in value.names), default=0)
+        if longest > _MOST_PARTS:
+            self._unclear(f"gives a name of {longest} parts to {name}, which may not end")
+            return
         self._called.append(_Entry(module, name, tuple(sorted(known.items(), key=lambda i: i[0]))))
 
     def _is_choice(self, parts: list[ast.expr]) -> bool:

@@ -112,8 +112,20 @@ def _attributes(base: Value, attributes: Iterable[str]) -> Value:
 
 
 def extended(name: str, end: str) -> str:
-    """Return a name with an end; of alternatives, each with it."""
-    return OR.join(part + end for part in name.split(OR))
+    """Return a name with an end; of alternatives, each with it.
+
+    What a call gave and the same call on that (`x.values().values()`, of a function that calls itself on
+    what it holds) have one name, or no end would be found.
+    """
+    return OR.join(_once(part, end) for part in name.split(OR))
+
+
+def _once(name: str, end: str) -> str:
+    whole = name + end
+    if end != "()":
+        return whole
+    before, _, last = whole.rpartition(".")
+    return before if before.endswith(f".{last}") else whole
 
 
 def _called(node: ast.Call, names: Names) -> Value:

@@ -109,7 +109,8 @@ def test_a_record_that_changes_the_last_bit_of_an_output_is_named(
     verdict = verified(training, level=level)
     assert verdict.looking is Looking.CHANGED_SOMETHING
     assert verdict.operator == "Functional.relu.0.forward"
-    assert "loss 0" in verdict.sentence
+    # The last bit of a hidden value may be rounded away in the loss, and is not in all of these.
+    assert " differ; the first operator is " in verdict.sentence
 
 
 def test_a_step_that_raises_with_capture_alone_is_changed(

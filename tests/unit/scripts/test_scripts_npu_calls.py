@@ -173,6 +173,22 @@ class TestCollector:
         assert "torch_npu.npu.planted" in {use.name for use in found.uses}
         assert found.unclear == ()
 
+    def test_a_function_that_calls_itself_on_what_its_argument_holds_has_an_end(
+        self, tmp_path: Path
+    ) -> None:
+        source = (
+            "import torch_npu\ndef f(x):\n    for each in x.values():\n        f(each)\n"
+            "f(torch_npu.npu.planted)"
+        )
+        found = collected(tmp_path, source)
+        assert "torch_npu.npu.planted.values" in {use.name for use in found.uses}
+        assert found.unclear == ()
+
+    def test_a_name_that_grows_for_ever_is_said(self, tmp_path: Path) -> None:
+        source = "import torch_npu\ndef f(x):\n    f(x.next)\nf(torch_npu.npu)"
+        found = collected(tmp_path, source)
+        assert any("may not end" in what for _, what in found.unclear)
+
     @pytest.mark.parametrize("source", NOT_FOLLOWED)
     def test_a_use_that_cannot_be_followed_is_not_silent(self, tmp_path: Path, source: str) -> None:
         assert collected(tmp_path, source).unclear != ()
