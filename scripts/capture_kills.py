@@ -28,8 +28,8 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from ray_precheck.capture.finish import finish_folder
-from ray_precheck.capture.log import CONSTRUCT, DUMP, LOG, STACKS
+from ray_precheck.capture.writing.finish import finish_folder
+from ray_precheck.capture.writing.log import CONSTRUCT, DUMP, LOG, STACKS
 from ray_precheck.dump.names import split_key
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.errors import NothingToCheckError

@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ray_precheck.capture.shards import local_part, sketch_part
-from ray_precheck.capture.sketch import estimated_norm, sketch
-from ray_precheck.capture.sketches import stored
+from ray_precheck.capture.measures.sketch import estimated_norm, sketch
+from ray_precheck.capture.writing.shards import local_part, sketch_part
+from ray_precheck.capture.writing.sketches import stored
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Rng: TypeAlias = np.random.Generator

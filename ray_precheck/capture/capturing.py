@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import Any
 
 from ray_precheck.capture.account import closing_sentence
-from ray_precheck.capture.claim import require_own
 from ray_precheck.capture.probe import Probe
 from ray_precheck.capture.session import Session, say
 from ray_precheck.capture.settings import BY_HAND, capture_settings
+from ray_precheck.capture.writing.claim import require_own
 from ray_precheck.errors import UsageError
 
 _running: list[Session] = []

@@ -21,10 +21,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from ray_precheck.capture.account import closing_sentence, read_accounts
-from ray_precheck.capture.claim import earlier_dumps
 from ray_precheck.capture.process import started
 from ray_precheck.capture.settings import CaptureSettings, settings_to_json
 from ray_precheck.capture.start.sitecustomize import VARIABLE
+from ray_precheck.capture.writing.claim import earlier_dumps
 from ray_precheck.errors import UsageError
 from ray_precheck.prctl import end_with_parent
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.capture.account import Account
-from ray_precheck.capture.claim import claim, remove_earlier, require_unwritten, size_of
 from ray_precheck.capture.probe import Probe, StepProbe
 from ray_precheck.capture.settings import (
     BY_FORWARD,
@@ -29,6 +28,7 @@ from ray_precheck.capture.settings import (
     FULL,
     CaptureSettings,
 )
+from ray_precheck.capture.writing.claim import claim, remove_earlier, require_unwritten, size_of
 from ray_precheck.errors import UsageError
 
 

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import torch
 
 from ray_precheck.capture.pytorch.elements import Elements, statistics_text
-from ray_precheck.capture.pytorch.optimizer_groups import parameter_names
-from ray_precheck.capture.pytorch.optimizers import OptimizerSteps
-from ray_precheck.capture.pytorch.summary import host_summary
-from ray_precheck.capture.pytorch.tensors import TensorTexts
+from ray_precheck.capture.pytorch.tensors.summary import host_summary
+from ray_precheck.capture.pytorch.tensors.text import TensorTexts
+from ray_precheck.capture.pytorch.updates.optimizer_groups import parameter_names
+from ray_precheck.capture.pytorch.updates.optimizers import OptimizerSteps
 from ray_precheck.schema.task import TaskPayload
 
 T = TypeVar("T")

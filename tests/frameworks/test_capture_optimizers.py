@@ -9,11 +9,11 @@ import torch
 from optimizer_records import Lion, Records, captured, learn, small_model
 from torch.optim import optimizer as hooks
 
-from ray_precheck.capture.pytorch import optimizer_groups
 from ray_precheck.capture.pytorch.calls import CallMode
 from ray_precheck.capture.pytorch.names import FunctionNames
-from ray_precheck.capture.pytorch.optimizer_groups import parameter_names
-from ray_precheck.capture.pytorch.optimizers import OptimizerSteps
+from ray_precheck.capture.pytorch.updates import optimizer_groups
+from ray_precheck.capture.pytorch.updates.optimizer_groups import parameter_names
+from ray_precheck.capture.pytorch.updates.optimizers import OptimizerSteps
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.schema.values import MappingSpec
 

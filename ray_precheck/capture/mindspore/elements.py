@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import mindspore as ms
 from mindspore import mint
 
-from ray_precheck.capture.elements import BASES, NULL, PlainElements
-from ray_precheck.capture.text import mapping, quoted
+from ray_precheck.capture.writing.elements import BASES, NULL, PlainElements
+from ray_precheck.capture.writing.text import mapping, quoted
 
 # Every dtype is of a class of its own below this one.
 _DTYPE = type(ms.float32).__mro__[1]

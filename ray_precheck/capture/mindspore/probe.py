@@ -13,7 +13,6 @@ from typing import Any
 import mindspore as ms
 from mindspore import mint
 
-from ray_precheck.capture.log import TENSORS, StepLog
 from ray_precheck.capture.mindspore.calls import Calls
 from ray_precheck.capture.mindspore.cells import (
     GRAPH_MODE,
@@ -26,6 +25,7 @@ from ray_precheck.capture.mindspore.names import FunctionPlace, recorded_functio
 from ray_precheck.capture.mindspore.recorder import StepRecorder
 from ray_precheck.capture.settings import TENSOR, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
+from ray_precheck.capture.writing.log import TENSORS, StepLog
 from ray_precheck.errors import UsageError
 
 # Frames of these files are no part of the program that is looked at.

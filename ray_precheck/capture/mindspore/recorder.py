@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import mindspore as ms
 
 from ray_precheck import private_parts
-from ray_precheck.capture.log import TENSORS, StepLog
 from ray_precheck.capture.mindspore.elements import MindSporeElements
 from ray_precheck.capture.mindspore.gradients import (
     ArrivingGradients,
@@ -28,9 +27,10 @@ from ray_precheck.capture.mindspore.names import OperatorName
 from ray_precheck.capture.mindspore.tensors import MindSporeTensors
 from ray_precheck.capture.scope import Scope
 from ray_precheck.capture.settings import STRUCTURE, TENSOR, CaptureSettings
-from ray_precheck.capture.sketches import SketchFile
 from ray_precheck.capture.stacks import Stacks
-from ray_precheck.capture.text import quoted
+from ray_precheck.capture.writing.log import TENSORS, StepLog
+from ray_precheck.capture.writing.sketches import SketchFile
+from ray_precheck.capture.writing.text import quoted
 from ray_precheck.foreign import caught
 
 _DEEPEST = 10

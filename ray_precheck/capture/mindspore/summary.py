@@ -15,7 +15,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 
-from ray_precheck.capture.elements import TensorSummary
+from ray_precheck.capture.writing.elements import TensorSummary
 
 _PIECE = 1 << 16
 # numpy on the host has no such type.

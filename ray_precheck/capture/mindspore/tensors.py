@@ -14,12 +14,12 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 
-from ray_precheck.capture.elements import statistics_text
-from ray_precheck.capture.health import health_of, health_text
+from ray_precheck.capture.measures.health import health_of, health_text
+from ray_precheck.capture.measures.sketch import sketch
 from ray_precheck.capture.mindspore.summary import summary_of, values_on_host
-from ray_precheck.capture.sketch import sketch
-from ray_precheck.capture.sketches import SketchFile
-from ray_precheck.capture.text import quoted
+from ray_precheck.capture.writing.elements import statistics_text
+from ray_precheck.capture.writing.sketches import SketchFile
+from ray_precheck.capture.writing.text import quoted
 
 # The parts of a layout across devices, and their names in a dump of msprobe.
 _LAYOUT = (

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from ray_precheck.capture.elements import PLAIN, PlainElements
-from ray_precheck.capture.elements import statistics_text as statistics_text
 from ray_precheck.capture.pytorch import groups
-from ray_precheck.capture.text import array, quoted
+from ray_precheck.capture.writing.elements import PLAIN, PlainElements
+from ray_precheck.capture.writing.elements import statistics_text as statistics_text
+from ray_precheck.capture.writing.text import array, quoted
 
 # What msprobe writes of arguments with these names, whatever their type.
 _DEVICES, _DTYPES = frozenset({"device"}), frozenset({"dtype", "output_dtype"})

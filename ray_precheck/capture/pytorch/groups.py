@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as distributed
 
-from ray_precheck.capture.text import mapping, quoted
+from ray_precheck.capture.writing.text import mapping, quoted
 
 
 def group_text(group: Any) -> str:

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from ray_precheck.capture.pytorch.gradients import edges_of
-from ray_precheck.capture.pytorch.nested import tensors_in
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
+from ray_precheck.capture.pytorch.tensors.nested import tensors_in
 
 
 class ModuleNames:

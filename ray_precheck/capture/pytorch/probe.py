@@ -22,18 +22,18 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from ray_precheck.capture.log import TENSORS, StepLog
 from ray_precheck.capture.pytorch.backward_passes import backward_passes_seen
 from ray_precheck.capture.pytorch.calls import CallMode, Sink
 from ray_precheck.capture.pytorch.collectives import Collectives
 from ray_precheck.capture.pytorch.compiled import regions_told_apart
 from ray_precheck.capture.pytorch.modules import ModuleCalls, ModuleNames
 from ray_precheck.capture.pytorch.names import FunctionNames, call_name
-from ray_precheck.capture.pytorch.optimizers import Arguments, OptimizerSteps, is_skipped
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
-from ray_precheck.capture.pytorch.scalers import ScalerSteps
+from ray_precheck.capture.pytorch.updates.optimizers import Arguments, OptimizerSteps, is_skipped
+from ray_precheck.capture.pytorch.updates.scalers import ScalerSteps
 from ray_precheck.capture.settings import CaptureSettings
 from ray_precheck.capture.stacks import Stacks
+from ray_precheck.capture.writing.log import TENSORS, StepLog
 
 # Frames of these files are no part of the program that is looked at.
 _OWN = (str(Path(__file__).parents[1]), torch.overrides.__file__)

@@ -16,23 +16,23 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from ray_precheck import private_parts
-from ray_precheck.capture.elements import NULL
-from ray_precheck.capture.log import TENSORS, StepLog
-from ray_precheck.capture.pytorch.device_values import MARK, DeviceValues
 from ray_precheck.capture.pytorch.elements import Elements
-from ray_precheck.capture.pytorch.files import CapturedFiles
 from ray_precheck.capture.pytorch.gradients import MODULE, Border, PassedGradients, edges_of, watch
 from ray_precheck.capture.pytorch.names import CallName
-from ray_precheck.capture.pytorch.nested import tensors_in
-from ray_precheck.capture.pytorch.seen import SeenTensors
-from ray_precheck.capture.pytorch.sketching import Sketching
-from ray_precheck.capture.pytorch.tensors import TensorTexts
-from ray_precheck.capture.pytorch.values import sliced, values_look
+from ray_precheck.capture.pytorch.tensors.device_values import MARK, DeviceValues
+from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
+from ray_precheck.capture.pytorch.tensors.nested import tensors_in
+from ray_precheck.capture.pytorch.tensors.seen import SeenTensors
+from ray_precheck.capture.pytorch.tensors.sketching import Sketching
+from ray_precheck.capture.pytorch.tensors.text import TensorTexts
+from ray_precheck.capture.pytorch.tensors.values import sliced, values_look
 from ray_precheck.capture.scope import Scope
 from ray_precheck.capture.settings import FULL, STATISTICS, STRUCTURE, CaptureSettings
-from ray_precheck.capture.sketches import SketchFile
 from ray_precheck.capture.stacks import Stacks
-from ray_precheck.capture.text import quoted
+from ray_precheck.capture.writing.elements import NULL
+from ray_precheck.capture.writing.log import TENSORS, StepLog
+from ray_precheck.capture.writing.sketches import SketchFile
+from ray_precheck.capture.writing.text import quoted
 from ray_precheck.foreign import caught
 
 # The same tensor requires a gradient in the second run of a checkpointed region only.

@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
-from ray_precheck.capture.log import TENSORS
 from ray_precheck.capture.pytorch.elements import Elements
-from ray_precheck.capture.pytorch.files import CapturedFiles
-from ray_precheck.capture.pytorch.tensors import TensorTexts
-from ray_precheck.capture.pytorch.values import sliced, values_look
+from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
+from ray_precheck.capture.pytorch.tensors.text import TensorTexts
+from ray_precheck.capture.pytorch.tensors.values import sliced, values_look
 from ray_precheck.capture.settings import CaptureSettings
-from ray_precheck.capture.text import quoted
+from ray_precheck.capture.writing.log import TENSORS
+from ray_precheck.capture.writing.text import quoted
 
 DEBUG_FILE = "debug.json"
 

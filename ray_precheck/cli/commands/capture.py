@@ -47,8 +47,8 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
 
 def _require_usable(settings: CaptureSettings) -> None:
     """Refuse before the script starts what its processes would refuse."""
-    from ray_precheck.capture.claim import require_own
     from ray_precheck.capture.scope import Scope
+    from ray_precheck.capture.writing.claim import require_own
 
     Scope(settings.scope, settings.chosen)
     require_own(settings)
@@ -76,7 +76,7 @@ _CODES = (PASSED, IN_ERROR, UNUSABLE)
 
 def _finish(folder: Path) -> int:
     """Turn the logs in a folder into dump.json, and say what was done."""
-    from ray_precheck.capture.finish import finish_folder
+    from ray_precheck.capture.writing.finish import finish_folder
 
     done = finish_folder(folder)
     for each in done:

@@ -12,10 +12,10 @@ from mindspore import Tensor, mint, ops
 from mindspore.mint import matmul
 from mindspore.mint.nn import functional
 
+from ray_precheck.capture.measures.sketch import sketch
 from ray_precheck.capture.mindspore.names import recorded_functions
 from ray_precheck.capture.mindspore.summary import summary_of
-from ray_precheck.capture.sketch import sketch
-from ray_precheck.capture.sketches import read_sketches
+from ray_precheck.capture.writing.sketches import read_sketches
 from ray_precheck.dump.parse import open_dump
 
 Captured = Callable[..., dict[str, Any]]

@@ -311,7 +311,7 @@ def test_a_named_tuple_is_an_object(captured: Any) -> None:
 def test_a_fault_of_the_capture_ends_it_and_not_the_training(
     captured: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from ray_precheck.capture.pytorch import values
+    from ray_precheck.capture.pytorch.tensors import values
 
     def broken(tensor: torch.Tensor) -> str:
         raise KeyError("fault")
@@ -402,8 +402,8 @@ def test_an_optimizer_has_one_record_for_its_update(captured: Any) -> None:
 def test_a_sketch_names_its_row(captured: Any, tmp_path: Any) -> None:
     import numpy as np
 
-    from ray_precheck.capture.sketch import sketch
-    from ray_precheck.capture.sketches import read_sketches
+    from ray_precheck.capture.measures.sketch import sketch
+    from ray_precheck.capture.writing.sketches import read_sketches
 
     x = torch.randn(300, 70)
     x[0, 0] = math.nan

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ray_precheck.capture import PrecisionDebugger  # noqa: E402
-from ray_precheck.capture.pytorch.values import sliced, values_look  # noqa: E402
+from ray_precheck.capture.pytorch.tensors.values import sliced, values_look  # noqa: E402
 from ray_precheck.capture.settings import TensorSlice  # noqa: E402
 from ray_precheck.errors import UsageError  # noqa: E402
 

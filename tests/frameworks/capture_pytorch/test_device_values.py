@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from ray_precheck.capture.pytorch import device_values
-from ray_precheck.capture.pytorch.device_values import MARK, DeviceValues
-from ray_precheck.capture.pytorch.values import values_look
+from ray_precheck.capture.pytorch.tensors import device_values
+from ray_precheck.capture.pytorch.tensors.device_values import MARK, DeviceValues
+from ray_precheck.capture.pytorch.tensors.values import values_look
 
 pytestmark = pytest.mark.frameworks
 

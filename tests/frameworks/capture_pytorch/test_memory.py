@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from ray_precheck.capture.pytorch.memory import array_of
-from ray_precheck.capture.pytorch.seen import SeenTensors
+from ray_precheck.capture.pytorch.tensors.memory import array_of
+from ray_precheck.capture.pytorch.tensors.seen import SeenTensors
 
 pytestmark = pytest.mark.frameworks
 # Memory that the system gives out by itself, at the same place again.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ray_precheck.capture.log import StepLog
+from ray_precheck.capture.writing.log import StepLog
 from ray_precheck.dump.parse import open_dump
 
 FILES = ("construct.json", "dump.json", "stack.json")

@@ -6,9 +6,15 @@ from threading import Thread
 
 import pytest
 
-from ray_precheck.capture import claim as claim_module
-from ray_precheck.capture.claim import CONFIGURATION, claim, earlier_dumps, require_own, size_of
 from ray_precheck.capture.settings import capture_settings
+from ray_precheck.capture.writing import claim as claim_module
+from ray_precheck.capture.writing.claim import (
+    CONFIGURATION,
+    claim,
+    earlier_dumps,
+    require_own,
+    size_of,
+)
 from ray_precheck.errors import UsageError
 
 pytestmark = pytest.mark.unit

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from capture_logs import FILES, RECORDS, begun, contents, header, keys_read, killed, undisturbed
 
-from ray_precheck.capture import finish as finish_module
-from ray_precheck.capture.finish import finish_folder
+from ray_precheck.capture.writing import finish as finish_module
+from ray_precheck.capture.writing.finish import finish_folder
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.errors import DumpError
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ray_precheck.capture.claim import claim
 from ray_precheck.capture.settings import capture_settings
+from ray_precheck.capture.writing.claim import claim
 
 pytestmark = pytest.mark.unit
 ROOT = Path(__file__).resolve().parents[3]

@@ -28,8 +28,8 @@ from capture_logs import (
     undisturbed,
 )
 
-from ray_precheck.capture import lines as lines_module
-from ray_precheck.capture.log import StepLog
+from ray_precheck.capture.writing import lines as lines_module
+from ray_precheck.capture.writing.log import StepLog
 from ray_precheck.dump.parse import open_dump
 
 pytestmark = pytest.mark.unit

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_precheck.capture import shards
-from ray_precheck.capture.shards import (
+from ray_precheck.capture.measures.sketch import sketch
+from ray_precheck.capture.writing import shards
+from ray_precheck.capture.writing.shards import (
     LocalPart,
     PartsDoNotAddUp,
     Placing,
     local_part,
     sketch_part,
 )
-from ray_precheck.capture.sketch import sketch
 
 
 def box_of(part: LocalPart) -> tuple[slice, ...]:

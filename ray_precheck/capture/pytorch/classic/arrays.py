@@ -23,8 +23,8 @@ from ray_precheck.capture.pytorch.classic.errors import HookUsageError
 from ray_precheck.capture.pytorch.classic.kinds import Place, is_written
 from ray_precheck.capture.pytorch.classic.said import tell_user
 from ray_precheck.capture.pytorch.classic.values import as_array, dense, places
-from ray_precheck.capture.pytorch.memory import array_of
 from ray_precheck.capture.pytorch.names import CallName
+from ray_precheck.capture.pytorch.tensors.memory import array_of
 
 FEWEST, MOST = 3, 2048
 _ND = 2  # ACL_FORMAT_ND: the elements lie as shape, stride and offset tell_user

@@ -18,7 +18,7 @@ from ray_precheck.capture.pytorch.classic.layers import Layers
 from ray_precheck.capture.pytorch.classic.steps import StepSchedule
 from ray_precheck.capture.pytorch.gradients import Edge, PassedGradients, edges_of, watch_border
 from ray_precheck.capture.pytorch.names import CallName, FunctionNames
-from ray_precheck.capture.pytorch.nested import tensors_in
+from ray_precheck.capture.pytorch.tensors.nested import tensors_in
 from ray_precheck.capture.stacks import Stacks
 
 

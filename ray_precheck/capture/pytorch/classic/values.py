@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from ray_precheck.capture.pytorch.classic.lines import Line
-from ray_precheck.capture.pytorch.memory import array_of
-from ray_precheck.capture.pytorch.tensors import TensorTexts
+from ray_precheck.capture.pytorch.tensors.memory import array_of
+from ray_precheck.capture.pytorch.tensors.text import TensorTexts
 
 SAMPLED = 10
 _DEEPEST = 10

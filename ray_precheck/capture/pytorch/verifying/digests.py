@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from ray_precheck import private_parts
-from ray_precheck.capture.pytorch.tensors import TensorTexts
-from ray_precheck.capture.pytorch.values import bytes_of
+from ray_precheck.capture.pytorch.tensors.text import TensorTexts
+from ray_precheck.capture.pytorch.tensors.values import bytes_of
 from ray_precheck.capture.pytorch.verifying.devices import device_module, devices_in_use
 from ray_precheck.foreign import caught
 

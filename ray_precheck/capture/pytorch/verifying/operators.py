@@ -12,7 +12,7 @@ from typing import Any
 
 from ray_precheck.capture.pytorch.calls import Sink
 from ray_precheck.capture.pytorch.names import CallName
-from ray_precheck.capture.pytorch.nested import tensors_in
+from ray_precheck.capture.pytorch.tensors.nested import tensors_in
 from ray_precheck.capture.pytorch.verifying.digests import digest_of, random_digest, unseen
 from ray_precheck.capture.verifying.trace import Moment, Sight
 

@@ -32,7 +32,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from ray_precheck.capture.pytorch.optimizer_groups import (
+from ray_precheck.capture.pytorch.updates.optimizer_groups import (
     Entry,
     NameOf,
     entries_of,

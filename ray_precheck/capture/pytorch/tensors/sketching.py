@@ -12,20 +12,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from ray_precheck.capture.health import health_of, health_text
-from ray_precheck.capture.pytorch.device_values import DeviceValues
-from ray_precheck.capture.pytorch.memory import array_of
-from ray_precheck.capture.pytorch.seen import SeenTensors
-from ray_precheck.capture.pytorch.sketch import (
+from ray_precheck.capture.measures.health import health_of, health_text
+from ray_precheck.capture.measures.sketch import sketch
+from ray_precheck.capture.pytorch.tensors.device_values import DeviceValues
+from ray_precheck.capture.pytorch.tensors.memory import array_of
+from ray_precheck.capture.pytorch.tensors.seen import SeenTensors
+from ray_precheck.capture.pytorch.tensors.sketch import (
     buckets_of,
     device_health,
     device_sketch,
     health_from,
 )
-from ray_precheck.capture.pytorch.summary import WITHOUT_VALUES
-from ray_precheck.capture.shards import PartsDoNotAddUp, Placing, local_part, sketch_part
-from ray_precheck.capture.sketch import sketch
-from ray_precheck.capture.sketches import SketchFile
+from ray_precheck.capture.pytorch.tensors.summary import WITHOUT_VALUES
+from ray_precheck.capture.writing.shards import PartsDoNotAddUp, Placing, local_part, sketch_part
+from ray_precheck.capture.writing.sketches import SketchFile
 
 
 class Sketching:

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ray_precheck.capture.elements import statistics_text
-from ray_precheck.capture.pytorch.memory import array_of
-from ray_precheck.capture.pytorch.summary import host_summary
+from ray_precheck.capture.pytorch.tensors.memory import array_of
+from ray_precheck.capture.pytorch.tensors.summary import host_summary
 from ray_precheck.capture.settings import TensorSlice
-from ray_precheck.capture.text import scalar
+from ray_precheck.capture.writing.elements import statistics_text
+from ray_precheck.capture.writing.text import scalar
 
 _WORD_BYTES = 8
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ray_precheck.capture.sketch_map import Array
-from ray_precheck.capture.text import mapping, number
+from ray_precheck.capture.measures.sketch_map import Array
+from ray_precheck.capture.writing.text import mapping, number
 
 # The largest finite and the smallest normal value (IEEE 754; bfloat16 has the exponent of float32).
 _LIMITS = {

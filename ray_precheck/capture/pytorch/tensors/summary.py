@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ray_precheck.capture.elements import TensorSummary as TensorSummary
-from ray_precheck.capture.pytorch.memory import array_of
-from ray_precheck.capture.pytorch.seen import covers_memory
+from ray_precheck.capture.pytorch.tensors.memory import array_of
+from ray_precheck.capture.pytorch.tensors.seen import covers_memory
+from ray_precheck.capture.writing.elements import TensorSummary as TensorSummary
 
 # Values whose squares may vanish or overflow in float32 although they are finite.
 _SMALL, _LARGE = 1e-30, 1e37

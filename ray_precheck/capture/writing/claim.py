@@ -16,9 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.capture.lines import open_locked
-from ray_precheck.capture.log import LOG
 from ray_precheck.capture.settings import CaptureSettings, numbers_text, settings_to_json
+from ray_precheck.capture.writing.lines import open_locked
+from ray_precheck.capture.writing.log import LOG
 from ray_precheck.errors import UsageError
 
 CONFIGURATION = "capture.json"

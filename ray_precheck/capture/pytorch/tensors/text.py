@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ray_precheck.capture.elements import NO_STATISTICS
-from ray_precheck.capture.text import quoted
+from ray_precheck.capture.writing.elements import NO_STATISTICS
+from ray_precheck.capture.writing.text import quoted
 
 _DEEPEST = 10
 # The types that msprobe writes, which are the full names of torch's classes.

@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from ray_precheck.capture.lines import open_locked
-from ray_precheck.capture.log import DUMP, LOG, STACK_LOG, remove_log, write_dump
+from ray_precheck.capture.writing.lines import open_locked
+from ray_precheck.capture.writing.log import DUMP, LOG, STACK_LOG, remove_log, write_dump
 from ray_precheck.dump.folders import find_dumps, standing_for
 from ray_precheck.dump.log import as_dump, scan_log
 from ray_precheck.dump.scan import silent

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from ray_precheck.capture.lines import LineFile
-from ray_precheck.capture.text import array, quoted
+from ray_precheck.capture.writing.lines import LineFile
+from ray_precheck.capture.writing.text import array, quoted
 from ray_precheck.dump.log import Log, as_dump, whole_lines
 
 LOG, STACK_LOG = "dump.jsonl", "stack.jsonl"

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from ray_precheck.capture.elements import NO_STATISTICS, TensorSummary, statistics_text
-from ray_precheck.capture.pytorch.summary import WITHOUT_VALUES
+from ray_precheck.capture.pytorch.tensors.summary import WITHOUT_VALUES
+from ray_precheck.capture.writing.elements import NO_STATISTICS, TensorSummary, statistics_text
 
 # A character that JSON escapes, so that it stands in no record's text.
 MARK = "\0"

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import orjson
 
-from ray_precheck.capture.text import array, mapping, number, quoted, scalar
+from ray_precheck.capture.writing.text import array, mapping, number, quoted, scalar
 
 _DEEPEST = 10
 NULL = "null"

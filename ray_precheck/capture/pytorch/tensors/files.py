@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from ray_precheck.capture.pytorch.seen import SeenTensors
+from ray_precheck.capture.pytorch.tensors.seen import SeenTensors
 
 
 class CapturedFiles:

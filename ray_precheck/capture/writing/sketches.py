@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ray_precheck.capture.sketch_map import BUCKETS, Array
+from ray_precheck.capture.measures.sketch_map import BUCKETS, Array
 from ray_precheck.errors import DumpError
 
 SKETCHES = "sketches.npy"

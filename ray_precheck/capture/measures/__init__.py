@@ -1,0 +1,1 @@
+"""What a capture computes of a tensor's values beside its statistics, whatever the framework."""

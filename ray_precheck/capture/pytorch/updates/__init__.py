@@ -1,0 +1,1 @@
+"""The updates that optimizers and gradient scalers make in a captured step."""
