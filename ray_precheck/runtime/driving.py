@@ -4,7 +4,8 @@ Comes in: a job, the future of its tasks, and the places and files that the sess
 out: rows on the disk. Called by the session.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 # Ray is not started before a plan had this time to be finished: a plan without tasks needs no Ray.
 _PATIENCE_S = 0.5
+# Rows that need no worker are on the disk after this time at the latest.
+_BATCH_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +72,7 @@ def drive(job: Job, planning: "Future[TaskPlan]", setting: RunSetting) -> bool:
     planned = _soon(planning)
     sweep()
     if planned is not None and not planned.tasks:
-        _write_without_workers(job, planned.settled, setting)
-        return True
+        return _write_without_workers(job, planned.settled, setting)
     with ExitStack() as opened:
         driver = _open_driver(job, setting, opened)
         driver.launch()
@@ -86,13 +88,34 @@ def _soon(planning: "Future[TaskPlan]") -> TaskPlan | None:
         return None
 
 
-def _write_without_workers(job: Job, settled: Iterable[Done], setting: RunSetting) -> None:
+def _write_without_workers(job: Job, settled: Iterable[Done], setting: RunSetting) -> bool:
+    """Write the rows as they come, so that a run that is killed keeps what it had; returns False where
+    it was stopped on request."""
     files = setting.files
-    journal = Journal.open(files.result, files.details, files.token, job.tables)
-    rows = list(settled)
-    journal.append(rows)
-    setting.progress.add(rows)
-    journal.complete(job.names)
+    with ExitStack() as opened:
+        stop_requested = setting.stop_requested or opened.enter_context(stop_on_signal()).is_set
+        journal = Journal.open(files.result, files.details, files.token, job.tables)
+        opened.callback(journal.close)
+        for rows in _batches(settled):
+            journal.append(rows)
+            setting.progress.add(rows)
+            if stop_requested():
+                return False
+        journal.complete(job.names)
+    return True
+
+
+def _batches(settled: Iterable[Done]) -> Iterator[list[Done]]:
+    """Yield rows in batches that each took `_BATCH_S` to make."""
+    batch: list[Done] = []
+    began = time.monotonic()
+    for done in settled:
+        batch.append(done)
+        if time.monotonic() - began > _BATCH_S:
+            yield batch
+            batch, began = [], time.monotonic()
+    if batch:
+        yield batch
 
 
 def _open_driver(job: Job, setting: RunSetting, opened: ExitStack) -> "Driver":

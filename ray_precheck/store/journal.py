@@ -225,7 +225,7 @@ def _require_same_file(path: Path, fd: int) -> None:
 def _sort_file(
     path: Path,
     rank: Mapping[str, int],
-    parts: int,
+    parts: int | None,
     *,
     before_renaming: Callable[[int], None] = lambda fd: None,
 ) -> None:

@@ -92,7 +92,7 @@ def _is_torn_header(data: bytes, head: bytes) -> bool:
     return any(begin.startswith(data.lower()) for begin in begins)
 
 
-def _repair_file(path: Path, columns: Iterable[str], done: Set[str], parts: int) -> None:
+def _repair_file(path: Path, columns: Iterable[str], done: Set[str], parts: int | None) -> None:
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         rows = whole_rows(file)

@@ -46,20 +46,33 @@ def row_cells(row: bytes) -> list[str]:
     return row.decode("utf-8", errors="replace").rstrip("\r\n").split(",")
 
 
-def rows_by_call(rows: Iterable[bytes], parts: int) -> Iterator[tuple[str, bytes, bytes]]:
-    """Yield for each row the call that it belongs to, its first cell and itself.
+def rows_by_call(rows: Iterable[bytes], parts: int | None) -> Iterator[tuple[str, bytes, bytes]]:
+    """Yield for each row the call that it belongs to, what tells it from the other rows of the call, and
+    itself.
 
     `parts` is how many parts of its name a row has behind that of its call: with 3 of them the detail
-    row `X.0.forward.output.1` belongs to `X.0`; with 0 a result row to its own name. Rows that
-    follow each other and belong to the same call are given the same string.
+    row `X.0.forward.output.1` belongs to `X.0`; with 0 a result row to its own name. With None the call
+    stands in the last cell. Rows that follow each other and belong to the same call are given the same
+    string.
     """
     last, call = b"", ""
     for row in rows:
-        cell = _first_cell(row)
-        its_call = cell.rsplit(b".", parts)[0] if parts else cell
+        if parts is None:
+            cell, its_call = row, _last_cell(row)
+        else:
+            cell = _first_cell(row)
+            its_call = cell.rsplit(b".", parts)[0] if parts else cell
         if its_call != last:
             last, call = its_call, _decoded(its_call)
         yield call, cell, row
+
+
+def _last_cell(row: bytes) -> bytes:
+    """Return the last cell without its quotes; the csv module is slow, so only if it has some."""
+    end = row.rstrip(b"\r\n")
+    if end.endswith(b'"'):
+        return next(reversed(decode_row(row)), "").encode()
+    return end.rpartition(b",")[2]
 
 
 def _first_cell(row: bytes) -> bytes:
