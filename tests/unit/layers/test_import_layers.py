@@ -29,6 +29,7 @@ TABLE = Table(
         ("options", "config", "dump", "frameworks", "compare"),
         ("plan", "datagen", "bench", "store"),
         ("check", "report", "capture"),
+        ("trace",),
         ("runtime",),
         ("jobs",),
         ("session", "listing", "explaining"),

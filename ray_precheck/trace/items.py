@@ -1,0 +1,151 @@
+"""The values of one record, under the names that comparisons give them.
+
+Comes in: the JSON of a record, decoded. Goes out: an `Item` for each tensor and each other value. Called
+by whatever compares records. The names are msprobe's: `input.0`, `input.1.0` for a value in a list,
+`input.dim` for a keyword, `output.0`, `parameters.weight`.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+# The parts of a record in the order in which a comparison has them, and what their names begin with.
+_PARTS = {
+    "input_args": "input",
+    "input_kwargs": "input",
+    "input": "input",
+    "parameters": "parameters",
+    "output": "output",
+}
+INPUT, PARAMETERS, OUTPUT, GRADIENTS, SAVED = (
+    "input",
+    "parameters",
+    "output",
+    "parameters_grad",
+    "debug",
+)
+# Deeper nests than any program's: a record that was made to overflow the stack is cut here.
+_DEEPEST = 400
+_P2P = "torch.distributed.P2POp"
+
+
+class Item(NamedTuple):
+    """A value of a record: its name behind the key of the record, the part of the record that it is in
+    (`INPUT`, ...), and its element in the dump, None for null."""
+
+    path: str
+    part: str
+    element: Mapping[str, Any] | None
+
+    @property
+    def type_name(self) -> str:
+        """The type in the dump: `torch.Tensor`, `int`; "" for null."""
+        found = self.element.get("type") if self.element else None
+        return found if isinstance(found, str) else ""
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether it has a dtype and a shape."""
+        return self.shape is not None and bool(self.dtype)
+
+    @property
+    def dtype(self) -> str:
+        """The dtype in the framework's spelling, `torch.float32`; "" for what is no tensor."""
+        found = self.element.get("dtype") if self.element else None
+        return found if isinstance(found, str) else ""
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The shape of a tensor; None for what is none."""
+        found = self.element.get("shape") if self.element else None
+        if not isinstance(found, list) or not all(type(size) is int for size in found):
+            return None
+        return tuple(found)
+
+    @property
+    def file(self) -> str:
+        """The name of its file in the folder of tensors; "" where it has none."""
+        found = self.element.get("data_name") if self.element else None
+        return found if isinstance(found, str) else ""
+
+    @property
+    def digest(self) -> str:
+        """The digest of its bytes (`md5`, which is a CRC-32, or `xor`); "" where it has none."""
+        found = self.element.get("md5") if self.element else None
+        return found if isinstance(found, str) else ""
+
+    def statistic(self, name: str) -> Any:
+        """Return Max, Min, Mean or Norm as it stands in the dump; None where it is missing."""
+        return self.element.get(name) if self.element else None
+
+    def number(self, name: str) -> float | None:
+        """Return Max, Min, Mean or Norm as a number, NaN and infinities too; None for anything else.
+
+        The statistics of truth values are True and False, which are 1 and 0.
+        """
+        found = self.statistic(name)
+        if isinstance(found, bool | int | float):
+            return float(found)
+        if isinstance(found, str):
+            return _WORDS.get(found.lower())
+        return None
+
+    @property
+    def is_finite(self) -> bool | None:
+        """Whether Max and Min are finite; None where neither is known."""
+        known = [each for each in (self.number("Max"), self.number("Min")) if each is not None]
+        return all(map(math.isfinite, known)) if known else None
+
+
+_WORDS = {
+    "nan": math.nan,
+    "inf": math.inf,
+    "infinity": math.inf,
+    "+inf": math.inf,
+    "-inf": -math.inf,
+    "-infinity": -math.inf,
+}
+
+
+def items_of(record: Mapping[str, Any], key: str = "") -> list[Item]:
+    """Return the values of a record in the order of a comparison: inputs, parameters, outputs.
+
+    Of a record of gradients of parameters (`*.parameters_grad`) and of saved values (level `debug`) `key`
+    tells; the other records need none.
+    """
+    *before, last = key.rsplit(".", 2) if key else [""]
+    if last == GRADIENTS or (before and before[-1] == GRADIENTS):
+        return list(_leaves(record, "", GRADIENTS, 0, in_lists=False))
+    if last == SAVED:
+        return list(_leaves(record, "", SAVED, 0))
+    found: list[Item] = []
+    for name, part in _PARTS.items():
+        if name in record:
+            found += _leaves(record[name], part, part, 0)
+    return found
+
+
+def _leaves(
+    value: Any, path: str, part: str, depth: int, *, in_lists: bool = True
+) -> Iterator[Item]:
+    if value is None:
+        yield Item(path, part, None)
+    elif depth > _DEEPEST:
+        return
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            inner = _below(path, str(number)) if in_lists else path
+            yield from _leaves(each, inner, part, depth + 1, in_lists=in_lists)
+    elif isinstance(value, dict):
+        if value.get("class_type") == _P2P:
+            yield from _leaves(value.get("tensor"), path, part, depth + 1)
+        elif isinstance(value.get("type"), str):
+            yield Item(path, part, value)
+        else:
+            for name, each in value.items():
+                inner = _below(path, str(name))
+                yield from _leaves(each, inner, part, depth + 1, in_lists=in_lists)
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

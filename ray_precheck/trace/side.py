@@ -1,0 +1,233 @@
+"""One capture, as a comparison reads it: where its records stand, and what each of them is.
+
+Comes in: the path of a dump.json or of the log of a capture that was cut off. Goes out: a `Side`. Called
+by the jobs that compare captures. Unlike `dump.parse`, which opens a dump to check its calls, this also
+takes records of modules, gradients of parameters and dumps that hold nothing else. The file is scanned
+once; a record is read when it is needed, so that memory holds names and places alone.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, NamedTuple
+
+import orjson
+
+from ray_precheck.dump.folders import LOG_FILE, standing_for
+from ray_precheck.dump.log import Log, is_being_written, log_members, scan_log
+from ray_precheck.dump.names import split_key
+from ray_precheck.dump.scan import (
+    ByteRange,
+    OnProgress,
+    read_value,
+    scan_dump,
+    silent,
+    value_of,
+)
+from ray_precheck.errors import DumpError
+from ray_precheck.trace.items import Item, items_of
+
+FORWARD, BACKWARD = "forward", "backward"
+API, MODULE, GRADIENTS, OTHER = "api", "module", "gradients", "other"
+_MODULE_PREFIXES = ("Module.", "Cell.")
+_TENSORS = "dump_tensor_data"
+_STACKS = "stack.json"
+# A record with more bytes is no record of a call: one with 1,500 tensors has 0.5 MB.
+LARGEST_RECORD_BYTES = 64 << 20
+
+
+class Entry(NamedTuple):
+    """One record: its key, the call that it belongs to, its direction and kind, and its place in the file.
+
+    `call` is the key without direction: `Torch.add.3`, `Module.layers.0.Linear.0`. `direction` is
+    `FORWARD` or `BACKWARD`, "" for the gradients of parameters and what is no call.
+    """
+
+    key: str
+    call: str
+    direction: str
+    kind: str
+    span: ByteRange
+
+
+@dataclass(slots=True)
+class Header:
+    """What the dump says of itself; "" for what it does not say."""
+
+    task: str = ""
+    level: str = ""
+    framework: str = ""
+    data_folder: str = ""
+
+
+@dataclass
+class Side(AbstractContextManager["Side"]):
+    """An open capture. `entries` are its records in the order of the file."""
+
+    path: Path
+    file: BinaryIO
+    header: Header
+    entries: list[Entry] = field(default_factory=list)
+    log: Log | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder that the dump is in, with its other files."""
+        return self.path.parent
+
+    @cached_property
+    def data_folder(self) -> Path:
+        """The folder of the captured tensors: as the dump says, or, once it was copied, beside the dump."""
+        said = Path(self.header.data_folder) if self.header.data_folder else None
+        beside = self.folder / _TENSORS
+        return said if said is not None and said.is_dir() and not beside.is_dir() else beside
+
+    @property
+    def note(self) -> str:
+        """A sentence about a capture that was cut off; "" for a whole one."""
+        if self.log is None:
+            return ""
+        state = "is still being written" if is_being_written(self.file) else "was cut off"
+        return f"{self.path} is the log of a capture that {state}: its {self.log.records} records are used"
+
+    def raw(self, entry: Entry) -> bytes:
+        """Return the JSON of a record."""
+        length = max(0, entry.span.end - entry.span.start)
+        return value_of(os.pread(self.file.fileno(), length, entry.span.start))
+
+    def record(self, entry: Entry) -> Mapping[str, Any]:
+        """Return a record, decoded; an empty one where it cannot be read.
+
+        NaN and the infinities stand as bare words in a dump: they are read as their names, which
+        `Item.number` knows.
+        """
+        return decode_record(self.raw(entry))
+
+    def items(self, entry: Entry) -> list[Item]:
+        """Return the values of a record in the order of a comparison."""
+        return items_of(self.record(entry), entry.key)
+
+    @cached_property
+    def stacks(self) -> Mapping[str, list[str]]:
+        """The lines of the program that led to each record, by its key; empty where there is no stack.json.
+
+        msprobe groups them: `{"0": [[keys], [lines]]}`; older ones have `{key: lines}`.
+        """
+        try:
+            raw = orjson.loads((self.folder / _STACKS).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        found: dict[str, list[str]] = {}
+        for key, value in raw.items() if isinstance(raw, dict) else ():
+            if not isinstance(value, list):
+                continue
+            if len(value) == 2 and all(isinstance(each, list) for each in value):
+                found |= {str(name): value[1] for name in value[0]}
+            else:
+                found[key] = value
+        return found
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.file.close()
+
+
+def decode_record(raw: bytes) -> Mapping[str, Any]:
+    """Return the JSON of a record, decoded; an empty mapping for what is no JSON object."""
+    if len(raw) > LARGEST_RECORD_BYTES:
+        return {}
+    try:
+        found = orjson.loads(raw)
+    except ValueError:
+        found = _with_words(raw)
+    return found if isinstance(found, dict) else {}
+
+
+def _with_words(raw: bytes) -> Any:
+    """Decode JSON in which NaN and infinities stand as bare words."""
+    import json
+
+    try:
+        return json.loads(raw, parse_constant=lambda word: word)
+    except (ValueError, RecursionError):
+        return None
+
+
+def open_side(path: str | os.PathLike[str], on_progress: OnProgress = silent) -> Side:
+    """Open a dump.json, or the log of a capture that was cut off, for a comparison.
+
+    Raises:
+        DumpError: there is no such file, it is no dump, or it has no record.
+    """
+    where = standing_for(Path(path))
+    try:
+        with ExitStack() as stack:
+            file = stack.enter_context(where.open("rb"))
+            log: Log | None = None
+            if where.suffix == Path(LOG_FILE).suffix:
+                log, members = scan_log(file, str(where), on_progress)
+                records: Iterator[tuple[str, ByteRange]] = log_members(
+                    log, file, str(where), on_progress
+                )
+            else:
+                members, records = scan_dump(file, str(where), on_progress)
+            entries = list(_entries(records))
+            header = _header(file, dict(members))
+            if not entries:
+                raise DumpError(f"{where} holds no record; capture the step again")
+            stack.pop_all()
+    except OSError as error:
+        raise DumpError(f"cannot read the dump {where}: {error.strerror or error}") from None
+    return Side(where, file, header, entries, log)
+
+
+def _entries(members: Iterator[tuple[str, ByteRange]]) -> Iterator[Entry]:
+    """Yield the records; of one that stands twice the first place has the last value, as readers of JSON
+    have it."""
+    found: dict[str, ByteRange] = {}
+    for key, span in members:
+        found[key] = span
+    for key, span in found.items():
+        yield _entry(key, span)
+
+
+def _entry(key: str, span: ByteRange) -> Entry:
+    if key.startswith(_MODULE_PREFIXES):
+        return _module_entry(key, span)
+    split = split_key(key)
+    if split is None:
+        return Entry(key, key, "", OTHER, span)
+    return Entry(key, *split, API, span)
+
+
+def _module_entry(key: str, span: ByteRange) -> Entry:
+    """Return the record of a module: `Module.{path}.{Class}.forward.{n}`, `...backward.{n}`, or of the
+    gradients of its parameters, `Module.{path}.{Class}.parameters_grad`, in newer dumps with a number."""
+    name, _, last = key.rpartition(".")
+    if last == "parameters_grad" or name.endswith(".parameters_grad"):
+        return Entry(key, key, "", GRADIENTS, span)
+    before, _, direction = name.rpartition(".")
+    if direction in (FORWARD, BACKWARD):
+        return Entry(key, f"{before}.{last}", direction, MODULE, span)
+    return Entry(key, key, "", MODULE, span)
+
+
+def _header(file: BinaryIO, members: Mapping[str, ByteRange]) -> Header:
+    def text(name: str) -> str:
+        if name not in members or members[name].end - members[name].start > LARGEST_RECORD_BYTES:
+            return ""
+        try:
+            found = orjson.loads(read_value(file, members[name]))
+        except ValueError:
+            return ""
+        return found if isinstance(found, str) else ""
+
+    return Header(text("task"), text("level"), text("framework"), text("dump_data_dir"))
