@@ -6,6 +6,7 @@ takes records of modules, gradients of parameters and dumps that hold nothing el
 once; a record is read when it is needed, so that memory holds names and places alone.
 """
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
@@ -21,6 +22,7 @@ from ray_precheck.dump.folders import LOG_FILE, standing_for
 from ray_precheck.dump.log import Log, is_being_written, log_members, scan_log
 from ray_precheck.dump.names import split_key
 from ray_precheck.dump.scan import (
+    CHUNK_BYTES,
     ByteRange,
     OnProgress,
     read_value,
@@ -35,7 +37,7 @@ FORWARD, BACKWARD = "forward", "backward"
 API, MODULE, GRADIENTS, OTHER = "api", "module", "gradients", "other"
 _MODULE_PREFIXES = ("Module.", "Cell.")
 _TENSORS = "dump_tensor_data"
-_STACKS = "stack.json"
+_STACKS, _MODULES = "stack.json", "construct.json"
 # A record with more bytes is no record of a call: one with 1,500 tensors has 0.5 MB.
 LARGEST_RECORD_BYTES = 64 << 20
 
@@ -86,6 +88,14 @@ class Side(AbstractContextManager["Side"]):
         beside = self.folder / _TENSORS
         return said if said is not None and said.is_dir() and not beside.is_dir() else beside
 
+    def digest(self) -> str:
+        """SHA-256 of the file, in hexadecimal, by which a resumed comparison knows its captures."""
+        state = hashlib.sha256()
+        self.file.seek(0)
+        while chunk := self.file.read(CHUNK_BYTES):
+            state.update(chunk)
+        return state.hexdigest()
+
     @property
     def note(self) -> str:
         """A sentence about a capture that was cut off; "" for a whole one."""
@@ -117,12 +127,8 @@ class Side(AbstractContextManager["Side"]):
 
         msprobe groups them: `{"0": [[keys], [lines]]}`; older ones have `{key: lines}`.
         """
-        try:
-            raw = orjson.loads((self.folder / _STACKS).read_bytes())
-        except (OSError, ValueError):
-            return {}
         found: dict[str, list[str]] = {}
-        for key, value in raw.items() if isinstance(raw, dict) else ():
+        for key, value in _object_in(self.folder / _STACKS).items():
             if not isinstance(value, list):
                 continue
             if len(value) == 2 and all(isinstance(each, list) for each in value):
@@ -130,6 +136,12 @@ class Side(AbstractContextManager["Side"]):
             else:
                 found[key] = value
         return found
+
+    @cached_property
+    def modules(self) -> Mapping[str, str]:
+        """The module's record in which each record ran, by its key; empty without construct.json (L1)."""
+        raw = _object_in(self.folder / _MODULES)
+        return {key: value for key, value in raw.items() if isinstance(value, str)}
 
     def __exit__(
         self,
@@ -159,6 +171,15 @@ def _with_words(raw: bytes) -> Any:
         return json.loads(raw, parse_constant=lambda word: word)
     except (ValueError, RecursionError):
         return None
+
+
+def _object_in(path: Path) -> Mapping[str, Any]:
+    """Return the JSON object in a file; an empty one where there is none."""
+    try:
+        found = orjson.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def open_side(path: str | os.PathLike[str], on_progress: OnProgress = silent) -> Side:

@@ -1,7 +1,7 @@
 """A YAML file of plain data: mappings with text keys, lists, texts and numbers.
 
 Comes in: the bytes of a file that a user wrote. Goes out: dicts, lists and scalars. Called by
-`user_file`.
+`user_file` and by `trace.mapping`.
 """
 
 from typing import Any
@@ -23,9 +23,7 @@ def read_yaml(data: bytes, source: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or type(error).__name__
-        raise UsageError(
-            f"--standard: {source}{where} is no YAML that can be read: {problem}"
-        ) from None
+        raise UsageError(f"{source}{where} is no YAML that can be read: {problem}") from None
 
 
 class _Loader(yaml.SafeLoader):

@@ -122,7 +122,7 @@ def parse_standard(data: bytes, source: str) -> UserStandard:
     Raises:
         UsageError: as `load_standard`.
     """
-    content = _Place(source).mapping(read_yaml(data, source), _TOP)
+    content = _Place(source).mapping(read_yaml(data, f"--standard: {source}"), _TOP)
     top = _Place(source)
     limits = _limits_by_standard(top.at("limits"), content.get("limits", {}))
     default = _standard(top.at("standard"), content.get("standard", "auto"), limits, {})

@@ -1,0 +1,112 @@
+"""The command compare: where two captures differ.
+
+Comes in: the options of the command. Goes out: its exit code. Called through the parser.
+"""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ray_precheck.cli.arguments import given_values
+from ray_precheck.cli.exit_codes import (
+    COMPARE_EXIT_CODES,
+    IN_ERROR,
+    NOTHING_CHECKED,
+    PASSED,
+    STOPPED,
+    worst_code,
+)
+from ray_precheck.cli.going_on import resume_command
+from ray_precheck.cli.invocation import Command, Invocation, note
+from ray_precheck.options.compare import CapturePairOptions, MappingOptions
+from ray_precheck.options.declared import Option, Takes, options_of
+from ray_precheck.options.files import ResumeOptions
+from ray_precheck.options.limits import LimitOptions
+from ray_precheck.options.out_folder import OutFolderOptions
+from ray_precheck.options.places import PlaceOptions
+from ray_precheck.config import DebugOptions
+
+if TYPE_CHECKING:
+    from ray_precheck.report.comparison import ComparisonSummary
+
+_NOT_NEEDED = "options of msprobe that are accepted, and not needed"
+FUZZY = Option(
+    ("-fm", "--fuzzy_match"),
+    "calls whose numbers are shifted are paired without it",
+    takes=Takes.NOTHING,
+    default=False,
+    section=_NOT_NEEDED,
+)
+MODE = Option(
+    ("-m", "--mode"),
+    "msprobe's kind of data; captures of frameworks are `auto`",
+    metavar="MODE",
+    default="auto",
+    section=_NOT_NEEDED,
+)
+JSON = Option(
+    ("--json",),
+    "counts and the first differences of each pair of dumps",
+    metavar="FILE",
+    section=OutFolderOptions.section,
+)
+# Options of the groups that mean nothing here: a comparison runs on processor cores.
+_WITHOUT = {"device_type", "bench_workers", "bench_budget_s", "max_memory_gib", "spares"}
+
+
+def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
+    """Compare two captures and return the exit code."""
+    from ray_precheck.comparing import ComparisonConfig, run_comparison
+    from ray_precheck.report.comparison import format_comparison_summary, write_comparison_json
+
+    if options.mode != "auto":
+        note(f"-m {options.mode} changes nothing: captures of PyTorch and MindSpore are compared")
+    config = ComparisonConfig(**given_values(options, ComparisonConfig))
+    reports = run_comparison(config, on_files=lambda path: invocation.announce(str(path)))
+    is_many = len(reports.reports) > 1
+    for report in reports.reports:
+        print(format_comparison_summary(report.summary, report.label if is_many else ""))
+    if not reports.completed:
+        reason = f": {reports.stop_reason}" if reports.stop_reason else ""
+        last = reports.reports[-1].files.details if reports.reports else reports.folder
+        print(f"\nStopped before the end{reason}. To go on:")
+        going_on = reports.folder if is_many else last
+        print(f"  {resume_command(invocation.given, going_on)}")
+    if options.json is not None:
+        found = ((report.label, report.summary) for report in reports.reports)
+        write_comparison_json(Path(options.json), found)
+    if not reports.completed:
+        return STOPPED
+    return worst_code(*(_code(report.summary, config.strict) for report in reports.reports))
+
+
+def _code(summary: "ComparisonSummary", strict: bool) -> int:
+    results = summary.results
+    if results["error"] or (strict and (results["warning"] or results["unmatched"])):
+        return IN_ERROR
+    return NOTHING_CHECKED if summary.compared_nothing else PASSED
+
+
+def _options() -> tuple[Option, ...]:
+    groups = (
+        CapturePairOptions,
+        MappingOptions,
+        OutFolderOptions,
+        PlaceOptions,
+        LimitOptions,
+        ResumeOptions,
+    )
+    own = [each for group in groups for each in options_of(group) if each.field not in _WITHOUT]
+    found = [*own, JSON, FUZZY, MODE, *options_of(DebugOptions)]
+    sections = dict.fromkeys(each.section for each in found)
+    return tuple(each for section in sections for each in found if each.section == section)
+
+
+COMMANDS = (
+    Command(
+        names={"compare": "compare two captures tensor by tensor: where do two runs differ?"},
+        options=_options(),
+        execute=_execute,
+        epilog=COMPARE_EXIT_CODES,
+    ),
+)

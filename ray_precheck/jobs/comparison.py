@@ -1,0 +1,266 @@
+"""The comparison of two captures as a job: every pair of records, measured and judged.
+
+Comes in: two open captures, their pieces, and the settings of the comparison. Goes out: a `Job`, its
+`Opener` and its `Runner`. The session makes a `ComparisonJob`; workers are given its opener, and read the
+files of a piece themselves, or get them with it where they do not see the folders.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from collections.abc import Mapping as MappingOf
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ray_precheck.dump.mapped import MappedTensors
+from ray_precheck.dump.tensors import FolderFiles, TensorFiles
+from ray_precheck.jobs.comparison_cargo import GOLDEN, NOISE, TARGET, ComparisonCargo, PairFiles
+from ray_precheck.jobs.comparison_rows import (
+    PieceReading,
+    PieceRows,
+    SideRecords,
+    rows_of_piece,
+    unread_rows,
+)
+from ray_precheck.runtime.job import Cargo, Tell
+from ray_precheck.runtime.scheduling.stage import Stage
+from ray_precheck.schema.casualty import Cause
+from ray_precheck.schema.done import Done
+from ray_precheck.schema.pickling import pickled_by_position
+from ray_precheck.schema.result import Outcome, Verdict
+from ray_precheck.schema.task import DeviceSlot, Task
+from ray_precheck.store.columns import encode_name, encode_row
+from ray_precheck.store.tables import Tables
+from ray_precheck.trace.difference.reading import Reading, Source
+from ray_precheck.trace.difference.rows import Mode, headings
+from ray_precheck.trace.mapping import Mapping
+from ray_precheck.trace.pieces import Piece
+from ray_precheck.trace.side import Entry, Side
+
+CALL_COLUMNS = (
+    "Call",
+    "Result",
+    "Golden Call",
+    "Match",
+    "Rows",
+    "Errors",
+    "Warnings",
+    "Unmatched",
+    "Relative L2",
+    "Module",
+    "Source",
+    "Message",
+)
+_VERDICTS = {"pass": Verdict.PASS, "warning": Verdict.PASS, "error": Verdict.ERROR}
+
+
+def tables_of(mode: Mode) -> Tables:
+    """Return the tables of a comparison: `compare_calls_*.csv`, `compare_result_*.csv`."""
+    return Tables(
+        "compare",
+        CALL_COLUMNS,
+        headings(mode),
+        detail_parts=None,
+        verdicts=1,
+        needs_details=False,
+        words=("calls", "result"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonSettings:
+    """The settings of every worker of a comparison. `noise_folder` is None without a second golden run."""
+
+    mode: Mode
+    standard: str
+    target_folder: Path
+    golden_folder: Path
+    noise_folder: Path | None = None
+    same_framework: bool = True
+    framework: str = ""
+    mapping: Mapping = field(default_factory=Mapping)
+
+
+@pickled_by_position
+@dataclass(frozen=True, slots=True)
+class ComparisonPayload:
+    """A piece on its way to a worker: the raw records of both sides, and of the second golden run."""
+
+    index: int
+    name: str
+    type_name: str
+    how: str
+    note: str
+    target: SideRecords
+    golden: SideRecords
+    noise: SideRecords
+    module: str
+    stack: tuple[str, ...]
+
+
+class ComparisonJob:
+    """The pieces of two captures as a job. `noise_of` has the record of the second golden run for each
+    key of the golden one; `shared_fs`: every machine sees both folders of tensors."""
+
+    def __init__(
+        self,
+        target: Side,
+        golden: Side,
+        pieces: Sequence[Piece],
+        settings: ComparisonSettings,
+        *,
+        noise: Side | None = None,
+        noise_of: MappingOf[str, Entry] | None = None,
+        shared_fs: bool = False,
+    ) -> None:
+        self._target, self._golden, self._noise = target, golden, noise
+        self._pieces = pieces
+        self._settings = settings
+        self._noise_of = noise_of or {}
+        self.names = [piece.name for piece in pieces]
+        self.tables: Tables = tables_of(settings.mode)
+        self.has_bench = False
+        self.bench_suffices = False
+        self.memory_limit_bytes = 0
+        sends = settings.mode is Mode.REAL and not shared_fs
+        self.cargo: Cargo | None = ComparisonCargo(self, settings) if sends else None
+
+    def payload(self, task: Task) -> ComparisonPayload:
+        """Return the raw records of a piece, read from both dumps."""
+        piece = self._pieces[task.index]
+        noise = [self._noise_of[each.key] for each in piece.golden if each.key in self._noise_of]
+        first = (piece.target or piece.golden)[0]
+        side = self._target if piece.target else self._golden
+        return ComparisonPayload(
+            task.index,
+            task.name,
+            first.call.rpartition(".")[0],
+            piece.how.value,
+            piece.note,
+            SideRecords.of(self._target, piece.target),
+            SideRecords.of(self._golden, piece.golden),
+            SideRecords.of(self._noise, noise) if self._noise is not None else SideRecords(),
+            side.modules.get(first.key, ""),
+            tuple(side.stacks.get(first.key, ())),
+        )
+
+    def opener(self, *, is_home: bool) -> "ComparisonOpener":
+        """Return the opener of a worker's runner."""
+        return ComparisonOpener(self._settings)
+
+    def failed(self, task: Task, outcome: Outcome, reason: str) -> Done:
+        """Return the rows of a piece that broke its worker: errors."""
+        return self._without_numbers(task, "error", reason)
+
+    def unchecked(self, task: Task, reason: str) -> Done:
+        """Return the rows of a piece that could not be compared: unmatched."""
+        return self._without_numbers(task, "unmatched", reason)
+
+    def _without_numbers(self, task: Task, result: str, reason: str) -> Done:
+        payload = self.payload(task)
+        return _done(payload, unread_rows(payload, self._settings.mode, result, reason), 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonOpener:
+    """Opens the runner of a slot, in the check process; it needs no device."""
+
+    settings: ComparisonSettings
+    memory_limit_bytes: int = 0
+
+    def open(self, slot: DeviceSlot, tell: Tell) -> "ComparisonRunner":
+        """Return a runner."""
+        return ComparisonRunner(self.settings)
+
+
+class ComparisonRunner:
+    """Compares one piece after the other. `reading` is how the pieces are read, by default from the
+    folders of the settings, which have no sketches."""
+
+    caveat = ""
+
+    def __init__(self, settings: ComparisonSettings, reading: PieceReading | None = None) -> None:
+        self._settings = settings
+        self._reading = reading or _reading(settings, _folders(settings))
+
+    def run(
+        self,
+        payload: ComparisonPayload,
+        stage: Stage,
+        *,
+        files: Any = None,
+        half: Any = None,
+        threads: int = 1,
+        is_near: bool = False,
+    ) -> Done:
+        """Compare a piece; `files` has its files on a machine that sees no folder."""
+        began_s, began = time.time(), time.perf_counter()
+        settings, reading = self._settings, self._reading
+        if isinstance(files, PairFiles):
+            reading = _reading(settings, files.folders())
+        rows = rows_of_piece(payload, settings.standard, settings.mapping, reading)
+        return _done(payload, rows, began_s, time.perf_counter() - began)
+
+    def damage(self) -> tuple[Cause, str] | None:
+        """Return None: reading files leaves nothing behind."""
+        return None
+
+
+def _folders(settings: ComparisonSettings) -> dict[str, TensorFiles]:
+    found: dict[str, TensorFiles] = {
+        TARGET: FolderFiles(settings.target_folder),
+        GOLDEN: FolderFiles(settings.golden_folder),
+    }
+    if settings.noise_folder is not None:
+        found[NOISE] = FolderFiles(settings.noise_folder)
+    return found
+
+
+def _reading(settings: ComparisonSettings, files: MappingOf[str, TensorFiles]) -> PieceReading:
+    """Return how pieces are read from these files."""
+    is_real = settings.mode is Mode.REAL
+    sources = {
+        side: Source(MappedTensors(each) if is_real else None) for side, each in files.items()
+    }
+    pair = Reading(
+        settings.mode, sources[TARGET], sources[GOLDEN], settings.same_framework, settings.framework
+    )
+    if settings.noise_folder is None:
+        return PieceReading(pair)
+    noise = replace(pair, target=sources[GOLDEN], golden=sources[NOISE], same_framework=True)
+    return PieceReading(pair, noise)
+
+
+def _done(payload: ComparisonPayload, rows: PieceRows, began_s: float, took_s: float) -> Done:
+    row = encode_row(
+        (
+            encode_name(payload.name),
+            rows.result,
+            encode_name(", ".join(key for key, _ in payload.golden.records)),
+            payload.how,
+            *map(str, (rows.count, rows.errors, rows.warnings, rows.unmatched)),
+            rows.relative_l2,
+            payload.module,
+            payload.stack[0].strip() if payload.stack else "",
+            rows.message,
+        )
+    )
+    verdict = _VERDICTS.get(rows.result, Verdict.SKIP)
+    return Done(payload.index, payload.name, verdict, row, rows.encoded, began_s, device_s=took_s)
+
+
+def tasks_of(job: ComparisonJob, done: set[str], costs_s: Sequence[float]) -> list[Task]:
+    """Return a task for each piece that is not done, in their order."""
+    return [
+        Task(index, name, costs_s[index])
+        for index, name in enumerate(job.names)
+        if name not in done
+    ]
+
+
+def compared_here(
+    job: ComparisonJob, tasks: Sequence[Task], runner: ComparisonRunner
+) -> Iterator[Done]:
+    """Compare pieces in this process, one after the other, as they are asked for."""
+    for task in tasks:
+        yield runner.run(job.payload(task), Stage.DEVICE)

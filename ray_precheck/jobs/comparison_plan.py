@@ -1,0 +1,155 @@
+"""The plan of a comparison: which records belong together, what can be compared, and what it costs.
+
+Comes in: two open captures, perhaps a second golden run, and the options. Goes out: a `ComparisonPlan`.
+Called by the session.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ray_precheck.errors import UsageError
+from ray_precheck.jobs.comparison import ComparisonSettings
+from ray_precheck.jobs.comparison_rows import PieceReading
+from ray_precheck.options.compare import EXACT, CapturePairOptions, MappingOptions
+from ray_precheck.options.places import PlaceOptions
+from ray_precheck.schema.dtypes import DTYPES
+from ray_precheck.schema.task import Task
+from ray_precheck.trace.alignment.align import align
+from ray_precheck.trace.alignment.calls import Call, calls_of
+from ray_precheck.trace.difference.reading import kinds_of, reading_of
+from ray_precheck.trace.difference.row import Mode
+from ray_precheck.trace.items import Item
+from ray_precheck.trace.mapping import aligned, read_mapping, require_named
+from ray_precheck.trace.pieces import Piece, pieces_of
+from ray_precheck.trace.side import Entry, Side
+
+# Seconds on one core: a record, its rows and their encoding; and a byte of both captures' tensors.
+_RECORD_S, _BYTE_S = 2e-4, 1e-9
+# Ray and its workers take this long to start, so that less work is done in the command's own process.
+_START_OF_RAY_S = 8.0
+_OTHER_BYTES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonOptions(CapturePairOptions, MappingOptions):
+    """The options that a plan depends on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonPlan:
+    """The pieces in the order of their rows, each with its expected seconds, and the settings."""
+
+    pieces: Sequence[Piece]
+    settings: ComparisonSettings
+    reading: PieceReading
+    costs_s: Sequence[float]
+    noise_of: dict[str, Entry] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the pieces, each unique."""
+        return [piece.name for piece in self.pieces]
+
+    def is_done_here(self, config: PlaceOptions, tasks: Sequence[Task]) -> bool:
+        """Return whether the work is done in this process: no files are read, one slot was asked for, or
+        Ray's start would cost more than the work."""
+        if self.settings.mode is not Mode.REAL:
+            return True
+        if config.address or isinstance(config.devices, str):
+            return False
+        return len(config.devices) == 1 or sum(task.cost_s for task in tasks) < _START_OF_RAY_S
+
+
+def plan_comparison(
+    target: Side, golden: Side, noise: Side | None, config: ComparisonOptions
+) -> ComparisonPlan:
+    """Align two captures and plan their comparison.
+
+    Raises:
+        UsageError: they have nothing in common: no record, or no kind of values.
+    """
+    mapping = read_mapping(config.api_mapping, config.cell_mapping, config.data_mapping)
+    reading = _readings(target, golden, noise)
+    mode = reading.pair.mode
+    exact = config.match == EXACT
+    calls = calls_of(target), calls_of(golden)
+    files = (config.api_mapping, config.cell_mapping, config.data_mapping)
+    require_named(mapping, files, calls[0], [entry.key for entry in target.entries])
+    matches = aligned(*calls, mapping, exact=exact)
+    pieces = pieces_of(target, golden, calls, matches)
+    if not any(piece.target and piece.golden for piece in pieces):
+        raise UsageError(
+            f"{target.path} and {golden.path} have no call in common: the first has"
+            f" {_first_names(calls[0])}, the second {_first_names(calls[1])}; are they captures of the same"
+            " model?"
+        )
+    noise_of = {} if noise is None else _partners(golden, noise, calls[1], exact=exact)
+    settings = ComparisonSettings(
+        mode,
+        config.standard,
+        target.data_folder.absolute(),
+        golden.data_folder.absolute(),
+        noise.data_folder.absolute() if noise is not None else None,
+        reading.pair.same_framework,
+        reading.pair.framework,
+        mapping,
+    )
+    return ComparisonPlan(pieces, settings, reading, _costs(target, pieces, mode), noise_of)
+
+
+def _first_names(calls: Sequence[Call]) -> str:
+    names = ", ".join(call.name for call in calls[:3])
+    return f"{len(calls)} ({names}{', ...' if len(calls) > 3 else ''})"
+
+
+def _partners(golden: Side, noise: Side, calls: Sequence[Call], *, exact: bool) -> dict[str, Entry]:
+    """Return the record of the second golden run for each record of the first one that has one."""
+    theirs = calls_of(noise)
+    pieces = pieces_of(golden, noise, (calls, theirs), align(calls, theirs, exact=exact))
+    return {
+        piece.target[0].key: piece.golden[0]
+        for piece in pieces
+        if len(piece.target) == len(piece.golden) == 1
+    }
+
+
+def _readings(target: Side, golden: Side, noise: Side | None) -> PieceReading:
+    """Return how the captures are read: by the best that both have.
+
+    Raises:
+        UsageError: they have no kind of values in common.
+    """
+    kinds = [kinds_of(side) for side in (target, golden)]
+    if kinds[0].isdisjoint(kinds[1]):
+        raise UsageError(
+            f"{target.path} has {_named(kinds[0])} and {golden.path} {_named(kinds[1])}: nothing that could"
+            " be compared; capture both with the same task and summary mode"
+        )
+    pair = reading_of(target, golden)
+    return PieceReading(pair, None if noise is None else reading_of(golden, noise))
+
+
+def _named(kinds: set[Mode]) -> str:
+    words = {Mode.REAL: "tensors", Mode.STATISTICS: "statistics", Mode.DIGESTS: "digests"}
+    return " and ".join(words[mode] for mode in words if mode in kinds) or "no values (structure)"
+
+
+def _costs(target: Side, pieces: Sequence[Piece], mode: Mode) -> list[float]:
+    """Return the expected seconds of each piece on one core."""
+    if mode is not Mode.REAL:
+        return [_RECORD_S] * len(pieces)
+    return [
+        _RECORD_S
+        + _BYTE_S * 2 * sum(map(_bytes, (i for e in piece.target for i in target.items(e))))
+        for piece in pieces
+    ]
+
+
+def _bytes(item: Item) -> int:
+    if not item.file or item.shape is None:
+        return 0
+    size = 1
+    for each in item.shape:
+        size *= each
+    known = DTYPES.get(item.dtype.rpartition(".")[2].lower())
+    return size * (known.bits // 8 if known is not None else _OTHER_BYTES)

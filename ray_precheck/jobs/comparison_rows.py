@@ -1,0 +1,242 @@
+"""The rows of one piece of a comparison: decoded, paired, measured, judged and encoded.
+
+Comes in: the payload of a piece, and how its captures are read. Goes out: `PieceRows`. Called by the runner
+of a comparison, and by its job for a piece that no worker answered for.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ray_precheck.schema.pickling import pickled_by_position
+from ray_precheck.trace.difference.row import ERROR, NOT_THERE, PASS, UNMATCHED, WARNING, Mode, Row
+from ray_precheck.trace.difference.rows import Reading, cells, encode_rows, judge, rows_of
+from ray_precheck.trace.items import OUTPUT, Item, items_of
+from ray_precheck.trace.mapping import Mapping
+from ray_precheck.trace.side import Entry, Side, decode_record
+
+if TYPE_CHECKING:
+    from ray_precheck.jobs.comparison import ComparisonPayload
+
+_INSIDE = "between the operators of a fusion, of which the other side has one"
+_NOT_MAPPED = "the file of -am lists no partner for it"
+
+
+@pickled_by_position
+@dataclass(frozen=True, slots=True)
+class SideRecords:
+    """The raw records of one side of a piece, each with its key."""
+
+    records: tuple[tuple[str, bytes], ...] = ()
+
+    @classmethod
+    def of(cls, side: Side, entries: Iterable[Entry]) -> "SideRecords":
+        """Read the records of a capture."""
+        return cls(tuple((entry.key, side.raw(entry)) for entry in entries))
+
+    def decoded(self) -> list["Record"]:
+        """Return the values of each record with its key."""
+        return [Record(key, items_of(decode_record(raw), key)) for key, raw in self.records]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record of one side: its key and its values."""
+
+    key: str = ""
+    items: Sequence[Item] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PieceRows:
+    """The rows of a piece, encoded, and what its row in the table of calls says of them."""
+
+    result: str
+    count: int
+    errors: int
+    warnings: int
+    unmatched: int
+    relative_l2: str
+    message: str
+    encoded: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PieceReading:
+    """How a piece is read: both captures; and for its noise the golden one and the second golden run."""
+
+    pair: Reading
+    noise: Reading | None = None
+
+
+def rows_of_piece(
+    payload: "ComparisonPayload", standard: str, mapping: Mapping, reading: PieceReading
+) -> PieceRows:
+    """Return the rows of a piece: every value of its records on both sides is in one."""
+    target, golden = payload.target.decoded(), payload.golden.decoded()
+    if not (target and golden):
+        rows = _lone_rows(target, golden, reading.pair)
+        _mark(rows, UNMATCHED, payload.note)
+        return _piece_rows(payload, rows, reading.pair.mode)
+    inner: list[Row] = []
+    if len(target) == len(golden) == 1:
+        rows, inner = _rows_of_pair(target[0], golden[0], mapping, reading.pair, payload.type_name)
+    else:
+        rows, inner = _rows_of_fusion(target, golden, reading.pair)
+    if reading.noise is not None and payload.noise.records and len(golden) == 1:
+        _add_noise(rows, golden[0], payload.noise.decoded()[0], reading.noise)
+    judge(rows, standard)
+    return _piece_rows(payload, [*rows, *inner], reading.pair.mode)
+
+
+def unread_rows(payload: "ComparisonPayload", mode: Mode, result: str, reason: str) -> PieceRows:
+    """Return the rows of a piece that could not be compared, each with the reason."""
+    rows = _lone_rows(payload.target.decoded(), payload.golden.decoded(), Reading(mode))
+    _mark(rows, result, reason)
+    return _piece_rows(payload, rows, mode)
+
+
+def _lone_rows(target: Sequence[Record], golden: Sequence[Record], reading: Reading) -> list[Row]:
+    """Return a row for each value of records that have no partner."""
+    rows: list[Row] = []
+    for record in target:
+        rows += rows_of(record.key, "", record.items, (), reading)
+    for record in golden:
+        rows += rows_of("", record.key, (), record.items, reading)
+    return rows
+
+
+def _rows_of_pair(
+    target: Record, golden: Record, mapping: Mapping, reading: Reading, type_name: str
+) -> tuple[list[Row], list[Row]]:
+    """Return the rows of two records, and those of values that a mapping says have no partner."""
+    if mapping.is_empty:
+        return rows_of(target.key, golden.key, target.items, golden.items, reading), []
+    renamed: dict[int, Item] = {}
+    paired: list[Item] = []
+    left: list[Item] = []
+    for item in target.items:
+        path = mapping.partner(type_name, target.key, item)
+        if path == "":
+            left.append(item)
+            continue
+        other = item if path is None else item._replace(path=path.removeprefix(f"{golden.key}."))
+        renamed[id(other)] = item
+        paired.append(other)
+    rows = rows_of(target.key, golden.key, paired, golden.items, reading)
+    for row in rows:
+        if row.target is not None:
+            row.target = renamed[id(row.target)]
+            row.target_name = _named(target.key, row.target)
+    alone = rows_of(target.key, "", left, (), reading)
+    _mark(alone, UNMATCHED, _NOT_MAPPED)
+    return rows, alone
+
+
+def _rows_of_fusion(
+    target: Sequence[Record], golden: Sequence[Record], reading: Reading
+) -> tuple[list[Row], list[Row]]:
+    """Return the rows of n records against one: inputs with inputs, the outputs of the last ones; and of
+    the values that are inside of the n records alone."""
+    ours, ours_inside = _border(target)
+    theirs, theirs_inside = _border(golden)
+    rows = rows_of("", "", ours, theirs, reading)
+    inner = rows_of("", "", ours_inside, (), reading)
+    inner += rows_of("", "", (), theirs_inside, reading)
+    # Inputs of the n records that the one record does not have come from inside, too.
+    border = [row for row in rows if row.is_matched or row.is_output]
+    inner += [row for row in rows if not (row.is_matched or row.is_output)]
+    for row in (*border, *inner):
+        row.target_name = row.target.path if row.target is not None else NOT_THERE
+        row.golden_name = row.golden.path if row.golden is not None else NOT_THERE
+    _mark(inner, UNMATCHED, _INSIDE)
+    return border, inner
+
+
+def _border(records: Sequence[Record]) -> tuple[list[Item], list[Item]]:
+    """Return the values at the border of several records, and the outputs of all but the last one; their
+    paths are whole names."""
+    border: list[Item] = []
+    inside: list[Item] = []
+    for place, record in enumerate(records):
+        is_last = place + 1 == len(records)
+        for item in record.items:
+            whole = item._replace(path=_named(record.key, item))
+            (border if is_last or item.part != OUTPUT else inside).append(whole)
+    return border, inside
+
+
+def _add_noise(rows: Sequence[Row], golden: Record, other: Record, reading: Reading) -> None:
+    """Note beside each row by how much its golden value differs between two golden runs."""
+    found = {
+        row.target.path: row
+        for row in rows_of(golden.key, other.key, golden.items, other.items, reading)
+        if row.target is not None and row.golden is not None
+    }
+    for row in rows:
+        same = found.get(row.golden.path) if row.golden is not None else None
+        if same is None:
+            continue
+        row.noise = same.relative_l2
+        if row.noise is None and same.target is not None and same.golden is not None:
+            row.noise = _norms_apart(same.target, same.golden)
+
+
+def _norms_apart(one: Item, two: Item) -> float | None:
+    """Return by how much two norms differ, of statistics alone a lower bound of the relative L2."""
+    first, second = one.number("Norm"), two.number("Norm")
+    if first is None or second is None or not first:
+        return None
+    return abs(first - second) / abs(first)
+
+
+def _mark(rows: Iterable[Row], result: str, message: str) -> None:
+    for row in rows:
+        row.result = result
+        if message:
+            row.messages.append(message)
+
+
+def _named(key: str, item: Item) -> str:
+    return f"{key}.{item.path}" if item.path else key
+
+
+def _piece_rows(payload: "ComparisonPayload", rows: Sequence[Row], mode: Mode) -> PieceRows:
+    stack = "\n".join(payload.stack)
+    lines = [
+        cells(row, mode, payload.how, payload.name, stack if not place else "")
+        for place, row in enumerate(rows)
+    ]
+    counts = {each: sum(row.result == each for row in rows) for each in (ERROR, WARNING, UNMATCHED)}
+    passed = sum(row.result == PASS for row in rows)
+    if counts[ERROR]:
+        result = ERROR
+    elif counts[WARNING]:
+        result = WARNING
+    else:
+        result = PASS if passed else UNMATCHED
+    worst = max(
+        (row.relative_l2 for row in rows if row.is_output and row.relative_l2 is not None),
+        default=None,
+        key=lambda each: (each != each, each),
+    )
+    return PieceRows(
+        result,
+        len(rows),
+        counts[ERROR],
+        counts[WARNING],
+        counts[UNMATCHED],
+        "" if worst is None else f"{worst:.6g}",
+        _message(rows, result, payload.note),
+        encode_rows(lines),
+    )
+
+
+def _message(rows: Sequence[Row], result: str, note: str) -> str:
+    """Return the first message of the rows that have the result of the piece, with the name of the value."""
+    if result == UNMATCHED and note:
+        return note
+    for row in rows:
+        if row.result == result and row.messages:
+            return f"{row.item.path}: {row.messages[0].removeprefix(f'{result}: ')}"
+    return note

@@ -1,0 +1,195 @@
+"""The summary of a comparison: how many pairs differ, which first, and what has no partner.
+
+Comes in: the two tables of a comparison. Goes out: a `ComparisonSummary`, its closing lines, and its JSON.
+Called by the session and the command. The rows stand in the order of the target's records, in which data
+flows, so that the first error is the first place where the runs differ.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ray_precheck.errors import UsageError
+from ray_precheck.store.columns import decode_name
+from ray_precheck.store.repair import rows_below
+from ray_precheck.store.rows import row_cells
+from ray_precheck.store.tables import Tables
+
+ERROR, WARNING, UNMATCHED, PASSED = "error", "warning", "unmatched", "pass"
+_SHOWN = 5
+_LONGEST_LINE = 160
+
+
+@dataclass(frozen=True, slots=True)
+class CallRow:
+    """A row of `compare_calls_*.csv`: a pair of records."""
+
+    name: str
+    result: str
+    golden: str
+    match: str
+    rows: int
+    relative_l2: str
+    module: str
+    source: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonSummary:
+    """How a comparison ended. `first` are the first pairs in error in the order of the target's records,
+    `lone` the first ones without a partner; `results` counts pairs, `tensors` their rows, and `matches`
+    pairs by how they were found."""
+
+    calls: Path
+    result: Path
+    total: int
+    results: Counter[str] = field(default_factory=Counter)
+    tensors: int = 0
+    matches: Counter[str] = field(default_factory=Counter)
+    first: tuple[CallRow, ...] = ()
+    warned: tuple[CallRow, ...] = ()
+    lone: tuple[CallRow, ...] = ()
+
+    @property
+    def done(self) -> int:
+        """How many pairs have a row."""
+        return self.results.total()
+
+    @property
+    def compared_nothing(self) -> bool:
+        """Whether no tensor of one side was compared with one of the other."""
+        return not (self.results[PASSED] or self.results[WARNING] or self.results[ERROR])
+
+
+def summarise_comparison(
+    calls: Path, result: Path, tables: Tables, total: int
+) -> ComparisonSummary:
+    """Read the table of calls; `total` is how many pairs there are."""
+    results: Counter[str] = Counter()
+    matches: Counter[str] = Counter()
+    shown: dict[str, list[CallRow]] = {ERROR: [], WARNING: [], UNMATCHED: []}
+    tensors = 0
+    for row in _rows(calls, tables):
+        results[row.result] += 1
+        matches[row.match] += 1
+        tensors += row.rows
+        if row.result in shown and len(shown[row.result]) < _SHOWN:
+            shown[row.result].append(row)
+    return ComparisonSummary(
+        calls,
+        result,
+        total,
+        results,
+        tensors,
+        matches,
+        tuple(shown[ERROR]),
+        tuple(shown[WARNING]),
+        tuple(shown[UNMATCHED]),
+    )
+
+
+def _rows(calls: Path, tables: Tables) -> Iterator[CallRow]:
+    if not calls.exists():
+        return
+    with calls.open("rb") as file:
+        for raw in rows_below(file, tables.result):
+            cells = dict(zip(tables.result, row_cells(raw), strict=False))
+            yield CallRow(
+                decode_name(cells.get("Call", "")),
+                cells.get("Result", ""),
+                decode_name(cells.get("Golden Call", "")),
+                cells.get("Match", ""),
+                int(cells.get("Rows", "0") or 0),
+                cells.get("Relative L2", ""),
+                cells.get("Module", ""),
+                cells.get("Source", ""),
+                cells.get("Message", ""),
+            )
+
+
+def format_comparison_summary(summary: ComparisonSummary, label: str = "") -> str:
+    """Return the closing lines of a comparison."""
+    lines = [f"\n{label}" if label else ""]
+    counts = ", ".join(
+        f"{summary.results[each]} {each}" for each in (PASSED, WARNING, ERROR, UNMATCHED)
+    )
+    lines.append(
+        f"{summary.done} of {summary.total} pairs of records, {summary.tensors} rows: {counts}"
+    )
+    others = {
+        how: count for how, count in summary.matches.items() if how not in ("exact", UNMATCHED)
+    }
+    if others:
+        paired = ", ".join(f"{count} {how}" for how, count in sorted(others.items()))
+        lines.append(f"paired though their names differ: {paired}")
+    lines += _listed(
+        "first errors, in the order of the run:", summary.first, summary.results[ERROR]
+    )
+    if not summary.first:
+        lines += _listed("first warnings:", summary.warned, summary.results[WARNING])
+    lines += _listed("without a partner:", summary.lone, summary.results[UNMATCHED])
+    lines.append(f"rows:  {summary.result}")
+    lines.append(f"calls: {summary.calls}")
+    return "\n".join(lines)
+
+
+def _listed(title: str, rows: Sequence[CallRow], count: int) -> Iterator[str]:
+    if not rows:
+        return
+    yield title
+    for row in rows:
+        where = f" in {row.module}" if row.module else ""
+        difference = f", relative L2 {row.relative_l2}" if row.relative_l2 else ""
+        yield _short(f"  {row.name}{where}{difference}: {row.message}")
+        if row.source:
+            yield _short(f"    {row.source}")
+    if count > len(rows):
+        yield f"  ... and {count - len(rows)} more"
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 3]}..."
+
+
+def write_comparison_json(path: Path, entries: Iterable[tuple[str, ComparisonSummary]]) -> None:
+    """Write the summaries of all pairs of dumps, by their labels, as JSON.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    content = {label: _as_json(summary) for label, summary in entries}
+    try:
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write --json {path}: {error.strerror}") from None
+
+
+def _as_json(summary: ComparisonSummary) -> dict[str, Any]:
+    return {
+        "result": str(summary.result),
+        "calls": str(summary.calls),
+        "pairs": summary.total,
+        "compared": summary.done,
+        "rows": summary.tensors,
+        "results": dict(summary.results),
+        "matches": dict(summary.matches),
+        "first errors": [_row_as_json(row) for row in summary.first],
+        "first warnings": [_row_as_json(row) for row in summary.warned],
+        "unmatched": [_row_as_json(row) for row in summary.lone],
+    }
+
+
+def _row_as_json(row: CallRow) -> dict[str, Any]:
+    return {
+        "call": row.name,
+        "golden": row.golden,
+        "match": row.match,
+        "relative l2": row.relative_l2,
+        "module": row.module,
+        "source": row.source,
+        "message": row.message,
+    }
