@@ -12,7 +12,7 @@ import re
 import struct
 import tokenize
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path, PurePath
@@ -26,7 +26,7 @@ from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import HostTensor, TensorSpec
 
 # The exceptions of np.load and torch.load on broken or made-up files; neither documents them.
-_UNREADABLE = (
+UNREADABLE = (
     OSError,
     ValueError,
     EOFError,
@@ -80,7 +80,7 @@ class FolderFiles:
         try:
             return file.open("rb")
         except OSError as error:
-            raise _unreadable(name, error) from None
+            raise unreadable(name, error) from None
 
     def size_bytes(self, name: str) -> int:
         """Return the size of a file, 0 if it does not exist; its permissions are not checked."""
@@ -105,7 +105,7 @@ class FolderFiles:
         except NotCheckable as reason:
             return Refused(str(reason))
         except (OSError, MemoryError) as error:
-            return Refused(str(_unreadable(name, error)))
+            return Refused(str(unreadable(name, error)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class ShippedFiles:
         try:
             return _in_memory(content)
         except OSError as error:
-            raise _unreadable(name, error) from None
+            raise unreadable(name, error) from None
 
 
 def _in_memory(content: Array | SizeOnly) -> BufferedReader:
@@ -211,30 +211,43 @@ class CapturedTensors:
         file = PurePath(spec.data_name)
         with self._files.open(spec.data_name) as opened:
             data = _READERS[file.suffix](opened, file.name, spec)
-        _require_shape(data, file.name, spec)
-        carrier = DTYPES[spec.dtype].carrier
-        same_kind = data.dtype.kind == np.dtype(carrier).kind
-        if not same_kind or not np.can_cast(data.dtype, carrier, casting="same_kind"):
-            raise NotCheckable(f"{file.name} holds {data.dtype}, the dump says {spec.dtype}")
-        return data.astype(carrier, copy=False)
+        require_shape(data.shape, file.name, spec)
+        require_dtype(data.dtype, file.name, spec)
+        return data.astype(DTYPES[spec.dtype].carrier, copy=False)
 
 
-def _require_shape(data: Any, name: str, spec: TensorSpec) -> None:
-    if tuple(data.shape) != spec.shape:
-        raise NotCheckable(f"{name} has shape {list(data.shape)}, the dump says {list(spec.shape)}")
+def require_shape(shape: Iterable[int], name: str, spec: TensorSpec) -> None:
+    """Raise `NotCheckable` where a file has another shape than the dump says."""
+    found = tuple(shape)
+    if found != spec.shape:
+        raise NotCheckable(f"{name} has shape {list(found)}, the dump says {list(spec.shape)}")
+
+
+def require_dtype(found: np.dtype[Any], name: str, spec: TensorSpec) -> None:
+    """Raise `NotCheckable` where a file has another kind of numbers than the dump says, or wider ones."""
+    carrier = np.dtype(DTYPES[spec.dtype].carrier)
+    if found.kind != carrier.kind or not np.can_cast(found, carrier, casting="same_kind"):
+        raise NotCheckable(f"{name} holds {found}, the dump says {spec.dtype}")
+
+
+def require_npy_size(opened: BufferedReader, name: str, spec: TensorSpec) -> None:
+    """Raise `NotCheckable` where a file is larger than its tensor can be.
+
+    The dump tells how much memory a record needs; a larger file would take more.
+    """
+    size = os.fstat(opened.fileno()).st_size
+    if size > most_file_bytes(spec):
+        raise NotCheckable(
+            f"{name} has {size} bytes, more than a tensor of shape {list(spec.shape)} takes"
+        )
 
 
 def _read_npy(opened: BufferedReader, name: str, spec: TensorSpec) -> Array:
     try:
-        # The dump tells how much memory a record needs; a larger file would take more.
-        size = os.fstat(opened.fileno()).st_size
-        if size > most_file_bytes(spec):
-            raise NotCheckable(
-                f"{name} has {size} bytes, more than a tensor of shape {list(spec.shape)} takes"
-            )
+        require_npy_size(opened, name, spec)
         data = np.load(opened, allow_pickle=False)
-    except _UNREADABLE as error:
-        raise _unreadable(name, error) from None
+    except UNREADABLE as error:
+        raise unreadable(name, error) from None
     if not isinstance(data, np.ndarray):
         raise NotCheckable(f"{name} holds an archive, a single array is expected")
     return data
@@ -250,13 +263,14 @@ def _read_pt(opened: BufferedReader, name: str, spec: TensorSpec) -> Array:
         if not isinstance(value, torch.Tensor):
             raise NotCheckable(f"{name} holds a {type(value).__name__}, not a tensor")
         # Before it is copied: a few numbers can be expanded to any shape.
-        _require_shape(value, name, spec)
+        require_shape(value.shape, name, spec)
         return _to_numpy(value.detach())
-    except (*_UNREADABLE, pickle.UnpicklingError) as error:
-        raise _unreadable(name, error) from None
+    except (*UNREADABLE, pickle.UnpicklingError) as error:
+        raise unreadable(name, error) from None
 
 
-def _unreadable(name: str, error: Exception) -> NotCheckable:
+def unreadable(name: str, error: Exception) -> NotCheckable:
+    """Return what says why a file cannot be read."""
     file = PurePath(name)
     return NotCheckable(f"{file.name} is not a readable {file.suffix} file: {_first_line(error)}")
 

@@ -1,0 +1,158 @@
+"""Captured tensors that are read in pieces, so that they need not fit into memory.
+
+Comes in: a `TensorSpec` with a `data_name`, and where the files are. Goes out: a `MappedTensor`, whose
+pieces are carriers (see `schema.dtypes`). Called by `trace.difference`, which reads two tensors side by
+side. The files are mapped into memory: what is read are pages that the system may drop again. The
+rules for untrusted files are those of `dump.tensors`: no pickles, torch's weights-only loader, names that
+stay in the folder, the shape of the dump; a few numbers that were expanded to a shape are refused.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+
+from ray_precheck.dump.shown import shown
+from ray_precheck.dump.tensors import (
+    UNREADABLE,
+    FolderFiles,
+    TensorFiles,
+    is_captured,
+    require_dtype,
+    require_npy_size,
+    require_shape,
+    unreadable,
+)
+from ray_precheck.errors import NotCheckable
+from ray_precheck.schema.dtypes import DTYPES, Array
+from ray_precheck.schema.values import TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class MappedTensor:
+    """A captured tensor in row-major order.
+
+    `raw` are its elements as they stand in the file, `(N,)`; `widen` makes a carrier of some of them,
+    None where they are one already. `dtype` is the canonical name.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    raw: Array
+    widen: Callable[[Array], Array] | None = None
+
+    def carrier(self, some: Array) -> Array:
+        """Return elements of `raw` as a carrier."""
+        return some if self.widen is None else self.widen(some)
+
+
+class MappedTensors:
+    """Opens tensors of a dump; a path stands for the files in that folder."""
+
+    def __init__(self, files: TensorFiles | Path) -> None:
+        self._files = FolderFiles(files) if isinstance(files, Path) else files
+
+    def open(self, spec: TensorSpec) -> MappedTensor:
+        """Map the captured tensor of `spec`, checked against its recorded dtype and shape.
+
+        Raises:
+            NotCheckable: no file is recorded, it is missing or unreadable, or it does not fit.
+        """
+        if not spec.data_name:
+            raise NotCheckable("the dump names no file for this tensor (data_name)")
+        if not is_captured(spec):
+            raise NotCheckable(f"{shown(spec.data_name)} is neither .npy nor .pt")
+        file = PurePath(spec.data_name)
+        with self._files.open(spec.data_name) as opened:
+            raw, widen = _READERS[file.suffix](opened, file.name, spec)
+        if widen is None:
+            require_dtype(raw.dtype, file.name, spec)
+            carrier = np.dtype(DTYPES[spec.dtype].carrier)
+            if raw.dtype != carrier:
+                return MappedTensor(spec.dtype, spec.shape, raw, lambda some: some.astype(carrier))
+        return MappedTensor(spec.dtype, spec.shape, raw, widen)
+
+
+_Found = tuple[Array, Callable[[Array], Array] | None]
+
+
+def _map_npy(opened: BufferedReader, name: str, spec: TensorSpec) -> _Found:
+    try:
+        require_npy_size(opened, name, spec)
+        version = np.lib.format.read_magic(opened)
+        shape, fortran, dtype = _read_header(opened, version)
+        if dtype.hasobject:
+            raise NotCheckable(f"{name} holds Python objects, which are not read")
+        require_shape(shape, name, spec)
+        if not spec.size:
+            return np.zeros(0, dtype), None
+        order = "F" if fortran else "C"
+        data = np.memmap(opened, dtype, "r", opened.tell(), shape, order)  # type: ignore[call-overload]
+        # Only an array in Fortran's order is copied: the others are contiguous.
+        return np.asarray(data).reshape(-1), None
+    except UNREADABLE as error:
+        raise unreadable(name, error) from None
+
+
+def _read_header(opened: BufferedReader, version: tuple[int, int]) -> Any:
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(opened)
+    return np.lib.format.read_array_header_2_0(opened)
+
+
+def _map_pt(opened: BufferedReader, name: str, spec: TensorSpec) -> _Found:
+    import pickle
+
+    import torch
+
+    try:
+        value = _load(opened)
+        if not isinstance(value, torch.Tensor):
+            raise NotCheckable(f"{name} holds a {type(value).__name__}, not a tensor")
+        require_shape(tuple(value.shape), name, spec)
+        value = value.detach().resolve_conj().resolve_neg()
+        if not value.is_contiguous():
+            if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+                raise NotCheckable(f"{name} holds fewer numbers than its shape has elements")
+            value = value.contiguous()
+        return _as_numpy(value.reshape(-1), name, spec)
+    except (*UNREADABLE, pickle.UnpicklingError) as error:
+        raise unreadable(name, error) from None
+
+
+def _load(opened: BufferedReader) -> Any:
+    """Load a file, mapped if it is of the format since torch 1.6; older ones are read whole."""
+    import zipfile
+
+    import torch
+
+    mapped = zipfile.is_zipfile(opened)
+    opened.seek(0)
+    # torch maps files by name alone; this is the file that has been checked, whatever its name is now.
+    source: Any = f"/proc/self/fd/{opened.fileno()}" if mapped else opened
+    return torch.load(source, map_location="cpu", weights_only=True, mmap=mapped)
+
+
+def _as_numpy(value: Any, name: str, spec: TensorSpec) -> _Found:
+    import torch
+
+    if value.dtype == torch.bfloat16 and spec.dtype == "bfloat16":
+        return value.view(torch.int16).numpy().view(np.uint16), _from_bfloat16
+    if value.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        numbers = torch.arange(256, dtype=torch.uint8).view(value.dtype).to(torch.float32).numpy()
+        return value.view(torch.uint8).numpy(), lambda some: numbers[some]
+    if value.dtype == torch.bfloat16:
+        value = value.to(torch.float32)
+    return value.numpy(), None
+
+
+def _from_bfloat16(some: Array) -> Array:
+    wide = some.astype(np.uint32)
+    wide <<= np.uint32(16)
+    return wide.view(np.float32)
+
+
+_READERS = {".npy": _map_npy, ".pt": _map_pt}

@@ -1,0 +1,276 @@
+"""How the elements of two captured tensors differ: all metrics in one pass over both.
+
+Comes in: two `MappedTensor` of one shape. Goes out: an `ElementDifference`. Called by `measuring`. Both
+are read in pieces that stay in the core's cache. Sums of squares are taken in float64, because float32
+loses digits in sums of many elements; relative errors and their shares are computed in the wider of both
+dtypes and at least float32, as msprobe 26.2 has it (core/compare/utils.py, `get_relative_err`).
+
+Elements that are NaN or infinite on either side are left out of all metrics, and counted. A complex
+element counts as two, its real and its imaginary part; positions are those of the complex elements.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ray_precheck.dump.mapped import MappedTensor
+from ray_precheck.schema.dtypes import Array
+
+# Elements at a time: fewer cost more calls than the cache gains (16,384: half the
+# speed with 1 MB of cache), more leave the cache.
+PIECE = 1 << 16
+THOUSANDTH, FIVE_THOUSANDTHS = 0.001, 0.005
+
+
+@dataclass(slots=True)
+class ElementDifference:
+    """What was measured of two tensors of `size` elements each, of which `finite` are finite on both sides.
+
+    `target_squares`, `golden_squares`, `products` and `squares` are the sums of t^2, g^2, t g and
+    (t - g)^2 over the finite elements. `max_abs` is the largest |t - g|, at the flat position `worst` (-1
+    where nothing differs). `max_relative` is the largest |t - g| / |g|, where g = 0 counts as msprobe
+    has it: the machine epsilon is added to both; `thousandth` and `five_thousandths` count the elements
+    whose relative error is below 1/1000 and 5/1000. `relative_sum` is the sum of |t - g| / |g| over the
+    `relative_count` elements whose g is not 0. `max_scaled` is the largest |t - g| / max(|t|, |g|, 1).
+    `beyond` counts the elements with |t - g| > atol + rtol |g|. `unequal` counts the finite elements
+    that differ, and `identical` tells whether all bits are the same.
+
+    `target_nan`, `target_infinite`, `golden_nan` and `golden_infinite` count elements. `odd` elements are
+    NaN or infinite otherwise than on the other side, the first at `first_odd`; `flipped` of them are
+    infinities of other signs.
+    """
+
+    size: int
+    finite: int = 0
+    target_squares: float = 0.0
+    golden_squares: float = 0.0
+    products: float = 0.0
+    squares: float = 0.0
+    max_abs: float = 0.0
+    worst: int = -1
+    max_relative: float = 0.0
+    thousandth: int = 0
+    five_thousandths: int = 0
+    relative_sum: float = 0.0
+    relative_count: int = 0
+    max_scaled: float = 0.0
+    beyond: int = 0
+    unequal: int = 0
+    identical: bool = True
+    target_nan: int = 0
+    target_infinite: int = 0
+    golden_nan: int = 0
+    golden_infinite: int = 0
+    odd: int = 0
+    flipped: int = 0
+    first_odd: int = -1
+
+    @property
+    def cosine(self) -> float:
+        """Cosine similarity; 1 for two zero vectors, NaN where one is zero or nothing is finite."""
+        norms = math.sqrt(self.target_squares) * math.sqrt(self.golden_squares)
+        if norms:
+            return self.products / norms
+        return math.nan if self.target_squares or self.golden_squares or not self.finite else 1.0
+
+    @property
+    def euclidean(self) -> float:
+        """Euclidean distance of both."""
+        return math.sqrt(self.squares)
+
+    @property
+    def rmse(self) -> float:
+        """Root of the mean squared error; NaN where nothing is finite."""
+        return math.sqrt(self.squares / self.finite) if self.finite else math.nan
+
+    @property
+    def mape(self) -> float:
+        """Mean of |t - g| / |g| as a fraction, over the elements whose g is not 0; NaN without any."""
+        return self.relative_sum / self.relative_count if self.relative_count else math.nan
+
+    @property
+    def relative_l2(self) -> float:
+        """||t - g|| / ||g||; 0 for two zero vectors, infinite for a golden one, NaN if nothing is finite."""
+        if not self.finite:
+            return math.nan
+        if not self.golden_squares:
+            return math.inf if self.squares else 0.0
+        return math.sqrt(self.squares / self.golden_squares)
+
+
+def element_difference(
+    target: MappedTensor, golden: MappedTensor, rtol: float = 0.0, atol: float = 0.0
+) -> ElementDifference:
+    """Measure two tensors of one shape; `rtol` and `atol` are for `ElementDifference.beyond`.
+
+    Both are widened to the wider of their dtypes, and at least to float32.
+    """
+    size = target.raw.size
+    found = ElementDifference(size)
+    same_format = target.raw.dtype == golden.raw.dtype and target.dtype == golden.dtype
+    work = _Work(target, golden, rtol, atol)
+    with np.errstate(all="ignore"):
+        for start in range(0, size, PIECE):
+            ours, theirs = target.raw[start : start + PIECE], golden.raw[start : start + PIECE]
+            if same_format and np.array_equal(_bits(ours), _bits(theirs)):
+                work.add_equal(found, golden.carrier(theirs))
+                continue
+            found.identical = False
+            work.add(found, target.carrier(ours), golden.carrier(theirs), start)
+    found.identical &= same_format
+    return found
+
+
+def _bits(piece: Array) -> Array:
+    """Return a piece as numbers whose equality is that of bits, of 8 bytes where the length allows."""
+    if piece.nbytes % 8 == 0:
+        return piece.view(np.uint64)
+    return piece.view(np.uint8)
+
+
+class _Work:
+    """The memory and the dtype in which pieces of two tensors are compared."""
+
+    def __init__(self, target: MappedTensor, golden: MappedTensor, rtol: float, atol: float) -> None:
+        kinds = [each.carrier(each.raw[:0]).dtype for each in (target, golden)]
+        self.dtype: np.dtype[Any] = np.result_type(*kinds, np.float32)
+        self.complex = self.dtype.kind == "c"
+        self.real = self.dtype if not self.complex else np.empty(0, self.dtype).real.dtype
+        if any(kind.kind in "iub" for kind in kinds) and self.real != np.float64:
+            self.real = np.dtype(np.float64)  # float32 does not hold integers beyond 2^24
+            self.dtype = np.dtype(np.complex128) if self.complex else self.real
+        self.parts = 2 if self.complex else 1
+        length = min(PIECE, max(target.raw.size, 1)) * self.parts
+        self.wide = [np.empty(length) for _ in range(3)]
+        self.narrow = [np.empty(length, self.real) for _ in range(2)]
+        self.epsilon = self.real.type(np.finfo(self.real).eps)
+        self.rtol, self.atol = rtol, atol
+        # The largest |t - g| yet, rounded to the dtype of the work.
+        self.largest: Any = self.real.type(0)
+
+    def add_equal(self, found: ElementDifference, piece: Array) -> None:
+        """Count a piece whose bits are the same on both sides."""
+        flat = self._flat(piece)
+        wide = self._widened(flat, 0)
+        squares = float(np.dot(wide, wide))
+        count = flat.size
+        if not math.isfinite(squares):
+            finite = np.isfinite(flat)
+            nan = int(np.count_nonzero(np.isnan(flat)))
+            infinite = flat.size - int(np.count_nonzero(finite)) - nan
+            found.target_nan += nan
+            found.golden_nan += nan
+            found.target_infinite += infinite
+            found.golden_infinite += infinite
+            count -= nan + infinite
+            wide = np.where(finite, wide, 0.0)
+            squares = float(np.dot(wide, wide))
+        found.finite += count
+        found.golden_squares += squares
+        found.target_squares += squares
+        found.products += squares
+        found.thousandth += flat.size
+        found.five_thousandths += flat.size
+        found.relative_count += int(np.count_nonzero(flat != 0)) - (flat.size - count)
+
+    def add(self, found: ElementDifference, ours: Array, theirs: Array, start: int) -> None:
+        """Compare a piece that begins at the element `start`."""
+        target, golden = self._flat(ours), self._flat(theirs)
+        wide, other = self._widened(target, 0), self._widened(golden, 1)
+        own, golden_squares = float(np.dot(wide, wide)), float(np.dot(other, other))
+        count = target.size
+        if not (math.isfinite(own) and math.isfinite(golden_squares)):
+            target, golden, count = self._finite(found, target, golden, start)
+            wide, other = self._widened(target, 0), self._widened(golden, 1)
+            own, golden_squares = float(np.dot(wide, wide)), float(np.dot(other, other))
+        found.finite += count
+        found.target_squares += own
+        found.golden_squares += golden_squares
+        found.products += float(np.dot(wide, other))
+        difference = np.subtract(wide, other, out=self.wide[2][: wide.size])
+        found.squares += float(np.dot(difference, difference))
+        size = np.subtract(target, golden, out=self.narrow[0][: target.size])
+        np.abs(size, out=size)
+        found.unequal += int(np.count_nonzero(size != 0))
+        largest = size.max()
+        if largest >= self.largest and largest > 0:
+            self._note_worst(found, size, largest, start)
+        magnitude = np.abs(golden, out=self.narrow[1][: golden.size])
+        if largest > self.atol:
+            self._add_limits(found, target, size, magnitude, largest)
+        self._add_relative(found, target, golden, size, magnitude)
+
+    def _flat(self, piece: Array) -> Array:
+        """Return a piece in the dtype of the work, the parts of complex elements one by one."""
+        same = piece.astype(self.dtype, copy=False)
+        return same.view(self.real) if self.complex else same
+
+    def _widened(self, flat: Array, which: int) -> Array:
+        if flat.dtype == np.float64:
+            return flat
+        wide: Array = self.wide[which][: flat.size]
+        np.copyto(wide, flat)
+        return wide
+
+    def _finite(
+        self, found: ElementDifference, target: Array, golden: Array, start: int
+    ) -> tuple[Array, Array, int]:
+        """Count what is NaN or infinite; return both with 0 in these places, and how many are left."""
+        own_nan, golden_nan = np.isnan(target), np.isnan(golden)
+        own_infinite, golden_infinite = np.isinf(target), np.isinf(golden)
+        found.target_nan += int(np.count_nonzero(own_nan))
+        found.golden_nan += int(np.count_nonzero(golden_nan))
+        found.target_infinite += int(np.count_nonzero(own_infinite))
+        found.golden_infinite += int(np.count_nonzero(golden_infinite))
+        out = own_nan | golden_nan | own_infinite | golden_infinite
+        odd = out & ~(own_nan & golden_nan) & (target != golden)
+        if odd.any():
+            found.odd += int(np.count_nonzero(odd))
+            found.flipped += int(np.count_nonzero(odd & own_infinite & golden_infinite))
+            if found.first_odd < 0:
+                found.first_odd = start + int(np.argmax(odd)) // self.parts
+        left = target.size - int(np.count_nonzero(out))
+        return np.where(out, 0, target), np.where(out, 0, golden), left
+
+    def _note_worst(
+        self, found: ElementDifference, size: Array, largest: Any, start: int
+    ) -> None:
+        """Keep the largest difference, exact, of those that are the largest once rounded."""
+        self.largest = largest
+        places = np.flatnonzero(size == largest)
+        exact = np.abs(self.wide[2][places])
+        at = int(np.argmax(exact))
+        if exact[at] > found.max_abs:
+            found.max_abs = float(exact[at])
+            found.worst = start + int(places[at]) // self.parts
+
+    def _add_limits(
+        self, found: ElementDifference, target: Array, size: Array, magnitude: Array, largest: Any
+    ) -> None:
+        """Count what is beyond the tolerances, and keep the largest scaled error, where it can grow."""
+        excess = magnitude * self.real.type(self.rtol)
+        np.subtract(size, excess, out=excess)
+        found.beyond += int(np.count_nonzero(excess > self.atol))
+        if largest > found.max_scaled:
+            scale = np.maximum(np.abs(target, out=excess), magnitude, out=excess)
+            np.maximum(scale, 1, out=scale)
+            found.max_scaled = max(found.max_scaled, float(np.divide(size, scale, out=scale).max()))
+
+    def _add_relative(
+        self, found: ElementDifference, target: Array, golden: Array, size: Array, magnitude: Array
+    ) -> None:
+        zero = golden == 0
+        shares = np.divide(size, magnitude, out=size)
+        if zero.any():
+            shares[zero] = 0
+            found.relative_count += shares.size - int(np.count_nonzero(zero))
+            found.relative_sum += float(shares.sum())
+            shares[zero] = np.abs(target[zero] + self.epsilon - self.epsilon) / self.epsilon
+        else:
+            found.relative_count += shares.size
+            found.relative_sum += float(shares.sum())
+        found.max_relative = max(found.max_relative, float(shares.max()))
+        found.thousandth += int(np.count_nonzero(shares < THOUSANDTH))
+        found.five_thousandths += int(np.count_nonzero(shares < FIVE_THOUSANDTHS))

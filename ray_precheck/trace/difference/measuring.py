@@ -1,0 +1,89 @@
+"""What is measured of a row: its elements, its statistics, its sketches.
+
+Comes in: a row and a `Reading`. Goes out: the row, filled in. Called by `rows`. No verdict is made here.
+"""
+
+from functools import cache
+
+from ray_precheck.capture.measures.sketch import estimated_norm
+from ray_precheck.dump.mapped import MappedTensor, MappedTensors
+from ray_precheck.errors import NotCheckable
+from ray_precheck.schema.dtypes import canonical_dtype
+from ray_precheck.schema.values import TensorSpec
+from ray_precheck.trace.difference.elements import element_difference
+from ray_precheck.trace.difference.layout import other_layout, other_order, same_statistics
+from ray_precheck.trace.difference.reading import Reading
+from ray_precheck.trace.difference.row import Mode, Row
+from ray_precheck.trace.difference.statistics import statistics_cells
+from ray_precheck.trace.difference.tolerances import tolerances
+from ray_precheck.trace.items import Item
+
+dtype_of = cache(canonical_dtype)
+# Only values that differ by so much of their norm are looked at for another order.
+_MOVED = 1e-3
+
+
+def measure(row: Row, reading: Reading) -> None:
+    """Fill in a row: its elements where both sides have files, its statistics, its sketches."""
+    target, golden = row.target, row.golden
+    if reading.mode is not Mode.DIGESTS:
+        row.statistics = statistics_cells(target, golden)
+    if target is None or golden is None or not (target.is_tensor and golden.is_tensor):
+        return
+    if reading.mode is Mode.REAL:
+        _measure_elements(row, target, golden, reading)
+    if row.elements is None and reading.mode is not Mode.DIGESTS:
+        _measure_sketches(row, target, golden, reading)
+        if target.shape != golden.shape and not row.layout and same_statistics(target, golden):
+            row.layout = "the statistics agree, as those of the same values in another layout do"
+
+
+def _measure_elements(row: Row, target: Item, golden: Item, reading: Reading) -> None:
+    opened: list[MappedTensor] = []
+    reasons = []
+    for side, item, source in (
+        ("target", target, reading.target),
+        ("golden", golden, reading.golden),
+    ):
+        try:
+            opened.append(_open(item, source.tensors))
+        except NotCheckable as reason:
+            reasons.append(f"{side}: {reason}")
+    row.unread = "; ".join(reasons)
+    if reasons:
+        return
+    ours, theirs = opened
+    if ours.shape != theirs.shape:
+        row.layout = other_layout(ours, theirs)
+        return
+    rtol, atol = tolerances(ours.dtype, theirs.dtype)
+    row.elements = element_difference(ours, theirs, rtol, atol)
+    row.relative_l2 = row.elements.relative_l2
+    if row.relative_l2 > _MOVED and same_statistics(target, golden):
+        row.layout = other_order(ours, theirs)
+
+
+def _open(item: Item, tensors: MappedTensors | None) -> MappedTensor:
+    dtype = dtype_of(item.dtype)
+    if tensors is None:
+        raise NotCheckable("the capture has no files of tensors")
+    if dtype is None:
+        raise NotCheckable(f"the dtype {item.dtype} is not read")
+    return tensors.open(TensorSpec(dtype, item.shape or (), data_name=item.file or None))
+
+
+def _measure_sketches(row: Row, target: Item, golden: Item, reading: Reading) -> None:
+    """Estimate the relative L2 distance; what a sketch has of NaN and infinities is 0."""
+    if reading.target.sketches is None or reading.golden.sketches is None:
+        return
+    if target.shape != golden.shape:
+        return
+    ours, theirs = reading.target.sketch(target), reading.golden.sketch(golden)
+    if ours is None or theirs is None:
+        return
+    difference = estimated_norm(ours - theirs)
+    norm = golden.number("Norm")
+    if norm is None or not 0 < norm < float("inf"):
+        norm = estimated_norm(theirs)
+    row.estimated = True
+    row.relative_l2 = difference / norm if norm else (float("inf") if difference else 0.0)

@@ -1,0 +1,90 @@
+"""What two captures have besides their records: files of tensors, sketches; and the mode of a comparison.
+
+Comes in: two open captures. Goes out: a `Reading`. Called by the jobs that compare captures, once for
+each pair of dumps.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+
+from ray_precheck.capture.measures.sketch_map import Array
+from ray_precheck.capture.writing.sketches import read_sketches, sketch_of
+from ray_precheck.dump.mapped import MappedTensors
+from ray_precheck.trace.difference.row import Mode
+from ray_precheck.trace.items import Item
+from ray_precheck.trace.side import Side
+
+# The records that are looked at for what a dump has: those of calls without a tensor are few in a row.
+_RECORDS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The files of one capture: its tensors, None where there are none, and its sketches."""
+
+    tensors: MappedTensors | None = None
+    sketches: Array | None = None
+
+    def sketch(self, item: Item) -> Array | None:
+        """Return the sketch of a tensor, `(64,)` float64; None where it has none."""
+        if self.sketches is None or item.element is None:
+            return None
+        return sketch_of(item.element, self.sketches)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How two captures are compared, and where their files are."""
+
+    mode: Mode
+    target: Source = field(default_factory=Source)
+    golden: Source = field(default_factory=Source)
+    same_framework: bool = True
+    framework: str = ""
+
+
+def reading_of(target: Side, golden: Side) -> Reading:
+    """Return how two captures are compared: by the best that both have.
+
+    Raises:
+        DumpError: the file of the sketches of either is none.
+    """
+    mode = mode_of(_items(target), _items(golden))
+    sources = [
+        Source(
+            MappedTensors(side.data_folder) if mode is Mode.REAL else None,
+            read_sketches(side.folder) if mode is not Mode.DIGESTS else None,
+        )
+        for side in (target, golden)
+    ]
+    ours, theirs = target.header.framework, golden.header.framework
+    return Reading(mode, *sources, not ours or not theirs or ours == theirs, ours)
+
+
+def mode_of(target: Iterable[Item], golden: Iterable[Item]) -> Mode:
+    """Return the best that some values of two captures have in common."""
+    has = [_has(items) for items in (target, golden)]
+    for mode in (Mode.REAL, Mode.STATISTICS):
+        if all(mode in each for each in has):
+            return mode
+    return Mode.DIGESTS if all(Mode.DIGESTS in each for each in has) else Mode.STATISTICS
+
+
+def _items(side: Side) -> Iterable[Item]:
+    for entry in islice(side.entries, _RECORDS):
+        yield from side.items(entry)
+
+
+def _has(items: Iterable[Item]) -> set[Mode]:
+    found: set[Mode] = set()
+    for item in items:
+        if not item.is_tensor:
+            continue
+        if item.file:
+            found.add(Mode.REAL)
+        if item.statistic("Max") is not None:
+            found.add(Mode.STATISTICS)
+        if item.digest:
+            found.add(Mode.DIGESTS)
+    return found

@@ -1,0 +1,72 @@
+"""One tensor or value of a pair of operators: what was captured, how it differs, and the verdict.
+
+Goes out: `Row` and `Mode`. Called by all of this room, and by the jobs that compare captures.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ray_precheck.trace.difference.elements import ElementDifference
+from ray_precheck.trace.items import Item
+
+PASS, WARNING, ERROR, UNMATCHED = "pass", "warning", "error", "unmatched"
+_ORDER = {"": 0, PASS: 0, WARNING: 1, ERROR: 2, UNMATCHED: 3}
+NOT_THERE = "N/A"
+
+
+class Mode(Enum):
+    """What two dumps have in common, which decides the columns: files of tensors, statistics, or digests
+    alone."""
+
+    REAL = "real"
+    STATISTICS = "statistics"
+    DIGESTS = "digests"
+
+
+@dataclass(slots=True)
+class Row:
+    """One tensor or value of a pair of operators.
+
+    A side that is not there is None, and its name `N/A`. `statistics` are the 16 cells of the statistics
+    (`statistics.statistics_cells`). `elements` is there where both files were read. `unread` says why
+    files were not compared. `layout` says that other shapes, or values in another order, hold the same
+    values. `relative_l2` is measured, or with `estimated` an estimate from sketches; `noise` is the
+    relative L2 distance of two golden runs. All three are None where they are not known.
+    """
+
+    target_name: str
+    golden_name: str
+    target: Item | None
+    golden: Item | None
+    statistics: tuple[str, ...] = ()
+    elements: ElementDifference | None = None
+    unread: str = ""
+    layout: str = ""
+    relative_l2: float | None = None
+    estimated: bool = False
+    noise: float | None = None
+    result: str = ""
+    messages: list[str] = field(default_factory=list)
+
+    @property
+    def item(self) -> Item:
+        """The value on the target side, or on the golden side where that is the only one."""
+        found = self.target or self.golden
+        assert found is not None, "a row has at least one side"
+        return found
+
+    @property
+    def is_output(self) -> bool:
+        """Whether it is an output of the operator; parameters and gradients count as inputs."""
+        return self.item.part == "output"
+
+    @property
+    def is_matched(self) -> bool:
+        """Whether both sides have it."""
+        return self.target is not None and self.golden is not None
+
+    def note(self, result: str, message: str) -> None:
+        """Add a message; the result becomes the worse of the present one and `result`."""
+        if _ORDER[result] > _ORDER[self.result]:
+            self.result = result
+        self.messages.append(f"{result}: {message}" if result != PASS else message)

@@ -1,0 +1,185 @@
+"""`auto`: an error where two runs are further apart than rounding, or the noise of honest runs, explains.
+
+Comes in: the rows of a pair of operators. Goes out: their results. Called by `registry`.
+
+The distance is relative L2, ||t - g|| / ||g||: measured from files, estimated from sketches, or else a lower
+bound by the statistics. What explains it is the larger of the rounding of this operator (`rounding`) and the
+noise floor, which is the same distance of two golden runs. A row is beyond it where the distance is more than
+a small multiple of that; the multiple is the one of `compare.standards.auto` for the operator and the dtype,
+and at least 4, because a norm of two runs scatters less than the error of one element.
+
+Where the noise was measured, what is beyond it is an error. Where it was not, nobody knows how far honest
+runs of this model are apart at this depth: what is beyond is an error if the inputs do not explain it (8
+times their largest distance), or if half of the dtype's digits are lost; else it is a warning. Of inputs
+the maker is not known, so that they are an error by the digits alone.
+
+Always an error: NaN and infinities that are not the same on both sides, other shapes, another kind of dtype,
+other arguments. Integers and truth values have to be equal. They are a warning where a comparison of floats
+may have turned over: an operator whose float inputs differ, or an input whose maker is not known, unless
+the noise of that row was measured and is 0.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ray_precheck.schema.dtypes import DTYPES
+from ray_precheck.trace.difference.cells import digest_of
+from ray_precheck.trace.difference.measuring import dtype_of
+from ray_precheck.trace.difference.row import ERROR, WARNING, Mode, Row
+from ray_precheck.trace.difference.standards.base import index_of, odd_sentence, shapes_differ
+from ray_precheck.trace.difference.standards.rounding import (
+    Distance,
+    distance,
+    limits_of,
+    rounding,
+    unit_roundoff,
+)
+from ray_precheck.trace.difference.statistics import statistics_of
+
+# Honest runs of ten thousand pairs of captured rows differ by up to 3 times the other's distance where
+# they have many elements; the factors of the precheck count on from there.
+LEAST_FACTOR = 4.0
+# An operator may make a relative error so much larger without a fault: by cancellation, exp, division.
+AMPLIFIED = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Auto:
+    """Distances by what rounding and noise explain."""
+
+    name: ClassVar[str] = "auto"
+
+    def judge(self, rows: Sequence[Row], mode: Mode) -> None:
+        """Judge each row, by what the inputs of the operator bring."""
+        distances = {id(row): distance(row) for row in rows}
+        brought = max(
+            (
+                found.value
+                for row in rows
+                if not row.is_output and unit_roundoff(row) is not None
+                if (found := distances[id(row)]) is not None and not math.isnan(found.value)
+            ),
+            default=0.0,
+        )
+        for row in rows:
+            if not row.item.is_tensor:
+                _judge_value(row)
+            elif shapes_differ(row):
+                row.note(ERROR, "the shapes differ")
+            elif mode is Mode.DIGESTS:
+                _judge_digests(row)
+            elif odd := odd_sentence(row):
+                row.note(ERROR, odd)
+            elif unit_roundoff(row) is None:
+                _judge_exact(row, brought)
+            else:
+                _judge_floats(row, rows, distances[id(row)], brought)
+
+
+def _judge_floats(
+    row: Row, rows: Sequence[Row], found: Distance | None, brought: float
+) -> None:
+    rounded = rounding(row, rows)
+    if found is None or rounded is None or not found.value:
+        return
+    if row.elements is not None and row.elements.max_abs < _flushed(row):
+        return
+    floor = max(rounded, row.noise or 0.0)
+    limit = _factor(row) * floor
+    if found.value <= limit:
+        return
+    least = "at least " if found.is_bound else "about " if row.estimated else ""
+    basis = "noise of golden runs" if (row.noise or 0.0) > rounded else "rounding"
+    words = (
+        f"relative L2 is {least}{found.value:.4g}, {found.value / floor:.3g} times what {basis} explains"
+        f" ({floor:.4g})"
+    )
+    if row.elements is not None and row.elements.worst >= 0:
+        words += f"; the largest difference, {row.elements.max_abs:.4g}, is at {index_of(row, row.elements.worst)}"
+    inherited = row.is_output and found.value <= AMPLIFIED * brought
+    if inherited:
+        words += f"; the inputs differ by {brought:.4g}"
+    unit = unit_roundoff(row) or 0.0
+    mild = row.noise is None and found.value <= math.sqrt(unit)
+    unknown = inherited or not row.is_output or found.is_bound
+    row.note(WARNING if mild and unknown else ERROR, words)
+
+
+def _factor(row: Row) -> float:
+    rule = limits_of(row)
+    size = max(1, math.prod(row.item.shape or ()))
+    if rule is None:
+        return LEAST_FACTOR
+    return max(LEAST_FACTOR, rule.rmse) * (1.0 + rule.scatter / math.sqrt(size))
+
+
+def _flushed(row: Row) -> float:
+    """Return the magnitude below which honest kernels may have 0 instead."""
+    rule = limits_of(row)
+    return rule.flushed if rule is not None else 0.0
+
+
+def _judge_exact(row: Row, brought: float) -> None:
+    """Judge integers and truth values, and those against floats."""
+    kinds = [
+        DTYPES[dtype].kind if (dtype := dtype_of(side.dtype)) else ""
+        for side in (row.target, row.golden)
+        if side is not None
+    ]
+    if ("float" in kinds or "complex" in kinds) and len(set(kinds)) > 1:
+        row.note(ERROR, "floats on one side, and integers or truth values on the other")
+        return
+    if row.elements is not None:
+        if not row.elements.unequal:
+            return
+        words = (
+            f"{row.elements.unequal} of {row.elements.size} elements differ, the furthest apart at"
+            f" {index_of(row, row.elements.worst)}"
+        )
+    elif row.statistics[:4] == ("0", "0", "0", "0"):
+        return
+    else:
+        words = "the statistics differ"
+    turned = brought > 0 if row.is_output else row.noise is None or row.noise > 0
+    if turned:
+        words += "; a comparison of floats that differ may have turned over"
+    row.note(WARNING if turned else ERROR, words)
+
+
+def _judge_digests(row: Row) -> None:
+    """Judge digests: they do not tell how far floats are apart."""
+    if digest_of(row.target) == digest_of(row.golden):
+        return
+    if unit_roundoff(row) is None:
+        row.note(ERROR, "the digests differ")
+    else:
+        row.note(WARNING, "the digests differ, which does not show how far the values are apart")
+
+
+# What belongs to the machine and not to the numbers.
+_PLACES = ("torch.device", "torch.ProcessGroup", "torch.dtype", "mindspore.dtype")
+_DEVICES = ("cpu", "npu", "cuda", "gpu", "ascend")
+
+
+def _judge_value(row: Row) -> None:
+    target, golden = row.target, row.golden
+    assert target is not None and golden is not None
+    ours, theirs = statistics_of(target)[0], statistics_of(golden)[0]
+    if target.is_tensor != golden.is_tensor:
+        row.note(ERROR, "a tensor on one side only")
+        return
+    texts = str(ours), str(theirs)
+    if texts[0] == texts[1]:
+        return
+    devices = all(text.lower().startswith(_DEVICES) for text in texts)
+    if devices or target.type_name in _PLACES:
+        return
+    if isinstance(ours, float) and isinstance(theirs, float) and row.is_output:
+        # A number that was computed from tensors, such as a loss.
+        if math.isclose(ours, theirs, rel_tol=math.sqrt(2.0**-24)):
+            row.note(WARNING, f"the value is {ours!r}, in the golden capture {theirs!r}")
+            return
+    shown = [text if len(text) <= 80 else f"{text[:77]}..." for text in texts]
+    row.note(ERROR, f"the value is {shown[0]}, in the golden capture {shown[1]}")

@@ -1,0 +1,86 @@
+"""What a standard of comparisons is, and the facts that every standard names alike.
+
+Called by the standards and by `registry`.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from ray_precheck.trace.difference.elements import ElementDifference
+from ray_precheck.trace.difference.row import Mode, Row
+
+_NOT_FINITE = ("Nan", " inf", " -inf")
+
+
+class CaptureStandard(Protocol):
+    """A rule for the rows of one pair of operators."""
+
+    name: ClassVar[str]
+
+    def judge(self, rows: Sequence[Row], mode: Mode) -> None:
+        """Give each row that both sides have its result and messages; all of them say pass before."""
+
+
+def index_of(row: Row, place: int) -> str:
+    """Return a flat position as an index of the row's tensor, `[1, 2]`."""
+    shape = row.item.shape or ()
+    if place < 0 or not 0 <= place < math.prod(shape):
+        return "[]"
+    return str([int(each) for each in np.unravel_index(place, shape)])
+
+
+def odd_sentence(row: Row) -> str:
+    """Return where NaN and infinities are not the same on both sides, "" where they are.
+
+    From files it is known exactly; from statistics by Max and Min, which show that there are some.
+    """
+    found = row.elements
+    if found is not None:
+        return _odd_elements(row, found) if found.odd else ""
+    if row.estimated or not row.statistics or not row.item.is_tensor:
+        return _odd_statistics(row)
+    return _odd_statistics(row)
+
+
+def _odd_elements(row: Row, found: ElementDifference) -> str:
+    kind = "NaN or infinite on one side only"
+    if found.flipped == found.odd:
+        kind = "infinities of opposite signs"
+    elif found.flipped:
+        kind += f" or infinities of opposite signs ({found.flipped})"
+    return f"{found.odd} of {found.size} elements are {kind}, the first at {index_of(row, found.first_odd)}"
+
+
+def _odd_statistics(row: Row) -> str:
+    texts = row.statistics
+    if not texts:
+        return ""
+    ours, theirs = texts[8:10], texts[12:14]
+    if ours == theirs or not any(text in _NOT_FINITE for text in (*ours, *theirs)):
+        return ""
+    own = [text if text in _NOT_FINITE else "" for text in ours]
+    other = [text if text in _NOT_FINITE else "" for text in theirs]
+    if own == other:
+        return ""
+    shown = [" and ".join(text.strip() for text in side) for side in (ours, theirs)]
+    return f"Max and Min are {shown[0]}, in the golden capture {shown[1]}"
+
+
+def dtypes_differ(row: Row) -> bool:
+    """Return whether both sides are tensors of other dtypes, however their frameworks spell them."""
+    from ray_precheck.trace.difference.measuring import dtype_of
+
+    target, golden = row.target, row.golden
+    if target is None or golden is None or target.dtype == golden.dtype:
+        return False
+    ours, theirs = dtype_of(target.dtype), dtype_of(golden.dtype)
+    return ours is None or ours != theirs
+
+
+def shapes_differ(row: Row) -> bool:
+    """Return whether both sides are tensors of other shapes."""
+    target, golden = row.target, row.golden
+    return target is not None and golden is not None and target.shape != golden.shape

@@ -1,0 +1,81 @@
+"""The standards by name, and the verdicts of an operator by one of them.
+
+Comes in: the measured rows of a pair of operators. Goes out: the same rows, judged. Called by the job that
+compares captures. What every standard says alike is said here: what only one side has is unmatched, files
+that were not read, values in another layout, what was estimated, and what statistics cannot show.
+"""
+
+from collections.abc import Callable, Sequence
+
+from ray_precheck.trace.difference.layout import same_statistics
+from ray_precheck.trace.difference.row import PASS, UNMATCHED, WARNING, Mode, Row
+from ray_precheck.trace.difference.standards.assert_close import AssertClose
+from ray_precheck.trace.difference.standards.auto import Auto
+from ray_precheck.trace.difference.standards.base import CaptureStandard, dtypes_differ
+from ray_precheck.trace.difference.standards.megengine import MegEngine
+from ray_precheck.trace.difference.standards.msprobe import Msprobe
+from ray_precheck.trace.difference.standards.npu_hooks import NpuHooks
+from ray_precheck.trace.difference.standards.ptdbg import Ptdbg
+
+_ALL: tuple[Callable[[], CaptureStandard], ...] = (
+    Msprobe, Ptdbg, NpuHooks, MegEngine, AssertClose, Auto,
+)  # fmt: skip
+STANDARDS: dict[str, Callable[[], CaptureStandard]] = {kind().name: kind for kind in _ALL}
+
+BLIND = "Max, Min, Mean and Norm agree; they do not show the order of the values"
+# Estimates below it are the sketches' own noise (capture.measures.sketch).
+_SKETCH_NOISE = 1e-6
+_SINGLE = ((), (1,))
+
+
+def judge(
+    rows: Sequence[Row],
+    standard: CaptureStandard,
+    mode: Mode,
+    noise: Sequence[float | None] | None = None,
+) -> None:
+    """Set result and messages of all rows of a pair of operators.
+
+    `noise` is the relative L2 distance of two golden runs for each row, None where it was not measured.
+    """
+    for row, measured in zip(rows, noise or [None] * len(rows), strict=True):
+        row.noise = measured
+        row.result, row.messages = PASS, []
+    matched = [row for row in rows if row.is_matched]
+    standard.judge(matched, mode)
+    for row in rows:
+        if row.is_matched:
+            _say_facts(row, mode)
+        else:
+            side = "golden" if row.target is None else "target"
+            row.note(UNMATCHED, f"only the {side} capture has it")
+
+
+def _say_facts(row: Row, mode: Mode) -> None:
+    """Add what was found about a row, whatever the standard."""
+    target, golden = row.target, row.golden
+    if target is None or golden is None or not target.is_tensor or not golden.is_tensor:
+        return
+    if row.unread and (target.file or golden.file):
+        instead = "statistics are compared instead" if _has_statistics(row) else "nothing was compared"
+        row.note(WARNING, f"{row.unread}; {instead}")
+    if row.layout:
+        # The sums of the values do not show it, so that no rule of others does.
+        row.note(WARNING if row.result == PASS else PASS, row.layout)
+    if row.elements is not None and dtypes_differ(row):
+        row.note(PASS, f"compared after widening {target.dtype} and {golden.dtype}")
+    if row.elements is not None or mode is Mode.DIGESTS:
+        return
+    if row.estimated and row.relative_l2 is not None:
+        if row.relative_l2 > _SKETCH_NOISE:
+            row.note(PASS, "Relative L2 is estimated from sketches")
+            if row.relative_l2 > 1e-3 and same_statistics(target, golden):
+                words = "Max, Min, Mean and Norm agree, and the sketches differ: other values or another order"
+                row.note(WARNING if row.result == PASS else PASS, words)
+    elif row.statistics[:4] == ("0", "0", "0", "0") and not row.layout and target.shape not in _SINGLE:
+        if not (target.digest and target.digest == golden.digest):
+            row.note(PASS, BLIND)
+
+
+def _has_statistics(row: Row) -> bool:
+    return bool(row.statistics) and "None" not in (row.statistics[8], row.statistics[12])

@@ -1,0 +1,129 @@
+"""How far two honest results of an operator may be apart: by rounding, and by what its inputs bring.
+
+Comes in: the rows of a pair of operators. Goes out: relative L2 distances. Called by `auto`.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ray_precheck.compare.standards.auto.limits import Allowed, allowed
+from ray_precheck.dump.names import split_key
+from ray_precheck.schema.dtypes import DTYPES
+from ray_precheck.trace.difference.measuring import dtype_of
+from ray_precheck.trace.difference.row import Row
+from ray_precheck.trace.difference.statistics import NAMES
+
+# Operators whose results are sums of products, by the last part of their names.
+_PRODUCTS = frozenset(
+    "linear matmul __matmul__ __rmatmul__ mm bmm mv dot inner vdot outer addmm addmm_ baddbmm addbmm addmv"
+    " einsum tensordot chain_matmul bilinear dense batch_matmul".split()
+)
+_CONVOLUTIONS = ("conv",)
+# Both results are rounded, so that their distance is that of two independent errors.
+_BOTH = math.sqrt(2.0)
+
+
+class Distance(NamedTuple):
+    """A relative L2 distance, and whether it is a lower bound by statistics alone."""
+
+    value: float
+    is_bound: bool
+
+
+def unit_roundoff(row: Row) -> float | None:
+    """Return the unit roundoff of the coarser side's dtype, 2^-(bits of the fraction + 1); None where either
+    is no float."""
+    found = []
+    for side in (row.target, row.golden):
+        dtype = dtype_of(side.dtype) if side is not None and side.is_tensor else None
+        if dtype is None or DTYPES[dtype].kind not in ("float", "complex"):
+            return None
+        found.append(2.0 ** -(DTYPES[dtype].mantissa_bits + 1))
+    return max(found)
+
+
+def operator_of(row: Row) -> str:
+    """Return the operator of a row, `Functional.linear`."""
+    path = row.item.path
+    name = row.target_name if row.target is not None else row.golden_name
+    key = name[: -len(path) - 1] if path else name
+    split = split_key(key)
+    return split[0].rpartition(".")[0] if split else key
+
+
+def sum_length(row: Row, rows: Sequence[Row]) -> float:
+    """Return how many terms the sums of an output have, by the shapes of the operator's tensors.
+
+    Of a product C = A B it is the inner dimension, sqrt(|A| |B| / |C|), where |A| is the number of elements;
+    that holds for its gradients too, which are products. Of a convolution it is the number of elements of
+    one filter. Of all else it is the number of elements of the largest input for one of the output.
+    """
+    size = max(1, math.prod(row.item.shape or ()))
+    inputs = sorted(
+        (math.prod(each.item.shape or ()) for each in rows if not each.is_output and each.item.is_tensor),
+        reverse=True,
+    )
+    if not inputs:
+        return 1.0
+    last = operator_of(row).rpartition(".")[2]
+    if any(last.startswith(word) for word in _CONVOLUTIONS) and len(rows) > 1:
+        filters = [each.item.shape or () for each in rows if not each.is_output and each.item.is_tensor]
+        weights = [shape for shape in filters if len(shape) >= 3]
+        return float(max(1, math.prod(weights[-1][1:]))) if weights else 1.0
+    if last in _PRODUCTS and len(inputs) > 1:
+        return max(1.0, math.sqrt(inputs[0] * inputs[1] / size))
+    return max(1.0, inputs[0] / size)
+
+
+def rounding(row: Row, rows: Sequence[Row]) -> float | None:
+    """Return the relative L2 distance that rounding explains; None for what is no float.
+
+    That is sqrt(2) (u + u' sqrt(n)): each result is rounded once to its dtype, whose unit roundoff is u,
+    and sums of n terms of random signs lose u' sqrt(n) (Higham, Accuracy and Stability of Numerical
+    Algorithms, 2nd ed., section 4.2), where u' is that of the dtype in which kernels compute: float32 for
+    half types. Inputs were rounded once, by whatever made them.
+    """
+    unit = unit_roundoff(row)
+    if unit is None:
+        return None
+    if not row.is_output:
+        return _BOTH * unit
+    computed = min(unit, 2.0**-24) if unit > 2.0**-24 else unit
+    return _BOTH * (unit + computed * math.sqrt(sum_length(row, rows)))
+
+
+def limits_of(row: Row, framework: str = "") -> Allowed | None:
+    """Return the factors of `compare.standards.auto` for a row, by its operator and the coarser dtype."""
+    dtypes = [dtype_of(side.dtype) for side in (row.target, row.golden) if side is not None]
+    known = [dtype for dtype in dtypes if dtype is not None and DTYPES[dtype].mantissa_bits]
+    if not known:
+        return None
+    coarsest = min(known, key=lambda dtype: DTYPES[dtype].mantissa_bits)
+    return allowed(operator_of(row), coarsest, framework)
+
+
+def distance(row: Row) -> Distance | None:
+    """Return how far both sides are apart: measured, estimated, or at least, by the statistics.
+
+    Max, Min, Mean and Norm cannot change by more than the tensor does: for |t - g| in the L2 norm,
+    |d Norm| and |d Max| are at most that, and |d Mean| at most that by sqrt(N).
+    """
+    if row.relative_l2 is not None:
+        return Distance(row.relative_l2, False)
+    target, golden = row.target, row.golden
+    if target is None or golden is None or not target.is_tensor or target.shape != golden.shape:
+        return None
+    pairs = [(target.number(name), golden.number(name)) for name in NAMES]
+    root = math.sqrt(max(1, math.prod(golden.shape or ())))
+    largest = 0.0
+    for (ours, theirs), weight in zip(pairs, (1.0, 1.0, root, 1.0), strict=True):
+        if ours is None or theirs is None or ours == theirs:
+            continue
+        largest = max(largest, abs(ours - theirs) * weight)
+    norm = pairs[3][1]
+    if norm is None or not math.isfinite(norm) or not math.isfinite(largest):
+        return None
+    if not norm:
+        return Distance(math.inf if largest else 0.0, True)
+    return Distance(largest / norm, True)
