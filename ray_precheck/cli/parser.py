@@ -9,7 +9,15 @@ from dataclasses import replace
 
 from ray_precheck.cli.actions import FrameworkName
 from ray_precheck.cli.arguments import VERSION, add_options
-from ray_precheck.cli.commands import capture, compare_results, explain, repro, run_ut, summary
+from ray_precheck.cli.commands import (
+    capture,
+    compare,
+    compare_results,
+    explain,
+    repro,
+    run_ut,
+    summary,
+)
 from ray_precheck.cli.exit_codes import EXIT_CODES
 from ray_precheck.cli.invocation import SentenceParser
 from ray_precheck.config import RunConfig
@@ -22,6 +30,7 @@ COMMANDS = (
     *summary.COMMANDS,
     *explain.COMMANDS,
     *repro.COMMANDS,
+    *compare.COMMANDS,
     *compare_results.COMMANDS,
 )
 _BEFORE_THE_COMMAND = (

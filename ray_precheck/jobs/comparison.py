@@ -33,6 +33,7 @@ from ray_precheck.store.columns import encode_name, encode_row
 from ray_precheck.store.tables import Tables
 from ray_precheck.trace.difference.reading import Reading, Source
 from ray_precheck.trace.difference.rows import Mode, headings
+from ray_precheck.trace.difference.standards.registry import STANDARDS
 from ray_precheck.trace.mapping import Mapping
 from ray_precheck.trace.pieces import Piece
 from ray_precheck.trace.side import Entry, Side
@@ -181,6 +182,7 @@ class ComparisonRunner:
 
     def __init__(self, settings: ComparisonSettings, reading: PieceReading | None = None) -> None:
         self._settings = settings
+        self._standard = STANDARDS[settings.standard]()
         self._reading = reading or _reading(settings, _folders(settings))
 
     def run(
@@ -198,7 +200,7 @@ class ComparisonRunner:
         settings, reading = self._settings, self._reading
         if isinstance(files, PairFiles):
             reading = _reading(settings, files.folders())
-        rows = rows_of_piece(payload, settings.standard, settings.mapping, reading)
+        rows = rows_of_piece(payload, self._standard, settings.mapping, reading)
         return _done(payload, rows, began_s, time.perf_counter() - began)
 
     def damage(self) -> tuple[Cause, str] | None:

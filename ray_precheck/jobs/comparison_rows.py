@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.trace.difference.row import ERROR, NOT_THERE, PASS, UNMATCHED, WARNING, Mode, Row
 from ray_precheck.trace.difference.rows import Reading, cells, encode_rows, judge, rows_of
+from ray_precheck.trace.difference.standards.base import CaptureStandard
 from ray_precheck.trace.items import OUTPUT, Item, items_of
 from ray_precheck.trace.mapping import Mapping
 from ray_precheck.trace.side import Entry, Side, decode_record
@@ -70,7 +71,7 @@ class PieceReading:
 
 
 def rows_of_piece(
-    payload: "ComparisonPayload", standard: str, mapping: Mapping, reading: PieceReading
+    payload: "ComparisonPayload", standard: CaptureStandard, mapping: Mapping, reading: PieceReading
 ) -> PieceRows:
     """Return the rows of a piece: every value of its records on both sides is in one."""
     target, golden = payload.target.decoded(), payload.golden.decoded()
@@ -83,9 +84,10 @@ def rows_of_piece(
         rows, inner = _rows_of_pair(target[0], golden[0], mapping, reading.pair, payload.type_name)
     else:
         rows, inner = _rows_of_fusion(target, golden, reading.pair)
+    noise: list[float | None] | None = None
     if reading.noise is not None and payload.noise.records and len(golden) == 1:
-        _add_noise(rows, golden[0], payload.noise.decoded()[0], reading.noise)
-    judge(rows, standard)
+        noise = _noise(rows, golden[0], payload.noise.decoded()[0], reading.noise)
+    judge(rows, standard, reading.pair.mode, noise)
     return _piece_rows(payload, [*rows, *inner], reading.pair.mode)
 
 
@@ -166,20 +168,19 @@ def _border(records: Sequence[Record]) -> tuple[list[Item], list[Item]]:
     return border, inside
 
 
-def _add_noise(rows: Sequence[Row], golden: Record, other: Record, reading: Reading) -> None:
-    """Note beside each row by how much its golden value differs between two golden runs."""
-    found = {
-        row.target.path: row
-        for row in rows_of(golden.key, other.key, golden.items, other.items, reading)
-        if row.target is not None and row.golden is not None
-    }
-    for row in rows:
-        same = found.get(row.golden.path) if row.golden is not None else None
-        if same is None:
+def _noise(
+    rows: Sequence[Row], golden: Record, other: Record, reading: Reading
+) -> list[float | None]:
+    """Return for each row by how much its golden value differs between two golden runs."""
+    found: dict[str, float | None] = {}
+    for row in rows_of(golden.key, other.key, golden.items, other.items, reading):
+        if row.target is None or row.golden is None:
             continue
-        row.noise = same.relative_l2
-        if row.noise is None and same.target is not None and same.golden is not None:
-            row.noise = _norms_apart(same.target, same.golden)
+        distance = row.relative_l2
+        if distance is None:
+            distance = _norms_apart(row.target, row.golden)
+        found[row.target.path] = distance
+    return [found.get(row.golden.path) if row.golden is not None else None for row in rows]
 
 
 def _norms_apart(one: Item, two: Item) -> float | None:

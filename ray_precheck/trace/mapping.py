@@ -10,7 +10,7 @@ are aligned and pairs their values. Called by the plan of a comparison.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ class Mapping:
             name = call.name.replace(call.type_name, golden, 1)
             return call._replace(name=name, type_name=golden, family=family_of(golden))
         if call.kind == MODULE and self.cells:
-            prefix, _, rest = call.type_name.partition(".")
+            rest = call.type_name.partition(".")[2]
             other = self._cell(rest)
             if other != rest:
                 type_name = f"Module.{other}"
@@ -113,18 +113,18 @@ def aligned(
         taken = set(forced.values())
         theirs = [place for place in range(len(golden)) if place not in taken]
         left = align([renamed[p] for p in ours], [golden[p] for p in theirs], exact=exact)
-        found = [Match((own,), (other,), How.MAPPED, "") for own, other in forced.items()]
+        found = [Match((own,), (other,), How.MAPPED) for own, other in forced.items()]
         for match in left:
             own = tuple(ours[place] for place in match.target)
             other = tuple(theirs[place] for place in match.golden)
-            found.append(replace(match, target=own, golden=other))
+            found.append(match._replace(target=own, golden=other))
     return [_as_mapped(match, target, renamed) for match in found]
 
 
 def _as_mapped(match: Match, target: Sequence[Call], renamed: Sequence[Call]) -> Match:
     """Return a match under another name as one that the mapping made."""
     is_mapped = any(target[place].name != renamed[place].name for place in match.target)
-    return replace(match, how=How.MAPPED) if is_mapped and match.how is How.EXACT else match
+    return match._replace(how=How.MAPPED) if is_mapped and match.how is How.EXACT else match
 
 
 def _forced(mapping: Mapping, target: Sequence[Call], golden: Sequence[Call]) -> dict[int, int]:

@@ -18,13 +18,13 @@ from ray_precheck.cli.exit_codes import (
 )
 from ray_precheck.cli.going_on import resume_command
 from ray_precheck.cli.invocation import Command, Invocation, note
+from ray_precheck.config import DebugOptions
 from ray_precheck.options.compare import CapturePairOptions, MappingOptions
 from ray_precheck.options.declared import Option, Takes, options_of
 from ray_precheck.options.files import ResumeOptions
 from ray_precheck.options.limits import LimitOptions
 from ray_precheck.options.out_folder import OutFolderOptions
 from ray_precheck.options.places import PlaceOptions
-from ray_precheck.config import DebugOptions
 
 if TYPE_CHECKING:
     from ray_precheck.report.comparison import ComparisonSummary

@@ -133,7 +133,9 @@ def _bits(piece: Array) -> Array:
 class _Work:
     """The memory and the dtype in which pieces of two tensors are compared."""
 
-    def __init__(self, target: MappedTensor, golden: MappedTensor, rtol: float, atol: float) -> None:
+    def __init__(
+        self, target: MappedTensor, golden: MappedTensor, rtol: float, atol: float
+    ) -> None:
         kinds = [each.carrier(each.raw[:0]).dtype for each in (target, golden)]
         self.dtype: np.dtype[Any] = np.result_type(*kinds, np.float32)
         self.complex = self.dtype.kind == "c"
@@ -234,9 +236,7 @@ class _Work:
         left = target.size - int(np.count_nonzero(out))
         return np.where(out, 0, target), np.where(out, 0, golden), left
 
-    def _note_worst(
-        self, found: ElementDifference, size: Array, largest: Any, start: int
-    ) -> None:
+    def _note_worst(self, found: ElementDifference, size: Array, largest: Any, start: int) -> None:
         """Keep the largest difference, exact, of those that are the largest once rounded."""
         self.largest = largest
         places = np.flatnonzero(size == largest)

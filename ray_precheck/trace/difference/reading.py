@@ -50,7 +50,7 @@ def reading_of(target: Side, golden: Side) -> Reading:
     Raises:
         DumpError: the file of the sketches of either is none.
     """
-    mode = mode_of(_items(target), _items(golden))
+    mode = mode_of(kinds_of(target), kinds_of(golden))
     sources = [
         Source(
             MappedTensors(side.data_folder) if mode is Mode.REAL else None,
@@ -62,13 +62,17 @@ def reading_of(target: Side, golden: Side) -> Reading:
     return Reading(mode, *sources, not ours or not theirs or ours == theirs, ours)
 
 
-def mode_of(target: Iterable[Item], golden: Iterable[Item]) -> Mode:
-    """Return the best that some values of two captures have in common."""
-    has = [_has(items) for items in (target, golden)]
+def mode_of(target: set[Mode], golden: set[Mode]) -> Mode:
+    """Return the best that two captures have in common."""
     for mode in (Mode.REAL, Mode.STATISTICS):
-        if all(mode in each for each in has):
+        if mode in target and mode in golden:
             return mode
-    return Mode.DIGESTS if all(Mode.DIGESTS in each for each in has) else Mode.STATISTICS
+    return Mode.DIGESTS if Mode.DIGESTS in target & golden else Mode.STATISTICS
+
+
+def kinds_of(side: Side) -> set[Mode]:
+    """Return what the first records of a capture have: files, statistics, digests."""
+    return _has(_items(side))
 
 
 def _items(side: Side) -> Iterable[Item]:

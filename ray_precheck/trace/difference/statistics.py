@@ -60,7 +60,12 @@ def statistics_of(item: Item) -> tuple[Any, Any, Any, Any]:
         return (None, None, None, None)
     if "dtype" in element:
         get = element.get
-        return (_number(get("Max")), _number(get("Min")), _number(get("Mean")), _number(get("Norm")))
+        return (
+            _number(get("Max")),
+            _number(get("Min")),
+            _number(get("Mean")),
+            _number(get("Norm")),
+        )
     kind = element.get("type")
     if kind in ("torch.Size", "slice"):
         return (None, None, None, None)

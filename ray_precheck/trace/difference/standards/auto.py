@@ -78,9 +78,7 @@ class Auto:
                 _judge_floats(row, rows, distances[id(row)], brought)
 
 
-def _judge_floats(
-    row: Row, rows: Sequence[Row], found: Distance | None, brought: float
-) -> None:
+def _judge_floats(row: Row, rows: Sequence[Row], found: Distance | None, brought: float) -> None:
     rounded = rounding(row, rows)
     if found is None or rounded is None or not found.value:
         return

@@ -99,7 +99,9 @@ def _judge_row(row: Row) -> None:
     if target.dtype != golden.dtype or not target.dtype:
         _judge_dtypes(row, target, golden)
     if shapes_differ(row):
-        row.note(ERROR, f"the shape is {list(target.shape or ())}, golden {list(golden.shape or ())}")
+        row.note(
+            ERROR, f"the shape is {list(target.shape or ())}, golden {list(golden.shape or ())}"
+        )
 
 
 def _judge_dtypes(row: Row, target: Item, golden: Item) -> None:
@@ -148,7 +150,10 @@ def _judge_norms(inputs: Sequence[Row], outputs: Sequence[Row]) -> None:
     for row in outputs if largest < _INPUT_NORM else ():
         cell = row.statistics[7]
         if cell != "0" and abs(relative(cell)) > _OUTPUT_NORM:
-            row.note(ERROR, f"the relative error of the norm is {cell}, above 50%, that of inputs below 10%")
+            row.note(
+                ERROR,
+                f"the relative error of the norm is {cell}, above 50%, that of inputs below 10%",
+            )
     out = _largest_norm(outputs)
     if (out > _OUTPUT_ALONE) if not largest else (out / largest > _TIMES):
         row = outputs[0]

@@ -52,7 +52,9 @@ def _judge_metrics(row: Row) -> None:
         except ValueError:
             return
         if low and row.elements.max_abs > MAX_ABS_ERR_LIMIT:
-            row.note(ERROR, f"the cosine is {cosine}, below 0.99, and MaxAbsErr {largest}, above 0.001")
+            row.note(
+                ERROR, f"the cosine is {cosine}, below 0.99, and MaxAbsErr {largest}, above 0.001"
+            )
 
 
 def _judge_statistics(row: Row) -> None:

@@ -57,7 +57,9 @@ def _say_facts(row: Row, mode: Mode) -> None:
     if target is None or golden is None or not target.is_tensor or not golden.is_tensor:
         return
     if row.unread and (target.file or golden.file):
-        instead = "statistics are compared instead" if _has_statistics(row) else "nothing was compared"
+        instead = (
+            "statistics are compared instead" if _has_statistics(row) else "nothing was compared"
+        )
         row.note(WARNING, f"{row.unread}; {instead}")
     if row.layout:
         # The sums of the values do not show it, so that no rule of others does.
@@ -72,7 +74,11 @@ def _say_facts(row: Row, mode: Mode) -> None:
             if row.relative_l2 > 1e-3 and same_statistics(target, golden):
                 words = "Max, Min, Mean and Norm agree, and the sketches differ: other values or another order"
                 row.note(WARNING if row.result == PASS else PASS, words)
-    elif row.statistics[:4] == ("0", "0", "0", "0") and not row.layout and target.shape not in _SINGLE:
+    elif (
+        row.statistics[:4] == ("0", "0", "0", "0")
+        and not row.layout
+        and target.shape not in _SINGLE
+    ):
         if not (target.digest and target.digest == golden.digest):
             row.note(PASS, BLIND)
 

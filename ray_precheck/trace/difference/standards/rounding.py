@@ -61,14 +61,20 @@ def sum_length(row: Row, rows: Sequence[Row]) -> float:
     """
     size = max(1, math.prod(row.item.shape or ()))
     inputs = sorted(
-        (math.prod(each.item.shape or ()) for each in rows if not each.is_output and each.item.is_tensor),
+        (
+            math.prod(each.item.shape or ())
+            for each in rows
+            if not each.is_output and each.item.is_tensor
+        ),
         reverse=True,
     )
     if not inputs:
         return 1.0
     last = operator_of(row).rpartition(".")[2]
     if any(last.startswith(word) for word in _CONVOLUTIONS) and len(rows) > 1:
-        filters = [each.item.shape or () for each in rows if not each.is_output and each.item.is_tensor]
+        filters = [
+            each.item.shape or () for each in rows if not each.is_output and each.item.is_tensor
+        ]
         weights = [shape for shape in filters if len(shape) >= 3]
         return float(max(1, math.prod(weights[-1][1:]))) if weights else 1.0
     if last in _PRODUCTS and len(inputs) > 1:
