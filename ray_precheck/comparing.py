@@ -36,7 +36,7 @@ from ray_precheck.options.out_folder import OutFolderOptions
 from ray_precheck.report.comparison import ComparisonSummary, summarise_comparison
 from ray_precheck.report.frames import read_table
 from ray_precheck.runtime.driving import RunSetting, TaskPlan, drive
-from ray_precheck.runtime.places.choice import Cluster, find_places
+from ray_precheck.runtime.places.choice import Cluster, Places, find_places
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.store.resume import (
@@ -52,6 +52,10 @@ from ray_precheck.trace.side import Side, open_side
 
 if TYPE_CHECKING:
     import pandas
+
+
+# Tensors are compared on processor cores, whatever framework made them.
+_ANY_FRAMEWORK = "pytorch"
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,7 @@ def run_comparison(
             as not completed, and can go on with `resume_csv`.
     """
     config.validate()
+    config = replace(config, device_type="cpu")
     pairs, without = _pairs(config)
     is_many = len(pairs) > 1 or bool(pairs[0].place.parts)
     resume = config.resume_csv
@@ -261,6 +266,11 @@ def _compare_pair(
         for note in filter(None, (target.note, golden.note)):
             say(f"warning: {note}")
         plan = plan_comparison(target, golden, noise, config)
+        # Before any file is made: an error about the devices leaves nothing behind.
+        places = None
+        if not plan.is_done_here(config):
+            framework = target.header.framework or _ANY_FRAMEWORK
+            places = find_places(config, framework, shared.cluster, show=show, device_runs=False)
         tables = tables_of(plan.settings.mode)
         out = folder / pair.place
         resumed = out / tables.file("result", shared.stamp)
@@ -295,7 +305,7 @@ def _compare_pair(
             noise_of=plan.noise_of,
             shared_fs=config.shared_fs,
         )
-        return _drive(config, pair, job, plan, done, files, shared, show, is_new)
+        return _drive(config, pair, job, plan, done, files, places, shared, show, is_new)
 
 
 def _drive(
@@ -305,6 +315,7 @@ def _drive(
     plan: ComparisonPlan,
     done: set[str],
     files: RunFiles,
+    places: Places | None,
     shared: _Shared,
     show: bool,
     is_new: bool,
@@ -312,15 +323,13 @@ def _drive(
     tasks = tasks_of(job, done, plan.costs_s)
     progress = Progress(len(job.names), len(done & set(job.names)), show=show)
     planning: Future[TaskPlan] = Future()
-    if plan.is_done_here(config, tasks):
+    if places is None:
         runner = ComparisonRunner(plan.settings, plan.reading)
         planning.set_result(TaskPlan((), compared_here(job, tasks, runner)))
     else:
         order = sorted(tasks, key=lambda task: -task.cost_s)
         planning.set_result(TaskPlan(order, ()))
-    own = replace(config, device_type="cpu")
-    places = find_places(own, "", shared.cluster, show=show, device_runs=False)
-    setting = RunSetting(own, shared.cluster, places, files, progress, shared.stop_requested)
+    setting = RunSetting(config, shared.cluster, places, files, progress, shared.stop_requested)
     completed, reason = False, ""
     try:
         completed = drive(job, planning, setting)

@@ -13,7 +13,6 @@ from ray_precheck.jobs.comparison_rows import PieceReading
 from ray_precheck.options.compare import EXACT, CapturePairOptions, MappingOptions
 from ray_precheck.options.places import PlaceOptions
 from ray_precheck.schema.dtypes import DTYPES
-from ray_precheck.schema.task import Task
 from ray_precheck.trace.alignment.align import align
 from ray_precheck.trace.alignment.calls import Call, calls_of
 from ray_precheck.trace.difference.reading import kinds_of, reading_of
@@ -50,14 +49,14 @@ class ComparisonPlan:
         """The names of the pieces, each unique."""
         return [piece.name for piece in self.pieces]
 
-    def is_done_here(self, config: PlaceOptions, tasks: Sequence[Task]) -> bool:
+    def is_done_here(self, config: PlaceOptions) -> bool:
         """Return whether the work is done in this process: no files are read, one slot was asked for, or
         Ray's start would cost more than the work."""
         if self.settings.mode is not Mode.REAL:
             return True
         if config.address or isinstance(config.devices, str):
             return False
-        return len(config.devices) == 1 or sum(task.cost_s for task in tasks) < _START_OF_RAY_S
+        return len(config.devices) == 1 or sum(self.costs_s) < _START_OF_RAY_S
 
 
 def plan_comparison(

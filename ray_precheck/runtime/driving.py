@@ -48,13 +48,15 @@ class TaskPlan:
 class RunSetting:
     """The things that the session has opened for a run: its devices, its files and its progress bar.
 
+    `places` is None where every row is written without a worker.
+
     `stop_requested` is asked between two events whether the run has to stop; None for Ctrl-C and
     SIGTERM.
     """
 
     config: JobOptions
     cluster: Cluster
-    places: Places
+    places: Places | None
     files: RunFiles
     progress: Progress
     stop_requested: Callable[[], bool] | None = None
@@ -121,6 +123,8 @@ def _batches(settled: Iterable[Done]) -> Iterator[list[Done]]:
 def _open_driver(job: Job, setting: RunSetting, opened: ExitStack) -> "Driver":
     """Open the cluster, and return a driver that is closed with `opened`."""
     config, places = setting.config, setting.places
+    if places is None:
+        raise ValueError("a plan with tasks needs places")
     nodes = places.nodes if places.are_open else setting.cluster.nodes(show=False)
     stop_requested = setting.stop_requested or opened.enter_context(stop_on_signal()).is_set
     # Imported here: Ray takes half a second that a wrong option should not cost.
