@@ -141,7 +141,7 @@ def run_comparison(
     pairs, without = _pairs(config)
     is_many = len(pairs) > 1 or bool(pairs[0].place.parts)
     resume = config.resume_csv
-    folder = config.out if resume is None or resume.suffix == ".csv" else resume
+    folder = config.out if resume is None else resume.parent if resume.is_file() else resume
     say = _sayer(show_progress)
     for label in without:
         say(f"warning: {label} has no partner on the other side and is left out")
