@@ -4,7 +4,7 @@ Comes in: the payload of a piece, and how its captures are read. Goes out: `Piec
 of a comparison, and by its job for a piece that no worker answered for.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -156,16 +156,28 @@ def _rows_of_fusion(
 
 
 def _border(records: Sequence[Record]) -> tuple[list[Item], list[Item]]:
-    """Return the values at the border of several records, and the outputs of all but the last one; their
-    paths are whole names."""
+    """Return the values at the border of several records, and those inside: outputs of all but the last one,
+    and inputs that an earlier one gave. Their paths are whole names."""
     border: list[Item] = []
     inside: list[Item] = []
+    given: set[Hashable] = set()
     for place, record in enumerate(records):
         is_last = place + 1 == len(records)
+        outputs = {_values(item) for item in record.items if item.part == OUTPUT}
         for item in record.items:
+            is_inside = not is_last if item.part == OUTPUT else _values(item) in given
             whole = item._replace(path=_named(record.key, item))
-            (border if is_last or item.part != OUTPUT else inside).append(whole)
+            (inside if is_inside else border).append(whole)
+        given |= outputs
     return border, inside
+
+
+def _values(item: Item) -> Hashable:
+    """Return what tells the values of a tensor from those of others in the same run."""
+    if not item.is_tensor:
+        return id(item)
+    statistics = tuple(str(item.statistic(name)) for name in ("Max", "Min", "Mean", "Norm"))
+    return item.shape, item.dtype, item.digest, statistics
 
 
 def _noise(

@@ -276,3 +276,33 @@ class TestCommand:
         assert sentence.startswith("ray-precheck: error: ")
         assert expected in sentence
         assert not list(tmp_path.rglob("*.run.json"))
+
+
+class TestOtherOperators:
+    def test_a_fusion_is_compared_at_its_border_and_keeps_what_is_inside(
+        self, tmp_path: Path
+    ) -> None:
+        fused = ("Mint.addmul.0.forward", [A, B, C], [(A + B) * C])
+        report = compared(tmp_path, [fused, EXP], CALLS)
+        rows = [row for row in rows_of(report) if row["Call"] == fused[0]]
+        assert {row["Match"] for row in rows} == {"fused"}
+        pairs = {row["NPU Name"]: row["Bench Name"] for row in rows if row["Result"] == "pass"}
+        assert pairs == {
+            "Mint.addmul.0.forward.input.0": "Mint.add.0.forward.input.0",
+            "Mint.addmul.0.forward.input.1": "Mint.add.0.forward.input.1",
+            "Mint.addmul.0.forward.input.2": "Mint.mul.0.forward.input.1",
+            "Mint.addmul.0.forward.output.0": "Mint.mul.0.forward.output.0",
+        }
+        inside = {row["Bench Name"] for row in rows if row["Result"] == "unmatched"}
+        assert inside == {"Mint.add.0.forward.output.0", "Mint.mul.0.forward.input.0"}
+
+    def test_arguments_are_paired_as_the_users_file_says(self, tmp_path: Path) -> None:
+        swapped = ("Mint.plus.0.forward", [B, A], [A + B])
+        names = "- {ms_api: Mint.plus, pt_api: Mint.add, ms_args: [0, 1], pt_args: [1, 0]}"
+        (tmp_path / "names.yaml").write_text(names, encoding="utf-8")
+        report = compared(
+            tmp_path, [swapped, MUL, EXP], CALLS, api_mapping=tmp_path / "names.yaml"
+        )
+        assert set(results(report).values()) == {"pass"}
+        pairs = {row["NPU Name"]: row["Bench Name"] for row in rows_of(report)}
+        assert pairs["Mint.plus.0.forward.input.0"] == "Mint.add.0.forward.input.1"
