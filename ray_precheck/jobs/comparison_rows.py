@@ -8,7 +8,6 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.trace.difference.row import ERROR, NOT_THERE, PASS, UNMATCHED, WARNING, Mode, Row
 from ray_precheck.trace.difference.rows import Reading, cells, encode_rows, judge, rows_of
 from ray_precheck.trace.difference.standards.base import CaptureStandard
@@ -23,7 +22,6 @@ _INSIDE = "between the operators of a fusion, of which the other side has one"
 _NOT_MAPPED = "the file of -am lists no partner for it"
 
 
-@pickled_by_position
 @dataclass(frozen=True, slots=True)
 class SideRecords:
     """The raw records of one side of a piece, each with its key."""

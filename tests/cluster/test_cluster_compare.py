@@ -1,0 +1,108 @@
+"""Two captures are compared on a cluster: the bytes do not depend on who does it."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from ray_precheck.comparing import ComparisonReport, compare_captures
+
+pytestmark = pytest.mark.cluster
+CALLS = 40
+
+
+def write_capture(folder: Path, scale: float) -> Path:
+    """Write calls of one operator with tensors in files, each `scale` times another random one."""
+    (folder / "dump_tensor_data").mkdir(parents=True)
+    random = np.random.default_rng(3)
+    data: dict[str, Any] = {}
+    for number in range(CALLS):
+        key = f"Mint.add.{number}.forward"
+        record: dict[str, list[Any]] = {"input_args": [], "output": []}
+        for part, name in (("input_args", "input.0"), ("output", "output.0")):
+            values = (random.standard_normal((32, 257)) * scale).astype(np.float32)
+            np.save(folder / "dump_tensor_data" / f"{key}.{name}.npy", values)
+            record[part].append(
+                {
+                    "type": "mindspore.Tensor",
+                    "dtype": "Float32",
+                    "shape": [32, 257],
+                    "Max": float(values.max()),
+                    "Min": float(values.min()),
+                    "Mean": float(values.mean()),
+                    "Norm": float(np.linalg.norm(values)),
+                    "data_name": f"{key}.{name}.npy",
+                }
+            )
+        data[key] = record
+    header = {"task": "tensor", "level": "L1", "framework": "mindspore"}
+    (folder / "dump.json").write_text(json.dumps({**header, "data": data}), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def captures(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("captures")
+    return write_capture(folder / "target", 1.01), write_capture(folder / "golden", 1.0)
+
+
+def compared(captures: tuple[Path, Path], out: Path, **options: Any) -> ComparisonReport:
+    (report,) = compare_captures(*captures, out=out, standard="auto", **options).reports
+    return report
+
+
+def contents(report: ComparisonReport) -> tuple[bytes, bytes]:
+    return report.files.result.read_bytes(), report.files.details.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def alone(captures: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    report = compared(captures, tmp_path_factory.mktemp("alone"))
+    assert not report.files.timeline.exists(), "it was done in this process"
+    assert report.summary.results == {"error": CALLS}
+    return contents(report)
+
+
+@pytest.mark.parametrize("shared_fs", [False, True])
+@pytest.mark.parametrize("devices", [(0,), (0, 1), (0, 1, 2, 3)], ids=len)
+def test_on_any_number_of_slots_it_makes_the_bytes_of_one_process(
+    captures: tuple[Path, Path],
+    alone: Any,
+    cluster_address: str,
+    tmp_path: Path,
+    devices: tuple[int, ...],
+    shared_fs: bool,
+) -> None:
+    report = compared(
+        captures, tmp_path, address=cluster_address, devices=devices, shared_fs=shared_fs
+    )
+    assert report.files.timeline.exists(), "workers did it"
+    assert contents(report) == alone
+
+
+def test_a_worker_that_is_killed_costs_no_row(
+    captures: tuple[Path, Path],
+    alone: Any,
+    cluster_address: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    killed: list[int] = []
+
+    def kill_one(*arguments: Any) -> None:
+        for process in psutil.process_iter(["cmdline"]):
+            if not killed and "ray_precheck.runtime.workers" in " ".join(process.info["cmdline"] or ()):
+                killed.append(process.pid)
+                os.kill(process.pid, signal.SIGKILL)
+
+    from ray_precheck.runtime.progress import Progress
+
+    monkeypatch.setattr(Progress, "tick", kill_one)
+    report = compared(captures, tmp_path, address=cluster_address, devices=(0, 1))
+    assert killed
+    assert contents(report) == alone
