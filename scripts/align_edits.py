@@ -124,12 +124,11 @@ def score_of(case: Case) -> Score:
     before = time.perf_counter()
     matches = room.align(case.target, case.golden)
     took_s = time.perf_counter() - before
-    found = [
-        pair for match in matches for pair in itertools.product(match.target, match.golden)
-    ]
-    held = {at for match in matches for at in match.target}, {
-        at for match in matches for at in match.golden
-    }
+    found = [pair for match in matches for pair in itertools.product(match.target, match.golden)]
+    held = (
+        {at for match in matches for at in match.target},
+        {at for match in matches for at in match.golden},
+    )
     dropped = len(case.target) + len(case.golden) - len(held[0]) - len(held[1])
     runs = _run_numbers(case.target), _run_numbers(case.golden)
     loose = [

@@ -1,11 +1,9 @@
-"""The place of `compare`, which compares two dumps of `wrap_acc_cmp_hook`.
-
-Scripts written for torch_npu.hooks import it at their top, so the name is here already.
-"""
+"""`compare`, which compares two dumps of `wrap_acc_cmp_hook`. The logic stands in `trace.hook_lines`."""
 
 import os
+from pathlib import Path
 
-from ray_precheck.errors import UsageError
+from ray_precheck.trace.hook_lines import compare_lines
 
 
 def compare(
@@ -14,12 +12,12 @@ def compare(
     output_path: str | os.PathLike[str],
     shape_flag: bool = False,
 ) -> None:
-    """Say that this comparison does not exist yet.
+    """Compare the lines of an NPU (`pkl_path1`) with those of a reference and write a CSV.
+
+    With `shape_flag` tensors of other shapes are not compared; see `trace.hook_lines.compare_lines`.
 
     Raises:
-        UsageError: always.
+        UsageError: a file cannot be read or written, or a line is none of a hook's.
     """
-    raise UsageError(
-        f"compare({os.fspath(pkl_path1)!r}, {os.fspath(pkl_path2)!r}, ..) was called, and this version"
-        " cannot compare dumps of hooks yet; both files are complete and can be compared later"
-    )
+    paths = (Path(os.fspath(each)) for each in (pkl_path1, pkl_path2, output_path))
+    compare_lines(*paths, same_shapes=shape_flag)

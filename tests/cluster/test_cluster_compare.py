@@ -96,7 +96,9 @@ def test_a_worker_that_is_killed_costs_no_row(
 
     def kill_one(*arguments: Any) -> None:
         for process in psutil.process_iter(["cmdline"]):
-            if not killed and "ray_precheck.runtime.workers" in " ".join(process.info["cmdline"] or ()):
+            if not killed and "ray_precheck.runtime.workers" in " ".join(
+                process.info["cmdline"] or ()
+            ):
                 killed.append(process.pid)
                 os.kill(process.pid, signal.SIGKILL)
 

@@ -4,6 +4,7 @@ The guide is "PyTorch精度比对和溢出检测工具使用指南" in Ascend/py
 """
 
 import copy
+import csv
 import json
 import re
 from collections.abc import Sequence
@@ -89,7 +90,11 @@ def test_two_runs_of_a_small_network() -> None:
         "Functional_linear_backward_output.0",
     ]
     assert Path("cpu_module_op.pkl").read_text() == Path("npu_module_op.pkl").read_text()
-    assert callable(compare)
+    compare("npu_module_op.pkl", "cpu_module_op.pkl", "module_result.csv", True)
+    with Path("module_result.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(Path("npu_module_op.pkl").read_text().splitlines())
+    assert {row["RMSE"] for row in rows} == {"0.0"}
 
 
 def test_two_runs_of_resnet50(torchvision: ModuleType) -> None:

@@ -6,8 +6,6 @@ import sys
 import pytest
 
 from ray_precheck import hooks
-from ray_precheck.errors import UsageError
-from ray_precheck.hooks.tools import compare
 
 pytestmark = pytest.mark.unit
 NAMES = (
@@ -31,8 +29,3 @@ def test_the_package_and_its_steps_load_no_torch() -> None:
 def test_an_unknown_name_is_no_name_of_the_package() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'register_hooks'"):
         _ = hooks.register_hooks
-
-
-def test_compare_says_that_it_is_not_there_yet() -> None:
-    with pytest.raises(UsageError, match="cannot compare dumps of hooks yet"):
-        compare("./npu_module_op.pkl", "./cpu_module_op.pkl", "./module_result.csv")

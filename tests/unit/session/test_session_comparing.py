@@ -18,7 +18,10 @@ from ray_precheck.errors import PrecheckError, StoppedError
 pytestmark = pytest.mark.unit
 RNG = np.random.default_rng(0)
 A, B, C, D = (RNG.standard_normal((4, 8)).astype(np.float32) for _ in range(4))
-ADD, MUL = ("Mint.add.0.forward", [A, B], [A + B]), ("Mint.mul.0.forward", [A + B, C], [(A + B) * C])
+ADD, MUL = (
+    ("Mint.add.0.forward", [A, B], [A + B]),
+    ("Mint.mul.0.forward", [A + B, C], [(A + B) * C]),
+)
 EXP = ("Mint.exp.0.forward", [(A + B) * C], [np.exp((A + B) * C)])
 CALLS = [ADD, MUL, EXP]
 
@@ -300,9 +303,7 @@ class TestOtherOperators:
         swapped = ("Mint.plus.0.forward", [B, A], [A + B])
         names = "- {ms_api: Mint.plus, pt_api: Mint.add, ms_args: [0, 1], pt_args: [1, 0]}"
         (tmp_path / "names.yaml").write_text(names, encoding="utf-8")
-        report = compared(
-            tmp_path, [swapped, MUL, EXP], CALLS, api_mapping=tmp_path / "names.yaml"
-        )
+        report = compared(tmp_path, [swapped, MUL, EXP], CALLS, api_mapping=tmp_path / "names.yaml")
         assert set(results(report).values()) == {"pass"}
         pairs = {row["NPU Name"]: row["Bench Name"] for row in rows_of(report)}
         assert pairs["Mint.plus.0.forward.input.0"] == "Mint.add.0.forward.input.1"
