@@ -2,7 +2,7 @@
 
 `precheck` runs a dump of msprobe's and returns a `PrecheckReport`; `rerun` checks one API again
 that a run with `-save_error_data` saved; `run_ranks` runs the dumps that `find_dumps` finds below a
-folder; `reference` declares a bench of one's own. Everything
+folder; `compare_captures` compares two captures; `reference` declares a bench of one's own. Everything
 that can go wrong is a `PrecheckError`.
 """
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ray_precheck.bench.declared import reference
+    from ray_precheck.comparing import ComparisonReports, compare_captures
     from ray_precheck.config import RunConfig
     from ray_precheck.dump.folders import find_dumps
     from ray_precheck.errors import (
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BackendMissingError",
+    "ComparisonReports",
     "DeviceError",
     "DumpError",
     "PrecheckError",
@@ -38,6 +40,7 @@ __all__ = [
     "RunConfig",
     "StoppedError",
     "UsageError",
+    "compare_captures",
     "find_dumps",
     "precheck",
     "reference",
@@ -52,6 +55,7 @@ _HOMES = {
     "RunConfig": "config",
     "find_dumps": "dump.folders",
     "reference": "bench.declared",
+    **dict.fromkeys(("ComparisonReports", "compare_captures"), "comparing"),
     **dict.fromkeys(("RanksReport", "run_ranks"), "ranks"),
     **dict.fromkeys(("PrecheckReport", "precheck", "rerun", "run"), "session"),
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "errors"),
