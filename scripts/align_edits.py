@@ -40,7 +40,7 @@ from ray_precheck.trace.side import API, open_side
 DATA = Path(__file__).parent.parent / "tests" / "data"
 CAPTURES = ("torch_llm", "torch_cnn", "mindspore_llm")
 VALUES = ("same", "other run", "fault", "none")
-EDITED, LONGEST = 0.05, 8
+EDITED, LONGEST, LOOKED_AT = 0.05, 8, 300
 WANTED_F1, WANTED_S = 0.99, 60.0
 Pairs: TypeAlias = list[tuple[int, int]]
 
@@ -124,12 +124,11 @@ def score_of(case: Case) -> Score:
     before = time.perf_counter()
     matches = room.align(case.target, case.golden)
     took_s = time.perf_counter() - before
-    found = [
-        pair for match in matches for pair in itertools.product(match.target, match.golden)
-    ]
-    held = {at for match in matches for at in match.target}, {
-        at for match in matches for at in match.golden
-    }
+    found = [pair for match in matches for pair in itertools.product(match.target, match.golden)]
+    held = (
+        {at for match in matches for at in match.target},
+        {at for match in matches for at in match.golden},
+    )
     dropped = len(case.target) + len(case.golden) - len(held[0]) - len(held[1])
     runs = _run_numbers(case.target), _run_numbers(case.golden)
     loose = [
@@ -241,6 +240,9 @@ def _fused(golden: Sequence[Call], at: int, rng: random.Random) -> tuple[list[Ca
             if shape in outside:
                 outside.remove(shape)
         inputs += outside
+    if rng.random() < 0.5:
+        # A tensor that several of the calls get is handed over once, and numbers are no tensors any more.
+        inputs = [shape for shape in dict.fromkeys(inputs) if shape]
     name = f"fused_{rng.randrange(20)}"
     last = calls[-1]
     whole = Call("", API, f"NPU.{name}", name, tuple(inputs), last.outputs, (), last.norms)
@@ -254,8 +256,10 @@ def _split(golden: Sequence[Call], at: int, rng: random.Random) -> tuple[list[Ca
         return _unchanged(golden, at, rng)
     parts = []
     inputs = call.inputs
+    # With a part that is the whole operator it would be an insertion.
+    others = [each for each in golden[:LOOKED_AT] if each.family != call.family]
     for _ in range(rng.randint(2, LONGEST)):
-        like = rng.choice(golden)
+        like = rng.choice(others)
         outputs = (rng.choice(between),)
         norms = (math.exp(rng.gauss(2, 1)),)
         parts.append(Call("", API, like.type_name, like.family, inputs, outputs, (), norms))

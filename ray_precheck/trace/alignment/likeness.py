@@ -6,6 +6,7 @@ other pair may take a call away from it; the numbers below were set with `script
 how far they may move.
 """
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,7 +19,7 @@ _SAME, _SAME_OUTPUTS, _SAME_RANKS, _SAME_FAMILY = 1.0, 0.7, 0.6, 0.4
 # Another operator: the same shapes; the same first input and outputs.
 _RENAMED, _PARTLY_RENAMED = 0.5, 0.3
 # Several calls for one: the boundary fits, how much of the inputs, and each call that it explains.
-_FUSED, _FUSED_INPUTS, _FUSED_EACH, _FUSED_KNOWN, _FUSED_MOST = 0.45, 0.3, 0.04, 0.2, 0.95
+_FUSED, _FUSED_INPUTS, _FUSED_EACH, _FUSED_KNOWN = 0.35, 0.3, 0.03, 0.08
 # Values: two honest runs differ by less than 2 %, and another value speaks against another operator.
 _CLOSE, _CLOSE_BY, _FAR = 0.25, 0.02, -0.1
 # Between equals the same name or spelling.
@@ -124,23 +125,18 @@ def _boundary(one: Call, calls: Sequence[Call]) -> float:
 
     The outputs must be those of the last call; the inputs those that do not come out of a call of the
     group, the first call's among them. Where the operator is known to be made of the group's, the inputs
-    may have other shapes.
+    may have other shapes. At most 0.97.
     """
     if one.outputs != calls[-1].outputs:
         return 0.0
-    taken = set(calls[0].inputs)
-    starts_alike = not taken or not taken.isdisjoint(one.inputs)
+    taken = Counter(calls[0].inputs)
+    given = Counter(one.inputs)
+    starts_alike = not taken or bool(taken & given)
     for before, call in pairwise(calls):
-        inputs = list(call.inputs)
-        for shape in before.outputs:
-            if shape in inputs:
-                inputs.remove(shape)
-        taken.update(inputs)
+        taken += Counter(call.inputs) - Counter(before.outputs)
     parts = _PARTS.get(one.family)
     is_known = parts is not None and parts <= {call.family for call in calls}
-    given = set(one.inputs)
-    if not is_known and not (starts_alike and given <= taken):
+    if not is_known and not (starts_alike and given.keys() <= taken.keys()):
         return 0.0
-    share = len(given & taken) / max(1, len(given | taken))
-    score = _FUSED + _FUSED_INPUTS * share + _FUSED_EACH * len(calls) + _FUSED_KNOWN * is_known
-    return min(_FUSED_MOST, score)
+    share = (given & taken).total() / max(1, (given | taken).total())
+    return _FUSED + _FUSED_INPUTS * share + _FUSED_EACH * len(calls) + _FUSED_KNOWN * is_known
