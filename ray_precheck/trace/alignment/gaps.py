@@ -83,7 +83,8 @@ def _windows(
         first = pairs[start - 1] if start else (-1, -1)
         last = pairs[end] if end < len(pairs) else (length, golden_length)
         yield start, end, Box(first[0] + 1, last[0], first[1] + 1, last[1])
-        done = end
+        # The gap before `end` is decided: without a pair behind it the next window begins after that pair.
+        done = end if end > gaps[at] else end + 1
         at += 1
 
 
