@@ -5,7 +5,8 @@
 The golden side is a capture of tests/data, repeated with other values until it is long enough; the target
 is the same after edits at 5 % as many places as there are calls: a call inserted (half of these are casts of
 what was before), removed, renamed (half of these within the operator's names), 2 to 8 calls fused, or one
-split into 2 to 8. All numbers of calls are given anew. Values are those of the golden side (`same`), of
+split into 2 to 8. From `same` and `other run` a whole round of the capture is taken away at a random place,
+too, where there are three: which one is missing is told by values alone. All numbers of calls are given anew. Values are those of the golden side (`same`), of
 another honest run (`other run`: each norm off by up to 1e-3), of a run that is wrong from a random call on
 (`fault`: norms off by factors, one in 50 NaN), or missing (`none`).
 
@@ -40,6 +41,7 @@ from ray_precheck.trace.side import API, open_side
 DATA = Path(__file__).parent.parent / "tests" / "data"
 CAPTURES = ("torch_llm", "torch_cnn", "mindspore_llm")
 VALUES = ("same", "other run", "fault", "none")
+TELLING = VALUES[:2]
 EDITED, LONGEST, LOOKED_AT = 0.05, 8, 300
 WANTED_F1, WANTED_S = 0.99, 60.0
 Pairs: TypeAlias = list[tuple[int, int]]
@@ -160,7 +162,8 @@ def captured(name: str) -> list[Call]:
 def edited_case(base: Sequence[Call], length: int, values: str, rng: random.Random) -> Case:
     """Return a case with `length` golden calls, and edits at 5 % as many places."""
     golden = numbered(grown(base, length, rng))
-    target, pairs = edited(golden, rng)
+    period = len(base) if length >= 3 * len(base) and values in TELLING else 0
+    target, pairs = edited(golden, rng, period)
     return Case(numbered(valued(target, values, rng)), numbered(golden), pairs)
 
 
@@ -182,13 +185,18 @@ def numbered(calls: Sequence[Call]) -> list[Call]:
     return found
 
 
-def edited(golden: Sequence[Call], rng: random.Random) -> tuple[list[Call], Pairs]:
-    """Return the calls after random edits, and the pairs of positions (edited, golden)."""
+def edited(golden: Sequence[Call], rng: random.Random, gone: int = 0) -> tuple[list[Call], Pairs]:
+    """Return the calls after random edits and without `gone` calls in a row, and the pairs of positions
+    (edited, golden)."""
+    first_gone = rng.randrange(len(golden) - gone) if gone else -1
     places = set(rng.sample(range(len(golden)), max(1, round(EDITED * len(golden)))))
     target: list[Call] = []
     pairs: Pairs = []
     at = 0
     while at < len(golden):
+        if 0 <= first_gone <= at:
+            at, first_gone = at + gone, -1
+            continue
         kind = rng.choice(KINDS) if at in places else _unchanged
         made, used = kind(golden, at, rng)
         # Of an insertion the first call is new, and the golden call keeps its own.
