@@ -6,7 +6,7 @@ other pair may take a call away from it; the numbers below were set with `script
 how far they may move.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from itertools import chain
 
