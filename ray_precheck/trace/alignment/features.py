@@ -47,15 +47,19 @@ def features_of(target: Sequence[Call], golden: Sequence[Call]) -> tuple[Feature
     steps = next((each for each in (tokens, ranks) if _in_common(*each) >= needed), families)
     inputs = _numbered(target, golden, lambda call: call.inputs)
     outputs = _numbered(target, golden, lambda call: call.outputs)
-    made = [
+    first, second = (
         Features(
             calls,
-            *(pair[side] for pair in (tokens, steps, families, inputs, outputs)),
+            tokens[side],
+            steps[side],
+            families[side],
+            inputs[side],
+            outputs[side],
             _outside(calls),
         )
         for side, calls in enumerate((target, golden))
-    ]
-    return made[0], made[1]
+    )
+    return first, second
 
 
 def _outside(calls: Sequence[Call]) -> list[list[Shape]]:
