@@ -48,7 +48,7 @@ Pairs: TypeAlias = list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class EditedRun:
     """Two sides, and the pairs that are right."""
 
     target: list[Call]
@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
             for length, trials in zip(given.calls, given.trials, strict=False):
                 for values in given.values:
                     scores = list(measured(given.captures, length, values, trials, given.seed))
-                    print(row(name, length, values, scores), flush=True)
+                    print(table_line(name, length, values, scores), flush=True)
                     failed |= not is_reached(scores)
     return int(failed)
 
@@ -99,10 +99,10 @@ def measured(
         base = captured(capture)
         for trial in range(trials):
             rng = random.Random(f"{seed} {capture} {length} {values} {trial}")
-            yield score_of(edited_case(base, length, values, rng))
+            yield score_of(edited_run(base, length, values, rng))
 
 
-def row(name: str, length: int, values: str, scores: Sequence[Score]) -> str:
+def table_line(name: str, length: int, values: str, scores: Sequence[Score]) -> str:
     """Return a line of the table."""
     f1 = [score.f1 for score in scores]
     strict = sum(score.strict for score in scores) / len(scores)
@@ -121,7 +121,7 @@ def is_reached(scores: Sequence[Score]) -> bool:
     )
 
 
-def score_of(case: Case) -> Score:
+def score_of(case: EditedRun) -> Score:
     """Align a case and hold what was found beside what is right."""
     before = time.perf_counter()
     matches = room.align(case.target, case.golden)
@@ -159,12 +159,12 @@ def captured(name: str) -> list[Call]:
         return [call for call in calls_of(side) if call.kind == API]
 
 
-def edited_case(base: Sequence[Call], length: int, values: str, rng: random.Random) -> Case:
-    """Return a case with `length` golden calls, and edits at 5 % as many places."""
+def edited_run(base: Sequence[Call], length: int, values: str, rng: random.Random) -> EditedRun:
+    """Return two sides with `length` golden calls, and edits at 5 % as many places."""
     golden = numbered(grown(base, length, rng))
     period = len(base) if length >= 3 * len(base) and values in TELLING else 0
     target, pairs = edited(golden, rng, period)
-    return Case(numbered(valued(target, values, rng)), numbered(golden), pairs)
+    return EditedRun(numbered(valued(target, values, rng)), numbered(golden), pairs)
 
 
 def grown(base: Sequence[Call], length: int, rng: random.Random) -> list[Call]:

@@ -23,8 +23,9 @@ _MARGIN = 4
 _NEAR, _LONGEST = 8, 96
 # A larger window (1 s) is first divided by operators alone, then by shapes alone.
 _MOST_CELLS = 20_000
-# So many cells of all windows are computed, in some 20 s; what is left then stays without partners.
-_CELLS_IN_ALL = 3_000_000
+# So many cells of all windows are computed, in some 20 s of CPU; what is left then stays without partners.
+# 100,000 calls with edits at 5 % of the places need 540,000.
+_CELLS_IN_ALL = 2_000_000
 # What a stretch of calls without partners costs: to open it and for each call, and at most. A block that
 # one side lacks costs no more than some calls; single pairs in the midst of it are not worth two of them.
 _OPEN, _EACH, _LONG = 0.05, 0.1, 1.5
