@@ -211,10 +211,24 @@ def test_a_recomputed_call_whose_first_call_is_alone_is_alone() -> None:
     assert found[2].note == "computes Torch.sin.0 again, which has no partner"
 
 
+def test_a_module_behind_what_it_computes_again_is_computed_again_too() -> None:
+    module = call("Module.a.Exp.0", kind=MODULE)
+    golden = [call("Torch.exp.0"), module]
+    again = [
+        call("Torch.exp.1", recompute_of="Torch.exp.0"),
+        module._replace(name="Module.a.Exp.1"),
+    ]
+    assert pairs(align([*golden, *again], golden))[2:] == [
+        ((2,), (0,), How.RECOMPUTED),
+        ((3,), (1,), How.RECOMPUTED),
+    ]
+    without = [again[0]._replace(recompute_of=""), again[1]]
+    assert [match.how for match in align([*golden, *without], golden)[2:]] == [How.UNMATCHED] * 2
+
+
 def test_modules_are_matched_by_name_and_then_in_order() -> None:
     golden = [call(f"Module.{name}.Linear.0", kind=MODULE) for name in ("a", "b", "c")]
     target = [call(f"Module.{name}.Linear.0", kind=MODULE) for name in ("b", "net.a", "net.c")]
-    target[1], golden[1] = target[1], golden[1]
     assert {match[:2]: match.how for match in align(target, golden)} == {
         ((0,), (1,)): How.EXACT,
         ((1,), (0,)): How.RENAMED,
