@@ -5,7 +5,8 @@
 The golden side is a capture of tests/data, repeated with other values until it is long enough; the target
 is the same after edits at 5 % as many places as there are calls: a call inserted (half of these are casts of
 what was before), removed, renamed (half of these within the operator's names), 2 to 8 calls fused, or one
-split into 2 to 8. All numbers of calls are given anew. Values are those of the golden side (`same`), of
+split into 2 to 8. From `same` and `other run` a whole round of the capture is taken away at a random place,
+too, where there are three: which one is missing is told by values alone. All numbers of calls are given anew. Values are those of the golden side (`same`), of
 another honest run (`other run`: each norm off by up to 1e-3), of a run that is wrong from a random call on
 (`fault`: norms off by factors, one in 50 NaN), or missing (`none`).
 
@@ -40,13 +41,14 @@ from ray_precheck.trace.side import API, open_side
 DATA = Path(__file__).parent.parent / "tests" / "data"
 CAPTURES = ("torch_llm", "torch_cnn", "mindspore_llm")
 VALUES = ("same", "other run", "fault", "none")
-EDITED, LONGEST = 0.05, 8
+TELLING = VALUES[:2]
+EDITED, LONGEST, LOOKED_AT = 0.05, 8, 300
 WANTED_F1, WANTED_S = 0.99, 60.0
 Pairs: TypeAlias = list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class EditedRun:
     """Two sides, and the pairs that are right."""
 
     target: list[Call]
@@ -84,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
             for length, trials in zip(given.calls, given.trials, strict=False):
                 for values in given.values:
                     scores = list(measured(given.captures, length, values, trials, given.seed))
-                    print(row(name, length, values, scores), flush=True)
+                    print(table_line(name, length, values, scores), flush=True)
                     failed |= not is_reached(scores)
     return int(failed)
 
@@ -97,10 +99,10 @@ def measured(
         base = captured(capture)
         for trial in range(trials):
             rng = random.Random(f"{seed} {capture} {length} {values} {trial}")
-            yield score_of(edited_case(base, length, values, rng))
+            yield score_of(edited_run(base, length, values, rng))
 
 
-def row(name: str, length: int, values: str, scores: Sequence[Score]) -> str:
+def table_line(name: str, length: int, values: str, scores: Sequence[Score]) -> str:
     """Return a line of the table."""
     f1 = [score.f1 for score in scores]
     strict = sum(score.strict for score in scores) / len(scores)
@@ -119,7 +121,7 @@ def is_reached(scores: Sequence[Score]) -> bool:
     )
 
 
-def score_of(case: Case) -> Score:
+def score_of(case: EditedRun) -> Score:
     """Align a case and hold what was found beside what is right."""
     before = time.perf_counter()
     matches = room.align(case.target, case.golden)
@@ -157,11 +159,12 @@ def captured(name: str) -> list[Call]:
         return [call for call in calls_of(side) if call.kind == API]
 
 
-def edited_case(base: Sequence[Call], length: int, values: str, rng: random.Random) -> Case:
-    """Return a case with `length` golden calls, and edits at 5 % as many places."""
+def edited_run(base: Sequence[Call], length: int, values: str, rng: random.Random) -> EditedRun:
+    """Return two sides with `length` golden calls, and edits at 5 % as many places."""
     golden = numbered(grown(base, length, rng))
-    target, pairs = edited(golden, rng)
-    return Case(numbered(valued(target, values, rng)), numbered(golden), pairs)
+    period = len(base) if length >= 3 * len(base) and values in TELLING else 0
+    target, pairs = edited(golden, rng, period)
+    return EditedRun(numbered(valued(target, values, rng)), numbered(golden), pairs)
 
 
 def grown(base: Sequence[Call], length: int, rng: random.Random) -> list[Call]:
@@ -182,13 +185,18 @@ def numbered(calls: Sequence[Call]) -> list[Call]:
     return found
 
 
-def edited(golden: Sequence[Call], rng: random.Random) -> tuple[list[Call], Pairs]:
-    """Return the calls after random edits, and the pairs of positions (edited, golden)."""
+def edited(golden: Sequence[Call], rng: random.Random, gone: int = 0) -> tuple[list[Call], Pairs]:
+    """Return the calls after random edits and without `gone` calls in a row, and the pairs of positions
+    (edited, golden)."""
+    first_gone = rng.randrange(len(golden) - gone) if gone else -1
     places = set(rng.sample(range(len(golden)), max(1, round(EDITED * len(golden)))))
     target: list[Call] = []
     pairs: Pairs = []
     at = 0
     while at < len(golden):
+        if 0 <= first_gone <= at:
+            at, first_gone = at + gone, -1
+            continue
         kind = rng.choice(KINDS) if at in places else _unchanged
         made, used = kind(golden, at, rng)
         # Of an insertion the first call is new, and the golden call keeps its own.
@@ -240,6 +248,9 @@ def _fused(golden: Sequence[Call], at: int, rng: random.Random) -> tuple[list[Ca
             if shape in outside:
                 outside.remove(shape)
         inputs += outside
+    if rng.random() < 0.5:
+        # A tensor that several of the calls get is handed over once, and numbers are no tensors any more.
+        inputs = [shape for shape in dict.fromkeys(inputs) if shape]
     name = f"fused_{rng.randrange(20)}"
     last = calls[-1]
     whole = Call("", API, f"NPU.{name}", name, tuple(inputs), last.outputs, (), last.norms)
@@ -253,8 +264,10 @@ def _split(golden: Sequence[Call], at: int, rng: random.Random) -> tuple[list[Ca
         return _unchanged(golden, at, rng)
     parts = []
     inputs = call.inputs
+    # With a part that is the whole operator it would be an insertion.
+    others = [each for each in golden[:LOOKED_AT] if each.family != call.family]
     for _ in range(rng.randint(2, LONGEST)):
-        like = rng.choice(golden)
+        like = rng.choice(others)
         outputs = (rng.choice(between),)
         norms = (math.exp(rng.gauss(2, 1)),)
         parts.append(Call("", API, like.type_name, like.family, inputs, outputs, (), norms))

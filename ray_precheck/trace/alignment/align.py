@@ -88,7 +88,7 @@ def align(target: Sequence[Call], golden: Sequence[Call], *, exact: bool = False
     copies = grouped_copies(found, *firsts)
     repeated = set(copies.repeated)
     groups = _in_order([*found, *copies.paired, *copies.alone], len(golden), copies.repeated)
-    notes = notes_of_gaps(groups, target, golden)
+    notes = notes_of_gaps(groups, target, golden, set(copies.alone))
     return _matches(groups, target, golden, notes, repeated)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 def _pairs(text: str) -> dict[str, str]:
     """Read `family: name name; family: name` as {name: family}."""
-    found = {}
+    found: dict[str, str] = {}
     for row in text.split(";"):
         family, _, names = row.partition(":")
         found |= dict.fromkeys(names.split(), family.strip())

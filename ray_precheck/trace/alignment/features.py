@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ray_precheck.trace.alignment.calls import Call
+from ray_precheck.trace.alignment.calls import Call, Shape
 
 # So many common tokens, as a share of the common operators, are enough to go by shapes, too.
 _ENOUGH = 0.5
@@ -21,7 +21,7 @@ class Features:
 
     `tokens` number family, input shapes and output shapes together, `steps` are what the edit script
     compares: `tokens`, or less where the shapes differ throughout. `families`, `inputs` and `outputs`
-    number each alone.
+    number each alone. `outside` has the shapes of the inputs that are not outputs of the call before.
     """
 
     calls: Sequence[Call]
@@ -30,6 +30,7 @@ class Features:
     families: list[int]
     inputs: list[int]
     outputs: list[int]
+    outside: list[list[Shape]]
 
 
 def features_of(target: Sequence[Call], golden: Sequence[Call]) -> tuple[Features, Features]:
@@ -46,11 +47,32 @@ def features_of(target: Sequence[Call], golden: Sequence[Call]) -> tuple[Feature
     steps = next((each for each in (tokens, ranks) if _in_common(*each) >= needed), families)
     inputs = _numbered(target, golden, lambda call: call.inputs)
     outputs = _numbered(target, golden, lambda call: call.outputs)
-    made = [
-        Features(calls, *(pair[side] for pair in (tokens, steps, families, inputs, outputs)))
+    first, second = (
+        Features(
+            calls,
+            tokens[side],
+            steps[side],
+            families[side],
+            inputs[side],
+            outputs[side],
+            _outside(calls),
+        )
         for side, calls in enumerate((target, golden))
-    ]
-    return made[0], made[1]
+    )
+    return first, second
+
+
+def _outside(calls: Sequence[Call]) -> list[list[Shape]]:
+    found = []
+    given: tuple[Shape, ...] = ()
+    for call in calls:
+        inputs = list(call.inputs)
+        for shape in given:
+            if shape in inputs:
+                inputs.remove(shape)
+        found.append(inputs)
+        given = call.outputs
+    return found
 
 
 def _ranks(call: Call) -> Hashable:

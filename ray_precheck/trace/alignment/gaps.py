@@ -23,8 +23,12 @@ _MARGIN = 4
 _NEAR, _LONGEST = 8, 96
 # A larger window (1 s) is first divided by operators alone, then by shapes alone.
 _MOST_CELLS = 20_000
-# So many cells of all windows are computed, in some 20 s; what is left then stays without partners.
-_CELLS_IN_ALL = 3_000_000
+# So many cells of all windows are computed, in some 20 s of CPU; what is left then stays without partners.
+# 100,000 calls with edits at 5 % of the places need 540,000.
+_CELLS_IN_ALL = 2_000_000
+# What a stretch of calls without partners costs: to open it and for each call, and at most. A block that
+# one side lacks costs no more than some calls; single pairs in the midst of it are not worth two of them.
+_OPEN, _EACH, _LONG = 0.05, 0.1, 1.5
 
 
 class Group(NamedTuple):
@@ -83,7 +87,8 @@ def _windows(
         first = pairs[start - 1] if start else (-1, -1)
         last = pairs[end] if end < len(pairs) else (length, golden_length)
         yield start, end, Box(first[0] + 1, last[0], first[1] + 1, last[1])
-        done = end
+        # The gap before `end` is decided: without a pair behind it the next window begins after that pair.
+        done = end if end > gaps[at] else end + 1
         at += 1
 
 
@@ -159,40 +164,89 @@ def _alone(box: Box) -> list[Group]:
 
 
 def _best_groups(likeness: Likeness, box: Box) -> list[Group]:
-    """Return the groups with the largest sum of scores."""
-    width, height = box.target_end - box.target, box.golden_end - box.golden
-    best = [[0.0] * (height + 1) for _ in range(width + 1)]
-    moves = [[(0, 1)] * (height + 1)] + [[(1, 0)] * (height + 1) for _ in range(width)]
-    for i in range(1, width + 1):
-        row, above = best[i], best[i - 1]
-        x = box.target + i - 1
-        for j in range(1, height + 1):
-            y = box.golden + j - 1
-            score, move = (above[j], (1, 0)) if above[j] > row[j - 1] else (row[j - 1], (0, 1))
-            fits = likeness.of_pair(x, y)
-            if fits and above[j - 1] + fits > score:
-                score, move = above[j - 1] + fits, (1, 1)
-            if likeness.may_be_fused(x, y):
-                for count in range(2, min(LONGEST_FUSION, j) + 1):
-                    fits = likeness.of_fusion(x, y, count)
-                    if fits and above[j - count] + fits > score:
-                        score, move = above[j - count] + fits, (1, count)
-                for count in range(2, min(LONGEST_FUSION, i) + 1):
-                    fits = likeness.of_split(x, y, count)
-                    if fits and best[i - count][j - 1] + fits > score:
-                        score, move = best[i - count][j - 1] + fits, (count, 1)
-            row[j] = score
-            moves[i][j] = move
-    return _followed(moves, box)
+    """Return the groups with the largest sum of scores, less the costs of calls without partners."""
+    table = _Table(likeness, box)
+    for i in range(1, table.width + 1):
+        table.add_row(i)
+    return table.groups()
 
 
-def _followed(moves: Sequence[Sequence[Pair]], box: Box) -> list[Group]:
-    found = []
-    i, j = box.target_end - box.target, box.golden_end - box.golden
-    while i or j:
-        step = moves[i][j] if i and j else (i and 1, 1 if not i else 0)
-        x, y = box.target + i, box.golden + j
-        found.append(Group(tuple(range(x - step[0], x)), tuple(range(y - step[1], y))))
-        i, j = i - step[0], j - step[1]
-    found.reverse()
-    return found
+class _Table:
+    """The best sums for the first `i` calls of the target and `j` golden ones of a box.
+
+    A stretch of n calls without partners costs `min(_OPEN + n * _EACH, _LONG)`, which needs the best sum
+    of each of the two forms on each side, as in Gotoh's alignment with affine gaps (J. Mol. Biol. 162
+    (1982)): those of golden calls are kept for the row, those of the target for each column.
+    """
+
+    def __init__(self, likeness: Likeness, box: Box) -> None:
+        self.likeness, self.box = likeness, box
+        self.width, self.height = box.target_end - box.target, box.golden_end - box.golden
+        self.best = [[-_cost(j) for j in range(self.height + 1)]]
+        # How many calls of each side the last step to here takes.
+        self.moves: list[list[Pair]] = [[(0, j) for j in range(self.height + 1)]]
+        self.short = [(cost - _OPEN, 0) for cost in self.best[0]]
+        self.long = [(cost - _LONG, 0) for cost in self.best[0]]
+
+    def add_row(self, i: int) -> None:
+        above, x = self.best[-1], self.box.target + i - 1
+        row, moves = [-_cost(i)], [(i, 0)]
+        self.best.append(row)
+        self.moves.append(moves)
+        short = row[0] - _OPEN, 0
+        long = row[0] - _LONG, 0
+        for j in range(1, self.height + 1):
+            # Each is the best sum with such a stretch at the end, and where the stretch begins.
+            short = max((short[0] - _EACH, short[1]), (row[j - 1] - _OPEN - _EACH, j - 1))
+            long = max(long, (row[j - 1] - _LONG, j - 1))
+            below = max(
+                (self.short[j][0] - _EACH, self.short[j][1]), (above[j] - _OPEN - _EACH, i - 1)
+            )
+            self.short[j] = below
+            further = self.long[j] = max(self.long[j], (above[j] - _LONG, i - 1))
+            score, start = max(short, long)
+            move = 0, j - start
+            other, start = max(below, further)
+            if other > score:
+                score, move = other, (i - start, 0)
+            score, move = self._paired(i, j, x, score, move)
+            row.append(score)
+            moves.append(move)
+
+    def _paired(self, i: int, j: int, x: int, score: float, move: Pair) -> tuple[float, Pair]:
+        """Return the best sum and its move, of these and of those that end with a pair or a group."""
+        likeness, best, y = self.likeness, self.best, self.box.golden + j - 1
+        above = best[i - 1]
+        fits = likeness.of_pair(x, y)
+        if fits and above[j - 1] + fits > score:
+            score, move = above[j - 1] + fits, (1, 1)
+        if likeness.may_be_fused(x, y):
+            for count in range(2, min(LONGEST_FUSION, j) + 1):
+                fits = likeness.of_fusion(x, y, count)
+                if fits and above[j - count] + fits > score:
+                    score, move = above[j - count] + fits, (1, count)
+            for count in range(2, min(LONGEST_FUSION, i) + 1):
+                fits = likeness.of_split(x, y, count)
+                if fits and best[i - count][j - 1] + fits > score:
+                    score, move = best[i - count][j - 1] + fits, (count, 1)
+        return score, move
+
+    def groups(self) -> list[Group]:
+        """Return the groups that the best sum of all calls is made of."""
+        found: list[Group] = []
+        i, j = self.width, self.height
+        while i or j:
+            wide, high = self.moves[i][j]
+            x, y = self.box.target + i, self.box.golden + j
+            if wide and high:
+                found.append(Group(tuple(range(x - wide, x)), tuple(range(y - high, y))))
+            else:
+                found += _alone(Box(x - wide, x, y - high, y))[::-1]
+            i, j = i - wide, j - high
+        found.reverse()
+        return found
+
+
+def _cost(count: int) -> float:
+    """Return what a stretch of calls without partners costs."""
+    return min(_OPEN + count * _EACH, _LONG) if count else 0.0

@@ -6,11 +6,10 @@ other pair may take a call away from it; the numbers below were set with `script
 how far they may move.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain
 
-from ray_precheck.trace.alignment.calls import Call
 from ray_precheck.trace.alignment.features import Features, are_close
 
 # Shapes and operator: the same, another input, another output of as many dimensions, other shapes.
@@ -18,7 +17,8 @@ _SAME, _SAME_OUTPUTS, _SAME_RANKS, _SAME_FAMILY = 1.0, 0.7, 0.6, 0.4
 # Another operator: the same shapes; the same first input and outputs.
 _RENAMED, _PARTLY_RENAMED = 0.5, 0.3
 # Several calls for one: the boundary fits, how much of the inputs, and each call that it explains.
-_FUSED, _FUSED_INPUTS, _FUSED_EACH, _FUSED_KNOWN, _FUSED_MOST = 0.45, 0.3, 0.04, 0.2, 0.95
+_FUSED, _FUSED_INPUTS, _FUSED_WHOLE, _FUSED_EACH, _FUSED_KNOWN = 0.35, 0.25, 0.05, 0.03, 0.08
+_NUMBER = frozenset([()])
 # Values: two honest runs differ by less than 2 %, and another value speaks against another operator.
 _CLOSE, _CLOSE_BY, _FAR = 0.25, 0.02, -0.1
 # Between equals the same name or spelling.
@@ -114,33 +114,34 @@ class Likeness:
         key = one is self.target, one.tokens[at], *many.tokens[first : last + 1]
         score = self._groups.get(key)
         if score is None:
-            calls = many.calls[first : last + 1]
-            score = self._groups[key] = _boundary(one.calls[at], calls)
+            score = self._groups[key] = _boundary(one, at, many, first, last)
         return score
 
 
-def _boundary(one: Call, calls: Sequence[Call]) -> float:
+def _boundary(one: Features, at: int, many: Features, first: int, last: int) -> float:
     """Return how well the shapes at the boundary of a group fit a call that does what the group does.
 
     The outputs must be those of the last call; the inputs those that do not come out of a call of the
-    group, the first call's among them. Where the operator is known to be made of the group's, the inputs
-    may have other shapes.
+    group, the first call's among them, each once or as often as the group gets it, numbers aside. Where
+    the operator is known to be made of the group's, the inputs may have other shapes. At most 0.97.
     """
-    if one.outputs != calls[-1].outputs:
+    if one.outputs[at] != many.outputs[last]:
         return 0.0
-    taken = set(calls[0].inputs)
-    starts_alike = not taken or not taken.isdisjoint(one.inputs)
-    for before, call in pairwise(calls):
-        inputs = list(call.inputs)
-        for shape in before.outputs:
-            if shape in inputs:
-                inputs.remove(shape)
-        taken.update(inputs)
-    parts = _PARTS.get(one.family)
-    is_known = parts is not None and parts <= {call.family for call in calls}
-    given = set(one.inputs)
-    if not is_known and not (starts_alike and given <= taken):
+    head = many.calls[first].inputs
+    taken = [*head, *chain.from_iterable(many.outside[first + 1 : last + 1])]
+    given = one.calls[at].inputs
+    shapes, own = set(taken) - _NUMBER, set(given) - _NUMBER
+    starts_alike = own.issuperset(_NUMBER.union(head[:1]) - _NUMBER)
+    parts = _PARTS.get(one.calls[at].family)
+    is_known = parts is not None and parts <= {call.family for call in many.calls[first : last + 1]}
+    if not is_known and not (starts_alike and own <= shapes):
         return 0.0
-    share = len(given & taken) / max(1, len(given | taken))
-    score = _FUSED + _FUSED_INPUTS * share + _FUSED_EACH * len(calls) + _FUSED_KNOWN * is_known
-    return min(_FUSED_MOST, score)
+    share = len(own & shapes) / len(own | shapes) if own or shapes else 1.0
+    is_whole = len(taken) == len(given) and sorted(taken) == sorted(given)
+    return (
+        _FUSED
+        + _FUSED_INPUTS * share
+        + _FUSED_WHOLE * is_whole
+        + _FUSED_EACH * (last - first + 1)
+        + _FUSED_KNOWN * is_known
+    )

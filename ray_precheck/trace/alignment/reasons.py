@@ -4,7 +4,7 @@ Comes in: groups of positions in order. Goes out: one sentence for each call tha
 `align`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ray_precheck.trace.alignment.calls import Call, Shape
 from ray_precheck.trace.alignment.gaps import Group
@@ -26,12 +26,16 @@ def notes_of_names(
 
 
 def notes_of_gaps(
-    groups: Sequence[Group], target: Sequence[Call], golden: Sequence[Call]
+    groups: Sequence[Group],
+    target: Sequence[Call],
+    golden: Sequence[Call],
+    copies: Collection[Group] = (),
 ) -> dict[int, str]:
     """Return what to say of each group of one side, by its number.
 
     Candidates are the calls of the other side that have no partner either and stand between the same
-    matches; where there are none, the call of the same name.
+    matches; where there are none, the call of the same name. `copies` are the groups of recomputed calls
+    whose first call has no partner.
     """
     calls = target, golden
     owners = _owners(groups, calls)
@@ -42,6 +46,9 @@ def notes_of_gaps(
             others = [groups[at][not side][0] for at in range(start, end) if groups[at][not side]]
             for place, number in enumerate(own):
                 call = calls[side][groups[number][side][0]]
+                if groups[number] in copies:
+                    found[number] = f"computes {call.recompute_of} again, which has no partner"
+                    continue
                 near = place * len(others) // len(own)
                 first = max(0, min(near - _CANDIDATES // 2, len(others) - _CANDIDATES))
                 candidates = [calls[not side][at] for at in others[first : first + _CANDIDATES]]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ray_precheck.trace.alignment.calls import Call
 from ray_precheck.trace.alignment.gaps import Group
+from ray_precheck.trace.side import MODULE
 
 
 class Copies(NamedTuple):
@@ -24,14 +25,21 @@ def first_calls(calls: Sequence[Call]) -> dict[int, int]:
     """Return the position of the first call of each copy, by the position of the copy.
 
     A copy of a copy has the first call of that; one whose first call is not in the capture, or stands
-    behind it, is no copy.
+    behind it, is no copy. The records of modules do not say that they are computed again: a call of a
+    module right behind a copy, which it ends with, is a copy of the module's last call before.
     """
     places = {call.name: at for at, call in enumerate(calls)}
+    modules: dict[str, int] = {}
     found: dict[int, int] = {}
     for at, call in enumerate(calls):
-        first = places.get(call.recompute_of, at) if call.recompute_of else at
+        if call.kind == MODULE and at - 1 in found:
+            first = modules.get(call.type_name, at)
+        else:
+            first = places.get(call.recompute_of, at) if call.recompute_of else at
         if first < at:
             found[at] = found.get(first, first)
+        elif call.kind == MODULE:
+            modules[call.type_name] = at
     return found
 
 
