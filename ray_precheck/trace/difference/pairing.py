@@ -23,6 +23,8 @@ def pair_items(
     say less than shapes do: a tensor with another shape under the same path waits until shapes have
     been tried. The order is that of the target, with what only the golden side has at the end of its part.
     """
+    if same_framework and [item[:2] for item in target] == [item[:2] for item in golden]:
+        return [*zip(target, golden, strict=True)]
     matches: dict[int, int] = {}
     left = [*range(len(golden))]
     keys: list[_Key] = [lambda item: (item.path, item.part)]

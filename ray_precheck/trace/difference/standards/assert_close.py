@@ -16,7 +16,6 @@ from ray_precheck.trace.difference.standards.base import (
     dtypes_differ,
     index_of,
     odd_sentence,
-    shapes_differ,
 )
 from ray_precheck.trace.difference.statistics import statistics_of
 from ray_precheck.trace.difference.tolerances import tolerances
@@ -31,9 +30,9 @@ class AssertClose:
     def judge(self, rows: Sequence[Row], mode: Mode) -> None:
         """Judge each row by itself."""
         for row in rows:
-            if not row.item.is_tensor:
+            if not row.tensors:
                 _judge_value(row)
-            elif shapes_differ(row):
+            elif row.reshaped:
                 row.note(ERROR, "the shapes differ")
             elif dtypes_differ(row):
                 row.note(ERROR, "the dtypes differ")

@@ -28,7 +28,7 @@ from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.trace.difference.cells import digest_of
 from ray_precheck.trace.difference.measuring import dtype_of
 from ray_precheck.trace.difference.row import ERROR, WARNING, Mode, Row
-from ray_precheck.trace.difference.standards.base import index_of, odd_sentence, shapes_differ
+from ray_precheck.trace.difference.standards.base import index_of, odd_sentence
 from ray_precheck.trace.difference.standards.rounding import (
     Distance,
     distance,
@@ -64,9 +64,9 @@ class Auto:
             default=0.0,
         )
         for row in rows:
-            if not row.item.is_tensor:
+            if not row.tensors:
                 _judge_value(row)
-            elif shapes_differ(row):
+            elif row.reshaped:
                 row.note(ERROR, "the shapes differ")
             elif mode is Mode.DIGESTS:
                 _judge_digests(row)
@@ -78,9 +78,13 @@ class Auto:
                 _judge_floats(row, rows, distances[id(row)], brought)
 
 
-def _judge_floats(row: Row, rows: Sequence[Row], found: Distance | None, brought: float) -> None:
+def _judge_floats(
+    row: Row, rows: Sequence[Row], found: Distance | None, brought: float
+) -> None:
+    if found is None or not found.value:
+        return
     rounded = rounding(row, rows)
-    if found is None or rounded is None or not found.value:
+    if rounded is None:
         return
     if row.elements is not None and row.elements.max_abs < _flushed(row):
         return

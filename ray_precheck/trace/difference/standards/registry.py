@@ -26,6 +26,7 @@ BLIND = "Max, Min, Mean and Norm agree; they do not show the order of the values
 # Estimates below it are the sketches' own noise (capture.measures.sketch).
 _SKETCH_NOISE = 1e-6
 _SINGLE = ((), (1,))
+_SAME = ("0", "0", "0", "0")
 
 
 def judge(
@@ -54,7 +55,7 @@ def judge(
 def _say_facts(row: Row, mode: Mode) -> None:
     """Add what was found about a row, whatever the standard."""
     target, golden = row.target, row.golden
-    if target is None or golden is None or not target.is_tensor or not golden.is_tensor:
+    if not row.tensors or target is None or golden is None:
         return
     if row.unread and (target.file or golden.file):
         instead = (
@@ -74,11 +75,7 @@ def _say_facts(row: Row, mode: Mode) -> None:
             if row.relative_l2 > 1e-3 and same_statistics(target, golden):
                 words = "Max, Min, Mean and Norm agree, and the sketches differ: other values or another order"
                 row.note(WARNING if row.result == PASS else PASS, words)
-    elif (
-        row.statistics[:4] == ("0", "0", "0", "0")
-        and not row.layout
-        and target.shape not in _SINGLE
-    ):
+    elif row.statistics[:4] == _SAME and not row.layout and target.shape not in _SINGLE:
         if not (target.digest and target.digest == golden.digest):
             row.note(PASS, BLIND)
 
