@@ -11,7 +11,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from ray_precheck.store.columns import encode_name, encode_row
 from ray_precheck.trace.difference.elements import ElementDifference
@@ -133,9 +133,7 @@ def encode_rows(rows: Iterable[Sequence[str]]) -> bytes:
         if "\n" in line or "\r" in line:
             line = encode_row(row).decode("utf-8")[:-2]
         elif '"' in line or line.count(",") >= len(row):
-            line = ",".join(
-                [_quoted(cell) if "," in cell or '"' in cell else cell for cell in row]
-            )
+            line = ",".join([_quoted(cell) if "," in cell or '"' in cell else cell for cell in row])
         lines.append(line)
     lines.append("")
     return "\r\n".join(lines).encode("utf-8", errors="backslashreplace")
@@ -191,8 +189,7 @@ def _description(item: Item | None) -> tuple[str, str, str]:
     return _class_text(type(value)), "[]", NOT_THERE
 
 
-@cache
-def _class_text(kind: type) -> str:
+def _class_text(kind: type[object]) -> str:
     return str(kind)
 
 

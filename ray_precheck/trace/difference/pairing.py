@@ -27,30 +27,22 @@ def pair_items(
         return [*zip(target, golden, strict=True)]
     matches: dict[int, int] = {}
     left = [*range(len(golden))]
-    keys: list[_Key] = [lambda item: (item.path, item.part)]
-    if not same_framework:
-        keys.insert(0, lambda item: (item.path, item.part, _alike(item)))
-    for key in keys:
-        left = _match(target, golden, matches, left, key)
-        if not left or len(matches) == len(target):
-            break
-    if left and len(matches) < len(target):
-        left = _match_rest(target, golden, matches, left)
-    return _in_order(target, golden, matches, left)
-
-
-def _match_rest(
-    target: Sequence[Item], golden: Sequence[Item], matches: dict[int, int], left: list[int]
-) -> list[int]:
-    """Match what has no namesake: by shape at the same position, by shape, and by position."""
     places = {id(item): place for items in (target, golden) for item, place in _places(items)}
-    for key in (
+    by_shape: list[_Key] = [
         lambda item: (item.part, places[id(item)], _alike(item)),
         lambda item: (item.part, _alike(item)),
-        lambda item: (item.part, places[id(item)], item.is_tensor) if item.is_tensor else id(item),
-    ):
+    ]
+    keys: list[_Key] = [lambda item: (item.path, item.part), *by_shape]
+    if not same_framework:
+        keys = [lambda item: (item.path, item.part, _alike(item)), *by_shape, keys[0]]
+    keys.append(
+        lambda item: (item.part, places[id(item)]) if item.is_tensor else (id(item), item.path)
+    )
+    for key in keys:
+        if not left or len(matches) == len(target):
+            break
         left = _match(target, golden, matches, left, key)
-    return left
+    return _in_order(target, golden, matches, left)
 
 
 def _places(items: Sequence[Item]) -> list[tuple[Item, int]]:

@@ -54,9 +54,17 @@ class Row:
     @property
     def item(self) -> Item:
         """The value on the target side, or on the golden side where that is the only one."""
-        found = self.target or self.golden
-        assert found is not None, "a row has at least one side"
+        found = self.target if self.target is not None else self.golden
+        if found is None:
+            raise ValueError("a row has at least one side")
         return found
+
+    @property
+    def both(self) -> tuple[Item, Item]:
+        """The target and the golden value of a row that both sides have."""
+        if self.target is None or self.golden is None:
+            raise ValueError(f"{self.target_name} against {self.golden_name}: only one side has it")
+        return self.target, self.golden
 
     @property
     def is_output(self) -> bool:

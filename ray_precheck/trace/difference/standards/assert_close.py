@@ -60,8 +60,7 @@ def _judge_elements(row: Row) -> None:
 
 
 def _judge_statistics(row: Row) -> None:
-    target, golden = row.target, row.golden
-    assert target is not None and golden is not None
+    target, golden = row.both
     if odd := odd_sentence(row):
         row.note(ERROR, odd)
         return
@@ -75,8 +74,7 @@ def _judge_statistics(row: Row) -> None:
 
 
 def _judge_value(row: Row) -> None:
-    target, golden = row.target, row.golden
-    assert target is not None and golden is not None
+    target, golden = row.both
     ours, theirs = statistics_of(target)[0], statistics_of(golden)[0]
     if isinstance(ours, float) and isinstance(theirs, float):
         rtol, atol = tolerances("float64", "float64")

@@ -57,7 +57,7 @@ def _odd_statistics(row: Row) -> str:
     if not texts or not row.tensors:
         return ""
     ours, theirs = texts[8:10], texts[12:14]
-    if ours == theirs or _NOT_FINITE.isdisjoint(ours) and _NOT_FINITE.isdisjoint(theirs):
+    if ours == theirs or _NOT_FINITE.isdisjoint((*ours, *theirs)):
         return ""
     own = [text if text in _NOT_FINITE else "" for text in ours]
     other = [text if text in _NOT_FINITE else "" for text in theirs]

@@ -98,7 +98,9 @@ def _judge_row(row: Row) -> None:
     if not row.tensors or target.element["dtype"] != golden.element["dtype"]:
         _judge_dtypes(row, target, golden)
     if row.reshaped:
-        row.note(ERROR, f"the shape is {list(target.shape or ())}, golden {list(golden.shape or ())}")
+        row.note(
+            ERROR, f"the shape is {list(target.shape or ())}, golden {list(golden.shape or ())}"
+        )
 
 
 def _judge_dtypes(row: Row, target: Item, golden: Item) -> None:

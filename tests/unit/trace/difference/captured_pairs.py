@@ -22,7 +22,9 @@ def tensor(array: Any, name: str = "", **more: Any) -> dict[str, Any]:
     wide = array.astype(np.float64)
     with np.errstate(all="ignore"):
         statistics = (
-            (wide.max(), wide.min(), wide.mean(), np.sqrt((wide * wide).sum())) if array.size else ()
+            (wide.max(), wide.min(), wide.mean(), np.sqrt((wide * wide).sum()))
+            if array.size
+            else ()
         )
     found: dict[str, Any] = {
         "type": "torch.Tensor",
@@ -35,7 +37,9 @@ def tensor(array: Any, name: str = "", **more: Any) -> dict[str, Any]:
     return found | more
 
 
-def statistics(dtype: str = "float32", shape: Sequence[int] = (4, 4), **more: Any) -> dict[str, Any]:
+def statistics(
+    dtype: str = "float32", shape: Sequence[int] = (4, 4), **more: Any
+) -> dict[str, Any]:
     """Return the element of a tensor of which statistics alone are known."""
     found = {"type": "torch.Tensor", "dtype": f"torch.{dtype}", "shape": list(shape)}
     return found | {"Max": 2.0, "Min": -1.0, "Mean": 0.5, "Norm": 4.0} | more
@@ -52,7 +56,10 @@ def items(inputs: Sequence[Any], outputs: Sequence[Any], **keywords: Any) -> lis
 
 
 def from_statistics(
-    target: Mapping[str, Any], golden: Mapping[str, Any], mode: Mode = Mode.STATISTICS, key: str = KEY
+    target: Mapping[str, Any],
+    golden: Mapping[str, Any],
+    mode: Mode = Mode.STATISTICS,
+    key: str = KEY,
 ) -> list[Row]:
     """Return the measured rows of two records."""
     return rows_of(key, key, items_of(target, key), items_of(golden, key), Reading(mode))
@@ -79,7 +86,9 @@ def from_files(
     return rows_of(key, key, sides[0], sides[1], Reading(Mode.REAL, *sources))
 
 
-def judged(rows: list[Row], standard: str, mode: Mode, noise: list[float | None] | None = None) -> list[str]:
+def judged(
+    rows: list[Row], standard: str, mode: Mode, noise: list[float | None] | None = None
+) -> list[str]:
     """Judge rows and return their results."""
     judge(rows, STANDARDS[standard](), mode, noise)
     return [row.result for row in rows]

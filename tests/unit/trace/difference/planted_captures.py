@@ -96,7 +96,9 @@ def planted(mode: str, *, target: bool) -> Planted:
     for name, shape in (("scalar", ()), ("single", (1,))):
         outputs = [np.full(shape, value, np.float32) for value in (2.75, 2.5)]
         side.add(f"Mint.{name}.0.forward", [outputs[1]], choose(*outputs))
-    side.add("Mint.empty_out.0.forward", [np.zeros((0, 3), np.float32)], np.zeros((0, 3), np.float32))
+    side.add(
+        "Mint.empty_out.0.forward", [np.zeros((0, 3), np.float32)], np.zeros((0, 3), np.float32)
+    )
     side.add("Mint.ints.0.forward", [numbers], choose(numbers + (numbers == 3), numbers))
     side.add("Mint.bools.0.forward", [flags], choose(flags | True, flags))
     side.add("Mint.zeros.0.forward", [zeros], choose(zeros, one))

@@ -40,7 +40,8 @@ OTHERWISE = {
 def table_of(folder: Path, mode: str) -> list[tuple[Row, list[str]]]:
     with ExitStack() as stack:
         paths = [
-            write_side(folder / name, mode, target=name == "target") for name in ("target", "golden")
+            write_side(folder / name, mode, target=name == "target")
+            for name in ("target", "golden")
         ]
         sides = [stack.enter_context(open_side(path)) for path in paths]
         return _table(sides, mode)
@@ -86,9 +87,7 @@ def test_cells_are_those_of_msprobe(tmp_path: Path, mode: str) -> None:
     ]
     assert differ == []
     results = {name: line["Result"] for name, line in ours.items()}
-    assert results == {
-        name: OTHERWISE.get(name, row["Result"]) for name, row in expected.items()
-    }
+    assert results == {name: OTHERWISE.get(name, row["Result"]) for name, row in expected.items()}
 
 
 @pytest.mark.parametrize("mode", MODES)
