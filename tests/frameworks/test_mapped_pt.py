@@ -66,5 +66,5 @@ def test_what_is_no_tensor_and_what_is_torn_is_refused(tmp_path: Path) -> None:
         MappedTensors(tmp_path).open(spec)
     torch.save(VALUES, tmp_path / "x.pt")
     (tmp_path / "x.pt").write_bytes((tmp_path / "x.pt").read_bytes()[:300])
-    with pytest.raises(NotCheckable, match="not a readable .pt file"):
+    with pytest.raises(NotCheckable, match=r"not a readable \.pt file"):
         MappedTensors(tmp_path).open(spec)
