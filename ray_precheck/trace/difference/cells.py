@@ -80,7 +80,7 @@ def cells(
         found += metric_cells(row)
         found += row.statistics[8:]
     else:
-        found += (digest_of(target), digest_of(golden))
+        found += (digest_cell(target), digest_cell(golden))
     message = json.dumps(row.messages) if row.messages else "[]"
     found += ("True" if grad == golden_grad else "False", row.result, message)
     found.append(str(list(stack)) if stack else NOT_THERE)
@@ -144,7 +144,7 @@ def _quoted(cell: str) -> str:
     return encode_row([cell]).decode("utf-8")[:-2]
 
 
-def digest_of(item: Item | None) -> str:
+def digest_cell(item: Item | None) -> str:
     """Return the digest of a value: of what is no tensor the CRC-32 of its text, as msprobe has it."""
     if item is None or item.element is None:
         return NOT_THERE

@@ -11,7 +11,6 @@ from itertools import islice
 from ray_precheck.capture.measures.sketch_map import Array
 from ray_precheck.capture.writing.sketches import read_sketches, sketch_of
 from ray_precheck.dump.mapped import MappedTensors
-from ray_precheck.errors import DumpError
 from ray_precheck.trace.difference.row import Mode
 from ray_precheck.trace.items import Item
 from ray_precheck.trace.side import Side
@@ -49,29 +48,23 @@ def reading_of(target: Side, golden: Side) -> Reading:
     """Return how two captures are compared: by the best that both have.
 
     Raises:
-        DumpError: they have nothing in common that can be compared, or the file of the sketches of either
-            is none.
+        DumpError: the file of the sketches of either is none.
     """
-    mode = mode_of(_items(target), _items(golden))
-    if mode is None:
-        raise DumpError(
-            f"{target.path} and {golden.path} have no common data: one has digests alone, and the other"
-            " none; capture both with the same --summary-mode, or with --task tensor"
-        )
+    mode = mode_of(kinds_of(target), kinds_of(golden))
     ours, theirs = target.header.framework, golden.header.framework
     same = not ours or not theirs or ours == theirs
     return Reading(mode, _source(target, mode), _source(golden, mode), same, ours)
 
 
-def mode_of(target: Iterable[Item], golden: Iterable[Item]) -> Mode | None:
-    """Return the best that some values of two captures have in common, None for nothing.
+def mode_of(target: set[Mode], golden: set[Mode]) -> Mode:
+    """Return the best that two captures have in common; statistics where they have nothing."""
+    common = target & golden
+    return next((mode for mode in Mode if mode in common), Mode.STATISTICS)
 
-    Where either has no tensor at all, there are values that are no tensors, which statistics have too.
-    """
-    ours, theirs = _has(target), _has(golden)
-    if not ours or not theirs:
-        return Mode.STATISTICS
-    return next((mode for mode in Mode if mode in ours and mode in theirs), None)
+
+def kinds_of(side: Side) -> set[Mode]:
+    """Return what the first records of a capture have: files, statistics, digests."""
+    return _has(item for entry in islice(side.entries, _RECORDS) for item in side.items(entry))
 
 
 def _source(side: Side, mode: Mode) -> Source:
@@ -79,11 +72,6 @@ def _source(side: Side, mode: Mode) -> Source:
         MappedTensors(side.data_folder) if mode is Mode.REAL else None,
         read_sketches(side.folder) if mode is not Mode.DIGESTS else None,
     )
-
-
-def _items(side: Side) -> Iterable[Item]:
-    for entry in islice(side.entries, _RECORDS):
-        yield from side.items(entry)
 
 
 def _has(items: Iterable[Item]) -> set[Mode]:

@@ -25,13 +25,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ray_precheck.schema.dtypes import DTYPES
-from ray_precheck.trace.difference.cells import digest_of
+from ray_precheck.trace.difference.cells import digest_cell
 from ray_precheck.trace.difference.measuring import dtype_of
 from ray_precheck.trace.difference.row import ERROR, WARNING, Mode, Row
 from ray_precheck.trace.difference.standards.base import index_of, odd_sentence
 from ray_precheck.trace.difference.standards.rounding import (
-    Distance,
-    distance,
+    Apart,
+    distance_apart,
     limits_of,
     rounding,
     unit_roundoff,
@@ -46,14 +46,14 @@ AMPLIFIED = 8.0
 
 
 @dataclass(frozen=True, slots=True)
-class Auto:
+class CaptureAuto:
     """Distances by what rounding and noise explain."""
 
     name: ClassVar[str] = "auto"
 
     def judge(self, rows: Sequence[Row], mode: Mode) -> None:
         """Judge each row, by what the inputs of the operator bring."""
-        distances = {id(row): distance(row) for row in rows}
+        distances = {id(row): distance_apart(row) for row in rows}
         brought = max(
             (
                 found.value
@@ -78,7 +78,7 @@ class Auto:
                 _judge_floats(row, rows, distances[id(row)], brought)
 
 
-def _judge_floats(row: Row, rows: Sequence[Row], found: Distance | None, brought: float) -> None:
+def _judge_floats(row: Row, rows: Sequence[Row], found: Apart | None, brought: float) -> None:
     if found is None or not found.value:
         return
     rounded = rounding(row, rows)
@@ -150,7 +150,7 @@ def _judge_exact(row: Row, brought: float) -> None:
 
 def _judge_digests(row: Row) -> None:
     """Judge digests: they do not tell how far floats are apart."""
-    if digest_of(row.target) == digest_of(row.golden):
+    if digest_cell(row.target) == digest_cell(row.golden):
         return
     if unit_roundoff(row) is None:
         row.note(ERROR, "the digests differ")
@@ -159,7 +159,7 @@ def _judge_digests(row: Row) -> None:
 
 
 # What belongs to the machine and not to the numbers.
-_PLACES = ("torch.device", "torch.ProcessGroup", "torch.dtype", "mindspore.dtype")
+_PLACES = ("device", "ProcessGroup", "dtype")
 _DEVICES = ("cpu", "npu", "cuda", "gpu", "ascend")
 
 
@@ -173,7 +173,7 @@ def _judge_value(row: Row) -> None:
     if texts[0] == texts[1]:
         return
     devices = all(text.lower().startswith(_DEVICES) for text in texts)
-    if devices or target.type_name in _PLACES:
+    if devices or target.type_name.rpartition(".")[2] in _PLACES:
         return
     # A number that was computed from tensors, such as a loss.
     computed = row.is_output and isinstance(ours, float) and isinstance(theirs, float)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ray_precheck.trace.difference.cells import digest_of, metric_cells
+from ray_precheck.trace.difference.cells import digest_cell, metric_cells
 from ray_precheck.trace.difference.row import ERROR, NOT_THERE, WARNING, Mode, Row
 from ray_precheck.trace.difference.standards.base import dtypes_differ, odd_sentence
 from ray_precheck.trace.difference.statistics import relative, statistics_of
@@ -43,7 +43,7 @@ _NOT_FINITE = ("Nan", " inf", " -inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Msprobe:
+class CaptureMsprobe:
     """msprobe's rules."""
 
     name: ClassVar[str] = "msprobe"
@@ -133,7 +133,7 @@ def _short(value: object) -> str:
 
 
 def _judge_digests(row: Row) -> None:
-    ours, theirs = digest_of(row.target), digest_of(row.golden)
+    ours, theirs = digest_cell(row.target), digest_cell(row.golden)
     if ours == theirs:
         return
     if NOT_THERE in (ours, theirs):

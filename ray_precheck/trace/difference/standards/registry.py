@@ -10,16 +10,16 @@ from collections.abc import Callable, Sequence
 from ray_precheck.trace.difference.layout import same_statistics
 from ray_precheck.trace.difference.row import PASS, UNMATCHED, WARNING, Mode, Row
 from ray_precheck.trace.difference.standards.assert_close import AssertClose
-from ray_precheck.trace.difference.standards.auto import Auto
+from ray_precheck.trace.difference.standards.auto import CaptureAuto
 from ray_precheck.trace.difference.standards.base import CaptureStandard, dtypes_differ
 from ray_precheck.trace.difference.standards.megengine import MegEngine
-from ray_precheck.trace.difference.standards.msprobe import Msprobe
+from ray_precheck.trace.difference.standards.msprobe import CaptureMsprobe
 from ray_precheck.trace.difference.standards.npu_hooks import NpuHooks
 from ray_precheck.trace.difference.standards.ptdbg import Ptdbg
 from ray_precheck.trace.items import Item
 
 _ALL: tuple[Callable[[], CaptureStandard], ...] = (
-    Msprobe, Ptdbg, NpuHooks, MegEngine, AssertClose, Auto,
+    CaptureMsprobe, Ptdbg, NpuHooks, MegEngine, AssertClose, CaptureAuto,
 )  # fmt: skip
 STANDARDS: dict[str, Callable[[], CaptureStandard]] = {kind().name: kind for kind in _ALL}
 

@@ -28,14 +28,14 @@ _BOTH = math.sqrt(2.0)
 _SAME = ("0",) * 4
 
 
-class Distance(NamedTuple):
+class Apart(NamedTuple):
     """A relative L2 distance, and whether it is a lower bound by statistics alone."""
 
     value: float
     is_bound: bool
 
 
-_EQUAL = Distance(0.0, True)
+_EQUAL = Apart(0.0, True)
 
 
 def unit_roundoff(row: Row) -> float | None:
@@ -123,14 +123,14 @@ def limits_of(row: Row, framework: str = "") -> Allowed | None:
     return allowed(operator_of(row), coarsest, framework)
 
 
-def distance(row: Row) -> Distance | None:
+def distance_apart(row: Row) -> Apart | None:
     """Return how far both sides are apart: measured, estimated, or at least, by the statistics.
 
     Max, Min, Mean and Norm cannot change by more than the tensor does: for |t - g| in the L2 norm,
     |d Norm| and |d Max| are at most that, and |d Mean| at most that by sqrt(N).
     """
     if row.relative_l2 is not None:
-        return Distance(row.relative_l2, False)
+        return Apart(row.relative_l2, False)
     target, golden = row.target, row.golden
     if target is None or golden is None or not row.tensors or row.reshaped or not row.statistics:
         return None
@@ -147,5 +147,5 @@ def distance(row: Row) -> Distance | None:
     if norm is None or not math.isfinite(norm) or not math.isfinite(largest):
         return None
     if not norm:
-        return Distance(math.inf if largest else 0.0, True)
-    return Distance(largest / norm, True)
+        return Apart(math.inf if largest else 0.0, True)
+    return Apart(largest / norm, True)

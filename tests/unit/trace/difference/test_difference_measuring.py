@@ -21,7 +21,7 @@ from captured_pairs import (
 from ray_precheck.capture.measures.sketch import sketch
 from ray_precheck.capture.writing.sketches import SketchFile, read_sketches
 from ray_precheck.dump.mapped import MappedTensors
-from ray_precheck.trace.difference.reading import Reading, Source, mode_of, reading_of
+from ray_precheck.trace.difference.reading import Reading, Source, kinds_of, mode_of, reading_of
 from ray_precheck.trace.difference.row import Mode
 from ray_precheck.trace.difference.rows import rows_of
 from ray_precheck.trace.difference.standards.registry import BLIND
@@ -133,14 +133,11 @@ def test_sketches_show_another_order_that_statistics_do_not(tmp_path: Path) -> N
 
 
 def test_the_mode_is_the_best_that_both_sides_have() -> None:
-    real, plain = items([tensor(RAMP, "x")], []), items([tensor(RAMP)], [])
-    element = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [3], "md5": "00"}
-    digests = items([element], [])
+    real, statistics_alone, digests = {Mode.REAL, Mode.STATISTICS}, {Mode.STATISTICS}, {Mode.DIGESTS}
     assert mode_of(real, real) is Mode.REAL
-    assert mode_of(real, plain) is Mode.STATISTICS
+    assert mode_of(real, statistics_alone) is Mode.STATISTICS
     assert mode_of(digests, digests) is Mode.DIGESTS
-    assert mode_of(real, digests) is None
-    assert mode_of([], digests) is Mode.STATISTICS
+    assert mode_of(real, digests) is mode_of(set(), digests) is Mode.STATISTICS
 
 
 def test_a_reading_knows_the_frameworks_and_the_folders(tmp_path: Path) -> None:
@@ -153,6 +150,7 @@ def test_a_reading_knows_the_frameworks_and_the_folders(tmp_path: Path) -> None:
         sides.append(open_side(path))
     with sides[0], sides[1]:
         found = reading_of(*sides)
+        assert kinds_of(sides[0]) == {Mode.REAL, Mode.STATISTICS}
     assert (found.mode, found.same_framework) == (Mode.REAL, False)
 
 
