@@ -132,8 +132,10 @@ def encode_rows(rows: Iterable[Sequence[str]]) -> bytes:
         line = ",".join(row)
         if "\n" in line or "\r" in line:
             line = encode_row(row).decode("utf-8")[:-2]
-        elif '"' in line or line.count(",") >= len(row):
+        elif '"' in line:
             line = ",".join([_quoted(cell) if "," in cell or '"' in cell else cell for cell in row])
+        elif line.count(",") >= len(row):  # mostly by shapes
+            line = ",".join([f'"{cell}"' if "," in cell else cell for cell in row])
         lines.append(line)
     lines.append("")
     return "\r\n".join(lines).encode("utf-8", errors="backslashreplace")

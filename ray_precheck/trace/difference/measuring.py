@@ -47,12 +47,15 @@ def _compare_kinds(row: Row, target: Item, golden: Item) -> None:
     Nearly all pairs have the same dtype and shape, and are looked at once.
     """
     ours, theirs = target.element, golden.element
-    if ours is None or theirs is None or not target.is_tensor:
+    if ours is None or theirs is None:
         return
-    row.reshaped = ours["shape"] != theirs.get("shape")
-    same = not row.reshaped and ours["dtype"] == theirs.get("dtype")
-    row.tensors = same or golden.is_tensor
-    row.reshaped &= row.tensors
+    dtype, shape = ours.get("dtype"), ours.get("shape")
+    if not isinstance(dtype, str) or not isinstance(shape, list):
+        return
+    if shape == theirs.get("shape") and dtype == theirs.get("dtype"):
+        row.tensors = True
+    elif target.is_tensor and golden.is_tensor:
+        row.tensors, row.reshaped = True, shape != theirs["shape"]
 
 
 def _measure_elements(row: Row, target: Item, golden: Item, reading: Reading) -> None:

@@ -133,7 +133,11 @@ def test_sketches_show_another_order_that_statistics_do_not(tmp_path: Path) -> N
 
 
 def test_the_mode_is_the_best_that_both_sides_have() -> None:
-    real, statistics_alone, digests = {Mode.REAL, Mode.STATISTICS}, {Mode.STATISTICS}, {Mode.DIGESTS}
+    real, statistics_alone, digests = (
+        {Mode.REAL, Mode.STATISTICS},
+        {Mode.STATISTICS},
+        {Mode.DIGESTS},
+    )
     assert mode_of(real, real) is Mode.REAL
     assert mode_of(real, statistics_alone) is Mode.STATISTICS
     assert mode_of(digests, digests) is Mode.DIGESTS
