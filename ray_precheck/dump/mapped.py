@@ -82,8 +82,7 @@ _Found = tuple[Array, Callable[[Array], Array] | None]
 def _map_npy(opened: BufferedReader, name: str, spec: TensorSpec) -> _Found:
     try:
         require_npy_size(opened, name, spec)
-        version = np.lib.format.read_magic(opened)
-        shape, fortran, dtype = _read_header(opened, version)
+        shape, fortran, dtype = _read_header(opened)
         if dtype.hasobject:
             raise NotCheckable(f"{name} holds Python objects, which are not read")
         require_shape(shape, name, spec)
@@ -97,10 +96,13 @@ def _map_npy(opened: BufferedReader, name: str, spec: TensorSpec) -> _Found:
         raise unreadable(name, error) from None
 
 
-def _read_header(opened: BufferedReader, version: tuple[int, int]) -> Any:
-    if version == (1, 0):
-        return np.lib.format.read_array_header_1_0(opened)
-    return np.lib.format.read_array_header_2_0(opened)
+def _read_header(opened: BufferedReader) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, whether it is in Fortran's order, and dtype (NumPy Enhancement Proposal 1)."""
+    files: Any = np.lib.format  # has no types
+    version = files.read_magic(opened)
+    read = files.read_array_header_1_0 if version == (1, 0) else files.read_array_header_2_0
+    shape, fortran, dtype = read(opened)
+    return tuple(shape), bool(fortran), dtype
 
 
 def _map_pt(opened: BufferedReader, name: str, spec: TensorSpec) -> _Found:

@@ -11,8 +11,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Sequence
-from functools import cache, lru_cache
-from typing import Any
+from functools import lru_cache
 
 from ray_precheck.store.columns import encode_name, encode_row
 from ray_precheck.trace.difference.elements import ElementDifference
@@ -39,6 +38,7 @@ _VERDICT = ("Requires_grad Consistent", "Result", "Err_message")
 OWN = (
     "RMSE", "MAPE", "Relative L2", "Noise Floor", "Share of Noise", "Digest Equal", "Match", "Call",
 )  # fmt: skip
+_NOTHING = (NOT_THERE,) * 5
 UNSUPPORTED, SHAPE_UNMATCHED = "unsupported", "shape unmatched"
 _NO_FILE = "-1"
 # Norms up to it are those of zero vectors: core/compare/algorithm, Const.FLOAT_EPSILON.
@@ -57,7 +57,9 @@ def headings(mode: Mode) -> tuple[str, ...]:
     return (*_BASIC, *middle, *_VERDICT, "NPU_Stack_Info", *names, *OWN)
 
 
-def cells(row: Row, mode: Mode, match: str = "", call: str = "", stack: str = "") -> list[str]:
+def cells(
+    row: Row, mode: Mode, match: str = "", call: str = "", stack: Sequence[str] = ()
+) -> list[str]:
     """Return the cells of a judged row under `headings(mode)`.
 
     `match` says how the pair of operators was found, `call` is the name of the piece, and `stack` the
@@ -66,8 +68,10 @@ def cells(row: Row, mode: Mode, match: str = "", call: str = "", stack: str = ""
     target, golden = row.target, row.golden
     dtype, shape, grad = _description(target)
     golden_dtype, golden_shape, golden_grad = _description(golden)
+    name = _name(row.target_name)
+    golden_name = name if row.golden_name == row.target_name else _name(row.golden_name)
     found = [
-        _name(row.target_name), _name(row.golden_name), dtype, golden_dtype, shape, golden_shape,
+        name, golden_name, dtype, golden_dtype, shape, golden_shape,
         grad, golden_grad,
     ]  # fmt: skip
     if mode is Mode.STATISTICS:
@@ -76,13 +80,14 @@ def cells(row: Row, mode: Mode, match: str = "", call: str = "", stack: str = ""
         found += metric_cells(row)
         found += row.statistics[8:]
     else:
-        found += (digest_of(target), digest_of(golden))
+        found += (digest_cell(target), digest_cell(golden))
     message = json.dumps(row.messages) if row.messages else "[]"
-    found += ("True" if grad == golden_grad else "False", row.result, message, stack or NOT_THERE)
+    found += ("True" if grad == golden_grad else "False", row.result, message)
+    found.append(str(list(stack)) if stack else NOT_THERE)
     if mode is Mode.REAL:
         found.append(str([_file(target), _file(golden)]))
     found += own_cells(row)
-    found += (match, _name(call))
+    found += (match, _plain(call))
     return found
 
 
@@ -90,11 +95,7 @@ def metric_cells(row: Row) -> tuple[str, ...]:
     """Return the cells of msprobe's six metrics."""
     found = row.elements
     if found is None:
-        target, golden = row.target, row.golden
-        both = target is not None and golden is not None and not row.unread
-        if both and target.is_tensor and golden.is_tensor and target.shape != golden.shape:  # type: ignore[union-attr]
-            return (SHAPE_UNMATCHED,) * 6
-        return (UNSUPPORTED,) * 6
+        return ((SHAPE_UNMATCHED if row.reshaped and not row.unread else UNSUPPORTED),) * 6
     if not found.size:
         return (UNSUPPORTED,) * 6
     if found.odd > found.flipped:
@@ -111,6 +112,8 @@ def metric_cells(row: Row) -> tuple[str, ...]:
 def own_cells(row: Row) -> tuple[str, ...]:
     """Return RMSE, MAPE (a fraction), Relative L2, Noise Floor, Share of Noise and Digest Equal."""
     distance, noise, found = row.relative_l2, row.noise, row.elements
+    if distance is None and noise is None and found is None:
+        return (*_NOTHING, _digests(row))
     share = distance / noise if distance is not None and noise else None
     return (
         _short(found.rmse) if found is not None else NOT_THERE,
@@ -127,14 +130,15 @@ def encode_rows(rows: Iterable[Sequence[str]]) -> bytes:
     lines = []
     for row in rows:
         line = ",".join(row)
-        if '"' in line or "\n" in line or "\r" in line or line.count(",") >= len(row):
-            line = ",".join([_quoted(cell) if _SPECIAL & set(cell) else cell for cell in row])
+        if "\n" in line or "\r" in line:
+            line = encode_row(row).decode("utf-8")[:-2]
+        elif '"' in line:
+            line = ",".join([_quoted(cell) if "," in cell or '"' in cell else cell for cell in row])
+        elif line.count(",") >= len(row):  # mostly by shapes
+            line = ",".join([f'"{cell}"' if "," in cell else cell for cell in row])
         lines.append(line)
     lines.append("")
     return "\r\n".join(lines).encode("utf-8", errors="backslashreplace")
-
-
-_SPECIAL = frozenset(',"\r\n')
 
 
 @lru_cache(maxsize=4096)
@@ -142,7 +146,7 @@ def _quoted(cell: str) -> str:
     return encode_row([cell]).decode("utf-8")[:-2]
 
 
-def digest_of(item: Item | None) -> str:
+def digest_cell(item: Item | None) -> str:
     """Return the digest of a value: of what is no tensor the CRC-32 of its text, as msprobe has it."""
     if item is None or item.element is None:
         return NOT_THERE
@@ -155,13 +159,14 @@ def digest_of(item: Item | None) -> str:
 
 def _digests(row: Row) -> str:
     target, golden = row.target, row.golden
-    if target is None or golden is None or not target.digest or not golden.digest:
+    if not row.tensors or target is None or golden is None or not target.digest:
+        return NOT_THERE
+    if not golden.digest:
         return NOT_THERE
     return "True" if target.digest == golden.digest else "False"
 
 
 _NULL, _MISSING = ("None", "None", NOT_THERE), (NOT_THERE, NOT_THERE, NOT_THERE)
-_GRAD: dict[Any, str] = {True: "True", False: "False", None: NOT_THERE}
 
 
 def _description(item: Item | None) -> tuple[str, str, str]:
@@ -173,8 +178,9 @@ def _description(item: Item | None) -> tuple[str, str, str]:
         return _NULL
     dtype = element.get("dtype")
     if isinstance(dtype, str) and dtype:
-        grad = _GRAD.get(element.get("requires_grad"), NOT_THERE)
-        return _name(dtype), str(element.get("shape")), grad
+        grad = element.get("requires_grad")
+        shown = NOT_THERE if grad is None else "True" if grad else "False"
+        return _plain(dtype), str(element.get("shape")), shown
     kind, value = item.type_name, element.get("value")
     if kind == "torch.Size":
         return kind, _name(str(value)), NOT_THERE
@@ -185,8 +191,7 @@ def _description(item: Item | None) -> tuple[str, str, str]:
     return _class_text(type(value)), "[]", NOT_THERE
 
 
-@cache
-def _class_text(kind: type) -> str:
+def _class_text(kind: type[object]) -> str:
     return str(kind)
 
 
@@ -217,6 +222,11 @@ def _text(number: float) -> str:
 def _short(number: float) -> str:
     text = f"{number:.6g}"
     return {"nan": "Nan", "inf": " inf", "-inf": " -inf"}.get(text, text)
+
+
+@lru_cache(maxsize=256)
+def _plain(text: str) -> str:
+    return _name(text)
 
 
 def _name(name: str) -> str:

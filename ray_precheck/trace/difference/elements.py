@@ -201,7 +201,11 @@ class _Work:
             self._note_worst(found, size, largest, start)
         magnitude = np.abs(golden, out=self.narrow[1][: golden.size])
         if largest > self.atol:
-            self._add_limits(found, target, size, magnitude, largest)
+            excess = np.multiply(magnitude, self.rtol, dtype=self.real)
+            np.subtract(size, excess, out=excess)
+            found.beyond += int(np.count_nonzero(excess > self.atol))
+        if largest > found.max_scaled:
+            _scale_largest(found, target, size, magnitude)
         self._add_relative(found, target, golden, size, magnitude)
 
     def _flat(self, piece: Array) -> Array:
@@ -246,18 +250,6 @@ class _Work:
             found.max_abs = float(exact[at])
             found.worst = start + int(places[at]) // self.parts
 
-    def _add_limits(
-        self, found: ElementDifference, target: Array, size: Array, magnitude: Array, largest: Any
-    ) -> None:
-        """Count what is beyond the tolerances, and keep the largest scaled error, where it can grow."""
-        excess = magnitude * self.real.type(self.rtol)
-        np.subtract(size, excess, out=excess)
-        found.beyond += int(np.count_nonzero(excess > self.atol))
-        if largest > found.max_scaled:
-            scale = np.maximum(np.abs(target, out=excess), magnitude, out=excess)
-            np.maximum(scale, 1, out=scale)
-            found.max_scaled = max(found.max_scaled, float(np.divide(size, scale, out=scale).max()))
-
     def _add_relative(
         self, found: ElementDifference, target: Array, golden: Array, size: Array, magnitude: Array
     ) -> None:
@@ -274,3 +266,11 @@ class _Work:
         found.max_relative = max(found.max_relative, float(shares.max()))
         found.thousandth += int(np.count_nonzero(shares < THOUSANDTH))
         found.five_thousandths += int(np.count_nonzero(shares < FIVE_THOUSANDTHS))
+
+
+def _scale_largest(found: ElementDifference, target: Array, size: Array, magnitude: Array) -> None:
+    """Keep the largest scaled error; it cannot be above the largest difference."""
+    scale = np.abs(target)
+    np.maximum(scale, magnitude, out=scale)
+    np.maximum(scale, 1, out=scale)
+    found.max_scaled = max(found.max_scaled, float(np.divide(size, scale, out=scale).max()))

@@ -23,15 +23,13 @@ _CLOSE = 1e-5
 
 def same_statistics(target: Item, golden: Item, tolerance: float = _CLOSE) -> bool:
     """Return whether Max, Min, Mean and Norm are known and agree, sums within `tolerance` of the norm."""
-    pairs = [(target.number(name), golden.number(name)) for name in NAMES]
-    if any(one is None or other is None for one, other in pairs):
+    ours, theirs = ([side.number(name) for name in NAMES] for side in (target, golden))
+    if None in ours or None in theirs or ours[:2] != theirs[:2]:
         return False
-    (high, high2), (low, low2), (mean, mean2), (norm, norm2) = pairs
-    if (high, low) != (high2, low2):
-        return False
-    assert mean is not None and mean2 is not None and norm is not None and norm2 is not None
+    mean, norm, mean2, norm2 = (each or 0.0 for each in (*ours[2:], *theirs[2:]))
+    root = math.sqrt(max(1, math.prod(target.shape or ())))
     return math.isclose(norm, norm2, rel_tol=tolerance) and abs(mean - mean2) <= tolerance * max(
-        abs(mean), abs(mean2), abs(norm) / math.sqrt(max(1, math.prod(target.shape or ())))
+        abs(mean), abs(mean2), abs(norm) / root
     )
 
 

@@ -28,14 +28,34 @@ def measure(row: Row, reading: Reading) -> None:
     target, golden = row.target, row.golden
     if reading.mode is not Mode.DIGESTS:
         row.statistics = statistics_cells(target, golden)
-    if target is None or golden is None or not (target.is_tensor and golden.is_tensor):
+    if target is None or golden is None:
+        return
+    _compare_kinds(row, target, golden)
+    if not row.tensors:
         return
     if reading.mode is Mode.REAL:
         _measure_elements(row, target, golden, reading)
     if row.elements is None and reading.mode is not Mode.DIGESTS:
         _measure_sketches(row, target, golden, reading)
-        if target.shape != golden.shape and not row.layout and same_statistics(target, golden):
+        if row.reshaped and not row.layout and same_statistics(target, golden):
             row.layout = "the statistics agree, as those of the same values in another layout do"
+
+
+def _compare_kinds(row: Row, target: Item, golden: Item) -> None:
+    """Note whether both are tensors, and whether their shapes differ.
+
+    Nearly all pairs have the same dtype and shape, and are looked at once.
+    """
+    ours, theirs = target.element, golden.element
+    if ours is None or theirs is None:
+        return
+    dtype, shape = ours.get("dtype"), ours.get("shape")
+    if not isinstance(dtype, str) or not isinstance(shape, list):
+        return
+    if shape == theirs.get("shape") and dtype == theirs.get("dtype"):
+        row.tensors = True
+    elif target.is_tensor and golden.is_tensor:
+        row.tensors, row.reshaped = True, shape != theirs["shape"]
 
 
 def _measure_elements(row: Row, target: Item, golden: Item, reading: Reading) -> None:
@@ -76,7 +96,7 @@ def _measure_sketches(row: Row, target: Item, golden: Item, reading: Reading) ->
     """Estimate the relative L2 distance; what a sketch has of NaN and infinities is 0."""
     if reading.target.sketches is None or reading.golden.sketches is None:
         return
-    if target.shape != golden.shape:
+    if row.reshaped:
         return
     ours, theirs = reading.target.sketch(target), reading.golden.sketch(golden)
     if ours is None or theirs is None:

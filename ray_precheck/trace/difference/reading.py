@@ -51,33 +51,27 @@ def reading_of(target: Side, golden: Side) -> Reading:
         DumpError: the file of the sketches of either is none.
     """
     mode = mode_of(kinds_of(target), kinds_of(golden))
-    sources = [
-        Source(
-            MappedTensors(side.data_folder) if mode is Mode.REAL else None,
-            read_sketches(side.folder) if mode is not Mode.DIGESTS else None,
-        )
-        for side in (target, golden)
-    ]
     ours, theirs = target.header.framework, golden.header.framework
-    return Reading(mode, *sources, not ours or not theirs or ours == theirs, ours)
+    same = not ours or not theirs or ours == theirs
+    return Reading(mode, _source(target, mode), _source(golden, mode), same, ours)
 
 
 def mode_of(target: set[Mode], golden: set[Mode]) -> Mode:
-    """Return the best that two captures have in common."""
-    for mode in (Mode.REAL, Mode.STATISTICS):
-        if mode in target and mode in golden:
-            return mode
-    return Mode.DIGESTS if Mode.DIGESTS in target & golden else Mode.STATISTICS
+    """Return the best that two captures have in common; statistics where they have nothing."""
+    common = target & golden
+    return next((mode for mode in Mode if mode in common), Mode.STATISTICS)
 
 
 def kinds_of(side: Side) -> set[Mode]:
     """Return what the first records of a capture have: files, statistics, digests."""
-    return _has(_items(side))
+    return _has(item for entry in islice(side.entries, _RECORDS) for item in side.items(entry))
 
 
-def _items(side: Side) -> Iterable[Item]:
-    for entry in islice(side.entries, _RECORDS):
-        yield from side.items(entry)
+def _source(side: Side, mode: Mode) -> Source:
+    return Source(
+        MappedTensors(side.data_folder) if mode is Mode.REAL else None,
+        read_sketches(side.folder) if mode is not Mode.DIGESTS else None,
+    )
 
 
 def _has(items: Iterable[Item]) -> set[Mode]:

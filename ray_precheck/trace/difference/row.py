@@ -27,7 +27,8 @@ class Mode(Enum):
 class Row:
     """One tensor or value of a pair of operators.
 
-    A side that is not there is None, and its name `N/A`. `statistics` are the 16 cells of the statistics
+    A side that is not there is None, and its name `N/A`. `tensors` says that both sides are tensors, and
+    `reshaped` that their shapes differ. `statistics` are the 16 cells of the statistics
     (`statistics.statistics_cells`). `elements` is there where both files were read. `unread` says why
     files were not compared. `layout` says that other shapes, or values in another order, hold the same
     values. `relative_l2` is measured, or with `estimated` an estimate from sketches; `noise` is the
@@ -38,6 +39,8 @@ class Row:
     golden_name: str
     target: Item | None
     golden: Item | None
+    tensors: bool = False
+    reshaped: bool = False
     statistics: tuple[str, ...] = ()
     elements: ElementDifference | None = None
     unread: str = ""
@@ -51,9 +54,17 @@ class Row:
     @property
     def item(self) -> Item:
         """The value on the target side, or on the golden side where that is the only one."""
-        found = self.target or self.golden
-        assert found is not None, "a row has at least one side"
+        found = self.target if self.target is not None else self.golden
+        if found is None:
+            raise ValueError("a row has at least one side")
         return found
+
+    @property
+    def both(self) -> tuple[Item, Item]:
+        """The target and the golden value of a row that both sides have."""
+        if self.target is None or self.golden is None:
+            raise ValueError(f"{self.target_name} against {self.golden_name}: only one side has it")
+        return self.target, self.golden
 
     @property
     def is_output(self) -> bool:

@@ -39,12 +39,12 @@ def statistics_cells(target: Item | None, golden: Item | None) -> tuple[str, ...
         return (*_ABSENT, *_ABSENT, *own, *other)
     if ours == theirs:  # NaN is not equal to itself, and goes the long way
         return (*_SAMES, *_SAMES, *own, *own)
-    differences, relatives = [], []
-    for value, golden_value in zip(ours, theirs, strict=True):
-        difference, relative = _difference(value, golden_value)
-        differences.append(difference)
-        relatives.append(relative)
-    return (*differences, *relatives, *own, *map(_shown, theirs))
+    found = map(_difference, ours, theirs)
+    (high, high_share), (low, low_share), (mean, mean_share), (norm, norm_share) = found
+    return (
+        high, low, mean, norm, high_share, low_share, mean_share, norm_share, *own,
+        *map(_shown, theirs),
+    )  # fmt: skip
 
 
 _SAMES = (_SAME,) * 4
@@ -60,12 +60,10 @@ def statistics_of(item: Item) -> tuple[Any, Any, Any, Any]:
         return (None, None, None, None)
     if "dtype" in element:
         get = element.get
-        return (
-            _number(get("Max")),
-            _number(get("Min")),
-            _number(get("Mean")),
-            _number(get("Norm")),
-        )
+        found = (get("Max"), get("Min"), get("Mean"), get("Norm"))
+        if str in (type(found[0]), type(found[1]), type(found[2]), type(found[3])):
+            return (_number(found[0]), _number(found[1]), _number(found[2]), _number(found[3]))
+        return found
     kind = element.get("type")
     if kind in ("torch.Size", "slice"):
         return (None, None, None, None)
@@ -78,7 +76,7 @@ def _number(value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, float):
+    if type(value) is float:
         text = repr(value)
         return text if text[-1] not in "nf" else _SHOWN[text]
     text = str(value)
@@ -87,11 +85,11 @@ def _shown(value: Any) -> str:
 
 
 def _difference(value: Any, golden: Any) -> tuple[str, str]:
-    if isinstance(value, float) and isinstance(golden, float):
+    if type(value) is float and type(golden) is float:
         if value == golden:
             return _SAME, _SAME
         difference = value - golden
-        if math.isfinite(difference) or (math.isfinite(value) and math.isfinite(golden)):
+        if difference - difference == 0.0 or (math.isfinite(value) and math.isfinite(golden)):
             if golden == 0:
                 return repr(difference), _POSITIVE
             return repr(difference), f"{abs(difference / golden * 100)!r}%"

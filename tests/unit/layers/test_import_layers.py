@@ -48,6 +48,7 @@ TABLE = Table(
             "bench",
             "bench.*",
             "dump.tensors",
+            "dump.mapped",
             "capture.pytorch.*",
         ],
         "torch_npu": ["frameworks.pytorch.*", "bench", "bench.*", "dump.tensors"],

@@ -16,7 +16,6 @@ from ray_precheck.trace.difference.standards.base import (
     dtypes_differ,
     index_of,
     odd_sentence,
-    shapes_differ,
 )
 from ray_precheck.trace.difference.statistics import statistics_of
 from ray_precheck.trace.difference.tolerances import tolerances
@@ -31,9 +30,9 @@ class AssertClose:
     def judge(self, rows: Sequence[Row], mode: Mode) -> None:
         """Judge each row by itself."""
         for row in rows:
-            if not row.item.is_tensor:
+            if not row.tensors:
                 _judge_value(row)
-            elif shapes_differ(row):
+            elif row.reshaped:
                 row.note(ERROR, "the shapes differ")
             elif dtypes_differ(row):
                 row.note(ERROR, "the dtypes differ")
@@ -61,8 +60,7 @@ def _judge_elements(row: Row) -> None:
 
 
 def _judge_statistics(row: Row) -> None:
-    target, golden = row.target, row.golden
-    assert target is not None and golden is not None
+    target, golden = row.both
     if odd := odd_sentence(row):
         row.note(ERROR, odd)
         return
@@ -76,8 +74,7 @@ def _judge_statistics(row: Row) -> None:
 
 
 def _judge_value(row: Row) -> None:
-    target, golden = row.target, row.golden
-    assert target is not None and golden is not None
+    target, golden = row.both
     ours, theirs = statistics_of(target)[0], statistics_of(golden)[0]
     if isinstance(ours, float) and isinstance(theirs, float):
         rtol, atol = tolerances("float64", "float64")

@@ -25,13 +25,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ray_precheck.schema.dtypes import DTYPES
-from ray_precheck.trace.difference.cells import digest_of
+from ray_precheck.trace.difference.cells import digest_cell
 from ray_precheck.trace.difference.measuring import dtype_of
 from ray_precheck.trace.difference.row import ERROR, WARNING, Mode, Row
-from ray_precheck.trace.difference.standards.base import index_of, odd_sentence, shapes_differ
+from ray_precheck.trace.difference.standards.base import index_of, odd_sentence
 from ray_precheck.trace.difference.standards.rounding import (
-    Distance,
-    distance,
+    Apart,
+    distance_apart,
     limits_of,
     rounding,
     unit_roundoff,
@@ -46,14 +46,14 @@ AMPLIFIED = 8.0
 
 
 @dataclass(frozen=True, slots=True)
-class Auto:
+class CaptureAuto:
     """Distances by what rounding and noise explain."""
 
     name: ClassVar[str] = "auto"
 
     def judge(self, rows: Sequence[Row], mode: Mode) -> None:
         """Judge each row, by what the inputs of the operator bring."""
-        distances = {id(row): distance(row) for row in rows}
+        distances = {id(row): distance_apart(row) for row in rows}
         brought = max(
             (
                 found.value
@@ -64,9 +64,9 @@ class Auto:
             default=0.0,
         )
         for row in rows:
-            if not row.item.is_tensor:
+            if not row.tensors:
                 _judge_value(row)
-            elif shapes_differ(row):
+            elif row.reshaped:
                 row.note(ERROR, "the shapes differ")
             elif mode is Mode.DIGESTS:
                 _judge_digests(row)
@@ -78,9 +78,11 @@ class Auto:
                 _judge_floats(row, rows, distances[id(row)], brought)
 
 
-def _judge_floats(row: Row, rows: Sequence[Row], found: Distance | None, brought: float) -> None:
+def _judge_floats(row: Row, rows: Sequence[Row], found: Apart | None, brought: float) -> None:
+    if found is None or not found.value:
+        return
     rounded = rounding(row, rows)
-    if found is None or rounded is None or not found.value:
+    if rounded is None:
         return
     if row.elements is not None and row.elements.max_abs < _flushed(row):
         return
@@ -148,7 +150,7 @@ def _judge_exact(row: Row, brought: float) -> None:
 
 def _judge_digests(row: Row) -> None:
     """Judge digests: they do not tell how far floats are apart."""
-    if digest_of(row.target) == digest_of(row.golden):
+    if digest_cell(row.target) == digest_cell(row.golden):
         return
     if unit_roundoff(row) is None:
         row.note(ERROR, "the digests differ")
@@ -157,13 +159,12 @@ def _judge_digests(row: Row) -> None:
 
 
 # What belongs to the machine and not to the numbers.
-_PLACES = ("torch.device", "torch.ProcessGroup", "torch.dtype", "mindspore.dtype")
+_PLACES = ("device", "ProcessGroup", "dtype")
 _DEVICES = ("cpu", "npu", "cuda", "gpu", "ascend")
 
 
 def _judge_value(row: Row) -> None:
-    target, golden = row.target, row.golden
-    assert target is not None and golden is not None
+    target, golden = row.both
     ours, theirs = statistics_of(target)[0], statistics_of(golden)[0]
     if target.is_tensor != golden.is_tensor:
         row.note(ERROR, "a tensor on one side only")
@@ -172,12 +173,12 @@ def _judge_value(row: Row) -> None:
     if texts[0] == texts[1]:
         return
     devices = all(text.lower().startswith(_DEVICES) for text in texts)
-    if devices or target.type_name in _PLACES:
+    if devices or target.type_name.rpartition(".")[2] in _PLACES:
         return
-    if isinstance(ours, float) and isinstance(theirs, float) and row.is_output:
-        # A number that was computed from tensors, such as a loss.
-        if math.isclose(ours, theirs, rel_tol=math.sqrt(2.0**-24)):
-            row.note(WARNING, f"the value is {ours!r}, in the golden capture {theirs!r}")
-            return
+    # A number that was computed from tensors, such as a loss.
+    computed = row.is_output and isinstance(ours, float) and isinstance(theirs, float)
+    near = computed and math.isclose(ours, theirs, rel_tol=math.sqrt(2.0**-24))
     shown = [text if len(text) <= 80 else f"{text[:77]}..." for text in texts]
-    row.note(ERROR, f"the value is {shown[0]}, in the golden capture {shown[1]}")
+    row.note(
+        WARNING if near else ERROR, f"the value is {shown[0]}, in the golden capture {shown[1]}"
+    )

@@ -12,7 +12,7 @@ import numpy as np
 from ray_precheck.trace.difference.elements import ElementDifference
 from ray_precheck.trace.difference.row import Mode, Row
 
-_NOT_FINITE = ("Nan", " inf", " -inf")
+_NOT_FINITE = frozenset(("Nan", " inf", " -inf"))
 
 
 class CaptureStandard(Protocol):
@@ -40,8 +40,6 @@ def odd_sentence(row: Row) -> str:
     found = row.elements
     if found is not None:
         return _odd_elements(row, found) if found.odd else ""
-    if row.estimated or not row.statistics or not row.item.is_tensor:
-        return _odd_statistics(row)
     return _odd_statistics(row)
 
 
@@ -56,10 +54,10 @@ def _odd_elements(row: Row, found: ElementDifference) -> str:
 
 def _odd_statistics(row: Row) -> str:
     texts = row.statistics
-    if not texts:
+    if not texts or not row.tensors:
         return ""
     ours, theirs = texts[8:10], texts[12:14]
-    if ours == theirs or not any(text in _NOT_FINITE for text in (*ours, *theirs)):
+    if ours == theirs or _NOT_FINITE.isdisjoint((*ours, *theirs)):
         return ""
     own = [text if text in _NOT_FINITE else "" for text in ours]
     other = [text if text in _NOT_FINITE else "" for text in theirs]
@@ -78,9 +76,3 @@ def dtypes_differ(row: Row) -> bool:
         return False
     ours, theirs = dtype_of(target.dtype), dtype_of(golden.dtype)
     return ours is None or ours != theirs
-
-
-def shapes_differ(row: Row) -> bool:
-    """Return whether both sides are tensors of other shapes."""
-    target, golden = row.target, row.golden
-    return target is not None and golden is not None and target.shape != golden.shape

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ray_precheck.trace.difference.row import ERROR, WARNING, Mode, Row
-from ray_precheck.trace.difference.standards.base import index_of, odd_sentence, shapes_differ
+from ray_precheck.trace.difference.standards.base import index_of, odd_sentence
 
 MAX_ERR = 1e-3
 
@@ -29,7 +29,7 @@ class MegEngine:
         """Judge each row by itself."""
         for row in rows:
             found = row.elements
-            if shapes_differ(row):
+            if row.reshaped:
                 row.note(ERROR, "the shapes differ")
             elif found is None:
                 _judge_without_elements(row, mode, self.limit)

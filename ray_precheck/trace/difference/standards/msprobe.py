@@ -16,9 +16,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ray_precheck.trace.difference.cells import digest_of, metric_cells
+from ray_precheck.trace.difference.cells import digest_cell, metric_cells
 from ray_precheck.trace.difference.row import ERROR, NOT_THERE, WARNING, Mode, Row
-from ray_precheck.trace.difference.standards.base import dtypes_differ, odd_sentence, shapes_differ
+from ray_precheck.trace.difference.standards.base import dtypes_differ, odd_sentence
 from ray_precheck.trace.difference.statistics import relative, statistics_of
 from ray_precheck.trace.items import Item
 
@@ -43,7 +43,7 @@ _NOT_FINITE = ("Nan", " inf", " -inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Msprobe:
+class CaptureMsprobe:
     """msprobe's rules."""
 
     name: ClassVar[str] = "msprobe"
@@ -84,21 +84,20 @@ def _operator(rows: Sequence[Row]) -> str:
 
 def _judge_row(row: Row) -> None:
     """Apply the rules that look at one row alone."""
-    texts = row.statistics
-    golden_finite = texts[12] not in _NOT_FINITE and texts[13] not in _NOT_FINITE
-    if golden_finite and (texts[8] in _NOT_FINITE or texts[9] in _NOT_FINITE):
-        row.note(ERROR, "Max or Min of the target is NaN or infinite, and the golden one is not")
-    elif (odd := odd_sentence(row)) and row.item.is_tensor:
-        row.note(ERROR, f"{odd} (msprobe passes this)")
+    if odd := odd_sentence(row):
+        texts = row.statistics
+        golden_finite = texts[12] not in _NOT_FINITE and texts[13] not in _NOT_FINITE
+        found = golden_finite and (texts[8] in _NOT_FINITE or texts[9] in _NOT_FINITE)
+        row.note(ERROR, odd if found else f"{odd} (msprobe passes this)")
     target, golden = row.target, row.golden
     if target is None or golden is None or target.element is None or golden.element is None:
         return
     ours, theirs = target.element.get("requires_grad"), golden.element.get("requires_grad")
     if ours is not None and theirs is not None and ours != theirs:
         row.note(ERROR, f"requires_grad is {ours}, in the golden capture {theirs}")
-    if target.dtype != golden.dtype or not target.dtype:
+    if not row.tensors or target.element["dtype"] != golden.element["dtype"]:
         _judge_dtypes(row, target, golden)
-    if shapes_differ(row):
+    if row.reshaped:
         row.note(
             ERROR, f"the shape is {list(target.shape or ())}, golden {list(golden.shape or ())}"
         )
@@ -117,7 +116,7 @@ def _judge_dtypes(row: Row, target: Item, golden: Item) -> None:
 def _judge_value(row: Row) -> None:
     """Apply the rule for arguments that are no tensors: equal, or an error."""
     target, golden = row.target, row.golden
-    if target is None or golden is None or target.is_tensor or golden.is_tensor:
+    if row.tensors or target is None or golden is None or target.is_tensor or golden.is_tensor:
         return
     if target.element is None or golden.element is None:
         return
@@ -134,7 +133,7 @@ def _short(value: object) -> str:
 
 
 def _judge_digests(row: Row) -> None:
-    ours, theirs = digest_of(row.target), digest_of(row.golden)
+    ours, theirs = digest_cell(row.target), digest_cell(row.golden)
     if ours == theirs:
         return
     if NOT_THERE in (ours, theirs):

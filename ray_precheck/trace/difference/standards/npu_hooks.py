@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ray_precheck.trace.difference.row import ERROR, Mode, Row
-from ray_precheck.trace.difference.standards.base import odd_sentence, shapes_differ
+from ray_precheck.trace.difference.standards.base import odd_sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class NpuHooks:
     def judge(self, rows: Sequence[Row], mode: Mode) -> None:
         """Judge each row by itself."""
         for row in rows:
-            if shapes_differ(row):
+            if row.reshaped:
                 row.note(ERROR, "the shapes differ")
             elif mode is not Mode.DIGESTS and (odd := odd_sentence(row)):
                 row.note(ERROR, odd)

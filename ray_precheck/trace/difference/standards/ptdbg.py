@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ray_precheck.compare.thresholds import COSINE_LIMIT
-from ray_precheck.trace.difference.cells import SHAPE_UNMATCHED, digest_of, metric_cells
+from ray_precheck.trace.difference.cells import SHAPE_UNMATCHED, digest_cell, metric_cells
 from ray_precheck.trace.difference.row import ERROR, NOT_THERE, WARNING, Mode, Row
 from ray_precheck.trace.difference.standards.base import odd_sentence
 from ray_precheck.trace.difference.statistics import NAMES
@@ -32,7 +32,7 @@ class Ptdbg:
         """Judge each row by itself."""
         for row in rows:
             if mode is Mode.DIGESTS:
-                if digest_of(row.target) != digest_of(row.golden):
+                if digest_cell(row.target) != digest_cell(row.golden):
                     row.note(ERROR, "the digests differ")
             elif row.elements is not None or mode is Mode.REAL:
                 _judge_metrics(row)

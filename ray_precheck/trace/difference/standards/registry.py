@@ -10,22 +10,29 @@ from collections.abc import Callable, Sequence
 from ray_precheck.trace.difference.layout import same_statistics
 from ray_precheck.trace.difference.row import PASS, UNMATCHED, WARNING, Mode, Row
 from ray_precheck.trace.difference.standards.assert_close import AssertClose
-from ray_precheck.trace.difference.standards.auto import Auto
+from ray_precheck.trace.difference.standards.auto import CaptureAuto
 from ray_precheck.trace.difference.standards.base import CaptureStandard, dtypes_differ
 from ray_precheck.trace.difference.standards.megengine import MegEngine
-from ray_precheck.trace.difference.standards.msprobe import Msprobe
+from ray_precheck.trace.difference.standards.msprobe import CaptureMsprobe
 from ray_precheck.trace.difference.standards.npu_hooks import NpuHooks
 from ray_precheck.trace.difference.standards.ptdbg import Ptdbg
+from ray_precheck.trace.items import Item
 
 _ALL: tuple[Callable[[], CaptureStandard], ...] = (
-    Msprobe, Ptdbg, NpuHooks, MegEngine, AssertClose, Auto,
+    CaptureMsprobe, Ptdbg, NpuHooks, MegEngine, AssertClose, CaptureAuto,
 )  # fmt: skip
 STANDARDS: dict[str, Callable[[], CaptureStandard]] = {kind().name: kind for kind in _ALL}
 
 BLIND = "Max, Min, Mean and Norm agree; they do not show the order of the values"
 # Estimates below it are the sketches' own noise (capture.measures.sketch).
 _SKETCH_NOISE = 1e-6
-_SINGLE = ((), (1,))
+# Estimates above it are no rounding.
+_OTHER_VALUES = 1e-3
+OTHER_ORDER = (
+    "Max, Min, Mean and Norm agree, and the sketches differ: other values, or another order"
+)
+_SINGLE = ([], [1])
+_SAME = ("0", "0", "0", "0")
 
 
 def judge(
@@ -53,9 +60,9 @@ def judge(
 
 def _say_facts(row: Row, mode: Mode) -> None:
     """Add what was found about a row, whatever the standard."""
-    target, golden = row.target, row.golden
-    if target is None or golden is None or not target.is_tensor or not golden.is_tensor:
+    if not row.tensors:
         return
+    target, golden = row.both
     if row.unread and (target.file or golden.file):
         instead = (
             "statistics are compared instead" if _has_statistics(row) else "nothing was compared"
@@ -64,23 +71,30 @@ def _say_facts(row: Row, mode: Mode) -> None:
     if row.layout:
         # The sums of the values do not show it, so that no rule of others does.
         row.note(WARNING if row.result == PASS else PASS, row.layout)
-    if row.elements is not None and dtypes_differ(row):
-        row.note(PASS, f"compared after widening {target.dtype} and {golden.dtype}")
-    if row.elements is not None or mode is Mode.DIGESTS:
-        return
-    if row.estimated and row.relative_l2 is not None:
-        if row.relative_l2 > _SKETCH_NOISE:
-            row.note(PASS, "Relative L2 is estimated from sketches")
-            if row.relative_l2 > 1e-3 and same_statistics(target, golden):
-                words = "Max, Min, Mean and Norm agree, and the sketches differ: other values or another order"
-                row.note(WARNING if row.result == PASS else PASS, words)
-    elif (
-        row.statistics[:4] == ("0", "0", "0", "0")
-        and not row.layout
-        and target.shape not in _SINGLE
-    ):
-        if not (target.digest and target.digest == golden.digest):
-            row.note(PASS, BLIND)
+    if row.elements is not None:
+        if dtypes_differ(row):
+            row.note(PASS, f"compared after widening {target.dtype} and {golden.dtype}")
+    elif mode is not Mode.DIGESTS and row.estimated:
+        _say_estimate(row, target, golden)
+    elif mode is not Mode.DIGESTS and _is_blind(row, target, golden):
+        row.note(PASS, BLIND)
+
+
+def _say_estimate(row: Row, target: Item, golden: Item) -> None:
+    distance = row.relative_l2 or 0.0
+    if distance > _SKETCH_NOISE:
+        row.note(PASS, "Relative L2 is estimated from sketches")
+    if distance > _OTHER_VALUES and same_statistics(target, golden):
+        row.note(WARNING if row.result == PASS else PASS, OTHER_ORDER)
+
+
+def _is_blind(row: Row, target: Item, golden: Item) -> bool:
+    """Return whether equal statistics are all that is known of tensors of more than one element."""
+    if row.statistics[:4] != _SAME or row.layout:
+        return False
+    if target.element is not None and target.element["shape"] in _SINGLE:
+        return False
+    return not target.digest or target.digest != golden.digest
 
 
 def _has_statistics(row: Row) -> bool:

@@ -5,6 +5,7 @@ Comes in: the rows of a pair of operators. Goes out: relative L2 distances. Call
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 from ray_precheck.compare.standards.auto.limits import Allowed, allowed
@@ -24,19 +25,32 @@ _CONVOLUTIONS = ("conv",)
 _BOTH = math.sqrt(2.0)
 
 
-class Distance(NamedTuple):
+_SAME = ("0",) * 4
+
+
+class Apart(NamedTuple):
     """A relative L2 distance, and whether it is a lower bound by statistics alone."""
 
     value: float
     is_bound: bool
 
 
+_EQUAL = Apart(0.0, True)
+
+
 def unit_roundoff(row: Row) -> float | None:
     """Return the unit roundoff of the coarser side's dtype, 2^-(bits of the fraction + 1); None where either
     is no float."""
+    if not row.tensors or row.target is None or row.golden is None:
+        return None
+    return _coarser(row.target.dtype, row.golden.dtype)
+
+
+@cache
+def _coarser(target: str, golden: str) -> float | None:
     found = []
-    for side in (row.target, row.golden):
-        dtype = dtype_of(side.dtype) if side is not None and side.is_tensor else None
+    for name in (target, golden):
+        dtype = dtype_of(name)
         if dtype is None or DTYPES[dtype].kind not in ("float", "complex"):
             return None
         found.append(2.0 ** -(DTYPES[dtype].mantissa_bits + 1))
@@ -109,17 +123,19 @@ def limits_of(row: Row, framework: str = "") -> Allowed | None:
     return allowed(operator_of(row), coarsest, framework)
 
 
-def distance(row: Row) -> Distance | None:
+def distance_apart(row: Row) -> Apart | None:
     """Return how far both sides are apart: measured, estimated, or at least, by the statistics.
 
     Max, Min, Mean and Norm cannot change by more than the tensor does: for |t - g| in the L2 norm,
     |d Norm| and |d Max| are at most that, and |d Mean| at most that by sqrt(N).
     """
     if row.relative_l2 is not None:
-        return Distance(row.relative_l2, False)
+        return Apart(row.relative_l2, False)
     target, golden = row.target, row.golden
-    if target is None or golden is None or not target.is_tensor or target.shape != golden.shape:
+    if target is None or golden is None or not row.tensors or row.reshaped or not row.statistics:
         return None
+    if row.statistics[:4] == _SAME:
+        return _EQUAL
     pairs = [(target.number(name), golden.number(name)) for name in NAMES]
     root = math.sqrt(max(1, math.prod(golden.shape or ())))
     largest = 0.0
@@ -131,5 +147,5 @@ def distance(row: Row) -> Distance | None:
     if norm is None or not math.isfinite(norm) or not math.isfinite(largest):
         return None
     if not norm:
-        return Distance(math.inf if largest else 0.0, True)
-    return Distance(largest / norm, True)
+        return Apart(math.inf if largest else 0.0, True)
+    return Apart(largest / norm, True)

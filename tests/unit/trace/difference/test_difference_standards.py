@@ -1,0 +1,375 @@
+"""The verdict of each standard, and what every standard says alike."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from captured_pairs import from_files, from_statistics, judged, record, statistics
+
+from ray_precheck.trace.difference.row import Mode, Row
+from ray_precheck.trace.difference.rows import judge
+from ray_precheck.trace.difference.standards.registry import STANDARDS
+
+pytestmark = pytest.mark.unit
+
+REAL, STATISTICS, DIGESTS = Mode.REAL, Mode.STATISTICS, Mode.DIGESTS
+RAMP = (np.arange(4096, dtype=np.float32).reshape(64, 64) + 1) / 4096
+ALL = list(STANDARDS)
+
+
+def off_by(share: float, array: Any = RAMP) -> Any:
+    """Return values with an error of random signs, of a share of each."""
+    signs = np.random.default_rng(0).choice([-1, 1], array.shape)
+    return (array * (1 + share * signs)).astype(array.dtype)
+
+
+def put(value: float, place: int = 70, array: Any = RAMP) -> Any:
+    found = array.copy()
+    found.reshape(-1)[place] = value
+    return found
+
+
+def outputs(folder: Path, target: Any, golden: Any, brought: float = 0.0) -> list[Row]:
+    """Return the rows of an operator with one input and one output."""
+    return from_files(folder, ([off_by(brought)], [target]), ([RAMP], [golden]))
+
+
+def test_the_default_of_the_command_is_there_and_named_once() -> None:
+    assert ALL == ["msprobe", "ptdbg", "npu-hooks", "megengine", "assert-close", "auto"]
+
+
+@pytest.mark.parametrize("standard", ALL)
+def test_equal_tensors_pass(tmp_path: Path, standard: str) -> None:
+    rows = outputs(tmp_path, RAMP, RAMP)
+    assert judged(rows, standard, REAL) == ["pass", "pass"]
+    assert [row.messages for row in rows] == [[], []]
+
+
+@pytest.mark.parametrize("standard", ["msprobe", "npu-hooks", "megengine", "assert-close", "auto"])
+@pytest.mark.parametrize(
+    ("target", "golden"),
+    [
+        (put(math.inf), put(-math.inf)),
+        (put(math.nan), RAMP),
+        (RAMP, put(math.nan)),
+        (put(math.inf), RAMP),
+        (put(math.nan), put(math.nan, 71)),
+    ],
+)
+def test_what_is_not_finite_on_one_side_is_an_error(
+    tmp_path: Path, standard: str, target: Any, golden: Any
+) -> None:
+    rows = outputs(tmp_path, target, golden)
+    assert judged(rows, standard, REAL) == ["pass", "error"]
+    if standard != "megengine":
+        assert "the first at [1, 6]" in rows[1].messages[0]
+
+
+def test_msprobe_says_where_it_would_pass(tmp_path: Path) -> None:
+    rows = outputs(tmp_path, put(math.inf), put(-math.inf))
+    judged(rows, "msprobe", REAL)
+    assert rows[1].messages == [
+        "error: 1 of 4096 elements are infinities of opposite signs, the first at [1, 6] (msprobe passes"
+        " this)"
+    ]
+
+
+@pytest.mark.parametrize("standard", ["msprobe", "npu-hooks", "megengine", "assert-close", "auto"])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({"Max": "Infinity"}, {"Max": "-Infinity"}),
+        ({"Max": "NaN", "Min": "NaN"}, {}),
+        ({}, {"Max": "NaN", "Min": "NaN"}),
+    ],
+)
+def test_statistics_that_are_not_finite_on_one_side_are_an_error(
+    standard: str, ours: dict[str, Any], theirs: dict[str, Any]
+) -> None:
+    rows = from_statistics(record([], [statistics(**ours)]), record([], [statistics(**theirs)]))
+    assert judged(rows, standard, STATISTICS) == ["error"]
+
+
+@pytest.mark.parametrize(
+    "standard", ["npu-hooks", "megengine", "assert-close", "auto", "msprobe", "ptdbg"]
+)
+def test_other_shapes_are_an_error(tmp_path: Path, standard: str) -> None:
+    rows = outputs(tmp_path, RAMP[:32], RAMP)
+    assert judged(rows, standard, REAL) == ["pass", "error"]
+
+
+@pytest.mark.parametrize("standard", ALL)
+def test_what_one_side_has_is_unmatched(standard: str) -> None:
+    rows = from_statistics(record([], [statistics()]), record([], []))
+    assert judged(rows, standard, STATISTICS) == ["unmatched"]
+    assert rows[0].messages == ["unmatched: only the target capture has it"]
+
+
+@pytest.mark.parametrize("standard", ALL)
+def test_an_operator_without_values_is_no_error(standard: str) -> None:
+    judge([], STANDARDS[standard](), REAL)
+
+
+def test_values_in_another_order_are_at_least_a_warning(tmp_path: Path) -> None:
+    rows = from_files(tmp_path, ([RAMP[::-1].copy()], []), ([RAMP], []))
+    for standard, result in {"msprobe": "warning", "npu-hooks": "warning", "auto": "error"}.items():
+        assert judged(rows, standard, REAL) == [result]
+        assert any("the same values in another order" in each for each in rows[0].messages)
+
+
+# --- msprobe: rules that look from inputs to outputs -----------------------------------------------
+
+
+def test_msprobe_has_an_error_where_few_elements_of_an_output_are_near(tmp_path: Path) -> None:
+    assert judged(outputs(tmp_path, off_by(0.002), RAMP), "msprobe", REAL) == ["pass", "error"]
+    assert judged(outputs(tmp_path, off_by(0.0005), RAMP), "msprobe", REAL) == ["pass", "pass"]
+    # The inputs already differ.
+    rows = outputs(tmp_path, off_by(0.002), RAMP, brought=0.002)
+    assert judged(rows, "msprobe", REAL) == ["pass", "pass"]
+
+
+def test_msprobe_warns_where_the_cosine_falls(tmp_path: Path) -> None:
+    half = RAMP.copy()
+    half[:32] *= -1
+    target = put(-1.0, 0, np.where(np.arange(4096).reshape(64, 64) % 2 == 0, half, RAMP))
+    rows = outputs(tmp_path, target.astype(np.float32), RAMP)
+    assert judged(rows, "msprobe", REAL) == ["pass", "warning"]
+    assert "cosine" in rows[1].messages[0]
+
+
+@pytest.mark.parametrize(
+    ("input_norm", "output_norm", "result"),
+    [
+        (4.0, 4.0, "pass"),
+        (4.0, 6.1, "error"),
+        (4.0, 5.0, "warning"),
+        (4.0, 4.2, "pass"),
+        (4.5, 7.0, "pass"),
+        (4.04, 4.5, "warning"),
+        (4.04, 4.3, "pass"),
+    ],
+)
+def test_msprobe_holds_norms_of_outputs_beside_those_of_inputs(
+    input_norm: float, output_norm: float, result: str
+) -> None:
+    target = record([statistics(Norm=input_norm)], [statistics(Norm=output_norm)])
+    rows = from_statistics(target, record([statistics()], [statistics()]))
+    judged(rows, "msprobe", STATISTICS)
+    assert rows[1].result == result
+
+
+def test_msprobe_leaves_out_operators_whose_results_mean_nothing() -> None:
+    target = record([statistics()], [statistics(Max="NaN")])
+    golden = record([statistics()], [statistics()])
+    for key, result in {"Torch.empty.0.forward": "pass", "Torch.exp.0.forward": "error"}.items():
+        rows = from_statistics(target, golden, key=key)
+        judged(rows, "msprobe", STATISTICS)
+        assert rows[1].result == result
+
+
+def test_msprobe_leaves_out_the_inputs_of_collectives() -> None:
+    odd = statistics(Max="NaN")
+    key = "Distributed._all_gather_base.0.forward"
+    rows = from_statistics(record([odd], [odd]), record([statistics()], [statistics()]), key=key)
+    assert judged(rows, "msprobe", STATISTICS) == ["pass", "error"]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "result"),
+    [
+        ({"requires_grad": True}, {"requires_grad": False}, "error"),
+        ({"requires_grad": True}, {}, "pass"),
+        ({"dtype": "torch.float16"}, {}, "error"),
+        ({"dtype": "Float32"}, {}, "pass"),
+        ({"shape": [16]}, {}, "error"),
+    ],
+)
+def test_msprobe_compares_what_tensors_are(
+    ours: dict[str, Any], theirs: dict[str, Any], result: str
+) -> None:
+    target, golden = (record([statistics() | more], []) for more in (ours, theirs))
+    assert judged(from_statistics(target, golden), "msprobe", STATISTICS) == [result]
+
+
+def test_msprobe_compares_arguments_that_are_no_tensors() -> None:
+    def of(value: Any) -> dict[str, Any]:
+        return record([{"type": type(value).__name__, "value": value}], [])
+
+    assert judged(from_statistics(of(1), of(2)), "msprobe", STATISTICS) == ["error"]
+    assert judged(from_statistics(of("a"), of("a")), "msprobe", STATISTICS) == ["pass"]
+    assert judged(from_statistics(of(1), of(1.5)), "msprobe", STATISTICS) == ["error"]
+
+
+def test_digests_are_equal_or_an_error() -> None:
+    element = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [3]}
+    golden = record([], [element | {"md5": "00000001"}])
+    for digest, expected in {"00000001": "pass", "00000002": "error", "": "warning"}.items():
+        rows = from_statistics(record([], [element | {"md5": digest}]), golden, DIGESTS)
+        assert judged(rows, "msprobe", DIGESTS) == [expected]
+
+
+# --- ptdbg, megengine, assert-close ------------------------------------------------------------------
+
+
+def test_ptdbg_needs_a_low_cosine_and_a_large_error(tmp_path: Path) -> None:
+    assert judged(outputs(tmp_path, off_by(0.5), RAMP), "ptdbg", REAL) == ["pass", "error"]
+    assert judged(outputs(tmp_path, RAMP * 2, RAMP), "ptdbg", REAL) == ["pass", "pass"]
+    small = RAMP * np.float32(1e-3)
+    assert judged(outputs(tmp_path, off_by(0.5, small), small), "ptdbg", REAL) == ["pass", "pass"]
+
+
+@pytest.mark.parametrize(("norm", "result"), [(7.9, "pass"), (8.1, "warning")])
+def test_ptdbg_warns_where_a_statistic_is_off_by_half_of_the_larger_one(
+    norm: float, result: str
+) -> None:
+    rows = from_statistics(record([], [statistics(Norm=norm)]), record([], [statistics()]))
+    assert judged(rows, "ptdbg", STATISTICS) == [result]
+
+
+@pytest.mark.parametrize(
+    ("target", "golden", "result"),
+    [(1000.9, 1000.0, "pass"), (1001.1, 1000.0, "error"), (0.0009, 0.0, "pass"), (0.0011, 0.0, "error")],
+)  # fmt: skip
+def test_megengine_scales_errors_by_the_larger_magnitude_or_1(
+    tmp_path: Path, target: float, golden: float, result: str
+) -> None:
+    rows = outputs(tmp_path, put(target), put(golden))
+    assert judged(rows, "megengine", REAL) == ["pass", result]
+
+
+def test_megengine_has_an_error_for_nan_on_both_sides(tmp_path: Path) -> None:
+    rows = outputs(tmp_path, put(math.nan), put(math.nan))
+    assert judged(rows, "megengine", REAL) == ["pass", "error"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "good", "bad"),
+    [("float32", 1.2e-6, 3e-5), ("float16", 4e-4, 3e-3), ("float64", 9e-8, 5e-7)],
+)
+def test_assert_close_has_the_tolerances_of_torch(
+    tmp_path: Path, dtype: str, good: float, bad: float
+) -> None:
+    golden = (RAMP + 1).astype(dtype)
+    close = outputs(tmp_path, (golden.astype(np.float64) * (1 + good)).astype(dtype), golden)
+    assert judged(close, "assert-close", REAL) == ["pass", "pass"]
+    far = outputs(tmp_path, (golden.astype(np.float64) * (1 + bad)).astype(dtype), golden)
+    assert judged(far, "assert-close", REAL) == ["pass", "error"]
+
+
+def test_assert_close_asks_for_one_dtype_and_no_nan(tmp_path: Path) -> None:
+    rows = outputs(tmp_path, RAMP.astype(np.float64), RAMP)
+    assert judged(rows, "assert-close", REAL) == ["pass", "error"]
+    rows = outputs(tmp_path, put(math.nan), put(math.nan))
+    assert judged(rows, "assert-close", REAL) == ["pass", "error"]
+
+
+# --- auto ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("share", "result"), [(1e-7, "pass"), (1e-6, "pass"), (1e-5, "error"), (1e-2, "error")]
+)
+def test_auto_has_an_error_where_rounding_does_not_explain_a_difference(
+    tmp_path: Path, share: float, result: str
+) -> None:
+    assert judged(outputs(tmp_path, off_by(share), RAMP), "auto", REAL) == ["pass", result]
+
+
+def test_auto_counts_by_the_coarser_dtype(tmp_path: Path) -> None:
+    rows = outputs(tmp_path, RAMP.astype(np.float16), off_by(1e-4))
+    assert judged(rows, "auto", REAL) == ["pass", "pass"]
+    rows = outputs(tmp_path, off_by(1e-2).astype(np.float16), RAMP)
+    assert judged(rows, "auto", REAL) == ["pass", "error"]
+
+
+def test_auto_allows_more_where_more_is_summed(tmp_path: Path) -> None:
+    """A product with an inner dimension of 65,536 rounds more than one of 64."""
+    results = []
+    for inner in (64, 65_536):
+        a, b = np.ones((2, inner), np.float32), np.ones((2, inner), np.float32)
+        golden = np.full((2, 2), 3.0, np.float32)
+        rows = from_files(tmp_path, ([a, b], [off_by(2e-5, golden)]), ([a, b], [golden]))
+        results.append(judged(rows, "auto", REAL)[-1])
+    assert results == ["error", "pass"]
+
+
+def test_auto_has_the_noise_of_golden_runs_for_a_floor(tmp_path: Path) -> None:
+    rows = outputs(tmp_path, off_by(1e-4), RAMP)
+    assert judged(rows, "auto", REAL, [None, 5e-5]) == ["pass", "pass"]
+    assert judged(rows, "auto", REAL, [None, 1e-6]) == ["pass", "error"]
+    assert "noise of golden runs" in rows[1].messages[0]
+
+
+def test_auto_warns_of_what_the_inputs_explain(tmp_path: Path) -> None:
+    rows = outputs(tmp_path, off_by(2e-5), RAMP, brought=1e-5)
+    assert judged(rows, "auto", REAL) == ["warning", "warning"]
+    assert "the inputs differ by 1" in rows[1].messages[0]
+    rows = outputs(tmp_path, off_by(2e-4), RAMP, brought=1e-5)
+    assert judged(rows, "auto", REAL) == ["warning", "error"]
+
+
+def test_auto_has_an_error_where_half_of_the_digits_are_lost_whatever_explains_it(
+    tmp_path: Path,
+) -> None:
+    rows = outputs(tmp_path, off_by(1e-3), RAMP, brought=1e-3)
+    assert judged(rows, "auto", REAL) == ["error", "error"]
+
+
+def test_auto_has_an_error_beyond_measured_noise_even_if_the_inputs_explain_it(
+    tmp_path: Path,
+) -> None:
+    rows = outputs(tmp_path, off_by(2e-5), RAMP, brought=1e-5)
+    assert judged(rows, "auto", REAL, [1e-7, 1e-7]) == ["error", "error"]
+
+
+def test_auto_asks_integers_to_be_equal_unless_floats_may_have_turned_over(tmp_path: Path) -> None:
+    ours, theirs = np.array([1, 2, 3]), np.array([1, 2, 4])
+    assert judged(outputs(tmp_path, ours, theirs), "auto", REAL) == ["pass", "error"]
+    rows = outputs(tmp_path, ours, theirs, brought=1e-6)
+    assert judged(rows, "auto", REAL)[1] == "warning"
+    given = from_files(tmp_path, ([ours], []), ([theirs], []))
+    assert judged(given, "auto", REAL) == ["warning"]
+    assert judged(given, "auto", REAL, [0.0]) == ["error"]
+
+
+def test_auto_has_an_error_for_floats_against_integers(tmp_path: Path) -> None:
+    rows = outputs(tmp_path, RAMP, np.ones((64, 64), np.int64))
+    assert judged(rows, "auto", REAL)[1] == "error"
+
+
+def test_auto_knows_a_lower_bound_from_statistics() -> None:
+    golden = record([statistics()], [statistics()])
+    for change, result in {
+        "Norm": ("error", 4.1),
+        "Max": ("error", 2.1),
+        "Mean": ("error", 0.52),
+    }.items():
+        rows = from_statistics(record([statistics()], [statistics(**{change: result[1]})]), golden)
+        assert judged(rows, "auto", STATISTICS)[1] == result[0]
+        assert "at least" in rows[1].messages[0]
+    rows = from_statistics(record([statistics()], [statistics(Norm=4.0 + 4e-7)]), golden)
+    assert judged(rows, "auto", STATISTICS)[1] == "pass"
+    rows = from_statistics(record([statistics()], [statistics(Norm=4.0 + 4e-5)]), golden)
+    assert judged(rows, "auto", STATISTICS)[1] == "warning"
+
+
+def test_auto_has_values_below_the_normal_numbers_for_zero(tmp_path: Path) -> None:
+    rows = outputs(tmp_path, np.zeros(3, np.float32), np.full(3, 1e-40, np.float32))
+    assert judged(rows, "auto", REAL) == ["pass", "pass"]
+
+
+def test_auto_compares_arguments_but_not_devices() -> None:
+    def of(value: Any) -> dict[str, Any]:
+        return record([{"type": type(value).__name__, "value": value}], [])
+
+    assert judged(from_statistics(of("npu:0"), of("cuda:0")), "auto", STATISTICS) == ["pass"]
+    assert judged(from_statistics(of(1), of(2)), "auto", STATISTICS) == ["error"]
+
+
+def test_auto_warns_of_digests_of_floats() -> None:
+    for dtype, result in {"float32": "warning", "int64": "error"}.items():
+        element = {"type": "torch.Tensor", "dtype": f"torch.{dtype}", "shape": [3]}
+        sides = [record([], [element | {"md5": digest}]) for digest in ("00000001", "00000002")]
+        assert judged(from_statistics(*sides, DIGESTS), "auto", DIGESTS) == [result]
