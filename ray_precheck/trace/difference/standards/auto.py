@@ -10,8 +10,9 @@ and at least 4, because a norm of two runs scatters less than the error of one e
 
 Where the noise was measured, what is beyond it is an error. Where it was not, nobody knows how far honest
 runs of this model are apart at this depth: what is beyond is an error if the inputs do not explain it (8
-times their largest distance), or if half of the dtype's digits are lost; else it is a warning. Of inputs
-the maker is not known, so that they are an error by the digits alone.
+times their largest distance), or if half of the digits are lost; else it is a warning. Of inputs the maker is
+not known, so that they are an error by the digits alone. What comes from upstream may have been rounded to a
+coarser dtype there, so that the digits are those of bfloat16 unless the caller says otherwise (`unit`).
 
 Always an error: NaN and infinities that are not the same on both sides, other shapes, another kind of dtype,
 other arguments. Integers and truth values have to be equal. They are a warning where a comparison of floats
@@ -51,6 +52,9 @@ class CaptureAuto:
 
     name: ClassVar[str] = "auto"
 
+    # The unit roundoff of the coarsest dtype upstream: bfloat16's, where the caller knows no better.
+    unit: float = 2.0**-8
+
     def judge(self, rows: Sequence[Row], mode: Mode) -> None:
         """Judge each row, by what the inputs of the operator bring."""
         distances = {id(row): distance_apart(row) for row in rows}
@@ -75,10 +79,12 @@ class CaptureAuto:
             elif unit_roundoff(row) is None:
                 _judge_exact(row, brought)
             else:
-                _judge_floats(row, rows, distances[id(row)], brought)
+                _judge_floats(row, rows, distances[id(row)], brought, self.unit)
 
 
-def _judge_floats(row: Row, rows: Sequence[Row], found: Apart | None, brought: float) -> None:
+def _judge_floats(
+    row: Row, rows: Sequence[Row], found: Apart | None, brought: float, coarsest: float
+) -> None:
     if found is None or not found.value:
         return
     rounded = rounding(row, rows)
@@ -102,8 +108,11 @@ def _judge_floats(row: Row, rows: Sequence[Row], found: Apart | None, brought: f
     if inherited:
         words += f"; the inputs differ by {brought:.4g}"
     unit = unit_roundoff(row) or 0.0
-    mild = row.noise is None and found.value <= math.sqrt(unit)
-    unknown = inherited or not row.is_output or found.is_bound
+    # What a backward pass saved of the forward one is not among its inputs.
+    upstream = inherited or not row.is_output or ".backward" in row.target_name
+    lost = math.sqrt(max(unit, coarsest) if upstream else unit)
+    mild = row.noise is None and found.value <= lost
+    unknown = upstream or found.is_bound
     row.note(WARNING if mild and unknown else ERROR, words)
 
 

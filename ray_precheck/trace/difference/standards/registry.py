@@ -31,7 +31,7 @@ _OTHER_VALUES = 1e-3
 OTHER_ORDER = (
     "Max, Min, Mean and Norm agree, and the sketches differ: other values, or another order"
 )
-_SINGLE = ([], [1])
+_SINGLE: tuple[list[int], ...] = ([], [1])
 _SAME = ("0", "0", "0", "0")
 
 

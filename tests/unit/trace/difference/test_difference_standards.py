@@ -10,6 +10,7 @@ from captured_pairs import from_files, from_statistics, judged, record, statisti
 
 from ray_precheck.trace.difference.row import Mode, Row
 from ray_precheck.trace.difference.rows import judge
+from ray_precheck.trace.difference.standards.auto import CaptureAuto
 from ray_precheck.trace.difference.standards.registry import STANDARDS
 
 pytestmark = pytest.mark.unit
@@ -313,8 +314,21 @@ def test_auto_warns_of_what_the_inputs_explain(tmp_path: Path) -> None:
 def test_auto_has_an_error_where_half_of_the_digits_are_lost_whatever_explains_it(
     tmp_path: Path,
 ) -> None:
-    rows = outputs(tmp_path, off_by(1e-3), RAMP, brought=1e-3)
+    rows = outputs(tmp_path, off_by(0.1), RAMP, brought=0.1)
     assert judged(rows, "auto", REAL) == ["error", "error"]
+
+
+def test_auto_does_not_see_what_a_backward_pass_has_saved(tmp_path: Path) -> None:
+    key = "Functional.cross_entropy.0.backward"
+    rows = from_files(tmp_path, ([RAMP], [off_by(1e-4)]), ([RAMP], [RAMP]), key)
+    assert judged(rows, "auto", REAL) == ["pass", "warning"]
+
+
+def test_auto_expects_what_bfloat16_upstream_has_rounded(tmp_path: Path) -> None:
+    rows = outputs(tmp_path, off_by(4e-3), RAMP, brought=4e-3)
+    assert judged(rows, "auto", REAL) == ["warning", "warning"]
+    judge(rows, CaptureAuto(unit=2.0**-24), REAL)
+    assert [row.result for row in rows] == ["error", "error"]
 
 
 def test_auto_has_an_error_beyond_measured_noise_even_if_the_inputs_explain_it(
