@@ -29,10 +29,10 @@ from ray_precheck.schema.done import Done
 from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import DeviceSlot, Task
-from ray_precheck.store.columns import encode_name, encode_row
+from ray_precheck.store.columns import encode_name
 from ray_precheck.store.tables import Tables
 from ray_precheck.trace.difference.reading import Reading, Source
-from ray_precheck.trace.difference.rows import Mode, headings
+from ray_precheck.trace.difference.rows import Mode, encode_rows, headings
 from ray_precheck.trace.difference.standards.registry import STANDARDS
 from ray_precheck.trace.mapping import Mapping
 from ray_precheck.trace.pieces import Piece
@@ -234,21 +234,19 @@ def _reading(settings: ComparisonSettings, files: MappingOf[str, TensorFiles]) -
 
 
 def _done(payload: ComparisonPayload, rows: PieceRows, began_s: float, took_s: float) -> Done:
-    row = encode_row(
-        (
-            encode_name(payload.name),
-            rows.result,
-            encode_name(", ".join(key for key, _ in payload.golden.records)),
-            payload.how,
-            *map(str, (rows.count, rows.errors, rows.warnings, rows.unmatched)),
-            rows.relative_l2,
-            payload.module,
-            payload.stack[0].strip() if payload.stack else "",
-            rows.message,
-        )
+    row = (
+        encode_name(payload.name),
+        rows.result,
+        encode_name(", ".join(key for key, _ in payload.golden.records)),
+        payload.how,
+        *map(str, (rows.count, rows.errors, rows.warnings, rows.unmatched)),
+        rows.relative_l2,
+        payload.module,
+        payload.stack[0].strip() if payload.stack else "",
+        rows.message,
     )
     verdict = _VERDICTS.get(rows.result, Verdict.SKIP)
-    return Done(payload.index, payload.name, verdict, row, rows.encoded, began_s, device_s=took_s)
+    return Done(payload.index, payload.name, verdict, encode_rows([row]), rows.encoded, began_s, device_s=took_s)
 
 
 def tasks_of(job: ComparisonJob, done: set[str], costs_s: Sequence[float]) -> list[Task]:

@@ -245,7 +245,7 @@ def _piece_rows(payload: "ComparisonPayload", rows: Sequence[Row], mode: Mode) -
 
 def _message(rows: Sequence[Row], result: str, note: str) -> str:
     """Return the first message of the rows that have the result of the piece, with the name of the value."""
-    if result == UNMATCHED and note:
+    if result == PASS or (result == UNMATCHED and note):
         return note
     for row in rows:
         if row.result == result and row.messages:

@@ -58,8 +58,11 @@ class Item(NamedTuple):
     def shape(self) -> tuple[int, ...] | None:
         """The shape of a tensor; None for what is none."""
         found = self.element.get("shape") if self.element else None
-        if not isinstance(found, list) or not all(type(size) is int for size in found):
+        if not isinstance(found, list):
             return None
+        for size in found:
+            if type(size) is not int:
+                return None
         return tuple(found)
 
     @property
@@ -120,8 +123,19 @@ def items_of(record: Mapping[str, Any], key: str = "") -> list[Item]:
         return list(_leaves(record, "", SAVED, 0))
     found: list[Item] = []
     for name, part in _PARTS.items():
-        if name in record:
-            found += _leaves(record[name], part, part, 0)
+        if name not in record:
+            continue
+        values = record[name]
+        if not isinstance(values, list):
+            found += _leaves(values, part, part, 0)
+            continue
+        # Nearly all of them are tensors or numbers, not nested: a dump has millions.
+        for number, each in enumerate(values):
+            path = f"{part}.{number}"
+            if type(each) is dict and type(each.get("type")) is str and "class_type" not in each:
+                found.append(Item(path, part, each))
+            else:
+                found += _leaves(each, path, part, 1)
     return found
 
 

@@ -5,7 +5,7 @@ gradients, in the order of the file. Called by the jobs that compare captures, b
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ray_precheck.trace.alignment.families import family_of
@@ -15,6 +15,7 @@ from ray_precheck.trace.side import API, BACKWARD, FORWARD, GRADIENTS, MODULE, E
 
 Shape = tuple[int, ...]
 _RECOMPUTE = "recompute"
+_GIVEN = (OUTPUT, GRADIENTS_PART)
 
 
 class Call(NamedTuple):
@@ -54,26 +55,33 @@ def calls_of(side: Side) -> list[Call]:
 
 def _call(entry: Entry, record: Mapping[str, Any]) -> Call:
     type_name = _type_name(entry)
-    tensors = [item for item in items_of(record, entry.key) if item.shape is not None]
-    inputs = [item for item in tensors if item.part == INPUT]
-    outputs = [item for item in tensors if item.part in (OUTPUT, GRADIENTS_PART)]
+    inputs: list[Shape] = []
+    outputs: list[Shape] = []
+    given: list[Item] = []
+    for item in items_of(record, entry.key):
+        shape = item.shape
+        if shape is None:
+            continue
+        if item.part == INPUT:
+            inputs.append(shape)
+        elif item.part in _GIVEN:
+            outputs.append(shape)
+            given.append(item)
+    family = _family(entry, type_name)
     if entry.direction == BACKWARD:
         # The gradients that come in have the shapes of the outputs, those that go out of the inputs.
-        return Call(
-            entry.call, entry.kind, type_name, _family(entry, type_name),
-            _shapes(outputs), _shapes(inputs),
-        )  # fmt: skip
-    digests = tuple(item.digest for item in outputs)
+        return Call(entry.call, entry.kind, type_name, family, tuple(outputs), tuple(inputs))
+    digests = tuple(item.digest for item in given)
     first = record.get(_RECOMPUTE)
     return Call(
         entry.call,
         entry.kind,
         type_name,
-        _family(entry, type_name),
-        _shapes(inputs),
-        _shapes(outputs),
+        family,
+        tuple(inputs),
+        tuple(outputs),
         digests if any(digests) else (),
-        tuple(_size(item) for item in outputs),
+        tuple(map(_size, given)),
         first.removesuffix(f".{FORWARD}") if isinstance(first, str) else "",
     )
 
@@ -92,10 +100,6 @@ def _family(entry: Entry, type_name: str) -> str:
     if entry.kind == GRADIENTS:
         return ".".join(type_name.split(".")[-2:])
     return type_name
-
-
-def _shapes(items: Sequence[Item]) -> tuple[Shape, ...]:
-    return tuple(item.shape for item in items if item.shape is not None)
 
 
 def _size(item: Item) -> float:
