@@ -33,7 +33,7 @@ from typing import Any, TypeAlias
 from unittest.mock import patch
 
 from ray_precheck.trace.alignment import align as room
-from ray_precheck.trace.alignment import gaps, likeness
+from ray_precheck.trace.alignment import anchors, gaps
 from ray_precheck.trace.alignment.calls import Call, calls_of
 from ray_precheck.trace.alignment.features import features_of
 from ray_precheck.trace.side import API, open_side
@@ -306,6 +306,10 @@ def _without_anchors() -> Any:
     return patch.object(room, "anchors", lambda *_: [])
 
 
+def _with_chance_anchors() -> Any:
+    return patch.object(anchors, "_chained", lambda pairs, _shift: pairs)
+
+
 def _without_shapes() -> Any:
     def bare(calls: Sequence[Call]) -> list[Call]:
         return [call._replace(inputs=(), outputs=()) for call in calls]
@@ -336,12 +340,9 @@ def _by_name() -> Any:
     return patch.object(room, "align", lambda target, golden: whole(target, golden, exact=True))
 
 
-def _without_gaps() -> Any:
-    return patch.object(likeness.Likeness, "of_pair", lambda *_: 0.0)
-
-
 BROKEN: dict[str, Callable[[], Any]] = {
     "no anchors": _without_anchors,
+    "chance anchors": _with_chance_anchors,
     "no shapes": _without_shapes,
     "no fusions": _without_fusion,
     "off by one": _off_by_one,

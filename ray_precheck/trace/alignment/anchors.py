@@ -47,7 +47,7 @@ def anchors(target: Features, golden: Features) -> list[Pair]:
                 seen[0].add(x)
                 seen[1].add(y)
                 found.append((x, y))
-    return _chained(_increasing(sorted(found)))
+    return _chained(_increasing(sorted(found)), len(target.calls) - len(golden.calls))
 
 
 def _digest_keys(side: Features) -> list[Hashable]:
@@ -128,10 +128,11 @@ def _increasing(pairs: Sequence[Pair]) -> list[Pair]:
     return found[::-1]
 
 
-def _chained(pairs: Sequence[Pair]) -> list[Pair]:
+def _chained(pairs: Sequence[Pair], last_shift: int) -> list[Pair]:
     """Return the part of increasing pairs that is worth the most, less what its changes of shift cost.
 
-    Neighbours of one shift count together; a chain looks back over 256 such groups.
+    Neighbours of one shift count together; a chain looks back over 256 such groups. It begins with shift
+    0 and ends with `last_shift`, so that one pair by chance, far from its place, is worth less than none.
     """
     groups: list[list[Pair]] = []
     for pair in pairs:
@@ -140,21 +141,29 @@ def _chained(pairs: Sequence[Pair]) -> list[Pair]:
         else:
             groups.append([pair])
     shifts = np.array([group[0][0] - group[0][1] for group in groups], np.float64)
-    worth = np.zeros(len(groups))
+    worth = -_change(shifts, 0)
     before = [-1] * len(groups)
     for number, group in enumerate(groups):
-        worth[number] = len(group)
         start = max(0, number - _LOOK_BACK)
         if start < number:
-            costs = np.minimum(np.abs(shifts[start:number] - shifts[number]) * _COST, _MOST_COST)
-            gains = worth[start:number] - costs
+            gains = worth[start:number] - _change(shifts[start:number], shifts[number])
             best = int(np.argmax(gains))
-            if gains[best] > 0:
-                worth[number] += gains[best]
+            if gains[best] > worth[number]:
+                worth[number] = gains[best]
                 before[number] = start + best
+        worth[number] += len(group)
+    worth -= _change(shifts, last_shift)
     found: list[list[Pair]] = []
     number = int(np.argmax(worth)) if groups else -1
+    if number >= 0 and worth[number] <= -_change(np.zeros(1), last_shift)[0]:
+        return []
     while number >= 0:
         found.append(groups[number])
         number = before[number]
     return [pair for group in reversed(found) for pair in group]
+
+
+def _change(shifts: Array, shift: float) -> Array:
+    """Return what a chain pays for each change to another shift."""
+    cost: Array = np.minimum(np.abs(shifts - shift) * _COST, _MOST_COST)
+    return cost

@@ -169,6 +169,17 @@ def test_wrong_values_and_nan_do_not_change_what_shapes_and_order_say() -> None:
     assert matched == [(at + (at >= 10), at) for at in range(60)]
 
 
+def test_values_that_agree_by_chance_alone_move_nothing() -> None:
+    golden = [
+        call(f"Torch.op{at % 3}.{at // 3}", [(2, 2)], [(2, 2)], norm=1.0 + at) for at in range(200)
+    ]
+    wrong = [each._replace(norms=(1000.0 + at,)) for at, each in enumerate(golden)]
+    wrong[30] = wrong[30]._replace(norms=golden[150].norms)
+    target = [*wrong[:10], call("Torch.new.0", [(77,)], [(77,)]), *wrong[10:]]
+    matched = [(match.target, match.golden) for match in align(target, golden) if match.golden]
+    assert matched == [((at + (at >= 10),), (at,)) for at in range(200)]
+
+
 def test_another_batch_size_is_aligned_by_operators() -> None:
     golden = [call(f"Torch.op{at % 7}.{at // 7}") for at in range(40)]
     small = [each._replace(inputs=((1, 8),), outputs=((1, 8),)) for each in golden]
