@@ -48,7 +48,7 @@ from ray_precheck.store.resume import (
     start_run,
 )
 from ray_precheck.store.stamps import new_stamp
-from ray_precheck.trace.side import Side, open_side
+from ray_precheck.trace.side import CaptureSide, open_side
 
 if TYPE_CHECKING:
     import pandas
@@ -346,9 +346,9 @@ def _drive(
 
 def _fingerprint(
     config: ComparisonConfig,
-    target: Side,
-    golden: Side,
-    noise: Side | None,
+    target: CaptureSide,
+    golden: CaptureSide,
+    noise: CaptureSide | None,
     plan: ComparisonPlan,
 ) -> dict[str, str]:
     """Return the settings that another run must have to go on with this one."""

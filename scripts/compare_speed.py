@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 
 from ray_precheck.trace.difference.rows import (
-    Mode,
+    ComparisonMode,
     Reading,
     cells,
     encode_rows,
     judge,
     reading_of,
-    rows_of,
+    rows_of_operators,
 )
 from ray_precheck.trace.difference.standards.registry import STANDARDS
 from ray_precheck.trace.items import items_of
@@ -141,7 +141,9 @@ def _compare(folder: Path, standard: str, numbers: range) -> tuple[float, float]
         reading = reading_of(target, golden)
         for number in numbers:
             ours, theirs = target.entries[number], golden.entries[number]
-            rows = rows_of(ours.key, theirs.key, target.items(ours), golden.items(theirs), reading)
+            rows = rows_of_operators(
+                ours.key, theirs.key, target.items(ours), golden.items(theirs), reading
+            )
             judge(rows, rule, reading.mode)
             encode_rows([cells(row, reading.mode, "name", ours.key) for row in rows])
     return _peak(), time.process_time() - begun
@@ -171,11 +173,11 @@ def _number(path: Path) -> int:
 
 def measure_rows(count: int, standard: str) -> None:
     """Measure, judge and encode rows of statistics in this process, and print how long it took."""
-    rule, reading = STANDARDS[standard](), Reading(Mode.STATISTICS)
+    rule, reading = STANDARDS[standard](), Reading(ComparisonMode.STATISTICS)
     took, used, size, rows_made = 0.0, 0.0, 0, 0
     for key, target, golden in _records(count // 4):
         begun, used_before = time.perf_counter(), time.process_time()
-        rows = rows_of(key, key, items_of(target, key), items_of(golden, key), reading)
+        rows = rows_of_operators(key, key, items_of(target, key), items_of(golden, key), reading)
         judge(rows, rule, reading.mode)
         size += len(encode_rows([cells(row, reading.mode, "name", key) for row in rows]))
         took += time.perf_counter() - begun

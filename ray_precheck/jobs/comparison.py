@@ -32,11 +32,11 @@ from ray_precheck.schema.task import DeviceSlot, Task
 from ray_precheck.store.columns import encode_name
 from ray_precheck.store.tables import Tables
 from ray_precheck.trace.difference.reading import Reading, Source
-from ray_precheck.trace.difference.rows import Mode, encode_rows, headings
+from ray_precheck.trace.difference.rows import ComparisonMode, encode_rows, headings
 from ray_precheck.trace.difference.standards.registry import STANDARDS
 from ray_precheck.trace.mapping import Mapping
-from ray_precheck.trace.pieces import Piece
-from ray_precheck.trace.side import Entry, Side
+from ray_precheck.trace.pieces import RecordPair
+from ray_precheck.trace.side import CaptureSide, RecordEntry
 
 CALL_COLUMNS = (
     "Call",
@@ -55,7 +55,7 @@ CALL_COLUMNS = (
 _VERDICTS = {"pass": Verdict.PASS, "warning": Verdict.PASS, "error": Verdict.ERROR}
 
 
-def tables_of(mode: Mode) -> Tables:
+def tables_of(mode: ComparisonMode) -> Tables:
     """Return the tables of a comparison: `compare_calls_*.csv`, `compare_result_*.csv`."""
     return Tables(
         "compare",
@@ -72,7 +72,7 @@ def tables_of(mode: Mode) -> Tables:
 class ComparisonSettings:
     """The settings of every worker of a comparison. `noise_folder` is None without a second golden run."""
 
-    mode: Mode
+    mode: ComparisonMode
     standard: str
     target_folder: Path
     golden_folder: Path
@@ -105,13 +105,13 @@ class ComparisonJob:
 
     def __init__(
         self,
-        target: Side,
-        golden: Side,
-        pieces: Sequence[Piece],
+        target: CaptureSide,
+        golden: CaptureSide,
+        pieces: Sequence[RecordPair],
         settings: ComparisonSettings,
         *,
-        noise: Side | None = None,
-        noise_of: MappingOf[str, Entry] | None = None,
+        noise: CaptureSide | None = None,
+        noise_of: MappingOf[str, RecordEntry] | None = None,
         shared_fs: bool = False,
     ) -> None:
         self._target, self._golden, self._noise = target, golden, noise
@@ -123,7 +123,7 @@ class ComparisonJob:
         self.has_bench = False
         self.bench_suffices = False
         self.memory_limit_bytes = 0
-        sends = settings.mode is Mode.REAL and not shared_fs
+        sends = settings.mode is ComparisonMode.REAL and not shared_fs
         self.cargo: Cargo | None = ComparisonCargo(self, settings) if sends else None
 
     def payload(self, task: Task) -> ComparisonPayload:
@@ -220,7 +220,7 @@ def _folders(settings: ComparisonSettings) -> dict[str, TensorFiles]:
 
 def _reading(settings: ComparisonSettings, files: MappingOf[str, TensorFiles]) -> PieceReading:
     """Return how pieces are read from these files."""
-    is_real = settings.mode is Mode.REAL
+    is_real = settings.mode is ComparisonMode.REAL
     sources = {
         side: Source(MappedTensors(each) if is_real else None) for side, each in files.items()
     }
@@ -246,7 +246,15 @@ def _done(payload: ComparisonPayload, rows: PieceRows, began_s: float, took_s: f
         rows.message,
     )
     verdict = _VERDICTS.get(rows.result, Verdict.SKIP)
-    return Done(payload.index, payload.name, verdict, encode_rows([row]), rows.encoded, began_s, device_s=took_s)
+    return Done(
+        payload.index,
+        payload.name,
+        verdict,
+        encode_rows([row]),
+        rows.encoded,
+        began_s,
+        device_s=took_s,
+    )
 
 
 def tasks_of(job: ComparisonJob, done: set[str], costs_s: Sequence[float]) -> list[Task]:

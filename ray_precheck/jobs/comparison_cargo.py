@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ray_precheck.dump.tensors import FolderFiles, Shipped, ShippedFiles, TensorFiles
 from ray_precheck.schema.task import Task
 from ray_precheck.trace.items import items_of
-from ray_precheck.trace.side import decode_record
+from ray_precheck.trace.side import record_from_json
 
 if TYPE_CHECKING:
     from ray_precheck.jobs.comparison import ComparisonJob, ComparisonSettings
@@ -56,7 +56,7 @@ class ComparisonCargo:
         found: dict[str, int] = {}
         for side in self._folders:
             for key, raw in sides[side].records:
-                for item in items_of(decode_record(raw), key):
+                for item in items_of(record_from_json(raw), key):
                     if item.file:
                         found[f"{side}/{item.file}"] = most_bytes
         return found

@@ -16,11 +16,11 @@ from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.trace.alignment.align import align
 from ray_precheck.trace.alignment.calls import Call, calls_of
 from ray_precheck.trace.difference.reading import kinds_of, reading_of
-from ray_precheck.trace.difference.row import Mode
+from ray_precheck.trace.difference.row import ComparisonMode
 from ray_precheck.trace.items import Item
 from ray_precheck.trace.mapping import aligned, read_mapping, require_named
-from ray_precheck.trace.pieces import Piece, pieces_of
-from ray_precheck.trace.side import Entry, Side
+from ray_precheck.trace.pieces import RecordPair, pieces_of
+from ray_precheck.trace.side import CaptureSide, RecordEntry
 
 # Seconds on one core: a record, its rows and their encoding; and a byte of both captures' tensors.
 _RECORD_S, _BYTE_S = 2e-4, 1e-9
@@ -38,11 +38,11 @@ class ComparisonOptions(CapturePairOptions, MappingOptions):
 class ComparisonPlan:
     """The pieces in the order of their rows, each with its expected seconds, and the settings."""
 
-    pieces: Sequence[Piece]
+    pieces: Sequence[RecordPair]
     settings: ComparisonSettings
     reading: PieceReading
     costs_s: Sequence[float]
-    noise_of: dict[str, Entry] = field(default_factory=dict)
+    noise_of: dict[str, RecordEntry] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -52,7 +52,7 @@ class ComparisonPlan:
     def is_done_here(self, config: PlaceOptions) -> bool:
         """Return whether the work is done in this process: no files are read, one slot was asked for, or
         Ray's start would cost more than the work."""
-        if self.settings.mode is not Mode.REAL:
+        if self.settings.mode is not ComparisonMode.REAL:
             return True
         if config.address or isinstance(config.devices, str):
             return False
@@ -60,7 +60,7 @@ class ComparisonPlan:
 
 
 def plan_comparison(
-    target: Side, golden: Side, noise: Side | None, config: ComparisonOptions
+    target: CaptureSide, golden: CaptureSide, noise: CaptureSide | None, config: ComparisonOptions
 ) -> ComparisonPlan:
     """Align two captures and plan their comparison.
 
@@ -101,7 +101,9 @@ def _first_names(calls: Sequence[Call]) -> str:
     return f"{len(calls)} ({names}{', ...' if len(calls) > 3 else ''})"
 
 
-def _partners(golden: Side, noise: Side, calls: Sequence[Call], *, exact: bool) -> dict[str, Entry]:
+def _partners(
+    golden: CaptureSide, noise: CaptureSide, calls: Sequence[Call], *, exact: bool
+) -> dict[str, RecordEntry]:
     """Return the record of the second golden run for each record of the first one that has one."""
     theirs = calls_of(noise)
     pieces = pieces_of(golden, noise, (calls, theirs), align(calls, theirs, exact=exact))
@@ -112,7 +114,7 @@ def _partners(golden: Side, noise: Side, calls: Sequence[Call], *, exact: bool) 
     }
 
 
-def _readings(target: Side, golden: Side, noise: Side | None) -> PieceReading:
+def _readings(target: CaptureSide, golden: CaptureSide, noise: CaptureSide | None) -> PieceReading:
     """Return how the captures are read: by the best that both have.
 
     Raises:
@@ -128,14 +130,18 @@ def _readings(target: Side, golden: Side, noise: Side | None) -> PieceReading:
     return PieceReading(pair, None if noise is None else reading_of(golden, noise))
 
 
-def _named(kinds: set[Mode]) -> str:
-    words = {Mode.REAL: "tensors", Mode.STATISTICS: "statistics", Mode.DIGESTS: "digests"}
+def _named(kinds: set[ComparisonMode]) -> str:
+    words = {
+        ComparisonMode.REAL: "tensors",
+        ComparisonMode.STATISTICS: "statistics",
+        ComparisonMode.DIGESTS: "digests",
+    }
     return " and ".join(words[mode] for mode in words if mode in kinds) or "no values (structure)"
 
 
-def _costs(target: Side, pieces: Sequence[Piece], mode: Mode) -> list[float]:
+def _costs(target: CaptureSide, pieces: Sequence[RecordPair], mode: ComparisonMode) -> list[float]:
     """Return the expected seconds of each piece on one core."""
-    if mode is not Mode.REAL:
+    if mode is not ComparisonMode.REAL:
         return [_RECORD_S] * len(pieces)
     return [
         _RECORD_S

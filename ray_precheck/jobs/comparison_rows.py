@@ -8,12 +8,26 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ray_precheck.trace.difference.row import ERROR, NOT_THERE, PASS, UNMATCHED, WARNING, Mode, Row
-from ray_precheck.trace.difference.rows import Reading, cells, encode_rows, judge, rows_of
+from ray_precheck.trace.difference.row import (
+    ERROR,
+    NOT_THERE,
+    PASS,
+    UNMATCHED,
+    WARNING,
+    ComparisonMode,
+    TensorRow,
+)
+from ray_precheck.trace.difference.rows import (
+    Reading,
+    cells,
+    encode_rows,
+    judge_rows,
+    rows_of_operators,
+)
 from ray_precheck.trace.difference.standards.base import CaptureStandard
 from ray_precheck.trace.items import OUTPUT, Item, items_of
 from ray_precheck.trace.mapping import Mapping
-from ray_precheck.trace.side import Entry, Side, decode_record
+from ray_precheck.trace.side import CaptureSide, RecordEntry, record_from_json
 
 if TYPE_CHECKING:
     from ray_precheck.jobs.comparison import ComparisonPayload
@@ -29,17 +43,17 @@ class SideRecords:
     records: tuple[tuple[str, bytes], ...] = ()
 
     @classmethod
-    def of(cls, side: Side, entries: Iterable[Entry]) -> "SideRecords":
+    def of(cls, side: CaptureSide, entries: Iterable[RecordEntry]) -> "SideRecords":
         """Read the records of a capture."""
         return cls(tuple((entry.key, side.raw(entry)) for entry in entries))
 
-    def decoded(self) -> list["Record"]:
+    def decoded(self) -> list["KeyedItems"]:
         """Return the values of each record with its key."""
-        return [Record(key, items_of(decode_record(raw), key)) for key, raw in self.records]
+        return [KeyedItems(key, items_of(record_from_json(raw), key)) for key, raw in self.records]
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class KeyedItems:
     """A record of one side: its key and its values."""
 
     key: str = ""
@@ -77,7 +91,7 @@ def rows_of_piece(
         rows = _lone_rows(target, golden, reading.pair)
         _mark(rows, UNMATCHED, payload.note)
         return _piece_rows(payload, rows, reading.pair.mode)
-    inner: list[Row] = []
+    inner: list[TensorRow] = []
     if len(target) == len(golden) == 1:
         rows, inner = _rows_of_pair(target[0], golden[0], mapping, reading.pair, payload.type_name)
     else:
@@ -85,33 +99,37 @@ def rows_of_piece(
     noise: list[float | None] | None = None
     if reading.noise is not None and payload.noise.records and len(golden) == 1:
         noise = _noise(rows, golden[0], payload.noise.decoded()[0], reading.noise)
-    judge(rows, standard, reading.pair.mode, noise)
+    judge_rows(rows, standard, reading.pair.mode, noise)
     return _piece_rows(payload, [*rows, *inner], reading.pair.mode)
 
 
-def unread_rows(payload: "ComparisonPayload", mode: Mode, result: str, reason: str) -> PieceRows:
+def unread_rows(
+    payload: "ComparisonPayload", mode: ComparisonMode, result: str, reason: str
+) -> PieceRows:
     """Return the rows of a piece that could not be compared, each with the reason."""
     rows = _lone_rows(payload.target.decoded(), payload.golden.decoded(), Reading(mode))
     _mark(rows, result, reason)
     return _piece_rows(payload, rows, mode)
 
 
-def _lone_rows(target: Sequence[Record], golden: Sequence[Record], reading: Reading) -> list[Row]:
+def _lone_rows(
+    target: Sequence[KeyedItems], golden: Sequence[KeyedItems], reading: Reading
+) -> list[TensorRow]:
     """Return a row for each value of records that have no partner."""
-    rows: list[Row] = []
+    rows: list[TensorRow] = []
     for record in target:
-        rows += rows_of(record.key, "", record.items, (), reading)
+        rows += rows_of_operators(record.key, "", record.items, (), reading)
     for record in golden:
-        rows += rows_of("", record.key, (), record.items, reading)
+        rows += rows_of_operators("", record.key, (), record.items, reading)
     return rows
 
 
 def _rows_of_pair(
-    target: Record, golden: Record, mapping: Mapping, reading: Reading, type_name: str
-) -> tuple[list[Row], list[Row]]:
+    target: KeyedItems, golden: KeyedItems, mapping: Mapping, reading: Reading, type_name: str
+) -> tuple[list[TensorRow], list[TensorRow]]:
     """Return the rows of two records, and those of values that a mapping says have no partner."""
     if mapping.is_empty:
-        return rows_of(target.key, golden.key, target.items, golden.items, reading), []
+        return rows_of_operators(target.key, golden.key, target.items, golden.items, reading), []
     renamed: dict[int, Item] = {}
     paired: list[Item] = []
     left: list[Item] = []
@@ -123,26 +141,26 @@ def _rows_of_pair(
         other = item if path is None else item._replace(path=path.removeprefix(f"{golden.key}."))
         renamed[id(other)] = item
         paired.append(other)
-    rows = rows_of(target.key, golden.key, paired, golden.items, reading)
+    rows = rows_of_operators(target.key, golden.key, paired, golden.items, reading)
     for row in rows:
         if row.target is not None:
             row.target = renamed[id(row.target)]
             row.target_name = _named(target.key, row.target)
-    alone = rows_of(target.key, "", left, (), reading)
+    alone = rows_of_operators(target.key, "", left, (), reading)
     _mark(alone, UNMATCHED, _NOT_MAPPED)
     return rows, alone
 
 
 def _rows_of_fusion(
-    target: Sequence[Record], golden: Sequence[Record], reading: Reading
-) -> tuple[list[Row], list[Row]]:
+    target: Sequence[KeyedItems], golden: Sequence[KeyedItems], reading: Reading
+) -> tuple[list[TensorRow], list[TensorRow]]:
     """Return the rows of n records against one: inputs with inputs, the outputs of the last ones; and of
     the values that are inside of the n records alone."""
     ours, ours_inside = _border(target)
     theirs, theirs_inside = _border(golden)
-    rows = rows_of("", "", ours, theirs, reading)
-    inner = rows_of("", "", ours_inside, (), reading)
-    inner += rows_of("", "", (), theirs_inside, reading)
+    rows = rows_of_operators("", "", ours, theirs, reading)
+    inner = rows_of_operators("", "", ours_inside, (), reading)
+    inner += rows_of_operators("", "", (), theirs_inside, reading)
     # Inputs of the n records that the one record does not have come from inside, too.
     border = [row for row in rows if row.is_matched or row.is_output]
     inner += [row for row in rows if not (row.is_matched or row.is_output)]
@@ -153,7 +171,7 @@ def _rows_of_fusion(
     return border, inner
 
 
-def _border(records: Sequence[Record]) -> tuple[list[Item], list[Item]]:
+def _border(records: Sequence[KeyedItems]) -> tuple[list[Item], list[Item]]:
     """Return the values at the border of several records, and those inside: outputs of all but the last one,
     and inputs that an earlier one gave. Their paths are whole names."""
     border: list[Item] = []
@@ -179,11 +197,11 @@ def _values(item: Item) -> Hashable:
 
 
 def _noise(
-    rows: Sequence[Row], golden: Record, other: Record, reading: Reading
+    rows: Sequence[TensorRow], golden: KeyedItems, other: KeyedItems, reading: Reading
 ) -> list[float | None]:
     """Return for each row by how much its golden value differs between two golden runs."""
     found: dict[str, float | None] = {}
-    for row in rows_of(golden.key, other.key, golden.items, other.items, reading):
+    for row in rows_of_operators(golden.key, other.key, golden.items, other.items, reading):
         if row.target is None or row.golden is None:
             continue
         distance = row.relative_l2
@@ -201,7 +219,7 @@ def _norms_apart(one: Item, two: Item) -> float | None:
     return abs(first - second) / abs(first)
 
 
-def _mark(rows: Iterable[Row], result: str, message: str) -> None:
+def _mark(rows: Iterable[TensorRow], result: str, message: str) -> None:
     for row in rows:
         row.result = result
         if message:
@@ -212,7 +230,9 @@ def _named(key: str, item: Item) -> str:
     return f"{key}.{item.path}" if item.path else key
 
 
-def _piece_rows(payload: "ComparisonPayload", rows: Sequence[Row], mode: Mode) -> PieceRows:
+def _piece_rows(
+    payload: "ComparisonPayload", rows: Sequence[TensorRow], mode: ComparisonMode
+) -> PieceRows:
     stack = "\n".join(payload.stack)
     lines = [
         cells(row, mode, payload.how, payload.name, stack if not place else "")
@@ -243,7 +263,7 @@ def _piece_rows(payload: "ComparisonPayload", rows: Sequence[Row], mode: Mode) -
     )
 
 
-def _message(rows: Sequence[Row], result: str, note: str) -> str:
+def _message(rows: Sequence[TensorRow], result: str, note: str) -> str:
     """Return the first message of the rows that have the result of the piece, with the name of the value."""
     if result == PASS or (result == UNMATCHED and note):
         return note

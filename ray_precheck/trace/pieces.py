@@ -1,6 +1,6 @@
 """The pairs of records that a comparison looks at, in the order of its rows.
 
-Comes in: two captures and how their calls are aligned. Goes out: a `Piece` for each pair of records, and
+Comes in: two captures and how their calls are aligned. Goes out: a `RecordPair` for each pair of records, and
 for each record that has no partner. Called by the job that compares captures. Every record of both sides is
 in a piece.
 """
@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 
 from ray_precheck.trace.alignment.align import How, Match
 from ray_precheck.trace.alignment.calls import Call
-from ray_precheck.trace.side import Entry, Side
+from ray_precheck.trace.side import CaptureSide, RecordEntry
 
 # Behind the key of a record that only the golden side has: its name must not be that of a target's.
 GOLDEN_ONLY = "@golden"
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RecordPair:
     """Records of both sides that belong together; one side is empty where there is no partner.
 
     `name` is unique: the key of the first record of the target, or that of the golden side with
@@ -25,22 +25,22 @@ class Piece:
     """
 
     name: str
-    target: tuple[Entry, ...]
-    golden: tuple[Entry, ...]
+    target: tuple[RecordEntry, ...]
+    golden: tuple[RecordEntry, ...]
     how: How
     note: str = ""
 
 
 def pieces_of(
-    target: Side,
-    golden: Side,
+    target: CaptureSide,
+    golden: CaptureSide,
     calls: tuple[Sequence[Call], Sequence[Call]],
     matches: Iterable[Match],
-) -> list[Piece]:
+) -> list[RecordPair]:
     """Return the pieces: those of the target's records in the order of its file, and each record that
     only the golden side has behind the record before it on that side."""
     here, there = _by_call(target), _by_call(golden)
-    found: list[Piece] = []
+    found: list[RecordPair] = []
     for match in matches:
         own = [here[calls[0][position].name] for position in match.target]
         other = [there[calls[1][position].name] for position in match.golden]
@@ -48,22 +48,22 @@ def pieces_of(
     return _in_order(found, target, golden)
 
 
-def _by_call(side: Side) -> dict[str, dict[str, Entry]]:
+def _by_call(side: CaptureSide) -> dict[str, dict[str, RecordEntry]]:
     """Return the records of each call by direction."""
-    found: dict[str, dict[str, Entry]] = {}
+    found: dict[str, dict[str, RecordEntry]] = {}
     for entry in side.entries:
         found.setdefault(entry.call, {})[entry.direction] = entry
     return found
 
 
 def _of_match(
-    own: Sequence[dict[str, Entry]], other: Sequence[dict[str, Entry]], match: Match
-) -> Iterable[Piece]:
+    own: Sequence[dict[str, RecordEntry]], other: Sequence[dict[str, RecordEntry]], match: Match
+) -> Iterable[RecordPair]:
     directions = dict.fromkeys(each for call in (*own, *other) for each in call)
     for direction in directions:
         target = tuple(call[direction] for call in own if direction in call)
         golden = tuple(call[direction] for call in other if direction in call)
-        piece = Piece(_name(target, golden), target, golden, match.how, match.note)
+        piece = RecordPair(_name(target, golden), target, golden, match.how, match.note)
         if own and other and not (target and golden):
             lacking = "golden side" if target else "target"
             note = f"the {lacking} has no {direction or 'such'} record of this call"
@@ -71,11 +71,13 @@ def _of_match(
         yield piece
 
 
-def _name(target: Sequence[Entry], golden: Sequence[Entry]) -> str:
+def _name(target: Sequence[RecordEntry], golden: Sequence[RecordEntry]) -> str:
     return target[0].key if target else f"{golden[0].key}{GOLDEN_ONLY}"
 
 
-def _in_order(pieces: Sequence[Piece], target: Side, golden: Side) -> list[Piece]:
+def _in_order(
+    pieces: Sequence[RecordPair], target: CaptureSide, golden: CaptureSide
+) -> list[RecordPair]:
     place = {entry.key: position for position, entry in enumerate(target.entries)}
     theirs = {entry.key: position for position, entry in enumerate(golden.entries)}
     ours = [piece for piece in pieces if piece.target]
@@ -83,7 +85,7 @@ def _in_order(pieces: Sequence[Piece], target: Side, golden: Side) -> list[Piece
     others = [piece for piece in pieces if not piece.target]
     others.sort(key=lambda piece: theirs[piece.golden[0].key])
     before = _before(ours, golden)
-    behind: dict[str, list[Piece]] = {}
+    behind: dict[str, list[RecordPair]] = {}
     for piece in others:
         behind.setdefault(before[piece.golden[0].key], []).append(piece)
     found = behind.pop("", [])
@@ -93,7 +95,7 @@ def _in_order(pieces: Sequence[Piece], target: Side, golden: Side) -> list[Piece
     return found
 
 
-def _before(ours: Sequence[Piece], golden: Side) -> dict[str, str]:
+def _before(ours: Sequence[RecordPair], golden: CaptureSide) -> dict[str, str]:
     """Return for each record of the golden side the piece of the record before it that has one; "" for
     none."""
     of_key: dict[str, str] = {}

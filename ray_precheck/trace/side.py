@@ -1,6 +1,6 @@
 """One capture, as a comparison reads it: where its records stand, and what each of them is.
 
-Comes in: the path of a dump.json or of the log of a capture that was cut off. Goes out: a `Side`. Called
+Comes in: the path of a dump.json or of the log of a capture that was cut off. Goes out: a `CaptureSide`. Called
 by the jobs that compare captures. Unlike `dump.parse`, which opens a dump to check its calls, this also
 takes records of modules, gradients of parameters and dumps that hold nothing else. The file is scanned
 once; a record is read when it is needed, so that memory holds names and places alone.
@@ -42,7 +42,7 @@ _STACKS, _MODULES = "stack.json", "construct.json"
 LARGEST_RECORD_BYTES = 64 << 20
 
 
-class Entry(NamedTuple):
+class RecordEntry(NamedTuple):
     """One record: its key, the call that it belongs to, its direction and kind, and its place in the file.
 
     `call` is the key without direction: `Torch.add.3`, `Module.layers.0.Linear.0`. `direction` is
@@ -67,13 +67,13 @@ class Header:
 
 
 @dataclass
-class Side(AbstractContextManager["Side"]):
+class CaptureSide(AbstractContextManager["CaptureSide"]):
     """An open capture. `entries` are its records in the order of the file."""
 
     path: Path
     file: BinaryIO
     header: Header
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[RecordEntry] = field(default_factory=list)
     log: Log | None = None
 
     @property
@@ -104,20 +104,20 @@ class Side(AbstractContextManager["Side"]):
         state = "is still being written" if is_being_written(self.file) else "was cut off"
         return f"{self.path} is the log of a capture that {state}: its {self.log.records} records are used"
 
-    def raw(self, entry: Entry) -> bytes:
+    def raw(self, entry: RecordEntry) -> bytes:
         """Return the JSON of a record."""
         length = max(0, entry.span.end - entry.span.start)
         return value_of(os.pread(self.file.fileno(), length, entry.span.start))
 
-    def record(self, entry: Entry) -> Mapping[str, Any]:
+    def record(self, entry: RecordEntry) -> Mapping[str, Any]:
         """Return a record, decoded; an empty one where it cannot be read.
 
         NaN and the infinities stand as bare words in a dump: they are read as their names, which
         `Item.number` knows.
         """
-        return decode_record(self.raw(entry))
+        return record_from_json(self.raw(entry))
 
-    def items(self, entry: Entry) -> list[Item]:
+    def items(self, entry: RecordEntry) -> list[Item]:
         """Return the values of a record in the order of a comparison."""
         return items_of(self.record(entry), entry.key)
 
@@ -152,7 +152,7 @@ class Side(AbstractContextManager["Side"]):
         self.file.close()
 
 
-def decode_record(raw: bytes) -> Mapping[str, Any]:
+def record_from_json(raw: bytes) -> Mapping[str, Any]:
     """Return the JSON of a record, decoded; an empty mapping for what is no JSON object."""
     if len(raw) > LARGEST_RECORD_BYTES:
         return {}
@@ -182,7 +182,7 @@ def _object_in(path: Path) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def open_side(path: str | os.PathLike[str], on_progress: OnProgress = silent) -> Side:
+def open_side(path: str | os.PathLike[str], on_progress: OnProgress = silent) -> CaptureSide:
     """Open a dump.json, or the log of a capture that was cut off, for a comparison.
 
     Raises:
@@ -207,10 +207,10 @@ def open_side(path: str | os.PathLike[str], on_progress: OnProgress = silent) ->
             stack.pop_all()
     except OSError as error:
         raise DumpError(f"cannot read the dump {where}: {error.strerror or error}") from None
-    return Side(where, file, header, entries, log)
+    return CaptureSide(where, file, header, entries, log)
 
 
-def _entries(members: Iterator[tuple[str, ByteRange]]) -> Iterator[Entry]:
+def _entries(members: Iterator[tuple[str, ByteRange]]) -> Iterator[RecordEntry]:
     """Yield the records; of one that stands twice the first place has the last value, as readers of JSON
     have it."""
     found: dict[str, ByteRange] = {}
@@ -220,25 +220,25 @@ def _entries(members: Iterator[tuple[str, ByteRange]]) -> Iterator[Entry]:
         yield _entry(key, span)
 
 
-def _entry(key: str, span: ByteRange) -> Entry:
+def _entry(key: str, span: ByteRange) -> RecordEntry:
     if key.startswith(_MODULE_PREFIXES):
         return _module_entry(key, span)
     split = split_key(key)
     if split is None:
-        return Entry(key, key, "", OTHER, span)
-    return Entry(key, *split, API, span)
+        return RecordEntry(key, key, "", OTHER, span)
+    return RecordEntry(key, *split, API, span)
 
 
-def _module_entry(key: str, span: ByteRange) -> Entry:
+def _module_entry(key: str, span: ByteRange) -> RecordEntry:
     """Return the record of a module: `Module.{path}.{Class}.forward.{n}`, `...backward.{n}`, or of the
     gradients of its parameters, `Module.{path}.{Class}.parameters_grad`, in newer dumps with a number."""
     name, _, last = key.rpartition(".")
     if last == "parameters_grad" or name.endswith(".parameters_grad"):
-        return Entry(key, key, "", GRADIENTS, span)
+        return RecordEntry(key, key, "", GRADIENTS, span)
     before, _, direction = name.rpartition(".")
     if direction in (FORWARD, BACKWARD):
-        return Entry(key, f"{before}.{last}", direction, MODULE, span)
-    return Entry(key, key, "", MODULE, span)
+        return RecordEntry(key, f"{before}.{last}", direction, MODULE, span)
+    return RecordEntry(key, key, "", MODULE, span)
 
 
 def _header(file: BinaryIO, members: Mapping[str, ByteRange]) -> Header:

@@ -1,6 +1,6 @@
 """The calls of a capture, as the alignment sees them.
 
-Comes in: a `Side`. Goes out: a `Call` for each call, module call, update of an optimizer and set of
+Comes in: a `CaptureSide`. Goes out: a `Call` for each call, module call, update of an optimizer and set of
 gradients, in the order of the file. Called by the jobs that compare captures, before `align`.
 """
 
@@ -11,7 +11,15 @@ from typing import Any, NamedTuple
 from ray_precheck.trace.alignment.families import family_of
 from ray_precheck.trace.items import GRADIENTS as GRADIENTS_PART
 from ray_precheck.trace.items import INPUT, OUTPUT, Item, items_of
-from ray_precheck.trace.side import API, BACKWARD, FORWARD, GRADIENTS, MODULE, Entry, Side
+from ray_precheck.trace.side import (
+    API,
+    BACKWARD,
+    FORWARD,
+    GRADIENTS,
+    MODULE,
+    CaptureSide,
+    RecordEntry,
+)
 
 Shape = tuple[int, ...]
 _RECOMPUTE = "recompute"
@@ -21,7 +29,7 @@ _GIVEN = (OUTPUT, GRADIENTS_PART)
 class Call(NamedTuple):
     """A call as the alignment sees it.
 
-    `name` is `Entry.call` ("Torch.add.3"), `kind` one of `trace.side` (API, ...), `type_name` the name
+    `name` is `RecordEntry.call` ("Torch.add.3"), `kind` one of `trace.side` (API, ...), `type_name` the name
     without number, `family` the operator whatever its spelling ("add"). `inputs` and `outputs` are the
     shapes of tensors, `digests` and `norms` are of the output tensors: () where the capture has no
     digests, NaN for a norm that is not known. `recompute_of` is the name of the first call if this one
@@ -39,13 +47,13 @@ class Call(NamedTuple):
     recompute_of: str = ""
 
 
-def calls_of(side: Side) -> list[Call]:
+def calls_of(side: CaptureSide) -> list[Call]:
     """Return the calls of a capture in the order of the file.
 
     The forward record tells of a call; where there is none, the backward record tells the shapes, and no
     values. A record that cannot be read is a call without shapes.
     """
-    chosen: dict[str, Entry] = {}
+    chosen: dict[str, RecordEntry] = {}
     for entry in side.entries:
         held = chosen.get(entry.call)
         if held is None or (held.direction == BACKWARD and entry.direction != BACKWARD):
@@ -53,7 +61,7 @@ def calls_of(side: Side) -> list[Call]:
     return [_call(entry, side.record(entry)) for entry in chosen.values()]
 
 
-def _call(entry: Entry, record: Mapping[str, Any]) -> Call:
+def _call(entry: RecordEntry, record: Mapping[str, Any]) -> Call:
     type_name = _type_name(entry)
     inputs: list[Shape] = []
     outputs: list[Shape] = []
@@ -86,12 +94,12 @@ def _call(entry: Entry, record: Mapping[str, Any]) -> Call:
     )
 
 
-def _type_name(entry: Entry) -> str:
+def _type_name(entry: RecordEntry) -> str:
     before, _, number = entry.call.rpartition(".")
     return before if before and number.isdigit() else entry.call
 
 
-def _family(entry: Entry, type_name: str) -> str:
+def _family(entry: RecordEntry, type_name: str) -> str:
     """Return the family of an operator, and the class of a module, whose path may differ."""
     if entry.kind == API:
         return family_of(type_name)

@@ -1,6 +1,6 @@
 """The columns of compare_result, and the cells of a row in them.
 
-Comes in: a `Row`. Goes out: cells, and lines of CSV. Called by the job that compares captures. The columns
+Comes in: a `TensorRow`. Goes out: cells, and lines of CSV. Called by the job that compares captures. The columns
 before ours are those of mindstudio-probe 26.2, in its order and spelling (core/common/const.py,
 `CompareConst`), and so are the formats of their cells: metrics of tensors with 12 digits behind the point,
 a cosine above 0.9999 with 6; `unsupported` where there is nothing to compute from, `N/A` where NaN or
@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from ray_precheck.store.columns import encode_name, encode_row
 from ray_precheck.trace.difference.elements import ElementDifference
-from ray_precheck.trace.difference.row import NOT_THERE, Mode, Row
+from ray_precheck.trace.difference.row import NOT_THERE, ComparisonMode, TensorRow
 from ray_precheck.trace.items import Item
 
 _BASIC = (
@@ -46,19 +46,19 @@ _ZERO = 2.0**-52
 _FORMULA_STARTS = ("=", "+", "-", "@", "'")
 
 
-def headings(mode: Mode) -> tuple[str, ...]:
+def headings(mode: ComparisonMode) -> tuple[str, ...]:
     """Return the headings of compare_result for a mode; the last is `Call`, the name of the piece."""
     middle = {
-        Mode.REAL: (*_METRICS, *_SUMMARY),
-        Mode.STATISTICS: (*_DIFFERENCES, *_SUMMARY),
-        Mode.DIGESTS: ("NPU MD5", "BENCH MD5"),
+        ComparisonMode.REAL: (*_METRICS, *_SUMMARY),
+        ComparisonMode.STATISTICS: (*_DIFFERENCES, *_SUMMARY),
+        ComparisonMode.DIGESTS: ("NPU MD5", "BENCH MD5"),
     }[mode]
-    names = ("Data_name",) if mode is Mode.REAL else ()
+    names = ("Data_name",) if mode is ComparisonMode.REAL else ()
     return (*_BASIC, *middle, *_VERDICT, "NPU_Stack_Info", *names, *OWN)
 
 
 def cells(
-    row: Row, mode: Mode, match: str = "", call: str = "", stack: Sequence[str] = ()
+    row: TensorRow, mode: ComparisonMode, match: str = "", call: str = "", stack: Sequence[str] = ()
 ) -> list[str]:
     """Return the cells of a judged row under `headings(mode)`.
 
@@ -74,9 +74,9 @@ def cells(
         name, golden_name, dtype, golden_dtype, shape, golden_shape,
         grad, golden_grad,
     ]  # fmt: skip
-    if mode is Mode.STATISTICS:
+    if mode is ComparisonMode.STATISTICS:
         found += row.statistics
-    elif mode is Mode.REAL:
+    elif mode is ComparisonMode.REAL:
         found += metric_cells(row)
         found += row.statistics[8:]
     else:
@@ -84,14 +84,14 @@ def cells(
     message = json.dumps(row.messages) if row.messages else "[]"
     found += ("True" if grad == golden_grad else "False", row.result, message)
     found.append(str(list(stack)) if stack else NOT_THERE)
-    if mode is Mode.REAL:
+    if mode is ComparisonMode.REAL:
         found.append(str([_file(target), _file(golden)]))
     found += own_cells(row)
     found += (match, _plain(call))
     return found
 
 
-def metric_cells(row: Row) -> tuple[str, ...]:
+def metric_cells(row: TensorRow) -> tuple[str, ...]:
     """Return the cells of msprobe's six metrics."""
     found = row.elements
     if found is None:
@@ -109,7 +109,7 @@ def metric_cells(row: Row) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def own_cells(row: Row) -> tuple[str, ...]:
+def own_cells(row: TensorRow) -> tuple[str, ...]:
     """Return RMSE, MAPE (a fraction), Relative L2, Noise Floor, Share of Noise and Digest Equal."""
     distance, noise, found = row.relative_l2, row.noise, row.elements
     if distance is None and noise is None and found is None:
@@ -157,7 +157,7 @@ def digest_cell(item: Item | None) -> str:
     return f"{zlib.crc32(str(item.element.get('value', '')).encode()):08x}"
 
 
-def _digests(row: Row) -> str:
+def _digests(row: TensorRow) -> str:
     target, golden = row.target, row.golden
     if not row.tensors or target is None or golden is None:
         return NOT_THERE

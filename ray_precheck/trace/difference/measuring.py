@@ -13,7 +13,7 @@ from ray_precheck.schema.values import TensorSpec
 from ray_precheck.trace.difference.elements import element_difference
 from ray_precheck.trace.difference.layout import other_layout, other_order, same_statistics
 from ray_precheck.trace.difference.reading import Reading
-from ray_precheck.trace.difference.row import Mode, Row
+from ray_precheck.trace.difference.row import ComparisonMode, TensorRow
 from ray_precheck.trace.difference.statistics import statistics_cells
 from ray_precheck.trace.difference.tolerances import tolerances
 from ray_precheck.trace.items import Item
@@ -23,25 +23,25 @@ dtype_of = cache(canonical_dtype)
 _MOVED = 1e-3
 
 
-def measure(row: Row, reading: Reading) -> None:
+def measure(row: TensorRow, reading: Reading) -> None:
     """Fill in a row: its elements where both sides have files, its statistics, its sketches."""
     target, golden = row.target, row.golden
-    if reading.mode is not Mode.DIGESTS:
+    if reading.mode is not ComparisonMode.DIGESTS:
         row.statistics = statistics_cells(target, golden)
     if target is None or golden is None:
         return
     _compare_kinds(row, target, golden)
     if not row.tensors:
         return
-    if reading.mode is Mode.REAL:
+    if reading.mode is ComparisonMode.REAL:
         _measure_elements(row, target, golden, reading)
-    if row.elements is None and reading.mode is not Mode.DIGESTS:
+    if row.elements is None and reading.mode is not ComparisonMode.DIGESTS:
         _measure_sketches(row, target, golden, reading)
         if row.reshaped and not row.layout and same_statistics(target, golden):
             row.layout = "the statistics agree, as those of the same values in another layout do"
 
 
-def _compare_kinds(row: Row, target: Item, golden: Item) -> None:
+def _compare_kinds(row: TensorRow, target: Item, golden: Item) -> None:
     """Note whether both are tensors, and whether their shapes differ.
 
     Nearly all pairs have the same dtype and shape, and are looked at once.
@@ -58,7 +58,7 @@ def _compare_kinds(row: Row, target: Item, golden: Item) -> None:
         row.tensors, row.reshaped = True, shape != theirs["shape"]
 
 
-def _measure_elements(row: Row, target: Item, golden: Item, reading: Reading) -> None:
+def _measure_elements(row: TensorRow, target: Item, golden: Item, reading: Reading) -> None:
     opened: list[MappedTensor] = []
     reasons = []
     for side, item, source in (
@@ -92,7 +92,7 @@ def _open(item: Item, tensors: MappedTensors | None) -> MappedTensor:
     return tensors.open(TensorSpec(dtype, item.shape or (), data_name=item.file or None))
 
 
-def _measure_sketches(row: Row, target: Item, golden: Item, reading: Reading) -> None:
+def _measure_sketches(row: TensorRow, target: Item, golden: Item, reading: Reading) -> None:
     """Estimate the relative L2 distance; what a sketch has of NaN and infinities is 0."""
     if reading.target.sketches is None or reading.golden.sketches is None:
         return

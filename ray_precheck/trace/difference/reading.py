@@ -11,9 +11,9 @@ from itertools import islice
 from ray_precheck.capture.measures.sketch_map import Array
 from ray_precheck.capture.writing.sketches import read_sketches, sketch_of
 from ray_precheck.dump.mapped import MappedTensors
-from ray_precheck.trace.difference.row import Mode
+from ray_precheck.trace.difference.row import ComparisonMode
 from ray_precheck.trace.items import Item
-from ray_precheck.trace.side import Side
+from ray_precheck.trace.side import CaptureSide
 
 # The records that are looked at for what a dump has: those of calls without a tensor are few in a row.
 _RECORDS = 200
@@ -37,14 +37,14 @@ class Source:
 class Reading:
     """How two captures are compared, and where their files are."""
 
-    mode: Mode
+    mode: ComparisonMode
     target: Source = field(default_factory=Source)
     golden: Source = field(default_factory=Source)
     same_framework: bool = True
     framework: str = ""
 
 
-def reading_of(target: Side, golden: Side) -> Reading:
+def reading_of(target: CaptureSide, golden: CaptureSide) -> Reading:
     """Return how two captures are compared: by the best that both have.
 
     Raises:
@@ -56,33 +56,33 @@ def reading_of(target: Side, golden: Side) -> Reading:
     return Reading(mode, _source(target, mode), _source(golden, mode), same, ours)
 
 
-def mode_of(target: set[Mode], golden: set[Mode]) -> Mode:
+def mode_of(target: set[ComparisonMode], golden: set[ComparisonMode]) -> ComparisonMode:
     """Return the best that two captures have in common; statistics where they have nothing."""
     common = target & golden
-    return next((mode for mode in Mode if mode in common), Mode.STATISTICS)
+    return next((mode for mode in ComparisonMode if mode in common), ComparisonMode.STATISTICS)
 
 
-def kinds_of(side: Side) -> set[Mode]:
+def kinds_of(side: CaptureSide) -> set[ComparisonMode]:
     """Return what the first records of a capture have: files, statistics, digests."""
     return _has(item for entry in islice(side.entries, _RECORDS) for item in side.items(entry))
 
 
-def _source(side: Side, mode: Mode) -> Source:
+def _source(side: CaptureSide, mode: ComparisonMode) -> Source:
     return Source(
-        MappedTensors(side.data_folder) if mode is Mode.REAL else None,
-        read_sketches(side.folder) if mode is not Mode.DIGESTS else None,
+        MappedTensors(side.data_folder) if mode is ComparisonMode.REAL else None,
+        read_sketches(side.folder) if mode is not ComparisonMode.DIGESTS else None,
     )
 
 
-def _has(items: Iterable[Item]) -> set[Mode]:
-    found: set[Mode] = set()
+def _has(items: Iterable[Item]) -> set[ComparisonMode]:
+    found: set[ComparisonMode] = set()
     for item in items:
         if not item.is_tensor:
             continue
         if item.file:
-            found.add(Mode.REAL)
+            found.add(ComparisonMode.REAL)
         if item.statistic("Max") is not None:
-            found.add(Mode.STATISTICS)
+            found.add(ComparisonMode.STATISTICS)
         if item.digest:
-            found.add(Mode.DIGESTS)
+            found.add(ComparisonMode.DIGESTS)
     return found

@@ -1,6 +1,6 @@
 """One tensor or value of a pair of operators: what was captured, how it differs, and the verdict.
 
-Goes out: `Row` and `Mode`. Called by all of this room, and by the jobs that compare captures.
+Goes out: `TensorRow` and `ComparisonMode`. Called by all of this room, and by the jobs that compare captures.
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ _ORDER = {"": 0, PASS: 0, WARNING: 1, ERROR: 2, UNMATCHED: 3}
 NOT_THERE = "N/A"
 
 
-class Mode(Enum):
+class ComparisonMode(Enum):
     """What two dumps have in common, which decides the columns: files of tensors, statistics, or digests
     alone."""
 
@@ -24,7 +24,7 @@ class Mode(Enum):
 
 
 @dataclass(slots=True)
-class Row:
+class TensorRow:
     """One tensor or value of a pair of operators.
 
     A side that is not there is None, and its name `N/A`. `tensors` says that both sides are tensors, and

@@ -10,30 +10,30 @@ from ray_precheck.trace.difference.cells import cells, encode_rows, headings
 from ray_precheck.trace.difference.measuring import measure
 from ray_precheck.trace.difference.pairing import pair_items
 from ray_precheck.trace.difference.reading import Reading, reading_of
-from ray_precheck.trace.difference.row import NOT_THERE, Mode, Row
-from ray_precheck.trace.difference.standards.registry import judge
+from ray_precheck.trace.difference.row import NOT_THERE, ComparisonMode, TensorRow
+from ray_precheck.trace.difference.standards.registry import judge_rows
 from ray_precheck.trace.items import Item
 
 __all__ = [
-    "Mode", "Reading", "Row", "cells", "encode_rows", "headings", "judge", "pair_items", "reading_of",
-    "rows_of",
+    "ComparisonMode", "Reading", "TensorRow", "cells", "encode_rows", "headings", "judge_rows", "pair_items", "reading_of",
+    "rows_of_operators",
 ]  # fmt: skip
 
 
-def rows_of(
+def rows_of_operators(
     target_key: str,
     golden_key: str,
     target: Sequence[Item],
     golden: Sequence[Item],
     reading: Reading,
-) -> list[Row]:
+) -> list[TensorRow]:
     """Return all rows of a pair of operators, measured but not judged.
 
     An operator that only one side has comes with the key "" and no values on the other.
     """
     rows = []
     for ours, theirs in pair_items(target, golden, same_framework=reading.same_framework):
-        row = Row(_named(target_key, ours), _named(golden_key, theirs), ours, theirs)
+        row = TensorRow(_named(target_key, ours), _named(golden_key, theirs), ours, theirs)
         measure(row, reading)
         rows.append(row)
     return rows

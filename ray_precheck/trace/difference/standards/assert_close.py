@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ray_precheck.trace.difference.measuring import dtype_of
-from ray_precheck.trace.difference.row import ERROR, Mode, Row
+from ray_precheck.trace.difference.row import ERROR, ComparisonMode, TensorRow
 from ray_precheck.trace.difference.standards.base import (
     dtypes_differ,
     index_of,
@@ -27,7 +27,7 @@ class AssertClose:
 
     name: ClassVar[str] = "assert-close"
 
-    def judge(self, rows: Sequence[Row], mode: Mode) -> None:
+    def judge(self, rows: Sequence[TensorRow], mode: ComparisonMode) -> None:
         """Judge each row by itself."""
         for row in rows:
             if not row.tensors:
@@ -38,11 +38,11 @@ class AssertClose:
                 row.note(ERROR, "the dtypes differ")
             elif row.elements is not None:
                 _judge_elements(row)
-            elif mode is not Mode.DIGESTS:
+            elif mode is not ComparisonMode.DIGESTS:
                 _judge_statistics(row)
 
 
-def _judge_elements(row: Row) -> None:
+def _judge_elements(row: TensorRow) -> None:
     found = row.elements
     assert found is not None
     if odd := odd_sentence(row):
@@ -59,7 +59,7 @@ def _judge_elements(row: Row) -> None:
         )
 
 
-def _judge_statistics(row: Row) -> None:
+def _judge_statistics(row: TensorRow) -> None:
     target, golden = row.both
     if odd := odd_sentence(row):
         row.note(ERROR, odd)
@@ -73,7 +73,7 @@ def _judge_statistics(row: Row) -> None:
             row.note(ERROR, f"{name} is {ours:.6g}, in the golden capture {theirs:.6g}")
 
 
-def _judge_value(row: Row) -> None:
+def _judge_value(row: TensorRow) -> None:
     target, golden = row.both
     ours, theirs = statistics_of(target)[0], statistics_of(golden)[0]
     if isinstance(ours, float) and isinstance(theirs, float):

@@ -28,7 +28,7 @@ from typing import ClassVar
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.trace.difference.cells import digest_cell
 from ray_precheck.trace.difference.measuring import dtype_of
-from ray_precheck.trace.difference.row import ERROR, WARNING, Mode, Row
+from ray_precheck.trace.difference.row import ERROR, WARNING, ComparisonMode, TensorRow
 from ray_precheck.trace.difference.standards.base import index_of, odd_sentence
 from ray_precheck.trace.difference.standards.rounding import (
     Apart,
@@ -55,7 +55,7 @@ class CaptureAuto:
     # The unit roundoff of the coarsest dtype upstream: bfloat16's, where the caller knows no better.
     unit: float = 2.0**-8
 
-    def judge(self, rows: Sequence[Row], mode: Mode) -> None:
+    def judge(self, rows: Sequence[TensorRow], mode: ComparisonMode) -> None:
         """Judge each row, by what the inputs of the operator bring."""
         distances = {id(row): distance_apart(row) for row in rows}
         brought = max(
@@ -72,7 +72,7 @@ class CaptureAuto:
                 _judge_value(row)
             elif row.reshaped:
                 row.note(ERROR, "the shapes differ")
-            elif mode is Mode.DIGESTS:
+            elif mode is ComparisonMode.DIGESTS:
                 _judge_digests(row)
             elif odd := odd_sentence(row):
                 row.note(ERROR, odd)
@@ -83,7 +83,7 @@ class CaptureAuto:
 
 
 def _judge_floats(
-    row: Row, rows: Sequence[Row], found: Apart | None, brought: float, coarsest: float
+    row: TensorRow, rows: Sequence[TensorRow], found: Apart | None, brought: float, coarsest: float
 ) -> None:
     if found is None or not found.value:
         return
@@ -116,7 +116,7 @@ def _judge_floats(
     row.note(WARNING if mild and unknown else ERROR, words)
 
 
-def _factor(row: Row) -> float:
+def _factor(row: TensorRow) -> float:
     rule = limits_of(row)
     size = max(1, math.prod(row.item.shape or ()))
     if rule is None:
@@ -124,13 +124,13 @@ def _factor(row: Row) -> float:
     return max(LEAST_FACTOR, rule.rmse) * (1.0 + rule.scatter / math.sqrt(size))
 
 
-def _flushed(row: Row) -> float:
+def _flushed(row: TensorRow) -> float:
     """Return the magnitude below which honest kernels may have 0 instead."""
     rule = limits_of(row)
     return rule.flushed if rule is not None else 0.0
 
 
-def _judge_exact(row: Row, brought: float) -> None:
+def _judge_exact(row: TensorRow, brought: float) -> None:
     """Judge integers and truth values, and those against floats."""
     kinds = [
         DTYPES[dtype].kind if (dtype := dtype_of(side.dtype)) else ""
@@ -157,7 +157,7 @@ def _judge_exact(row: Row, brought: float) -> None:
     row.note(WARNING if turned else ERROR, words)
 
 
-def _judge_digests(row: Row) -> None:
+def _judge_digests(row: TensorRow) -> None:
     """Judge digests: they do not tell how far floats are apart."""
     if digest_cell(row.target) == digest_cell(row.golden):
         return
@@ -172,7 +172,7 @@ _PLACES = ("device", "ProcessGroup", "dtype")
 _DEVICES = ("cpu", "npu", "cuda", "gpu", "ascend")
 
 
-def _judge_value(row: Row) -> None:
+def _judge_value(row: TensorRow) -> None:
     target, golden = row.both
     ours, theirs = statistics_of(target)[0], statistics_of(golden)[0]
     if target.is_tensor != golden.is_tensor:

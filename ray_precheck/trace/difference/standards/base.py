@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from ray_precheck.trace.difference.elements import ElementDifference
-from ray_precheck.trace.difference.row import Mode, Row
+from ray_precheck.trace.difference.row import ComparisonMode, TensorRow
 
 _NOT_FINITE = frozenset(("Nan", " inf", " -inf"))
 
@@ -20,11 +20,11 @@ class CaptureStandard(Protocol):
 
     name: ClassVar[str]
 
-    def judge(self, rows: Sequence[Row], mode: Mode) -> None:
+    def judge(self, rows: Sequence[TensorRow], mode: ComparisonMode) -> None:
         """Give each row that both sides have its result and messages; all of them say pass before."""
 
 
-def index_of(row: Row, place: int) -> str:
+def index_of(row: TensorRow, place: int) -> str:
     """Return a flat position as an index of the row's tensor, `[1, 2]`."""
     shape = row.item.shape or ()
     if place < 0 or not 0 <= place < math.prod(shape):
@@ -32,7 +32,7 @@ def index_of(row: Row, place: int) -> str:
     return str([int(each) for each in np.unravel_index(place, shape)])
 
 
-def odd_sentence(row: Row) -> str:
+def odd_sentence(row: TensorRow) -> str:
     """Return where NaN and infinities are not the same on both sides, "" where they are.
 
     From files it is known exactly; from statistics by Max and Min, which show that there are some.
@@ -43,7 +43,7 @@ def odd_sentence(row: Row) -> str:
     return _odd_statistics(row)
 
 
-def _odd_elements(row: Row, found: ElementDifference) -> str:
+def _odd_elements(row: TensorRow, found: ElementDifference) -> str:
     kind = "NaN or infinite on one side only"
     if found.flipped == found.odd:
         kind = "infinities of opposite signs"
@@ -52,7 +52,7 @@ def _odd_elements(row: Row, found: ElementDifference) -> str:
     return f"{found.odd} of {found.size} elements are {kind}, the first at {index_of(row, found.first_odd)}"
 
 
-def _odd_statistics(row: Row) -> str:
+def _odd_statistics(row: TensorRow) -> str:
     texts = row.statistics
     if not texts or not row.tensors:
         return ""
@@ -67,7 +67,7 @@ def _odd_statistics(row: Row) -> str:
     return f"Max and Min are {shown[0]}, in the golden capture {shown[1]}"
 
 
-def dtypes_differ(row: Row) -> bool:
+def dtypes_differ(row: TensorRow) -> bool:
     """Return whether both sides are tensors of other dtypes, however their frameworks spell them."""
     from ray_precheck.trace.difference.measuring import dtype_of
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ray_precheck.trace.difference.row import ERROR, WARNING, Mode, Row
+from ray_precheck.trace.difference.row import ERROR, WARNING, ComparisonMode, TensorRow
 from ray_precheck.trace.difference.standards.base import index_of, odd_sentence
 
 MAX_ERR = 1e-3
@@ -25,7 +25,7 @@ class MegEngine:
 
     limit: float = MAX_ERR
 
-    def judge(self, rows: Sequence[Row], mode: Mode) -> None:
+    def judge(self, rows: Sequence[TensorRow], mode: ComparisonMode) -> None:
         """Judge each row by itself."""
         for row in rows:
             found = row.elements
@@ -45,10 +45,10 @@ class MegEngine:
                 )
 
 
-def _judge_without_elements(row: Row, mode: Mode, limit: float) -> None:
+def _judge_without_elements(row: TensorRow, mode: ComparisonMode, limit: float) -> None:
     """Judge by Max and Min: the scaled error of each is at most the largest of all elements."""
     target, golden = row.target, row.golden
-    if mode is Mode.DIGESTS or target is None or golden is None or not target.is_tensor:
+    if mode is ComparisonMode.DIGESTS or target is None or golden is None or not target.is_tensor:
         return
     if odd := odd_sentence(row):
         row.note(ERROR, odd)

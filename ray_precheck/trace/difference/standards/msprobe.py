@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ray_precheck.trace.difference.cells import digest_cell, metric_cells
-from ray_precheck.trace.difference.row import ERROR, NOT_THERE, WARNING, Mode, Row
+from ray_precheck.trace.difference.row import ERROR, NOT_THERE, WARNING, ComparisonMode, TensorRow
 from ray_precheck.trace.difference.standards.base import dtypes_differ, odd_sentence
 from ray_precheck.trace.difference.statistics import relative, statistics_of
 from ray_precheck.trace.items import Item
@@ -48,7 +48,7 @@ class CaptureMsprobe:
 
     name: ClassVar[str] = "msprobe"
 
-    def judge(self, rows: Sequence[Row], mode: Mode) -> None:
+    def judge(self, rows: Sequence[TensorRow], mode: ComparisonMode) -> None:
         """Judge by the rules of the mode."""
         if not rows:
             return
@@ -59,30 +59,30 @@ class CaptureMsprobe:
         if operator in INPUTS_IGNORED:
             judged = [row for row in rows if row.is_output]
         for row in judged:
-            if mode is Mode.DIGESTS:
+            if mode is ComparisonMode.DIGESTS:
                 _judge_digests(row)
             else:
                 _judge_row(row)
-        if mode is Mode.DIGESTS or judged is not rows:
+        if mode is ComparisonMode.DIGESTS or judged is not rows:
             return
         inputs = [row for row in rows if not row.is_output]
         outputs = [row for row in rows if row.is_output]
         for row in inputs:
             _judge_value(row)
-        if mode is Mode.REAL:
+        if mode is ComparisonMode.REAL:
             _judge_metrics(inputs, outputs)
         else:
             _judge_norms(inputs, outputs)
 
 
-def _operator(rows: Sequence[Row]) -> str:
+def _operator(rows: Sequence[TensorRow]) -> str:
     """Return the second part of the first input's name, by which msprobe leaves operators out."""
     first = next((row.target_name for row in rows if not row.is_output), "")
     parts = first.split(".", 2)
     return parts[1] if len(parts) > 1 else ""
 
 
-def _judge_row(row: Row) -> None:
+def _judge_row(row: TensorRow) -> None:
     """Apply the rules that look at one row alone."""
     if odd := odd_sentence(row):
         texts = row.statistics
@@ -103,7 +103,7 @@ def _judge_row(row: Row) -> None:
         )
 
 
-def _judge_dtypes(row: Row, target: Item, golden: Item) -> None:
+def _judge_dtypes(row: TensorRow, target: Item, golden: Item) -> None:
     if _MERGED.search(row.golden_name):
         return
     if target.is_tensor and golden.is_tensor:
@@ -113,7 +113,7 @@ def _judge_dtypes(row: Row, target: Item, golden: Item) -> None:
         row.note(ERROR, f"the type is {target.type_name}, in the golden capture {golden.type_name}")
 
 
-def _judge_value(row: Row) -> None:
+def _judge_value(row: TensorRow) -> None:
     """Apply the rule for arguments that are no tensors: equal, or an error."""
     target, golden = row.target, row.golden
     if row.tensors or target is None or golden is None or target.is_tensor or golden.is_tensor:
@@ -132,7 +132,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _judge_digests(row: Row) -> None:
+def _judge_digests(row: TensorRow) -> None:
     ours, theirs = digest_cell(row.target), digest_cell(row.golden)
     if ours == theirs:
         return
@@ -142,7 +142,7 @@ def _judge_digests(row: Row) -> None:
         row.note(ERROR, "the digests differ")
 
 
-def _judge_norms(inputs: Sequence[Row], outputs: Sequence[Row]) -> None:
+def _judge_norms(inputs: Sequence[TensorRow], outputs: Sequence[TensorRow]) -> None:
     if not outputs:
         return
     largest = _largest_norm(inputs)
@@ -159,13 +159,13 @@ def _judge_norms(inputs: Sequence[Row], outputs: Sequence[Row]) -> None:
         row.note(WARNING, "the relative error of the norm is more than 10 times that of the inputs")
 
 
-def _largest_norm(rows: Iterable[Row]) -> float:
+def _largest_norm(rows: Iterable[TensorRow]) -> float:
     """Return the largest relative error of a norm; words, such as `inf`, do not count in msprobe."""
     found = (row.statistics[7] for row in rows)
     return max((relative(cell) for cell in found if cell[-1] == "%"), default=0.0)
 
 
-def _judge_metrics(inputs: Sequence[Row], outputs: Sequence[Row]) -> None:
+def _judge_metrics(inputs: Sequence[TensorRow], outputs: Sequence[TensorRow]) -> None:
     if not outputs:
         return
     before, after = ([metric_cells(row) for row in rows] for rows in (inputs, outputs))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ray_precheck.trace.difference.row import ERROR, Mode, Row
+from ray_precheck.trace.difference.row import ERROR, ComparisonMode, TensorRow
 from ray_precheck.trace.difference.standards.base import odd_sentence
 
 
@@ -19,10 +19,10 @@ class NpuHooks:
 
     name: ClassVar[str] = "npu-hooks"
 
-    def judge(self, rows: Sequence[Row], mode: Mode) -> None:
+    def judge(self, rows: Sequence[TensorRow], mode: ComparisonMode) -> None:
         """Judge each row by itself."""
         for row in rows:
             if row.reshaped:
                 row.note(ERROR, "the shapes differ")
-            elif mode is not Mode.DIGESTS and (odd := odd_sentence(row)):
+            elif mode is not ComparisonMode.DIGESTS and (odd := odd_sentence(row)):
                 row.note(ERROR, odd)

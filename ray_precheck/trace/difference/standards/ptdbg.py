@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from ray_precheck.compare.thresholds import COSINE_LIMIT
 from ray_precheck.trace.difference.cells import SHAPE_UNMATCHED, digest_cell, metric_cells
-from ray_precheck.trace.difference.row import ERROR, NOT_THERE, WARNING, Mode, Row
+from ray_precheck.trace.difference.row import ERROR, NOT_THERE, WARNING, ComparisonMode, TensorRow
 from ray_precheck.trace.difference.standards.base import odd_sentence
 from ray_precheck.trace.difference.statistics import NAMES
 
@@ -28,19 +28,19 @@ class Ptdbg:
 
     name: ClassVar[str] = "ptdbg"
 
-    def judge(self, rows: Sequence[Row], mode: Mode) -> None:
+    def judge(self, rows: Sequence[TensorRow], mode: ComparisonMode) -> None:
         """Judge each row by itself."""
         for row in rows:
-            if mode is Mode.DIGESTS:
+            if mode is ComparisonMode.DIGESTS:
                 if digest_cell(row.target) != digest_cell(row.golden):
                     row.note(ERROR, "the digests differ")
-            elif row.elements is not None or mode is Mode.REAL:
+            elif row.elements is not None or mode is ComparisonMode.REAL:
                 _judge_metrics(row)
             else:
                 _judge_statistics(row)
 
 
-def _judge_metrics(row: Row) -> None:
+def _judge_metrics(row: TensorRow) -> None:
     cosine, _, largest, *_ = metric_cells(row)
     if cosine == SHAPE_UNMATCHED:
         row.note(ERROR, "the shapes differ")
@@ -57,7 +57,7 @@ def _judge_metrics(row: Row) -> None:
             )
 
 
-def _judge_statistics(row: Row) -> None:
+def _judge_statistics(row: TensorRow) -> None:
     target, golden = row.target, row.golden
     if target is None or golden is None or not target.is_tensor or not golden.is_tensor:
         return

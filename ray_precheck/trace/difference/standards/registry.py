@@ -8,7 +8,7 @@ that were not read, values in another layout, what was estimated, and what stati
 from collections.abc import Callable, Sequence
 
 from ray_precheck.trace.difference.layout import same_statistics
-from ray_precheck.trace.difference.row import PASS, UNMATCHED, WARNING, Mode, Row
+from ray_precheck.trace.difference.row import PASS, UNMATCHED, WARNING, ComparisonMode, TensorRow
 from ray_precheck.trace.difference.standards.assert_close import AssertClose
 from ray_precheck.trace.difference.standards.auto import CaptureAuto
 from ray_precheck.trace.difference.standards.base import CaptureStandard, dtypes_differ
@@ -35,10 +35,10 @@ _SINGLE: tuple[list[int], ...] = ([], [1])
 _SAME = ("0", "0", "0", "0")
 
 
-def judge(
-    rows: Sequence[Row],
+def judge_rows(
+    rows: Sequence[TensorRow],
     standard: CaptureStandard,
-    mode: Mode,
+    mode: ComparisonMode,
     noise: Sequence[float | None] | None = None,
 ) -> None:
     """Set result and messages of all rows of a pair of operators.
@@ -58,7 +58,7 @@ def judge(
             row.note(UNMATCHED, f"only the {side} capture has it")
 
 
-def _say_facts(row: Row, mode: Mode) -> None:
+def _say_facts(row: TensorRow, mode: ComparisonMode) -> None:
     """Add what was found about a row, whatever the standard."""
     if not row.tensors:
         return
@@ -74,13 +74,13 @@ def _say_facts(row: Row, mode: Mode) -> None:
     if row.elements is not None:
         if dtypes_differ(row):
             row.note(PASS, f"compared after widening {target.dtype} and {golden.dtype}")
-    elif mode is not Mode.DIGESTS and row.estimated:
+    elif mode is not ComparisonMode.DIGESTS and row.estimated:
         _say_estimate(row, target, golden)
-    elif mode is not Mode.DIGESTS and _is_blind(row, target, golden):
+    elif mode is not ComparisonMode.DIGESTS and _is_blind(row, target, golden):
         row.note(PASS, BLIND)
 
 
-def _say_estimate(row: Row, target: Item, golden: Item) -> None:
+def _say_estimate(row: TensorRow, target: Item, golden: Item) -> None:
     distance = row.relative_l2 or 0.0
     if distance > _SKETCH_NOISE:
         row.note(PASS, "Relative L2 is estimated from sketches")
@@ -88,7 +88,7 @@ def _say_estimate(row: Row, target: Item, golden: Item) -> None:
         row.note(WARNING if row.result == PASS else PASS, OTHER_ORDER)
 
 
-def _is_blind(row: Row, target: Item, golden: Item) -> bool:
+def _is_blind(row: TensorRow, target: Item, golden: Item) -> bool:
     """Return whether equal statistics are all that is known of tensors of more than one element."""
     if row.statistics[:4] != _SAME or row.layout:
         return False
@@ -97,5 +97,5 @@ def _is_blind(row: Row, target: Item, golden: Item) -> bool:
     return not target.digest or target.digest != golden.digest
 
 
-def _has_statistics(row: Row) -> bool:
+def _has_statistics(row: TensorRow) -> bool:
     return bool(row.statistics) and "None" not in (row.statistics[8], row.statistics[12])

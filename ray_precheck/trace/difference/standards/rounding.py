@@ -12,7 +12,7 @@ from ray_precheck.compare.standards.auto.limits import Allowed, allowed
 from ray_precheck.dump.names import split_key
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.trace.difference.measuring import dtype_of
-from ray_precheck.trace.difference.row import Row
+from ray_precheck.trace.difference.row import TensorRow
 from ray_precheck.trace.difference.statistics import NAMES
 
 # Operators whose results are sums of products, by the last part of their names.
@@ -38,7 +38,7 @@ class Apart(NamedTuple):
 _EQUAL = Apart(0.0, True)
 
 
-def unit_roundoff(row: Row) -> float | None:
+def unit_roundoff(row: TensorRow) -> float | None:
     """Return the unit roundoff of the coarser side's dtype, 2^-(bits of the fraction + 1); None where either
     is no float."""
     if not row.tensors or row.target is None or row.golden is None:
@@ -57,7 +57,7 @@ def _coarser(target: str, golden: str) -> float | None:
     return max(found)
 
 
-def operator_of(row: Row) -> str:
+def operator_of(row: TensorRow) -> str:
     """Return the operator of a row, `Functional.linear`."""
     path = row.item.path
     name = row.target_name if row.target is not None else row.golden_name
@@ -66,7 +66,7 @@ def operator_of(row: Row) -> str:
     return split[0].rpartition(".")[0] if split else key
 
 
-def sum_length(row: Row, rows: Sequence[Row]) -> float:
+def sum_length(row: TensorRow, rows: Sequence[TensorRow]) -> float:
     """Return how many terms the sums of an output have, by the shapes of the operator's tensors.
 
     Of a product C = A B it is the inner dimension, sqrt(|A| |B| / |C|), where |A| is the number of elements;
@@ -96,7 +96,7 @@ def sum_length(row: Row, rows: Sequence[Row]) -> float:
     return max(1.0, inputs[0] / size)
 
 
-def rounding(row: Row, rows: Sequence[Row]) -> float | None:
+def rounding(row: TensorRow, rows: Sequence[TensorRow]) -> float | None:
     """Return the relative L2 distance that rounding explains; None for what is no float.
 
     That is sqrt(2) (u + u' sqrt(n)): each result is rounded once to its dtype, whose unit roundoff is u,
@@ -113,7 +113,7 @@ def rounding(row: Row, rows: Sequence[Row]) -> float | None:
     return _BOTH * (unit + computed * math.sqrt(sum_length(row, rows)))
 
 
-def limits_of(row: Row, framework: str = "") -> Allowed | None:
+def limits_of(row: TensorRow, framework: str = "") -> Allowed | None:
     """Return the factors of `compare.standards.auto` for a row, by its operator and the coarser dtype."""
     dtypes = [dtype_of(side.dtype) for side in (row.target, row.golden) if side is not None]
     known = [dtype for dtype in dtypes if dtype is not None and DTYPES[dtype].mantissa_bits]
@@ -123,7 +123,7 @@ def limits_of(row: Row, framework: str = "") -> Allowed | None:
     return allowed(operator_of(row), coarsest, framework)
 
 
-def distance_apart(row: Row) -> Apart | None:
+def distance_apart(row: TensorRow) -> Apart | None:
     """Return how far both sides are apart: measured, estimated, or at least, by the statistics.
 
     Max, Min, Mean and Norm cannot change by more than the tensor does: for |t - g| in the L2 norm,

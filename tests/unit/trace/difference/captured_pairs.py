@@ -8,8 +8,8 @@ import numpy as np
 
 from ray_precheck.dump.mapped import MappedTensors
 from ray_precheck.trace.difference.reading import Reading, Source
-from ray_precheck.trace.difference.row import Mode, Row
-from ray_precheck.trace.difference.rows import judge, rows_of
+from ray_precheck.trace.difference.row import ComparisonMode, TensorRow
+from ray_precheck.trace.difference.rows import judge_rows, rows_of_operators
 from ray_precheck.trace.difference.standards.registry import STANDARDS
 from ray_precheck.trace.items import Item, items_of
 
@@ -58,11 +58,11 @@ def items(inputs: Sequence[Any], outputs: Sequence[Any], **keywords: Any) -> lis
 def from_statistics(
     target: Mapping[str, Any],
     golden: Mapping[str, Any],
-    mode: Mode = Mode.STATISTICS,
+    mode: ComparisonMode = ComparisonMode.STATISTICS,
     key: str = KEY,
-) -> list[Row]:
+) -> list[TensorRow]:
     """Return the measured rows of two records."""
-    return rows_of(key, key, items_of(target, key), items_of(golden, key), Reading(mode))
+    return rows_of_operators(key, key, items_of(target, key), items_of(golden, key), Reading(mode))
 
 
 def from_files(
@@ -70,7 +70,7 @@ def from_files(
     target: tuple[Sequence[Any], Sequence[Any]],
     golden: tuple[Sequence[Any], Sequence[Any]],
     key: str = KEY,
-) -> list[Row]:
+) -> list[TensorRow]:
     """Return the measured rows of two operators whose inputs and outputs are arrays, in files."""
     sides, sources = [], []
     for name, (inputs, outputs) in (("target", target), ("golden", golden)):
@@ -83,12 +83,15 @@ def from_files(
                 parts[part].append(tensor(array, stem))
         sides.append(items_of(record(*parts), key))
         sources.append(Source(MappedTensors(folder / name)))
-    return rows_of(key, key, sides[0], sides[1], Reading(Mode.REAL, *sources))
+    return rows_of_operators(key, key, sides[0], sides[1], Reading(ComparisonMode.REAL, *sources))
 
 
 def judged(
-    rows: list[Row], standard: str, mode: Mode, noise: list[float | None] | None = None
+    rows: list[TensorRow],
+    standard: str,
+    mode: ComparisonMode,
+    noise: list[float | None] | None = None,
 ) -> list[str]:
     """Judge rows and return their results."""
-    judge(rows, STANDARDS[standard](), mode, noise)
+    judge_rows(rows, STANDARDS[standard](), mode, noise)
     return [row.result for row in rows]

@@ -22,8 +22,8 @@ from ray_precheck.capture.measures.sketch import sketch
 from ray_precheck.capture.writing.sketches import SketchFile, read_sketches
 from ray_precheck.dump.mapped import MappedTensors
 from ray_precheck.trace.difference.reading import Reading, Source, kinds_of, mode_of, reading_of
-from ray_precheck.trace.difference.row import Mode
-from ray_precheck.trace.difference.rows import rows_of
+from ray_precheck.trace.difference.row import ComparisonMode
+from ray_precheck.trace.difference.rows import rows_of_operators
 from ray_precheck.trace.difference.standards.registry import BLIND
 from ray_precheck.trace.side import open_side
 
@@ -43,12 +43,12 @@ def test_files_of_both_sides_are_compared(tmp_path: Path) -> None:
 def test_a_missing_file_falls_back_to_statistics_and_says_whose_it_is(tmp_path: Path) -> None:
     rows = from_files(tmp_path, ([RAMP], [RAMP]), ([RAMP], [RAMP]))
     (tmp_path / "golden" / f"{KEY}.output.0.npy").unlink()
-    rows = rows_of(
+    rows = rows_of_operators(
         KEY, KEY, [row.item for row in rows], [row.item for row in rows], _reading(tmp_path)
     )
     assert rows[1].elements is None
     assert rows[1].unread == f"golden: no file '{KEY}.output.0.npy' in {tmp_path / 'golden'}"
-    assert judged(rows, "msprobe", Mode.REAL) == ["pass", "warning"]
+    assert judged(rows, "msprobe", ComparisonMode.REAL) == ["pass", "warning"]
     assert rows[1].messages[0].endswith("statistics are compared instead")
 
 
@@ -56,7 +56,7 @@ def test_a_torn_file_falls_back_to_statistics(tmp_path: Path) -> None:
     rows = from_files(tmp_path, ([RAMP], [RAMP]), ([RAMP], [RAMP]))
     torn = tmp_path / "target" / f"{KEY}.output.0.npy"
     torn.write_bytes(torn.read_bytes()[:-5])
-    rows = rows_of(
+    rows = rows_of_operators(
         KEY, KEY, [row.item for row in rows], [row.item for row in rows], _reading(tmp_path)
     )
     assert rows[1].unread.startswith(f"target: {KEY}.output.0.npy is not a readable .npy file")
@@ -65,7 +65,7 @@ def test_a_torn_file_falls_back_to_statistics(tmp_path: Path) -> None:
 
 def _reading(folder: Path) -> Reading:
     sources = [Source(MappedTensors(folder / name)) for name in ("target", "golden")]
-    return Reading(Mode.REAL, *sources)
+    return Reading(ComparisonMode.REAL, *sources)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_the_same_values_in_another_layout_are_named(
 ) -> None:
     _, output = from_files(tmp_path, ([RAMP], [target]), ([RAMP], [golden]))
     assert output.layout == layout
-    judged([output], "npu-hooks", Mode.REAL)
+    judged([output], "npu-hooks", ComparisonMode.REAL)
     assert any(layout in each for each in output.messages) or not layout
 
 
@@ -97,7 +97,7 @@ def test_statistics_that_agree_say_what_they_do_not_show() -> None:
     rows = from_statistics(
         record([statistics()], [statistics()]), record([statistics()], [statistics()])
     )
-    assert judged(rows, "msprobe", Mode.STATISTICS) == ["pass", "pass"]
+    assert judged(rows, "msprobe", ComparisonMode.STATISTICS) == ["pass", "pass"]
     assert [row.messages for row in rows] == [[BLIND], [BLIND]]
 
 
@@ -113,11 +113,11 @@ def test_sketches_estimate_the_distance_and_the_row_says_so(tmp_path: Path) -> N
     noise = np.random.default_rng(1).standard_normal(golden.size).astype(np.float32)
     ours, rows = _sketched(tmp_path / "a", golden + np.float32(1e-3) * noise)
     theirs, golden_rows = _sketched(tmp_path / "b", golden)
-    reading = Reading(Mode.STATISTICS, Source(None, rows), Source(None, golden_rows))
-    found = rows_of(KEY, KEY, items([], [ours]), items([], [theirs]), reading)
+    reading = Reading(ComparisonMode.STATISTICS, Source(None, rows), Source(None, golden_rows))
+    found = rows_of_operators(KEY, KEY, items([], [ours]), items([], [theirs]), reading)
     assert found[0].estimated
     assert found[0].relative_l2 == pytest.approx(1e-3, rel=0.3)
-    judged(found, "npu-hooks", Mode.STATISTICS)
+    judged(found, "npu-hooks", ComparisonMode.STATISTICS)
     assert found[0].messages == ["Relative L2 is estimated from sketches"]
 
 
@@ -125,23 +125,23 @@ def test_sketches_show_another_order_that_statistics_do_not(tmp_path: Path) -> N
     golden = np.random.default_rng(0).standard_normal(10_000).astype(np.float32)
     ours, rows = _sketched(tmp_path / "a", golden[::-1].copy())
     theirs, golden_rows = _sketched(tmp_path / "b", golden)
-    reading = Reading(Mode.STATISTICS, Source(None, rows), Source(None, golden_rows))
-    found = rows_of(KEY, KEY, items([], [ours]), items([], [theirs]), reading)
+    reading = Reading(ComparisonMode.STATISTICS, Source(None, rows), Source(None, golden_rows))
+    found = rows_of_operators(KEY, KEY, items([], [ours]), items([], [theirs]), reading)
     assert found[0].relative_l2 == pytest.approx(math.sqrt(2), rel=0.3)
-    assert judged(found, "msprobe", Mode.STATISTICS) == ["warning"]
-    assert judged(found, "auto", Mode.STATISTICS) == ["error"]
+    assert judged(found, "msprobe", ComparisonMode.STATISTICS) == ["warning"]
+    assert judged(found, "auto", ComparisonMode.STATISTICS) == ["error"]
 
 
 def test_the_mode_is_the_best_that_both_sides_have() -> None:
     real, statistics_alone, digests = (
-        {Mode.REAL, Mode.STATISTICS},
-        {Mode.STATISTICS},
-        {Mode.DIGESTS},
+        {ComparisonMode.REAL, ComparisonMode.STATISTICS},
+        {ComparisonMode.STATISTICS},
+        {ComparisonMode.DIGESTS},
     )
-    assert mode_of(real, real) is Mode.REAL
-    assert mode_of(real, statistics_alone) is Mode.STATISTICS
-    assert mode_of(digests, digests) is Mode.DIGESTS
-    assert mode_of(real, digests) is mode_of(set(), digests) is Mode.STATISTICS
+    assert mode_of(real, real) is ComparisonMode.REAL
+    assert mode_of(real, statistics_alone) is ComparisonMode.STATISTICS
+    assert mode_of(digests, digests) is ComparisonMode.DIGESTS
+    assert mode_of(real, digests) is mode_of(set(), digests) is ComparisonMode.STATISTICS
 
 
 def test_a_reading_knows_the_frameworks_and_the_folders(tmp_path: Path) -> None:
@@ -154,12 +154,12 @@ def test_a_reading_knows_the_frameworks_and_the_folders(tmp_path: Path) -> None:
         sides.append(open_side(path))
     with sides[0], sides[1]:
         found = reading_of(*sides)
-        assert kinds_of(sides[0]) == {Mode.REAL, Mode.STATISTICS}
-    assert (found.mode, found.same_framework) == (Mode.REAL, False)
+        assert kinds_of(sides[0]) == {ComparisonMode.REAL, ComparisonMode.STATISTICS}
+    assert (found.mode, found.same_framework) == (ComparisonMode.REAL, False)
 
 
 def test_values_of_other_dtypes_say_that_they_were_widened(tmp_path: Path) -> None:
     rows = from_files(tmp_path, ([], [RAMP.astype(np.float16)]), ([], [RAMP]))
-    judged(rows, "npu-hooks", Mode.REAL)
+    judged(rows, "npu-hooks", ComparisonMode.REAL)
     assert rows[0].messages == ["compared after widening torch.float16 and torch.float32"]
     assert rows[0].relative_l2 == 0.0

@@ -11,22 +11,26 @@ from planted_captures import MODES, write_side
 
 from ray_precheck.store.columns import encode_row
 from ray_precheck.trace.difference.rows import (
-    Mode,
-    Row,
+    ComparisonMode,
+    TensorRow,
     cells,
     encode_rows,
     headings,
-    judge,
+    judge_rows,
     reading_of,
-    rows_of,
+    rows_of_operators,
 )
 from ray_precheck.trace.difference.standards.registry import STANDARDS
-from ray_precheck.trace.side import Side, open_side
+from ray_precheck.trace.side import CaptureSide, open_side
 
 pytestmark = pytest.mark.unit
 
 DATA = Path(__file__).parents[3] / "data" / "msprobe_compare"
-MODE_OF = {"real": Mode.REAL, "statistics": Mode.STATISTICS, "md5": Mode.DIGESTS}
+MODE_OF = {
+    "real": ComparisonMode.REAL,
+    "statistics": ComparisonMode.STATISTICS,
+    "md5": ComparisonMode.DIGESTS,
+}
 # Rows whose verdict is another on purpose: msprobe passes them.
 OTHERWISE = {
     "Mint.nan_gold.0.forward.output.0": "error",
@@ -37,7 +41,7 @@ OTHERWISE = {
 }
 
 
-def table_of(folder: Path, mode: str) -> list[tuple[Row, list[str]]]:
+def table_of(folder: Path, mode: str) -> list[tuple[TensorRow, list[str]]]:
     with ExitStack() as stack:
         paths = [
             write_side(folder / name, mode, target=name == "target")
@@ -47,7 +51,7 @@ def table_of(folder: Path, mode: str) -> list[tuple[Row, list[str]]]:
         return _table(sides, mode)
 
 
-def _table(sides: list[Side], mode: str) -> list[tuple[Row, list[str]]]:
+def _table(sides: list[CaptureSide], mode: str) -> list[tuple[TensorRow, list[str]]]:
     reading = reading_of(*sides)
     assert reading.mode is MODE_OF[mode]
     target, golden = ({each.key: each for each in side.entries} for side in sides)
@@ -55,8 +59,8 @@ def _table(sides: list[Side], mode: str) -> list[tuple[Row, list[str]]]:
     for key in dict.fromkeys((*target, *golden)):
         ours = sides[0].items(target[key]) if key in target else []
         theirs = sides[1].items(golden[key]) if key in golden else []
-        rows = rows_of(key if ours else "", key if theirs else "", ours, theirs, reading)
-        judge(rows, STANDARDS["msprobe"](), reading.mode)
+        rows = rows_of_operators(key if ours else "", key if theirs else "", ours, theirs, reading)
+        judge_rows(rows, STANDARDS["msprobe"](), reading.mode)
         found += [(row, cells(row, reading.mode, "name", key)) for row in rows]
     return found
 

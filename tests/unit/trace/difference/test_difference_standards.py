@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from captured_pairs import from_files, from_statistics, judged, record, statistics
 
-from ray_precheck.trace.difference.row import Mode, Row
-from ray_precheck.trace.difference.rows import judge
+from ray_precheck.trace.difference.row import ComparisonMode, TensorRow
+from ray_precheck.trace.difference.rows import judge_rows
 from ray_precheck.trace.difference.standards.auto import CaptureAuto
 from ray_precheck.trace.difference.standards.registry import STANDARDS
 
 pytestmark = pytest.mark.unit
 
-REAL, STATISTICS, DIGESTS = Mode.REAL, Mode.STATISTICS, Mode.DIGESTS
+REAL, STATISTICS, DIGESTS = ComparisonMode.REAL, ComparisonMode.STATISTICS, ComparisonMode.DIGESTS
 RAMP = (np.arange(4096, dtype=np.float32).reshape(64, 64) + 1) / 4096
 ALL = list(STANDARDS)
 
@@ -32,7 +32,7 @@ def put(value: float, place: int = 70, array: Any = RAMP) -> Any:
     return found
 
 
-def outputs(folder: Path, target: Any, golden: Any, brought: float = 0.0) -> list[Row]:
+def outputs(folder: Path, target: Any, golden: Any, brought: float = 0.0) -> list[TensorRow]:
     """Return the rows of an operator with one input and one output."""
     return from_files(folder, ([off_by(brought)], [target]), ([RAMP], [golden]))
 
@@ -110,7 +110,7 @@ def test_what_one_side_has_is_unmatched(standard: str) -> None:
 
 @pytest.mark.parametrize("standard", ALL)
 def test_an_operator_without_values_is_no_error(standard: str) -> None:
-    judge([], STANDARDS[standard](), REAL)
+    judge_rows([], STANDARDS[standard](), REAL)
 
 
 def test_values_in_another_order_are_at_least_a_warning(tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_auto_does_not_see_what_a_backward_pass_has_saved(tmp_path: Path) -> Non
 def test_auto_expects_what_bfloat16_upstream_has_rounded(tmp_path: Path) -> None:
     rows = outputs(tmp_path, off_by(4e-3), RAMP, brought=4e-3)
     assert judged(rows, "auto", REAL) == ["warning", "warning"]
-    judge(rows, CaptureAuto(unit=2.0**-24), REAL)
+    judge_rows(rows, CaptureAuto(unit=2.0**-24), REAL)
     assert [row.result for row in rows] == ["error", "error"]
 
 
