@@ -6,21 +6,21 @@ is changed outside of it.
 
 MindSpore asks nobody before it runs a function, as torch's function modes are, so the functions are replaced
 where they stand and where they were imported by name. What a recorded function calls itself is not recorded.
-A compiler that reads the program's source must find the functions themselves: while a region is compiled
-and run everything is as before, and the region has one record.
+A region that `ms.jit` compiles has one record.
 """
 
 import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
-from ray_precheck import private_parts
 from ray_precheck.capture.mindspore.names import FunctionPlace, OperatorName
 from ray_precheck.capture.mindspore.patches import Patches
 from ray_precheck.capture.mindspore.recorder import StepRecorder
+from ray_precheck.capture.mindspore.regions import keep_out_of_compilers, tracing
 
 
 class _Inside(threading.local):
@@ -37,9 +37,7 @@ class Calls:
         self._recorder = recorder
         self._inside = _Inside()
         # A function that is traced (`capture_mode="trace"`) runs with a context of its own.
-        self._tracing: Callable[[], Any] = (
-            private_parts.find(private_parts.MINDSPORE_JIT_TRACE) or bool
-        )
+        self._tracing = tracing()
         self.patches = Patches()
 
     @contextmanager
@@ -48,7 +46,7 @@ class Calls:
         try:
             if self._recorder.settings.calls:
                 self._replace_functions()
-            self._keep_out_of_compilers()
+            keep_out_of_compilers(self.patches, self._region)
             yield
         finally:
             self.patches.take_away()
@@ -77,49 +75,31 @@ class Calls:
 
         return seen
 
-    def _keep_out_of_compilers(self) -> None:
-        """Have everything as it was while `ms.jit` compiles a region and runs it."""
-        executor = private_parts.find(private_parts.MINDSPORE_JIT)
-        if executor is not None:
-            self.patches.put(executor, "__call__", self._region(executor.__call__))
-        bytecode = private_parts.find(private_parts.MINDSPORE_JIT_BYTECODE)
-        if bytecode is not None:
-            self._keep_out_of_bytecode(bytecode)
+    def _region(
+        self,
+        function: Any,
+        frame: FrameType,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+    ) -> None:
+        """Record the call of a compiled function."""
+        if not self._inside.call and self._recorder.settings.calls:
+            self._recorder.compiled(function, frame, args, kwargs, result)
 
-    def _region(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the call of a compiled function, which has a record."""
-        recorder, inside, patches = self._recorder, self._inside, self.patches
-
-        @functools.wraps(original)
-        def region(executor: Any, *args: Any, **kwargs: Any) -> Any:
-            with patches.suspended():
-                result = original(executor, *args, **kwargs)
-            if not inside.call and recorder.settings.calls:
-                # A method gets its Cell as the first argument.
-                own = args[1:] if args and hasattr(args[0], executor.fn.__name__) else args
-                recorder.compiled(executor.fn, sys._getframe(1), own, kwargs, result)
-            return result
-
-        return region
-
-    def _keep_out_of_bytecode(self, context: Any) -> None:
-        """Do the same where `ms.jit` looks at bytecode, which it does between an entry and an exit."""
-        enter, leave, recorder = context.__enter__, context.__exit__, self._recorder
-        open_regions: list[ExitStack] = []
-
-        def entered(region: Any) -> Any:
-            stack = ExitStack()
-            stack.enter_context(self.patches.suspended())
-            open_regions.append(stack)
-            if recorder.settings.calls:
-                recorder.compiled(region.fn, sys._getframe(1), (), {}, ())
-            return enter(region)
-
-        def left(region: Any, *reason: Any) -> Any:
-            try:
-                return leave(region, *reason)
-            finally:
-                open_regions.pop().close()
-
-        self.patches.put(context, "__enter__", entered)
-        self.patches.put(context, "__exit__", left)
+    def custom(
+        self,
+        name: OperatorName,
+        frame: FrameType,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Record a call of a function of the script; what it calls itself has no record."""
+        if self._inside.call or self._tracing() or not self._recorder.settings.calls:
+            return function(*args, **kwargs)
+        self._inside.call = True
+        try:
+            return self._recorder.call(name, frame, args, kwargs, function)
+        finally:
+            self._inside.call = False

@@ -14,6 +14,7 @@ from mindspore import nn
 from mindspore.experimental.optim.optimizer import Optimizer as MintOptimizer
 
 from ray_precheck.capture.mindspore.patches import Patches
+from ray_precheck.capture.mindspore.scalers import ScaledUpdates
 
 _OPTIMIZERS = (nn.Optimizer, MintOptimizer)
 Around: TypeAlias = Callable[[nn.Cell, Callable[[], Any]], Any]
@@ -79,9 +80,12 @@ class StepWatch:
     A generator and a discriminator take one step together, and a loss is a Cell beside the model.
     """
 
-    def __init__(self, on_step: Callable[[], None], on_forward: Callable[[], None]) -> None:
+    def __init__(
+        self, on_step: Callable[[], None], on_forward: Callable[[], None], scaled: ScaledUpdates
+    ) -> None:
         self._on_step = on_step
         self._on_forward = on_forward
+        self._scaled = scaled
         self._depth = _Depth()
         self._first: dict[str, nn.Cell] = {}
 
@@ -92,10 +96,11 @@ class StepWatch:
             self._on_forward()
         self._depth.cells += 1
         try:
-            result = make()
+            result = self._scaled.train_step(cell, make)
         finally:
             self._depth.cells -= 1
         if is_optimizer and self._is_first("optimizer", cell):
+            self._scaled.updated()
             self._on_step()
         return result
 
