@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from ray_precheck.capture.mindspore.names import FunctionPlace, OperatorName
 from ray_precheck.capture.mindspore.patches import Patches
@@ -29,12 +29,40 @@ class _Inside(threading.local):
     call = False
 
 
-class Calls:
-    """The replacements for the functions of MindSpore."""
+class CallSink(Protocol):
+    """What takes calls: the recorder, or what stands before it."""
 
-    def __init__(self, places: Sequence[FunctionPlace], recorder: StepRecorder) -> None:
+    def call(
+        self,
+        name: OperatorName,
+        frame: FrameType,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        function: Callable[..., Any],
+    ) -> Any:
+        """Make a call, and return what it gives."""
+
+    def compiled(
+        self,
+        function: Any,
+        frame: FrameType,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+    ) -> None:
+        """Take note of the call of a compiled function."""
+
+
+class Calls:
+    """The replacements for the functions of MindSpore; `sink` takes the calls in the recorder's place, at every
+    level."""
+
+    def __init__(
+        self, places: Sequence[FunctionPlace], recorder: StepRecorder, sink: CallSink | None = None
+    ) -> None:
         self._places = places
-        self._recorder = recorder
+        self._sink = sink or recorder
+        self._sees_calls = recorder.settings.calls or sink is not None
         self._inside = _Inside()
         # A function that is traced (`capture_mode="trace"`) runs with a context of its own.
         self._tracing = tracing()
@@ -44,7 +72,7 @@ class Calls:
     def watched(self) -> Iterator[None]:
         """See each call, for the time of a captured step."""
         try:
-            if self._recorder.settings.calls:
+            if self._sees_calls:
                 self._replace_functions()
             keep_out_of_compilers(self.patches, self._region)
             yield
@@ -61,7 +89,7 @@ class Calls:
 
     def _seen(self, name: OperatorName, function: Any) -> Callable[..., Any]:
         """Return a function that records its calls."""
-        inside, record, tracing = self._inside, self._recorder.call, self._tracing
+        inside, record, tracing = self._inside, self._sink.call, self._tracing
 
         @functools.wraps(function)
         def seen(*args: Any, **kwargs: Any) -> Any:
@@ -84,8 +112,8 @@ class Calls:
         result: Any,
     ) -> None:
         """Record the call of a compiled function."""
-        if not self._inside.call and self._recorder.settings.calls:
-            self._recorder.compiled(function, frame, args, kwargs, result)
+        if not self._inside.call and self._sees_calls:
+            self._sink.compiled(function, frame, args, kwargs, result)
 
     def custom(
         self,
@@ -96,10 +124,10 @@ class Calls:
         kwargs: dict[str, Any],
     ) -> Any:
         """Record a call of a function of the script; what it calls itself has no record."""
-        if self._inside.call or self._tracing() or not self._recorder.settings.calls:
+        if self._inside.call or self._tracing() or not self._sees_calls:
             return function(*args, **kwargs)
         self._inside.call = True
         try:
-            return self._recorder.call(name, frame, args, kwargs, function)
+            return self._sink.call(name, frame, args, kwargs, function)
         finally:
             self._inside.call = False

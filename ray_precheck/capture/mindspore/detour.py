@@ -17,7 +17,7 @@ from ray_precheck.capture.mindspore.patches import Patches
 from ray_precheck.capture.mindspore.scalers import ScaledUpdates
 
 _OPTIMIZERS = (nn.Optimizer, MintOptimizer)
-Around: TypeAlias = Callable[[nn.Cell, Callable[[], Any]], Any]
+Around: TypeAlias = Callable[[nn.Cell, tuple[Any, ...], Callable[[], Any]], Any]
 Record: TypeAlias = Callable[[nn.Cell, tuple[Any, ...], dict[str, Any], Callable[..., Any]], Any]
 
 
@@ -63,9 +63,14 @@ class CellDetour:
                     return original(self, *args, **kwargs)
                 return record(self, args, kwargs, original)
 
-            return make() if detour._watch is None else detour._watch(self, make)
+            return make() if detour._watch is None else detour._watch(self, args, make)
 
         return call
+
+
+def is_optimizer(cell: nn.Cell) -> bool:
+    """Return whether a Cell is an optimizer, of `nn` or of `mint.optim`."""
+    return isinstance(cell, _OPTIMIZERS)
 
 
 class _Depth(threading.local):
@@ -89,17 +94,17 @@ class StepWatch:
         self._depth = _Depth()
         self._first: dict[str, nn.Cell] = {}
 
-    def call(self, cell: nn.Cell, make: Callable[[], Any]) -> Any:
+    def call(self, cell: nn.Cell, args: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         """Make a call of a Cell."""
-        is_optimizer = isinstance(cell, _OPTIMIZERS)
-        if not is_optimizer and not self._depth.cells and self._is_first("model", cell):
+        updates = is_optimizer(cell)
+        if not updates and not self._depth.cells and self._is_first("model", cell):
             self._on_forward()
         self._depth.cells += 1
         try:
             result = self._scaled.train_step(cell, make)
         finally:
             self._depth.cells -= 1
-        if is_optimizer and self._is_first("optimizer", cell):
+        if updates and self._is_first("optimizer", cell):
             self._scaled.updated()
             self._on_step()
         return result

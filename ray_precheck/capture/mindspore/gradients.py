@@ -42,7 +42,7 @@ class OutputNumbers:
         """Take note of the outputs of a call, which are in the order of its node."""
         seen: dict[Hashable, int] = {}
         for tensor in outputs:
-            node = _node_of(tensor)
+            node = node_of(tensor)
             if node is None or _is_single(node):
                 continue
             identity = _identity(node)
@@ -63,12 +63,12 @@ class OutputNumbers:
         """
         found: list[Edge | None] = []
         for tensor in tensors:
-            node = _node_of(tensor)
+            node = node_of(tensor)
             found.append(None if node is None else (node, self.of(tensor, node)))
         return found
 
 
-def _node_of(tensor: ms.Tensor) -> Any:
+def node_of(tensor: ms.Tensor) -> Any:
     """Return the node that computes a tensor's gradient, None where there is none."""
     return getattr(tensor, "_grad_node", None)
 
@@ -106,7 +106,7 @@ def watch_nodes(
     roots: dict[Hashable, dict[int, int]] = {}
     handed_on: list[tuple[Edge, int, int]] = []
     for index, tensor in enumerate(outputs):
-        node = _node_of(tensor)
+        node = node_of(tensor)
         if node is None:
             continue
         identity, number = _identity(node), numbers.of(tensor, node)

@@ -100,6 +100,12 @@ def recorded_functions() -> list[FunctionPlace]:
     ]
 
 
+def region_name(function: Any) -> str:
+    """Return the name of a function that `ms.jit` compiles, without the number of the call."""
+    label = getattr(function, "__qualname__", "") or type(function).__name__
+    return f"Compiled.{label.replace('<locals>.', '').replace('.', '_')}"
+
+
 def _of_module(prefix: str, module: Any, path: str = "") -> Iterator[FunctionPlace]:
     for name in _public(module):
         function = getattr(module, name)

@@ -14,7 +14,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import mint
 
-from ray_precheck.capture.mindspore.calls import Calls
+from ray_precheck.capture.mindspore.calls import Calls, CallSink
 from ray_precheck.capture.mindspore.cells import (
     GRAPH_MODE,
     CellCalls,
@@ -51,7 +51,7 @@ class MindSporeProbe:
         self._places: list[FunctionPlace] = []
         self._cells: CellNames | None = None
         self._step: MindSporeStep | None = None
-        self._scaled = ScaledUpdates(self._note)
+        self.scaled = ScaledUpdates(self._note)
 
     def rank(self) -> int | None:
         """Return the rank in MindSpore's communication; before it is initialised, that of the launcher."""
@@ -71,12 +71,16 @@ class MindSporeProbe:
 
         A step whose update a loss scaler skips is one, too.
         """
-        self._scaled.watch(on_step)
-        self._detour.watch(StepWatch(on_step, on_forward, self._scaled).call)
+        self.scaled.watch(on_step)
+        self._detour.watch(self.step_watch(on_step, on_forward).call)
+
+    def step_watch(self, on_step: Callable[[], None], on_forward: Callable[[], None]) -> StepWatch:
+        """Return what sees the steps."""
+        return StepWatch(on_step, on_forward, self.scaled)
 
     def unwatch_steps(self) -> None:
         """Take away what `watch_steps` put there."""
-        self._scaled.remove()
+        self.scaled.remove()
         self._detour.watch(None)
 
     def _note(self, name: str, value: Callable[[], object]) -> None:
@@ -120,7 +124,7 @@ class MindSporeProbe:
         log = StepLog(folder, header, self._stacks.lines)
         recorder = StepRecorder(settings, log, self._stacks, failed)
         cells = CellCalls(self._cells, recorder)
-        calls = Calls(self._places, recorder)
+        calls = Calls(self._places, recorder, self.sink_around(recorder))
 
         def put_on() -> None:
             hooks.enter_context(cells.watched())
@@ -129,6 +133,10 @@ class MindSporeProbe:
 
         self._step = MindSporeStep(recorder, hooks, put_on, calls, log.noted)
         return self._step
+
+    def sink_around(self, recorder: StepRecorder) -> CallSink | None:
+        """Return what takes each call in the recorder's place, at every level; None for the recorder."""
+        return None
 
 
 class MindSporeStep:

@@ -23,7 +23,7 @@ from ray_precheck.capture.mindspore.gradients import (
     OutputNumbers,
     watch_nodes,
 )
-from ray_precheck.capture.mindspore.names import OperatorName
+from ray_precheck.capture.mindspore.names import OperatorName, region_name
 from ray_precheck.capture.mindspore.tensors import MindSporeTensors
 from ray_precheck.capture.scope import Scope
 from ray_precheck.capture.settings import FULL, STRUCTURE, CaptureSettings
@@ -109,8 +109,7 @@ class StepRecorder:
         result: Any,
     ) -> None:
         """Record the call of a compiled function, whose own calls cannot be seen."""
-        label = getattr(function, "__qualname__", "") or type(function).__name__
-        name = f"Compiled.{label.replace('<locals>.', '').replace('.', '_')}"
+        name = region_name(function)
         key = f"{name}.{self.number(name)}.forward"
         if self.stopped or not self.scope.wants(key):
             return

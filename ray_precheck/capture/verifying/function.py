@@ -42,7 +42,10 @@ def verify(
     if any(
         base.__module__.startswith("mindspore.") for each in models for base in type(each).__mro__
     ):
-        raise UsageError("a step of MindSpore cannot be verified; steps of PyTorch can")
+        raise UsageError(
+            "a step of MindSpore cannot be put back to where it began, because its random kernels keep states"
+            " of their own; verify the script: ray-precheck capture --verify -- python train.py"
+        )
     if not models:
         raise UsageError("the model is missing, whose parameters the step begins with each time")
     from ray_precheck.capture.pytorch.verifying.steps import TorchStepRuns
