@@ -120,6 +120,11 @@ MINDSPORE_NODE = PrivatePart(
     "sees the gradients at the border of each captured call",
     "the gradients that calls and Cells pass on to their inputs are not captured",
 )
+MINDSPORE_SEEDS = PrivatePart(
+    ("mindspore.common.seed:_KERNEL_SEED",),
+    "puts the seeds of random operators back before each run of a step that is verified",
+    "a step with a random operator does not repeat itself, and nothing can be said of it",
+)
 ALL = (
     NODE,
     NODE_TABLE,
@@ -131,6 +136,7 @@ ALL = (
     MINDSPORE_JIT_BYTECODE,
     MINDSPORE_JIT_TRACE,
     MINDSPORE_NODE,
+    MINDSPORE_SEEDS,
     DECOMPOSITIONS,
     DISPATCH_MODE,
     EVAL_FRAME,

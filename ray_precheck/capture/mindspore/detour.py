@@ -16,7 +16,7 @@ from mindspore.experimental.optim.optimizer import Optimizer as MintOptimizer
 from ray_precheck.capture.mindspore.patches import Patches
 from ray_precheck.capture.mindspore.scalers import ScaledUpdates
 
-_OPTIMIZERS = (nn.Optimizer, MintOptimizer)
+OPTIMIZERS = (nn.Optimizer, MintOptimizer)
 Around: TypeAlias = Callable[[nn.Cell, tuple[Any, ...], Callable[[], Any]], Any]
 Record: TypeAlias = Callable[[nn.Cell, tuple[Any, ...], dict[str, Any], Callable[..., Any]], Any]
 
@@ -70,7 +70,7 @@ class CellDetour:
 
 def is_optimizer(cell: nn.Cell) -> bool:
     """Return whether a Cell is an optimizer, of `nn` or of `mint.optim`."""
-    return isinstance(cell, _OPTIMIZERS)
+    return isinstance(cell, OPTIMIZERS)
 
 
 class _Depth(threading.local):

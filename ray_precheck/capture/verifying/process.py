@@ -15,13 +15,13 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ray_precheck.capture.account import Account
 from ray_precheck.capture.capturing import begin_running, stop_with_child
-from ray_precheck.capture.probe import Probe
 from ray_precheck.capture.session import Session
 from ray_precheck.capture.settings import settings_from_json
+from ray_precheck.capture.verifying.step import TracingOfFramework
 from ray_precheck.capture.verifying.trace import StepTrace, TracedRun, Traces
 
 TRACE = "trace"
@@ -29,15 +29,6 @@ TRACE = "trace"
 _WAIT_S = 60.0
 _LOOK_AGAIN_S = 0.05
 _TRACINGS: "dict[str, _Tracing]" = {}
-
-
-class TracingOfFramework(Probe, Protocol):
-    """A framework, with a trace of the last step."""
-
-    trace: StepTrace | None
-
-    def ranks_here(self) -> int:
-        """Return how many ranks run on this machine and wait for each other."""
 
 
 def begin_tracing(framework: str, found: dict[str, Any]) -> None:

@@ -6,8 +6,10 @@ framework derives its own steps from this one.
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
 
-from ray_precheck.capture.probe import StepProbe
+from ray_precheck.capture.probe import Probe, StepProbe
 from ray_precheck.capture.scope import Scope
 from ray_precheck.capture.settings import CaptureSettings
 from ray_precheck.capture.verifying.trace import StepTrace, TracedRun
@@ -17,12 +19,18 @@ _NO_CALL = ("name-regex((?!))",)
 
 
 class TracedStepProbe:
-    """The step as the session sees it; `ended` takes its trace."""
+    """The step as the session sees it; `ended` takes its trace, `digest` is that of a framework's values."""
 
-    def __init__(self, captured: StepProbe | None, ended: Callable[[StepTrace], None]) -> None:
+    def __init__(
+        self,
+        captured: StepProbe | None,
+        ended: Callable[[StepTrace], None],
+        digest: Callable[[Any], str],
+    ) -> None:
         self.scope = Scope((), ()) if captured is None else captured.scope
         self._captured = captured
         self._ended = ended
+        self._digest = digest
         self._trace = StepTrace()
 
     @property
@@ -53,9 +61,34 @@ class TracedStepProbe:
         if self._captured is not None:
             self._captured.abandon()
 
+    def took(self, value: Any, error: Exception | None = None) -> None:
+        """Take what a function gave that runs the step, or what it raised."""
+        if error is not None:
+            self._trace.raised = f"{type(error).__name__}: {error}"
+        if value is not None:
+            self._trace.returned["what the step returned"] = self._digest(value)
+
     def collect(self, trace: StepTrace) -> None:
         """Take the digests of what is there when the step has ended."""
         raise NotImplementedError
+
+
+class TracingOfFramework(Probe, Protocol):
+    """A framework, with a trace of the last step."""
+
+    trace: StepTrace | None
+
+    def ranks_here(self) -> int:
+        """Return how many ranks run on this machine and wait for each other."""
+
+    def begin(
+        self,
+        settings: CaptureSettings,
+        folder: Path,
+        models: Any,
+        on_failure: Callable[[str], None],
+    ) -> TracedStepProbe:
+        """Begin a step, and its capture where the run has one."""
 
 
 def settings_of_run(run: TracedRun, settings: CaptureSettings) -> CaptureSettings:

@@ -143,9 +143,71 @@ def test_a_step_that_does_not_repeat_itself_is_told(verified: Verified) -> None:
     assert verdict.operator == "Tensor.__mul__.0.forward"
 
 
-def test_a_step_that_is_a_function_is_refused_with_a_sentence() -> None:
-    with pytest.raises(UsageError, match=r"ray-precheck capture --verify -- python train\.py"):
-        verify(train_once, Net())
+class Training:
+    """A model, its optimizer with momentum, and a step of both."""
+
+    def __init__(self) -> None:
+        ms.set_seed(1)
+        self.net = Net()
+        self.optimizer = nn.Momentum(self.net.trainable_params(), 0.1, 0.9)
+        self.grad = ms.value_and_grad(self.net, None, self.net.trainable_params())
+
+    def step(self) -> Any:
+        loss, gradients = self.grad(X)
+        self.optimizer(gradients)
+        return loss
+
+
+def test_a_step_that_is_a_function_is_verified_from_the_same_state() -> None:
+    training, other = Training(), Training()
+    verdict = verify(training.step, training.net, training.optimizer, level="mix")
+    assert verdict.changed_nothing, verdict
+    assert "1 output of the model, 1 returned value, 4 gradients, 4 parameters" in str(verdict)
+    # The training goes on as if nothing had run, its random numbers included.
+    for each in (training, other):
+        ms.set_seed(1)
+        each.loss = each.step()
+    states = zip(training.optimizer.get_parameters(), other.optimizer.get_parameters(), strict=True)
+    assert training.loss.asnumpy() == other.loss.asnumpy()
+    assert all(np.array_equal(one.asnumpy(), two.asnumpy()) for one, two in states)
+
+
+def test_random_numbers_behind_a_verification_are_those_before_it() -> None:
+    training = Training()
+    drawn = []
+    for verified_first in (False, True):
+        ms.set_seed(1)
+        ops.dropout(X, p=0.5)
+        if verified_first:
+            verify(training.step, training.net, training.optimizer)
+        drawn.append(ops.dropout(X, p=0.5)[0].asnumpy())
+    assert np.array_equal(*drawn)
+
+
+def test_a_function_with_a_fault_in_its_capture_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training()
+    planted(monkeypatch, "after", "MintFunctional.relu.0", one_ulp)
+    verdict = verify(training.step, training.net, training.optimizer)
+    assert verdict.operator == "MintFunctional.relu.0.forward"
+
+
+def test_a_kernel_with_a_state_of_its_own_does_not_repeat_itself() -> None:
+    net = nn.SequentialCell(nn.Dense(4, 64), nn.Dropout(p=0.5)).set_train()
+    verdict = verify(lambda: net(X), net)
+    assert verdict.looking is Looking.UNKNOWN
+    assert "the step does not repeat itself" in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "said"),
+    [
+        ([nn.ReLU(), 3], None, "the model is of type int; expected mindspore.nn.Cell"),
+        (nn.ReLU(), "adam", "the optimizer is of type str; expected mindspore.nn.Optimizer"),
+    ],
+)
+def test_wrong_arguments_are_told(model: Any, optimizer: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        verify(train_once, model, optimizer)
 
 
 SCRIPT = """

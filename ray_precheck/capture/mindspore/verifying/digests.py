@@ -3,13 +3,14 @@
 Comes in: values as operators get and give them. Goes out: texts that are equal where every bit is. Called by
 the tracing of a step. Values are read on the host, so that no operator of MindSpore runs.
 
-The states of kernels that draw by a seed of their own (`ops.dropout`) cannot be read: what they draw is.
+The states within random kernels cannot be read: what they draw is.
 """
 
 from typing import Any
 
 import mindspore as ms
 
+from ray_precheck import private_parts
 from ray_precheck.capture.measures.checksums import raw_bytes
 from ray_precheck.capture.mindspore.summary import values_on_host
 from ray_precheck.capture.verifying.digests import Digests, other_random_digests
@@ -33,8 +34,12 @@ _DIGESTS = Digests(ms.Tensor, _raw)
 
 
 def random_digest() -> str:
-    """Return the digest of the state of MindSpore's generator, which is taken behind each operator."""
-    return digest_of(ms.get_rng_state())
+    """Return one digest of MindSpore's random states, which is taken behind each operator.
+
+    They are that of its generator, and the seeds that the next kernels get.
+    """
+    seeds: dict[Any, int] = private_parts.find(private_parts.MINDSPORE_SEEDS) or {}
+    return digest_of([ms.get_rng_state(), *map(str, sorted(seeds.items(), key=str))])
 
 
 def random_digests() -> dict[str, str]:

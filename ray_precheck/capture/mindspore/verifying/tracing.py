@@ -108,7 +108,7 @@ class TracedMindSporeStep(TracedStepProbe):
     """One step of MindSpore."""
 
     def __init__(self, captured: StepProbe | None, ended: Callable[[StepTrace], None]) -> None:
-        super().__init__(captured, ended)
+        super().__init__(captured, ended, digest_of)
         self._parameters: dict[str, ms.Parameter] = {}
         self._names: dict[int, str] = {}
         self._optimizers: list[int] = []

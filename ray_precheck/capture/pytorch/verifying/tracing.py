@@ -105,7 +105,7 @@ class TracedStep(TracedStepProbe):
     def __init__(
         self, captured: StepProbe | None, models: Any, ended: Callable[[StepTrace], None]
     ) -> None:
-        super().__init__(captured, ended)
+        super().__init__(captured, ended, digest_of)
         self._parameters: dict[str, weakref.ref[torch.Tensor]] = {}
         self._names: dict[int, str] = {}
         self._optimizers: list[int] = []
@@ -151,13 +151,6 @@ class TracedStep(TracedStepProbe):
             name = self._names.get(id(parameter))
             if name is not None:
                 self._trace.gradients[f"the gradient of {name}"] = _gradient(parameter)
-
-    def took(self, value: Any, error: Exception | None = None) -> None:
-        """Take what a function gave that runs the step, or what it raised."""
-        if error is not None:
-            self._trace.raised = f"{type(error).__name__}: {error}"
-        if value is not None:
-            self._trace.returned["what the step returned"] = digest_of(value)
 
     def _add(self, prefix: str, named: Iterable[tuple[str, torch.Tensor]]) -> None:
         for name, parameter in named:
