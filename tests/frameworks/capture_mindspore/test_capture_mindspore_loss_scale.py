@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, amp, mint, nn
 
+from ray_precheck import private_parts
 from ray_precheck.capture import Capture
 from ray_precheck.dump.parse import open_dump
 
@@ -140,15 +141,37 @@ def test_a_training_without_scaler_has_no_scale(tmp_path: Path) -> None:
     assert "loss_scale" not in header_of(tmp_path, 0)
 
 
-def test_a_scaler_within_a_compiled_function_runs_as_it_did(tmp_path: Path) -> None:
-    scaler = amp.DynamicLossScaler(4.0, 2, 100)
+SCALER = amp.DynamicLossScaler(4.0, 2, 100)
 
-    @ms.jit(capture_mode="bytecode")
+
+@pytest.mark.parametrize("how", [{}, {"capture_mode": "bytecode"}], ids=str)
+@pytest.mark.parametrize("steps", ["0", "1"])
+def test_a_scaler_within_a_compiled_function_is_found_as_it_was(
+    tmp_path: Path, how: dict[str, Any], steps: str
+) -> None:
     def scaled(x: Tensor) -> Tensor:
-        return scaler.scale(x)
+        return SCALER.scale(x)
 
-    with Capture(tmp_path, framework="mindspore", step_by="manual"):
-        assert np.array_equal(scaled(X).asnumpy(), 4 * X.asnumpy())
+    found: list[Any] = []
+    own = amp.DynamicLossScaler.scale
+    compiled = ms.jit(scaled, **how)
+    with Capture(tmp_path, framework="mindspore", step_by="manual", steps=steps):
+        assert amp.DynamicLossScaler.scale is not own
+        executor = private_parts.find(private_parts.MINDSPORE_JIT)
+        compile_it = executor.compile
+
+        def compile_and_look(*args: Any, **kwargs: Any) -> Any:
+            found.append(amp.DynamicLossScaler.scale)
+            return compile_it(*args, **kwargs)
+
+        executor.compile = compile_and_look
+        try:
+            assert np.array_equal(compiled(X).asnumpy(), 4 * X.asnumpy())
+        finally:
+            executor.compile = compile_it
+        assert amp.DynamicLossScaler.scale is not own
+    assert set(found) <= {own}
+    assert found or how
 
 
 @pytest.mark.parametrize("steps", [[0], None])
