@@ -17,7 +17,7 @@ from ray_precheck.capture.verifying.digests import Digests, other_random_digests
 from ray_precheck.foreign import caught
 
 
-def digest_of(value: Any) -> str:
+def mindspore_digest_of(value: Any) -> str:
     """Return the digest of the tensors and plain values in a nested value.
 
     Of a tensor that cannot be read (not yet initialised, of a failed operator) it has the dtype and shape.
@@ -33,15 +33,15 @@ def _raw(tensor: ms.Tensor) -> Any:
 _DIGESTS = Digests(ms.Tensor, _raw)
 
 
-def random_digest() -> str:
+def mindspore_random_digest() -> str:
     """Return one digest of MindSpore's random states, which is taken behind each operator.
 
     They are that of its generator, and the seeds that the next kernels get.
     """
     seeds: dict[Any, int] = private_parts.find(private_parts.MINDSPORE_SEEDS) or {}
-    return digest_of([ms.get_rng_state(), *map(str, sorted(seeds.items(), key=str))])
+    return mindspore_digest_of([ms.get_rng_state(), *map(str, sorted(seeds.items(), key=str))])
 
 
-def random_digests() -> dict[str, str]:
+def mindspore_random_digests() -> dict[str, str]:
     """Return the digests of the states of the generators of MindSpore, numpy and Python."""
-    return {"the random state of MindSpore": random_digest()} | other_random_digests()
+    return {"the random state of MindSpore": mindspore_random_digest()} | other_random_digests()

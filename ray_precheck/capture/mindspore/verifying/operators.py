@@ -13,7 +13,10 @@ from typing import Any
 from ray_precheck.capture.mindspore.gradients import node_of
 from ray_precheck.capture.mindspore.names import OperatorName, region_name
 from ray_precheck.capture.mindspore.recorder import StepRecorder, tensors_within
-from ray_precheck.capture.mindspore.verifying.digests import digest_of, random_digest
+from ray_precheck.capture.mindspore.verifying.digests import (
+    mindspore_digest_of,
+    mindspore_random_digest,
+)
 from ray_precheck.capture.verifying.trace import Moment, Sight
 
 # What these give is whatever the memory held before.
@@ -50,7 +53,7 @@ class MindSporeOperatorDigests:
         # A collective may still be underway.
         if not name.collective and not any(word in name.name for word in _UNFILLED):
             self._note(forward, Moment.GAVE, (args, kwargs, result))
-        self.sights.append(Sight(forward, Moment.RANDOM.value, random_digest()))
+        self.sights.append(Sight(forward, Moment.RANDOM.value, mindspore_random_digest()))
         self._watch(f"{key}.backward", args[0] if name.returns_nothing else result)
         return result
 
@@ -81,4 +84,4 @@ class MindSporeOperatorDigests:
                 node.register_hook(hook)
 
     def _note(self, key: str, moment: Moment, value: Any) -> None:
-        self.sights.append(Sight(key, moment.value, digest_of(value)))
+        self.sights.append(Sight(key, moment.value, mindspore_digest_of(value)))

@@ -10,7 +10,7 @@ verification says.
 
 import copy
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import mindspore as ms
@@ -23,17 +23,18 @@ from ray_precheck.capture.mindspore.summary import values_on_host
 Restore = Callable[[], None]
 
 
-def saved_mindspore_state(models: Iterable[nn.Cell], optimizers: Iterable[nn.Cell]) -> Restore:
+def saved_mindspore_state(models: Sequence[nn.Cell], optimizers: Sequence[nn.Cell]) -> Restore:
     """Return what puts the state back as it is now; it may be called several times.
 
     It is of parameters and buffers, the mode of Cells (training or not), the optimizers' states and
     hyperparameters, and the random generators of MindSpore, numpy and Python.
     """
     cells = [*models, *optimizers]
+    groups = [group for optimizer in optimizers for group in getattr(optimizer, "param_groups", ())]
     parts = [
-        *(_tensor(each) for each in _tensors(cells)),
+        *(_tensor(each) for each in _tensors(cells, groups)),
         *(_mode(cell) for top in cells for _, cell in top.cells_and_names()),
-        *(_group(group) for top in cells for group in getattr(top, "param_groups", ())),
+        *(_group(group) for group in groups),
         _random_states(),
     ]
 
@@ -44,15 +45,16 @@ def saved_mindspore_state(models: Iterable[nn.Cell], optimizers: Iterable[nn.Cel
     return restore
 
 
-def _tensors(cells: Iterable[nn.Cell]) -> Iterable[ms.Tensor]:
-    """Return the tensors that Cells hold, each once."""
+def _tensors(cells: Iterable[nn.Cell], groups: Iterable[dict[str, Any]]) -> Iterable[ms.Tensor]:
+    """Return the tensors of Cells and of the groups of optimizers, each once."""
+    buffers = getattr(nn.Cell, "buffers", lambda _: ())  # MindSpore 2.7 has none
     found: dict[int, ms.Tensor] = {}
-    for cell in cells:
-        buffers = getattr(cell, "buffers", lambda: ())
-        groups = [value for group in getattr(cell, "param_groups", ()) for value in group.values()]
-        for each in (*cell.get_parameters(), *buffers(), *groups):
-            if isinstance(each, ms.Tensor):
-                found.setdefault(id(each), each)
+    for each in (
+        *(tensor for cell in cells for tensor in (*cell.get_parameters(), *buffers(cell))),
+        *(value for group in groups for value in group.values()),
+    ):
+        if isinstance(each, ms.Tensor):
+            found.setdefault(id(each), each)
     return found.values()
 
 

@@ -18,7 +18,10 @@ from ray_precheck.capture.mindspore.calls import CallSink
 from ray_precheck.capture.mindspore.detour import StepWatch, is_optimizer
 from ray_precheck.capture.mindspore.probe import MindSporeProbe
 from ray_precheck.capture.mindspore.recorder import StepRecorder
-from ray_precheck.capture.mindspore.verifying.digests import digest_of, random_digests
+from ray_precheck.capture.mindspore.verifying.digests import (
+    mindspore_digest_of,
+    mindspore_random_digests,
+)
 from ray_precheck.capture.mindspore.verifying.operators import MindSporeOperatorDigests
 from ray_precheck.capture.probe import StepProbe
 from ray_precheck.capture.settings import CaptureSettings
@@ -108,7 +111,7 @@ class TracedMindSporeStep(TracedStepProbe):
     """One step of MindSpore."""
 
     def __init__(self, captured: StepProbe | None, ended: Callable[[StepTrace], None]) -> None:
-        super().__init__(captured, ended, digest_of)
+        super().__init__(captured, ended, mindspore_digest_of)
         self._parameters: dict[str, ms.Parameter] = {}
         self._names: dict[int, str] = {}
         self._optimizers: list[int] = []
@@ -117,7 +120,7 @@ class TracedMindSporeStep(TracedStepProbe):
         """Take what the model gave."""
         self._add(model.parameters_and_names())
         outputs = self._trace.outputs
-        outputs[f"output {len(outputs)} of the model"] = digest_of(output)
+        outputs[f"output {len(outputs)} of the model"] = mindspore_digest_of(output)
 
     def updates(self, optimizer: nn.Cell, gradients: Any) -> None:
         """Take the gradients with which an optimizer steps, in the order of its parameters."""
@@ -129,7 +132,7 @@ class TracedMindSporeStep(TracedStepProbe):
         given = gradients if isinstance(gradients, list | tuple) else [gradients]
         for parameter, gradient in zip(optimizer.parameters, given, strict=False):
             name = self._names[id(parameter)]
-            self._trace.gradients[f"the gradient of {name}"] = digest_of(gradient)
+            self._trace.gradients[f"the gradient of {name}"] = mindspore_digest_of(gradient)
 
     def _add(self, named: Iterable[tuple[str, ms.Parameter]]) -> None:
         for name, parameter in named:
@@ -140,5 +143,5 @@ class TracedMindSporeStep(TracedStepProbe):
     def collect(self, trace: StepTrace) -> None:
         """Take the parameters behind the step, and the random states."""
         for name, parameter in self._parameters.items():
-            trace.weights[f"{name} after the step"] = digest_of(parameter)
-        trace.random = random_digests()
+            trace.weights[f"{name} after the step"] = mindspore_digest_of(parameter)
+        trace.random = mindspore_random_digests()
