@@ -205,8 +205,7 @@ class StepRecorder:
 
     def _require_room(self, most: int) -> None:
         """End the capture where the step has as many bytes as it may have."""
-        sketches = 0 if self._sketches is None else self._sketches.size
-        if self._log.size + self._texts.written_bytes + sketches >= most:
+        if self._log.size + self._texts.written_bytes >= most:
             self.fail(FULL)
 
     def fail(self, reason: str) -> None:

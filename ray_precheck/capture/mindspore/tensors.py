@@ -43,9 +43,14 @@ class MindSporeTensors:
         self._settings = settings
         self._folder = folder
         self._sketches = sketches
-        self.written_bytes = 0
+        self._file_bytes = 0
         if settings.saves_tensors:
             folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def written_bytes(self) -> int:
+        """How many bytes of files and sketches were written."""
+        return self._file_bytes + (0 if self._sketches is None else self._sketches.size)
 
     def text(self, tensor: ms.Tensor, name: str, *, is_saved: bool) -> str:
         """Return a tensor as JSON.
@@ -73,7 +78,7 @@ class MindSporeTensors:
             text += "" if health is None else f', "health": {health}'
         if is_saved:
             np.save(self._folder / f"{name}.npy", values, allow_pickle=False)
-            self.written_bytes += values.nbytes
+            self._file_bytes += values.nbytes
             text += f', "data_name": {quoted(f"{name}.npy")}'
         return f"{{{text}}}"
 
