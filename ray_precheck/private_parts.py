@@ -125,6 +125,11 @@ MINDSPORE_SEEDS = PrivatePart(
     "puts the seeds of random operators back before each run of a step that is verified",
     "a step with a random operator does not repeat itself, and nothing can be said of it",
 )
+TENSOR_REBUILDING = PrivatePart(
+    ("torch._utils:_rebuild_tensor_v2",),
+    "is named by the files of captured tensors, which are written without torch.save",
+    "torch.save writes them, which takes four times as long",
+)
 ALL = (
     NODE,
     NODE_TABLE,
@@ -145,6 +150,7 @@ ALL = (
     GRAPH_TASK,
     RECOMPUTATION,
     AUTOGRAD_ENGINE,
+    TENSOR_REBUILDING,
 )
 
 _told: set[PrivatePart] = set()

@@ -24,12 +24,13 @@ from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
 from ray_precheck.capture.pytorch.tensors.nested import tensors_in
 from ray_precheck.capture.pytorch.tensors.seen import SeenTensors
 from ray_precheck.capture.pytorch.tensors.sketching import Sketching
+from ray_precheck.capture.pytorch.tensors.summary import host_summary
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts
-from ray_precheck.capture.pytorch.tensors.values import sliced, values_look
+from ray_precheck.capture.pytorch.tensors.values import sliced, statistics, values_look
 from ray_precheck.capture.scope import Scope
 from ray_precheck.capture.settings import FULL, STATISTICS, STRUCTURE, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
-from ray_precheck.capture.writing.elements import NULL
+from ray_precheck.capture.writing.elements import NULL, statistics_text
 from ray_precheck.capture.writing.log import TENSORS, StepLog
 from ray_precheck.capture.writing.sketches import SketchFile
 from ray_precheck.capture.writing.text import quoted
@@ -340,6 +341,10 @@ class TorchRecorder:
 
     def _values(self, tensor: torch.Tensor) -> str:
         """Return the statistics of a dense tensor, or a mark for those that a device computes."""
+        if self._sketching is not None and tensor.is_cpu and self._look is statistics:
+            summary = host_summary(tensor)
+            self._sketching.note(tensor, summary)
+            return statistics_text(summary)
         if tensor.is_cpu or self.settings.summary_mode != STATISTICS:
             return self._look(tensor)
         return self._device.text(tensor)

@@ -27,15 +27,16 @@ def values_look(summary_mode: str) -> tuple[Callable[[torch.Tensor], str], bool]
         return _with_checksum, True
     if summary_mode == "xor":
         return _words_text, True
-    return _statistics, False
+    return statistics, False
 
 
-def _statistics(tensor: torch.Tensor) -> str:
+def statistics(tensor: torch.Tensor) -> str:
+    """Return the largest and the smallest value, mean and norm of a tensor, as far as its dtype has them."""
     return statistics_text(host_summary(tensor))
 
 
 def _with_checksum(tensor: torch.Tensor) -> str:
-    return f'{_statistics(tensor)}, "md5": {crc32_text(bytes_of(tensor))}'
+    return f'{statistics(tensor)}, "md5": {crc32_text(bytes_of(tensor))}'
 
 
 def _words_text(tensor: torch.Tensor) -> str:
