@@ -119,6 +119,8 @@ class TorchProbe:
             if self._step is not None:
                 if self._step.updates is not None:
                     self._step.updates.after(optimizer, args, kwargs)
+                else:
+                    self._step.forget_all()
                 self._step.note_skipped(lambda: is_skipped(optimizer))
             if self._optimizer is None:
                 self._optimizer = id(optimizer)
@@ -257,6 +259,10 @@ class TorchStep:
             self._hooks.enter_context(self._mode.operators_named())
             self._hooks.enter_context(self._mode)
             self.updates = self._updates
+
+    def forget_all(self) -> None:
+        """Forget what is known of all tensors, because an update that was not looked at was made."""
+        self._recorder.forget_all()
 
     def note_loss_scale(self, scale: Callable[[], float]) -> None:
         """Take note of the loss scale of the step: that of the first gradient scaler that makes one."""

@@ -353,13 +353,20 @@ class TorchRecorder:
                 if other is not None:
                     other.forget(tensor)
 
+    def forget_all(self) -> None:
+        """Forget what is known of all tensors, because any of them may have changed unseen."""
+        self._texts.forget_all()
+        self._seen.forget_all()
+        for other in (self._files, self._sketching):
+            if other is not None:
+                other.forget_all()
+
     def finish(self) -> None:
         """Write what has not come to its end, and turn the log into the dump."""
         for border in self._borders:
             border.close()
         self._borders.clear()
-        self._seen.forget_all()
-        self._texts.forget_all()
+        self.forget_all()
         if not self.stopped:
             self.guarded("the end of the step", self._device.finish)
         if self._sketching is not None:
