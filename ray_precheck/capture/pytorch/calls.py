@@ -2,7 +2,7 @@
 
 Comes in: the calls of torch's functions, through a `TorchFunctionMode`. Goes out: for each a record of
 what it got, gave, and which gradients passed through it. Entered by `step` for the time of a captured step;
-nothing of torch is changed outside of it.
+it changes nothing of torch outside of it.
 
 A mode sees a function whatever name it was called by, and not the functions that it calls itself.
 """
