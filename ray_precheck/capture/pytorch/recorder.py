@@ -16,8 +16,15 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from ray_precheck import private_parts
-from ray_precheck.capture.pytorch.elements import Elements
-from ray_precheck.capture.pytorch.gradients import MODULE, Border, PassedGradients, edges_of, watch
+from ray_precheck.capture.pytorch.elements import Elements, autocast_field
+from ray_precheck.capture.pytorch.gradients import (
+    MODULE,
+    Border,
+    PassedGradients,
+    Places,
+    edges_of,
+    watch,
+)
 from ray_precheck.capture.pytorch.names import CallName
 from ray_precheck.capture.pytorch.tensors.device_values import MARK, DeviceValues
 from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
@@ -26,6 +33,7 @@ from ray_precheck.capture.pytorch.tensors.seen import SeenTensors
 from ray_precheck.capture.pytorch.tensors.sketching import Sketching
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts
 from ray_precheck.capture.pytorch.tensors.values import sliced, values_look
+from ray_precheck.capture.pytorch.twice import input_places
 from ray_precheck.capture.scope import Scope
 from ray_precheck.capture.settings import FULL, STATISTICS, STRUCTURE, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
@@ -108,7 +116,9 @@ class TorchRecorder:
         if not self.stopped:
             self.guarded(
                 forward,
-                lambda: self._called(name, key, before or "", edges, args, kwargs, result, frame),
+                lambda: self._called(
+                    name, key, before or "", edges, args, kwargs, run, result, frame
+                ),
             )
         return result
 
@@ -120,6 +130,7 @@ class TorchRecorder:
         edges: list[Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        run: Callable[[], Any],
         result: Any,
         frame: FrameType,
     ) -> None:
@@ -133,11 +144,13 @@ class TorchRecorder:
         fields = before + self.after(f"{key}.forward", output, changed=name.in_place)
         if found.inner:
             fields += self._recomputed(name.key, key, found.inner, before)
-        fields += _autocast(result)
+        fields += autocast_field(result)
         self.write(f"{key}.forward", fields, stack, parent)
         if any(edges) and self.settings.wants("backward"):
             backward = parent and parent.replace(".forward.", ".backward.")
-            self.watch(f"{key}.backward", edges, tensors_in(output), stack, backward)
+            outputs = tensors_in(output)
+            places = input_places(run, edges, outputs)
+            self.watch(f"{key}.backward", edges, outputs, stack, backward, places)
 
     def compiled(self, frame: FrameType) -> None:
         """Record the call of a compiled function, which is made by a frame of torch's."""
@@ -219,6 +232,7 @@ class TorchRecorder:
         outputs: list[torch.Tensor],
         stack: int | None,
         parent: str | None,
+        places: Places | None = None,
     ) -> None:
         """Record the gradients of a call when they have passed through it."""
         # Of a module msprobe has the gradients at the border, too, one for each input.
@@ -228,6 +242,7 @@ class TorchRecorder:
             edges,
             outputs,
             lambda seen: self.guarded(key, lambda: self._backward(key, seen, stack, parent)),
+            places,
         )
         if border is not None:
             self._borders.append(border)
@@ -384,12 +399,3 @@ class TorchRecorder:
             if self._sketching is not None:
                 self._sketching.close()
             self._log.close()
-
-
-def _autocast(result: Any) -> str:
-    """Return the field that says in which dtype autocast lets operators compute on a device."""
-    for tensor in tensors_in(result):
-        kind = "cpu" if tensor.is_cpu else tensor.device.type
-        if kind != "meta" and torch.is_autocast_enabled(kind):
-            return f', "autocast": "{torch.get_autocast_dtype(kind)}"'
-    return ""
