@@ -57,7 +57,7 @@ class MindSporeProbe:
         return False
 
     def watch_steps(self, on_step: Callable[[], None], on_forward: Callable[[], None]) -> None:
-        """Tell of the steps of the optimizer that steps first, and of calls of the Cell that is called first."""
+        """Tell of steps of the optimizer that steps first, and of calls of the Cell that is called first."""
         self._detour.watch(StepWatch(on_step, on_forward).call)
 
     def unwatch_steps(self) -> None:
