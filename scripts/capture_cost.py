@@ -2,9 +2,9 @@
 
     python -m scripts.bench capture [--pairs N] [--kinds L1 mix ...]
 
-Comes in: a decoder of four layers (rotary positions, grouped heads, RMS norms, gated layers), hidden size 256,
-with its optimizer, on one thread of the CPU. Goes out: for each kind of capture the median of the ratios of
-a captured step and a plain one, which run one right after the other, and both wall and processor time.
+Comes in: a decoder of four layers (rotary positions, grouped heads, RMS norms, gated layers), hidden size
+256, with its optimizer, on one thread of the CPU. Goes out: for each kind of capture the median of the ratios
+of a captured step and a plain one, which run one right after the other, and both wall and processor time.
 
 The captured step is measured from where it begins to where its dump is written: hooks, records, stacks,
 gradients, the optimizer's update and the files are all in it.

@@ -3,8 +3,8 @@
 # What is used -> what we do where it is missing.
 _SKIP = "its calls are SKIP, with the sentence that it is not an operator of this torch_npu"
 _SEEDS = (
-    "not seen by this look-up, since `mindspore.common` has a function `seed`, too; without it a step with a random"
-    " operator is told not to repeat itself when it is verified"
+    "not seen by this look-up, since `mindspore.common` has a function `seed`, too; without it a step with a"
+    " random operator is told not to repeat itself when it is verified"
 )
 ACCEPTED: dict[str, str] = {
     "mindspore._c_expression.BackwardNodePy.register_hook": (

@@ -1,7 +1,7 @@
 """What `summary_mode` md5 and xor say of a tensor's bytes.
 
-Comes in: the bytes of a tensor's values, in the order of its elements. Goes out: the value of its field `md5`,
-as JSON. Called by the tensors of each framework.
+Comes in: the bytes of a tensor's values, in the order of its elements. Goes out: the value of its field
+`md5`, as JSON. Called by the tensors of each framework.
 
 As msprobe 26.2 has it: `md5` is the CRC-32 of the bytes; `xor` the exclusive or of the bytes read as 64-bit
 words (zeros fill the last one), or the value itself of a tensor without dimensions.
@@ -30,7 +30,7 @@ def crc32_text(raw: Raw) -> str:
 
 
 def xor_text(raw: Raw, single: object = None) -> str:
-    """Return the exclusive or of the 64-bit words in bytes, as 16 hexadecimal digits; null where there are none.
+    """Return the exclusive or of the 64-bit words in bytes, 16 hexadecimal digits; null where there are none.
 
     `single` is the value of a tensor without dimensions, which stands for itself; a whole number does it as
     digits.

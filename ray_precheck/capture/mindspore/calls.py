@@ -1,8 +1,8 @@
 """Each call of an operator in a captured step, and each compiled region.
 
 Comes in: the calls of MindSpore's functions and methods. Goes out: for each a record of what it got, gave,
-and which gradients passed through it. Entered by `probe` for the time of a captured step; nothing of MindSpore
-is changed outside of it.
+and which gradients passed through it. Entered by `probe` for the time of a captured step; nothing of
+MindSpore is changed outside of it.
 
 MindSpore asks nobody before it runs a function, as torch's function modes are, so the functions are replaced
 where they stand and where they were imported by name. What a recorded function calls itself is not recorded.
@@ -54,7 +54,7 @@ class CallSink(Protocol):
 
 
 class Calls:
-    """The replacements for the functions of MindSpore; `sink` takes the calls in the recorder's place, at every
+    """The replacements for MindSpore's functions; `sink` takes the calls in the recorder's place, at every
     level."""
 
     def __init__(

@@ -1,7 +1,7 @@
 """The detour that calls of Cells take while a capture runs.
 
-Comes in: who wants to see them: the watch of steps, for the whole capture, and the records of a captured step.
-Goes out: the calls themselves. Used by `probe`, because MindSpore has no hooks for all Cells.
+Comes in: who wants to see them: the watch of steps, for the whole capture, and the records of a captured
+step. Goes out: the calls themselves. Used by `probe`, because MindSpore has no hooks for all Cells.
 """
 
 import functools

@@ -7,7 +7,8 @@ through it. Called for each recorded call with an input that a gradient goes to.
 MindSpore keeps a graph of nodes as PyTorch does (`Tensor._grad_node`): an operator is one node or several
 (a product of a transposed matrix makes it contiguous first). The nodes between its outputs and its inputs
 are found by walking from the outputs down, and hooks on them see what arrives and what is passed on. Nothing
-is put between the tensors of the program, as `ops.HookBackward` would, so changes in place stay what they are.
+is put between the tensors of the program, as `ops.HookBackward` would, so changes in place stay what they
+are.
 """
 
 import weakref
@@ -23,7 +24,7 @@ Edge: TypeAlias = tuple[Any, "int | None"]
 
 
 class BorderGradients(NamedTuple):
-    """What one backward pass through an operator saw, for each output and each input; None for no gradient."""
+    """What one backward pass through an operator saw, for each output and input; None for no gradient."""
 
     arrived: Sequence[ms.Tensor | None]
     passed_on: Sequence[ms.Tensor | None]

@@ -1,7 +1,7 @@
 """The functions of MindSpore whose calls are recorded, and their names in a dump.
 
-Comes in: MindSpore's namespaces. Goes out: each function with the place where it stands. Called once, when the
-first step is captured.
+Comes in: MindSpore's namespaces. Goes out: each function with the place where it stands. Called once, when
+the first step is captured.
 
 A function that stands in several namespaces has the name of the one through which it is called.
 """

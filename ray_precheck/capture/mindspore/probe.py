@@ -37,7 +37,10 @@ NO_NAMESPACES = (
     "custom_op_namespaces has no meaning here: operators of MindSpore have no namespaces; register_custom_api"
     " records the functions that call your own"
 )
-NO_NODE_GRADIENTS = "gradients is node, and those of MindSpore's calls are at the operator's border alone; leave the option out"
+NO_NODE_GRADIENTS = (
+    "gradients is node, and those of MindSpore's calls are at the operator's border alone; leave the option"
+    " out"
+)
 
 
 class MindSporeProbe:

@@ -1,7 +1,7 @@
 """The regions of a program that `ms.jit` compiles, in which replaced functions must not be met.
 
-Comes in: patches, and who wants to know of the regions. Goes out: nothing; while a region is compiled and run,
-everything is as it was. Used by the hooks of a captured step, and by those of loss scalers.
+Comes in: patches, and who wants to know of the regions. Goes out: nothing; while a region is compiled and
+run, everything is as it was. Used by the hooks of a captured step, and by those of loss scalers.
 
 A compiler that reads the program's source must find the functions themselves.
 """

@@ -1,7 +1,7 @@
 """What MindSpore says of values that a script saves by name.
 
-Comes in: tensors and plain values. Goes out: their JSON, files of tensors, and gradients when they arrive. Made
-by the debugger for each step in which `save` is called.
+Comes in: tensors and plain values. Goes out: their JSON, files of tensors, and gradients when they arrive.
+Made by the debugger for each step in which `save` is called.
 """
 
 from collections.abc import Callable

@@ -4,8 +4,8 @@ Comes in: nothing. Goes out: the scale of each step, and the ends of steps whose
 optimizer tells. Put on by `probe` while it watches for the ends of steps.
 
 With `mindspore.amp` a script scales the loss by `LossScaler.scale`, steps the optimizer if all gradients are
-finite, and gives that to `adjust`, before or after the update. `nn.TrainOneStepWithLossScaleCell` does all of it
-itself, also for `mindspore.Model`.
+finite, and gives that to `adjust`, before or after the update. `nn.TrainOneStepWithLossScaleCell` does all
+of it itself, also for `mindspore.Model`.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """One tensor as JSON and, where the settings say so, as a file.
 
-Comes in: a tensor, and the name of its place. Goes out: its JSON, and a `.npy` file. Called for each tensor of
-each call.
+Comes in: a tensor, and the name of its place. Goes out: its JSON, and a `.npy` file. Called for each tensor
+of each call.
 
 A tensor is looked at each time that it occurs: MindSpore's count of changes in place (`_version`) stays 0 on
 the CPU, so nothing tells that a tensor still holds what it held. What is cut, summed and saved are its values

@@ -1,8 +1,8 @@
 """A step that is verified, in one process of a script that `capture --verify` runs.
 
-Comes in: the settings and the kind of the run, when a framework was imported. Goes out: the trace of the first
-captured step, as a file in the command's folder of notes; then the process ends, because what follows has
-nothing to say. Called by `capture.process`, in every process of the script.
+Comes in: the settings and the kind of the run, when a framework was imported. Goes out: the trace of the
+first captured step, as a file in the command's folder of notes; then the process ends, because what
+follows has nothing to say. Called by `capture.process`, in every process of the script.
 
     {PID}.trace      {"rank": 0, "trace": {..}}
 """

@@ -1,7 +1,7 @@
 """One traced step, with its capture or without; what it came to is taken by its framework.
 
-Comes in: when the step begins and ends, and what is seen of it. Goes out: its `StepTrace`. The tracing of each
-framework derives its own steps from this one.
+Comes in: when the step begins and ends, and what is seen of it. Goes out: its `StepTrace`. The tracing of
+each framework derives its own steps from this one.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,5 @@
-"""The loss scale of MindSpore's scalers is in the header of a step, and a step whose update is skipped is a step."""
+"""The loss scale of MindSpore's scalers is in the header of a step, and a step whose update is skipped is
+a step."""
 
 import json
 from collections.abc import Callable

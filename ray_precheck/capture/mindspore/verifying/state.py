@@ -1,7 +1,7 @@
 """The state from which a step of MindSpore starts, so that it can run again from there.
 
-Comes in: Cells and optimizers. Goes out: their state with that of the random generators, and all of it back in
-its place. Called by `steps` around each run of a step.
+Comes in: Cells and optimizers. Goes out: their state with that of the random generators, and all of it
+back in its place. Called by `steps` around each run of a step.
 
 A kernel that belongs to one Cell (that of `nn.Dropout`) keeps a random state that nobody can read or write,
 and without `mindspore.set_seed` so does each: a step that draws from one does not repeat itself, which its

@@ -3,8 +3,8 @@
 Comes in: when a step begins and ends, as for any capture. Goes out: its `StepTrace`. Made for a step that is
 verified, in the place of the probe that only captures.
 
-A plain run has the watch of steps alone, which sees the calls of Cells and of loss scalers. The operators run as
-they do without this package.
+A plain run has the watch of steps alone, which sees the calls of Cells and of loss scalers. The operators
+run as they do without this package.
 """
 
 from collections.abc import Callable, Iterable

@@ -4,8 +4,9 @@ Comes in: a contiguous tensor on the CPU. Goes out: a file that `torch.load(weig
 by `files`, which takes `torch.save` for a tensor that `is_plain` is not true of.
 
 The file is a zip archive of stored members: `data.pkl`, the pickle of a call that makes the tensor,
-`byteorder`, `data/0`, the values, and `version` (torch/serialization.py, caffe2/serialize/inline_container.cc).
-All but the values and their checksum depends on dtype and shape alone, and is kept from one file to the next.
+`byteorder`, `data/0`, the values, and `version` (torch/serialization.py,
+caffe2/serialize/inline_container.cc). All but the values and their checksum depends on dtype and shape
+alone, and is kept from one file to the next.
 """
 
 import errno
@@ -132,7 +133,8 @@ def _parts(dtype: torch.dtype, shape: torch.Size) -> _Parts:
     )
 
 
-# Where the checksum stands in the header of a member, and in its entry in the directory (APPNOTE 4.3.7, 4.3.12).
+# Where the checksum stands in the header of a member, and in its entry in the directory (APPNOTE 4.3.7,
+# 4.3.12).
 _LOCAL_CHECKSUM, _CENTRAL_CHECKSUM = 14, 16
 
 

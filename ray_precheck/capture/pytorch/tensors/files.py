@@ -71,3 +71,7 @@ class CapturedFiles:
     def forget(self, tensor: torch.Tensor) -> None:
         """Forget a tensor's memory, because a call changes it."""
         self._seen.forget(tensor)
+
+    def forget_all(self) -> None:
+        """Forget all tensors, because any of them may have changed unseen."""
+        self._seen.forget_all()

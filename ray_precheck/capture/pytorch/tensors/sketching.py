@@ -57,6 +57,10 @@ class Sketching:
         """Forget a tensor's memory, because a call changes it."""
         self._seen.forget(tensor)
 
+    def forget_all(self) -> None:
+        """Forget all tensors, because any of them may have changed unseen."""
+        self._seen.forget_all()
+
     def finish(self) -> None:
         """Write the number of rows into the file's header."""
         self._file.finish()
