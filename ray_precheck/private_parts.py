@@ -120,6 +120,16 @@ MINDSPORE_NODE = PrivatePart(
     "sees the gradients at the border of each captured call",
     "the gradients that calls and Cells pass on to their inputs are not captured",
 )
+MINDSPORE_SEEDS = PrivatePart(
+    ("mindspore.common.seed:_KERNEL_SEED",),
+    "puts the seeds of random operators back before each run of a step that is verified",
+    "a step with a random operator does not repeat itself, and nothing can be said of it",
+)
+TENSOR_REBUILDING = PrivatePart(
+    ("torch._utils:_rebuild_tensor_v2",),
+    "is named by the files of captured tensors, which are written without torch.save",
+    "torch.save writes them, which takes four times as long",
+)
 ALL = (
     NODE,
     NODE_TABLE,
@@ -131,6 +141,7 @@ ALL = (
     MINDSPORE_JIT_BYTECODE,
     MINDSPORE_JIT_TRACE,
     MINDSPORE_NODE,
+    MINDSPORE_SEEDS,
     DECOMPOSITIONS,
     DISPATCH_MODE,
     EVAL_FRAME,
@@ -139,6 +150,7 @@ ALL = (
     GRAPH_TASK,
     RECOMPUTATION,
     AUTOGRAD_ENGINE,
+    TENSOR_REBUILDING,
 )
 
 _told: set[PrivatePart] = set()

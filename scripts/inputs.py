@@ -1,6 +1,7 @@
 """Show how near generated inputs come to the real ones: in the verdict, and in the errors it is made of.
 
-    python -m scripts.inputs [CAPTURE ...] [--dtypes float32 bfloat16] [--seeds 5] [--per-api] [--distributions recorded uniform]
+    python -m scripts.inputs [CAPTURE ...] [--dtypes float32 bfloat16] [--seeds 5] [--per-api]
+                             [--distributions recorded uniform]
 
 A CAPTURE is a dump.json of a tensor-mode dump with its files beside it; by default those of
 tests/data. Each call of it runs on this machine's CPU as the device under test, once with the

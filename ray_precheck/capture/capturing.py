@@ -7,6 +7,7 @@ Comes in: arguments of `Capture`. Goes out: a running session. Called by users, 
 import atexit
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,8 +15,9 @@ from typing import Any
 from ray_precheck.capture.account import closing_sentence
 from ray_precheck.capture.probe import Probe
 from ray_precheck.capture.session import Session, say
-from ray_precheck.capture.settings import BY_HAND, capture_settings
+from ray_precheck.capture.settings import BY_HAND, CaptureSettings, capture_settings
 from ray_precheck.capture.writing.claim import require_own
+from ray_precheck.capture.writing.saved import FrameworkValues
 from ray_precheck.errors import UsageError
 
 _running: list[Session] = []
@@ -154,6 +156,17 @@ def find_probe(framework: str) -> Probe:
 
         return MindSporeProbe()
     raise UsageError(f"framework is {framework!r}; expected pytorch or mindspore")
+
+
+def find_saved_tensors(framework: str) -> Callable[[CaptureSettings, Path], FrameworkValues]:
+    """Return what a framework says of values that a script saves by name."""
+    if framework == "mindspore":
+        from ray_precheck.capture.mindspore.saved import SavedMindSporeTensors
+
+        return SavedMindSporeTensors
+    from ray_precheck.capture.pytorch.saved import SavedTorchTensors
+
+    return SavedTorchTensors
 
 
 def _imported() -> str:

@@ -8,16 +8,18 @@ and its methods are called on the class or on the object.
 """
 
 import atexit
+import functools
 import os
 import sys
 import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from ray_precheck.capture.capturing import find_probe
+from ray_precheck.capture.capturing import find_probe, find_saved_tensors
 from ray_precheck.capture.msprobe_config import DebuggerConfig, read_config
 from ray_precheck.capture.session import Session, say
 from ray_precheck.capture.settings import numbers_text
+from ray_precheck.capture.writing.saved import SavedValues
 from ray_precheck.errors import UsageError
 
 # The file is looked at again after this time: while capturing, and while `dump_enable` is false.
@@ -64,7 +66,7 @@ class PrecisionDebugger:
         self._changed = self._signature()
         self._looked = time.monotonic()
         self._session: Session | None = None
-        self._saver: Any = None
+        self._saver: SavedValues | None = None
         self._is_running = False
         self._starts = 0
         self._custom: dict[tuple[int, str], Any] = {}
@@ -148,9 +150,8 @@ class PrecisionDebugger:
             folder = session.claim_step()
             if folder is None:
                 return
-            from ray_precheck.capture.pytorch.saved import SavedValues
-
-            self._saver = SavedValues(self._config.settings, folder)
+            tensors = find_saved_tensors(session.account.framework)
+            self._saver = SavedValues(session.settings, folder, tensors(session.settings, folder))
         self._saver.save(variable, name, save_backward)
 
     @classmethod
@@ -169,6 +170,7 @@ class PrecisionDebugger:
         prefix = api_prefix or getattr(module, "__name__", "Custom")
         self._custom.setdefault((id(module), api), original)
 
+        @functools.wraps(original)  # by which ms.jit finds the function that it is to compile
         def recorded(*args: Any, **kwargs: Any) -> Any:
             opened = self._session.open_step if self._session is not None else None
             record: Callable[..., Any] | None = getattr(opened, "custom_call", None)
@@ -213,6 +215,8 @@ class PrecisionDebugger:
             return
         session.stop()
         account, steps = session.account, session.settings.steps
+        if self._config.is_debug:  # what `save` writes is in no account
+            return
         if not account.captured and not account.removed and not account.failure:
             asked = f", step {numbers_text(steps)} was asked for" if steps is not None else ""
             say(

@@ -20,7 +20,8 @@ STATISTICS, TENSOR, STRUCTURE = "statistics", "tensor", "structure"
 TASKS = (STATISTICS, TENSOR, STRUCTURE)
 LEVELS = ("L0", "L1", "mix")
 SUMMARY_MODES = ("statistics", "md5", "xor")
-GRADIENTS = ("border", "node")
+BORDER = "border"
+GRADIENTS = (BORDER, "node")
 BY_OPTIMIZER, BY_FORWARD, BY_HAND = "optimizer", "forward", "manual"
 STEP_ENDS = (BY_OPTIMIZER, BY_FORWARD, BY_HAND)
 ALL_RISKS, FOCUS, CORE = "ALL", "FOCUS", "CORE"
@@ -103,7 +104,7 @@ class CaptureSettings:
         becomes=lambda text: modes_of(_parts(text)),
     )
     gradients: str = option(
-        "border",
+        BORDER,
         "--gradients",
         help="{choices}: at the operator's border, or as msprobe has them (default {default})",
         more="`node`: those of the last autograd node of the call",

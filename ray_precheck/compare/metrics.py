@@ -42,7 +42,8 @@ def metrics_of(device_out: Array, bench_out: Array, smallest_normal: float) -> M
 
     NaN and infinite elements that agree (the same kind, infinities with the same sign) are left
     out. Where they do not agree, `mismatch` names the first one and max_abs_err is infinite.
-    Empty arrays agree: `compare.outputs` says that nothing was compared. `smallest_normal` is that of the tested dtype.
+    Empty arrays agree: `compare.outputs` says that nothing was compared. `smallest_normal` is that of the
+    tested dtype.
 
     Raises:
         ValueError: the shapes differ.

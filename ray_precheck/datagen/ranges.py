@@ -75,7 +75,8 @@ def _float_range(spec: TensorSpec) -> ValueRange:
     low, high = _as_float(spec.low), _as_float(spec.high)
     finite = _finite_extremes(spec)
     if finite is not None and (low is None or high is None or low != low or high != high):
-        note = f"recorded range is NaN, drawn from that of its finite elements, [{finite[0]:.6g}, {finite[1]:.6g}]"
+        range_text = f"[{finite[0]:.6g}, {finite[1]:.6g}]"
+        note = f"recorded range is NaN, drawn from that of its finite elements, {range_text}"
         return ValueRange(*finite, note=note)
     if low is None or high is None or math.isnan(low) or math.isnan(high):
         return ValueRange(*UNKNOWN_FLOAT, note=_unknown_note(spec, UNKNOWN_FLOAT))

@@ -73,8 +73,8 @@ def find_dumps(path: Path) -> FoundDumps:
     without = tuple(found.path.parent for found in ranks if found not in dumps)
     if not dumps:
         raise DumpError(
-            f"{path} holds no dump; looked for {DUMP_FILE} and {LOG_FILE} in it, in rank*, proc*, step*, and in"
-            " step*/rank* and step*/proc*"
+            f"{path} holds no dump; looked for {DUMP_FILE} and {LOG_FILE} in it, in rank*, proc*, step*,"
+            " and in step*/rank* and step*/proc*"
         )
     return FoundDumps(dumps, is_many=True, without=without)
 

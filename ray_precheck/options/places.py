@@ -55,7 +55,8 @@ class PlaceOptions:
         "-d",
         "--device",
         help="ids of devices of this machine (default 0)",
-        more=f"They are unique, from 0 to {LARGEST_DEVICE_ID}. On the CPU they are logical, any number of them",
+        more=f"They are unique, from 0 to {LARGEST_DEVICE_ID}."
+        " On the CPU they are logical, any number of them",
         takes=Takes.SEVERAL,
         metavar="ID",
         type=int,

@@ -36,7 +36,8 @@ def format_comparison(comparison: ResultComparison) -> str:
 
 
 def _line(row: RatioRow) -> str:
-    return f"  {row.verdict.value:6} {times_cell(row.excess):>10}  {shown_name(row.name)} ({row.dtype}, {row.shape})"
+    tensor = f"{shown_name(row.name)} ({row.dtype}, {row.shape})"
+    return f"  {row.verdict.value:6} {times_cell(row.excess):>10}  {tensor}"
 
 
 def _limited_note(count: int) -> str:

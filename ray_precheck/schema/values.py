@@ -21,8 +21,8 @@ class TensorSpec:
 
     `low`, `high`, `mean` and `norm` are Min, Max, Mean and Norm (the L2 norm) of the dump; None
     where the dump has null. `finite_low` and `finite_high` are the extremes of the finite elements, which
-    captures of msprobe's first versions have where Min or Max is not finite. `requires_grad` is None where the framework does not record it
-    (MindSpore).
+    captures of msprobe's first versions have where Min or Max is not finite. `requires_grad` is None where
+    the framework does not record it (MindSpore).
     """
 
     dtype: str

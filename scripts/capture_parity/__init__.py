@@ -7,5 +7,6 @@ msprobe is no dependency of this project: `--msprobe` names the folders of it an
 the processes get that run it. transformers and torchvision are expected beside torch.
 
 `models` makes the models, `child` captures a step, `records` compares two dumps record by record, `reasons`
-says why a difference is there, `verdicts` prechecks both and lets msprobe compare them, `main` puts it together.
+says why a difference is there, `verdicts` prechecks both and lets msprobe compare them, `main` puts it
+together.
 """

@@ -1,7 +1,7 @@
 """Why two captures of the same step differ at a place, where that is known.
 
-Comes in: a difference, and the two dumps that it is of. Goes out: the reason, or None. Each reason is told by the
-records themselves, so that another difference at the same place has none. Called by the main module.
+Comes in: a difference, and the two dumps that it is of. Goes out: the reason, or None. Each reason is told by
+the records themselves, so that another difference at the same place has none. Called by the main module.
 """
 
 import math
@@ -9,11 +9,23 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
-from scripts.capture_parity.records import RecordDifference, Records, element_at
+from scripts.capture_parity.records import STATISTICS, RecordDifference, Records, element_at
 
 SUM_ORDER = "msprobe's own nodes change the order of sums"
 NO_DTYPE = "a dtype or device by position: msprobe writes an empty object"
 _SUM_ROUNDING = 1e-5
+# Calls that may give their input as it is, and those that are several nodes of autograd's graph.
+_MAY_GIVE_BACK = frozenset(("Tensor.to", "Tensor.float", "Functional.dropout"))
+_SEVERAL_NODES = frozenset(
+    (
+        "Functional.linear",
+        "Functional.cross_entropy",
+        "Functional.scaled_dot_product_attention",
+        "Functional.adaptive_avg_pool2d",
+        "Torch.matmul",
+        "Tensor.matmul",
+    )
+)
 _IN_PLACE_OPERATORS = ("__iadd__", "__imul__", "__isub__", "__itruediv__")
 
 
@@ -56,12 +68,42 @@ class Dumps:
 
     def gives_back(self, key: str) -> bool:
         """Return whether a call gave its input as it is: then it has no node of its own."""
+        if name_of(key) not in _MAY_GIVE_BACK:
+            return False
         record = self.forward_of(key)
         given = next(_tensors(record.get("input_args", [])), None)
         output = next(_tensors(record.get("output", [])), None)
         if given is None or output is None or given["shape"] != output["shape"]:
             return False
         return bool(_said(given) == _said(output))
+
+    def is_incomparable(self, key: str, path: str) -> bool:
+        """Return whether a reason says of a place that both have something else there.
+
+        A call without a node of its own has the gradients of another call, and msprobe's own nodes make
+        it that of a third one. Of a call of several nodes msprobe has the gradients of the last one.
+        """
+        if not _is_backward(key):
+            return False
+        if self.gradients == "border":
+            return path.startswith("output") and name_of(key) in _SEVERAL_NODES
+        return self.level != "L1" and self.gives_back(key)
+
+    def is_like_its_inputs(self, key: str) -> bool:
+        """Return whether each of our gradients has the shape and the dtype of the input that it is of."""
+        forward, backward = self.forward_of(key), self.ours[key]
+        inputs = [*_tensors(forward.get("input_args", [])), *_tensors(forward["input_kwargs"])]
+        gradients, places = backward.get("output", []), backward.get("gradient_of", [])
+        if len(gradients) != len(places):
+            return False
+        return all(
+            gradient is None or (place is not None and _is_alike(gradient, inputs[int(place)]))
+            for gradient, place in zip(gradients, places, strict=True)
+        )
+
+
+def _is_alike(gradient: Any, tensor: Any) -> bool:
+    return all(gradient[field] == tensor[field] for field in ("dtype", "shape"))
 
 
 def name_of(key: str) -> str:
@@ -111,18 +153,34 @@ def _is_lost_around_a_change(found: RecordDifference, dumps: Dumps) -> bool:
     record = dumps.forward_of(found.key)
     touched = [*_tensors(record.get("input_args", [])), *_tensors(record.get("output", []))]
     is_extra = found.kind == "extra" and _is_backward(found.key)
-    return is_extra and any(_said(element) in dumps.changed for element in touched)
+    return (
+        is_extra
+        and dumps.level != "L1"
+        and any(_said(element) in dumps.changed for element in touched)
+    )
 
 
 def _is_masked_by_a_change(found: RecordDifference, dumps: Dumps) -> bool:
     record = dumps.forward_of(found.key)
     own = _is_backward(found.key) and _changes_in_place(forward_key(found.key), record)
-    return own and dumps.level != "L1" and found.path.startswith("output")
+    if not own or dumps.level == "L1" or found.kind not in STATISTICS:
+        return False
+    theirs, ours = dumps.theirs[found.key], element_at(dumps.ours[found.key], ("output", "0"))
+    arriving = element_at(theirs, ("input", "0"))
+    if not found.path.startswith("output.0.") or _said(theirs["output"][0]) != _said(arriving):
+        return False
+    # What the change has set to zero is no longer there.
+    within = arriving["Min"] <= ours["Min"] and ours["Max"] <= arriving["Max"]
+    return bool(within and ours["Norm"] <= arriving["Norm"] * (1 + _SUM_ROUNDING))
 
 
 def _gives_its_input_back(found: RecordDifference, dumps: Dumps) -> bool:
-    is_api = not found.key.startswith("Module.")
-    return is_api and _is_backward(found.key) and dumps.gives_back(found.key)
+    if not _is_backward(found.key) or not dumps.gives_back(found.key):
+        return False
+    if found.kind in ("missing", "extra"):
+        is_node = dumps.gradients == "node"
+        return found.kind == ("extra" if is_node else "missing")
+    return dumps.is_incomparable(found.key, found.path)
 
 
 def _overflows(found: RecordDifference, _: Dumps) -> bool:
@@ -140,7 +198,7 @@ def _is_a_dtype_by_position(found: RecordDifference, dumps: Dumps) -> bool:
 
 def _has_no_values_yet(found: RecordDifference, dumps: Dumps) -> bool:
     element = element_at(dumps.ours.get(found.key), found.path.split(".")[:-1])
-    return found.kind in ("Max", "Min", "Mean", "Norm") and _said(element) in dumps.without_values
+    return found.kind in STATISTICS and _said(element) in dumps.without_values
 
 
 def _is_an_output_of_what_returns_nothing(found: RecordDifference, _: Dumps) -> bool:
@@ -167,16 +225,25 @@ def _is_used_inside(found: RecordDifference, dumps: Dumps) -> bool:
     if not (found.key.startswith("Module.") and found.path.startswith("input.")):
         return False
     outputs = dumps.forward_of(found.key).get("output", [])
-    return ".backward." in found.key and len(list(_tensors(outputs))) > 1
+    if ".backward." not in found.key or len(list(_tensors(outputs))) < 2:
+        return False
+    place = found.path.split(".")[:2]
+    theirs, ours = (element_at(each[found.key], place) for each in (dumps.theirs, dumps.ours))
+    output = element_at(outputs, place[1:])
+    if theirs is None:  # nothing but the module uses it
+        return isinstance(ours, dict) and _is_alike(ours, output)
+    both = isinstance(ours, dict) and _is_alike(ours, theirs)
+    # It is the gradient of other users, too, so that nothing of it is the same.
+    return both and all(ours[field] != theirs[field] for field in ("Max", "Min", "Norm"))
 
 
 def _is_a_border(found: RecordDifference, dumps: Dumps) -> bool:
-    is_call = found.key.endswith(".backward") and found.path.startswith("output")
-    return dumps.gradients == "border" and is_call
+    is_border = dumps.gradients == "border" and dumps.is_incomparable(found.key, found.path)
+    return is_border and dumps.is_like_its_inputs(found.key)
 
 
 def _sums_in_another_order(found: RecordDifference, dumps: Dumps) -> bool:
-    if found.kind not in ("Max", "Min", "Mean", "Norm") or not _is_backward(found.key):
+    if found.kind not in STATISTICS or not _is_backward(found.key):
         return False
     element = element_at(dumps.theirs[found.key], found.path.split(".")[:-1])
     ends = [abs(element[end]) for end in ("Max", "Min") if isinstance(element[end], float)]

@@ -1,10 +1,10 @@
 """What differs between two dumps of the same step.
 
-Comes in: the records of msprobe's dump and of ours, as JSON has them. Goes out: each difference, with the key of
-its record and its place in there. Called by the main module and by the tests.
+Comes in: the records of msprobe's dump and of ours, as JSON has them. Goes out: each difference, with the key
+of its record and its place in there. Called by the main module and by the tests.
 
-Statistics are equal within msprobe's rounding: it sums in float32, one value after the other in each lane of the
-processor, and its error grows with the root of the number of elements.
+Statistics are equal within msprobe's rounding: it sums in float32, one value after the other in each lane of
+the processor, and its error grows with the root of the number of elements.
 """
 
 import math
@@ -17,7 +17,7 @@ Records = Mapping[str, Mapping[str, Json]]
 OUR_FIELDS = frozenset(
     ("stack", "parent", "gradient_of", "recompute", "version", "autocast", "health", "sketch")
 )
-_STATISTICS = ("Max", "Min", "Mean", "Norm")
+STATISTICS = ("Max", "Min", "Mean", "Norm")
 _EPSILON = 2.0**-24
 _ROUNDINGS = 4.0
 _LEAST = 1e-6
@@ -26,8 +26,8 @@ _LEAST = 1e-6
 class RecordDifference(NamedTuple):
     """One place at which two dumps differ.
 
-    `kind` is missing (a record that only msprobe has), extra (one that only we have), length, value, absent (a
-    field that we do not have), or the name of a statistic.
+    `kind` is missing (a record that only msprobe has), extra (one that only we have), length, value, absent
+    (a field that we do not have), or the name of a statistic.
     """
 
     key: str
@@ -50,9 +50,16 @@ def differences_of_dumps(theirs: Records, ours: Records) -> Iterator[RecordDiffe
     for key in ours:
         if key not in theirs:
             yield RecordDifference(key, "", "extra", None, None)
-    for key, record in theirs.items():
+    for key in theirs:
         if key in ours:
-            yield from _of_values(key, "", record, ours[key])
+            yield from _of_values(key, "", theirs[key], ours[key])
+
+
+def differences_of_record(key: str, theirs: Records, ours: Records) -> Iterator[RecordDifference]:
+    """Yield the differences of one record, which may be missing."""
+    yield from differences_of_dumps(
+        {key: theirs[key]} if key in theirs else {}, {key: ours[key]} if key in ours else {}
+    )
 
 
 def _of_values(key: str, path: str, theirs: Json, ours: Json) -> Iterator[RecordDifference]:
@@ -72,7 +79,7 @@ def _of_fields(
 ) -> Iterator[RecordDifference]:
     for field, their_value in theirs.items():
         place = f"{path}.{field}" if path else field
-        if field in _STATISTICS and "shape" in theirs:
+        if field in STATISTICS and "shape" in theirs:
             if theirs["shape"] == ours.get("shape") and not _is_near(field, theirs, ours):
                 yield RecordDifference(key, place, field, their_value, ours.get(field))
         elif field not in ours:

@@ -1,7 +1,7 @@
 """What is done with two dumps of the same step: both are prechecked, and msprobe compares them.
 
-Comes in: the paths of msprobe's dump.json and of ours. Goes out: the calls whose verdicts differ, and the rows of
-msprobe's comparison that do not pass. Called by the main module.
+Comes in: the paths of msprobe's dump.json and of ours. Goes out: the calls whose verdicts differ, and the
+rows of msprobe's comparison that do not pass. Called by the main module.
 """
 
 import csv

@@ -6,7 +6,8 @@ For each release an environment is made with a MindSpore and a Python that impor
 out as MSAdapter's `build/lib` is (a folder that holds a package `torch`), a small step of training is
 captured under it, the capture is checked under `msprobe` and `auto`, and checked again with a wrong relu in
 a copy of the release, which must be blamed. Then the environment is removed (`--keep` leaves it): one takes
-up to 4 GB. A table is printed. `--lay-out` stops after FOLDER/NAME/lib is laid out, for a Python of one's own. The exit code is 1 where a release cannot be tried or the fault is missed.
+up to 4 GB. A table is printed. `--lay-out` stops after FOLDER/NAME/lib is laid out, for a Python of one's
+own. The exit code is 1 where a release cannot be tried or the fault is missed.
 """
 
 import argparse

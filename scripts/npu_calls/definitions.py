@@ -22,8 +22,9 @@ class Definition:
     """What stands under a name.
 
     `kind` is module, function, class, instance, value, result of a call whose type no file tells, or native
-    for a name that comes from a C++ extension. `file` is where it stands, below the wheel's folder. `signature` has the parameters of a
-    function or a class without `self`; None where they are not known. `node` and `home` are its own.
+    for a name that comes from a C++ extension. `file` is where it stands, below the wheel's folder.
+    `signature` has the parameters of a function or a class without `self`; None where they are not known.
+    `node` and `home` are its own.
     """
 
     kind: str

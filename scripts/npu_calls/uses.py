@@ -18,8 +18,9 @@ class Use:
     """One use of a library.
 
     `name` is dotted, `()` in it the result of a call. `text` is how the docs show the use. `how` is call,
-    read, set, text (a name in a string) or operator. Of a call, `positional` counts the arguments, `keywords` names
-    them; `is_open` says that it has `*args` or `**kwargs` besides. `where` is the file and the function.
+    read, set, text (a name in a string) or operator. Of a call, `positional` counts the arguments, `keywords`
+    names them; `is_open` says that it has `*args` or `**kwargs` besides. `where` is the file and the
+    function.
     """
 
     text: str

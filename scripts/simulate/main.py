@@ -1,7 +1,7 @@
 """Drive the package's own driver through simulated time, with 8 to 4,096 devices.
 
     python -m scripts.simulate                                     the table: sizes by workloads
-    python -m scripts.simulate --faults                            the same with slow devices, crashes, lost nodes
+    python -m scripts.simulate --faults                            with slow devices, crashes, lost nodes
     python -m scripts.simulate --measure                           measure Ray here, print it and use it
     python -m scripts.simulate --cost send_s=200e-6 write_s=0      with the costs of another machine
     python -m scripts.simulate --target-batch-s 2                  with larger batches

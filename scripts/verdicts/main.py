@@ -204,7 +204,8 @@ def _command(arguments: argparse.Namespace) -> str:
     """Return the command line without the folders of this machine."""
     seeds = " ".join(map(str, arguments.seeds))
     parts = [
-        f"python -m scripts.verdicts --way {arguments.way} --standards {' '.join(arguments.standards)} --seeds {seeds}"
+        f"python -m scripts.verdicts --way {arguments.way}"
+        f" --standards {' '.join(arguments.standards)} --seeds {seeds}"
     ]
     if arguments.captures:
         parts.append("--captures */dump.json")

@@ -55,7 +55,7 @@ class Records:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.texts: dict[str, str] = {}
-        self.forgotten: list[Any] = []
+        self.forgotten = 0
         self.refused: set[str] = set()
         self.stopped = False
         self.parent: str | None = None
@@ -96,8 +96,8 @@ class Records:
         self._key = key
         return f', "output": {self._elements.outputs(output)}'
 
-    def forget(self, changed: Any) -> None:
-        self.forgotten.append(changed)
+    def forget_all(self) -> None:
+        self.forgotten += 1
         self._texts.forget_all()
 
     def stack_of(self, frame: FrameType) -> int:

@@ -79,6 +79,20 @@ def check(
     return process.collect(work, limits_s, **options)[0]
 
 
+def first_check(process: CheckProcess, limit_s: float) -> tuple[BatchReport, float]:
+    """Return the report of the first check of a process, which ends there, and how long it took."""
+    begin = time.monotonic()
+    report = check(process, [WORK], [limit_s])
+    elapsed_s = time.monotonic() - begin
+    process.close()
+    return report, elapsed_s
+
+
+def assert_is_checked(report: BatchReport) -> None:
+    assert report.casualty is None
+    assert row_of(report.results[0]).forward is not Verdict.SKIP
+
+
 @pytest.fixture
 def process() -> Iterator[CheckProcess]:
     made = CheckProcess(SLOT, opener())
@@ -113,29 +127,21 @@ class TestBatches:
         first, second = (CheckProcess(SLOT, opener()) for _ in range(2))
         second.wait_ready()
         first.wait_ready()
-        alone = self.seconds(first, 3600.0)
+        report, alone_s = first_check(first, 3600.0)
+        assert_is_checked(report)
         core = min(os.sched_getaffinity(0))
         hog = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
         hogs = [subprocess.Popen([sys.executable, "-c", hog]) for _ in range(11)]
-        limit_s = 3 * alone  # Twice would do, but cores that are shared are slow as well.
+        limit_s = 3 * alone_s  # Twice would do, but cores that are shared are slow as well.
         try:
-            took_s = self.seconds(second, limit_s)
+            report, took_s = first_check(second, limit_s)
         finally:
             for process in hogs:
                 process.kill()
                 process.wait()
+        assert_is_checked(report)
         if took_s <= limit_s:
             pytest.skip("the machine was so busy before that the hogs made it no slower")
-
-    def seconds(self, process: CheckProcess, limit_s: float) -> float:
-        """Return how long the first check of a process takes; it must come back in the limit."""
-        begin = time.monotonic()
-        report = check(process, [WORK], [limit_s])
-        elapsed = time.monotonic() - begin
-        process.close()
-        assert report.casualty is None
-        assert row_of(report.results[0]).forward is not Verdict.SKIP
-        return elapsed
 
     def test_a_batch_that_is_halted_gives_what_is_finished(self, process: CheckProcess) -> None:
         begin = time.monotonic()

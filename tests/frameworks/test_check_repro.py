@@ -1,4 +1,4 @@
-"""The script of `repro` shows the failure without ray_precheck: with a broken kernel, not with a right one."""
+"""The script of `repro` shows a failure without ray_precheck: of a broken kernel, not of a right one."""
 
 import shutil
 import subprocess

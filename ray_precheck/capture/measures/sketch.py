@@ -49,6 +49,7 @@ __all__ = ["BUCKETS", "estimated_norm", "largest_of", "sketch", "sketch_at", "ze
 # Blocks whose products lie in the core's cache together, and those that share one table of places.
 _TOGETHER, _TABLE = 4, 16
 _GROUP, _CHUNK = _TOGETHER * BLOCK, _TABLE * BLOCK
+_ONES = np.ones(_TABLE * GROUPS)
 # Between these, sums of float32 neither overflow nor lose bits to subnormal numbers.
 _SMALL, _LARGE = 2.0**-80, 2.0**100
 # Tensors that are so small are summed element by element.
@@ -199,8 +200,10 @@ def _sketch_chunk(piece: Array, chunk: int, offset: int) -> Array:
             products[: count * BLOCK].reshape(count, ROWS, ROW),
             out=sums[block * ROW : (block + count) * ROW].reshape(count, 1, ROW),
         )
-    moved = sums.take(columns[first_block:last_block])
-    buckets: Array = np.add.reduce(moved.reshape(-1, BUCKETS), axis=0, dtype=np.float64)
+    # No place is out of range: to say so takes two thirds of the time.
+    moved = sums.take(columns[first_block:last_block], mode="wrap").reshape(-1, BUCKETS)
+    # A product with at most 128 ones takes half the time of a sum; it is too small for OpenBLAS's threads.
+    buckets: Array = _ONES[: len(moved)] @ moved.astype(np.float64)
     return buckets
 
 

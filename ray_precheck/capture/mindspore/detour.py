@@ -1,7 +1,7 @@
 """The detour that calls of Cells take while a capture runs.
 
-Comes in: who wants to see them: the watch of steps, for the whole capture, and the records of a captured step.
-Goes out: the calls themselves. Used by `probe`, because MindSpore has no hooks for all Cells.
+Comes in: who wants to see them: the watch of steps, for the whole capture, and the records of a captured
+step. Goes out: the calls themselves. Used by `probe`, because MindSpore has no hooks for all Cells.
 """
 
 import functools
@@ -14,9 +14,10 @@ from mindspore import nn
 from mindspore.experimental.optim.optimizer import Optimizer as MintOptimizer
 
 from ray_precheck.capture.mindspore.patches import Patches
+from ray_precheck.capture.mindspore.scalers import ScaledUpdates
 
-_OPTIMIZERS = (nn.Optimizer, MintOptimizer)
-Around: TypeAlias = Callable[[nn.Cell, Callable[[], Any]], Any]
+OPTIMIZERS = (nn.Optimizer, MintOptimizer)
+Around: TypeAlias = Callable[[nn.Cell, tuple[Any, ...], Callable[[], Any]], Any]
 Record: TypeAlias = Callable[[nn.Cell, tuple[Any, ...], dict[str, Any], Callable[..., Any]], Any]
 
 
@@ -62,9 +63,14 @@ class CellDetour:
                     return original(self, *args, **kwargs)
                 return record(self, args, kwargs, original)
 
-            return make() if detour._watch is None else detour._watch(self, make)
+            return make() if detour._watch is None else detour._watch(self, args, make)
 
         return call
+
+
+def is_optimizer(cell: nn.Cell) -> bool:
+    """Return whether a Cell is an optimizer, of `nn` or of `mint.optim`."""
+    return isinstance(cell, OPTIMIZERS)
 
 
 class _Depth(threading.local):
@@ -79,23 +85,27 @@ class StepWatch:
     A generator and a discriminator take one step together, and a loss is a Cell beside the model.
     """
 
-    def __init__(self, on_step: Callable[[], None], on_forward: Callable[[], None]) -> None:
+    def __init__(
+        self, on_step: Callable[[], None], on_forward: Callable[[], None], scaled: ScaledUpdates
+    ) -> None:
         self._on_step = on_step
         self._on_forward = on_forward
+        self._scaled = scaled
         self._depth = _Depth()
         self._first: dict[str, nn.Cell] = {}
 
-    def call(self, cell: nn.Cell, make: Callable[[], Any]) -> Any:
+    def call(self, cell: nn.Cell, args: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         """Make a call of a Cell."""
-        is_optimizer = isinstance(cell, _OPTIMIZERS)
-        if not is_optimizer and not self._depth.cells and self._is_first("model", cell):
+        updates = is_optimizer(cell)
+        if not updates and not self._depth.cells and self._is_first("model", cell):
             self._on_forward()
         self._depth.cells += 1
         try:
-            result = make()
+            result = self._scaled.train_step(cell, make)
         finally:
             self._depth.cells -= 1
-        if is_optimizer and self._is_first("optimizer", cell):
+        if updates and self._is_first("optimizer", cell):
+            self._scaled.updated()
             self._on_step()
         return result
 

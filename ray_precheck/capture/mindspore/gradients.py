@@ -7,7 +7,8 @@ through it. Called for each recorded call with an input that a gradient goes to.
 MindSpore keeps a graph of nodes as PyTorch does (`Tensor._grad_node`): an operator is one node or several
 (a product of a transposed matrix makes it contiguous first). The nodes between its outputs and its inputs
 are found by walking from the outputs down, and hooks on them see what arrives and what is passed on. Nothing
-is put between the tensors of the program, as `ops.HookBackward` would, so changes in place stay what they are.
+is put between the tensors of the program, as `ops.HookBackward` would, so changes in place stay what they
+are.
 """
 
 import weakref
@@ -23,7 +24,7 @@ Edge: TypeAlias = tuple[Any, "int | None"]
 
 
 class BorderGradients(NamedTuple):
-    """What one backward pass through an operator saw, for each output and each input; None for no gradient."""
+    """What one backward pass through an operator saw, for each output and input; None for no gradient."""
 
     arrived: Sequence[ms.Tensor | None]
     passed_on: Sequence[ms.Tensor | None]
@@ -42,7 +43,7 @@ class OutputNumbers:
         """Take note of the outputs of a call, which are in the order of its node."""
         seen: dict[Hashable, int] = {}
         for tensor in outputs:
-            node = _node_of(tensor)
+            node = node_of(tensor)
             if node is None or _is_single(node):
                 continue
             identity = _identity(node)
@@ -63,12 +64,12 @@ class OutputNumbers:
         """
         found: list[Edge | None] = []
         for tensor in tensors:
-            node = _node_of(tensor)
+            node = node_of(tensor)
             found.append(None if node is None else (node, self.of(tensor, node)))
         return found
 
 
-def _node_of(tensor: ms.Tensor) -> Any:
+def node_of(tensor: ms.Tensor) -> Any:
     """Return the node that computes a tensor's gradient, None where there is none."""
     return getattr(tensor, "_grad_node", None)
 
@@ -106,7 +107,7 @@ def watch_nodes(
     roots: dict[Hashable, dict[int, int]] = {}
     handed_on: list[tuple[Edge, int, int]] = []
     for index, tensor in enumerate(outputs):
-        node = _node_of(tensor)
+        node = node_of(tensor)
         if node is None:
             continue
         identity, number = _identity(node), numbers.of(tensor, node)

@@ -1,7 +1,7 @@
 """The functions of MindSpore whose calls are recorded, and their names in a dump.
 
-Comes in: MindSpore's namespaces. Goes out: each function with the place where it stands. Called once, when the
-first step is captured.
+Comes in: MindSpore's namespaces. Goes out: each function with the place where it stands. Called once, when
+the first step is captured.
 
 A function that stands in several namespaces has the name of the one through which it is called.
 """
@@ -98,6 +98,12 @@ def recorded_functions() -> list[FunctionPlace]:
         *_collectives("Distributed", ms.communication.comm_func),
         *_of_tensor(),
     ]
+
+
+def region_name(function: Any) -> str:
+    """Return the name of a function that `ms.jit` compiles, without the number of the call."""
+    label = getattr(function, "__qualname__", "") or type(function).__name__
+    return f"Compiled.{label.replace('<locals>.', '').replace('.', '_')}"
 
 
 def _of_module(prefix: str, module: Any, path: str = "") -> Iterator[FunctionPlace]:

@@ -8,12 +8,13 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import mindspore as ms
 from mindspore import mint
 
-from ray_precheck.capture.mindspore.calls import Calls
+from ray_precheck.capture.mindspore.calls import Calls, CallSink
 from ray_precheck.capture.mindspore.cells import (
     GRAPH_MODE,
     CellCalls,
@@ -21,15 +22,25 @@ from ray_precheck.capture.mindspore.cells import (
     in_graph_mode,
 )
 from ray_precheck.capture.mindspore.detour import CellDetour, StepWatch
-from ray_precheck.capture.mindspore.names import FunctionPlace, recorded_functions
+from ray_precheck.capture.mindspore.names import FunctionPlace, OperatorName, recorded_functions
 from ray_precheck.capture.mindspore.recorder import StepRecorder
-from ray_precheck.capture.settings import TENSOR, CaptureSettings
+from ray_precheck.capture.mindspore.scalers import ScaledUpdates
+from ray_precheck.capture.session import say
+from ray_precheck.capture.settings import BORDER, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.log import TENSORS, StepLog
 from ray_precheck.errors import UsageError
 
 # Frames of these files are no part of the program that is looked at.
 _OWN = (str(Path(__file__).parents[1]),)
+NO_NAMESPACES = (
+    "custom_op_namespaces has no meaning here: operators of MindSpore have no namespaces; register_custom_api"
+    " records the functions that call your own"
+)
+NO_NODE_GRADIENTS = (
+    "gradients is node, and those of MindSpore's calls are at the operator's border alone; leave the option"
+    " out"
+)
 
 
 class MindSporeProbe:
@@ -42,6 +53,8 @@ class MindSporeProbe:
         self._stacks = Stacks(_OWN)
         self._places: list[FunctionPlace] = []
         self._cells: CellNames | None = None
+        self._step: MindSporeStep | None = None
+        self.scaled = ScaledUpdates(self._note)
 
     def rank(self) -> int | None:
         """Return the rank in MindSpore's communication; before it is initialised, that of the launcher."""
@@ -57,12 +70,25 @@ class MindSporeProbe:
         return False
 
     def watch_steps(self, on_step: Callable[[], None], on_forward: Callable[[], None]) -> None:
-        """Tell of the steps of the optimizer that steps first, and of calls of the Cell that is called first."""
-        self._detour.watch(StepWatch(on_step, on_forward).call)
+        """Tell of the steps of the optimizer that steps first, and of calls of the Cell that is called first.
+
+        A step whose update a loss scaler skips is one, too.
+        """
+        self.scaled.watch(on_step)
+        self._detour.watch(self.step_watch(on_step, on_forward).call)
+
+    def step_watch(self, on_step: Callable[[], None], on_forward: Callable[[], None]) -> StepWatch:
+        """Return what sees the steps."""
+        return StepWatch(on_step, on_forward, self.scaled)
 
     def unwatch_steps(self) -> None:
         """Take away what `watch_steps` put there."""
+        self.scaled.remove()
         self._detour.watch(None)
+
+    def _note(self, name: str, value: Callable[[], object]) -> None:
+        if self._step is not None:
+            self._step.note(name, value)
 
     def begin(
         self,
@@ -74,21 +100,23 @@ class MindSporeProbe:
         """Begin to capture a step into a folder.
 
         Raises:
-            UsageError: MindSpore runs in graph mode.
+            UsageError: MindSpore runs in graph mode, or a setting is one of PyTorch alone.
         """
         if in_graph_mode():
             raise UsageError(GRAPH_MODE)
+        if settings.gradients != BORDER:
+            raise UsageError(NO_NODE_GRADIENTS)
         if not self._places:
             self._places = recorded_functions()
         if self._cells is None:
             self._cells = CellNames(models)
+            if settings.custom_op_namespaces:
+                say(NO_NAMESPACES)
         header: dict[str, object] = {
             "task": settings.task,
             "level": settings.level,
             "framework": self.framework,
-            "dump_data_dir": str((folder / TENSORS).absolute())
-            if settings.task == TENSOR
-            else None,
+            "dump_data_dir": str((folder / TENSORS).absolute()) if settings.saves_tensors else None,
         }
         hooks = ExitStack()
 
@@ -99,24 +127,37 @@ class MindSporeProbe:
         log = StepLog(folder, header, self._stacks.lines)
         recorder = StepRecorder(settings, log, self._stacks, failed)
         cells = CellCalls(self._cells, recorder)
-        calls = Calls(self._places, recorder)
+        calls = Calls(self._places, recorder, self.sink_around(recorder))
 
         def put_on() -> None:
             hooks.enter_context(cells.watched())
             hooks.enter_context(self._detour.recorded(cells.call))
             hooks.enter_context(calls.watched())
 
-        return MindSporeStep(recorder, hooks, put_on)
+        self._step = MindSporeStep(recorder, hooks, put_on, calls, log.noted)
+        return self._step
+
+    def sink_around(self, recorder: StepRecorder) -> CallSink | None:
+        """Return what takes each call in the recorder's place, at every level; None for the recorder."""
+        return None
 
 
 class MindSporeStep:
     """The hooks of one captured step, until `finish`."""
 
     def __init__(
-        self, recorder: StepRecorder, hooks: ExitStack, put_on: Callable[[], None]
+        self,
+        recorder: StepRecorder,
+        hooks: ExitStack,
+        put_on: Callable[[], None],
+        calls: Calls,
+        noted: dict[str, object],
     ) -> None:
         self.scope = recorder.scope
         self._recorder = recorder
+        self._calls = calls
+        self._noted = noted
+        self._is_open = True
         self._hooks = hooks
         self._put_on = put_on
         self._is_paused = True
@@ -138,11 +179,34 @@ class MindSporeStep:
             self._is_paused = False
             self._put_on()
 
+    def note(self, name: str, value: Callable[[], object]) -> None:
+        """Add a field to the header of the dump, unless it has it already or the value is None."""
+        if self._is_open and not self._recorder.stopped and name not in self._noted:
+            found = self._recorder.guarded(name, value)
+            if found is not None:
+                self._noted[name] = found
+
+    def custom_call(
+        self,
+        prefix: str,
+        name: str,
+        frame: FrameType,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Record a call of a function of the script; what it calls itself has no record."""
+        if self._is_paused:
+            return function(*args, **kwargs)
+        return self._calls.custom(OperatorName(prefix, name), frame, function, args, kwargs)
+
     def finish(self) -> None:
         """Take the hooks away, and write the files of the step."""
+        self._is_open = False
         self.pause()
         self._recorder.finish()
 
     def abandon(self) -> None:
         """Write nothing any more, and close the log as it is."""
+        self._is_open = False
         self._recorder.abandon()

@@ -23,10 +23,10 @@ from ray_precheck.capture.mindspore.gradients import (
     OutputNumbers,
     watch_nodes,
 )
-from ray_precheck.capture.mindspore.names import OperatorName
+from ray_precheck.capture.mindspore.names import OperatorName, region_name
 from ray_precheck.capture.mindspore.tensors import MindSporeTensors
 from ray_precheck.capture.scope import Scope
-from ray_precheck.capture.settings import STRUCTURE, TENSOR, CaptureSettings
+from ray_precheck.capture.settings import FULL, STRUCTURE, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.log import TENSORS, StepLog
 from ray_precheck.capture.writing.sketches import SketchFile
@@ -57,9 +57,8 @@ class StepRecorder:
         self._log = log
         self._stacks = stacks
         self._on_failure = on_failure
-        folder = log.folder / TENSORS if settings.task == TENSOR else None
         self._sketches = SketchFile(log.folder) if settings.sketch else None
-        self._texts = MindSporeTensors(folder, settings.summary_mode == "md5", self._sketches)
+        self._texts = MindSporeTensors(settings, log.folder / TENSORS, self._sketches)
         self._elements = MindSporeElements(self._tensor)
         self._numbers = OutputNumbers()
         self._sees_nodes = private_parts.find(private_parts.MINDSPORE_NODE) is not None
@@ -110,8 +109,7 @@ class StepRecorder:
         result: Any,
     ) -> None:
         """Record the call of a compiled function, whose own calls cannot be seen."""
-        label = getattr(function, "__qualname__", "") or type(function).__name__
-        name = f"Compiled.{label.replace('<locals>.', '').replace('.', '_')}"
+        name = region_name(function)
         key = f"{name}.{self.number(name)}.forward"
         if self.stopped or not self.scope.wants(key):
             return
@@ -200,8 +198,15 @@ class StepRecorder:
         try:
             self._log.record(key, fields, stack, parent)
             self.records += 1
+            if self.settings.max_bytes is not None:
+                self._require_room(self.settings.max_bytes)
         except OSError as error:
             self.fail(f"{self._log.folder} cannot be written: {error.strerror or error}")
+
+    def _require_room(self, most: int) -> None:
+        """End the capture where the step has as many bytes as it may have."""
+        if self._log.size + self._texts.written_bytes >= most:
+            self.fail(FULL)
 
     def fail(self, reason: str) -> None:
         """Record nothing any more."""
@@ -245,7 +250,8 @@ class StepRecorder:
 
     def _tensor(self, tensor: ms.Tensor, place: str) -> str:
         try:
-            return self._texts.text(tensor, f"{self._place}.{place}")
+            is_saved = self.settings.wants_tensors(self._place)
+            return self._texts.text(tensor, f"{self._place}.{place}", is_saved=is_saved)
         except OSError as error:
             self.fail(
                 f"the tensor {self._place}.{place} cannot be written to {self._log.folder}:"

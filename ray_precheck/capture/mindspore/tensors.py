@@ -1,22 +1,25 @@
-"""One tensor as JSON and, where the task is `tensor`, as a file.
+"""One tensor as JSON and, where the settings say so, as a file.
 
-Comes in: a tensor, and the name of its place. Goes out: its JSON, and a `.npy` file. Called for each tensor of
-each call.
+Comes in: a tensor, and the name of its place. Goes out: its JSON, and a `.npy` file. Called for each tensor
+of each call.
 
 A tensor is looked at each time that it occurs: MindSpore's count of changes in place (`_version`) stays 0 on
-the CPU, so nothing tells that a tensor still holds what it held.
+the CPU, so nothing tells that a tensor still holds what it held. What is cut, summed and saved are its values
+on the host, bfloat16 as float32.
 """
 
-import zlib
 from pathlib import Path
 from typing import Any
 
 import mindspore as ms
 import numpy as np
 
+from ray_precheck.capture.measures.checksums import crc32_text, raw_bytes, xor_text
 from ray_precheck.capture.measures.health import health_of, health_text
+from ray_precheck.capture.measures.part import chosen_part
 from ray_precheck.capture.measures.sketch import sketch
 from ray_precheck.capture.mindspore.summary import summary_of, values_on_host
+from ray_precheck.capture.settings import CaptureSettings
 from ray_precheck.capture.writing.elements import statistics_text
 from ray_precheck.capture.writing.sketches import SketchFile
 from ray_precheck.capture.writing.text import quoted
@@ -32,27 +35,37 @@ _LAYOUT = (
 
 
 class MindSporeTensors:
-    """Writes tensors; into `folder`, too, if one is given."""
+    """Writes tensors; into `folder`, too, if the settings save some."""
 
     def __init__(
-        self, folder: Path | None, with_checksum: bool, sketches: SketchFile | None = None
+        self, settings: CaptureSettings, folder: Path, sketches: SketchFile | None = None
     ) -> None:
+        self._settings = settings
         self._folder = folder
-        self._with_checksum = with_checksum
         self._sketches = sketches
-        if folder is not None:
+        self._file_bytes = 0
+        if settings.saves_tensors:
             folder.mkdir(parents=True, exist_ok=True)
 
-    def text(self, tensor: ms.Tensor, name: str) -> str:
+    @property
+    def written_bytes(self) -> int:
+        """How many bytes of files and sketches were written."""
+        return self._file_bytes + (0 if self._sketches is None else self._sketches.size)
+
+    def text(self, tensor: ms.Tensor, name: str, *, is_saved: bool) -> str:
         """Return a tensor as JSON.
 
         Raises:
             OSError: its file or its sketch cannot be written.
         """
-        values = values_on_host(tensor)
+        values, shape = values_on_host(tensor), tuple(tensor.shape)
+        if values is not None and self._settings.slices:
+            part = chosen_part(shape, self._settings.slices)
+            values = values if part is None else values[part]
+            shape = values.shape
         text = (
             f'"type": "mindspore.Tensor", "dtype": "{tensor.dtype}",'
-            f' "shape": {list(tensor.shape)}, {statistics_text(summary_of(values))}'
+            f' "shape": {list(shape)}, {self._values_text(values)}'
         )
         layout = getattr(tensor, "layout", None)
         if layout is not None:
@@ -63,12 +76,25 @@ class MindSporeTensors:
             health = health_text(health_of(values, str(tensor.dtype).lower()))
             text += f", {self._sketches.append(sketch(values))}"
             text += "" if health is None else f', "health": {health}'
-        if self._with_checksum:
-            text += f', "md5": "{zlib.crc32(np.ascontiguousarray(values).tobytes()):08x}"'
-        if self._folder is not None:
+        if is_saved:
             np.save(self._folder / f"{name}.npy", values, allow_pickle=False)
+            self._file_bytes += values.nbytes
             text += f', "data_name": {quoted(f"{name}.npy")}'
         return f"{{{text}}}"
+
+    def _values_text(self, values: np.ndarray[Any, Any] | None) -> str:
+        """Return what the summary mode says of values on the host."""
+        mode = self._settings.summary_mode
+        if mode == "xor":
+            return f'"md5": {"null" if values is None else _xor_text(values)}'
+        text = statistics_text(summary_of(values))
+        if mode == "md5" and values is not None:
+            text += f', "md5": {crc32_text(raw_bytes(values))}'
+        return text
+
+
+def _xor_text(values: np.ndarray[Any, Any]) -> str:
+    return xor_text(raw_bytes(values), None if values.ndim else values.item())
 
 
 def _layout_text(layout: Any) -> str:

@@ -2,7 +2,7 @@
 
 Comes in: the calls of torch's functions, through a `TorchFunctionMode`. Goes out: for each a record of
 what it got, gave, and which gradients passed through it. Entered by `step` for the time of a captured step;
-nothing of torch is changed outside of it.
+it changes nothing of torch outside of it.
 
 A mode sees a function whatever name it was called by, and not the functions that it calls itself.
 """
@@ -96,10 +96,11 @@ class CallMode(TorchFunctionMode):
                 self._operator.name = ""
                 name = self._operators[dunder]
         if not name.is_python:
-            return self._sink.call(name, frame, args, kwargs, lambda: func(*args, **kwargs))
+            run = functools.partial(func, *args, **kwargs)
+            return self._sink.call(name, frame, args, kwargs, run)
         is_method = name.prefix == "Tensor"
         given, named = self._forms.written(func, frame, args, kwargs, is_method)
-        return self._sink.call(name, frame, given, named, lambda: func(*args, **kwargs))
+        return self._sink.call(name, frame, given, named, functools.partial(func, *args, **kwargs))
 
     @contextmanager
     def on(self) -> Iterator[None]:

@@ -62,7 +62,7 @@ class Collectives:
             yield
             return
         with ExitStack() as detours:
-            for name, holders in _holders(len(sys.modules)).items():
+            for name, holders in _holders(*_imported()).items():
                 original = getattr(distributed, name)
                 told = self._told(name, original)
                 # The script may have put another function there, or taken one, without an import.
@@ -161,12 +161,18 @@ class Collectives:
         return wait
 
 
+def _imported() -> tuple[int, str, int]:
+    """Return what no longer holds after an import: the number of modules, and which is the last one."""
+    last = next(reversed(sys.modules))
+    return len(sys.modules), last, id(sys.modules.get(last))
+
+
 @functools.lru_cache(maxsize=1)
-def _holders(_: int) -> dict[str, list[Any]]:
+def _holders(_: int, __: str, ___: int) -> dict[str, list[Any]]:
     """Return by the name of each collective the modules that have it, torch.distributed's own first.
 
-    It is asked with the number of imported modules, so that all of them are looked through again only
-    after another one was imported.
+    It is asked with what `_imported` says, so that all modules are looked through again only after
+    another one was imported, which may have taken the place of one that was removed.
     """
     found: dict[str, list[Any]] = {}
     spaces = [(each, getattr(each, "__dict__", {})) for each in list(sys.modules.values())]

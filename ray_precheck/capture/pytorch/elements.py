@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from ray_precheck.capture.pytorch import groups
+from ray_precheck.capture.pytorch.tensors.nested import tensors_in
 from ray_precheck.capture.writing.elements import PLAIN, PlainElements
 from ray_precheck.capture.writing.elements import statistics_text as statistics_text
 from ray_precheck.capture.writing.text import array, quoted
@@ -56,3 +57,12 @@ class Elements(PlainElements):
             return f'{{"type": "torch.Size", "value": {array([repr(int(x)) for x in value])}}}'
         told = groups.written(value, lambda tensor: self._of_tensor(tensor, place))
         return super().nested(value, place, depth) if told is None else told
+
+
+def autocast_field(result: Any) -> str:
+    """Return the field that says in which dtype autocast lets operators compute on a device."""
+    for tensor in tensors_in(result):
+        kind = "cpu" if tensor.is_cpu else tensor.device.type
+        if kind != "meta" and torch.is_autocast_enabled(kind):
+            return f', "autocast": "{torch.get_autocast_dtype(kind)}"'
+    return ""

@@ -11,7 +11,7 @@ where a hook on the input itself would see the sum over all its users. What seve
 input is added in the order in which it arrives, as autograd does.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -19,8 +19,10 @@ import torch
 # A node of autograd's graph and the number of its output, or a leaf and `_LEAF`.
 Edge: TypeAlias = tuple[Any, int]
 _LEAF, _END = -1, -2
+# By a node and the number of an edge of it: the number of the input that the edge leads to.
+Places: TypeAlias = Mapping[tuple[Any, int], int]
 # The kind of a border that has one gradient for each input, whatever nodes it has.
-MODULE = "module"
+MODULE, NODE = "module", "node"
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 _COPY = "ToCopyBackward0"
 
@@ -55,12 +57,16 @@ OnGradients: TypeAlias = Callable[[PassedGradients], None]
 
 
 def watch(
-    kind: str, inputs: Sequence[Edge | None], outputs: Sequence[torch.Tensor], done: OnGradients
+    kind: str,
+    inputs: Sequence[Edge | None],
+    outputs: Sequence[torch.Tensor],
+    done: OnGradients,
+    places: Places | None = None,
 ) -> "Border | None":
     """Watch the gradients at the operator's border, or (`node`) those of the node of the first output,
     which is what msprobe records."""
-    if kind != "node":
-        return watch_border(inputs, outputs, done, by_inputs=kind == MODULE)
+    if kind != NODE:
+        return watch_border(inputs, outputs, done, places, by_inputs=kind == MODULE)
     node = outputs[0].grad_fn if outputs else None
     return None if node is None else Border.of_one(node, [], done)
 
@@ -69,6 +75,7 @@ def watch_border(
     inputs: Sequence[Edge | None],
     outputs: Sequence[torch.Tensor],
     done: OnGradients,
+    places: Places | None = None,
     *,
     by_inputs: bool = False,
 ) -> "Border | None":
@@ -77,11 +84,12 @@ def watch_border(
     An operator that is a single node has its gradients in the order of that node, as msprobe has them; one
     of several nodes, and a module (`by_inputs`), has one for each input that requires a gradient. What a
     module gives back as it is (dropout with p = 0) has the gradient of all who use it.
+
+    `places` say which input an edge of the graph leads to, where a tensor is given several times. Without
+    them a single node has its edges in the order of the arguments; of several nodes the first place of
+    such a tensor has its whole gradient, which belongs to no input, and the others have none.
     """
-    wanted: dict[Any, list[int]] = {}
-    for index, edge in enumerate(inputs):
-        if edge is not None:
-            wanted.setdefault((id(edge[0]), edge[1]), []).append(index)
+    wanted = inputs_by_key(inputs)
     roots: dict[Any, dict[int, int]] = {}
     given_back: dict[Any, list[tuple[int, int, int]]] = {}
     for index, tensor in enumerate(outputs):
@@ -95,14 +103,25 @@ def watch_border(
             given_back.setdefault(node, []).append((number, index, same))
     if not roots and not given_back:
         return None
-    exits, inner = _exits(roots, wanted) if wanted else ({}, True)
+    exits, inner = _exits(roots, wanted, places or {}) if wanted else ({}, True)
     if not by_inputs and not inner and len(roots) == 1:
         (node,) = roots
         return Border.of_one(node, exits.get(node, []), done)
     border = Border.of_several(roots, exits, len(outputs), inputs, done)
-    for node, places in given_back.items():
-        border.watch_given_back(node, places)
+    if places is None:
+        border.add_up([indices for indices in wanted.values() if len(indices) > 1])
+    for node, given in given_back.items():
+        border.watch_given_back(node, given)
     return border
+
+
+def inputs_by_key(inputs: Sequence[Edge | None]) -> dict[Any, list[int]]:
+    """Return the numbers of the inputs by the edges that they are; a tensor may be given several times."""
+    found: dict[Any, list[int]] = {}
+    for index, edge in enumerate(inputs):
+        if edge is not None:
+            found.setdefault((id(edge[0]), edge[1]), []).append(index)
+    return found
 
 
 class Exit(NamedTuple):
@@ -115,12 +134,12 @@ class Exit(NamedTuple):
 
 
 def _exits(
-    roots: Iterable[Any], wanted: dict[Any, list[int]]
+    roots: Iterable[Any], wanted: Mapping[Any, Sequence[int]], places: Places
 ) -> tuple[dict[Any, list[Exit]], bool]:
     """Return the nodes that lead to an input, and whether there are nodes between.
 
-    The graph is walked in the order of the operands: a tensor that is given twice (x * x) takes the places
-    in their order.
+    The graph is walked in the order of the operands. A tensor that is given twice (x * x) takes its places
+    in this order, unless `places` name them.
     """
     exits: dict[Any, list[Exit]] = {}
     taken: dict[Any, int] = {}
@@ -137,7 +156,8 @@ def _exits(
         key, dtype = _input_behind(following, number, wanted)
         indices = wanted.get(key)
         if indices is not None:
-            index = indices[min(taken.get(key, 0), len(indices) - 1)]
+            in_order = indices[min(taken.get(key, 0), len(indices) - 1)]
+            index = places.get((node, place), in_order)
             taken[key] = taken.get(key, 0) + 1
             exits.setdefault(node, []).append(Exit(place, index, dtype))
             inner |= dtype is not None
@@ -149,7 +169,7 @@ def _exits(
 
 
 def _input_behind(
-    node: Any, number: int, wanted: dict[Any, list[int]]
+    node: Any, number: int, wanted: Mapping[Any, Sequence[int]]
 ) -> tuple[Any, torch.dtype | None]:
     """Return the key of the input that a node may be, and its dtype if autocast's copy lies between.
 
@@ -164,6 +184,11 @@ def _input_behind(
     return (id(leaf.variable), _LEAF), leaf.variable.dtype if is_copy else None
 
 
+def key_behind(node: Any, number: int, wanted: Mapping[Any, Sequence[int]]) -> Any:
+    """Return the key of the input that a node may be."""
+    return _input_behind(node, number, wanted)[0]
+
+
 class Border:
     """Waits for the gradients of one call. A backward pass that does not reach all of its nodes leaves
     it waiting until `close`; a second pass through the same graph is not looked at."""
@@ -172,6 +197,7 @@ class Border:
         self._done = done
         self._arrived: list[torch.Tensor | None] = [None] * outputs
         self._passed_on: dict[int, torch.Tensor | None] = dict.fromkeys(inputs)
+        self._first_of: dict[int, int] = {}
         self._waiting = 0
         self._seen = False
         self._handles: list[Any] = []
@@ -208,6 +234,10 @@ class Border:
             border._watch(node, roots.get(node, {}), exits.get(node, ()))
         return border
 
+    def add_up(self, places: Iterable[Sequence[int]]) -> None:
+        """Add up what is passed on to several inputs each, because it cannot be told apart."""
+        self._first_of = {index: indices[0] for indices in places for index in indices}
+
     def watch_given_back(self, node: Any, places: Sequence[tuple[int, int, int]]) -> None:
         """Watch what arrives at a node that made inputs which are outputs as well: the number of its
         output, and the indices of the output and of the input."""
@@ -240,7 +270,8 @@ class Border:
             fired = self._seen = True
             for number, index in outputs.items():
                 self._arrived[index] = arrived[number]
-            for place, index, dtype in exits:
+            for place, found, dtype in exits:
+                index = self._first_of.get(found, found)
                 gradient, before = passed_on[place], self._passed_on[index]
                 if gradient is None:
                     continue
@@ -263,7 +294,6 @@ class Border:
 
     def _hand_over(self) -> None:
         self._waiting = 0
-        self._done(
-            PassedGradients(self._arrived, list(self._passed_on.values()), list(self._passed_on))
-        )
+        indices = [None if index in self._first_of else index for index in self._passed_on]
+        self._done(PassedGradients(self._arrived, list(self._passed_on.values()), indices))
         self._arrived, self._passed_on = [], {}

@@ -87,14 +87,16 @@ class TorchProbe:
         def called(module: torch.nn.Module, _: Any) -> None:
             if is_compiling():  # torch.compile reads the hook as a part of the module
                 return
+            if self._on_step is None:  # an optimizer's hook has ended the last step
+                self._remove_hooks()
+                return
             model = self._model and self._model()
             if model is None and next(module.parameters(), None) is not None:
                 model, self._model = module, weakref.ref(module)
             if model is module:
                 on_forward()
 
-        for handle in self._handles:
-            handle.remove()
+        self._remove_hooks()
         self._handles = [
             register_optimizer_step_pre_hook(self._before_update),
             register_optimizer_step_post_hook(self._after_update),
@@ -119,6 +121,8 @@ class TorchProbe:
             if self._step is not None:
                 if self._step.updates is not None:
                     self._step.updates.after(optimizer, args, kwargs)
+                else:
+                    self._step.forget_all()
                 self._step.note_skipped(lambda: is_skipped(optimizer))
             if self._optimizer is None:
                 self._optimizer = id(optimizer)
@@ -160,11 +164,13 @@ class TorchProbe:
             self._in_hook = before
 
     def unwatch_steps(self) -> None:
-        """Take the hooks away; those of optimizers stay, idle, if one of them has asked for it."""
+        """Take the hooks away; if one of an optimizer has asked for it, at the next call of a module."""
         self._on_step = None
         self._scalers.remove()
-        if self._in_hook:
-            return
+        if not self._in_hook:
+            self._remove_hooks()
+
+    def _remove_hooks(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -257,6 +263,10 @@ class TorchStep:
             self._hooks.enter_context(self._mode.operators_named())
             self._hooks.enter_context(self._mode)
             self.updates = self._updates
+
+    def forget_all(self) -> None:
+        """Forget what is known of all tensors, because an update that was not looked at was made."""
+        self._recorder.forget_all()
 
     def note_loss_scale(self, scale: Callable[[], float]) -> None:
         """Take note of the loss scale of the step: that of the first gradient scaler that makes one."""

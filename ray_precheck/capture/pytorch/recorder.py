@@ -16,20 +16,29 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from ray_precheck import private_parts
-from ray_precheck.capture.pytorch.elements import Elements
-from ray_precheck.capture.pytorch.gradients import MODULE, Border, PassedGradients, edges_of, watch
+from ray_precheck.capture.pytorch.elements import Elements, autocast_field
+from ray_precheck.capture.pytorch.gradients import (
+    MODULE,
+    Border,
+    PassedGradients,
+    Places,
+    edges_of,
+    watch,
+)
 from ray_precheck.capture.pytorch.names import CallName
 from ray_precheck.capture.pytorch.tensors.device_values import MARK, DeviceValues
 from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
 from ray_precheck.capture.pytorch.tensors.nested import tensors_in
 from ray_precheck.capture.pytorch.tensors.seen import SeenTensors
 from ray_precheck.capture.pytorch.tensors.sketching import Sketching
+from ray_precheck.capture.pytorch.tensors.summary import host_summary
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts
-from ray_precheck.capture.pytorch.tensors.values import sliced, values_look
+from ray_precheck.capture.pytorch.tensors.values import sliced, statistics, values_look
+from ray_precheck.capture.pytorch.twice import input_places
 from ray_precheck.capture.scope import Scope
 from ray_precheck.capture.settings import FULL, STATISTICS, STRUCTURE, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
-from ray_precheck.capture.writing.elements import NULL
+from ray_precheck.capture.writing.elements import NULL, statistics_text
 from ray_precheck.capture.writing.log import TENSORS, StepLog
 from ray_precheck.capture.writing.sketches import SketchFile
 from ray_precheck.capture.writing.text import quoted
@@ -108,7 +117,9 @@ class TorchRecorder:
         if not self.stopped:
             self.guarded(
                 forward,
-                lambda: self._called(name, key, before or "", edges, args, kwargs, result, frame),
+                lambda: self._called(
+                    name, key, before or "", edges, args, kwargs, run, result, frame
+                ),
             )
         return result
 
@@ -120,6 +131,7 @@ class TorchRecorder:
         edges: list[Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        run: Callable[[], Any],
         result: Any,
         frame: FrameType,
     ) -> None:
@@ -133,11 +145,13 @@ class TorchRecorder:
         fields = before + self.after(f"{key}.forward", output, changed=name.in_place)
         if found.inner:
             fields += self._recomputed(name.key, key, found.inner, before)
-        fields += _autocast(result)
+        fields += autocast_field(result)
         self.write(f"{key}.forward", fields, stack, parent)
         if any(edges) and self.settings.wants("backward"):
             backward = parent and parent.replace(".forward.", ".backward.")
-            self.watch(f"{key}.backward", edges, tensors_in(output), stack, backward)
+            outputs = tensors_in(output)
+            places = input_places(run, edges, outputs)
+            self.watch(f"{key}.backward", edges, outputs, stack, backward, places)
 
     def compiled(self, frame: FrameType) -> None:
         """Record the call of a compiled function, which is made by a frame of torch's."""
@@ -219,6 +233,7 @@ class TorchRecorder:
         outputs: list[torch.Tensor],
         stack: int | None,
         parent: str | None,
+        places: Places | None = None,
     ) -> None:
         """Record the gradients of a call when they have passed through it."""
         # Of a module msprobe has the gradients at the border, too, one for each input.
@@ -228,6 +243,7 @@ class TorchRecorder:
             edges,
             outputs,
             lambda seen: self.guarded(key, lambda: self._backward(key, seen, stack, parent)),
+            places,
         )
         if border is not None:
             self._borders.append(border)
@@ -340,6 +356,10 @@ class TorchRecorder:
 
     def _values(self, tensor: torch.Tensor) -> str:
         """Return the statistics of a dense tensor, or a mark for those that a device computes."""
+        if self._sketching is not None and tensor.is_cpu and self._look is statistics:
+            summary = host_summary(tensor)
+            self._sketching.note(tensor, summary)
+            return statistics_text(summary)
         if tensor.is_cpu or self.settings.summary_mode != STATISTICS:
             return self._look(tensor)
         return self._device.text(tensor)
@@ -353,13 +373,20 @@ class TorchRecorder:
                 if other is not None:
                     other.forget(tensor)
 
+    def forget_all(self) -> None:
+        """Forget what is known of all tensors, because any of them may have changed unseen."""
+        self._texts.forget_all()
+        self._seen.forget_all()
+        for other in (self._files, self._sketching):
+            if other is not None:
+                other.forget_all()
+
     def finish(self) -> None:
         """Write what has not come to its end, and turn the log into the dump."""
         for border in self._borders:
             border.close()
         self._borders.clear()
-        self._seen.forget_all()
-        self._texts.forget_all()
+        self.forget_all()
         if not self.stopped:
             self.guarded("the end of the step", self._device.finish)
         if self._sketching is not None:
@@ -377,12 +404,3 @@ class TorchRecorder:
             if self._sketching is not None:
                 self._sketching.close()
             self._log.close()
-
-
-def _autocast(result: Any) -> str:
-    """Return the field that says in which dtype autocast lets operators compute on a device."""
-    for tensor in tensors_in(result):
-        kind = "cpu" if tensor.is_cpu else tensor.device.type
-        if kind != "meta" and torch.is_autocast_enabled(kind):
-            return f', "autocast": "{torch.get_autocast_dtype(kind)}"'
-    return ""

@@ -1,11 +1,10 @@
 """A step that is verified, in one process of a script that `capture --verify` runs.
 
-Comes in: the settings and the kind of the run, when PyTorch was imported. Goes out: the trace of the first
-captured step, as a file in the command's folder of notes; then the process ends, because what follows has
-nothing to say. Called by `capture.process`, in every process of the script.
+Comes in: the settings and the kind of the run, when a framework was imported. Goes out: the trace of the
+first captured step, as a file in the command's folder of notes; then the process ends, because what
+follows has nothing to say. Called by `capture.process`, in every process of the script.
 
     {PID}.trace      {"rank": 0, "trace": {..}}
-    {PID}.mindspore  MindSpore was imported
 """
 
 import atexit
@@ -22,22 +21,31 @@ from ray_precheck.capture.account import Account
 from ray_precheck.capture.capturing import begin_running, stop_with_child
 from ray_precheck.capture.session import Session
 from ray_precheck.capture.settings import settings_from_json
+from ray_precheck.capture.verifying.step import TracingOfFramework
 from ray_precheck.capture.verifying.trace import StepTrace, TracedRun, Traces
 
-TRACE, MINDSPORE = "trace", "mindspore"
+TRACE = "trace"
 # How long a rank waits for the step of the others, which may still need it.
 _WAIT_S = 60.0
 _LOOK_AGAIN_S = 0.05
-_TRACINGS: "list[_Tracing]" = []
+_TRACINGS: "dict[str, _Tracing]" = {}
 
 
 def begin_tracing(framework: str, found: dict[str, Any]) -> None:
     """Wait for the first call of a model; `found` has what `launch.environment` put there."""
-    if framework != "pytorch":
-        (Path(found["notes"]) / f"{os.getpid()}.{MINDSPORE}").touch()
-    elif not _TRACINGS:
-        _TRACINGS.append(_Tracing(found))
-        _TRACINGS[0].begin()
+    if framework not in _TRACINGS:
+        tracing = _TRACINGS[framework] = _Tracing(framework, found)
+        tracing.begin()
+
+
+def _tracing_probe(framework: str, run: TracedRun) -> TracingOfFramework:
+    if framework == "mindspore":
+        from ray_precheck.capture.mindspore.verifying.tracing import MindSporeTracingProbe
+
+        return MindSporeTracingProbe(run)
+    from ray_precheck.capture.pytorch.verifying.tracing import TracingProbe
+
+    return TracingProbe(run)
 
 
 def read_traces(notes: Path) -> Traces:
@@ -59,11 +67,9 @@ def read_traces(notes: Path) -> Traces:
 class _Tracing:
     """The session of one process, and its end."""
 
-    def __init__(self, found: dict[str, Any]) -> None:
-        from ray_precheck.capture.pytorch.verifying.tracing import TracingProbe
-
+    def __init__(self, framework: str, found: dict[str, Any]) -> None:
         self._notes = Path(found["notes"])
-        self._probe = TracingProbe(TracedRun(found["verify"]))
+        self._probe = _tracing_probe(framework, TracedRun(found["verify"]))
         self._is_ending = False
         self._session = Session(
             settings_from_json(found["settings"]),
@@ -80,6 +86,10 @@ class _Tracing:
         atexit.register(self._stop)
 
     def _lead(self) -> None:
+        """Let the framework whose model was called first be verified, and no other one."""
+        for other in _TRACINGS.values():
+            if other is not self:
+                other._stop()
         begin_running(self._session)
         stop_with_child(self._session)
 

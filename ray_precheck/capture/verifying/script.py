@@ -17,7 +17,7 @@ from pathlib import Path
 from ray_precheck.capture.account import read_accounts
 from ray_precheck.capture.launch import environment, program_of, run_program, sentence_of
 from ray_precheck.capture.settings import CaptureSettings
-from ray_precheck.capture.verifying.process import MINDSPORE, read_traces
+from ray_precheck.capture.verifying.process import read_traces
 from ray_precheck.capture.verifying.trace import StepTrace, TracedRun, Traces
 from ray_precheck.capture.verifying.verdict import LookingVerdict, verify_runs
 from ray_precheck.errors import UsageError
@@ -96,7 +96,5 @@ def _why_not(
         return f"{_ended(status)} before the step's end"
     if any(account.is_open for account in accounts):
         return "the script ended before the step did"
-    if list(notes.glob(f"*.{MINDSPORE}")) and not any(each.model_calls for each in accounts):
-        return "MindSpore was imported, of which steps cannot be verified; steps of PyTorch can"
     told = sentence_of(settings, notes, began, words)
     return f"no step came: {told.removeprefix('nothing was captured: ')}"

@@ -19,7 +19,6 @@ from ray_precheck.capture.writing.text import array, mapping, number, quoted, sc
 
 _DEEPEST = 10
 NULL = "null"
-_STATISTICS = ("Max", "Min", "Mean", "Norm")
 NO_STATISTICS = '"Max": null, "Min": null, "Mean": null, "Norm": null'
 
 
@@ -36,11 +35,11 @@ def statistics_text(summary: TensorSummary | None) -> str:
     """Return the fields of a tensor's statistics."""
     if summary is None:
         return NO_STATISTICS
-    text = orjson.dumps(dict(zip(_STATISTICS, summary, strict=True)))
+    top, bottom, mean, norm = summary
+    text = orjson.dumps({"Max": top, "Min": bottom, "Mean": mean, "Norm": norm})
     if b"null" not in text:
         return text.decode()[1:-1]
     # JSON proper has no NaN and no infinities.
-    top, bottom, mean, norm = summary
     return (
         f'"Max": {scalar(top)}, "Min": {scalar(bottom)}, "Mean": {scalar(mean)},'
         f' "Norm": {scalar(norm)}'

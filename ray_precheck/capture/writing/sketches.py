@@ -76,7 +76,7 @@ class SketchFile:
 
 def stored(buckets: Array) -> tuple[Array, int]:
     """Return a sketch as it is stored: 64 little-endian float32, and the exponent, mostly 0."""
-    largest = float(np.max(np.abs(buckets)))
+    largest = float(np.maximum.reduce(np.abs(buckets)))
     exponent = 0
     if largest and not _SMALL < largest < _LARGE:
         exponent = math.frexp(largest)[1]

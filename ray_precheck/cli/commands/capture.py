@@ -100,7 +100,7 @@ def _options() -> tuple[Option, ...]:
             ("--verify",),
             "run the script up to the end of its first captured step, with and without capture, and say"
             " whether looking changed a bit of it",
-            more="PyTorch. The script must fix its seeds. With -o the dump of that step is left there",
+            more="The script must fix its seeds. With -o the dump of that step is left there",
             takes=Takes.NOTHING,
             section="whether looking changes something",
         ),

@@ -1,8 +1,9 @@
 """`binary`: equal to the bench, element by element.
 
 Comes in: a `Comparison`. Goes out: a `Judgement`. Called by `compare.outputs`, and by the other
-standards for integers, booleans, and NaN and infinities that differ. Source: msprobe, precision_standard/binary_consistency.py and
-compare/algorithm.py, compare_bool_tensor: the share of elements that differ must be 0.
+standards for integers, booleans, and NaN and infinities that differ. Source: msprobe,
+precision_standard/binary_consistency.py and compare/algorithm.py, compare_bool_tensor: the share of elements
+that differ must be 0.
 """
 
 from dataclasses import dataclass

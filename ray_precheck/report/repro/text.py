@@ -54,7 +54,8 @@ class Needs:
     gradient, `cotangents` the dtypes of incoming gradients by output (none: no gradient is computed).
     `nested`: an output may be a list of tensors; `outputs` is their number in the dump and
     `float_outputs` the number of those with gradients, None if it is unknown. `captured`: the results
-    of the dump were judged. `autocast` is the dtype of PyTorch's autocast, "" without it. `seed` is the seed of the run's draws.
+    of the dump were judged. `autocast` is the dtype of PyTorch's autocast, "" without it. `seed` is the seed
+    of the run's draws.
     """
 
     name: str

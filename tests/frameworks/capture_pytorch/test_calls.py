@@ -328,28 +328,6 @@ def test_a_fault_of_the_capture_ends_it_and_not_the_training(
     assert "goes on" in told
 
 
-def test_nothing_of_torch_is_changed_between_captured_steps(captured: Any) -> None:
-    def look() -> dict[str, int]:
-        found = {}
-        for owner in (
-            torch,
-            torch.Tensor,
-            torch.nn.functional,
-            torch.nn.Module,
-            torch.cuda.CUDAGraph,
-        ):
-            found |= {f"{owner.__name__}.{name}": id(value) for name, value in vars(owner).items()}
-        return found
-
-    from torch.overrides import _get_current_function_mode_stack
-
-    before = look()
-    captured(lambda: torch.ones(2) + 1, level="mix")
-    after = look()
-    assert {name for name in before | after if before.get(name) != after.get(name)} == set()
-    assert not _get_current_function_mode_stack()
-
-
 def test_random_states_are_not_moved(captured: Any) -> None:
     torch.manual_seed(3)
     plain = torch.nn.functional.dropout(torch.ones(50)), torch.rand(5)
@@ -428,6 +406,9 @@ def test_torchs_own_table_of_functions_has_no_detours(tmp_path: Path) -> None:
             torch.ones(2) + 1
             torch.overrides.get_overridable_functions()
         found = torch.overrides.get_overridable_functions()[torch.Tensor]
-        raise SystemExit(torch.Tensor.__add__ not in found)
+        print(torch.Tensor.__add__ in found)
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(text)], check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr

@@ -1,4 +1,4 @@
-"""Captures of PyTorch, prechecked in this process: with captured results (task tensor) and generated inputs."""
+"""Captures of PyTorch, prechecked in this process: with captured results and with generated inputs."""
 
 import json
 import os

@@ -166,6 +166,7 @@ def test_checksums_are_those_of_the_bytes() -> None:
     assert with_xor(values) == f'"md5": "0x{expected:016x}"'
     assert with_xor(torch.tensor(1.5)) == '"md5": 1.5'
     assert with_xor(torch.empty(0)) == '"md5": null'
+    assert with_xor(torch.tensor(1 + 0j)) == '"md5": "0x000000003f800000"'
 
 
 def test_a_slice_is_cut_where_the_dimension_and_its_size_fit() -> None:

@@ -1,12 +1,14 @@
 """The gradients of a record are those at the operator's own border."""
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 pytestmark = pytest.mark.frameworks
@@ -86,6 +88,56 @@ def test_a_tensor_that_is_given_twice_has_two_gradients(captured: Any) -> None:
     record = captured(lambda: (x * x).sum().backward())["Tensor.__mul__.0.backward"]
     assert [each["Max"] for each in record["output"]] == [3.0, 3.0]
     assert record["gradient_of"] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "same"),
+    [
+        (functional.linear, [(3,), (3, 3), (3,)], (0, 2)),  # adds the bias first
+        (functional.linear, [(2, 3, 3), (3, 3), (3,)], ()),
+        (functional.linear, [(3, 3), (3, 3), (3,)], (0, 1)),
+        (torch.matmul, [(2, 3, 3), (2, 3, 3)], (0, 1)),
+        (functools.partial(torch.einsum, "ij,jk->ki"), [(3, 3), (3, 3)], (0, 1)),
+        (torch.Tensor.__rpow__, [(4,), (4,)], (0, 1)),  # one node with the other order
+        (functional.cosine_similarity, [(3, 4), (3, 4)], (0, 1)),  # uses each several times
+        (functional.triplet_margin_loss, [(3, 4), (3, 4), (3, 4)], (0, 2)),
+        (functional.scaled_dot_product_attention, [(1, 2, 4, 4)] * 3, (0, 1, 2)),
+    ],
+)
+@pytest.mark.parametrize("is_leaf", [True, False])
+def test_each_place_of_a_tensor_that_is_given_twice_has_its_own_gradient(
+    captured: Any, function: Any, shapes: list[Any], same: tuple[int, ...], is_leaf: bool
+) -> None:
+    torch.manual_seed(3)
+    tensors = [torch.rand(shape).add(0.5).requires_grad_() for shape in shapes]
+    if not is_leaf:
+        tensors = [tensor * 1 for tensor in tensors]
+    given = [tensors[same[0]] if place in same else each for place, each in enumerate(tensors)]
+    output = function(*(each.detach() for each in given))
+    arriving = torch.rand(output.shape)
+    state = torch.get_rng_state()
+    records = captured(lambda: function(*given).backward(arriving))
+    assert torch.equal(torch.get_rng_state(), state)
+    own = [each.detach().clone().requires_grad_() for each in given]
+    expected = torch.autograd.grad(function(*own), own, arriving)
+    (record,) = (record for key, record in records.items() if key.endswith(".backward"))
+    by_input = dict(zip(record["gradient_of"], record["output"], strict=True))
+    for place, gradient in enumerate(expected):
+        assert shown(by_input[str(place)]) == summary(gradient)
+
+
+def test_gradients_that_cannot_be_told_apart_are_added_up(captured: Any) -> None:
+    """Meta tensors have no values that this function could ask for."""
+    x = torch.tensor([0.5, 2.0], requires_grad=True)
+    variance = torch.tensor([1.0, 2.0])
+
+    def action() -> None:
+        torch.nn.functional.gaussian_nll_loss(x, x, variance).backward()
+
+    record = captured(action)["Functional.gaussian_nll_loss.0.backward"]
+    assert record["gradient_of"] == [None, None]
+    assert shown(record["output"][0]) == summary(torch.zeros(2))
+    assert record["output"][1] is None
 
 
 def test_a_change_in_place_has_the_gradient_of_the_value_before(captured: Any) -> None:

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from ray_precheck.capture.pytorch.tensors.memory import array_of
+from ray_precheck.capture.pytorch.tensors.memory import array_of, borrowed_array, borrowed_bytes
 from ray_precheck.capture.pytorch.tensors.seen import SeenTensors
+from ray_precheck.capture.pytorch.tensors.summary import host_summary
 
 pytestmark = pytest.mark.frameworks
 # Memory that the system gives out by itself, at the same place again.
@@ -31,6 +32,44 @@ def test_a_tensor_that_was_looked_at_can_give_its_memory_back(
     records = captured(lambda: torch.cat([x, x]), **options)
     assert "Torch.cat.0.forward" in records
     x.untyped_storage().resize_(0)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.complex64])
+def test_a_tensor_whose_memory_was_taken_away_has_no_values(
+    captured: Callable[..., dict[str, Any]], options: dict[str, Any], dtype: torch.dtype
+) -> None:
+    x = torch.ones(30_000).to(dtype)
+    x.untyped_storage().resize_(0)
+    records = captured(lambda: torch.empty_like(x), **options)
+    found = records["Torch.empty_like.0.forward"]["input_args"][0]
+    assert (found["shape"], found["Max"], found["Norm"]) == ([30_000], None, None)
+    assert not {"data_name", "sketch"} & set(found)
+
+
+@pytest.mark.parametrize("size", [1, 100, 8192, 8193, 200_000])
+def test_borrowed_memory_holds_the_values(size: int) -> None:
+    tensor = torch.randn(size)
+    assert np.array_equal(borrowed_array(tensor), tensor.numpy())
+    assert borrowed_bytes(tensor).tobytes() == tensor.numpy().tobytes()
+
+
+@pytest.mark.parametrize("size", [3, 10_000, 300_000])
+def test_a_signalling_nan_raises_nothing_where_numpy_was_asked_to(size: int) -> None:
+    tensor = torch.full((size,), 0x7F800001, dtype=torch.int32).view(torch.float32)
+    with np.errstate(all="raise"):
+        found = host_summary(tensor)
+    assert found is not None
+    assert all(np.isnan(each) for each in found)
+
+
+@pytest.mark.parametrize("size", [2, 8192, 8193, 1 << 17, (1 << 17) + 1, 500_000])
+@pytest.mark.parametrize("scale", [1.0, 1e-25, 1e25])
+def test_the_statistics_of_any_size_are_those_of_float64(size: int, scale: float) -> None:
+    tensor = torch.randn(size) * scale
+    wide = tensor.double()
+    expected = (tensor.max().item(), tensor.min().item(), wide.mean().item(), wide.norm().item())
+    assert host_summary(tensor) == pytest.approx(expected, rel=1e-5, abs=1e-7 * scale)
 
 
 @pytest.mark.parametrize(

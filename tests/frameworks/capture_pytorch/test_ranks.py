@@ -5,6 +5,8 @@ import os
 import socket
 import subprocess
 import sys
+import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +166,17 @@ with Capture(out, step_by="manual", sketch=True):
             if element.get("sketch_counted", True):
                 total += read_sketches(tmp_path / "step0" / f"rank{rank}")[element["sketch"]]
         assert np.allclose(total, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("again", ["left", "came"], ids=["the same name", "another name"])
+def test_a_module_that_comes_for_one_that_was_removed_has_its_collectives_recorded(
+    captured: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    original, seen = torch.distributed.all_reduce, []
+    for name in ("left", "left", again):  # the first capture may import something itself
+        monkeypatch.delitem(sys.modules, "left", raising=False)
+        module = types.ModuleType(name)
+        module.all_reduce = original  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, name, module)
+        captured(lambda module=module: seen.append(module.all_reduce is not original))
+    assert seen == [True, True, True]

@@ -24,8 +24,8 @@ CASE = comparison(DEVICE, BENCH, "float64")
 def test_a_sentence_has_metric_value_limit_place_count_and_what_it_would_take() -> None:
     finding = Finding("RMSE", 0.25, 0.05, basis="2 times that of the CPU", wrong=1, total=4, at=1)
     assert error_sentence([finding], CASE) == (
-        "RMSE is 0.25, must be at most 0.05 (2 times that of the CPU); it is 5 times as large; the worst is at"
-        " index [0, 1]: 2.5 where the bench has 2; 1 of 4 elements (0.25 of all) is beyond it"
+        "RMSE is 0.25, must be at most 0.05 (2 times that of the CPU); it is 5 times as large; the worst is"
+        " at index [0, 1]: 2.5 where the bench has 2; 1 of 4 elements (0.25 of all) is beyond it"
     )
 
 
@@ -36,8 +36,8 @@ def test_the_worst_finding_comes_first_and_the_others_by_their_numbers() -> None
         Finding("max", 3.0, 1.0, relation="below"),
     ]
     assert error_sentence(findings, CASE) == (
-        "share is 0.1, must be at least 0.9; the limit is 9 times as large; also mean is 2, must be at most 1, max is"
-        " 3, must be below 1"
+        "share is 0.1, must be at least 0.9; the limit is 9 times as large; also mean is 2, must be"
+        " at most 1, max is 3, must be below 1"
     )
 
 
@@ -54,8 +54,8 @@ def test_a_limit_that_nobody_can_reach_but_by_equal_bits_is_said_so(limit: float
         Finding("RMSE", 0.25, limit, basis=EXACT),
     ]
     assert error_sentence(findings, CASE) == (
-        "must have the same bits as the bench (honest implementations are exact), but the largest error is 0.5;"
-        " the worst is at index [0, 1]: 2.5 where the bench has 2; 1 of 4 elements (0.25 of all) is"
+        "must have the same bits as the bench (honest implementations are exact), but the largest error is"
+        " 0.5; the worst is at index [0, 1]: 2.5 where the bench has 2; 1 of 4 elements (0.25 of all) is"
         " off; also RMSE is 0.25"
     )
 

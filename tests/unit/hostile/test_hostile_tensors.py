@@ -73,7 +73,10 @@ def test_a_link_to_itself_and_a_folder_are_no_files(folder: Path) -> None:
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    st.lists(st.sampled_from(["..", ".", "up", "dump_tensor_data", "", "secret.npy", "ok.npy", "~"]), max_size=6)
+    st.lists(
+        st.sampled_from(["..", ".", "up", "dump_tensor_data", "", "secret.npy", "ok.npy", "~"]),
+        max_size=6,
+    )
     .map("/".join)
     | st.text(max_size=8).map(lambda text: f"{text}.npy")
 )  # fmt: skip

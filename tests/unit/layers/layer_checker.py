@@ -27,7 +27,8 @@ class Table:
     """What may import what: layers from the lowest up, and who may import a framework.
 
     A layer lists packages, or modules in them that have another layer than their package, as patterns
-    without the name of the whole package in front; `""` is its `__init__`. `reserved` has patterns of modules by the foreign package that they may import.
+    without the name of the whole package in front; `""` is its `__init__`. `reserved` has patterns of modules
+    by the foreign package that they may import.
     """
 
     package: str

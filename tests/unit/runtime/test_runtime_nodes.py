@@ -91,7 +91,8 @@ class TestVersions:
         assert version_table(nodes, nodes[0]).splitlines() == [
             "warning: versions differ between the nodes, so a row may depend on the node that"
             " computes it:",
-            "            node-1.cluster (10.0.0.1) and 1 more  node-2.cluster (10.0.0.2)  node-4.cluster (10.0.0.4)",
+            "            node-1.cluster (10.0.0.1) and 1 more  node-2.cluster (10.0.0.2)"
+            "  node-4.cluster (10.0.0.4)",
             "torch       2.6.0                                 2.13.0                     -",
             "NPU driver  24.1.0                                -                          25.0.rc1",
         ]

@@ -1,12 +1,14 @@
 """The comparing part of the script that holds captures beside msprobe's: it sees what is planted."""
 
 import copy
+import random
 from typing import Any
 
 import pytest
 
 from ray_precheck.schema.result import Verdict
 from scripts.capture_parity.main import compare_dumps, explain_rows
+from scripts.capture_parity.planted import KINDS, LEAST_NOTICED, Garden, excuses, fault_of
 from scripts.capture_parity.reasons import Dumps
 from scripts.capture_parity.records import differences_of_dumps
 from scripts.capture_parity.verdicts import other_verdicts, read_comparison
@@ -130,3 +132,97 @@ def test_rows_that_fail_need_a_reason() -> None:
     assert (found.rows, found.by_rounding, len(found.failing)) == (3, 1, 1)
     dumps = Dumps(records(), records(), "mix", "node")
     assert explain_rows(found, dumps) == {"": 1}
+
+
+def numbers(draw: random.Random, *shape: int) -> Json:
+    largest, norm = draw.uniform(1.0, 2.0), draw.uniform(3.0, 9.0)
+    return tensor(*shape, Max=largest, Min=-draw.uniform(1.0, 2.0), Mean=0.01, Norm=norm)
+
+
+def call(name: str, inputs: list[Json], output: Json, arrived: Json, passed: list[Json]) -> Json:
+    forward = {"input_args": inputs, "input_kwargs": {}, "output": [output]}
+    places = [str(index) for index in range(len(passed))]
+    backward = {"input": [arrived], "output": passed, "gradient_of": places}
+    return {f"{name}.forward": forward, f"{name}.backward": backward}
+
+
+def dumps_with_reasons(level: str, gradients: str) -> Dumps:
+    """Thirty calls of one node, and two of each kind that a reason names."""
+    draw, ours = random.Random(3), {}
+    for index in range(30):
+        ours |= call(f"Torch.mul.{index}", *several(draw, 2))
+    for index in range(2):
+        x = numbers(draw, 4, 4)
+        ours |= call(f"Tensor.to.{index}", [x], x, *several(draw, 1)[2:])
+        ours |= call(f"Torch.transpose.{index}", [x], x, *several(draw, 1)[2:])  # x is symmetric
+        ours |= call(f"Functional.linear.{index}", *several(draw, 3))
+        outputs, gradients_of = [[numbers(draw, 4, 4) for _ in range(2)] for _ in range(2)]
+        name = f"Module.layer{index}.Attention"
+        forward = {"input_args": [x], "input_kwargs": {}, "output": outputs}
+        ours[f"{name}.forward.0"] = forward
+        ours[f"{name}.backward.0"] = {"input": gradients_of, "output": [x]}
+    theirs = copy.deepcopy(ours)
+    for index in range(2):
+        if gradients == "border":
+            theirs[f"Functional.linear.{index}.backward"]["output"] = [numbers(draw, 16)]
+        elif level == "mix":
+            theirs[f"Tensor.to.{index}.backward"]["input"] = [numbers(draw, 4, 4)]
+        theirs[f"Module.layer{index}.Attention.backward.0"]["input"][1] = numbers(draw, 4, 4)
+    for record in theirs.values():
+        record.pop("gradient_of", None)
+    return Dumps(theirs, ours, level, gradients)
+
+
+def several(draw: random.Random, count: int) -> tuple[list[Json], Json, Json, list[Json]]:
+    """Return inputs, output, and the gradients that arrive and are passed on."""
+    inputs, passed = [[numbers(draw, 4, 4) for _ in range(count)] for _ in range(2)]
+    return inputs, numbers(draw, 4, 4), numbers(draw, 4, 4), passed
+
+
+@pytest.mark.parametrize("gradients", ["node", "border"])
+@pytest.mark.parametrize("level", ["L1", "mix"])
+def test_faults_beside_what_reasons_name_are_noticed(level: str, gradients: str) -> None:
+    dumps = dumps_with_reasons(level, gradients)
+    assert compare_dumps("", dumps).without_reason == []
+    garden = Garden(dumps, seed=7)
+    noticed = []
+    for kind in KINDS:
+        for _ in range(60):
+            fault = fault_of(garden, kind)
+            assert fault is not None, kind
+            noticed.append(excuses(garden, fault) is None)
+    assert sum(noticed) >= LEAST_NOTICED * len(noticed)
+
+
+@pytest.mark.parametrize(
+    ("gradients", "place", "value"),
+    [
+        # A transposition that looks like its input has a node of its own.
+        ("node", ("Torch.transpose.0.backward", "output", 0, "Max"), 9.0),
+        # An element of which one statistic alone differs is no gradient of further users.
+        ("node", ("Module.layer0.Attention.backward.0", "input", 0, "Norm"), 1.0),
+        ("border", ("Torch.mul.0.backward", "output", 0, "Max"), 9.0),
+        ("border", ("Functional.linear.0.backward", "output", 0, "dtype"), "torch.float16"),
+        ("border", ("Functional.linear.0.backward", "output", 1, "shape"), [16]),
+        ("border", ("Functional.linear.0.backward", "gradient_of"), ["0", "1"]),
+    ],
+)
+def test_a_reason_covers_its_own_rows_alone(
+    gradients: str, place: tuple[Any, ...], value: Json
+) -> None:
+    dumps = dumps_with_reasons("mix", gradients)
+    element: Any = dumps.ours
+    for name in place[:-1]:
+        element = element[name]
+    element[place[-1]] = value
+    unexplained = compare_dumps("", dumps).without_reason
+    assert {each.key for each in unexplained} == {place[0]}
+
+
+def test_calls_without_a_border_are_missing_at_borders_alone() -> None:
+    for gradients, count in (("border", 0), ("node", 1)):
+        dumps = dumps_with_reasons("L1", gradients)
+        del dumps.ours["Tensor.to.0.backward"]  # type: ignore[attr-defined]
+        found = compare_dumps("", dumps)
+        assert len(found.without_reason) == count
+        assert found.is_reached is (gradients == "border")

@@ -16,9 +16,16 @@ from ray_precheck.capture.pytorch.calls import CallMode
 from ray_precheck.capture.pytorch.classic.kinds import Kind, Place
 from ray_precheck.capture.pytorch.classic.layers import Layers
 from ray_precheck.capture.pytorch.classic.steps import StepSchedule
-from ray_precheck.capture.pytorch.gradients import Edge, PassedGradients, edges_of, watch_border
+from ray_precheck.capture.pytorch.gradients import (
+    Edge,
+    PassedGradients,
+    Places,
+    edges_of,
+    watch_border,
+)
 from ray_precheck.capture.pytorch.names import CallName, FunctionNames
 from ray_precheck.capture.pytorch.tensors.nested import tensors_in
+from ray_precheck.capture.pytorch.twice import input_places
 from ray_precheck.capture.stacks import Stacks
 
 
@@ -62,7 +69,9 @@ class HookSink:
         kind.after(place, taken, given, output)
         if any(edges):
             backward = Place(f"{api}_backward", True, layer, place.stack)
-            self._watch(backward, kind, edges, tensors_in(output))
+            outputs = tensors_in(output)
+            places = input_places(run, edges, outputs)
+            self._watch(backward, kind, edges, outputs, places)
         return result
 
     def stop(self) -> None:
@@ -74,7 +83,12 @@ class HookSink:
         return self._steps.is_step_enable() and os.getpid() == self._process
 
     def _watch(
-        self, place: Place, kind: Kind, edges: list[Edge | None], outputs: list[torch.Tensor]
+        self,
+        place: Place,
+        kind: Kind,
+        edges: list[Edge | None],
+        outputs: list[torch.Tensor],
+        places: Places | None,
     ) -> None:
         """Hand over the gradients of a call when they have passed through it."""
 
@@ -86,7 +100,7 @@ class HookSink:
             if now.ready(place, False):
                 now.after(place, now.before(args), args, output)
 
-        border = watch_border(edges, outputs, done)
+        border = watch_border(edges, outputs, done, places)
         if border is None or self._engine is None:
             return
         # Of a call whose outputs are not all used (an LSTM's last state) some gradients never arrive; those

@@ -7,10 +7,12 @@ The same tensor in several records is written once; its other names are links to
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+from ray_precheck.capture.pytorch.tensors import archive
 from ray_precheck.capture.pytorch.tensors.seen import SeenTensors
 
 
@@ -34,10 +36,8 @@ class CapturedFiles:
         return name
 
     def _link(self, first: str, name: str, tensor: torch.Tensor) -> None:
-        target = self._folder / name
-        target.unlink(missing_ok=True)
         try:
-            os.link(self._folder / first, target)
+            self._new(name, lambda target: os.link(f"{self._folder}/{first}", target))
         except OSError:  # a file system without links, or too many of them
             self._name = name
             self._write(tensor)
@@ -50,12 +50,28 @@ class CapturedFiles:
             values = values.resolve_conj().resolve_neg()
         if not (own and values.is_contiguous()):
             values = values.contiguous().clone()
-        path = self._folder / self._name
-        path.unlink(missing_ok=True)
-        torch.save(values, path)
+        if archive.is_plain(values):
+            self._new(self._name, lambda target: archive.save(values, target))
+        else:
+            path = self._folder / self._name
+            path.unlink(missing_ok=True)
+            torch.save(values, path)
         self.written_bytes += values.numel() * values.element_size()
         return self._name
+
+    def _new(self, name: str, make: Callable[[str], None]) -> None:
+        """Let `make` make a file, in the place of one that an earlier capture has left."""
+        target = f"{self._folder}/{name}"
+        try:
+            make(target)
+        except FileExistsError:
+            os.unlink(target)
+            make(target)
 
     def forget(self, tensor: torch.Tensor) -> None:
         """Forget a tensor's memory, because a call changes it."""
         self._seen.forget(tensor)
+
+    def forget_all(self) -> None:
+        """Forget all tensors, because any of them may have changed unseen."""
+        self._seen.forget_all()

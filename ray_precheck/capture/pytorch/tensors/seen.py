@@ -4,8 +4,11 @@ Comes in: a tensor. Goes out: what is known of its values, as text. Called for e
 most are the output of one call and the input of the next, or a view of one, and are looked at once.
 
 A tensor holds the values of an earlier one if memory, version and layout are the same, and if the tensor
-object that was looked at is still alive and has this memory, which so cannot have been given to another one
-meanwhile (FSDP takes the memory of parameters away that live on). Calls that may change memory without a new version (`.data`) make the cache `forget` it.
+object that was looked at is still alive and has this memory, which so cannot have been given to another
+one meanwhile (FSDP takes the memory of parameters away that live on). Calls that may change memory
+without a new version (`.data`) make the cache `forget` it. FSDP fills the memory of a parameter again
+without a new version, too: its values are others only after a step of an optimizer, which makes the
+cache `forget_all`.
 """
 
 import weakref
@@ -77,7 +80,7 @@ class SeenTensors:
             return
 
     def forget_all(self) -> None:
-        """Forget everything, at the end of a step."""
+        """Forget everything: at the end of a step, and after each step of an optimizer."""
         self._by_memory.clear()
 
 

@@ -7,6 +7,7 @@ A sketch is keyed by the place in the whole tensor, so the part of a DTensor is 
 its placement gives it: the sketches of all parts add up to that of the whole.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from ray_precheck.capture.pytorch.tensors.sketch import (
     device_sketch,
     health_from,
 )
-from ray_precheck.capture.pytorch.tensors.summary import WITHOUT_VALUES
+from ray_precheck.capture.pytorch.tensors.summary import WITHOUT_VALUES, TensorSummary
 from ray_precheck.capture.writing.shards import PartsDoNotAddUp, Placing, local_part, sketch_part
 from ray_precheck.capture.writing.sketches import SketchFile
 
@@ -35,6 +36,12 @@ class Sketching:
         self._file = file
         self._device = device
         self._seen = SeenTensors(self._dense, ordered=True)
+        self._ends: tuple[torch.Tensor | None, tuple[float, float] | None] = None, None
+
+    def note(self, tensor: torch.Tensor, summary: TensorSummary | None) -> None:
+        """Take the statistics of a tensor of floats, whose `fields` may be asked for next."""
+        if summary is not None and tensor.is_floating_point():
+            self._ends = tensor, (summary.max, summary.min)  # type: ignore[assignment]
 
     def fields(self, tensor: torch.Tensor, dense: torch.Tensor | None) -> str:
         """Return the fields of a tensor whose values are `dense`, with a comma in front; "" for none."""
@@ -42,11 +49,17 @@ class Sketching:
             return ""
         if type(tensor).__name__ == "DTensor":
             return self._sharded(tensor, dense)
-        return self._seen.of(dense)
+        found = self._seen.of(dense)
+        self._ends = None, None  # its memory may be given back
+        return found
 
     def forget(self, tensor: torch.Tensor) -> None:
         """Forget a tensor's memory, because a call changes it."""
         self._seen.forget(tensor)
+
+    def forget_all(self) -> None:
+        """Forget all tensors, because any of them may have changed unseen."""
+        self._seen.forget_all()
 
     def finish(self) -> None:
         """Write the number of rows into the file's header."""
@@ -58,8 +71,7 @@ class Sketching:
 
     def _dense(self, tensor: torch.Tensor) -> str:
         if tensor.is_cpu:
-            values, dtype = host_values(tensor)
-            return self._written(sketch(values), health_text(health_of(values, dtype)))
+            return self._of_host(tensor)
         dtype = str(tensor.dtype)[6:]
         tensor = tensor.detach()
         row = self._device.later(device_sketch(tensor), self._row)
@@ -68,6 +80,16 @@ class Sketching:
             lambda numbers: _health_field(health_text(health_from(np.array(numbers), dtype))),
         )
         return row + health
+
+    def _of_host(self, tensor: torch.Tensor) -> str:
+        values, dtype = host_values(tensor)
+        if values.dtype.kind != "f":
+            return self._written(sketch(values), health_text(health_of(values, dtype)))
+        ends = self._ends[1] if self._ends[0] is tensor else None
+        high, low = ends or (float(values.max()), float(values.min()))
+        largest = math.nan if math.isnan(high) else max(high, -low)
+        health = health_text(health_of(values, dtype, high, low))
+        return self._written(sketch(values, 0, largest), health)
 
     def _sharded(self, tensor: Any, dense: torch.Tensor) -> str:
         """Return the fields of the local part of a DTensor, whose values travel to the host here.

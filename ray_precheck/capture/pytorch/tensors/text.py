@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ray_precheck.capture.pytorch.tensors.memory import is_freed
 from ray_precheck.capture.writing.elements import NO_STATISTICS
 from ray_precheck.capture.writing.text import quoted
 
@@ -78,7 +79,9 @@ class TensorTexts:
             tensor = found if found is not None else torch.empty(0, device="meta")
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             tensor = _unwrapped(tensor)
-        return None if tensor.is_meta or tensor.layout is not torch.strided else tensor
+        if tensor.is_meta or tensor.layout is not torch.strided:
+            return None
+        return None if tensor.is_cpu and is_freed(tensor) else tensor
 
     def _header(self, tensor: torch.Tensor) -> str:
         key = (tensor.dtype, tensor.shape)

@@ -4,24 +4,21 @@ Comes in: a dense tensor. Goes out: fields of its record. Called by the recorder
 not seen before.
 
 As msprobe 26.2 has it: `md5` adds the CRC-32 of the contiguous bytes to the statistics; `xor` has, in their
-place, the exclusive or of the bytes read as 64-bit words (zeros fill the last one), or the value itself of a
-tensor without dimensions. Both stand in the field `md5`.
+place, the exclusive or of the bytes. Both stand in the field `md5`.
 """
 
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from ray_precheck.capture.measures.checksums import crc32_text, xor_text
+from ray_precheck.capture.measures.part import chosen_part
 from ray_precheck.capture.pytorch.tensors.memory import array_of
 from ray_precheck.capture.pytorch.tensors.summary import host_summary
 from ray_precheck.capture.settings import TensorSlice
 from ray_precheck.capture.writing.elements import statistics_text
-from ray_precheck.capture.writing.text import scalar
-
-_WORD_BYTES = 8
 
 
 def values_look(summary_mode: str) -> tuple[Callable[[torch.Tensor], str], bool]:
@@ -30,28 +27,20 @@ def values_look(summary_mode: str) -> tuple[Callable[[torch.Tensor], str], bool]
         return _with_checksum, True
     if summary_mode == "xor":
         return _words_text, True
-    return _statistics, False
+    return statistics, False
 
 
-def _statistics(tensor: torch.Tensor) -> str:
+def statistics(tensor: torch.Tensor) -> str:
+    """Return the largest and the smallest value, mean and norm of a tensor, as far as its dtype has them."""
     return statistics_text(host_summary(tensor))
 
 
 def _with_checksum(tensor: torch.Tensor) -> str:
-    return f'{_statistics(tensor)}, "md5": "{zlib.crc32(bytes_of(tensor).data):08x}"'
+    return f'{statistics(tensor)}, "md5": {crc32_text(bytes_of(tensor))}'
 
 
 def _words_text(tensor: torch.Tensor) -> str:
-    if not tensor.numel():
-        return '"md5": null'
-    if not tensor.dim() and (tensor.is_floating_point() or tensor.dtype is torch.bool):
-        return f'"md5": {scalar(tensor.item())}'
-    if not tensor.dim():
-        return f'"md5": "0x{int(tensor.item()) & (1 << 64) - 1:016x}"'
-    raw = bytes_of(tensor)
-    words = np.zeros(-(-raw.size // _WORD_BYTES), np.uint64)
-    words.view(np.uint8)[: raw.size] = raw
-    return f'"md5": "0x{int(np.bitwise_xor.reduce(words)):016x}"'
+    return f'"md5": {xor_text(bytes_of(tensor), None if tensor.dim() else tensor.item())}'
 
 
 def bytes_of(tensor: torch.Tensor) -> "np.ndarray[Any, np.dtype[np.uint8]]":
@@ -67,13 +56,9 @@ def sliced(tensor: torch.Tensor, slices: Sequence[TensorSlice]) -> torch.Tensor:
     """
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return tensor
-    chosen: dict[int, slice] = {}
-    for part in slices:
-        if part.dim < tensor.dim() and part.size in (None, tensor.shape[part.dim]):
-            chosen[part.dim] = slice(part.begin, part.end)
-    if not chosen:
+    index = chosen_part(tensor.shape, slices)
+    if index is None:
         return tensor
     with torch._C.DisableTorchFunction():
-        index = tuple(chosen.get(dim, slice(None)) for dim in range(tensor.dim()))
         found = tensor.detach()[index]
         return found.requires_grad_() if tensor.requires_grad else found

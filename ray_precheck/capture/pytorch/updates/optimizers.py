@@ -83,8 +83,8 @@ class UpdateSink(Protocol):
     def after(self, key: str, output: Any) -> str:
         """Return the fields of what a call gave, with a comma in front."""
 
-    def forget(self, changed: Any) -> None:
-        """Forget what is known of tensors that have been changed."""
+    def forget_all(self) -> None:
+        """Forget what is known of all tensors, because any of them may have changed unseen."""
 
     def stack_of(self, frame: FrameType) -> int | None:
         """Return the number of the stack that ends with a frame."""
@@ -220,6 +220,9 @@ class OptimizerSteps:
 
     def _end(self, step: _Step, *, is_done: bool) -> None:
         self._running.pop(id(step.optimizer), None)
+        # A fused kernel keeps the versions of what it changes, and so does FSDP, which fills the
+        # memory of whole parameters again.
+        self._sink.forget_all()
         try:
             if is_done:
                 self._write(step)
@@ -269,14 +272,9 @@ class OptimizerSteps:
             step.records.append(_Record(key, part, fields))
 
     def _write(self, step: _Step) -> None:
-        if not self._are_recorded:
-            # A fused kernel leaves the versions of its tensors as they were.
-            self._sink.forget([group["params"] for group in step.optimizer.param_groups])
-            return
         caller = step.frame.f_back or step.frame
         for record in () if self._sink.stopped else step.records:
             output = [made(entry, step.optimizer) for entry in record.entries]
-            self._sink.forget(output)
             fields = record.fields + self._sink.after(record.key, output)
             self._sink.write(record.key, fields, self._sink.stack_of(caller), self._sink.parent)
 

@@ -1,7 +1,7 @@
 """Digests at each operator, which name the first one that differs between two runs.
 
-Comes in: calls, from the mode of a captured step. Goes out: digests of what each got and gave, by the key that
-its record has. Put between the mode and the recorder for the time of a watched step.
+Comes in: calls, from the mode of a captured step. Goes out: digests of what each got and gave, by the key
+that its record has. Put between the mode and the recorder for the time of a watched step.
 """
 
 import itertools

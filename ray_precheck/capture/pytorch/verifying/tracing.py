@@ -12,7 +12,6 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +28,9 @@ from ray_precheck.capture.pytorch.recorder import TorchRecorder
 from ray_precheck.capture.pytorch.updates.optimizers import Arguments
 from ray_precheck.capture.pytorch.verifying.digests import digest_of, random_digests
 from ray_precheck.capture.pytorch.verifying.operators import OperatorDigests
-from ray_precheck.capture.scope import Scope
 from ray_precheck.capture.settings import CaptureSettings
+from ray_precheck.capture.verifying.step import TracedStepProbe, settings_of_run
 from ray_precheck.capture.verifying.trace import NOTHING, StepTrace, TracedRun
-
-# Chooses no call: a watched run has the hooks of the capture, and none of its records.
-_NO_CALL = ("name-regex((?!))",)
 
 
 class TracingProbe(TorchProbe):
@@ -85,9 +81,8 @@ class TracingProbe(TorchProbe):
         """Begin a step, and its capture where the run has one."""
         captured: StepProbe | None = None
         if self._run is not TracedRun.PLAIN:
-            if not self._run.has_records:
-                settings = replace(settings, chosen=_NO_CALL, scope=())
-            captured = super().begin(settings, folder, models, on_failure)
+            chosen = settings_of_run(self._run, settings)
+            captured = super().begin(chosen, folder, models, on_failure)
         self._traced = TracedStep(captured, models, self._trace_ended)
         return self._traced
 
@@ -104,16 +99,13 @@ class TracingProbe(TorchProbe):
         self.trace, self._traced = trace, None
 
 
-class TracedStep:
-    """One step, with its capture or without; `ended` takes its trace."""
+class TracedStep(TracedStepProbe):
+    """One step of torch, with hooks at the model and where backward passes begin."""
 
     def __init__(
         self, captured: StepProbe | None, models: Any, ended: Callable[[StepTrace], None]
     ) -> None:
-        self.scope = Scope((), ()) if captured is None else captured.scope
-        self._captured = captured
-        self._ended = ended
-        self._trace = StepTrace()
+        super().__init__(captured, ended, digest_of)
         self._parameters: dict[str, weakref.ref[torch.Tensor]] = {}
         self._names: dict[int, str] = {}
         self._optimizers: list[int] = []
@@ -126,41 +118,20 @@ class TracedStep:
         for name in ("backward", "grad"):
             self._hooks.enter_context(detour(torch.autograd, name, self._beginning(name)))
 
-    @property
-    def records(self) -> int:
-        """How many records were written so far."""
-        return 0 if self._captured is None else self._captured.records
-
-    def pause(self) -> None:
-        """Take the hooks of the capture away."""
-        if self._captured is not None:
-            self._captured.pause()
-
-    def resume(self) -> None:
-        """Put the hooks of the capture on again."""
-        if self._captured is not None:
-            self._captured.resume()
-
-    def finish(self) -> None:
-        """End the capture of the step; then take what the step came to."""
-        if self._captured is not None:
-            self._captured.finish()
+    def collect(self, trace: StepTrace) -> None:
+        """Take what the step came to, and the hooks away."""
         self._hooks.close()
-        trace = self._trace
         for name, parameter in self._alive():
             # An optimizer with a closure has them at its end only.
             label = f"the gradient of {name}"
             trace.gradients[label] = trace.gradients.get(label) or _gradient(parameter)
             trace.weights[f"{name} after the step"] = digest_of(parameter)
         trace.random = random_digests()
-        trace.records = self.records
-        self._ended(trace)
 
     def abandon(self) -> None:
-        """Take nothing, in a process that was forked, and for a step in which nothing happened."""
+        """Take nothing, and the hooks away."""
         self._hooks.close()
-        if self._captured is not None:
-            self._captured.abandon()
+        super().abandon()
 
     def gave(self, model: torch.nn.Module, output: Any) -> None:
         """Take what the model gave."""
@@ -180,13 +151,6 @@ class TracedStep:
             name = self._names.get(id(parameter))
             if name is not None:
                 self._trace.gradients[f"the gradient of {name}"] = _gradient(parameter)
-
-    def took(self, value: Any, error: Exception | None = None) -> None:
-        """Take what a function gave that runs the step, or what it raised."""
-        if error is not None:
-            self._trace.raised = f"{type(error).__name__}: {error}"
-        if value is not None:
-            self._trace.returned["what the step returned"] = digest_of(value)
 
     def _add(self, prefix: str, named: Iterable[tuple[str, torch.Tensor]]) -> None:
         for name, parameter in named:

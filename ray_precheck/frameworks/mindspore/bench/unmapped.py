@@ -20,8 +20,8 @@ _COLLECTIVE = names(
 )
 _COMPILER = names(
     """J SliceGetItem add_flags array_reduce array_to_scalar
-    augassign_add augassign_div augassign_floordiv augassign_mod augassign_mul augassign_sub bool_and bool_eq bool_not
-    bool_or broadcast_gradient_args constexpr custom_info_register dict_getitem dict_setitem dtype
+    augassign_add augassign_div augassign_floordiv augassign_mod augassign_mul augassign_sub bool_and bool_eq
+    bool_not bool_or broadcast_gradient_args constexpr custom_info_register dict_getitem dict_setitem dtype
     dyn_shape embed env_get environ_add environ_create environ_get environ_set eps geswitch
     get_vm_impl_fn hastype in_dict is_ is_dynamic_sequence_element_unknown is_not
     is_sequence_shape_unknown is_sequence_value_unknown is_tensor is_tensor_bool_cond isconstant

@@ -1,0 +1,136 @@
+"""The loss scale of a step, and the updates that are skipped because a gradient is infinite or NaN.
+
+Comes in: nothing. Goes out: the scale of each step, and the ends of steps whose update is skipped, which no
+optimizer tells. Put on by `probe` while it watches for the ends of steps.
+
+With `mindspore.amp` a script scales the loss by `LossScaler.scale`, steps the optimizer if all gradients are
+finite, and gives that to `adjust`, before or after the update. `nn.TrainOneStepWithLossScaleCell` does all
+of it itself, also for `mindspore.Model`.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import amp, nn
+
+from ray_precheck.capture.mindspore.patches import Patches
+from ray_precheck.capture.mindspore.regions import keep_out_of_compilers, tracing
+from ray_precheck.foreign import caught
+
+# Adds a field to the header of the step, whose value is asked for if it is wanted.
+Note = Callable[[str, Callable[[], object]], None]
+
+
+class ScaledUpdates:
+    """Watches the scaler that is met first, from `watch` until `remove`; `on_skipped` ends a step."""
+
+    def __init__(self, note: Note) -> None:
+        self._note = note
+        self._on_skipped: Callable[[], None] = lambda: None
+        self._tracing = tracing()
+        self._patches = Patches()
+        self._first: Any = None
+        self._is_pending = False
+        self._inside = False
+
+    def watch(self, on_skipped: Callable[[], None]) -> None:
+        """Watch the classes of scalers that there are by now."""
+        self.remove()
+        self._on_skipped = on_skipped
+        for kind in _scaler_classes():
+            for name, told in (("scale", self._scale), ("adjust", self._adjust)):
+                if name in vars(kind):
+                    self._patches.put(kind, name, self._replaced(vars(kind)[name], told))
+        keep_out_of_compilers(self._patches)
+
+    def remove(self) -> None:
+        """Watch no class any more."""
+        self._patches.take_away()
+
+    def _replaced(
+        self, original: Callable[..., Any], told: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Return a method that is told of; one that a class hands on to its base class is told of once."""
+
+        @functools.wraps(original)
+        def method(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            def run() -> Any:
+                return original(scaler, *args, **kwargs)
+
+            if self._inside or self._tracing():
+                return run()
+            self._inside = True
+            try:
+                return told(scaler, run, *args, **kwargs)
+            finally:
+                self._inside = False
+
+        return method
+
+    def _scale(self, scaler: Any, run: Callable[[], Any], *_: Any, **__: Any) -> Any:
+        self._scaled(scaler, "scale_value")
+        return run()
+
+    def _adjust(
+        self, scaler: Any, run: Callable[[], Any], grads_finite: Any = True, **_: Any
+    ) -> Any:
+        is_finite = _is_true(grads_finite)
+        result = run()
+        self._adjusted(scaler, is_finite)
+        return result
+
+    def train_step(self, cell: nn.Cell, make: Callable[[], Any]) -> Any:
+        """Make the call of a Cell, which may be a training step with a scale of its own."""
+        if not isinstance(cell, nn.TrainOneStepWithLossScaleCell):
+            return make()
+        self._scaled(cell, "scale_sense")
+        result = make()
+        overflow = result[1] if isinstance(result, tuple) and len(result) > 1 else False
+        self._adjusted(cell, not _is_true(overflow))
+        return result
+
+    def updated(self) -> None:
+        """Take note that the optimizer that ends steps has made one."""
+        self._is_pending = False
+
+    def _scaled(self, scaler: Any, name: str) -> None:
+        """Take note of the scale with which the gradients of the step are computed."""
+        if self._first is None:
+            self._first = scaler
+        if self._first is scaler:
+            self._is_pending = True
+            self._note("loss_scale", lambda: _number(getattr(scaler, name, None)))
+
+    def _adjusted(self, scaler: Any, is_finite: bool) -> None:
+        """End a step whose gradients were not finite, and whose update has not been made."""
+        if self._first is scaler and self._is_pending and not is_finite:
+            self._is_pending = False
+            self._note("update_skipped", lambda: True)
+            self._on_skipped()
+
+
+def _scaler_classes() -> Iterator[type]:
+    """Yield the classes of loss scalers, those of the script among them."""
+    waiting: list[type] = [amp.LossScaler]
+    while waiting:
+        kind = waiting.pop()
+        waiting += type.__subclasses__(kind)
+        yield kind
+
+
+def _number(scale: Any) -> float | None:
+    """Return a scale, which is a tensor of one element or a number; None where a scaler has none."""
+    if isinstance(scale, ms.Tensor):
+        return float(np.asarray(scale.asnumpy()).reshape(-1)[0])
+    return float(scale) if isinstance(scale, int | float) else None
+
+
+def _is_true(value: Any) -> bool:
+    """Return whether all of a tensor or a plain value is true; also where it cannot be read."""
+    if not isinstance(value, ms.Tensor):
+        return bool(value)
+    found, error = caught(lambda: bool(np.all(value.asnumpy())))
+    return error is not None or bool(found)

@@ -1,0 +1,1 @@
+"""Verifying that a capture of MindSpore changes nothing; MindSpore's half of `capture.verifying`."""
