@@ -6,9 +6,10 @@ The golden side is a capture of tests/data, repeated with other values until it 
 is the same after edits at 5 % as many places as there are calls: a call inserted (half of these are casts of
 what was before), removed, renamed (half of these within the operator's names), 2 to 8 calls fused, or one
 split into 2 to 8. From `same` and `other run` a whole round of the capture is taken away at a random place,
-too, where there are three: which one is missing is told by values alone. All numbers of calls are given anew. Values are those of the golden side (`same`), of
-another honest run (`other run`: each norm off by up to 1e-3), of a run that is wrong from a random call on
-(`fault`: norms off by factors, one in 50 NaN), or missing (`none`).
+too, where there are three: which one is missing is told by values alone. All numbers of calls are given
+anew. Values are those of the golden side (`same`), of another honest run (`other run`: each norm off by up
+to 1e-3), of a run that is wrong from a random call on (`fault`: norms off by factors, one in 50 NaN), or
+missing (`none`).
 
 F1 is that of pairs (call of the target, call of the golden side); a fused call is in as many pairs as it has
 partners. Calls of one side that follow each other with the same operator and shapes are interchangeable:

@@ -8,17 +8,20 @@ files of a piece themselves, or get them with it where they do not see the folde
 import time
 from collections.abc import Iterator, Sequence
 from collections.abc import Mapping as MappingOf
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ray_precheck.dump.mapped import MappedTensors
 from ray_precheck.dump.tensors import FolderFiles, TensorFiles
 from ray_precheck.jobs.comparison_cargo import GOLDEN, NOISE, TARGET, ComparisonCargo, PairFiles
+from ray_precheck.jobs.comparison_payload import (
+    ComparisonPayload,
+    ComparisonSettings,
+    SideRecords,
+)
 from ray_precheck.jobs.comparison_rows import (
     PieceReading,
     PieceRows,
-    SideRecords,
     rows_of_piece,
     unread_rows,
 )
@@ -26,7 +29,6 @@ from ray_precheck.runtime.job import Cargo, Tell
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.done import Done
-from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import DeviceSlot, Task
 from ray_precheck.store.columns import encode_name
@@ -34,7 +36,6 @@ from ray_precheck.store.tables import Tables
 from ray_precheck.trace.difference.reading import Reading, Source
 from ray_precheck.trace.difference.rows import ComparisonMode, encode_rows, headings
 from ray_precheck.trace.difference.standards.registry import STANDARDS
-from ray_precheck.trace.mapping import Mapping
 from ray_precheck.trace.pieces import RecordPair
 from ray_precheck.trace.side import CaptureSide, RecordEntry
 
@@ -68,37 +69,6 @@ def tables_of(mode: ComparisonMode) -> Tables:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ComparisonSettings:
-    """The settings of every worker of a comparison. `noise_folder` is None without a second golden run."""
-
-    mode: ComparisonMode
-    standard: str
-    target_folder: Path
-    golden_folder: Path
-    noise_folder: Path | None = None
-    same_framework: bool = True
-    framework: str = ""
-    mapping: Mapping = field(default_factory=Mapping)
-
-
-@pickled_by_position
-@dataclass(frozen=True, slots=True)
-class ComparisonPayload:
-    """A piece on its way to a worker: the raw records of both sides, and of the second golden run."""
-
-    index: int
-    name: str
-    type_name: str
-    how: str
-    note: str
-    target: SideRecords
-    golden: SideRecords
-    noise: SideRecords
-    module: str
-    stack: tuple[str, ...]
-
-
 class ComparisonJob:
     """The pieces of two captures as a job. `noise_of` has the record of the second golden run for each
     key of the golden one; `shared_fs`: every machine sees both folders of tensors."""
@@ -124,7 +94,7 @@ class ComparisonJob:
         self.bench_suffices = False
         self.memory_limit_bytes = 0
         sends = settings.mode is ComparisonMode.REAL and not shared_fs
-        self.cargo: Cargo | None = ComparisonCargo(self, settings) if sends else None
+        self.cargo: Cargo | None = ComparisonCargo(self.payload, settings) if sends else None
 
     def payload(self, task: Task) -> ComparisonPayload:
         """Return the raw records of a piece, read from both dumps."""

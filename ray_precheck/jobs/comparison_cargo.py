@@ -1,21 +1,20 @@
 """The captured tensors of two captures, for workers on machines that do not see their folders.
 
 Comes in: tasks. Goes out: which files their records name, and the contents of these. Called by the
-runtime's shipper, on a thread of its own. A file is named by its side, `target/Torch.add.0.forward.input.0.pt`.
+runtime's shipper, on a thread of its own. A file is named by its side,
+`target/Torch.add.0.forward.input.0.pt`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ray_precheck.dump.tensors import FolderFiles, Shipped, ShippedFiles, TensorFiles
+from ray_precheck.jobs.comparison_payload import ComparisonPayload, ComparisonSettings
 from ray_precheck.schema.task import Task
 from ray_precheck.trace.items import items_of
 from ray_precheck.trace.side import record_from_json
-
-if TYPE_CHECKING:
-    from ray_precheck.jobs.comparison import ComparisonJob, ComparisonSettings
 
 TARGET, GOLDEN, NOISE = "target", "golden", "noise"
 
@@ -33,10 +32,12 @@ class PairFiles:
 
 
 class ComparisonCargo:
-    """Reads captured files of all sides for other machines."""
+    """Reads captured files of all sides for other machines; `payload` returns that of a task."""
 
-    def __init__(self, job: "ComparisonJob", settings: "ComparisonSettings") -> None:
-        self._job = job
+    def __init__(
+        self, payload: Callable[[Task], ComparisonPayload], settings: ComparisonSettings
+    ) -> None:
+        self._payload = payload
         self._folders = {
             TARGET: FolderFiles(settings.target_folder),
             GOLDEN: FolderFiles(settings.golden_folder),
@@ -51,7 +52,7 @@ class ComparisonCargo:
 
     def limits(self, task: Task, most_bytes: int) -> Mapping[str, int]:
         """Return the files of a task by name; each may have `most_bytes`."""
-        payload = self._job.payload(task)
+        payload = self._payload(task)
         sides = {TARGET: payload.target, GOLDEN: payload.golden, NOISE: payload.noise}
         found: dict[str, int] = {}
         for side in self._folders:

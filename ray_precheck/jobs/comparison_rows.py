@@ -6,8 +6,8 @@ of a comparison, and by its job for a piece that no worker answered for.
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from ray_precheck.jobs.comparison_payload import ComparisonPayload, KeyedItems
 from ray_precheck.trace.difference.row import (
     ERROR,
     NOT_THERE,
@@ -25,39 +25,11 @@ from ray_precheck.trace.difference.rows import (
     rows_of_operators,
 )
 from ray_precheck.trace.difference.standards.base import CaptureStandard
-from ray_precheck.trace.items import OUTPUT, Item, items_of
+from ray_precheck.trace.items import OUTPUT, Item
 from ray_precheck.trace.mapping import Mapping
-from ray_precheck.trace.side import CaptureSide, RecordEntry, record_from_json
-
-if TYPE_CHECKING:
-    from ray_precheck.jobs.comparison import ComparisonPayload
 
 _INSIDE = "between the operators of a fusion, of which the other side has one"
 _NOT_MAPPED = "the file of -am lists no partner for it"
-
-
-@dataclass(frozen=True, slots=True)
-class SideRecords:
-    """The raw records of one side of a piece, each with its key."""
-
-    records: tuple[tuple[str, bytes], ...] = ()
-
-    @classmethod
-    def of(cls, side: CaptureSide, entries: Iterable[RecordEntry]) -> "SideRecords":
-        """Read the records of a capture."""
-        return cls(tuple((entry.key, side.raw(entry)) for entry in entries))
-
-    def decoded(self) -> list["KeyedItems"]:
-        """Return the values of each record with its key."""
-        return [KeyedItems(key, items_of(record_from_json(raw), key)) for key, raw in self.records]
-
-
-@dataclass(frozen=True, slots=True)
-class KeyedItems:
-    """A record of one side: its key and its values."""
-
-    key: str = ""
-    items: Sequence[Item] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +55,7 @@ class PieceReading:
 
 
 def rows_of_piece(
-    payload: "ComparisonPayload", standard: CaptureStandard, mapping: Mapping, reading: PieceReading
+    payload: ComparisonPayload, standard: CaptureStandard, mapping: Mapping, reading: PieceReading
 ) -> PieceRows:
     """Return the rows of a piece: every value of its records on both sides is in one."""
     target, golden = payload.target.decoded(), payload.golden.decoded()
@@ -104,7 +76,7 @@ def rows_of_piece(
 
 
 def unread_rows(
-    payload: "ComparisonPayload", mode: ComparisonMode, result: str, reason: str
+    payload: ComparisonPayload, mode: ComparisonMode, result: str, reason: str
 ) -> PieceRows:
     """Return the rows of a piece that could not be compared, each with the reason."""
     rows = _lone_rows(payload.target.decoded(), payload.golden.decoded(), Reading(mode))
@@ -231,7 +203,7 @@ def _named(key: str, item: Item) -> str:
 
 
 def _piece_rows(
-    payload: "ComparisonPayload", rows: Sequence[TensorRow], mode: ComparisonMode
+    payload: ComparisonPayload, rows: Sequence[TensorRow], mode: ComparisonMode
 ) -> PieceRows:
     stack = "\n".join(payload.stack)
     lines = [

@@ -2,8 +2,8 @@
 
 Comes in: two files, `["0_Functional_linear_forward_input.0", values, "torch.float32", [2, 2]]` on each line.
 Goes out: a CSV with the headings of that tool's guide. Called by `hooks.tools`. Each file is read twice: once
-for its calls, which are aligned as those of captures are, and once for the values of each pair, so that memory
-holds two lines and not two files. What only one file has keeps its row.
+for its calls, which are aligned as those of captures are, and once for the values of each pair, so that
+memory holds two lines and not two files. What only one file has keeps its row.
 """
 
 import csv
@@ -61,9 +61,9 @@ def compare_lines(npu: Path, bench: Path, out: Path, *, same_shapes: bool = Fals
     """Compare two files of lines and write the CSV.
 
     Cosine is that of both vectors, empty where one is zero; RMSE is the root of the mean squared difference,
-    MAPE the mean of |n - b| / |b| over the values whose b is not zero, as a fraction. Values that are NaN or the
-    same infinity on both sides are left out; where they are so on one side alone all three are nan. With
-    `same_shapes` tensors of other shapes have no numbers; without it they have some if they hold as many
+    MAPE the mean of |n - b| / |b| over the values whose b is not zero, as a fraction. Values that are NaN
+    or the same infinity on both sides are left out; where they are so on one side alone all three are nan.
+    With `same_shapes` tensors of other shapes have no numbers; without it they have some if they hold as many
     values.
 
     Raises:

@@ -1,8 +1,8 @@
 """One capture, as a comparison reads it: where its records stand, and what each of them is.
 
-Comes in: the path of a dump.json or of the log of a capture that was cut off. Goes out: a `CaptureSide`. Called
-by the jobs that compare captures. Unlike `dump.parse`, which opens a dump to check its calls, this also
-takes records of modules, gradients of parameters and dumps that hold nothing else. The file is scanned
+Comes in: the path of a dump.json or of the log of a capture that was cut off. Goes out: a `CaptureSide`.
+Called by the jobs that compare captures. Unlike `dump.parse`, which opens a dump to check its calls, this
+also takes records of modules, gradients of parameters and dumps that hold nothing else. The file is scanned
 once; a record is read when it is needed, so that memory holds names and places alone.
 """
 

@@ -1,7 +1,7 @@
 """The columns of compare_result, and the cells of a row in them.
 
-Comes in: a `TensorRow`. Goes out: cells, and lines of CSV. Called by the job that compares captures. The columns
-before ours are those of mindstudio-probe 26.2, in its order and spelling (core/common/const.py,
+Comes in: a `TensorRow`. Goes out: cells, and lines of CSV. Called by the job that compares captures. The
+columns before ours are those of mindstudio-probe 26.2, in its order and spelling (core/common/const.py,
 `CompareConst`), and so are the formats of their cells: metrics of tensors with 12 digits behind the point,
 a cosine above 0.9999 with 6; `unsupported` where there is nothing to compute from, `N/A` where NaN or
 infinities are at other places, `shape unmatched`. Err_message is a list in JSON, as there.

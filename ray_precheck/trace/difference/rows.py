@@ -15,8 +15,8 @@ from ray_precheck.trace.difference.standards.registry import judge_rows
 from ray_precheck.trace.items import Item
 
 __all__ = [
-    "ComparisonMode", "Reading", "TensorRow", "cells", "encode_rows", "headings", "judge_rows", "pair_items", "reading_of",
-    "rows_of_operators",
+    "ComparisonMode", "Reading", "TensorRow", "cells", "encode_rows", "headings", "judge_rows", "pair_items",
+    "reading_of", "rows_of_operators",
 ]  # fmt: skip
 
 

@@ -45,7 +45,8 @@ _NO_OPTIONS = {"-packages", "-Infinity", "-infinity", "-inf"}
 # Written in capitals, and read as no variable: names of Python, MindSpore and C.
 _NO_VARIABLES = {
     "ACROSS_CHANNELS", "IN_ERROR", "LU_data", "LU_pivots", "MAP_POPULATE", "MINDSPORE_ROWS",
-    "NOTHING_CHECKED", "NPU_ROWS", "NPU_Stack_Info", "PYNATIVE_MODE", "RIGHT_LEFT", "SC_PAGE_SIZE", "SC_PHYS_PAGES",
+    "NOTHING_CHECKED", "NPU_ROWS", "NPU_Stack_Info", "PYNATIVE_MODE", "RIGHT_LEFT",
+    "SC_PAGE_SIZE", "SC_PHYS_PAGES",
     "TORCH_ROWS", "OPTIMIZER_ROWS",
     # Instructions of Python's bytecode.
     "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_KW", "CALL_METHOD", "KW_NAMES", "LOAD_CONST",

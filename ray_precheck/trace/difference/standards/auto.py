@@ -103,7 +103,8 @@ def _judge_floats(
         f" ({floor:.4g})"
     )
     if row.elements is not None and row.elements.worst >= 0:
-        words += f"; the largest difference, {row.elements.max_abs:.4g}, is at {index_of(row, row.elements.worst)}"
+        place = index_of(row, row.elements.worst)
+        words += f"; the largest difference, {row.elements.max_abs:.4g}, is at {place}"
     inherited = row.is_output and found.value <= AMPLIFIED * brought
     if inherited:
         words += f"; the inputs differ by {brought:.4g}"
