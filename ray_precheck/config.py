@@ -114,6 +114,49 @@ class RunConfig(
         return {key: found.pop(key) for key in _FIRST_KEYS} | found
 
 
+@dataclass(frozen=True)
+class OverflowConfig(JobOptions, ResumeOptions, PlaceOptions, LimitOptions, DebugOptions):
+    """The settings of a search for the births of NaN and infinity. It runs on CPUs alone."""
+
+    section: ClassVar[str] = "what is searched"
+
+    dump: Path = option(
+        REQUIRED,
+        "-i",
+        "--input_path",
+        help="the dump, as msprobe has it: a dump.json, or a folder of a rank, a step, or all steps",
+        takes=Takes.ONCE,
+        metavar="DUMP",
+        becomes=Path,
+    )
+    out: Path = option(
+        Path("./"),
+        "-o",
+        "--output_path",
+        "--out_path",
+        help="folder of the results, made if missing (default ./)",
+        metavar="FOLDER",
+        becomes=Path,
+    )
+    headroom: bool = option(
+        False,
+        "--headroom",
+        help="also tell which tensors come near the limit of their dtype, and when they get there",
+        more="Near is a factor of 8. A line fitted over the steps tells the step; with the counts of"
+        " `capture --sketch` the share of zeros and subnormal values stands beside it",
+        takes=Takes.NOTHING,
+        rows="headroom",
+    )
+
+    def validate(self) -> None:
+        """Check the values that can be checked without the dumps.
+
+        Raises:
+            UsageError: names the option, its value and the value that is expected.
+        """
+        require_valid(self)
+
+
 # The order in which settings files have always had these keys; keys of later options follow.
 _FIRST_KEYS = (
     "dump",

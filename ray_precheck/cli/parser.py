@@ -14,6 +14,7 @@ from ray_precheck.cli.commands import (
     compare,
     compare_results,
     explain,
+    overflow_check,
     repro,
     run_ut,
     summary,
@@ -27,6 +28,7 @@ from ray_precheck.options.declared import option_of
 COMMANDS = (
     *capture.COMMANDS,
     *run_ut.COMMANDS,
+    *overflow_check.COMMANDS,
     *summary.COMMANDS,
     *explain.COMMANDS,
     *repro.COMMANDS,

@@ -32,7 +32,7 @@ TABLE = Table(
         ("trace",),
         ("runtime",),
         ("jobs",),
-        ("session", "listing", "explaining"),
+        ("session", "overflowing", "listing", "explaining"),
         ("ranks", "hooks"),
         ("cli", "guardian", "__main__", ""),
     ),
