@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812
 
 MARK = "# born here"
 Step = Callable[[Tensor], Tensor]
@@ -100,7 +100,7 @@ def cumsum_of_large(y: Tensor) -> Tensor:
 
 
 def product_of_large(y: Tensor) -> Tensor:
-    large = y * 0 + torch.finfo(y.dtype).max**0.5 * 1.5
+    large = y * 0 + torch.finfo(y.dtype).max ** 0.5 * 1.5
     return large @ large.transpose(-1, -2) @ y  # born here
 
 
@@ -395,7 +395,11 @@ class Convolution(nn.Module):
     def __init__(self, step: Step) -> None:
         super().__init__()
         self.step = step
-        self.conv, self.norm, self.last = nn.Conv1d(8, 8, 3, padding=1), nn.BatchNorm1d(8), nn.Linear(8, 8)
+        self.conv, self.norm, self.last = (
+            nn.Conv1d(8, 8, 3, padding=1),
+            nn.BatchNorm1d(8),
+            nn.Linear(8, 8),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.step(F.gelu(self.norm(self.conv(x[None])))[0]))

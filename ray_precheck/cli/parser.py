@@ -16,6 +16,7 @@ from ray_precheck.cli.commands import (
     explain,
     overflow_check,
     repro,
+    run_overflow_check,
     run_ut,
     summary,
 )
@@ -29,6 +30,7 @@ COMMANDS = (
     *capture.COMMANDS,
     *run_ut.COMMANDS,
     *overflow_check.COMMANDS,
+    *run_overflow_check.COMMANDS,
     *summary.COMMANDS,
     *explain.COMMANDS,
     *repro.COMMANDS,

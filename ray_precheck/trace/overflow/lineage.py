@@ -37,9 +37,15 @@ class Lineage:
         return values.mark in self._by_mark
 
     def note(self, given: Iterable[Values], origins: Origins, *, in_place: bool = False) -> None:
-        """Take note of the values that a record gave."""
+        """Take note of the values that a record gave.
+
+        A mask does not take the place of a birth with the same statistics, but joins it.
+        """
+        are_masks = all(each.may_be_meant for each in origins)
         for values in given:
-            self._by_mark[values.mark] = origins
+            before = self._by_mark.get(values.mark, ()) if are_masks else ()
+            born = tuple(each for each in before if not each.may_be_meant and each not in origins)
+            self._by_mark[values.mark] = (*born, *origins)
             if in_place and values.item.is_tensor:
                 self._in_place[values.mark[0]] = origins
 

@@ -32,7 +32,7 @@ TABLE = Table(
         ("trace",),
         ("runtime",),
         ("jobs",),
-        ("session", "overflowing", "listing", "explaining"),
+        ("session", "overflowing", "replaying", "listing", "explaining"),
         ("ranks", "hooks"),
         ("cli", "guardian", "__main__", ""),
     ),
