@@ -39,7 +39,7 @@ from ray_precheck.store.rows import replace_file
 from ray_precheck.store.settings import mark_completed
 from ray_precheck.store.stamps import new_stamp
 from ray_precheck.trace.overflow.headroom import Headroom, Trend, trends
-from ray_precheck.trace.overflow.rows import HEADROOM, Row, joined
+from ray_precheck.trace.overflow.rows import HEADROOM, OverflowRow, joined
 
 if TYPE_CHECKING:
     import pandas
@@ -80,7 +80,7 @@ class OverflowReport:
 
     files: RunFiles
     dumps: tuple[DumpResult, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[OverflowRow, ...]
     completed: bool
     stop_reason: str = ""
     trends: tuple[Trend, ...] = ()
@@ -246,10 +246,10 @@ def _dump_results(path: Path) -> Iterator[DumpResult]:
             )
 
 
-def _rows(path: Path) -> Iterator[Row]:
+def _rows(path: Path) -> Iterator[OverflowRow]:
     with path.open("rb") as file:
         for line in rows_below(file, OVERFLOW_TABLES.details):
-            row = Row(*decode_row(line))
+            row = OverflowRow(*decode_row(line))
             yield row._replace(
                 rank=decode_name(row.rank),
                 api=decode_name(row.api),
@@ -259,7 +259,7 @@ def _rows(path: Path) -> Iterator[Row]:
             )
 
 
-def _write_trends(files: RunFiles, rows: Sequence[Row]) -> tuple[tuple[Trend, ...], Path]:
+def _write_trends(files: RunFiles, rows: Sequence[OverflowRow]) -> tuple[tuple[Trend, ...], Path]:
     """Write `overflow_headroom_{timestamp}.csv`; steps without a number count as step 0."""
     measured = (
         (

@@ -23,7 +23,7 @@ from torch import nn
 from ray_precheck.capture import Capture
 from ray_precheck.report.sources import source_lines
 from ray_precheck.trace.overflow.births import follow
-from ray_precheck.trace.overflow.finding import Finding
+from ray_precheck.trace.overflow.finding import OverflowFinding
 from ray_precheck.trace.side import open_side
 from scripts.overflow_faults import CONTROLS, DTYPES, FAULTS, MARK, MODELS, Planted, Step
 
@@ -99,7 +99,7 @@ def capture_of(step: Step, model: type[nn.Module], dtype: torch.dtype, folder: P
     return next(folder.glob("step0/*/dump.json"))
 
 
-def _problem(planted: Planted | None, alarms: Sequence[Finding], dump: Path) -> str:
+def _problem(planted: Planted | None, alarms: Sequence[OverflowFinding], dump: Path) -> str:
     """Return what is wrong with the alarms of a capture, "" if nothing is."""
     if planted is None:
         return f"an alarm at {alarms[0].place}: {alarms[0].message}" if alarms else ""

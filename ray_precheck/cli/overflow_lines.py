@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ray_precheck.schema.result import Verdict
 from ray_precheck.trace.overflow.headroom import NEAR_BITS, Trend
-from ray_precheck.trace.overflow.rows import HEADROOM, Row
+from ray_precheck.trace.overflow.rows import HEADROOM, OverflowRow
 
 if TYPE_CHECKING:
     from ray_precheck.overflowing import OverflowReport
@@ -42,7 +42,7 @@ def overflow_lines(report: "OverflowReport") -> Iterator[str]:
     yield f"Rows: {report.files.details}"
 
 
-def _first_of_each(born: Iterable[Row]) -> list[Row]:
+def _first_of_each(born: Iterable[OverflowRow]) -> list[OverflowRow]:
     """Return the first births of all dumps, then the second ones, as many as are shown."""
     number: Counter[str] = Counter()
     ranked = []
@@ -52,7 +52,7 @@ def _first_of_each(born: Iterable[Row]) -> list[Row]:
     return [row for _, row in sorted(ranked, key=lambda pair: pair[0])][:_SHOWN]
 
 
-def _shown(row: Row) -> Iterator[str]:
+def _shown(row: OverflowRow) -> Iterator[str]:
     yield f"  {_place(row)}{row.api}.{row.tensor}: {row.kind} in {row.dtype} ({row.birth})"
     yield f"    {row.message}"
     if row.module:
@@ -61,7 +61,7 @@ def _shown(row: Row) -> Iterator[str]:
         yield f"    {row.source}"
 
 
-def _place(row: Row) -> str:
+def _place(row: OverflowRow) -> str:
     parts = [f"step {row.step}"] if row.step else []
     parts += [_rank(row.rank)] if row.rank else []
     return f"{', '.join(parts)}: " if parts else ""
@@ -78,7 +78,7 @@ def _rank(rank: str) -> str:
 def _came_in(report: "OverflowReport") -> Iterator[str]:
     """Yield a line for each dump that only got what was not finite, or met it anew."""
     born = {row.dump for row in report.rows if row.is_born}
-    by_dump: dict[str, Row] = {}
+    by_dump: dict[str, OverflowRow] = {}
     firsts = {each.name: each.first for each in report.dumps if each.first}
     for row in report.rows:
         if row.dump not in born and firsts.get(row.dump) == f"{row.api}.{row.tensor}":

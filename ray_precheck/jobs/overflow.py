@@ -27,7 +27,7 @@ from ray_precheck.store.tables import Tables
 from ray_precheck.trace.overflow.births import MOST_PASSED_ON, Followed, follow
 from ray_precheck.trace.overflow.headroom import headrooms
 from ray_precheck.trace.overflow.modules import Modules
-from ray_precheck.trace.overflow.rows import COLUMNS, HEADROOM, Row, number_of
+from ray_precheck.trace.overflow.rows import COLUMNS, HEADROOM, OverflowRow, number_of
 from ray_precheck.trace.side import Side, open_side
 
 # `overflow_dumps_{timestamp}.csv` and `overflow_check_{timestamp}.csv`.
@@ -164,13 +164,13 @@ def _verdict(followed: Followed) -> tuple[Verdict, str]:
     return (Verdict.ERROR if followed.alarms else Verdict.PASS), message
 
 
-def _rows(payload: OverflowPayload, side: Side, followed: Followed) -> Iterator[Row]:
+def _rows(payload: OverflowPayload, side: Side, followed: Followed) -> Iterator[OverflowRow]:
     """Yield the rows of a dump: its findings, then its headrooms where they are asked for."""
     modules = Modules(side.folder)
     sources = source_lines(side.path, {each.key for each in followed.findings})
     rank, step = number_of(payload.rank), number_of(payload.step)
     for each in followed.findings:
-        yield Row(
+        yield OverflowRow(
             rank,
             step,
             each.key,
@@ -189,7 +189,7 @@ def _rows(payload: OverflowPayload, side: Side, followed: Followed) -> Iterator[
             said += f"; {near.underflow:.1%} zeros, {near.subnormal:.1%} subnormal"
         kind, module = f"{near.bits:.2f}", modules.of(near.key)
         named = near.key, near.tensor, kind, HEADROOM, near.dtype, module, "", said
-        yield Row(rank, step, *named, payload.name)
+        yield OverflowRow(rank, step, *named, payload.name)
 
 
 def _done(
@@ -197,7 +197,7 @@ def _done(
     verdict: Verdict,
     message: str,
     followed: Followed | None = None,
-    rows: Sequence[Row] = (),
+    rows: Sequence[OverflowRow] = (),
     began_s: float = 0.0,
     start: float = 0.0,
     note: str = "",
@@ -217,7 +217,7 @@ def _done(
     return Done(payload.index, payload.name, verdict, row, details, began_s, device_s=took_s)
 
 
-def encoded(row: Row) -> bytes:
+def encoded(row: OverflowRow) -> bytes:
     """Return a row of the findings as a line of CSV."""
     names = [encode_name(cell) for cell in row]
     return encode_row([*names[:8], encode_text(row.source), encode_text(row.message), names[10]])

@@ -25,7 +25,7 @@ from ray_precheck.schema.result import Outcome, TaskResult, Verdict
 from ray_precheck.schema.task import DeviceSlot, TaskPayload
 from ray_precheck.schema.values import HostTensor
 from ray_precheck.store.tables import API_TABLES
-from ray_precheck.trace.overflow.record import Record, bad_of, opened
+from ray_precheck.trace.overflow.record import FollowedRecord, bad_of, opened
 from ray_precheck.trace.side import API, Entry, decode_record
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _overflowed(dump: Dump, call: DumpCall) -> bool:
     return any(each.bad_outputs for each in records_of(payload, dump.framework))
 
 
-def records_of(payload: TaskPayload, framework: str) -> list[Record]:
+def records_of(payload: TaskPayload, framework: str) -> list[FollowedRecord]:
     """Return the records of a call, forward first; those that the dump has."""
     found = []
     for direction, raw in (("forward", payload.forward), ("backward", payload.backward)):
@@ -103,7 +103,7 @@ def records_of(payload: TaskPayload, framework: str) -> list[Record]:
     return found
 
 
-def _lost_inputs(records: Sequence[Record]) -> str:
+def _lost_inputs(records: Sequence[FollowedRecord]) -> str:
     """Return the name of a tensor that held NaN among the inputs of a call, "" if there is none."""
     for record in records:
         for values in bad_of(record.inputs):
@@ -112,7 +112,9 @@ def _lost_inputs(records: Sequence[Record]) -> str:
     return ""
 
 
-def _judged(payload: TaskPayload, records: Sequence[Record], measured: Measured) -> TaskResult:
+def _judged(
+    payload: TaskPayload, records: Sequence[FollowedRecord], measured: Measured
+) -> TaskResult:
     """Compare what the CPU gave with what was captured, forward and backward."""
     verdicts, said = [Verdict.NONE, Verdict.NONE], []
     given = {"forward": (measured.outputs, measured.error)}
@@ -136,7 +138,7 @@ def _judged(payload: TaskPayload, records: Sequence[Record], measured: Measured)
 
 
 def _result(
-    payload: TaskPayload, records: Sequence[Record], verdicts: Sequence[Verdict], said: str
+    payload: TaskPayload, records: Sequence[FollowedRecord], verdicts: Sequence[Verdict], said: str
 ) -> TaskResult:
     backward = verdicts[1] if len(records) > 1 else Verdict.NONE
     return TaskResult(payload.index, payload.name, Outcome.COMPLETED, verdicts[0], backward, said)

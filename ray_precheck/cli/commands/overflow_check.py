@@ -43,10 +43,10 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
         reason = f": {report.stop_reason}" if report.stop_reason else ""
         print(f"\nStopped before the end{reason}. To go on:")
         print(f"  {resume_command(invocation.given, report.files.result)}")
-    return exit_code(report)
+    return search_exit_code(report)
 
 
-def exit_code(report: "OverflowReport") -> int:
+def search_exit_code(report: "OverflowReport") -> int:
     """Return the exit code of a search: an overflow counts more than a dump that cannot be read."""
     from ray_precheck.schema.result import Verdict
 

@@ -17,10 +17,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ray_precheck.operators.overflow import BRINGS_IN, UNINITIALISED
-from ray_precheck.trace.overflow.finding import Birth, Finding, Origin
+from ray_precheck.trace.overflow.finding import Birth, Origin, OverflowFinding
 from ray_precheck.trace.overflow.lineage import Lineage, Origins
 from ray_precheck.trace.overflow.modules import Modules
-from ray_precheck.trace.overflow.record import Record, all_of, bad_of, cast_of, how_born, opened
+from ray_precheck.trace.overflow.record import (
+    FollowedRecord,
+    all_of,
+    bad_of,
+    cast_of,
+    how_born,
+    opened,
+)
 from ray_precheck.trace.overflow.rows import arrival
 from ray_precheck.trace.overflow.values import NonFinite, Values, dtype_name
 from ray_precheck.trace.side import API, BACKWARD, GRADIENTS, MODULE, Entry, Side, decode_record
@@ -28,7 +35,7 @@ from ray_precheck.trace.side import API, BACKWARD, GRADIENTS, MODULE, Entry, Sid
 # Rows of records that only passed something on: after them a dump says how many more there were.
 MOST_PASSED_ON = 10_000
 # Words of JSON without which every number of a record is finite.
-_SUSPICIOUS = re.compile(rb"nan|inf", re.IGNORECASE)
+SUSPICIOUS = re.compile(rb"nan|inf", re.IGNORECASE)
 COLLECTIVES = ("Distributed.", "MintDistributed.", "Communication.")
 
 
@@ -37,13 +44,13 @@ class Followed:
     """What a walk has found. `knows`: a floating value has statistics, so that something was checked;
     `passed_on` counts the records that passed something on, of which `MOST_PASSED_ON` have a finding."""
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[OverflowFinding] = field(default_factory=list)
     records: int = 0
     knows: bool = False
     passed_on: int = 0
 
     @property
-    def alarms(self) -> list[Finding]:
+    def alarms(self) -> list[OverflowFinding]:
         """The findings that are an alarm, in the order of the records."""
         return [each for each in self.findings if each.is_alarm]
 
@@ -53,26 +60,31 @@ def follow(side: Side) -> Followed:
 
     Records that show none are not decoded, once one has shown that the capture has statistics.
     """
-    walk = _Walk(side)
+    has_calls = any(entry.kind == API for entry in side.entries)
+    walk = Walk(side.header.framework, Modules(side.folder), has_calls=has_calls)
     for entry in side.entries:
         raw = side.raw(entry)
-        if not walk.followed.knows or _SUSPICIOUS.search(raw):
+        if not walk.followed.knows or SUSPICIOUS.search(raw):
             walk.see(entry, decode_record(raw))
         elif entry.direction == BACKWARD:
             walk.saw_backward = True
+        walk.followed.records += 1
     return walk.end()
 
 
-class _Walk:
-    """What is known after the records that were seen."""
+class Walk:
+    """What is known after the records that were seen, in their order.
 
-    def __init__(self, side: Side) -> None:
-        self.followed = Followed(records=len(side.entries))
+    `has_calls`: operators have records, so that those of modules are asked only what these do not show.
+    """
+
+    def __init__(self, framework: str, modules: Modules, *, has_calls: bool) -> None:
+        self.followed = Followed()
         self.saw_backward = False
-        self._framework = side.header.framework
+        self._framework = framework
         self._lineage = Lineage()
-        self._modules = Modules(side.folder)
-        self._has_calls = any(entry.kind == API for entry in side.entries)
+        self._modules = modules
+        self._has_calls = has_calls
         self._origins: list[Origin] = []
         self._gradients: Origins = ()
 
@@ -97,7 +109,7 @@ class _Walk:
                 origin.finding.message = f"{origin.finding.message}, and becomes finite: a mask"
         return self.followed
 
-    def _see_call(self, record: Record) -> None:
+    def _see_call(self, record: FollowedRecord) -> None:
         if not bad_of(record.inputs) and not record.bad_outputs:
             return
         solid, masks = self._origins_of(record)
@@ -108,7 +120,7 @@ class _Walk:
         else:
             self._gave(record, masks)
 
-    def _origins_of(self, record: Record) -> tuple[Origins, Origins]:
+    def _origins_of(self, record: FollowedRecord) -> tuple[Origins, Origins]:
         """Return the origins of the tensors that a record gets, those of possible masks apart."""
         solid: dict[int, Origin] = {}
         masks: dict[int, Origin] = {}
@@ -120,7 +132,7 @@ class _Walk:
                 (masks if is_mask and not record.is_backward else solid)[id(origin)] = origin
         return tuple(solid.values()), tuple(masks.values())
 
-    def _from_outside(self, record: Record, values: Values) -> Origins:
+    def _from_outside(self, record: FollowedRecord, values: Values) -> Origins:
         """Return the origin of a value that a record gets, and that no record gave."""
         if record.is_backward:
             if self._gradients:
@@ -139,7 +151,7 @@ class _Walk:
         self._lineage.note([values], found)
         return found
 
-    def _masked(self, record: Record, solid: Origins, masks: Origins) -> None:
+    def _masked(self, record: FollowedRecord, solid: Origins, masks: Origins) -> None:
         if any(each.item.is_tensor for each in record.outputs):
             for origin in (*solid, *masks):
                 origin.is_masked = origin.is_proven = True
@@ -151,7 +163,7 @@ class _Walk:
         if solid and not record.is_backward:
             self._lineage.met(record.entry.call, solid)
 
-    def _passed_on(self, record: Record, solid: Origins) -> None:
+    def _passed_on(self, record: FollowedRecord, solid: Origins) -> None:
         origin = solid[0]
         birth = Birth.RE_EMERGED if origin.is_masked else Birth.PASSED_ON
         for each in solid:
@@ -165,7 +177,7 @@ class _Walk:
             said = f"from {origin.finding.place}{again}"
             self._report(record, record.bad_outputs[0], birth, said)
 
-    def _gave(self, record: Record, masks: Origins) -> None:
+    def _gave(self, record: FollowedRecord, masks: Origins) -> None:
         """Judge a record that gave what is not finite, and got nothing but constants and masks."""
         values, given = record.bad_outputs[0], all_of(record.bad_outputs)
         got = record.constants
@@ -186,11 +198,13 @@ class _Walk:
         else:
             self._inherit(record, self._born(record, values, given, got))
 
-    def _constant(self, record: Record, values: Values, given: NonFinite) -> Origins:
+    def _constant(self, record: FollowedRecord, values: Values, given: NonFinite) -> Origins:
         said = "comes in as a constant of the program"
         return self._add(record, values, Birth.CAME_IN, said, mask=given.is_mask)
 
-    def _born(self, record: Record, values: Values, given: NonFinite, got: NonFinite) -> Origins:
+    def _born(
+        self, record: FollowedRecord, values: Values, given: NonFinite, got: NonFinite
+    ) -> Origins:
         if record.entry.key.startswith(COLLECTIVES):
             said = arrival(record.fields.get("group"))
             return self._add(record, values, Birth.CAME_IN, said, alarm=True)
@@ -205,7 +219,7 @@ class _Walk:
             return self._add(record, values, Birth.CAST, cast, alarm=True)
         return self._add(record, values, Birth.BORN, how_born(record, got), alarm=True)
 
-    def _see_module(self, record: Record) -> None:
+    def _see_module(self, record: FollowedRecord) -> None:
         """Judge a module whose operators have records: it may bear what none of them shows."""
         unseen = record.bad_outputs and not bad_of(record.inputs) and not self._is_inside(record)
         if unseen and not record.is_backward:
@@ -213,19 +227,22 @@ class _Walk:
             found = self._add(record, record.bad_outputs[0], Birth.BORN, said, alarm=True)
             self._inherit(record, found)
 
-    def _see_gradients(self, record: Record) -> None:
+    def _see_gradients(self, record: FollowedRecord) -> None:
         """Judge the gradients of a module's parameters, which several calls may have added to."""
         if record.bad_outputs and self.saw_backward and not self._gradients:
             said = "no operator gave it: born where gradients of a parameter are summed"
             origins = self._add(record, record.bad_outputs[0], Birth.BORN, said, alarm=True)
             self._gradients = origins
 
-    def _is_inside(self, record: Record) -> bool:
+    def _is_inside(self, record: FollowedRecord) -> bool:
         """Return whether a record within a module explains what the module gave."""
         known = all(self._lineage.knows(each) for each in record.bad_outputs)
-        return known or self._modules.holds(record.entry.key)
+        if known or self._modules.holds(record.entry.key):
+            self._modules.mark(record.entry.key)
+            return True
+        return False
 
-    def _inherit(self, record: Record, origins: Origins, *, mark: bool = True) -> None:
+    def _inherit(self, record: FollowedRecord, origins: Origins, *, mark: bool = True) -> None:
         """Take note of the origins of what a record gave."""
         self._lineage.note(record.bad_outputs, origins, in_place=record.is_in_place)
         if record.is_backward:
@@ -235,7 +252,7 @@ class _Walk:
 
     def _add(
         self,
-        record: Record,
+        record: FollowedRecord,
         values: Values,
         birth: Birth,
         said: str,
@@ -250,11 +267,17 @@ class _Walk:
         return (origin,)
 
     def _report(
-        self, record: Record, values: Values, birth: Birth, said: str, *, alarm: bool = False
-    ) -> Finding:
+        self,
+        record: FollowedRecord,
+        values: Values,
+        birth: Birth,
+        said: str,
+        *,
+        alarm: bool = False,
+    ) -> OverflowFinding:
         found = values.found or NonFinite()
         key, path = record.entry.key, values.item.path
-        finding = Finding(key, path, found, birth, dtype_name(values.item), said, alarm)
+        finding = OverflowFinding(key, path, found, birth, dtype_name(values.item), said, alarm)
         self.followed.findings.append(finding)
         if birth not in (Birth.PASSED_ON, Birth.MASKED):
             self._modules.mark(key)

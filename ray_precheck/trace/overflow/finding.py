@@ -1,6 +1,6 @@
 """What is said of one record that met NaN or infinity.
 
-Goes out: `Birth`, `Finding` and `Origin`. Made by the walk through a capture.
+Goes out: `Birth`, `OverflowFinding` and `Origin`. Made by the walk through a capture.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Birth(Enum):
 
 
 @dataclass(slots=True)
-class Finding:
+class OverflowFinding:
     """A record that met NaN or infinity.
 
     `key` is that of the record, `tensor` the name of the value in it, as `output.0`. `is_alarm`: an
@@ -52,7 +52,7 @@ class Origin:
     last seen.
     """
 
-    finding: Finding
+    finding: OverflowFinding
     may_be_meant: bool = False
     is_proven: bool = False
     is_masked: bool = False

@@ -16,7 +16,7 @@ from ray_precheck.trace.items import OUTPUT
 from ray_precheck.trace.overflow.values import (
     dtype_name,
     is_floating,
-    limit_of,
+    largest_held,
     share_of_underflow,
     values_of,
 )
@@ -72,7 +72,7 @@ def headrooms(side: Side) -> Iterator[Headroom]:
         if entry.kind != API:
             continue
         for item in side.items(entry):
-            limit = limit_of(item) if item.part == OUTPUT and is_floating(item) else None
+            limit = largest_held(item) if item.part == OUTPUT and is_floating(item) else None
             largest = values_of(item).largest if limit is not None else None
             if limit is None or largest is None:
                 continue

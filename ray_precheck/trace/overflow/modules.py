@@ -16,21 +16,27 @@ _DEEPEST = 1000
 
 
 class Modules:
-    """The modules of a dump; without the file no record is in one."""
+    """The modules of a dump; without the file, and without a folder, no record is in one that is not
+    learned."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
-        self._read: dict[str, object] | None = None
+        self._read: dict[str, object] | None = {} if folder is None else None
         self._marked: set[str] = set()
 
     def of(self, key: str) -> str:
         """Return the key of the module around a record, "" where there is none or it is not known."""
         if self._read is None:
-            self._read = _construct(self._folder / CONSTRUCT_FILE)
+            self._read = {} if self._folder is None else _construct(self._folder / CONSTRUCT_FILE)
         found = self._read.get(key)
         if isinstance(found, list):
             found = next(iter(found), None)
         return found if isinstance(found, str) else ""
+
+    def learn(self, key: str, module: str | None) -> None:
+        """Take note of the module around a record, while a capture goes on."""
+        if self._read is not None:
+            self._read[key] = module
 
     def mark(self, key: str) -> None:
         """Take note that a record explains what the modules around it give."""

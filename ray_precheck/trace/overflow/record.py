@@ -1,6 +1,6 @@
 """A record as the walk through a capture sees it.
 
-Comes in: an entry and its JSON. Goes out: a `Record`, and sentences about what it bore. Used by `births`.
+Comes in: an entry and its JSON. Goes out: a `FollowedRecord`, and sentences about what it bore. Used by `births`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,14 +17,14 @@ from ray_precheck.trace.overflow.values import (
     dtype_name,
     is_floating,
     is_half,
-    limit_of,
+    largest_held,
     values_of,
 )
 from ray_precheck.trace.side import BACKWARD, Entry
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class FollowedRecord:
     """A record with its floating inputs and outputs.
 
     `items` are all values of it, `operator` is its name without number and direction. Not among the
@@ -70,7 +70,7 @@ class Record:
         return bool(table.of(self.operator, self.framework))
 
 
-def opened(entry: Entry, fields: Mapping[str, Any], framework: str) -> Record:
+def opened(entry: Entry, fields: Mapping[str, Any], framework: str) -> FollowedRecord:
     """Return a record with what its statistics say."""
     operator = entry.call.rpartition(".")[0]
     items = items_of(fields, entry.key)
@@ -78,7 +78,7 @@ def opened(entry: Entry, fields: Mapping[str, Any], framework: str) -> Record:
     if READS_NO_VALUES.of(operator, framework) and entry.direction != BACKWARD:
         unread.add("input.0")
     read = [each for each in items if _comes_in(each) and each.path not in unread]
-    return Record(
+    return FollowedRecord(
         entry,
         fields,
         framework,
@@ -102,13 +102,13 @@ def all_of(values: Iterable[Values]) -> NonFinite:
     return found
 
 
-def cast_of(record: Record, values: Values, given: NonFinite) -> str:
+def cast_of(record: FollowedRecord, values: Values, given: NonFinite) -> str:
     """Return a sentence about finite inputs that the dtype of the output cannot hold, "" if there are none.
 
     Casts are the operators of the table, and under autocast those that compute in a half type.
     """
     autocast = record.fields.get("autocast")
-    limit = limit_of(values.item)
+    limit = largest_held(values.item)
     if not values.item.is_tensor or given.nan or limit is None:
         return ""
     if not (is_half(values.item) if autocast else record.is_of(CASTS)):
@@ -122,7 +122,7 @@ def cast_of(record: Record, values: Values, given: NonFinite) -> str:
     return f"{how} a value of {largest:.6g} in {dtype}, whose largest is {limit:.6g}"
 
 
-def how_born(record: Record, got: NonFinite) -> str:
+def how_born(record: FollowedRecord, got: NonFinite) -> str:
     """Return a sentence about a birth; `got` is what was not finite among constants and masks."""
     if not record.inputs and not record.is_backward:
         said = "born here, from no floating input"

@@ -34,7 +34,7 @@ _SENDS = ("Distributed.send.", "Distributed.isend.", "Distributed.batch_isend_ir
 _RECEIVES = ("Distributed.recv.", "Distributed.irecv.", "Distributed.batch_isend_irecv.")
 
 
-class Row(NamedTuple):
+class OverflowRow(NamedTuple):
     """A row of the table; `dump` is the name of the dump that it belongs to."""
 
     rank: str
@@ -73,14 +73,14 @@ def arrival(group: object) -> str:
     return f"{ARRIVAL} (group of ranks {_ranges(ranks)})"
 
 
-def joined(rows: Sequence[Row]) -> list[Row]:
+def joined(rows: Sequence[OverflowRow]) -> list[OverflowRow]:
     """Return the rows with what other ranks and earlier steps tell of them.
 
     A collective's row whose own rank had finite values is passed on where another rank gave the same
     collective of the same step something else, and a birth where all ranks of the group are there and
     gave finite values. What was said by an earlier joining is said anew.
     """
-    given: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    given: dict[tuple[str, str], list[OverflowRow]] = defaultdict(list)
     finite: dict[tuple[str, str], set[str]] = defaultdict(set)
     first: dict[str, int] = {}
     for row in rows:
@@ -102,7 +102,7 @@ def joined(rows: Sequence[Row]) -> list[Row]:
     return found
 
 
-def _arrived(row: Row, given: Iterable[Row], finite: set[str]) -> Row:
+def _arrived(row: OverflowRow, given: Iterable[OverflowRow], finite: set[str]) -> OverflowRow:
     said = row.message.partition("; ")[0]
     source = next((each for each in given if each.rank != row.rank), None)
     if source is not None:
@@ -117,7 +117,7 @@ def _arrived(row: Row, given: Iterable[Row], finite: set[str]) -> Row:
     return row._replace(birth=Birth.CAME_IN.value, message=message)
 
 
-def _since(row: Row, step: int | None) -> Row:
+def _since(row: OverflowRow, step: int | None) -> OverflowRow:
     said = row.message.partition("; since step ")[0]
     if step is not None and step < int(row.step):
         said += f"; since step {step} values of this rank are not finite"

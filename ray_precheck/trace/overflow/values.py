@@ -80,7 +80,7 @@ def is_floating(item: Item) -> bool:
     return item.type_name in _SCALARS
 
 
-def limit_of(item: Item) -> float | None:
+def largest_held(item: Item) -> float | None:
     """Return the largest finite value of a tensor's dtype; None where it is not known."""
     return largest_finite(dtype_name(item))
 

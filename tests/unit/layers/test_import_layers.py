@@ -28,8 +28,8 @@ TABLE = Table(
         ("operators",),
         ("options", "config", "dump", "frameworks", "compare"),
         ("plan", "datagen", "bench", "store"),
-        ("check", "report", "capture"),
-        ("trace",),
+        # A capture with --overflow judges its records as trace.overflow does, which reads measures of captures.
+        ("check", "report", "capture", "trace"),
         ("runtime",),
         ("jobs",),
         ("session", "overflowing", "replaying", "listing", "explaining"),
