@@ -16,6 +16,7 @@ from ray_precheck.options.checks import CheckOptions
 from ray_precheck.options.declared import REQUIRED, Takes, option, require_valid, settings_of
 from ray_precheck.options.files import OutputOptions, ResumeOptions
 from ray_precheck.options.limits import LimitOptions
+from ray_precheck.options.out_folder import OutFolderOptions
 from ray_precheck.options.places import PlaceOptions
 from ray_precheck.options.rules import OneOf
 from ray_precheck.options.selection import EVERY_CALL, SelectionOptions
@@ -115,7 +116,9 @@ class RunConfig(
 
 
 @dataclass(frozen=True)
-class OverflowConfig(JobOptions, ResumeOptions, PlaceOptions, LimitOptions, DebugOptions):
+class OverflowConfig(
+    OutFolderOptions, JobOptions, PlaceOptions, LimitOptions, ResumeOptions, DebugOptions
+):
     """The settings of a search for the births of NaN and infinity. It runs on CPUs alone."""
 
     section: ClassVar[str] = "what is searched"
@@ -127,15 +130,6 @@ class OverflowConfig(JobOptions, ResumeOptions, PlaceOptions, LimitOptions, Debu
         help="the dump, as msprobe has it: a dump.json, or a folder of a rank, a step, or all steps",
         takes=Takes.ONCE,
         metavar="DUMP",
-        becomes=Path,
-    )
-    out: Path = option(
-        Path("./"),
-        "-o",
-        "--output_path",
-        "--out_path",
-        help="folder of the results, made if missing (default ./)",
-        metavar="FOLDER",
         becomes=Path,
     )
     headroom: bool = option(

@@ -61,7 +61,7 @@ TREND_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class DumpResult:
-    """The row of a dump: how many alarms it has, and the first of them. `records` is None where the dump
+    """The row of a dump: how many births it has before ranks are joined, and the first alarm. `records` is None where the dump
     could not be read."""
 
     name: str

@@ -149,9 +149,10 @@ def look(payload: OverflowPayload, path: Path | None = None) -> Done:
         with open_side(path or payload.path) as side:
             followed = follow(side)
             rows = list(_rows(payload, side, followed))
+            note = side.note
     except (DumpError, OSError) as error:
         return _done(payload, Verdict.SKIP, str(error))
-    return _done(payload, *_verdict(followed), followed, rows, began_s, start, side.note)
+    return _done(payload, *_verdict(followed), followed, rows, began_s, start, note)
 
 
 def _verdict(followed: Followed) -> tuple[Verdict, str]:
@@ -207,7 +208,7 @@ def _done(
         encode_name(payload.name),
         verdict.value,
         str(followed.records) if followed else "",
-        str(len(alarms)) if followed else "",
+        str(followed.births) if followed else "",
         encode_name(alarms[0].place) if alarms else "",
         encode_text("; ".join(filter(None, [note, message]))),
     ]

@@ -39,7 +39,7 @@ READS_NO_VALUES = table_of_names(
     "reads no values",
     """
     torch: empty_like full_like ones_like rand_like randint_like randn_like zeros_like
-    torch.Tensor: __len__ bernoulli_ dim expand_as fill_ new_empty new_full new_ones new_zeros
+    torch.Tensor: bernoulli_ copy_ dim expand_as fill_ new_empty new_full new_ones new_zeros
         normal_ numel size uniform_ zero_
     mindspore.mint: empty_like full_like ones_like rand_like randint_like randn_like zeros_like
     mindspore.ops: full_like ones_like rand_like randint_like randn_like zeros_like

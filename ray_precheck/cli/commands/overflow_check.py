@@ -20,6 +20,9 @@ from ray_precheck.options.declared import Option, Takes, options_of
 if TYPE_CHECKING:
     from ray_precheck.overflowing import OverflowReport
 
+# Options of the groups that mean nothing here: a search runs on processor cores.
+_WITHOUT = {"device_type", "bench_workers", "bench_budget_s", "max_memory_gib"}
+
 
 def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     """Search the dumps and return the exit code."""
@@ -61,14 +64,16 @@ def search_exit_code(report: "OverflowReport") -> int:
 
 
 def _options() -> tuple[Option, ...]:
-    own = tuple(replace(each, required=False) for each in options_of(OverflowConfig))
+    own = [replace(each, required=False) for each in options_of(OverflowConfig)]
+    own = [each for each in own if each.field not in _WITHOUT]
+    sections = dict.fromkeys(each.section for each in own)
     dump = Option(
         ("dump",),
         "a dump.json, or a folder: of a rank, of a step, or of all steps",
         takes=Takes.PERHAPS,
         metavar="DUMP",
     )
-    return (dump, *own)
+    return (dump, *(each for name in sections for each in own if each.section == name))
 
 
 COMMANDS = (

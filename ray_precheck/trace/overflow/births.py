@@ -50,6 +50,11 @@ class Followed:
     passed_on: int = 0
 
     @property
+    def births(self) -> int:
+        """How many operators made NaN or infinity of finite values."""
+        return sum(each.birth in (Birth.BORN, Birth.CAST) for each in self.findings)
+
+    @property
     def alarms(self) -> list[OverflowFinding]:
         """The findings that are an alarm, in the order of the records."""
         return [each for each in self.findings if each.is_alarm]

@@ -68,7 +68,7 @@ def number_of(folder: str) -> str:
 def arrival(group: object) -> str:
     """Return the sentence about a value that a collective brought; `group` is the record's field."""
     ranks = group.get("group_ranks") if isinstance(group, dict) else None
-    if not isinstance(ranks, list) or not all(type(each) is int for each in ranks):
+    if not isinstance(ranks, list) or not ranks or not all(type(each) is int for each in ranks):
         return ARRIVAL
     return f"{ARRIVAL} (group of ranks {_ranges(ranks)})"
 
