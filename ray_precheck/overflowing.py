@@ -39,7 +39,7 @@ from ray_precheck.store.rows import replace_file
 from ray_precheck.store.settings import mark_completed
 from ray_precheck.store.stamps import new_stamp
 from ray_precheck.trace.overflow.headroom import Headroom, Trend, trends
-from ray_precheck.trace.overflow.rows import HEADROOM, OverflowRow, joined
+from ray_precheck.trace.overflow.rows import HEADROOM, OverflowRow, joined_rows
 
 if TYPE_CHECKING:
     import pandas
@@ -222,7 +222,7 @@ def _report(
     near: tuple[Trend, ...] = ()
     headroom: Path | None = None
     if completed:
-        rows = tuple(joined(rows))
+        rows = tuple(joined_rows(rows))
         lines = [header(OVERFLOW_TABLES.details), *map(encoded, rows)]
         replace_file(files.details, lines)
         mark_completed(files.settings, files.result, files.details)

@@ -13,7 +13,7 @@ from pathlib import Path
 from ray_precheck.config import RunConfig
 from ray_precheck.dump.folders import find_dumps
 from ray_precheck.dump.parse import open_dump
-from ray_precheck.errors import NothingToCheckError, StoppedError, UsageError
+from ray_precheck.errors import StoppedError, UsageError
 from ray_precheck.jobs.overflow_replay import REPLAY_TABLES, ReplayJob, overflowed
 from ray_precheck.jobs.precheck_subject import find_subject, read_options
 from ray_precheck.runtime.driving import RunSetting, TaskPlan, drive
@@ -62,8 +62,6 @@ def replay_overflows(
         )
     with ExitStack() as held, open_dump(found.dumps[0].path) as dump, ExitStack() as joined:
         calls = len(dump.calls)
-        if not any(call.forward or call.backward for call in dump.calls):
-            raise NothingToCheckError(f"{dump.path} holds no call of an operator to replay")
         dump.calls = overflowed(dump)
         if not dump.calls:
             return ReplayReport(None, (), calls, completed=True)

@@ -145,13 +145,14 @@ def look(payload: OverflowPayload, path: Path | None = None) -> Done:
     read is SKIP and has no number of records, one without statistics SKIP with their number.
     """
     began_s, start = time.time(), time.perf_counter()
+    here, told = str(path or payload.path), str(payload.path)
     try:
-        with open_side(path or payload.path) as side:
+        with open_side(here) as side:
             followed = follow(side)
             rows = list(_rows(payload, side, followed))
-            note = side.note
+            note = side.note.replace(here, told)
     except (DumpError, OSError) as error:
-        return _done(payload, Verdict.SKIP, str(error))
+        return _done(payload, Verdict.SKIP, str(error).replace(here, told))
     return _done(payload, *_verdict(followed), followed, rows, began_s, start, note)
 
 

@@ -73,7 +73,7 @@ def arrival(group: object) -> str:
     return f"{ARRIVAL} (group of ranks {_ranges(ranks)})"
 
 
-def joined(rows: Sequence[OverflowRow]) -> list[OverflowRow]:
+def joined_rows(rows: Sequence[OverflowRow]) -> list[OverflowRow]:
     """Return the rows with what other ranks and earlier steps tell of them.
 
     A collective's row whose own rank had finite values is passed on where another rank gave the same

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ray_precheck.trace.overflow.rows import ARRIVAL, OverflowRow, arrival, joined, number_of
+from ray_precheck.trace.overflow.rows import ARRIVAL, OverflowRow, arrival, joined_rows, number_of
 
 pytestmark = pytest.mark.unit
 PAIR = f"{ARRIVAL} (group of ranks 0-1)"
@@ -22,7 +22,7 @@ def test_a_collective_names_the_rank_that_brought_it() -> None:
         row("1", "Torch.exp.0.forward", "birth", "born here"),
         row("1", REDUCED, "passed on", "from Torch.exp.0.forward.output.0"),
     ]
-    first, *others = joined(rows)
+    first, *others = joined_rows(rows)
     assert first.birth == "passed on"
     assert first.message == f"{PAIR}; rank 1 brought it, from Torch.exp.0.forward.output.0"
     assert others == rows[1:]
@@ -34,14 +34,14 @@ def test_a_collective_of_another_step_or_number_explains_nothing() -> None:
         row("1", REDUCED, "passed on", "from X", step="1"),
         row("1", "Distributed.all_reduce.2.forward", "passed on", "from X"),
     ]
-    first = joined(rows)[0]
+    first = joined_rows(rows)[0]
     assert (first.birth, "not among these dumps" in first.message) == ("came in", True)
 
 
 def test_a_collective_bears_it_where_all_ranks_of_the_group_were_finite() -> None:
     rows = [row(rank, REDUCED, "came in", PAIR) for rank in "01"]
-    assert [each.birth for each in joined(rows)] == ["birth", "birth"]
-    assert joined(rows[:1])[0].birth == "came in"
+    assert [each.birth for each in joined_rows(rows)] == ["birth", "birth"]
+    assert joined_rows(rows[:1])[0].birth == "came in"
 
 
 def test_a_receive_is_explained_by_a_send_of_another_rank() -> None:
@@ -49,7 +49,7 @@ def test_a_receive_is_explained_by_a_send_of_another_rank() -> None:
         row("1", "Distributed.recv.0.forward", "came in", PAIR),
         row("0", "Distributed.send.7.forward", "passed on", "from X"),
     ]
-    assert joined(rows)[0].message.endswith("; rank 0 brought it, from X")
+    assert joined_rows(rows)[0].message.endswith("; rank 0 brought it, from X")
 
 
 def test_values_that_come_in_later_name_the_step_of_the_birth() -> None:
@@ -59,7 +59,7 @@ def test_values_that_come_in_later_name_the_step_of_the_birth() -> None:
         row("1", "Functional.linear.0.forward", "came in", "from outside", step="3"),
         row("0", "Functional.linear.0.forward", "came in", "from outside", step="0"),
     ]
-    assert [each.message for each in joined(rows)[1:]] == [
+    assert [each.message for each in joined_rows(rows)[1:]] == [
         "from outside; since step 1 values of this rank are not finite",
         "from outside",
         "from outside",
@@ -73,7 +73,7 @@ def test_joining_again_says_the_same() -> None:
         row("0", "Functional.linear.0.forward", "came in", "from outside", step="2"),
         row("0", "Distributed.reduce.0.forward", "came in", ARRIVAL),
     ]
-    assert joined(joined(rows)) == joined(rows)
+    assert joined_rows(joined_rows(rows)) == joined_rows(rows)
 
 
 @pytest.mark.parametrize(
