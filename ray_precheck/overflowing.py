@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 # Less than this is looked at in the command's own process: Ray and its workers take 10 s to start, in which
 # one core follows the records of about so many bytes.
-OWN_PROCESS_BYTES = 500_000_000
+OWN_PROCESS_BYTES = 250_000_000
 TREND_COLUMNS = (
     "Rank",
     "API Name",

@@ -41,7 +41,7 @@ OVERFLOW_TABLES = Tables(
     words=("dumps", "check"),
 )
 # A core follows the records of this many bytes of dump.json in a second.
-_BYTES_OF_A_SECOND = 50e6
+_BYTES_OF_A_SECOND = 25e6
 
 
 @pickled_by_position
