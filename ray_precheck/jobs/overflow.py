@@ -159,11 +159,15 @@ def look(payload: OverflowPayload, path: Path | None = None) -> Done:
 def _verdict(followed: Followed) -> tuple[Verdict, str]:
     if not followed.knows:
         return Verdict.SKIP, "no record has statistics of floating values: nothing could be checked"
-    message = ""
+    said = []
+    if followed.unread:
+        said.append(
+            f"{followed.unread} records are no JSON objects or too large, and were not read"
+        )
     if followed.passed_on > MOST_PASSED_ON:
         more = followed.passed_on - MOST_PASSED_ON
-        message = f"{more} more records passed something on, which have no row"
-    return (Verdict.ERROR if followed.alarms else Verdict.PASS), message
+        said.append(f"{more} more records passed something on, which have no row")
+    return (Verdict.ERROR if followed.alarms else Verdict.PASS), "; ".join(said)
 
 
 def _rows(payload: OverflowPayload, side: Side, followed: Followed) -> Iterator[OverflowRow]:

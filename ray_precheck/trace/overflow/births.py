@@ -42,12 +42,14 @@ COLLECTIVES = ("Distributed.", "MintDistributed.", "Communication.")
 @dataclass(slots=True)
 class Followed:
     """What a walk has found. `knows`: a floating value has statistics, so that something was checked;
-    `passed_on` counts the records that passed something on, of which `MOST_PASSED_ON` have a finding."""
+    `passed_on` counts the records that passed something on, of which `MOST_PASSED_ON` have a finding. `unread` records are no JSON objects, or too large
+    to be those of a call."""
 
     findings: list[OverflowFinding] = field(default_factory=list)
     records: int = 0
     knows: bool = False
     passed_on: int = 0
+    unread: int = 0
 
     @property
     def births(self) -> int:
@@ -70,7 +72,9 @@ def follow(side: Side) -> Followed:
     for entry in side.entries:
         raw = side.raw(entry)
         if not walk.followed.knows or SUSPICIOUS.search(raw):
-            walk.see(entry, decode_record(raw))
+            fields = decode_record(raw)
+            walk.followed.unread += not fields and raw.strip() != b"{}"
+            walk.see(entry, fields)
         elif entry.direction == BACKWARD:
             walk.saw_backward = True
         walk.followed.records += 1
@@ -158,8 +162,10 @@ class Walk:
 
     def _masked(self, record: FollowedRecord, solid: Origins, masks: Origins) -> None:
         if any(each.item.is_tensor for each in record.outputs):
-            for origin in (*solid, *masks):
-                origin.is_masked = origin.is_proven = True
+            for origin in solid:
+                origin.is_masked = True
+            for origin in masks:
+                origin.is_proven = True
         if solid and record.gives_tensors:
             values = next(x for x in bad_of(record.inputs) if x.item.is_tensor)
             what = "finite values" if record.outputs else "whole numbers or truth values"

@@ -110,6 +110,36 @@ def test_masks_and_values_from_outside_are_not_told(tmp_path: Path) -> None:
         torch.tensor([1.0, torch.nan]) + 1
 
 
+def test_modules_do_not_bear_what_came_into_them(tmp_path: Path) -> None:
+    class Inner(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tensor([1.0, torch.nan])
+
+    class Middle(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Inner()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found = self.inner(x)
+            with torch._C.DisableTorchFunction():
+                return found.repeat(3)
+
+    class Outer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.middle = torch.nn.Linear(4, 4), Middle()
+
+        def forward(self, x: torch.Tensor) -> Any:
+            self.linear(x)
+            found = self.middle(x)
+            with torch._C.DisableTorchFunction():
+                return found[1:]
+
+    with Capture(tmp_path, level="mix", step_by="manual", overflow="raise"):
+        Outer()(X)
+
+
 def test_without_the_option_nothing_is_looked_for(tmp_path: Path) -> None:
     with Capture(tmp_path, step_by="manual"):
         bad_step()

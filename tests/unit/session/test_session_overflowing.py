@@ -104,6 +104,20 @@ def test_one_unreadable_dump_of_several_is_said_and_the_others_are_searched(
     assert [each["Overflow Check"] for each in rows(tmp_path / "out", "dumps")] == ["pass", "SKIP"]
 
 
+def test_records_that_cannot_be_read_are_counted(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray_precheck.trace.side.LARGEST_RECORD_BYTES", 10_000)
+    huge = forward([tensor()] * 100, [BAD])
+    dump = write_dump(
+        tmp_path, {**FINITE, "Torch.cat.0.forward": huge, "Torch.x.0.forward": ["NaN"]}
+    )
+    assert main(["overflow_check", str(dump), "-o", str(tmp_path / "out")]) == 0
+    assert (
+        "2 records are no JSON objects or too large, and were not read" in capsys.readouterr().out
+    )
+
+
 def test_a_capture_that_was_cut_off_is_used_and_said(tmp_path: Path, capsys: Any) -> None:
     header = {"task": "statistics", "level": "L1", "framework": "pytorch", "dump_data_dir": None}
     lines = [header, *({key: record} for key, record in BORN.items())]

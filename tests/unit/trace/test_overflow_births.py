@@ -242,6 +242,33 @@ def test_gradients_that_autograd_sums_may_be_born_between_operators(tmp_path: Pa
     ]
 
 
+def test_a_gradient_with_the_statistics_of_a_mask_is_not_meant(tmp_path: Path) -> None:
+    records = {
+        "Torch.full.0.forward": forward([number(-INF)], [MASK]),
+        "Functional.softmax.0.forward": forward([MASK], [tensor(1.0, 0.0)]),
+        "Torch.mul.0.backward": backward([MASK], [MASK]),
+    }
+    assert [each[:2] for each in found(tmp_path, records)] == [
+        ("meant", "Torch.full.0.forward"),
+        ("passed on", "Torch.mul.0.backward"),
+    ]
+
+
+def test_a_sum_of_gradients_has_the_origin_of_its_terms(tmp_path: Path) -> None:
+    records = {
+        "Torch.sqrt.0.backward": backward([tensor()], [tensor(INF, INF)]),
+        "Torch.add.0.backward": backward([tensor(INF, 3.0)], [tensor(INF, 3.0)]),
+    }
+    first, second = followed(tmp_path, records).findings
+    assert (second.birth.value, second.message) == ("passed on", f"from {first.place}")
+
+
+def test_nan_without_mean_and_norm_is_seen(tmp_path: Path) -> None:
+    double = {**tensor(NAN, NAN, "torch.float64"), "Mean": None, "Norm": None}
+    (finding,) = followed(tmp_path, {"Torch.log.0.forward": forward([tensor()], [double])}).findings
+    assert finding.found.words == "NaN"
+
+
 def test_the_first_gradient_came_in(tmp_path: Path) -> None:
     records = {"Torch.add.0.backward": backward([BAD], [BAD])}
     assert found(tmp_path, records)[0] == ("came in", "Torch.add.0.backward", True)
