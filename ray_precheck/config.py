@@ -16,6 +16,7 @@ from ray_precheck.options.checks import CheckOptions
 from ray_precheck.options.declared import REQUIRED, Takes, option, require_valid, settings_of
 from ray_precheck.options.files import OutputOptions, ResumeOptions
 from ray_precheck.options.limits import LimitOptions
+from ray_precheck.options.out_folder import OutFolderOptions
 from ray_precheck.options.places import PlaceOptions
 from ray_precheck.options.rules import OneOf
 from ray_precheck.options.selection import EVERY_CALL, SelectionOptions
@@ -112,6 +113,42 @@ class RunConfig(
         if standard:
             found["standard"] = standard
         return {key: found.pop(key) for key in _FIRST_KEYS} | found
+
+
+@dataclass(frozen=True)
+class OverflowConfig(
+    OutFolderOptions, JobOptions, PlaceOptions, LimitOptions, ResumeOptions, DebugOptions
+):
+    """The settings of a search for the births of NaN and infinity. It runs on CPUs alone."""
+
+    section: ClassVar[str] = "what is searched"
+
+    dump: Path = option(
+        REQUIRED,
+        "-i",
+        "--input_path",
+        help="the dump, as msprobe has it: a dump.json, or a folder of a rank, a step, or all steps",
+        takes=Takes.ONCE,
+        metavar="DUMP",
+        becomes=Path,
+    )
+    headroom: bool = option(
+        False,
+        "--headroom",
+        help="also tell which tensors come near the limit of their dtype, and when they get there",
+        more="Near is a factor of 8. A line fitted over the steps tells the step; with the counts of"
+        " `capture --sketch` the share of zeros and subnormal values stands beside it",
+        takes=Takes.NOTHING,
+        rows="headroom",
+    )
+
+    def validate(self) -> None:
+        """Check the values that can be checked without the dumps.
+
+        Raises:
+            UsageError: names the option, its value and the value that is expected.
+        """
+        require_valid(self)
 
 
 # The order in which settings files have always had these keys; keys of later options follow.

@@ -9,6 +9,7 @@
     +-- BackendMissingError    a framework is not installed               (exit code 2)
     +-- StoppedError           stopped before the end, resumable          (exit code 3)
     +-- NotCheckable           one API cannot be checked: a SKIP row, never an exit
+    +-- OverflowBornError      `capture --overflow raise`: raised in the script that trains
 
 Each takes its message as the only argument, so all of them can be pickled and cross processes.
 """
@@ -54,6 +55,10 @@ class StoppedError(PrecheckError):
 
 class NotCheckable(PrecheckError):
     """One API cannot be checked, with the reason; it becomes a SKIP row and never ends a run."""
+
+
+class OverflowBornError(PrecheckError):
+    """An operator of the captured script made NaN or infinity of finite values."""
 
 
 class DeviceDied(BaseException):

@@ -24,6 +24,8 @@ BORDER = "border"
 GRADIENTS = (BORDER, "node")
 BY_OPTIMIZER, BY_FORWARD, BY_HAND = "optimizer", "forward", "manual"
 STEP_ENDS = (BY_OPTIMIZER, BY_FORWARD, BY_HAND)
+RAISE, LOG_ONLY = "raise", "log"
+OVERFLOWS = (RAISE, LOG_ONLY)
 ALL_RISKS, FOCUS, CORE = "ALL", "FOCUS", "CORE"
 RISK_LEVELS = (ALL_RISKS, FOCUS, CORE)
 MODES = ("all", "forward", "backward", "input", "output")
@@ -176,6 +178,15 @@ class CaptureSettings:
         metavar="N",
         rule=Number("the count of steps that are kept", least=1),
     )
+    overflow: str = option(
+        "",
+        "--overflow",
+        help="{choices}: stop the script at the first operator of a step that makes NaN or infinity of"
+        " finite values, or note it",
+        more="The note is a line on stderr, and one of `overflow.jsonl` beside the dump, also of what"
+        " stops. The dump up to there stays readable",
+        rule=OneOf(OVERFLOWS, may_be_empty=True),
+    )
     tensor_list: tuple[str, ...] = ()
     custom_op_namespaces: tuple[str, ...] = ()
     slices: tuple[TensorSlice, ...] = ()
@@ -240,7 +251,17 @@ def capture_settings(**given: Any) -> CaptureSettings:
         raise UsageError("task structure records modules and calls; give it level L0 or mix")
     settings = CaptureSettings(**given)
     require_valid(settings)
+    if settings.overflow and not _shows_overflows(settings):
+        raise UsageError(
+            "--overflow compares the statistics of what each call gets and gives; leave out --task"
+            " structure, --summary-mode xor, and --data-mode without input or output"
+        )
     return settings
+
+
+def _shows_overflows(settings: CaptureSettings) -> bool:
+    has_statistics = settings.task != STRUCTURE and settings.summary_mode != "xor"
+    return has_statistics and settings.wants("input") and settings.wants("output")
 
 
 _ALLOWED = {

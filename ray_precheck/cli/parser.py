@@ -14,7 +14,9 @@ from ray_precheck.cli.commands import (
     compare,
     compare_results,
     explain,
+    overflow_check,
     repro,
+    run_overflow_check,
     run_ut,
     summary,
 )
@@ -27,6 +29,8 @@ from ray_precheck.options.declared import option_of
 COMMANDS = (
     *capture.COMMANDS,
     *run_ut.COMMANDS,
+    *overflow_check.COMMANDS,
+    *run_overflow_check.COMMANDS,
     *summary.COMMANDS,
     *explain.COMMANDS,
     *repro.COMMANDS,

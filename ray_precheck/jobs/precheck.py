@@ -129,14 +129,14 @@ class PrecheckRunner:
     """Checks one call after the other with an open checker."""
 
     def __init__(self, checker: "Checker", added: Sequence[str]) -> None:
-        self._checker = checker
+        self.checker = checker
         self._added = added
         self._message = ""
 
     @property
     def caveat(self) -> str:
         """A sentence about a limit of the device's precision, "" for none."""
-        return self._checker.caveat
+        return self.checker.caveat
 
     def run(
         self,
@@ -153,10 +153,10 @@ class PrecheckRunner:
 
         self._message, began_s = "", time.time()
         if stage is Stage.DEVICE:
-            found = self._checker.measure(payload, files, with_inputs=is_near)
+            found = self.checker.measure(payload, files, with_inputs=is_near)
         else:
             try:
-                found = self._checker.check(
+                found = self.checker.check(
                     payload, measured=half, files=files, bench_threads=threads
                 )
             except DeviceNeeded:
@@ -168,5 +168,5 @@ class PrecheckRunner:
 
     def damage(self) -> tuple[Cause, str] | None:
         """Return how the last call broke this process, and its Message; None if it did not."""
-        cause = self._checker.damage()
+        cause = self.checker.damage()
         return None if cause is None else (cause, self._message or cause.value)

@@ -34,7 +34,7 @@ RESULT_COLUMNS: dict[str, ResultCell] = {
     "API Name": lambda result: encode_name(result.name),
     "Forward Test Success": lambda result: result.forward.value,
     "Backward Test Success": lambda result: result.backward.value,
-    "Message": lambda result: _text(result.message),
+    "Message": lambda result: encode_text(result.message),
 }
 DETAIL_COLUMNS: dict[str, DetailCell] = {
     "API Name": lambda check: encode_name(check.name),
@@ -45,7 +45,7 @@ DETAIL_COLUMNS: dict[str, DetailCell] = {
     "MaxAbsErr": lambda check: _metric(check, "max_abs_err"),
     "MaxRelativeErr": lambda check: _metric(check, "max_rel_err"),
     "Status": lambda check: check.verdict.value,
-    "Message": lambda check: _text(check.message),
+    "Message": lambda check: encode_text(check.message),
 }
 
 
@@ -85,13 +85,13 @@ def _detail_cells(check: OutputCheck, added: Sequence[str]) -> Iterator[str]:
 
 
 def _added_cell(value: float | str) -> str:
-    return _text(value) if isinstance(value, str) else repr(float(value))
+    return encode_text(value) if isinstance(value, str) else repr(float(value))
 
 
 def with_note(row: bytes, note: str) -> bytes:
     """Return a result row with a note behind its message, which is the last cell."""
     *cells, message = decode_row(row.rstrip(b"\r\n"))
-    return encode_row([*cells, "; ".join(filter(None, [message, _text(note)]))])
+    return encode_row([*cells, "; ".join(filter(None, [message, encode_text(note)]))])
 
 
 def header(columns: Iterable[str]) -> bytes:
@@ -148,7 +148,7 @@ def call_of_detail(name: str) -> str:
     return name.rsplit(".", 3)[0]
 
 
-def _text(message: str) -> str:
+def encode_text(message: str) -> str:
     """Return a message on one line that no spreadsheet runs."""
     line = _BLANKS.sub(" ", message).strip()
     return f"'{line}" if line.startswith(_FORMULA_STARTS) else line

@@ -88,7 +88,10 @@ class Item(NamedTuple):
         """
         found = self.statistic(name)
         if isinstance(found, bool | int | float):
-            return float(found)
+            try:
+                return float(found)
+            except OverflowError:  # more digits than a statistic has
+                return None
         if isinstance(found, str):
             return _WORDS.get(found.lower())
         return None

@@ -217,10 +217,11 @@ def _entries(members: Iterator[tuple[str, ByteRange]]) -> Iterator[RecordEntry]:
     for key, span in members:
         found[key] = span
     for key, span in found.items():
-        yield _entry(key, span)
+        yield entry_of(key, span)
 
 
-def _entry(key: str, span: ByteRange) -> RecordEntry:
+def entry_of(key: str, span: ByteRange) -> RecordEntry:
+    """Return the entry of a record by its key and its place in the file."""
     if key.startswith(_MODULE_PREFIXES):
         return _module_entry(key, span)
     split = split_key(key)

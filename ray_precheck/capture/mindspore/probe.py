@@ -14,6 +14,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import mint
 
+from ray_precheck.capture.births import step_log
 from ray_precheck.capture.mindspore.calls import Calls, CallSink
 from ray_precheck.capture.mindspore.cells import (
     GRAPH_MODE,
@@ -28,7 +29,7 @@ from ray_precheck.capture.mindspore.scalers import ScaledUpdates
 from ray_precheck.capture.session import say
 from ray_precheck.capture.settings import BORDER, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
-from ray_precheck.capture.writing.log import TENSORS, StepLog
+from ray_precheck.capture.writing.log import TENSORS
 from ray_precheck.errors import UsageError
 
 # Frames of these files are no part of the program that is looked at.
@@ -124,7 +125,7 @@ class MindSporeProbe:
             hooks.close()
             on_failure(reason)
 
-        log = StepLog(folder, header, self._stacks.lines)
+        log = step_log(settings, folder, header, self._stacks.lines)
         recorder = StepRecorder(settings, log, self._stacks, failed)
         cells = CellCalls(self._cells, recorder)
         calls = Calls(self._places, recorder, self.sink_around(recorder))

@@ -134,6 +134,7 @@ class StepRecorder:
                 f"{key} cannot be recorded, {type(error).__name__}: {error}; this is a fault of"
                 " ray-precheck, please report it"
             )
+        self._log.raise_born()
         return result
 
     def number(self, name: str) -> int:

@@ -22,6 +22,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from ray_precheck.capture.births import step_log
 from ray_precheck.capture.pytorch.backward_passes import backward_passes_seen
 from ray_precheck.capture.pytorch.calls import CallMode, Sink
 from ray_precheck.capture.pytorch.collectives import Collectives
@@ -33,7 +34,7 @@ from ray_precheck.capture.pytorch.updates.optimizers import Arguments, Optimizer
 from ray_precheck.capture.pytorch.updates.scalers import ScalerSteps
 from ray_precheck.capture.settings import CaptureSettings
 from ray_precheck.capture.stacks import Stacks
-from ray_precheck.capture.writing.log import TENSORS, StepLog
+from ray_precheck.capture.writing.log import TENSORS
 
 # Frames of these files are no part of the program that is looked at.
 _OWN = (str(Path(__file__).parents[1]), torch.overrides.__file__)
@@ -194,7 +195,7 @@ class TorchProbe:
             "dump_data_dir": str((folder / TENSORS).absolute()) if settings.saves_tensors else None,
         }
         self._scalers.watch()
-        log = StepLog(folder, header, self._stacks.lines)
+        log = step_log(settings, folder, header, self._stacks.lines)
         recorder = TorchRecorder(settings, log, self._stacks, on_failure)
         sink = self.sink_around(recorder)
         self._step = TorchStep(recorder, self._names, self._modules, log.noted, sink)

@@ -188,6 +188,8 @@ class TorchRecorder:
                 f"{key} cannot be recorded, {type(error).__name__}: {error}; this is a fault of"
                 " ray-precheck, please report it"
             )
+        if not quiet:
+            self._log.raise_born()
         return result
 
     def number(self, name: str) -> int:

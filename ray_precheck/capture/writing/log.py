@@ -89,6 +89,9 @@ class StepLog:
             if key not in self._parents and self._log.is_open:
                 self._write(key, fields, stack, parent)
 
+    def raise_born(self) -> None:
+        """Raise what a record has shown that is to stop the script; here nothing is looked for."""
+
     def _write(self, key: str, fields: str, stack: int | None, parent: str | None) -> None:
         """Write a record, all of it or nothing: an exception may come out of a signal's handler, too."""
         size, stack_size = self._log.size, self._stack_log.size

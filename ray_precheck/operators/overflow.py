@@ -1,0 +1,47 @@
+"""Properties of operators by which a value that is not finite is explained.
+
+Goes out: tables. Called by `trace.overflow`, which follows NaN and infinities through a capture.
+"""
+
+from ray_precheck.operators.table import table_of_names
+
+# Operators that give the values of their input in another dtype.
+CASTS = table_of_names(
+    "casts",
+    """
+    torch.Tensor: __setitem__ bfloat16 copy_ double float half index_put_ to type type_as
+    torch: as_tensor tensor
+    mindspore.Tensor: __setitem__ astype bfloat16 copy_ float half to type type_as
+    mindspore.ops: cast
+    """,
+)
+# Operators that make a tensor of values from outside the program's operators.
+BRINGS_IN = table_of_names(
+    "brings in",
+    """
+    torch: as_tensor frombuffer from_numpy full full_like scalar_tensor tensor
+    torch.Tensor: fill_ new_full new_tensor
+    mindspore.mint: full full_like
+    mindspore.ops: full full_like
+    """,
+)
+# Operators whose results are whatever stands in the memory that they get.
+UNINITIALISED = table_of_names(
+    "uninitialised",
+    """
+    torch: empty empty_like empty_permuted empty_strided
+    torch.Tensor: new_empty new_empty_strided resize_ resize_as_
+    mindspore.mint: empty empty_like
+    """,
+)
+# Operators that read the shape and the dtype of their first argument, and none of its values.
+READS_NO_VALUES = table_of_names(
+    "reads no values",
+    """
+    torch: empty_like full_like ones_like rand_like randint_like randn_like zeros_like
+    torch.Tensor: bernoulli_ copy_ dim expand_as fill_ new_empty new_full new_ones new_zeros
+        normal_ numel size uniform_ zero_
+    mindspore.mint: empty_like full_like ones_like rand_like randint_like randn_like zeros_like
+    mindspore.ops: full_like ones_like rand_like randint_like randn_like zeros_like
+    """,
+)

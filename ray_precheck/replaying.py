@@ -1,0 +1,100 @@
+"""A replay on the CPU of calls whose captured results are not finite, from its configuration to its report.
+
+Comes in: a `RunConfig`. Goes out: a `ReplayReport`. Called by the command `run_overflow_check`. It is a precheck of
+these calls with another job: `jobs.overflow_replay`.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ray_precheck.config import RunConfig
+from ray_precheck.dump.folders import find_dumps
+from ray_precheck.dump.parse import open_dump
+from ray_precheck.errors import StoppedError, UsageError
+from ray_precheck.jobs.overflow_replay import REPLAY_TABLES, ReplayJob, overflowed
+from ray_precheck.jobs.precheck_subject import find_subject, read_options
+from ray_precheck.runtime.driving import RunSetting, TaskPlan, drive
+from ray_precheck.runtime.places.choice import Cluster
+from ray_precheck.runtime.progress import Progress
+from ray_precheck.store.columns import decode_row
+from ray_precheck.store.done import ResultRow, parse_result_row
+from ray_precheck.store.repair import rows_below
+from ray_precheck.store.resume import (
+    RunFiles,
+    discard_run,
+    hold_files,
+    resume_run,
+    run_files,
+    start_run,
+)
+from ray_precheck.store.stamps import new_stamp
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport:
+    """The report of a replay; `calls` counts those of the dump, of which `rows` had overflowed."""
+
+    files: RunFiles | None
+    rows: tuple[ResultRow, ...]
+    calls: int
+    completed: bool
+    stop_reason: str = ""
+
+
+def replay_overflows(
+    config: RunConfig, *, on_files: Callable[[RunFiles], None] = lambda files: None
+) -> ReplayReport:
+    """Replay the calls of a dump whose captured results are not finite.
+
+    Raises:
+        PrecheckError: a wrong option or dump, or a replay that stopped before a row was written.
+    """
+    config = replace(config, device_type="cpu", tested="device", bench_workers=0)
+    config.validate()
+    found = find_dumps(config.dump)
+    if found.is_many:
+        raise UsageError(
+            f"{config.dump} is a folder of {len(found.dumps)} dumps; name one of them, such as"
+            f" {found.dumps[0].path}"
+        )
+    with ExitStack() as held, open_dump(found.dumps[0].path) as dump, ExitStack() as joined:
+        calls = len(dump.calls)
+        dump.calls = overflowed(dump)
+        if not dump.calls:
+            return ReplayReport(None, (), calls, completed=True)
+        cluster = Cluster(config, joined)
+        subject = find_subject(read_options(config), dump, cluster, is_alone=False, show=True)
+        names = {call.name for call in dump.calls}
+        if config.resume_csv is None:
+            new = start_run(config.out, new_stamp(), subject.fingerprint(), REPLAY_TABLES)
+            files, done = held.enter_context(hold_files(new)), set[str]()
+        else:
+            old = run_files(config.resume_csv, REPLAY_TABLES)
+            files = held.enter_context(hold_files(old))
+            fingerprint, force = subject.fingerprint(), config.force
+            done = resume_run(files, names, fingerprint, force=force, tables=REPLAY_TABLES)
+        on_files(files)
+        progress = Progress(len(names), len(done))
+        planned: Future[TaskPlan] = Future()
+        planned.set_result(subject.plan(done, progress))
+        job = ReplayJob(dump, subject.check_settings(files), shared_fs=config.shared_fs)
+        setting = RunSetting(config, cluster, subject.places, files, progress)
+        completed, reason = False, ""
+        try:
+            completed = drive(job, planned, setting)
+        except StoppedError as error:
+            reason = str(error)
+        finally:
+            progress.close()
+        if not completed and config.resume_csv is None and discard_run(files):
+            raise StoppedError(reason or "stopped on request before a row was written; start anew")
+        return ReplayReport(files, tuple(_rows(files.result)), calls, completed, reason)
+
+
+def _rows(path: Path) -> Iterator[ResultRow]:
+    with path.open("rb") as file:
+        for line in rows_below(file, REPLAY_TABLES.result):
+            yield parse_result_row(decode_row(line), REPLAY_TABLES)

@@ -1,0 +1,295 @@
+"""The walk through the records of one capture that finds where NaN and infinity were born.
+
+Comes in: an open capture. Goes out: what was found, in the order of the records. Called by the job of
+`overflow_check`, once for each rank of each step.
+
+An operator whose floating inputs are all finite and an output of which is not has borne it. One of whose
+inputs it came has passed it on, or has masked it if all outputs are finite. -inf that no operator has
+computed (a constant, or a tensor from outside) is no input of that kind in a forward pass, so that a mask of
+attention is no alarm, and a row of softmax that is masked as a whole is a birth. A backward pass whose
+forward pass met such values lets them re-emerge: the gradient of a logarithm of zero is not finite although
+the logarithm itself was masked.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ray_precheck.operators.overflow import BRINGS_IN, UNINITIALISED
+from ray_precheck.trace.overflow.finding import Birth, Origin, OverflowFinding
+from ray_precheck.trace.overflow.lineage import Lineage, Origins
+from ray_precheck.trace.overflow.modules import Modules
+from ray_precheck.trace.overflow.record import (
+    FollowedRecord,
+    all_of,
+    bad_of,
+    cast_of,
+    how_born,
+    opened,
+)
+from ray_precheck.trace.overflow.rows import arrival
+from ray_precheck.trace.overflow.values import NonFinite, Values, dtype_name
+from ray_precheck.trace.side import API, BACKWARD, GRADIENTS, MODULE, Entry, Side, decode_record
+
+# Rows of records that only passed something on: after them a dump says how many more there were.
+MOST_PASSED_ON = 10_000
+# Words of JSON without which every number of a record is finite.
+SUSPICIOUS = re.compile(rb"nan|inf", re.IGNORECASE)
+COLLECTIVES = ("Distributed.", "MintDistributed.", "Communication.")
+
+
+@dataclass(slots=True)
+class Followed:
+    """What a walk has found. `knows`: a floating value has statistics, so that something was checked;
+    `passed_on` counts the records that passed something on, of which `MOST_PASSED_ON` have a finding. `unread` records are no JSON objects, or too large
+    to be those of a call."""
+
+    findings: list[OverflowFinding] = field(default_factory=list)
+    records: int = 0
+    knows: bool = False
+    passed_on: int = 0
+    unread: int = 0
+
+    @property
+    def births(self) -> int:
+        """How many operators made NaN or infinity of finite values."""
+        return sum(each.birth in (Birth.BORN, Birth.CAST) for each in self.findings)
+
+    @property
+    def alarms(self) -> list[OverflowFinding]:
+        """The findings that are an alarm, in the order of the records."""
+        return [each for each in self.findings if each.is_alarm]
+
+
+def follow(side: Side) -> Followed:
+    """Follow NaN and infinities through the records of a capture.
+
+    Records that show none are not decoded, once one has shown that the capture has statistics.
+    """
+    has_calls = any(entry.kind == API for entry in side.entries)
+    walk = Walk(side.header.framework, Modules(side.folder), has_calls=has_calls)
+    for entry in side.entries:
+        raw = side.raw(entry)
+        if not walk.followed.knows or SUSPICIOUS.search(raw):
+            fields = decode_record(raw)
+            walk.followed.unread += not fields and raw.strip() != b"{}"
+            walk.see(entry, fields)
+        elif entry.direction == BACKWARD:
+            walk.saw_backward = True
+        walk.followed.records += 1
+    return walk.end()
+
+
+class Walk:
+    """What is known after the records that were seen, in their order.
+
+    `has_calls`: operators have records, so that those of modules are asked only what these do not show.
+    """
+
+    def __init__(self, framework: str, modules: Modules, *, has_calls: bool) -> None:
+        self.followed = Followed()
+        self.saw_backward = False
+        self._framework = framework
+        self._lineage = Lineage()
+        self._modules = modules
+        self._has_calls = has_calls
+        self._origins: list[Origin] = []
+        self._gradients: Origins = ()
+
+    def see(self, entry: Entry, fields: Mapping[str, Any]) -> None:
+        """Judge one record."""
+        record = opened(entry, fields, self._framework)
+        known = [each for each in (*record.inputs, *record.outputs) if each.item.is_tensor]
+        self.followed.knows |= any(each.found is not None for each in known)
+        if entry.kind == GRADIENTS:
+            self._see_gradients(record)
+        elif entry.kind == API or (entry.kind == MODULE and not self._has_calls):
+            self._see_call(record)
+        elif entry.kind == MODULE:
+            self._see_module(record)
+        self.saw_backward |= record.is_backward
+
+    def end(self) -> Followed:
+        """Say which -inf were meant, and return what was found."""
+        for origin in self._origins:
+            if origin.may_be_meant and origin.is_proven:
+                origin.finding.birth = Birth.MEANT
+                origin.finding.message = f"{origin.finding.message}, and becomes finite: a mask"
+        return self.followed
+
+    def _see_call(self, record: FollowedRecord) -> None:
+        if not bad_of(record.inputs) and not record.bad_outputs:
+            return
+        solid, masks = self._origins_of(record)
+        if not record.bad_outputs:
+            self._masked(record, solid, masks)
+        elif solid:
+            self._passed_on(record, solid)
+        else:
+            self._gave(record, masks)
+
+    def _origins_of(self, record: FollowedRecord) -> tuple[Origins, Origins]:
+        """Return the origins of the tensors that a record gets, those of possible masks apart."""
+        solid: dict[int, Origin] = {}
+        masks: dict[int, Origin] = {}
+        for values in bad_of(record.inputs):
+            if not values.item.is_tensor:
+                continue
+            for origin in self._lineage.of(values) or self._from_outside(record, values):
+                is_mask = origin.may_be_meant and values.found is not None and values.found.is_mask
+                (masks if is_mask and not record.is_backward else solid)[id(origin)] = origin
+        return tuple(solid.values()), tuple(masks.values())
+
+    def _from_outside(self, record: FollowedRecord, values: Values) -> Origins:
+        """Return the origin of a value that a record gets, and that no record gave."""
+        if record.is_backward:
+            if self._gradients:
+                return self._gradients
+            if self.saw_backward:
+                said = (
+                    "arrives so, and no operator gave it: born where autograd sums gradients, or in an"
+                    " operator without a record"
+                )
+                return self._add(record, values, Birth.BORN, said, alarm=True)
+            said = "comes in from outside: the gradient that the backward pass begins with"
+            return self._add(record, values, Birth.CAME_IN, said, alarm=True)
+        is_mask = values.found is not None and values.found.is_mask
+        said = "comes in from outside: an input, a weight, or an operator without a record"
+        found = self._add(record, values, Birth.CAME_IN, said, alarm=not is_mask, mask=is_mask)
+        self._lineage.note([values], found)
+        return found
+
+    def _masked(self, record: FollowedRecord, solid: Origins, masks: Origins) -> None:
+        if any(each.item.is_tensor for each in record.outputs):
+            for origin in solid:
+                origin.is_masked = True
+            for origin in masks:
+                origin.is_proven = True
+        if solid and record.gives_tensors:
+            values = next(x for x in bad_of(record.inputs) if x.item.is_tensor)
+            what = "finite values" if record.outputs else "whole numbers or truth values"
+            said = f"makes {what} of it; it is from {solid[0].finding.place}"
+            self._report(record, values, Birth.MASKED, said)
+        if solid and not record.is_backward:
+            self._lineage.met(record.entry.call, solid)
+
+    def _passed_on(self, record: FollowedRecord, solid: Origins) -> None:
+        origin = solid[0]
+        birth = Birth.RE_EMERGED if origin.is_masked else Birth.PASSED_ON
+        for each in solid:
+            each.is_masked = False
+        self._inherit(record, solid)
+        if record.entry.kind == MODULE and self._is_inside(record):
+            return
+        self.followed.passed_on += birth is Birth.PASSED_ON
+        if birth is Birth.RE_EMERGED or self.followed.passed_on <= MOST_PASSED_ON:
+            again = ", which was masked before" if birth is Birth.RE_EMERGED else ""
+            said = f"from {origin.finding.place}{again}"
+            self._report(record, record.bad_outputs[0], birth, said)
+
+    def _gave(self, record: FollowedRecord, masks: Origins) -> None:
+        """Judge a record that gave what is not finite, and got nothing but constants and masks."""
+        values, given = record.bad_outputs[0], all_of(record.bad_outputs)
+        got = record.constants
+        if masks:
+            got |= NonFinite(negative=True)
+        forward = self._lineage.of_forward(record.entry.call) if record.is_backward else ()
+        if forward:
+            said = f"its forward pass met {forward[0].finding.place}"
+            self._report(record, values, Birth.RE_EMERGED, said, alarm=forward[0].finding.is_alarm)
+            for origin in forward:
+                origin.is_masked = False
+            self._inherit(record, forward)
+        elif any(got) and not given.beyond(got):
+            constant = () if masks else self._constant(record, values, given)
+            self._inherit(record, masks or constant, mark=False)
+        elif record.entry.kind == MODULE and self._is_inside(record):
+            return
+        else:
+            self._inherit(record, self._born(record, values, given, got))
+
+    def _constant(self, record: FollowedRecord, values: Values, given: NonFinite) -> Origins:
+        said = "comes in as a constant of the program"
+        return self._add(record, values, Birth.CAME_IN, said, mask=given.is_mask)
+
+    def _born(
+        self, record: FollowedRecord, values: Values, given: NonFinite, got: NonFinite
+    ) -> Origins:
+        if record.entry.key.startswith(COLLECTIVES):
+            said = arrival(record.fields.get("group"))
+            return self._add(record, values, Birth.CAME_IN, said, alarm=True)
+        if record.is_of(UNINITIALISED):
+            said = "memory that nothing was written to yet"
+            return self._add(record, values, Birth.CAME_IN, said)
+        if not record.inputs and record.is_of(BRINGS_IN):
+            said = "comes in from outside the operators"
+            return self._add(record, values, Birth.CAME_IN, said, alarm=True)
+        cast = cast_of(record, values, given)
+        if cast:
+            return self._add(record, values, Birth.CAST, cast, alarm=True)
+        return self._add(record, values, Birth.BORN, how_born(record, got), alarm=True)
+
+    def _see_module(self, record: FollowedRecord) -> None:
+        """Judge a module whose operators have records: it may bear what none of them shows."""
+        unseen = record.bad_outputs and not bad_of(record.inputs) and not self._is_inside(record)
+        if unseen and not record.is_backward:
+            said = "no record of its operators shows it: born in an operator that has none"
+            found = self._add(record, record.bad_outputs[0], Birth.BORN, said, alarm=True)
+            self._inherit(record, found)
+
+    def _see_gradients(self, record: FollowedRecord) -> None:
+        """Judge the gradients of a module's parameters, which several calls may have added to."""
+        if record.bad_outputs and self.saw_backward and not self._gradients:
+            said = "no operator gave it: born where gradients of a parameter are summed"
+            origins = self._add(record, record.bad_outputs[0], Birth.BORN, said, alarm=True)
+            self._gradients = origins
+
+    def _is_inside(self, record: FollowedRecord) -> bool:
+        """Return whether a record within a module explains what the module gave."""
+        known = all(self._lineage.knows(each) for each in record.bad_outputs)
+        if known or self._modules.holds(record.entry.key):
+            self._modules.mark(record.entry.key)
+            return True
+        return False
+
+    def _inherit(self, record: FollowedRecord, origins: Origins, *, mark: bool = True) -> None:
+        """Take note of the origins of what a record gave."""
+        self._lineage.note(record.bad_outputs, origins, in_place=record.is_in_place)
+        if record.is_backward:
+            self._gradients = origins
+        elif mark:
+            self._lineage.met(record.entry.call, origins)
+
+    def _add(
+        self,
+        record: FollowedRecord,
+        values: Values,
+        birth: Birth,
+        said: str,
+        *,
+        alarm: bool = False,
+        mask: bool = False,
+    ) -> Origins:
+        """Report a new origin and return it."""
+        finding = self._report(record, values, birth, said, alarm=alarm)
+        origin = Origin(finding, may_be_meant=mask and not record.is_backward)
+        self._origins.append(origin)
+        return (origin,)
+
+    def _report(
+        self,
+        record: FollowedRecord,
+        values: Values,
+        birth: Birth,
+        said: str,
+        *,
+        alarm: bool = False,
+    ) -> OverflowFinding:
+        found = values.found or NonFinite()
+        key, path = record.entry.key, values.item.path
+        finding = OverflowFinding(key, path, found, birth, dtype_name(values.item), said, alarm)
+        self.followed.findings.append(finding)
+        if birth not in (Birth.PASSED_ON, Birth.MASKED):
+            self._modules.mark(key)
+        return finding

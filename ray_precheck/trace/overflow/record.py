@@ -1,0 +1,151 @@
+"""A record as the walk through a capture sees it.
+
+Comes in: an entry and its JSON. Goes out: a `FollowedRecord`, and sentences about what it bore. Used by `births`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ray_precheck.operators.effects import AUGMENTED
+from ray_precheck.operators.overflow import CASTS, READS_NO_VALUES
+from ray_precheck.operators.table import FactTable
+from ray_precheck.trace.items import INPUT, PARAMETERS, Item, items_of
+from ray_precheck.trace.overflow.values import (
+    NonFinite,
+    Values,
+    dtype_name,
+    is_floating,
+    is_half,
+    largest_held,
+    values_of,
+)
+from ray_precheck.trace.side import BACKWARD, Entry
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedRecord:
+    """A record with its floating inputs and outputs.
+
+    `items` are all values of it, `operator` is its name without number and direction. Not among the
+    inputs are values that the operator does not read: what stood in `out=` and in a tensor that is filled.
+    """
+
+    entry: Entry
+    fields: Mapping[str, Any]
+    framework: str
+    operator: str
+    items: list[Item]
+    inputs: list[Values]
+    outputs: list[Values]
+
+    @property
+    def bad_outputs(self) -> list[Values]:
+        """The outputs that are not finite."""
+        return bad_of(self.outputs)
+
+    @property
+    def gives_tensors(self) -> bool:
+        """Whether a tensor of any dtype is among the outputs."""
+        return any(each.is_tensor and not _comes_in(each) for each in self.items)
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether gradients pass through."""
+        return self.entry.direction == BACKWARD
+
+    @property
+    def constants(self) -> NonFinite:
+        """What is not finite among the Python numbers that the operator gets."""
+        return all_of(each for each in bad_of(self.inputs) if not each.item.is_tensor)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the operator changes its first argument."""
+        by_name = self.operator.endswith("_") and not self.operator.endswith("__")
+        return by_name or self.is_of(AUGMENTED)
+
+    def is_of(self, table: FactTable[bool]) -> bool:
+        """Return whether a table has a row for the operator."""
+        return bool(table.of(self.operator, self.framework))
+
+
+def opened(entry: Entry, fields: Mapping[str, Any], framework: str) -> FollowedRecord:
+    """Return a record with what its statistics say."""
+    operator = entry.call.rpartition(".")[0]
+    items = items_of(fields, entry.key)
+    unread = {"input.out"}
+    if READS_NO_VALUES.of(operator, framework) and entry.direction != BACKWARD:
+        unread.add("input.0")
+    read = [each for each in items if _comes_in(each) and each.path not in unread]
+    return FollowedRecord(
+        entry,
+        fields,
+        framework,
+        operator,
+        items,
+        [values_of(each) for each in read if is_floating(each)],
+        [values_of(each) for each in items if not _comes_in(each) and is_floating(each)],
+    )
+
+
+def bad_of(values: Iterable[Values]) -> list[Values]:
+    """Return the values that are not finite."""
+    return [each for each in values if each.found is not None and any(each.found)]
+
+
+def all_of(values: Iterable[Values]) -> NonFinite:
+    """Return what is not finite in any of some values."""
+    found = NonFinite()
+    for each in values:
+        found |= each.found or NonFinite()
+    return found
+
+
+def cast_of(record: FollowedRecord, values: Values, given: NonFinite) -> str:
+    """Return a sentence about finite inputs that the dtype of the output cannot hold, "" if there are none.
+
+    Casts are the operators of the table, and under autocast those that compute in a half type.
+    """
+    autocast = record.fields.get("autocast")
+    limit = largest_held(values.item)
+    if not values.item.is_tensor or given.nan or limit is None:
+        return ""
+    if not (is_half(values.item) if autocast else record.is_of(CASTS)):
+        return ""
+    sizes = (_size(each) for each in record.items if each.part == INPUT)
+    largest = max((size for size in sizes if size is not None), default=0.0)
+    if largest <= limit:
+        return ""
+    how = "autocast gives" if autocast else "the cast gives"
+    dtype = dtype_name(values.item)
+    return f"{how} a value of {largest:.6g} in {dtype}, whose largest is {limit:.6g}"
+
+
+def how_born(record: FollowedRecord, got: NonFinite) -> str:
+    """Return a sentence about a birth; `got` is what was not finite among constants and masks."""
+    if not record.inputs and not record.is_backward:
+        said = "born here, from no floating input"
+    elif any(got):
+        said = f"born here: of what it got only {got.words} was not finite, a constant or a mask"
+    else:
+        known = [each.largest for each in record.inputs if each.largest is not None]
+        said = "born here: all floating inputs were finite"
+        said += f", the largest absolute value was {max(known):.6g}" if known else ""
+    unknown = [each.item.path for each in record.inputs if each.found is None]
+    if unknown:
+        said += f"; {', '.join(unknown[:3])} has no statistics and may not have been"
+    return said
+
+
+def _comes_in(item: Item) -> bool:
+    return item.part in (INPUT, PARAMETERS)
+
+
+def _size(item: Item) -> float | None:
+    """Return the largest finite absolute value of a number or a tensor, also of whole numbers."""
+    if not item.is_tensor and item.type_name not in ("float", "int"):
+        return None
+    names = ("Max", "Min") if item.is_tensor else ("value",)
+    known = [abs(each) for each in map(item.number, names) if each is not None]
+    return max((each for each in known if each < float("inf")), default=None)

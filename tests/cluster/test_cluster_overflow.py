@@ -1,0 +1,68 @@
+"""Dumps are searched for births on the workers of a cluster, and calls that overflowed are replayed there."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_precheck import overflowing
+from ray_precheck.config import OverflowConfig, RunConfig
+from ray_precheck.overflowing import check_overflow
+from ray_precheck.replaying import replay_overflows
+
+pytestmark = pytest.mark.cluster
+
+
+def write_dumps(folder: Path) -> None:
+    """Write four dumps, of which two bear an infinity; one cannot be read."""
+
+    def tensor(top: float) -> dict[str, Any]:
+        statistics = {"Max": top, "Min": 0.0, "Mean": top, "Norm": top}
+        return {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [4], **statistics}
+
+    for number in range(4):
+        place = folder / "step0" / f"rank{number}"
+        place.mkdir(parents=True)
+        output = tensor(float("inf") if number % 2 else 1.0)
+        record = {"input_args": [tensor(800.0)], "input_kwargs": {}, "output": [output]}
+        header = {"task": "statistics", "level": "L1", "framework": "pytorch"}
+        data = {"dump_data_dir": None, "data": {"Torch.exp.0.forward": record}}
+        (place / "dump.json").write_text(json.dumps({**header, **data}))
+    (folder / "step0" / "rank2" / "dump.json").write_text("{")
+
+
+@pytest.mark.parametrize("shared_fs", [True, False])
+def test_workers_write_what_the_own_process_writes(
+    tmp_path: Path, cluster_address: str, monkeypatch: pytest.MonkeyPatch, shared_fs: bool
+) -> None:
+    write_dumps(tmp_path / "dumps")
+    here = check_overflow(OverflowConfig(dump=tmp_path / "dumps", out=tmp_path / "here"))
+    assert not here.files.timeline.exists()  # no worker was at work
+    monkeypatch.setattr(overflowing, "OWN_PROCESS_BYTES", 0)
+    there = check_overflow(
+        OverflowConfig(
+            dump=tmp_path / "dumps",
+            out=tmp_path / "there",
+            address=cluster_address,
+            devices=(0, 1),
+            shared_fs=shared_fs,
+        )
+    )
+    assert there.files.timeline.exists()
+    for kind in ("result", "details"):
+        ours, theirs = getattr(here.files, kind), getattr(there.files, kind)
+        assert ours.read_bytes() == theirs.read_bytes()
+    assert [each.births for each in there.dumps] == [0, 1, 0, 1]
+
+
+def test_calls_that_overflowed_are_replayed_on_workers(
+    tmp_path: Path, cluster_address: str
+) -> None:
+    write_dumps(tmp_path / "dumps")
+    dump = tmp_path / "dumps" / "step0" / "rank1" / "dump.json"
+    report = replay_overflows(RunConfig(dump=dump, out=tmp_path / "out", address=cluster_address))
+    assert report.completed
+    (row,) = report.rows
+    assert row.name == "Torch.exp.0"
+    assert row.message.startswith("forward: normal overflow")
