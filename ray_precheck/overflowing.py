@@ -1,8 +1,8 @@
 """A search for the births of NaN and infinity, from its configuration to its report.
 
 Comes in: an `OverflowConfig`. Goes out: an `OverflowReport`. Called by the command line, and by programs that
-import the package. Each dump of the folder is a piece of the job `jobs.overflow`; what ranks and steps tell of
-each other is said at the end, from the rows.
+import the package. Each dump of the folder is a piece of the job `jobs.overflow`; what ranks and steps
+tell of each other is said at the end, from the rows.
 """
 
 import hashlib
@@ -61,8 +61,9 @@ TREND_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class DumpResult:
-    """The row of a dump: how many births it has before ranks are joined, and the first alarm. `records` is None where the dump
-    could not be read."""
+    """The row of a dump: how many births it has before ranks are joined, and the first alarm.
+
+    `records` is None where the dump could not be read."""
 
     name: str
     verdict: Verdict

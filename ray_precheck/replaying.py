@@ -1,7 +1,7 @@
 """A replay on the CPU of calls whose captured results are not finite, from its configuration to its report.
 
-Comes in: a `RunConfig`. Goes out: a `ReplayReport`. Called by the command `run_overflow_check`. It is a precheck of
-these calls with another job: `jobs.overflow_replay`.
+Comes in: a `RunConfig`. Goes out: a `ReplayReport`. Called by the command `run_overflow_check`. It is a
+precheck of these calls with another job: `jobs.overflow_replay`.
 """
 
 from collections.abc import Callable, Iterator

@@ -3,9 +3,10 @@
     python -m scripts.overflow_births            # 40 faults and the controls: what was found, as a table
     python -m scripts.overflow_births --all      # each in every model and dtype
 
-Comes in: `scripts.overflow_faults`. Goes out: a table by family; exit code 1 where a birth was not found at its
-operator, or a control gave an alarm. Every capture is one that `ray_precheck.capture.Capture` makes of a forward
-and a backward pass; a birth is found where the first alarm is at the operator of the planted line.
+Comes in: `scripts.overflow_faults`. Goes out: a table by family; exit code 1 where a birth was not found
+at its operator, or a control gave an alarm. Every capture is one that `ray_precheck.capture.Capture` makes
+of a forward and a backward pass; a birth is found where the first alarm is at the operator of the planted
+line.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """The first birth of NaN or infinity in a captured step, while it runs.
 
-Comes in: the records of a step, as they are written. Goes out: the step's log, with a line in `overflow.jsonl` and
-on stderr about the first birth, and with `--overflow raise` an error for the script. Made by the probes. What is a
-birth is judged as `overflow_check` judges it, record by record.
+Comes in: the records of a step, as they are written. Goes out: the step's log, with a line in
+`overflow.jsonl` and on stderr about the first birth, and with `--overflow raise` an error for the script.
+Made by the probes. What is a birth is judged as `overflow_check` judges it, record by record.
 """
 
 import json

@@ -22,7 +22,8 @@ def overflow_lines(report: "OverflowReport") -> Iterator[str]:
     born = [row for row in report.rows if row.is_born]
     if born:
         where = len({row.dump for row in born})
-        yield f"NaN or infinity was born in {_count(len(born), 'place')}, {where} of {_count(len(report.dumps), 'dump')}"
+        dumps = _count(len(report.dumps), "dump")
+        yield f"NaN or infinity was born in {_count(len(born), 'place')}, {where} of {dumps}"
     for row in _first_of_each(born):
         yield from _shown(row)
     if len(born) > _SHOWN:

@@ -1,8 +1,8 @@
 """The search for the births of NaN and infinity as a job: a piece is the dump of one rank in one step.
 
 Comes in: the dumps of a folder. Goes out: a `Job`, its `Opener` and its `Runner`, and rows in the two
-tables `OVERFLOW_TABLES`: one for each dump, and one for each finding in it. The session `overflowing` makes the
-job; where the dumps are few and small it takes its rows from `settled` and needs no worker.
+tables `OVERFLOW_TABLES`: one for each dump, and one for each finding in it. The session `overflowing`
+makes the job; where the dumps are few and small it takes its rows from `settled` and needs no worker.
 """
 
 import time
@@ -28,7 +28,7 @@ from ray_precheck.trace.overflow.births import MOST_PASSED_ON, Followed, follow
 from ray_precheck.trace.overflow.headroom import headrooms
 from ray_precheck.trace.overflow.modules import Modules
 from ray_precheck.trace.overflow.rows import COLUMNS, HEADROOM, OverflowRow, number_of
-from ray_precheck.trace.side import Side, open_side
+from ray_precheck.trace.side import CaptureSide, open_side
 
 # `overflow_dumps_{timestamp}.csv` and `overflow_check_{timestamp}.csv`.
 OVERFLOW_TABLES = Tables(
@@ -170,7 +170,7 @@ def _verdict(followed: Followed) -> tuple[Verdict, str]:
     return (Verdict.ERROR if followed.alarms else Verdict.PASS), "; ".join(said)
 
 
-def _rows(payload: OverflowPayload, side: Side, followed: Followed) -> Iterator[OverflowRow]:
+def _rows(payload: OverflowPayload, side: CaptureSide, followed: Followed) -> Iterator[OverflowRow]:
     """Yield the rows of a dump: its findings, then its headrooms where they are asked for."""
     modules = Modules(side.folder)
     sources = source_lines(side.path, {each.key for each in followed.findings})

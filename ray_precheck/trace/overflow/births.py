@@ -30,7 +30,15 @@ from ray_precheck.trace.overflow.record import (
 )
 from ray_precheck.trace.overflow.rows import arrival
 from ray_precheck.trace.overflow.values import NonFinite, Values, dtype_name
-from ray_precheck.trace.side import API, BACKWARD, GRADIENTS, MODULE, Entry, Side, decode_record
+from ray_precheck.trace.side import (
+    API,
+    BACKWARD,
+    GRADIENTS,
+    MODULE,
+    CaptureSide,
+    RecordEntry,
+    record_from_json,
+)
 
 # Rows of records that only passed something on: after them a dump says how many more there were.
 MOST_PASSED_ON = 10_000
@@ -42,8 +50,8 @@ COLLECTIVES = ("Distributed.", "MintDistributed.", "Communication.")
 @dataclass(slots=True)
 class Followed:
     """What a walk has found. `knows`: a floating value has statistics, so that something was checked;
-    `passed_on` counts the records that passed something on, of which `MOST_PASSED_ON` have a finding. `unread` records are no JSON objects, or too large
-    to be those of a call."""
+    `passed_on` counts the records that passed something on, of which `MOST_PASSED_ON` have a finding.
+    `unread` records are no JSON objects, or too large to be those of a call."""
 
     findings: list[OverflowFinding] = field(default_factory=list)
     records: int = 0
@@ -62,7 +70,7 @@ class Followed:
         return [each for each in self.findings if each.is_alarm]
 
 
-def follow(side: Side) -> Followed:
+def follow(side: CaptureSide) -> Followed:
     """Follow NaN and infinities through the records of a capture.
 
     Records that show none are not decoded, once one has shown that the capture has statistics.
@@ -72,7 +80,7 @@ def follow(side: Side) -> Followed:
     for entry in side.entries:
         raw = side.raw(entry)
         if not walk.followed.knows or SUSPICIOUS.search(raw):
-            fields = decode_record(raw)
+            fields = record_from_json(raw)
             walk.followed.unread += not fields and raw.strip() != b"{}"
             walk.see(entry, fields)
         elif entry.direction == BACKWARD:
@@ -97,7 +105,7 @@ class Walk:
         self._origins: list[Origin] = []
         self._gradients: Origins = ()
 
-    def see(self, entry: Entry, fields: Mapping[str, Any]) -> None:
+    def see(self, entry: RecordEntry, fields: Mapping[str, Any]) -> None:
         """Judge one record."""
         record = opened(entry, fields, self._framework)
         known = [each for each in (*record.inputs, *record.outputs) if each.item.is_tensor]

@@ -20,7 +20,7 @@ from ray_precheck.trace.overflow.values import (
     share_of_underflow,
     values_of,
 )
-from ray_precheck.trace.side import API, Side
+from ray_precheck.trace.side import API, CaptureSide
 
 # A tensor is near its limit when its values may grow by this many powers of two: a factor of 8.
 NEAR_BITS = 3.0
@@ -63,7 +63,7 @@ class Trend(NamedTuple):
     reached: float | None
 
 
-def headrooms(side: Side) -> Iterator[Headroom]:
+def headrooms(side: CaptureSide) -> Iterator[Headroom]:
     """Yield the outputs of calls that are near the limit of their dtype, or that underflow.
 
     Infinite values are left out: the largest finite end of the tensor counts.

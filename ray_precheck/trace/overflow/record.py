@@ -1,6 +1,7 @@
 """A record as the walk through a capture sees it.
 
-Comes in: an entry and its JSON. Goes out: a `FollowedRecord`, and sentences about what it bore. Used by `births`.
+Comes in: an entry and its JSON. Goes out: a `FollowedRecord`, and sentences about what it bore. Used by
+`births`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +21,7 @@ from ray_precheck.trace.overflow.values import (
     largest_held,
     values_of,
 )
-from ray_precheck.trace.side import BACKWARD, Entry
+from ray_precheck.trace.side import BACKWARD, RecordEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class FollowedRecord:
     inputs are values that the operator does not read: what stood in `out=` and in a tensor that is filled.
     """
 
-    entry: Entry
+    entry: RecordEntry
     fields: Mapping[str, Any]
     framework: str
     operator: str
@@ -70,7 +71,7 @@ class FollowedRecord:
         return bool(table.of(self.operator, self.framework))
 
 
-def opened(entry: Entry, fields: Mapping[str, Any], framework: str) -> FollowedRecord:
+def opened(entry: RecordEntry, fields: Mapping[str, Any], framework: str) -> FollowedRecord:
     """Return a record with what its statistics say."""
     operator = entry.call.rpartition(".")[0]
     items = items_of(fields, entry.key)

@@ -38,7 +38,8 @@ class NonFinite(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The values in words: `NaN, inf`, without a sign in front, which no spreadsheet takes for a formula."""
+        """The values in words: `NaN, inf`, without a sign in front, which no spreadsheet takes for a
+        formula."""
         names = zip(self, ("NaN", "inf", "negative inf"), strict=True)
         return ", ".join(name for found, name in names if found)
 

@@ -28,7 +28,8 @@ TABLE = Table(
         ("operators",),
         ("options", "config", "dump", "frameworks", "compare"),
         ("plan", "datagen", "bench", "store"),
-        # A capture with --overflow judges its records as trace.overflow does, which reads measures of captures.
+        # A capture with --overflow judges its records as trace.overflow does, which reads measures of
+        # captures.
         ("check", "report", "capture", "trace"),
         ("runtime",),
         ("jobs",),
