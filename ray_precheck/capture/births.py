@@ -18,7 +18,7 @@ from ray_precheck.report.sources import model_line
 from ray_precheck.trace.overflow.births import SUSPICIOUS, Walk
 from ray_precheck.trace.overflow.finding import Birth, OverflowFinding
 from ray_precheck.trace.overflow.modules import Modules
-from ray_precheck.trace.side import BACKWARD, decode_record, entry_of
+from ray_precheck.trace.side import BACKWARD, record_from_json, entry_of
 
 OVERFLOW_LOG = "overflow.jsonl"
 _BORN = (Birth.BORN, Birth.CAST)
@@ -64,7 +64,7 @@ class WatchedLog(StepLog):
             self._walk.saw_backward |= entry.direction == BACKWARD
             return
         before = len(self._walk.followed.findings)
-        self._walk.see(entry, decode_record(raw))
+        self._walk.see(entry, record_from_json(raw))
         new = self._walk.followed.findings[before:]
         found = next((each for each in new if each.birth in _BORN), None)
         if found is not None:

@@ -26,7 +26,7 @@ from ray_precheck.schema.task import DeviceSlot, TaskPayload
 from ray_precheck.schema.values import HostTensor
 from ray_precheck.store.tables import API_TABLES
 from ray_precheck.trace.overflow.record import FollowedRecord, bad_of, opened
-from ray_precheck.trace.side import API, RecordEntry, decode_record
+from ray_precheck.trace.side import API, RecordEntry, record_from_json
 
 if TYPE_CHECKING:
     from ray_precheck.check.checker import Checker
@@ -99,7 +99,7 @@ def records_of(payload: TaskPayload, framework: str) -> list[FollowedRecord]:
         key = f"{payload.name}.{direction}"
         if raw is not None and split_key(key) is not None:
             entry = RecordEntry(key, payload.name, direction, API, ByteRange(0, 0))
-            found.append(opened(entry, decode_record(raw), framework))
+            found.append(opened(entry, record_from_json(raw), framework))
     return found
 
 
