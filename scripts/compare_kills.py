@@ -1,6 +1,6 @@
 """Kill comparisons of two captures at random moments with `kill -9`, and go on with them.
 
-    python -m scripts.compare_kills [--kills N] [--seed S] [--calls N] [--command compare|locate]
+    python -m scripts.compare_kills [--kills N] [--seed S] [--calls N]
 
 Two captures of many small tensors are compared by `ray-precheck compare`, which is killed at a random moment
 of its life and gone on with, until a run comes to its end; that is one story, and stories are told until N
@@ -10,7 +10,9 @@ Prints how far the killed runs were; the exit code is 1 if bytes differ.
 
 import argparse
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -100,19 +102,12 @@ def _run(words: Sequence[str], limit_s: float) -> bool:
     try:
         _, errors = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
-        _kill_group(process.pid)
+        os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         return False
     if process.returncode not in (0, 1):
         raise RuntimeError(errors.decode(errors="replace").strip().splitlines()[-1])
     return True
-
-
-def _kill_group(group: int) -> None:
-    import os
-    import signal
-
-    os.killpg(group, signal.SIGKILL)
 
 
 def _files(out: Path) -> list[bytes]:

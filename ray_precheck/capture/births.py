@@ -18,7 +18,7 @@ from ray_precheck.report.sources import model_line
 from ray_precheck.trace.overflow.births import SUSPICIOUS, Walk
 from ray_precheck.trace.overflow.finding import Birth, OverflowFinding
 from ray_precheck.trace.overflow.modules import Modules
-from ray_precheck.trace.side import BACKWARD, record_from_json, entry_of
+from ray_precheck.trace.side import BACKWARD, entry_of, record_from_json
 
 OVERFLOW_LOG = "overflow.jsonl"
 _BORN = (Birth.BORN, Birth.CAST)

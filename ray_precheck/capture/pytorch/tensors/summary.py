@@ -159,7 +159,11 @@ def _wide_sums(values: np.ndarray[Any, Any], repeated: int) -> tuple[float, floa
     # The script may have asked for exceptions, and what is in new memory may be a signalling NaN.
     with np.errstate(all="ignore"):
         wide = values.astype(np.float64)
-        squares = float(np.dot(wide, wide))
+        if wide.size <= _FEW:
+            squares = float(np.dot(wide, wide))
+        else:  # numpy's product would wake threads, which then wait for more in a busy loop
+            flat = torch.from_numpy(wide).reshape(-1)
+            squares = torch.dot(flat, flat).item()
         return float(np.add.reduce(wide)) / values.size, math.sqrt(squares * repeated)
 
 
