@@ -20,10 +20,10 @@ from ray_precheck.errors import StoppedError, UsageError
 from ray_precheck.jobs.comparison import (
     ComparisonJob,
     ComparisonRunner,
-    compared_here,
     tables_of,
     tasks_of,
 )
+from ray_precheck.jobs.comparison_here import compared_here, cores_for_forks
 from ray_precheck.jobs.comparison_plan import (
     ComparisonOptions,
     ComparisonPlan,
@@ -325,7 +325,7 @@ def _drive(
     planning: Future[TaskPlan] = Future()
     if places is None:
         runner = ComparisonRunner(plan.settings, plan.reading)
-        planning.set_result(TaskPlan((), compared_here(job, tasks, runner)))
+        planning.set_result(TaskPlan((), compared_here(job, tasks, runner, cores_for_forks())))
     else:
         order = sorted(tasks, key=lambda task: -task.cost_s)
         planning.set_result(TaskPlan(order, ()))

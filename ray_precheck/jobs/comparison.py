@@ -6,8 +6,8 @@ files of a piece themselves, or get them with it where they do not see the folde
 """
 
 import time
-from collections.abc import Iterator, Sequence
 from collections.abc import Mapping as MappingOf
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -234,11 +234,3 @@ def tasks_of(job: ComparisonJob, done: set[str], costs_s: Sequence[float]) -> li
         for index, name in enumerate(job.names)
         if name not in done
     ]
-
-
-def compared_here(
-    job: ComparisonJob, tasks: Sequence[Task], runner: ComparisonRunner
-) -> Iterator[Done]:
-    """Compare pieces in this process, one after the other, as they are asked for."""
-    for task in tasks:
-        yield runner.run(job.payload(task), Stage.DEVICE)

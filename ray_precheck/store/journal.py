@@ -47,6 +47,8 @@ class Journal:
         self._tables = tables
         self._lock_path = run_files(result_path, tables).lock
         self._reopened_with: set[str] | None = None
+        # The names of all rows in their order; None where others have written some of them.
+        self._names: list[str] | None = []
         columns = _with_added(result_path, tables)
         self._result_fd = self._details_fd = -1
         try:
@@ -126,6 +128,8 @@ class Journal:
             raise _cannot_write(error, self.result_path) from None
         if self._reopened_with is not None:
             self._reopened_with.update(done.name for done in finished)
+        if self._names is not None:
+            self._names += [done.name for done in finished]
 
     def _require_claim(self) -> None:
         if self._token:
@@ -140,6 +144,7 @@ class Journal:
 
     def _begin(self, fd: int, head: bytes) -> None:
         if os.fstat(fd).st_size:
+            self._names = None
             return
         try:
             self._write(fd, head)
@@ -179,11 +184,19 @@ class Journal:
                     return
                 rank = {name: position for position, name in enumerate(order)}
                 parts = self._tables.detail_parts
-                _sort_file(self.details_path, rank, parts)
-                _sort_file(self.result_path, rank, 0, before_renaming=lock)
+                if not self._is_in(order):
+                    _sort_file(self.details_path, rank, parts)
+                    _sort_file(self.result_path, rank, 0, before_renaming=lock)
             except OSError as error:
                 raise _cannot_write(error, self.result_path) from None
             mark_completed(settings_path, *paths)
+
+    def _is_in(self, order: Sequence[str]) -> bool:
+        """Return whether the rows stand in this order as they came, so that the files need not be read."""
+        if self._names is None:
+            return False
+        names = iter(order)
+        return all(name in names for name in self._names)
 
     def close(self) -> None:
         """Close both files; safe to call twice."""

@@ -6,7 +6,7 @@ in a piece.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ray_precheck.trace.alignment.align import How, Match
 from ray_precheck.trace.alignment.calls import Call
@@ -16,8 +16,7 @@ from ray_precheck.trace.side import CaptureSide, RecordEntry
 GOLDEN_ONLY = "@golden"
 
 
-@dataclass(frozen=True, slots=True)
-class RecordPair:
+class RecordPair(NamedTuple):
     """Records of both sides that belong together; one side is empty where there is no partner.
 
     `name` is unique: the key of the first record of the target, or that of the golden side with
@@ -59,6 +58,12 @@ def _by_call(side: CaptureSide) -> dict[str, dict[str, RecordEntry]]:
 def _of_match(
     own: Sequence[dict[str, RecordEntry]], other: Sequence[dict[str, RecordEntry]], match: Match
 ) -> Iterable[RecordPair]:
+    if len(own) == len(other) == 1 and own[0].keys() == other[0].keys():
+        # Nearly all of them: a call with one partner, and the same directions on both sides.
+        for direction, entry in own[0].items():
+            pair = (entry,), (other[0][direction],)
+            yield RecordPair(entry.key, *pair, match.how, match.note)
+        return
     directions = dict.fromkeys(each for call in (*own, *other) for each in call)
     for direction in directions:
         target = tuple(call[direction] for call in own if direction in call)
@@ -67,7 +72,7 @@ def _of_match(
         if own and other and not (target and golden):
             lacking = "golden side" if target else "target"
             note = f"the {lacking} has no {direction or 'such'} record of this call"
-            piece = replace(piece, how=How.UNMATCHED, note=note)
+            piece = piece._replace(how=How.UNMATCHED, note=note)
         yield piece
 
 
@@ -83,6 +88,8 @@ def _in_order(
     ours = [piece for piece in pieces if piece.target]
     ours.sort(key=lambda piece: place[piece.target[0].key])
     others = [piece for piece in pieces if not piece.target]
+    if not others:
+        return ours
     others.sort(key=lambda piece: theirs[piece.golden[0].key])
     before = _before(ours, golden)
     behind: dict[str, list[RecordPair]] = {}

@@ -96,3 +96,23 @@ def test_a_run_that_was_cut_goes_on_and_ends_as_an_undisturbed_one(
     journal.append([piece for piece in PIECES if piece.name not in found])
     journal.complete(NAMES)
     assert contents(files) == expected(PIECES)
+
+
+def test_rows_that_came_in_order_are_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*arguments: object, **others: object) -> None:
+        raise AssertionError("the files were sorted")
+
+    made = start_run(tmp_path, STAMP, SETTINGS, TABLES)
+    journal = Journal.open(made.result, made.details, tables=TABLES)
+    for piece in PIECES:
+        journal.append([piece])
+    monkeypatch.setattr("ray_precheck.store.journal._sort_file", refused)
+    journal.complete(NAMES)
+    assert contents(made) == expected(PIECES)
+    again = start_run(tmp_path, STAMP, SETTINGS, TABLES)
+    journal = Journal.open(again.result, again.details, tables=TABLES)
+    journal.append(AS_CAME)
+    with pytest.raises(AssertionError, match="the files were sorted"):
+        journal.complete(NAMES)
