@@ -55,6 +55,8 @@ _NO_VARIABLES = {
 _OF_FRAMEWORKS = {"TORCH_COMPILE_DISABLE", "RANK_ID", "LOCAL_WORLD_SIZE"}
 # Read by the drivers of the devices: CANN's runtime and CUDA's.
 _OF_DRIVERS = {"ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}
+# Read by the library of linear algebra in numpy.
+_OF_NUMPY = {"OPENBLAS_NUM_THREADS"}
 # Read by protobuf.
 _OF_PROTOBUF = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 # The distributions that are there to be installed under these names (looked up in November 2026).
@@ -123,6 +125,7 @@ def test_every_variable_of_a_message_is_read_somewhere() -> None:
         - _NO_VARIABLES
         - _OF_DRIVERS
         - _OF_FRAMEWORKS
+        - _OF_NUMPY
         - {_OF_PROTOBUF}
     )
     # Found without loading it, which only the first of several frameworks may do.
