@@ -7,6 +7,7 @@ rank; each pair is a run of its own, with the same file names in `OUT/{step}/{ra
 
 import hashlib
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -203,8 +204,7 @@ def _pairs(config: ComparisonConfig) -> tuple[list[_Pair], tuple[str, ...]]:
         three = noise.dumps[0].path if noise else None
         return [_Pair(one.path, two.path, three, Path(), one.label)], ()
     found, without = [], []
-    for each in target.dumps:
-        place = str(each.place)
+    for place, each in _by_place(target.dumps).items():
         partner = theirs.pop(place, None)
         if partner is None:
             without.append(f"{each.label} of the target")
@@ -226,7 +226,14 @@ def _count(dumps: Sequence[FoundDump]) -> str:
 
 
 def _by_place(dumps: Sequence[FoundDump]) -> dict[str, FoundDump]:
-    return {str(each.place): each for each in dumps}
+    """Return the dumps by step and rank; the number of a process that is alone in its step says nothing."""
+    alone = Counter(each.step for each in dumps)
+    return {
+        each.step
+        if alone[each.step] == 1 and each.rank.startswith("proc")
+        else str(each.place): each
+        for each in dumps
+    }
 
 
 def _stamp(config: ComparisonConfig, folder: Path) -> str:

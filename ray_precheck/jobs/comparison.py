@@ -212,7 +212,7 @@ def _done(payload: ComparisonPayload, rows: PieceRows, began_s: float, took_s: f
         *map(str, (rows.count, rows.errors, rows.warnings, rows.unmatched)),
         rows.relative_l2,
         payload.module,
-        payload.stack[0].strip() if payload.stack else "",
+        " ".join(payload.stack[0].split()) if payload.stack else "",
         rows.message,
     )
     verdict = _VERDICTS.get(rows.result, Verdict.SKIP)

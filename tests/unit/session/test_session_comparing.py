@@ -144,13 +144,18 @@ def test_a_missing_file_is_a_row_that_says_so(tmp_path: Path) -> None:
 
 
 def test_modules_and_source_lines_stand_beside_the_calls(tmp_path: Path) -> None:
-    target = write_capture(tmp_path / "t", CALLS, stacks={MUL[0]: ["File net.py, line 7"]})
+    target = write_capture(
+        tmp_path / "t", CALLS, stacks={MUL[0]: ["File net.py, line 7, \n mul(x)"]}
+    )
     modules = {MUL[0]: "Cell.mlp.MLP.forward.0"}
     (tmp_path / "t" / "construct.json").write_text(json.dumps(modules), encoding="utf-8")
     golden = write_capture(tmp_path / "g", CALLS)
     report = one(compare_captures(target, golden, out=tmp_path / "out"))
     (row,) = [row for row in report.calls.to_dict("records") if row["Call"] == MUL[0]]
-    assert (row["Module"], row["Source"]) == ("Cell.mlp.MLP.forward.0", "File net.py, line 7")
+    assert (row["Module"], row["Source"]) == (
+        "Cell.mlp.MLP.forward.0",
+        "File net.py, line 7, mul(x)",
+    )
     assert len(report.results) == 8
 
 
@@ -173,6 +178,18 @@ class TestRanks:
         write_capture(tmp_path / "g" / "step3" / "proc12", CALLS, files=False)
         report = one(compare_captures(tmp_path / "t", tmp_path / "g", out=tmp_path / "out"))
         assert set(results(report).values()) == {"pass"}
+
+    def test_so_are_single_processes_of_several_steps(self, tmp_path: Path) -> None:
+        for side, process in (("t", 11), ("g", 12), ("n", 13)):
+            for step in (0, 1):
+                place = tmp_path / side / f"step{step}" / f"proc{process}"
+                write_capture(place, CALLS, files=False)
+        found = compare_captures(
+            tmp_path / "t", tmp_path / "g", out=tmp_path / "out", noise=tmp_path / "n"
+        )
+        assert [report.label for report in found.reports] == ["step0/proc11", "step1/proc11"]
+        assert found.without == ()
+        assert "0" in {row["Noise Floor"] for row in rows_of(found.reports[1])}
 
 
 class TestGoingOn:

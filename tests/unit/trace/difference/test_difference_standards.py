@@ -324,6 +324,14 @@ def test_auto_does_not_see_what_a_backward_pass_has_saved(tmp_path: Path) -> Non
     assert judged(rows, "auto", REAL) == ["pass", "warning"]
 
 
+def test_auto_expects_that_an_optimizer_makes_a_step_of_what_is_nearly_zero(tmp_path: Path) -> None:
+    results = []
+    for key in ("Optimizer.AdamW.0.forward", "Functional.silu.0.forward"):
+        rows = from_files(tmp_path, ([RAMP], [off_by(5e-3)]), ([RAMP], [RAMP]), key)
+        results.append(judged(rows, "auto", REAL))
+    assert results == [["pass", "warning"], ["pass", "error"]]
+
+
 def test_auto_expects_what_bfloat16_upstream_has_rounded(tmp_path: Path) -> None:
     rows = outputs(tmp_path, off_by(4e-3), RAMP, brought=4e-3)
     assert judged(rows, "auto", REAL) == ["warning", "warning"]
