@@ -49,6 +49,7 @@ from ray_precheck.store.resume import (
     start_run,
 )
 from ray_precheck.store.stamps import new_stamp
+from ray_precheck.trace.gathering import gather, ranks_of_layout
 from ray_precheck.trace.side import CaptureSide, open_side
 
 if TYPE_CHECKING:
@@ -173,11 +174,14 @@ def run_comparison(
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """Two dumps that are compared, and the second golden run; `place` is the folder of their results."""
+    """Two dumps that are compared, and the second golden run; `place` is the folder of their results.
 
-    target: Path
-    golden: Path
-    noise: Path | None
+    A side of several dumps is that of all ranks, whose parts of tensors are put together.
+    """
+
+    target: tuple[Path, ...]
+    golden: tuple[Path, ...]
+    noise: tuple[Path, ...]
     place: Path
     label: str
 
@@ -196,28 +200,66 @@ def _pairs(config: ComparisonConfig) -> tuple[list[_Pair], tuple[str, ...]]:
         UsageError: the folders have nothing in common.
     """
     target, golden = find_dumps(config.target), find_dumps(config.golden)
-    noise = find_dumps(config.noise) if config.noise is not None else None
-    theirs, others = _by_place(golden.dumps), _by_place(noise.dumps) if noise else {}
+    noise = find_dumps(config.noise).dumps if config.noise is not None else ()
     if len(target.dumps) == 1 and len(golden.dumps) == 1:
         # Whatever their folders are called: proc4711 and proc4712, or a dump that was copied.
         one, two = target.dumps[0], golden.dumps[0]
-        three = noise.dumps[0].path if noise else None
-        return [_Pair(one.path, two.path, three, Path(), one.label)], ()
+        third = tuple(each.path for each in noise[:1])
+        return [_Pair((one.path,), (two.path,), third, Path(), one.label)], ()
+    whole = _other_layouts(target.dumps, golden.dumps, noise)
+    if whole:
+        return whole, ()
+    theirs, others = _by_place(golden.dumps), _by_place(noise)
     found, without = [], []
     for place, each in _by_place(target.dumps).items():
         partner = theirs.pop(place, None)
         if partner is None:
             without.append(f"{each.label} of the target")
             continue
-        third = others[place].path if place in others else None
-        found.append(_Pair(each.path, partner.path, third, each.place, each.label))
+        third = (others[place].path,) if place in others else ()
+        found.append(_Pair((each.path,), (partner.path,), third, each.place, each.label))
     without += [f"{each.label} of the golden side" for each in theirs.values()]
     if not found:
         raise UsageError(
             f"{config.target} has {_count(target.dumps)} and {config.golden} {_count(golden.dumps)}, of"
-            " which no two are of the same step and rank; name two folders that correspond"
+            " which no two are of the same step and rank, and no layout says how tensors are distributed"
+            " over ranks (captures of DTensors do); name two folders that correspond"
         )
     return found, tuple(without)
+
+
+def _other_layouts(
+    target: Sequence[FoundDump], golden: Sequence[FoundDump], noise: Sequence[FoundDump]
+) -> list[_Pair]:
+    """Return a pair for each step, with all ranks of both sides, where the sides have other numbers of ranks
+    and say how their tensors are distributed over these; [] otherwise."""
+    sides = [_by_step(each) for each in (target, golden, noise)]
+    if len(sides[0]) == len(sides[1]) == 1:  # Whatever the steps are called.
+        sides = [{"": next(iter(each.values()), [])} for each in sides]
+    found = []
+    for step, ours in sides[0].items():
+        theirs, others = sides[1].get(step, []), sides[2].get(step, [])
+        if not theirs or len(ours) == len(theirs):
+            return []
+        for ranks in (ours, theirs, others):
+            if len(ranks) > 1 and not _is_distributed(ranks):
+                return []
+        paths = [tuple(each.path for each in ranks) for ranks in (ours, theirs, others)]
+        label = f"{step or ours[0].step or 'dumps'}, {len(ours)} ranks against {len(theirs)}"
+        found.append(_Pair(paths[0], paths[1], paths[2], Path(step), label))
+    return found
+
+
+def _is_distributed(ranks: Sequence[FoundDump]) -> bool:
+    with open_side(ranks[0].path) as side:
+        return 0 < ranks_of_layout(side) <= len(ranks)
+
+
+def _by_step(dumps: Sequence[FoundDump]) -> dict[str, list[FoundDump]]:
+    found: dict[str, list[FoundDump]] = {}
+    for each in dumps:
+        found.setdefault(each.step, []).append(each)
+    return found
 
 
 def _count(dumps: Sequence[FoundDump]) -> str:
@@ -265,10 +307,12 @@ def _compare_pair(
 ) -> ComparisonReport:
     """Compare two dumps, or go on with their comparison."""
     with ExitStack() as held:
+        own = folder / pair.place
         target, golden = (
-            held.enter_context(open_side(path)) for path in (pair.target, pair.golden)
+            _opened(paths, own / f"gathered_{name}", held)
+            for name, paths in (("target", pair.target), ("golden", pair.golden))
         )
-        noise = held.enter_context(open_side(pair.noise)) if pair.noise is not None else None
+        noise = _opened(pair.noise, own / "gathered_noise", held) if pair.noise else None
         say = _sayer(show)
         for note in filter(None, (target.note, golden.note)):
             say(f"warning: {note}")
@@ -313,6 +357,16 @@ def _compare_pair(
             shared_fs=config.shared_fs,
         )
         return _drive(config, pair, job, plan, done, files, places, shared, show, is_new)
+
+
+def _opened(paths: Sequence[Path], folder: Path, held: ExitStack) -> CaptureSide:
+    """Open a dump, or that of all ranks, which is written into a folder beside the results."""
+    if len(paths) == 1:
+        return held.enter_context(open_side(paths[0]))
+    with ExitStack() as ranks:
+        sides = [ranks.enter_context(open_side(path)) for path in paths]
+        whole = gather(sides, folder)
+    return held.enter_context(open_side(whole))
 
 
 def _drive(
