@@ -27,7 +27,8 @@ _WORTH_FORKS_S = 1.0
 _MOST_AT_A_TIME, _LONGEST_RUN_S = 128, 0.5
 _MOST_FORKS = 8
 
-_compare: Callable[[Task], Done] | None = None
+# In a fork: the function that compares, alone.
+_compare: list[Callable[[Task], Done]] = []
 
 
 def cores_for_forks() -> int:
@@ -65,16 +66,15 @@ def compared_here(
 
 def _begin(compare: Callable[[Task], Done], parent: int) -> None:
     """Prepare a fork: it ends with its parent, which alone looks at signals of the terminal."""
-    global _compare
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_parent(parent)
-    _compare = compare
+    _compare[:] = [compare]
 
 
 def _compare_run(tasks: Sequence[Task]) -> list[Done]:
-    assert _compare is not None, "the fork was prepared"
-    return [_compare(task) for task in tasks]
+    (compare,) = _compare
+    return [compare(task) for task in tasks]
 
 
 def _runs(tasks: Sequence[Task]) -> Iterator[list[Task]]:
