@@ -140,6 +140,10 @@ class _Gathering:
             if name not in (*_OF_VALUES, _COUNTED)
         }
         first["shape"] = first[_WHOLE]
+        if any(
+            "Partial" in each for each in first.get("placements") or () if isinstance(each, dict)
+        ):
+            return first  # Addends of a sum that is not made yet: nothing is known of it.
         counted = [each for each in elements if each.get(_COUNTED) is not False]
         rows = [sketch_of(each, rows) for each, rows in zip(elements, self._sketches, strict=True)]
         parts = [row for row, each in zip(rows, elements, strict=True) if each in counted]

@@ -128,3 +128,44 @@ def test_the_folder_of_a_step_is_prechecked_as_a_folder_of_ranks(
         reduced = checked["Distributed.all_reduce.0"]
         assert reduced["Forward Test Success"] == "SKIP"
         assert "needs its other ranks" in reduced["Message"]
+
+
+PARALLEL = """
+import sys
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.GELU(), torch.nn.Linear(64, 8))
+mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+plan = {"0": ColwiseParallel(use_local_output=False), "2": RowwiseParallel(use_local_output=False)}
+parallelize_module(net, mesh, plan)
+if sys.argv[1] == "wrong":
+    with torch.no_grad():
+        net[2].weight.to_local()[3] *= 1.02
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+net(torch.randn(5, 16)).full_tensor().square().mean().backward()
+optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def test_runs_of_other_numbers_of_ranks_are_compared_by_their_whole_tensors(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PARALLEL)
+    for name, world in (("right", 1), ("two", 2), ("wrong", 2)):
+        launcher = (
+            f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node={world}"
+        )
+        words = ("capture", "-o", name, "--sketch", "--steps", "0", "--")
+        done = run(tmp_path, *words, *launcher.split(), "train.py", name)
+        assert done.returncode == 0, done.stderr
+    words = ("compare", "-gp", "right", "-o", "out", "--standard", "auto")
+    honest = run(tmp_path, *words, "-tp", "two")
+    assert honest.returncode == 0, honest.stdout + honest.stderr
+    assert " 0 error, 0 unmatched" in honest.stdout
+    wrong = run(tmp_path, *words, "-tp", "wrong")
+    assert wrong.returncode == 1, wrong.stdout + wrong.stderr
+    assert "parameters" in wrong.stdout or "relative L2 is about" in wrong.stdout

@@ -110,6 +110,15 @@ def test_a_tensor_that_each_rank_has_for_itself_is_not_compared(tmp_path: Path) 
     assert second["Relative L2"] == "N/A"
 
 
+def test_of_a_sum_that_is_not_made_yet_nothing_is_known(tmp_path: Path) -> None:
+    partial = [{"Partial": {"reduce_op": "sum"}}]
+    write_ranks(tmp_path / "t", WHOLE, [WHOLE[0], WHOLE[0]], placements=partial)
+    write_whole(tmp_path / "g", WHOLE, WHOLE[0])
+    first, _ = compared(tmp_path, standard="auto")
+    assert (first["NPU Tensor Shape"], first["Result"]) == ("[6, 8]", "warning")
+    assert "nothing was compared: the target has no values" in first["Err_message"]
+
+
 def test_ranks_without_a_layout_are_refused(tmp_path: Path) -> None:
     write_ranks(tmp_path / "t", WHOLE, [WHOLE[0], WHOLE[0]], device_mesh=[[0, 1], [2, 3]])
     write_whole(tmp_path / "g", WHOLE, WHOLE[0])

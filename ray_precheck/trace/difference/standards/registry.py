@@ -78,6 +78,9 @@ def _say_facts(row: TensorRow, mode: ComparisonMode) -> None:
         _say_estimate(row, target, golden)
     elif mode is not ComparisonMode.DIGESTS and _is_blind(row, target, golden):
         row.note(PASS, BLIND)
+    elif row.result == PASS and (side := _without_values(row, target, golden)):
+        # A pass means that something was compared.
+        row.note(WARNING, f"nothing was compared: the {side} has no values of this tensor")
 
 
 def _say_estimate(row: TensorRow, target: Item, golden: Item) -> None:
@@ -95,6 +98,17 @@ def _is_blind(row: TensorRow, target: Item, golden: Item) -> bool:
     if target.element is not None and target.element["shape"] in _SINGLE:
         return False
     return not target.digest or target.digest != golden.digest
+
+
+def _without_values(row: TensorRow, target: Item, golden: Item) -> str:
+    """Return which side has nothing that could be compared, "" for none; an empty tensor has no values."""
+    if row.estimated or (target.digest and golden.digest):
+        return ""
+    for side, item in (("target", target), ("golden side", golden)):
+        is_empty = item.element is not None and 0 in item.element["shape"]
+        if not is_empty and item.number("Max") is None and item.number("Norm") is None:
+            return side
+    return ""
 
 
 def _has_statistics(row: TensorRow) -> bool:
