@@ -49,7 +49,7 @@ from ray_precheck.store.resume import (
     start_run,
 )
 from ray_precheck.store.stamps import new_stamp
-from ray_precheck.trace.gathering import gather, ranks_of_layout
+from ray_precheck.trace.gathering import gather_ranks, ranks_of_layout
 from ray_precheck.trace.side import CaptureSide, open_side
 
 if TYPE_CHECKING:
@@ -365,7 +365,7 @@ def _opened(paths: Sequence[Path], folder: Path, held: ExitStack) -> CaptureSide
         return held.enter_context(open_side(paths[0]))
     with ExitStack() as ranks:
         sides = [ranks.enter_context(open_side(path)) for path in paths]
-        whole = gather(sides, folder)
+        whole = gather_ranks(sides, folder)
     return held.enter_context(open_side(whole))
 
 

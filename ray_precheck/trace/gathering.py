@@ -54,7 +54,7 @@ def ranks_of_layout(side: CaptureSide) -> int:
     return max((np.size(json.loads(each)) for each in meshes), default=0)
 
 
-def gather(sides: Sequence[CaptureSide], folder: Path) -> Path:
+def gather_ranks(sides: Sequence[CaptureSide], folder: Path) -> Path:
     """Write the capture of all ranks into `folder`, which is made, and return its dump.json.
 
     The same captures make the same bytes.
