@@ -94,7 +94,7 @@ def capture_of(step: Step, model: type[nn.Module], dtype: torch.dtype, folder: P
     """Capture a forward and a backward pass of a model with a step; return the path of the dump."""
     torch.manual_seed(0)
     made = model(step).to(dtype)
-    with Capture(folder, level="mix", step_by="manual") as capture:
+    with Capture(folder, level="mix", step_by="manual", framework="pytorch") as capture:
         made(torch.randn(8, 8, dtype=dtype)).float().mean().backward()
         capture.step()
     return next(folder.glob("step0/*/dump.json"))

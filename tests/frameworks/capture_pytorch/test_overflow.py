@@ -56,7 +56,7 @@ def keys(dump: Path) -> list[str]:
 def test_raise_stops_at_the_first_birth_and_the_dump_is_readable(tmp_path: Path) -> None:
     with (
         pytest.raises(OverflowBornError, match=r"inf in Torch\.exp\.0\.forward\.output\.0") as told,
-        Capture(tmp_path, step_by="manual", overflow="raise"),
+        Capture(tmp_path, step_by="manual", framework="pytorch", overflow="raise"),
     ):
         bad_step()
     assert "test_overflow.py" in str(told.value)  # the source
@@ -74,7 +74,7 @@ def test_raise_names_the_module(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), Net())
     with (
         pytest.raises(OverflowBornError, match=r"in Module\.1\.Net\.forward\.0"),
-        Capture(tmp_path, level="mix", step_by="manual", overflow="raise"),
+        Capture(tmp_path, level="mix", step_by="manual", framework="pytorch", overflow="raise"),
     ):
         model(X)
 
@@ -83,13 +83,13 @@ def test_raise_comes_out_of_the_backward_pass(tmp_path: Path) -> None:
     x = torch.zeros(4, requires_grad=True)
     with (
         pytest.raises(OverflowBornError, match=r"Torch\.sqrt\.0\.backward"),
-        Capture(tmp_path, step_by="manual", overflow="raise"),
+        Capture(tmp_path, step_by="manual", framework="pytorch", overflow="raise"),
     ):
         torch.sqrt(x).sum().backward()
 
 
 def test_log_notes_the_first_birth_of_each_step(tmp_path: Path, capsys: Any) -> None:
-    with Capture(tmp_path, step_by="manual", overflow="log") as capture:
+    with Capture(tmp_path, step_by="manual", framework="pytorch", overflow="log") as capture:
         for _ in range(2):
             bad_step()
             torch.log(X * 0)
@@ -105,7 +105,7 @@ def test_log_notes_the_first_birth_of_each_step(tmp_path: Path, capsys: Any) -> 
 
 
 def test_masks_and_values_from_outside_are_not_told(tmp_path: Path) -> None:
-    with Capture(tmp_path, step_by="manual", overflow="raise"):
+    with Capture(tmp_path, step_by="manual", framework="pytorch", overflow="raise"):
         X.masked_fill(torch.eye(4, dtype=torch.bool), -torch.inf).softmax(-1)
         torch.tensor([1.0, torch.nan]) + 1
 
@@ -136,12 +136,12 @@ def test_modules_do_not_bear_what_came_into_them(tmp_path: Path) -> None:
             with torch._C.DisableTorchFunction():
                 return found[1:]
 
-    with Capture(tmp_path, level="mix", step_by="manual", overflow="raise"):
+    with Capture(tmp_path, level="mix", step_by="manual", framework="pytorch", overflow="raise"):
         Outer()(X)
 
 
 def test_without_the_option_nothing_is_looked_for(tmp_path: Path) -> None:
-    with Capture(tmp_path, step_by="manual"):
+    with Capture(tmp_path, step_by="manual", framework="pytorch"):
         bad_step()
     assert list(tmp_path.glob("step0/*/overflow.jsonl")) == []
 
@@ -156,7 +156,7 @@ def test_without_the_option_nothing_is_looked_for(tmp_path: Path) -> None:
 )
 def test_a_capture_without_values_cannot_look(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="--overflow"):
-        Capture(tmp_path, overflow="log", **options)
+        Capture(tmp_path, overflow="log", framework="pytorch", **options)
 
 
 def test_a_script_ends_where_the_overflow_was_born(tmp_path: Path) -> None:
