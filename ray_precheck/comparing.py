@@ -7,7 +7,6 @@ rank; each pair is a run of its own, with the same file names in `OUT/{step}/{ra
 
 import hashlib
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray_precheck.config import JobOptions
-from ray_precheck.dump.folders import FoundDump, find_dumps
 from ray_precheck.errors import StoppedError, UsageError
 from ray_precheck.jobs.comparison import (
     ComparisonJob,
@@ -24,6 +22,7 @@ from ray_precheck.jobs.comparison import (
     tables_of,
     tasks_of,
 )
+from ray_precheck.jobs.comparison_dumps import DumpPair, pair_dumps
 from ray_precheck.jobs.comparison_here import compared_here, cores_for_forks
 from ray_precheck.jobs.comparison_plan import (
     ComparisonOptions,
@@ -49,7 +48,7 @@ from ray_precheck.store.resume import (
     start_run,
 )
 from ray_precheck.store.stamps import new_stamp
-from ray_precheck.trace.gathering import gather_ranks, ranks_of_layout
+from ray_precheck.trace.gathering import gather_ranks
 from ray_precheck.trace.side import CaptureSide, open_side
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ def run_comparison(
     """
     config.validate()
     config = replace(config, device_type="cpu")
-    pairs, without = _pairs(config)
+    pairs, without = pair_dumps(config)
     is_many = len(pairs) > 1 or bool(pairs[0].place.parts)
     resume = config.resume_csv
     folder = config.out if resume is None else resume.parent if resume.is_file() else resume
@@ -173,109 +172,10 @@ def run_comparison(
 
 
 @dataclass(frozen=True, slots=True)
-class _Pair:
-    """Two dumps that are compared, and the second golden run; `place` is the folder of their results.
-
-    A side of several dumps is that of all ranks, whose parts of tensors are put together.
-    """
-
-    target: tuple[Path, ...]
-    golden: tuple[Path, ...]
-    noise: tuple[Path, ...]
-    place: Path
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Shared:
     cluster: Cluster
     stamp: str
     stop_requested: Callable[[], bool]
-
-
-def _pairs(config: ComparisonConfig) -> tuple[list[_Pair], tuple[str, ...]]:
-    """Return the pairs of dumps, and the labels of dumps without a partner.
-
-    Raises:
-        UsageError: the folders have nothing in common.
-    """
-    target, golden = find_dumps(config.target), find_dumps(config.golden)
-    noise = find_dumps(config.noise).dumps if config.noise is not None else ()
-    if len(target.dumps) == 1 and len(golden.dumps) == 1:
-        # Whatever their folders are called: proc4711 and proc4712, or a dump that was copied.
-        one, two = target.dumps[0], golden.dumps[0]
-        third = tuple(each.path for each in noise[:1])
-        return [_Pair((one.path,), (two.path,), third, Path(), one.label)], ()
-    whole = _other_layouts(target.dumps, golden.dumps, noise)
-    if whole:
-        return whole, ()
-    theirs, others = _by_place(golden.dumps), _by_place(noise)
-    found, without = [], []
-    for place, each in _by_place(target.dumps).items():
-        partner = theirs.pop(place, None)
-        if partner is None:
-            without.append(f"{each.label} of the target")
-            continue
-        third = (others[place].path,) if place in others else ()
-        found.append(_Pair((each.path,), (partner.path,), third, each.place, each.label))
-    without += [f"{each.label} of the golden side" for each in theirs.values()]
-    if not found:
-        raise UsageError(
-            f"{config.target} has {_count(target.dumps)} and {config.golden} {_count(golden.dumps)}, of"
-            " which no two are of the same step and rank, and no layout says how tensors are distributed"
-            " over ranks (captures of DTensors do); name two folders that correspond"
-        )
-    return found, tuple(without)
-
-
-def _other_layouts(
-    target: Sequence[FoundDump], golden: Sequence[FoundDump], noise: Sequence[FoundDump]
-) -> list[_Pair]:
-    """Return a pair for each step, with all ranks of both sides, where the sides have other numbers of ranks
-    and say how their tensors are distributed over these; [] otherwise."""
-    sides = [_by_step(each) for each in (target, golden, noise)]
-    if len(sides[0]) == len(sides[1]) == 1:  # Whatever the steps are called.
-        sides = [{"": next(iter(each.values()), [])} for each in sides]
-    found = []
-    for step, ours in sides[0].items():
-        theirs, others = sides[1].get(step, []), sides[2].get(step, [])
-        if not theirs or len(ours) == len(theirs):
-            return []
-        for ranks in (ours, theirs, others):
-            if len(ranks) > 1 and not _is_distributed(ranks):
-                return []
-        paths = [tuple(each.path for each in ranks) for ranks in (ours, theirs, others)]
-        label = f"{step or ours[0].step or 'dumps'}, {len(ours)} ranks against {len(theirs)}"
-        found.append(_Pair(paths[0], paths[1], paths[2], Path(step), label))
-    return found
-
-
-def _is_distributed(ranks: Sequence[FoundDump]) -> bool:
-    with open_side(ranks[0].path) as side:
-        return 0 < ranks_of_layout(side) <= len(ranks)
-
-
-def _by_step(dumps: Sequence[FoundDump]) -> dict[str, list[FoundDump]]:
-    found: dict[str, list[FoundDump]] = {}
-    for each in dumps:
-        found.setdefault(each.step, []).append(each)
-    return found
-
-
-def _count(dumps: Sequence[FoundDump]) -> str:
-    named = ", ".join(each.label for each in dumps[:3])
-    return f"{len(dumps)} dump{'s' if len(dumps) > 1 else ''} ({named}{', ...' if len(dumps) > 3 else ''})"
-
-
-def _by_place(dumps: Sequence[FoundDump]) -> dict[str, FoundDump]:
-    """Return the dumps by step and rank; the number of a process that is alone in its step says nothing."""
-    alone = Counter(each.step for each in dumps)
-    return {
-        each.step
-        if alone[each.step] == 1 and each.rank.startswith("proc")
-        else str(each.place): each
-        for each in dumps
-    }
 
 
 def _stamp(config: ComparisonConfig, folder: Path) -> str:
@@ -299,7 +199,7 @@ def _stamp(config: ComparisonConfig, folder: Path) -> str:
 
 def _compare_pair(
     config: ComparisonConfig,
-    pair: _Pair,
+    pair: DumpPair,
     folder: Path,
     shared: _Shared,
     show: bool,
@@ -371,7 +271,7 @@ def _opened(paths: Sequence[Path], folder: Path, held: ExitStack) -> CaptureSide
 
 def _drive(
     config: ComparisonConfig,
-    pair: _Pair,
+    pair: DumpPair,
     job: ComparisonJob,
     plan: ComparisonPlan,
     done: set[str],
