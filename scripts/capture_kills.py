@@ -136,7 +136,7 @@ def check_step(folder: Path, whole: StepFound, problems: list[str]) -> str:
         state = f"{LOG} with {'a torn last line' if lines[-1] else 'whole lines'}"
         if count <= 0:
             state = f"{LOG} without a record"
-    expected = whole.cut(count)
+    expected = whole.cut(max(count, 0))
     problems += check_reading(folder, expected, is_dump=is_dump)
     (done,) = finish_folder(folder) if is_log else [None]
     if count < 0:
