@@ -5,8 +5,10 @@ command line, and by programs that import the package. Folders of ranks and step
 rank; each pair is a run of its own, with the same file names in `OUT/{step}/{rank}/`.
 """
 
+import contextlib
 import hashlib
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -208,11 +210,8 @@ def _compare_pair(
     """Compare two dumps, or go on with their comparison."""
     with ExitStack() as held:
         own = folder / pair.place
-        target, golden = (
-            _opened(paths, own / f"gathered_{name}", held)
-            for name, paths in (("target", pair.target), ("golden", pair.golden))
-        )
-        noise = _opened(pair.noise, own / "gathered_noise", held) if pair.noise else None
+        target, golden = (_opened(paths, own, held) for paths in (pair.target, pair.golden))
+        noise = _opened(pair.noise, own, held) if pair.noise else None
         say = _sayer(show)
         for note in filter(None, (target.note, golden.note)):
             say(f"warning: {note}")
@@ -259,14 +258,25 @@ def _compare_pair(
         return _drive(config, pair, job, plan, done, files, places, shared, show, is_new)
 
 
-def _opened(paths: Sequence[Path], folder: Path, held: ExitStack) -> CaptureSide:
-    """Open a dump, or that of all ranks, which is written into a folder beside the results."""
+def _opened(paths: Sequence[Path], own: Path, held: ExitStack) -> CaptureSide:
+    """Open a dump, or that of all ranks, which is made in a folder beside the results.
+
+    The folder is named for its dumps and gets its name when it is whole: another run that is gone on with,
+    or runs at the same time, has the same one.
+    """
     if len(paths) == 1:
         return held.enter_context(open_side(paths[0]))
     with ExitStack() as ranks:
         sides = [ranks.enter_context(open_side(path)) for path in paths]
-        whole = gather_ranks(sides, folder)
-    return held.enter_context(open_side(whole))
+        digests = "".join(side.digest() for side in sides)
+        folder = own / f"gathered_{hashlib.sha256(digests.encode()).hexdigest()[:12]}"
+        if not folder.is_dir():
+            own.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=own, prefix=".gathering_") as made:
+                gather_ranks(sides, Path(made, "whole"))
+                with contextlib.suppress(OSError):
+                    Path(made, "whole").rename(folder)
+    return held.enter_context(open_side(folder / "dump.json"))
 
 
 def _drive(

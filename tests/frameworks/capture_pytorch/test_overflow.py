@@ -108,6 +108,7 @@ def test_masks_and_values_from_outside_are_not_told(tmp_path: Path) -> None:
     with Capture(tmp_path, step_by="manual", framework="pytorch", overflow="raise"):
         X.masked_fill(torch.eye(4, dtype=torch.bool), -torch.inf).softmax(-1)
         torch.tensor([1.0, torch.nan]) + 1
+    assert list(tmp_path.glob("step0/*/overflow.jsonl")) == []
 
 
 def test_modules_do_not_bear_what_came_into_them(tmp_path: Path) -> None:
@@ -138,6 +139,7 @@ def test_modules_do_not_bear_what_came_into_them(tmp_path: Path) -> None:
 
     with Capture(tmp_path, level="mix", step_by="manual", framework="pytorch", overflow="raise"):
         Outer()(X)
+    assert list(tmp_path.glob("step0/*/overflow.jsonl")) == []
 
 
 def test_without_the_option_nothing_is_looked_for(tmp_path: Path) -> None:

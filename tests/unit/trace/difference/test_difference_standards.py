@@ -110,7 +110,9 @@ def test_what_one_side_has_is_unmatched(standard: str) -> None:
 
 @pytest.mark.parametrize("standard", ALL)
 def test_an_operator_without_values_is_no_error(standard: str) -> None:
-    judge_rows([], STANDARDS[standard](), REAL)
+    rows: list[TensorRow] = []
+    judge_rows(rows, STANDARDS[standard](), REAL)
+    assert rows == []
 
 
 def test_values_in_another_order_are_at_least_a_warning(tmp_path: Path) -> None:
