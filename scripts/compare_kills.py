@@ -135,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--calls", type=int, default=600)
+    parser.add_argument("--calls", type=int, default=6000)
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         found = tell_stories(Path(folder), options.kills, options.seed, options.calls)
