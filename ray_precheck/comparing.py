@@ -26,6 +26,7 @@ from ray_precheck.jobs.comparison import (
 )
 from ray_precheck.jobs.comparison_dumps import DumpPair, pair_dumps
 from ray_precheck.jobs.comparison_here import compared_here, cores_for_forks
+from ray_precheck.jobs.comparison_memory import out_of_collector, without_collector
 from ray_precheck.jobs.comparison_plan import (
     ComparisonOptions,
     ComparisonPlan,
@@ -210,12 +211,14 @@ def _compare_pair(
     """Compare two dumps, or go on with their comparison."""
     with ExitStack() as held:
         own = folder / pair.place
-        target, golden = (_opened(paths, own, held) for paths in (pair.target, pair.golden))
-        noise = _opened(pair.noise, own, held) if pair.noise else None
-        say = _sayer(show)
-        for note in filter(None, (target.note, golden.note)):
-            say(f"warning: {note}")
-        plan = plan_comparison(target, golden, noise, config)
+        with without_collector():
+            target, golden = (_opened(paths, own, held) for paths in (pair.target, pair.golden))
+            noise = _opened(pair.noise, own, held) if pair.noise else None
+            say = _sayer(show)
+            for note in filter(None, (target.note, golden.note)):
+                say(f"warning: {note}")
+            plan = plan_comparison(target, golden, noise, config)
+        held.enter_context(out_of_collector())
         # Before any file is made: an error about the devices leaves nothing behind.
         places = None
         if not plan.is_done_here(config):

@@ -7,17 +7,23 @@ the same files and one pass of float32 sums cost in as many processes.
     python -m scripts.compare_speed --gigabytes 4 --processes 2
     python -m scripts.compare_speed --kind bfloat16 --gigabytes 4
     python -m scripts.compare_speed --rows 400000
+    python -m scripts.compare_speed --calls 100000
+
+`--calls` runs the whole command on statistics of so many calls: the capture of tests/data/torch_llm, repeated
+with call numbers that go on; in the target each tensor's statistics are off by up to 1e-6.
 """
 
 import argparse
 import json
 import multiprocessing
 import os
+import random
 import resource
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -45,6 +51,8 @@ from ray_precheck.trace.side import open_side
 SHAPE = (4096, 4096)
 SIDES = ("target", "golden")
 _PIECE = 1 << 16
+_CAPTURED = Path(__file__).parent.parent / "tests" / "data" / "torch_llm"
+_NAMES = ("Max", "Min", "Mean", "Norm")
 
 
 def main() -> int:
@@ -55,6 +63,9 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--standard", choices=sorted(STANDARDS), default="msprobe")
     parser.add_argument("--rows", type=int, default=0, help="measure rows of statistics instead")
+    parser.add_argument(
+        "--calls", type=int, default=0, help="measure the command on statistics instead"
+    )
     parser.add_argument("--folder", default=None, help="where the temporary folder is made")
     arguments = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
@@ -62,6 +73,11 @@ def main() -> int:
         measure_rows(arguments.rows, arguments.standard)
         return 0
     with tempfile.TemporaryDirectory(dir=arguments.folder, prefix="compare_speed_") as folder:
+        if arguments.calls:
+            for side in SIDES:
+                write_statistics(Path(folder) / side, arguments.calls, is_moved=side == "target")
+            measure_command(Path(folder), arguments.standard)
+            return 0
         count = make_captures(Path(folder), arguments.gigabytes, arguments.kind)
         measure_data(Path(folder), count, arguments)
         measure_command(Path(folder), arguments.standard)
@@ -139,15 +155,27 @@ def measure_data(folder: Path, count: int, arguments: argparse.Namespace) -> Non
 def measure_command(folder: Path, standard: str) -> None:
     """Run the command on the captures, from its start to its end, and print its speed."""
     words = ["-tp", folder / "target", "-gp", folder / "golden", "-o", folder / "out"]
-    total = sum(path.stat().st_size for path in folder.rglob("*") if path.suffix in (".npy", ".pt"))
-    begun = time.perf_counter()
+    total = sum(
+        path.stat().st_size for path in folder.rglob("*") if path.suffix in (".npy", ".pt", ".json")
+    )
+    begun, used = time.perf_counter(), _children_s()
     subprocess.run(
         [sys.executable, "-m", "ray_precheck", "compare", *map(str, words), "--standard", standard],
         check=False,
         stdout=subprocess.DEVNULL,
     )
     took = time.perf_counter() - begun
-    print(f"the whole command: {took:.1f} s, {total / took / 1e9:.2f} GB/s")
+    used = _children_s() - used
+    print(
+        f"the whole command: {took:.1f} s, {used:.1f} s of CPU, {total / took / 1e9:.2f} GB/s,"
+        f" load {os.getloadavg()[0]:.1f}"
+    )
+
+
+def _children_s() -> float:
+    """Return the seconds of CPU of all processes that were started and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _compare(folder: Path, standard: str, numbers: range) -> tuple[float, float]:
@@ -188,6 +216,43 @@ def _peak() -> float:
 
 def _number(path: Path) -> int:
     return int(path.name.split(".")[2])
+
+
+def write_statistics(folder: Path, calls: int, *, is_moved: bool) -> None:
+    """Write a capture of statistics of at least so many calls, a captured step again and again."""
+    step = json.loads((_CAPTURED / "dump.json").read_text(encoding="utf-8"))
+    rng, counts, data, written = random.Random(0), Counter[str](), {}, 0
+    while written < calls:
+        numbers: dict[str, str] = {}
+        moved: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for key, record in step["data"].items():
+            name, _, direction = key.rpartition(".")
+            if name not in numbers:
+                kind = name.rpartition(".")[0]
+                numbers[name] = f"{kind}.{counts[kind]}"
+                counts[kind] += 1
+                written += 1
+            found = _moved(record, moved, rng) if is_moved else record
+            data[f"{numbers[name]}.{direction}"] = found
+    folder.mkdir(parents=True)
+    (folder / "dump.json").write_text(json.dumps(step | {"data": data}), encoding="utf-8")
+
+
+def _moved(value: Any, moved: dict[tuple[Any, ...], dict[str, Any]], rng: random.Random) -> Any:
+    """Return a record with other statistics of floats; equal ones stay equal, as those of one tensor are."""
+    if isinstance(value, list):
+        return [_moved(each, moved, rng) for each in value]
+    if not isinstance(value, dict):
+        return value
+    numbers: tuple[Any, ...] = tuple(value.get(name) for name in _NAMES)
+    if not all(type(each) is float for each in numbers):
+        return {name: _moved(each, moved, rng) for name, each in value.items()}
+    if numbers not in moved:
+        moved[numbers] = {
+            name: float(number) * (1 + rng.uniform(-1e-6, 1e-6))
+            for name, number in zip(_NAMES, numbers, strict=True)
+        }
+    return value | moved[numbers]
 
 
 def measure_rows(count: int, standard: str) -> None:

@@ -209,7 +209,7 @@ def _done(payload: ComparisonPayload, rows: PieceRows, began_s: float, took_s: f
         rows.result,
         encode_name(", ".join(key for key, _ in payload.golden.records)),
         payload.how,
-        *map(str, (rows.count, rows.errors, rows.warnings, rows.unmatched)),
+        *map(str, (rows.rows, rows.errors, rows.warnings, rows.unmatched)),
         rows.relative_l2,
         payload.module,
         " ".join(payload.stack[0].split()) if payload.stack else "",

@@ -6,6 +6,7 @@ Goes out: frozen nouns. Called by the job, by its cargo and by the rows that are
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.trace.difference.rows import ComparisonMode
@@ -14,8 +15,7 @@ from ray_precheck.trace.mapping import Mapping
 from ray_precheck.trace.side import CaptureSide, RecordEntry, record_from_json
 
 
-@dataclass(frozen=True, slots=True)
-class SideRecords:
+class SideRecords(NamedTuple):
     """The raw records of one side of a piece, each with its key."""
 
     records: tuple[tuple[str, bytes], ...] = ()
@@ -23,15 +23,14 @@ class SideRecords:
     @classmethod
     def of(cls, side: CaptureSide, entries: Iterable[RecordEntry]) -> "SideRecords":
         """Read the records of a capture."""
-        return cls(tuple((entry.key, side.raw(entry)) for entry in entries))
+        return cls(tuple([(entry.key, side.raw(entry)) for entry in entries]))
 
     def decoded(self) -> list["KeyedItems"]:
         """Return the values of each record with its key."""
         return [KeyedItems(key, items_of(record_from_json(raw), key)) for key, raw in self.records]
 
 
-@dataclass(frozen=True, slots=True)
-class KeyedItems:
+class KeyedItems(NamedTuple):
     """A record of one side: its key and its values."""
 
     key: str = ""

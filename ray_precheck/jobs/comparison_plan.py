@@ -4,9 +4,7 @@ Comes in: two open captures, perhaps a second golden run, and the options. Goes 
 Called by the session.
 """
 
-import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ray_precheck.errors import UsageError
@@ -61,19 +59,6 @@ class ComparisonPlan:
         return len(config.devices) == 1 or sum(self.costs_s) < _START_OF_RAY_S
 
 
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Make hundreds of thousands of objects that stay without Python looking through them for cycles."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-@_without_collector()
 def plan_comparison(
     target: CaptureSide, golden: CaptureSide, noise: CaptureSide | None, config: ComparisonOptions
 ) -> ComparisonPlan:

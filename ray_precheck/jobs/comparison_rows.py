@@ -6,6 +6,7 @@ of a comparison, and by its job for a piece that no worker answered for.
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ray_precheck.jobs.comparison_payload import ComparisonPayload, KeyedItems
 from ray_precheck.trace.difference.row import (
@@ -32,12 +33,11 @@ _INSIDE = "between the operators of a fusion, of which the other side has one"
 _NOT_MAPPED = "the file of -am lists no partner for it"
 
 
-@dataclass(frozen=True, slots=True)
-class PieceRows:
+class PieceRows(NamedTuple):
     """The rows of a piece, encoded, and what its row in the table of calls says of them."""
 
     result: str
-    count: int
+    rows: int
     errors: int
     warnings: int
     unmatched: int
@@ -210,25 +210,17 @@ def _piece_rows(
         cells(row, mode, payload.how, payload.name, stack if not place else "")
         for place, row in enumerate(rows)
     ]
-    counts = {each: sum(row.result == each for row in rows) for each in (ERROR, WARNING, UNMATCHED)}
-    passed = sum(row.result == PASS for row in rows)
-    if counts[ERROR]:
-        result = ERROR
-    elif counts[WARNING]:
-        result = WARNING
-    else:
-        result = PASS if passed else UNMATCHED
-    worst = max(
-        (row.relative_l2 for row in rows if row.is_output and row.relative_l2 is not None),
-        default=None,
-        key=lambda each: (each != each, each),
-    )
+    results = [row.result for row in rows]
+    # The worst of them, where something was compared.
+    result = next((each for each in (ERROR, WARNING, PASS) if each in results), UNMATCHED)
+    distances = [row.relative_l2 for row in rows if row.relative_l2 is not None and row.is_output]
+    worst = max(distances, default=None, key=lambda each: (each != each, each))
     return PieceRows(
         result,
         len(rows),
-        counts[ERROR],
-        counts[WARNING],
-        counts[UNMATCHED],
+        results.count(ERROR),
+        results.count(WARNING),
+        results.count(UNMATCHED),
         "" if worst is None else f"{worst:.6g}",
         _message(rows, result, payload.note),
         encode_rows(lines),

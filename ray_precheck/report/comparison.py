@@ -7,7 +7,7 @@ flows, so that the first error is the first place where the runs differ.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,12 +73,14 @@ def summarise_comparison(
     matches: Counter[str] = Counter()
     shown: dict[str, list[CallRow]] = {ERROR: [], WARNING: [], UNMATCHED: []}
     tensors = 0
-    for row in _rows(calls, tables):
-        results[row.result] += 1
-        matches[row.match] += 1
-        tensors += row.rows
-        if row.result in shown and len(shown[row.result]) < _SHOWN:
-            shown[row.result].append(row)
+    result_at, match_at, rows_at = map(tables.result.index, ("Result", "Match", "Rows"))
+    for cells in _cells(calls, tables):
+        outcome = cells[result_at]
+        results[outcome] += 1
+        matches[cells[match_at]] += 1
+        tensors += int(cells[rows_at] or 0)
+        if outcome in shown and len(shown[outcome]) < _SHOWN:
+            shown[outcome].append(_row(dict(zip(tables.result, cells, strict=True))))
     return ComparisonSummary(
         calls,
         result,
@@ -92,23 +94,29 @@ def summarise_comparison(
     )
 
 
-def _rows(calls: Path, tables: Tables) -> Iterator[CallRow]:
+def _cells(calls: Path, tables: Tables) -> Iterator[list[str]]:
+    """Yield the cells of each row; a row that others have cut has empty ones at its end."""
     if not calls.exists():
         return
+    width = len(tables.result)
     with calls.open("rb") as file:
         for raw in rows_below(file, tables.result):
-            cells = dict(zip(tables.result, row_cells(raw), strict=False))
-            yield CallRow(
-                decode_name(cells.get("Call", "")),
-                cells.get("Result", ""),
-                decode_name(cells.get("Golden Call", "")),
-                cells.get("Match", ""),
-                int(cells.get("Rows", "0") or 0),
-                cells.get("Relative L2", ""),
-                cells.get("Module", ""),
-                cells.get("Source", ""),
-                cells.get("Message", ""),
-            )
+            cells = row_cells(raw)
+            yield (cells + [""] * width)[:width] if len(cells) != width else cells
+
+
+def _row(cells: Mapping[str, str]) -> CallRow:
+    return CallRow(
+        decode_name(cells["Call"]),
+        cells["Result"],
+        decode_name(cells["Golden Call"]),
+        cells["Match"],
+        int(cells["Rows"] or 0),
+        cells["Relative L2"],
+        cells["Module"],
+        cells["Source"],
+        cells["Message"],
+    )
 
 
 def format_comparison_summary(summary: ComparisonSummary, label: str = "") -> str:

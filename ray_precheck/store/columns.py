@@ -18,6 +18,7 @@ csv.field_size_limit(sys.maxsize)
 BOM = b"\xef\xbb\xbf"
 # A spreadsheet runs a cell that starts with one of these (OWASP, CSV Injection).
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t")
+_NEED_QUOTE = (*_FORMULA_STARTS, "'")
 # Characters that no cell may hold, and their replacements. The backslash comes first, because all
 # other replacements are written with it. Plain replacements, because a name can have 10,000,000 of
 # them.
@@ -124,11 +125,13 @@ def decode_row(line: bytes) -> list[str]:
 
 def encode_name(name: str) -> str:
     """Return a name as a cell on one line that no spreadsheet runs; `decode_name` undoes it."""
+    if name.isprintable() and "\\" not in name and name[:1] not in _NEED_QUOTE:
+        return name  # nearly all of them
     escaped = name
     for character, escape in _ESCAPES.items():
         escaped = escaped.replace(character, escape)
     escaped = _SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", escaped)
-    return f"'{escaped}" if escaped.startswith((*_FORMULA_STARTS, "'")) else escaped
+    return f"'{escaped}" if escaped.startswith(_NEED_QUOTE) else escaped
 
 
 def decode_name(cell: str) -> str:

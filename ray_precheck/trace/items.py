@@ -7,6 +7,7 @@ by whatever compares records. The names are msprobe's: `input.0`, `input.1.0` fo
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 # The parts of a record in the order in which a comparison has them, and what their names begin with.
@@ -24,6 +25,8 @@ INPUT, PARAMETERS, OUTPUT, GRADIENTS, SAVED = (
     "parameters_grad",
     "debug",
 )
+# The names of the first values of each part: a dump has millions of values.
+_NUMBERED = {part: [f"{part}.{number}" for number in range(64)] for part in _PARTS.values()}
 # Deeper nests than any program's: a record that was made to overflow the stack is cut here.
 _DEEPEST = 400
 _P2P = "torch.distributed.P2POp"
@@ -103,6 +106,8 @@ class Item(NamedTuple):
         return all(map(math.isfinite, known)) if known else None
 
 
+# Item(path, part, element) takes three times as long as tuple.__new__.
+_item = partial(tuple.__new__, Item)
 _WORDS = {
     "nan": math.nan,
     "inf": math.inf,
@@ -132,11 +137,13 @@ def items_of(record: Mapping[str, Any], key: str = "") -> list[Item]:
         if not isinstance(values, list):
             found += _leaves(values, part, part, 0)
             continue
-        # Nearly all of them are tensors or numbers, not nested: a dump has millions.
-        for number, each in enumerate(values):
-            path = f"{part}.{number}"
+        names = _NUMBERED[part]
+        if len(values) > len(names):
+            names = [f"{part}.{number}" for number in range(len(values))]
+        # Nearly all of them are tensors or numbers, not nested.
+        for path, each in zip(names, values, strict=False):
             if type(each) is dict and type(each.get("type")) is str and "class_type" not in each:
-                found.append(Item(path, part, each))
+                found.append(_item((path, part, each)))
             else:
                 found += _leaves(each, path, part, 1)
     return found

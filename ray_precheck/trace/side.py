@@ -40,6 +40,7 @@ _TENSORS = "dump_tensor_data"
 _STACKS, _MODULES = "stack.json", "construct.json"
 # A record with more bytes is no record of a call: one with 1,500 tensors has 0.5 MB.
 LARGEST_RECORD_BYTES = 64 << 20
+_WINDOW_BYTES = 1 << 16
 
 
 class RecordEntry(NamedTuple):
@@ -75,6 +76,7 @@ class CaptureSide(AbstractContextManager["CaptureSide"]):
     header: Header
     entries: list[RecordEntry] = field(default_factory=list)
     log: Log | None = None
+    _window: tuple[int, bytes] = (0, b"")
 
     @property
     def folder(self) -> Path:
@@ -106,8 +108,16 @@ class CaptureSide(AbstractContextManager["CaptureSide"]):
 
     def raw(self, entry: RecordEntry) -> bytes:
         """Return the JSON of a record."""
-        length = max(0, entry.span.end - entry.span.start)
-        return value_of(os.pread(self.file.fileno(), length, entry.span.start))
+        start, end = entry.span
+        # One tuple, so that threads that read at the same time do not mix places and bytes.
+        begin, window = self._window
+        if start < begin or end > begin + len(window):
+            # A read costs more than the bytes of the records behind, which are wanted next.
+            length = max(end - start, _WINDOW_BYTES)
+            begin, window = start, os.pread(self.file.fileno(), length, start)
+            if length == _WINDOW_BYTES:
+                self._window = begin, window
+        return value_of(window[start - begin : max(start, end) - begin])
 
     def record(self, entry: RecordEntry) -> Mapping[str, Any]:
         """Return a record, decoded; an empty one where it cannot be read.

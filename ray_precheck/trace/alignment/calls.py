@@ -67,6 +67,8 @@ def _call(entry: RecordEntry, record: Mapping[str, Any]) -> Call:
     outputs: list[Shape] = []
     given: list[Item] = []
     for item in items_of(record, entry.key):
+        if item.element is None or "shape" not in item.element:
+            continue
         shape = item.shape
         if shape is None:
             continue
@@ -79,7 +81,7 @@ def _call(entry: RecordEntry, record: Mapping[str, Any]) -> Call:
     if entry.direction == BACKWARD:
         # The gradients that come in have the shapes of the outputs, those that go out of the inputs.
         return Call(entry.call, entry.kind, type_name, family, tuple(outputs), tuple(inputs))
-    digests = tuple(item.digest for item in given)
+    digests = tuple([item.digest for item in given])
     first = record.get(_RECOMPUTE)
     return Call(
         entry.call,
@@ -89,7 +91,7 @@ def _call(entry: RecordEntry, record: Mapping[str, Any]) -> Call:
         tuple(inputs),
         tuple(outputs),
         digests if any(digests) else (),
-        tuple(map(_size, given)),
+        tuple([_size(item) for item in given]),
         first.removesuffix(f".{FORWARD}") if isinstance(first, str) else "",
     )
 
@@ -112,6 +114,9 @@ def _family(entry: RecordEntry, type_name: str) -> str:
 
 def _size(item: Item) -> float:
     """Return the norm of a tensor, its largest value where there is none; NaN where neither is known."""
+    norm = item.statistic("Norm")
+    if type(norm) is float:  # nearly all of them
+        return norm
     for name in ("Norm", "Max"):
         found = item.number(name)
         if found is not None:

@@ -43,7 +43,6 @@ UNSUPPORTED, SHAPE_UNMATCHED = "unsupported", "shape unmatched"
 _NO_FILE = "-1"
 # Norms up to it are those of zero vectors: core/compare/algorithm, Const.FLOAT_EPSILON.
 _ZERO = 2.0**-52
-_FORMULA_STARTS = ("=", "+", "-", "@", "'")
 
 
 def headings(mode: ComparisonMode) -> tuple[str, ...]:
@@ -68,8 +67,8 @@ def cells(
     target, golden = row.target, row.golden
     dtype, shape, grad = _description(target)
     golden_dtype, golden_shape, golden_grad = _description(golden)
-    name = _name(row.target_name)
-    golden_name = name if row.golden_name == row.target_name else _name(row.golden_name)
+    name = encode_name(row.target_name)
+    golden_name = name if row.golden_name == row.target_name else encode_name(row.golden_name)
     found = [
         name, golden_name, dtype, golden_dtype, shape, golden_shape,
         grad, golden_grad,
@@ -81,7 +80,7 @@ def cells(
         found += row.statistics[8:]
     else:
         found += (digest_cell(target), digest_cell(golden))
-    message = json.dumps(row.messages) if row.messages else "[]"
+    message = _listed(*row.messages) if row.messages else "[]"
     found += ("True" if grad == golden_grad else "False", row.result, message)
     found.append(str(list(stack)) if stack else NOT_THERE)
     if mode is ComparisonMode.REAL:
@@ -151,7 +150,7 @@ def digest_cell(item: Item | None) -> str:
     if item is None or item.element is None:
         return NOT_THERE
     if item.digest or item.is_tensor:
-        return _name(item.digest) or NOT_THERE
+        return encode_name(item.digest) or NOT_THERE
     if item.type_name == "torch.ProcessGroup":
         return str(item.element.get("group_ranks"))
     return f"{zlib.crc32(str(item.element.get('value', '')).encode()):08x}"
@@ -185,7 +184,7 @@ def _description(item: Item | None) -> tuple[str, str, str]:
         return _plain(dtype), str(element.get("shape")), shown
     kind, value = item.type_name, element.get("value")
     if kind == "torch.Size":
-        return kind, _name(str(value)), NOT_THERE
+        return kind, encode_name(str(value)), NOT_THERE
     if kind == "slice":
         return kind, f"({len(value) if isinstance(value, list) else 0},)", NOT_THERE
     if kind in ("ellipsis", "torch.ProcessGroup"):
@@ -228,9 +227,9 @@ def _short(number: float) -> str:
 
 @lru_cache(maxsize=256)
 def _plain(text: str) -> str:
-    return _name(text)
+    return encode_name(text)
 
 
-def _name(name: str) -> str:
-    plain = name.isprintable() and name[:1] not in _FORMULA_STARTS and "\\" not in name
-    return name if plain else encode_name(name)
+@lru_cache(maxsize=64)
+def _listed(*messages: str) -> str:
+    return json.dumps(messages)

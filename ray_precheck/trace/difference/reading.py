@@ -70,8 +70,13 @@ def kinds_of(side: CaptureSide) -> set[ComparisonMode]:
 def _source(side: CaptureSide, mode: ComparisonMode) -> Source:
     return Source(
         MappedTensors(side.data_folder) if mode is ComparisonMode.REAL else None,
-        read_sketches(side.folder) if mode is not ComparisonMode.DIGESTS else None,
+        _sketches(side) if mode is not ComparisonMode.DIGESTS else None,
     )
+
+
+def _sketches(side: CaptureSide) -> Array | None:
+    found = read_sketches(side.folder)
+    return found if len(found) else None
 
 
 def _has(items: Iterable[Item]) -> set[ComparisonMode]:

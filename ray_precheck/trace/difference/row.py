@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ray_precheck.trace.difference.elements import ElementDifference
-from ray_precheck.trace.items import Item
+from ray_precheck.trace.items import OUTPUT, Item
 
 PASS, WARNING, ERROR, UNMATCHED = "pass", "warning", "error", "unmatched"
 _ORDER = {"": 0, PASS: 0, WARNING: 1, ERROR: 2, UNMATCHED: 3}
@@ -69,7 +69,8 @@ class TensorRow:
     @property
     def is_output(self) -> bool:
         """Whether it is an output of the operator; parameters and gradients count as inputs."""
-        return self.item.part == "output"
+        found = self.target if self.target is not None else self.golden
+        return found is not None and found.part == OUTPUT
 
     @property
     def is_matched(self) -> bool:

@@ -1,6 +1,7 @@
 """Two captures are compared from the command line to the files, in the command's own process."""
 
 import csv
+import gc
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -59,6 +60,31 @@ def test_two_equal_captures_pass(tmp_path: Path) -> None:
     ]
     assert {row["Cosine"] for row in rows} == {"1.0"}
     assert {row["Match"] for row in rows} == {"exact"}
+
+
+def test_the_collector_does_not_look_through_the_captures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[tuple[str, bool, int]] = []
+
+    def noted(name: str) -> None:
+        whole = getattr(comparing, name)
+
+        def note(*arguments: Any) -> Any:
+            found.append((name, gc.isenabled(), gc.get_freeze_count()))
+            return whole(*arguments)
+
+        monkeypatch.setattr(comparing, name, note)
+
+    noted("plan_comparison")
+    noted("drive")
+    compared(tmp_path, CALLS, CALLS)
+    (_, while_planning, _), (_, while_comparing, frozen) = found
+    assert not while_planning
+    assert while_comparing
+    assert frozen > 1000
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
 
 
 def test_the_first_call_that_differs_is_the_first_that_is_named(tmp_path: Path) -> None:

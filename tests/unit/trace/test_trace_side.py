@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +117,25 @@ def test_what_is_no_dump_is_refused_in_one_sentence(tmp_path: Path, text: str) -
         open_side(path)
     with pytest.raises(DumpError, match="cannot read the dump"):
         open_side(tmp_path / "other.json")
+
+
+def test_records_are_read_in_any_order_by_few_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = {
+        f"Torch.add.{number}.forward": {"output": [TENSOR], "text": "x" * (number * 37 % 9000)}
+        for number in range(200)
+    }
+    data["Torch.add.77.forward"]["text"] = "y" * 300_000
+    with open_side(written(tmp_path, data)) as side:
+        reads: list[int] = []
+        whole = os.pread
+
+        def read(file: int, length: int, place: int) -> bytes:
+            reads.append(length)
+            return whole(file, length, place)
+
+        monkeypatch.setattr(os, "pread", read)
+        assert [side.record(entry) for entry in side.entries] == [*data.values()]
+        assert len(reads) < 40
+        assert [side.record(entry) for entry in reversed(side.entries)] == [*data.values()][::-1]

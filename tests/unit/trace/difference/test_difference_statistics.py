@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from captured_pairs import items, statistics
 
+from ray_precheck.trace.difference import statistics as room
 from ray_precheck.trace.difference.statistics import relative, statistics_cells
 from ray_precheck.trace.items import Item
 
@@ -80,3 +81,27 @@ def test_a_text_that_a_spreadsheet_would_run_is_quoted() -> None:
 )
 def test_a_relative_error_is_read_back(cell: str, number: float) -> None:
     assert relative(cell) == number
+
+
+@pytest.mark.parametrize(("one", "other"), [(0.0, -0.0), (1.0, True), (1.0, 1), (True, 1)])
+def test_equal_numbers_of_other_spellings_are_shown_as_they_stand(one: Any, other: Any) -> None:
+    for value in (one, other, one):
+        (item,) = items([statistics(Max=value, Min=value, Mean=value, Norm=value)], [])
+        assert statistics_cells(item, item)[8:] == (str(value),) * 8
+
+
+def test_statistics_that_come_again_are_not_worked_out_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Any] = []
+
+    def cells(*sides: Any) -> tuple[str, ...]:
+        seen.append(sides)
+        return ("",) * 16
+
+    room._cells_of_floats.cache_clear()
+    monkeypatch.setattr(room, "_cells", cells)
+    for item in items([statistics(Max=2.125, Min=1.5, Mean=1.75, Norm=3.0)] * 3, []):
+        statistics_cells(item, item)
+    room._cells_of_floats.cache_clear()
+    assert len(seen) == 1
