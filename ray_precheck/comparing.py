@@ -295,7 +295,8 @@ def _drive(
     is_new: bool,
 ) -> ComparisonReport:
     tasks = tasks_of(job, done, plan.costs_s)
-    progress = Progress(len(job.names), len(done & set(job.names)), show=show)
+    before = len(done & set(job.names))
+    progress = Progress(len(job.names), before, show=show, unit=job.tables.unit)
     planning: Future[TaskPlan] = Future()
     if places is None:
         runner = ComparisonRunner(plan.settings, plan.reading)

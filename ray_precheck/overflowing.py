@@ -193,7 +193,7 @@ def _setting(
     is_alone: bool,
 ) -> RunSetting:
     """Return where the job runs: on as many logical CPUs as there are cores, where none were named."""
-    progress = Progress(len(job.names), len(done), show=not is_alone)
+    progress = Progress(len(job.names), len(done), show=not is_alone, unit=job.tables.unit)
     if config.devices == (0,):
         config = replace(config, devices=tuple(range(max(1, os.cpu_count() or 1))))
     config = replace(config, device_type="cpu", bench_workers=0)

@@ -66,6 +66,7 @@ def tables_of(mode: ComparisonMode) -> Tables:
         verdicts=1,
         needs_details=False,
         words=("calls", "result"),
+        unit="pairs",
     )
 
 

@@ -39,6 +39,7 @@ OVERFLOW_TABLES = Tables(
     verdicts=1,
     needs_details=False,
     words=("dumps", "check"),
+    unit="dumps",
 )
 # A core follows the records of this many bytes of dump.json in a second.
 _BYTES_OF_A_SECOND = 25e6

@@ -31,8 +31,11 @@ class Progress:
         show: bool = True,
         stream: TextIO | None = None,
         counts: Mapping[Verdict, int] | None = None,
+        unit: str = "api",
     ) -> None:
-        """`done` calls of `total` have rows from an earlier run, with the verdicts of `counts`."""
+        """`done` pieces of `total` have rows from an earlier run, with the verdicts of `counts`; `unit` is
+        what a piece is."""
+        self._unit = unit
         self._show = show
         self._stream = stream or sys.stderr
         self._done_before = done
@@ -44,7 +47,7 @@ class Progress:
         if show and self._stream.isatty():
             # A terminal that does not tell its size (0 columns) would get an empty bar.
             size = {"dynamic_ncols": True} if _width(self._stream) > 0 else _DEFAULT_SIZE
-            self._bar = tqdm(total=total, initial=done, unit="api", file=self._stream, **size)
+            self._bar = tqdm(total=total, initial=done, unit=unit, file=self._stream, **size)
 
     def add(self, finished: Iterable[Done]) -> None:
         """Count results whose rows are on the disk, and show the new state."""
@@ -69,7 +72,9 @@ class Progress:
         left = (
             f"{(self._total - self._done) / rate:.0f} s left" if rate > 0 else "time left unknown"
         )
-        self.say(f"{self._done}/{self._total} done, {self._tally()}, {rate:.1f} api/s, {left}")
+        self.say(
+            f"{self._done}/{self._total} done, {self._tally()}, {rate:.1f} {self._unit}/s, {left}"
+        )
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""

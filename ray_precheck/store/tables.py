@@ -19,7 +19,7 @@ class Tables:
     of its piece in its last column. The settings of a run may add columns to the details, but not to
     details with the name in the last one. The columns of `result` behind the name are `verdicts` columns
     with a verdict each (pass, error, SKIP), any others, and a message as the last one. With
-    `needs_details` a piece that passes has a detail row.
+    `needs_details` a piece that passes has a detail row. `unit` is what progress counts in a second.
     """
 
     stem: str
@@ -29,6 +29,7 @@ class Tables:
     verdicts: int = 2
     needs_details: bool = True
     words: tuple[str, str] = ("result", "details")
+    unit: str = "api"
 
     def file(self, kind: str, stamp: str) -> str:
         """Return the name of a file: `kind` is result or details."""

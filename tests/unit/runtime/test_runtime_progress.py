@@ -67,6 +67,13 @@ class TestPlainLines:
         shown.add(MIXED)
         assert lines(stream) == ["4/10 done, 2 pass, 1 error, 1 skip, 0.4 api/s, 15 s left"]
 
+    def test_the_unit_is_that_of_the_job(self, clock: Clock) -> None:
+        stream = io.StringIO()
+        shown = Progress(2, 0, stream=stream, unit="dumps")
+        clock.now_s += 10.0
+        shown.add([result(Verdict.PASS)])
+        assert lines(stream) == ["1/2 done, 1 pass, 0 error, 0 skip, 0.1 dumps/s, 10 s left"]
+
     def test_there_is_one_line_every_ten_seconds_at_most(self, clock: Clock) -> None:
         stream = io.StringIO()
         shown = Progress(1000, 0, stream=stream)

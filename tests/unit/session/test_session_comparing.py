@@ -3,6 +3,7 @@
 import csv
 import gc
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,15 @@ class TestRanks:
         assert [report.label for report in found.reports] == ["step0/proc11", "step1/proc11"]
         assert found.without == ()
         assert "0" in {row["Noise Floor"] for row in rows_of(found.reports[1])}
+
+
+def test_progress_counts_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ray_precheck.runtime.progress.PLAIN_INTERVAL_S", 0.0)
+    compared(tmp_path, CALLS, CALLS, show_progress=True)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"3/3 done, 3 pass, 0 error, 0 skip, [0-9.]+ pairs/s, 0 s left", line)
 
 
 class TestGoingOn:

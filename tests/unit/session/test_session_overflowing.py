@@ -54,6 +54,19 @@ def test_msprobe_s_options_name_the_dump_and_the_folder(tmp_path: Path) -> None:
     assert row["Source"] == "/home/me/train.py:7, in forward: y = f(x)"
 
 
+def test_progress_counts_dumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, units = overflowing.Progress, []
+
+    def progress(*arguments: Any, unit: str, **others: Any) -> Any:
+        units.append(unit)
+        return whole(*arguments, unit=unit, **others)
+
+    monkeypatch.setattr(overflowing, "Progress", progress)
+    write_dump(tmp_path / "dump", BORN)
+    check_overflow(OverflowConfig(dump=tmp_path / "dump", out=tmp_path / "out"))
+    assert units == ["dumps"]
+
+
 def test_births_come_first_on_the_screen(tmp_path: Path, capsys: Any) -> None:
     write_dump(tmp_path / "step1" / "rank0", CAME_IN)
     module = "Module.a.Net.forward.0"
