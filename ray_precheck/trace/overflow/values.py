@@ -137,10 +137,13 @@ def _found(item: Item, top: float | None, bottom: float | None) -> NonFinite | N
 
 
 def _health(item: Item) -> dict[str, float] | None:
+    """Return the counts of a tensor; None where there are none, or where one of them is no number."""
     found = item.statistic("health")
     if not isinstance(found, dict):
         return None
-    return {str(name): each for name, each in found.items() if isinstance(each, int | float)}
+    if not all(isinstance(each, int | float) for each in found.values()):
+        return None
+    return {str(name): each for name, each in found.items()}
 
 
 def _elements(item: Item) -> int:

@@ -378,25 +378,42 @@ def test_records_that_pass_on_are_counted_beyond_the_rows(
     assert (len(seen.findings), seen.passed_on) == (3, 5)
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        None,
-        [],
-        "NaN",
-        {"input_args": "NaN", "output": {"a": NAN}},
+# Records of odd forms; whether they can be read, and what an operator of such a record bears.
+ODD_RECORDS: list[tuple[Any, bool, str]] = [
+    (None, False, ""),
+    ([], False, ""),
+    ("NaN", False, ""),
+    ({"input_args": "NaN", "output": {"a": NAN}}, True, ""),
+    (
         {"input_args": [{"type": "torch.Tensor", "dtype": 3, "shape": "inf"}], "output": [NAN]},
-        {
-            "output": [
-                {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [2], "Max": "nan"}
-            ]
-        },
+        True,
+        "",
+    ),
+    ({"output": [{**tensor(None, None), "Max": "nan"}]}, True, "NaN"),
+    (
         forward(
             [{**tensor(), "Max": 10**400}], [tensor(INF, 0.0, health={"nan": "many", "+inf": []})]
         ),
-        forward([], [tensor(INF, 0.0)], group={"group_ranks": ["inf"]}, autocast=7),
-    ],
+        True,
+        "inf",
+    ),
+    (forward([], [tensor(INF, 0.0)], group={"group_ranks": ["inf"]}, autocast=7), True, "inf"),
+]
+
+
+@pytest.mark.parametrize(
+    "key", ["Torch.exp.0.forward", "Torch.exp.0.backward", "Module.a.B.forward.0", "x"]
 )
-def test_records_of_any_form_are_read_without_an_error(tmp_path: Path, record: Any) -> None:
-    for key in ("Torch.exp.0.forward", "Torch.exp.0.backward", "Module.a.B.forward.0", "x"):
-        followed(tmp_path, {key: record, "Module.a.B.parameters_grad": record})
+@pytest.mark.parametrize(("record", "is_read", "born"), ODD_RECORDS)
+def test_records_of_any_form_are_read_and_hide_no_birth_behind_them(
+    tmp_path: Path, key: str, record: Any, is_read: bool, born: str
+) -> None:
+    behind = {"Torch.log.0.forward": forward([tensor()], [BAD])}
+    seen = followed(tmp_path, {key: record, "Module.a.B.parameters_grad": record, **behind})
+    assert seen.records == 3
+    assert seen.unread == (0 if is_read else 2)
+    births = [("Torch.log.0.forward", "inf")]
+    if born and key != "x":  # which names no call
+        births = [(key, born), *births]
+    assert [(each.key, each.found.words) for each in seen.alarms] == births
+    assert seen.births == len(births)
