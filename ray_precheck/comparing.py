@@ -20,7 +20,6 @@ from ray_precheck.config import JobOptions
 from ray_precheck.errors import StoppedError, UsageError
 from ray_precheck.jobs.comparison import (
     ComparisonJob,
-    ComparisonRunner,
     tables_of,
     tasks_of,
 )
@@ -299,8 +298,8 @@ def _drive(
     progress = Progress(len(job.names), before, show=show, unit=job.tables.unit)
     planning: Future[TaskPlan] = Future()
     if places is None:
-        runner = ComparisonRunner(plan.settings, plan.reading)
-        planning.set_result(TaskPlan((), compared_here(job, tasks, runner, cores_for_forks())))
+        here = compared_here(job, tasks, plan.settings, plan.reading, cores_for_forks())
+        planning.set_result(TaskPlan((), here))
     else:
         order = sorted(tasks, key=lambda task: -task.cost_s)
         planning.set_result(TaskPlan(order, ()))

@@ -50,10 +50,19 @@ class MappedTensor:
 
 
 class MappedTensors:
-    """Opens tensors of a dump; a path stands for the files in that folder."""
+    """Opens tensors of a dump; a path stands for the files in that folder.
 
-    def __init__(self, files: TensorFiles | Path) -> None:
+    A file is mapped into memory, or else read. If a mapped file is cut later on, the system ends the process
+    that looks at the pages that are gone (SIGBUS).
+    """
+
+    def __init__(self, files: TensorFiles | Path, *, is_mapped: bool = True) -> None:
         self._files = FolderFiles(files) if isinstance(files, Path) else files
+        self._is_mapped = is_mapped
+
+    def read_whole(self) -> "MappedTensors":
+        """Return an opener of the same files that reads them."""
+        return MappedTensors(self._files, is_mapped=False)
 
     def open(self, spec: TensorSpec) -> MappedTensor:
         """Map the captured tensor of `spec`, checked against its recorded dtype and shape.
@@ -67,7 +76,7 @@ class MappedTensors:
             raise NotCheckable(f"{shown(spec.data_name)} is neither .npy nor .pt")
         file = PurePath(spec.data_name)
         with self._files.open(spec.data_name) as opened:
-            raw, widen = _READERS[file.suffix](opened, file.name, spec)
+            raw, widen = _READERS[file.suffix](opened, file.name, spec, self._is_mapped)
         if widen is None:
             require_dtype(raw.dtype, file.name, spec)
             carrier = np.dtype(DTYPES[spec.dtype].carrier)
@@ -79,7 +88,7 @@ class MappedTensors:
 _Found = tuple[Array, Callable[[Array], Array] | None]
 
 
-def _map_npy(opened: BufferedReader, name: str, spec: TensorSpec) -> _Found:
+def _open_npy(opened: BufferedReader, name: str, spec: TensorSpec, is_mapped: bool) -> _Found:
     try:
         require_npy_size(opened, name, spec)
         shape, fortran, dtype = _read_header(opened)
@@ -89,6 +98,11 @@ def _map_npy(opened: BufferedReader, name: str, spec: TensorSpec) -> _Found:
         if not spec.size:
             return np.zeros(0, dtype), None
         order = "F" if fortran else "C"
+        if not is_mapped:
+            content = opened.read(spec.size * dtype.itemsize)
+            if len(content) < spec.size * dtype.itemsize:
+                raise NotCheckable(f"{name} was cut while it was read")
+            return np.frombuffer(content, dtype).reshape(shape, order=order).reshape(-1), None
         data = np.memmap(opened, dtype, "r", opened.tell(), shape, order)  # type: ignore[call-overload]
         # Only an array in Fortran's order is copied: the others are contiguous.
         return np.asarray(data).reshape(-1), None
@@ -105,13 +119,13 @@ def _read_header(opened: BufferedReader) -> tuple[tuple[int, ...], bool, np.dtyp
     return tuple(shape), bool(fortran), dtype
 
 
-def _map_pt(opened: BufferedReader, name: str, spec: TensorSpec) -> _Found:
+def _open_pt(opened: BufferedReader, name: str, spec: TensorSpec, is_mapped: bool) -> _Found:
     import pickle
 
     import torch
 
     try:
-        value = _load(opened)
+        value = _load(opened, is_mapped)
         if not isinstance(value, torch.Tensor):
             raise NotCheckable(f"{name} holds a {type(value).__name__}, not a tensor")
         require_shape(tuple(value.shape), name, spec)
@@ -125,13 +139,13 @@ def _map_pt(opened: BufferedReader, name: str, spec: TensorSpec) -> _Found:
         raise unreadable(name, error) from None
 
 
-def _load(opened: BufferedReader) -> Any:
-    """Load a file, mapped if it is of the format since torch 1.6; older ones are read whole."""
+def _load(opened: BufferedReader, is_mapped: bool) -> Any:
+    """Load a file, mapped if that is wanted and it is of the format since torch 1.6."""
     import zipfile
 
     import torch
 
-    mapped = zipfile.is_zipfile(opened)
+    mapped = is_mapped and zipfile.is_zipfile(opened)
     opened.seek(0)
     # torch maps files by name alone; this is the file that has been checked, whatever its name is now.
     source: Any = f"/proc/self/fd/{opened.fileno()}" if mapped else opened
@@ -157,4 +171,4 @@ def _from_bfloat16(some: Array) -> Array:
     return wide.view(np.float32)
 
 
-_READERS = {".npy": _map_npy, ".pt": _map_pt}
+_READERS = {".npy": _open_npy, ".pt": _open_pt}

@@ -53,6 +53,11 @@ class PieceReading:
     pair: Reading
     noise: Reading | None = None
 
+    def read_whole(self) -> "PieceReading":
+        """Return a reading that maps no file into memory."""
+        noise = self.noise.read_whole() if self.noise is not None else None
+        return PieceReading(self.pair.read_whole(), noise)
+
 
 def rows_of_piece(
     payload: ComparisonPayload, standard: CaptureStandard, mapping: Mapping, reading: PieceReading

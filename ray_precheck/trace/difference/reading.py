@@ -5,7 +5,7 @@ each pair of dumps.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from ray_precheck.capture.measures.sketch_map import Array
@@ -43,6 +43,10 @@ class Reading:
     same_framework: bool = True
     framework: str = ""
 
+    def read_whole(self) -> "Reading":
+        """Return the same reading with files that are read and not mapped."""
+        return replace(self, target=_whole(self.target), golden=_whole(self.golden))
+
 
 def reading_of(target: CaptureSide, golden: CaptureSide) -> Reading:
     """Return how two captures are compared: by the best that both have.
@@ -72,6 +76,11 @@ def _source(side: CaptureSide, mode: ComparisonMode) -> Source:
         MappedTensors(side.data_folder) if mode is ComparisonMode.REAL else None,
         _sketches(side) if mode is not ComparisonMode.DIGESTS else None,
     )
+
+
+def _whole(source: Source) -> Source:
+    tensors = source.tensors
+    return source if tensors is None else replace(source, tensors=tensors.read_whole())
 
 
 def _sketches(side: CaptureSide) -> Array | None:

@@ -1,8 +1,10 @@
 """Two captures are compared from the command line to the files, in the command's own process."""
 
 import csv
+import faulthandler
 import gc
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +17,9 @@ from small_captures import write_capture
 from ray_precheck import comparing
 from ray_precheck.cli import main
 from ray_precheck.comparing import ComparisonReport, compare_captures
+from ray_precheck.dump import mapped
 from ray_precheck.errors import PrecheckError, StoppedError
+from ray_precheck.trace.difference import measuring
 
 pytestmark = pytest.mark.unit
 RNG = np.random.default_rng(0)
@@ -217,6 +221,67 @@ class TestRanks:
         assert [report.label for report in found.reports] == ["step0/proc11", "step1/proc11"]
         assert found.without == ()
         assert "0" in {row["Noise Floor"] for row in rows_of(found.reports[1])}
+
+
+class TestFilesThatAreCutMeanwhile:
+    """A mapped file that another program cuts ends the process that reads it: SIGBUS."""
+
+    CUT = f"{MUL[0]}.output.0.npy"
+
+    def reports(self, folder: Path) -> ComparisonReport:
+        large = np.resize(A, (64, 64, 8))
+        calls = [ADD, (MUL[0], MUL[1], [large]), EXP]
+        return compared(folder, calls, calls)  # type: ignore[no-any-return]
+
+    def cut(self, folder: Path) -> None:
+        os.truncate(folder / "target" / "dump_tensor_data" / self.CUT, 200)
+
+    def test_a_fork_that_it_ends_costs_no_row(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("ray_precheck.jobs.comparison_here._WORTH_FORKS_S", 0.0)
+        monkeypatch.setattr(comparing, "cores_for_forks", lambda: 2)
+        whole = measuring.element_difference
+
+        def difference(target: Any, *others: Any) -> Any:
+            if target.shape == (64, 64, 8):
+                faulthandler.disable()  # of pytest, in the fork: the end of it is wanted
+                self.cut(tmp_path)
+            return whole(target, *others)
+
+        monkeypatch.setattr(measuring, "element_difference", difference)
+        report = self.reports(tmp_path)
+        assert results(report) == {ADD[0]: "pass", MUL[0]: "warning", EXP[0]: "pass"}
+        (row,) = [row for row in rows_of(report) if row["Result"] == "warning"]
+        assert "target: " in row["Err_message"]
+        assert "statistics are compared instead" in row["Err_message"]
+
+    def test_this_process_does_not_map_files(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        whole = measuring.element_difference
+
+        def difference(*arguments: Any) -> Any:
+            self.cut(tmp_path)
+            return whole(*arguments)
+
+        monkeypatch.setattr(measuring, "element_difference", difference)
+        (row,) = [row for row in rows_of(self.reports(tmp_path)) if "mul" in row["NPU Name"]][-1:]
+        assert row["Cosine"] == "unsupported"
+        assert "target: " in row["Err_message"]
+
+    def test_a_file_that_is_cut_while_it_is_read_is_a_row_that_says_so(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        whole = mapped.require_npy_size
+
+        def require(opened: Any, name: str, spec: Any) -> None:
+            whole(opened, name, spec)
+            self.cut(tmp_path)
+
+        monkeypatch.setattr(mapped, "require_npy_size", require)
+        (row,) = [row for row in rows_of(self.reports(tmp_path)) if row["Result"] == "warning"]
+        assert f"target: {self.CUT} was cut while it was read; statistics" in row["Err_message"]
 
 
 def test_progress_counts_pairs(
