@@ -1,15 +1,18 @@
-"""Kill comparisons of two captures at random moments with `kill -9`, and go on with them.
+"""Kill comparisons or overflow checks at random moments with `kill -9`, and go on with them.
 
     python -m scripts.compare_kills [--kills N] [--seed S] [--calls N]
+    python -m scripts.compare_kills --overflow [--kills N] [--seed S] [--dumps N]
 
-Two captures of many small tensors are compared by `ray-precheck compare`, which is killed at a random moment
-of its life and gone on with, until a run comes to its end; that is one story, and stories are told until N
-kills have hit a running comparison. The files of each story must have the bytes of an undisturbed run.
-Prints how far the killed runs were; the exit code is 1 if bytes differ.
+Two captures of many small tensors are compared by `ray-precheck compare`, or dumps of many ranks are
+searched by `ray-precheck overflow_check`. The command is killed at a random moment of its life and gone on
+with, until a run comes to its end; that is one story, and stories are told until N kills have hit a running
+comparison. The files of each story must have the bytes of an undisturbed run. Prints how far the killed
+runs were; the exit code is 1 if bytes differ.
 """
 
 import argparse
 import json
+import math
 import os
 import random
 import signal
@@ -27,6 +30,17 @@ import numpy as np
 
 _LIMIT_S = 300.0
 _ELEMENTS = 40_000
+_RECORDS = 3000
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A command to kill: its words without `-o`, the beginnings of the names of its tables, of which the
+    first has a row for each piece, and how many pieces there are."""
+
+    words: tuple[str, ...]
+    tables: tuple[str, str]
+    pieces: int
 
 
 @dataclass(slots=True)
@@ -66,35 +80,62 @@ def write_capture(folder: Path, calls: int, scale: float) -> Path:
     return folder
 
 
-def tell_stories(folder: Path, kills: int, seed: int, calls: int) -> Kills:
-    """Compare until `kills` runs were killed; `folder` is for all files."""
+def comparison(folder: Path, calls: int) -> Work:
+    """Write two captures; return their comparison."""
     target = write_capture(folder / "target", calls, 1.001)
     golden = write_capture(folder / "golden", calls, 1.0)
-    words = ["-tp", str(target), "-gp", str(golden), "--standard", "auto"]
+    words = ("compare", "-tp", str(target), "-gp", str(golden), "--standard", "auto")
+    return Work(words, ("compare_calls", "compare_result"), calls)
+
+
+def overflow_check(folder: Path, dumps: int) -> Work:
+    """Write the dumps of so many ranks, in each of which an infinity is born and passed on; return their
+    search."""
+    finite = {"Max": 800.0, "Min": 0.0, "Mean": 400.0, "Norm": 1000.0}
+    tensor = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [8]}
+    bad = tensor | finite | {"Max": math.inf, "Mean": math.inf, "Norm": math.inf}
+    for rank in range(dumps):
+        data = {
+            f"Torch.neg.{number}.forward": {
+                "input_args": [bad if number else tensor | finite],
+                "output": [bad],
+            }
+            for number in range(_RECORDS)
+        }
+        place = folder / "dumps" / "step0" / f"rank{rank}"
+        place.mkdir(parents=True)
+        header = {"task": "statistics", "level": "L1", "framework": "pytorch"}
+        (place / "dump.json").write_text(json.dumps({**header, "data": data}), encoding="utf-8")
+    words = ("overflow_check", str(folder / "dumps"))
+    return Work(words, ("overflow_dumps", "overflow_check"), dumps)
+
+
+def tell_stories(folder: Path, kills: int, seed: int, work: Work) -> Kills:
+    """Do the work until `kills` runs were killed; `folder` is for all files."""
     began = time.monotonic()
-    _run([*words, "-o", str(folder / "whole")], _LIMIT_S)
+    _run([*work.words, "-o", str(folder / "whole")], _LIMIT_S)
     longest_s = time.monotonic() - began
-    expected = _files(folder / "whole")
+    expected = _files(folder / "whole", work)
     found, choose = Kills(), random.Random(seed)
     while found.kills < kills:
         out = folder / f"story{found.stories}"
         is_over = False
         while not is_over:
-            goes_on = ["-csv_path", str(out)] if any(out.glob("compare_calls_*.csv")) else []
+            goes_on = ["-csv_path", str(out)] if any(out.glob(f"{work.tables[0]}_*.csv")) else []
             delay_s = choose.uniform(0.0, 1.1 * longest_s)
-            is_over = _run([*words, "-o", str(out), *goes_on], delay_s)
+            is_over = _run([*work.words, "-o", str(out), *goes_on], delay_s)
             if not is_over:
                 found.kills += 1
-                found.states[_state(out, calls)] += 1
+                found.states[_state(out, work)] += 1
         found.stories += 1
-        if _files(out) != expected:
+        if _files(out, work) != expected:
             found.different.append(out.name)
     return found
 
 
 def _run(words: Sequence[str], limit_s: float) -> bool:
-    """Run a comparison and kill it after a time; returns whether it had come to its end."""
-    command = [sys.executable, "-m", "ray_precheck", "compare", *words]
+    """Run a command and kill it after a time; returns whether it had come to its end."""
+    command = [sys.executable, "-m", "ray_precheck", *words]
     # The command's guardian lives as long as its child: both are of one group.
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
@@ -110,25 +151,21 @@ def _run(words: Sequence[str], limit_s: float) -> bool:
     return True
 
 
-def _files(out: Path) -> list[bytes]:
+def _files(out: Path, work: Work) -> list[bytes]:
     """Return the contents of both tables of the newest run."""
-    return [
-        max(out.glob(f"compare_{kind}_*.csv")).read_bytes()
-        if list(out.glob(f"compare_{kind}_*.csv"))
-        else b""
-        for kind in ("calls", "result")
-    ]
+    newest = [max(out.glob(f"{table}_*.csv"), default=None) for table in work.tables]
+    return [path.read_bytes() if path is not None else b"" for path in newest]
 
 
-def _state(out: Path, calls: int) -> str:
+def _state(out: Path, work: Work) -> str:
     """Return how far a killed run was."""
-    tables = sorted(out.glob("compare_calls_*.csv"))
+    tables = sorted(out.glob(f"{work.tables[0]}_*.csv"))
     if not tables:
         return "before a table was made"
     rows = tables[-1].read_bytes().count(b"\n") - 1
     if rows <= 0:
         return "before the first row"
-    return "in the middle" if rows < calls else "behind the last row"
+    return "in the middle" if rows < work.pieces else "behind the last row"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -136,13 +173,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--calls", type=int, default=6000)
+    parser.add_argument("--overflow", action="store_true", help="search dumps for births instead")
+    parser.add_argument("--dumps", type=int, default=100)
     options = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory() as folder:
-        found = tell_stories(Path(folder), options.kills, options.seed, options.calls)
-    print(f"{found.kills} kills in {found.stories} comparisons")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        work = (
+            overflow_check(folder, options.dumps)
+            if options.overflow
+            else comparison(folder, options.calls)
+        )
+        found = tell_stories(folder, options.kills, options.seed, work)
+    print(f"{found.kills} kills in {found.stories} runs of {work.words[0]}")
     for state, count in sorted(found.states.items()):
         print(f"  {count:5} {state}")
-    print(f"{len(found.different)} comparisons have other bytes than an undisturbed one")
+    print(f"{len(found.different)} runs have other bytes than an undisturbed one")
     return 1 if found.different else 0
 
 

@@ -1,16 +1,21 @@
-"""A comparison that is killed at any moment goes on to the bytes of an undisturbed one."""
+"""A run that is killed at any moment goes on to the bytes of an undisturbed one."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from scripts import compare_kills
+from scripts.compare_kills import Work, comparison, overflow_check
 
 pytestmark = pytest.mark.unit
 
 
-def test_killed_comparisons_end_with_the_same_bytes(tmp_path: Path) -> None:
-    found = compare_kills.tell_stories(tmp_path, kills=4, seed=1, calls=60)
+@pytest.mark.parametrize(("write", "pieces"), [(comparison, 60), (overflow_check, 40)])
+def test_killed_runs_end_with_the_same_bytes(
+    tmp_path: Path, write: Callable[[Path, int], Work], pieces: int
+) -> None:
+    found = compare_kills.tell_stories(tmp_path, kills=4, seed=1, work=write(tmp_path, pieces))
     assert found.kills >= 4
     assert found.different == []
 
@@ -20,7 +25,7 @@ def test_other_bytes_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(
         compare_kills,
         "_files",
-        lambda out: files(out) if out.name == "whole" else [*files(out)[:1], b"cut"],
+        lambda out, work: files(out, work) if out.name == "whole" else [b"cut"],
     )
-    found = compare_kills.tell_stories(tmp_path, kills=1, seed=1, calls=3)
+    found = compare_kills.tell_stories(tmp_path, kills=1, seed=1, work=comparison(tmp_path, 3))
     assert found.different

@@ -2,7 +2,11 @@
 
 import csv
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +56,65 @@ def test_msprobe_s_options_name_the_dump_and_the_folder(tmp_path: Path) -> None:
         "float32",
     ]
     assert row["Source"] == "/home/me/train.py:7, in forward: y = f(x)"
+
+
+# The command, which takes some time for each dump and writes its row at once.
+SLOW = """
+import sys, time
+from ray_precheck.cli import main
+from ray_precheck.jobs import overflow
+from ray_precheck.runtime import driving
+
+def slow(*arguments):
+    time.sleep(0.1)
+    return look(*arguments)
+
+look, overflow.look, driving._BATCH_S = overflow.look, slow, 0.0
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_search_that_was_killed_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    for rank in range(40):
+        write_dump(tmp_path / "dumps" / "step1" / f"rank{rank}", BORN if rank % 2 else CAME_IN)
+    whole = check_overflow(OverflowConfig(dump=tmp_path / "dumps", out=tmp_path / "whole"))
+    out = tmp_path / "out"
+    words = ["overflow_check", str(tmp_path / "dumps"), "-o", str(out)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, *words], start_new_session=True, stderr=subprocess.DEVNULL
+    )
+    while not (out.is_dir() and any(out.glob("overflow_dumps_*")) and len(rows(out, "dumps")) > 2):
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert 2 < len(rows(out, "dumps")) < 40
+    again = check_overflow(OverflowConfig(dump=tmp_path / "dumps", resume_csv=out))
+    assert again.completed
+    assert again.files.result.read_bytes() == whole.files.result.read_bytes()
+    assert again.files.details.read_bytes() == whole.files.details.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["replace_file", "mark_completed"])
+def test_a_search_that_was_killed_while_ranks_are_joined_goes_on_to_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    group = {"group_ranks": [0, 1]}
+    for rank, given in ((0, FINITE), (1, BORN)):
+        brought = {"Distributed.all_reduce.0.forward": forward([tensor()], [BAD], group=group)}
+        write_dump(tmp_path / "dumps" / "step1" / f"rank{rank}", given | brought)
+    whole = check_overflow(OverflowConfig(dump=tmp_path / "dumps", out=tmp_path / "whole"))
+
+    def killed(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(overflowing, name, killed)
+        with pytest.raises(KeyboardInterrupt):
+            check_overflow(OverflowConfig(dump=tmp_path / "dumps", out=tmp_path / "out"))
+    again = check_overflow(OverflowConfig(dump=tmp_path / "dumps", resume_csv=tmp_path / "out"))
+    assert again.files.details.read_bytes() == whole.files.details.read_bytes()
+    assert "born in the collective" in again.files.details.read_text(encoding="utf-8")
 
 
 def test_progress_counts_dumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
