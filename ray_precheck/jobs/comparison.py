@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping as MappingOf
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ray_precheck.dump.mapped import MappedTensors
@@ -25,6 +26,7 @@ from ray_precheck.jobs.comparison_rows import (
     rows_of_piece,
     unread_rows,
 )
+from ray_precheck.jobs.shared_folders import require_folders, seen_folders
 from ray_precheck.runtime.job import Cargo, Tell
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.schema.casualty import Cause
@@ -94,6 +96,7 @@ class ComparisonJob:
         self.has_bench = False
         self.bench_suffices = False
         self.memory_limit_bytes = 0
+        self._shares_files = settings.mode is ComparisonMode.REAL and shared_fs
         sends = settings.mode is ComparisonMode.REAL and not shared_fs
         self.cargo: Cargo | None = ComparisonCargo(self.payload, settings) if sends else None
 
@@ -117,8 +120,10 @@ class ComparisonJob:
         )
 
     def opener(self, *, is_home: bool) -> "ComparisonOpener":
-        """Return the opener of a worker's runner."""
-        return ComparisonOpener(self._settings)
+        """Return the opener of a worker's runner. With a shared file system other machines must see the
+        folders of the tensors."""
+        folders = self._settings.folders if self._shares_files else ()
+        return ComparisonOpener(self._settings, seen_folders(folders, is_home=is_home))
 
     def failed(self, task: Task, outcome: Outcome, reason: str) -> Done:
         """Return the rows of a piece that broke its worker: errors."""
@@ -135,13 +140,20 @@ class ComparisonJob:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonOpener:
-    """Opens the runner of a slot, in the check process; it needs no device."""
+    """Opens the runner of a slot, in the check process; it needs no device. `must_see` are folders that its
+    machine has to have."""
 
     settings: ComparisonSettings
+    must_see: tuple[Path, ...] = ()
     memory_limit_bytes: int = 0
 
     def open(self, slot: DeviceSlot, tell: Tell) -> "ComparisonRunner":
-        """Return a runner."""
+        """Return a runner.
+
+        Raises:
+            DeviceError: the machine does not share the captured tensors that it is said to share.
+        """
+        require_folders(slot, self.must_see, "the captured tensors")
         return ComparisonRunner(self.settings)
 
 

@@ -50,6 +50,11 @@ class ComparisonSettings:
     framework: str = ""
     mapping: Mapping = field(default_factory=Mapping)
 
+    @property
+    def folders(self) -> tuple[Path | None, ...]:
+        """The folders of tensors of all sides."""
+        return self.target_folder, self.golden_folder, self.noise_folder
+
 
 @pickled_by_position
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Any
 from ray_precheck.dump.folders import FoundDump
 from ray_precheck.errors import DumpError
 from ray_precheck.jobs.overflow_cargo import OverflowCargo, unpacked
+from ray_precheck.jobs.shared_folders import require_folders, seen_folders
 from ray_precheck.report.sources import source_lines
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.schema.casualty import Cause
@@ -70,10 +71,14 @@ class OverflowJob:
         self.tables = OVERFLOW_TABLES
         self.names = [each.label for each in dumps]
         self._payloads = [
-            OverflowPayload(index, each.label, each.path, each.step, each.rank, with_headroom)
+            # Absolute: a worker is in another folder.
+            OverflowPayload(
+                index, each.label, each.path.absolute(), each.step, each.rank, with_headroom
+            )
             for index, each in enumerate(dumps)
         ]
         self.sizes = [_size_of(each.path) for each in dumps]
+        self._shares = shared_fs
         self.cargo = None if shared_fs else OverflowCargo([each.path for each in dumps])
 
     def tasks(self, done: set[str]) -> list[Task]:
@@ -95,8 +100,10 @@ class OverflowJob:
         return self._payloads[task.index]
 
     def opener(self, *, is_home: bool) -> "OverflowOpener":
-        """Return the opener of runners, which need no device."""
-        return OverflowOpener()
+        """Return the opener of runners, which need no device. With a shared file system other machines must
+        see the folders of the dumps."""
+        folders = {each.path.parent for each in self._payloads} if self._shares else ()
+        return OverflowOpener(seen_folders(sorted(folders), is_home=is_home))
 
     def failed(self, task: Task, outcome: Outcome, reason: str) -> Done:
         """Return the row of a dump that broke its worker."""
@@ -109,12 +116,18 @@ class OverflowJob:
 
 @dataclass(frozen=True, slots=True)
 class OverflowOpener:
-    """Opens a runner; it loads no framework."""
+    """Opens a runner; it loads no framework. `must_see` are folders that its machine has to have."""
 
+    must_see: tuple[Path, ...] = ()
     memory_limit_bytes: int = 0
 
     def open(self, slot: DeviceSlot, tell: Callable[[Phase], None]) -> "OverflowRunner":
-        """Return a runner."""
+        """Return a runner.
+
+        Raises:
+            DeviceError: the machine does not share the dumps that it is said to share.
+        """
+        require_folders(slot, self.must_see, "the dumps")
         return OverflowRunner()
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.compare.standards.base import added_headings
 from ray_precheck.dump.parse import Dump
-from ray_precheck.errors import DeviceError
 from ray_precheck.jobs.precheck_cargo import PrecheckCargo
+from ray_precheck.jobs.shared_folders import require_folders
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.done import Done
@@ -107,12 +107,8 @@ class PrecheckOpener:
         Raises:
             DeviceError: the machine does not share the captured tensors that it is said to share.
         """
-        folder = self.settings.data_folder
-        if self.must_see_data and not folder.is_dir():
-            raise DeviceError(
-                f"{slot.address} has no folder {str(folder)!r}, which --shared-fs says that all"
-                " machines share; without --shared-fs the captured tensors are sent to it"
-            )
+        if self.must_see_data:
+            require_folders(slot, [self.settings.data_folder], "the captured tensors")
         from ray_precheck.frameworks.mindtorch.paths import prefer_native
 
         prefer_native()

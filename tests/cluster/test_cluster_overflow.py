@@ -1,6 +1,11 @@
 """Dumps are searched for births on the workers of a cluster, and calls that overflowed are replayed there."""
 
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +59,53 @@ def test_workers_write_what_the_own_process_writes(
         ours, theirs = getattr(here.files, kind), getattr(there.files, kind)
         assert ours.read_bytes() == theirs.read_bytes()
     assert [each.births for each in there.dumps] == [0, 1, 0, 1]
+
+
+# The command on workers, whatever the size of the dumps, which waits when it has the first rows.
+ON_WORKERS = """
+import sys, time
+from ray_precheck import overflowing
+from ray_precheck.cli import main
+from ray_precheck.runtime.progress import Progress
+
+Progress.add = lambda self, finished: time.sleep(600)
+overflowing.OWN_PROCESS_BYTES = 0
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_search_on_workers_that_was_killed_goes_on_to_the_same_bytes(
+    tmp_path: Path, cluster_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number, dumps = 300, tmp_path / "dumps"
+    write_dumps(tmp_path / "some")
+    for rank in range(number):
+        place = dumps / "step0" / f"rank{rank}"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(tmp_path / "some" / "step0" / f"rank{rank % 4}", place)
+    whole = check_overflow(OverflowConfig(dump=dumps, out=tmp_path / "whole"))
+    out = tmp_path / "out"
+    words = ["overflow_check", str(dumps), "-o", str(out), "-d", "0", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", ON_WORKERS, *words, "--address", cluster_address],
+        start_new_session=True,
+        stderr=subprocess.DEVNULL,
+    )
+    written = 0
+    while not written:
+        assert process.poll() is None
+        written = sum(len(path.read_bytes()) > 200 for path in out.glob("overflow_dumps_*.csv"))
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    (table,) = out.glob("overflow_dumps_*.csv")
+    assert table.read_bytes().count(b"\n") - 1 < number
+    monkeypatch.setattr(overflowing, "OWN_PROCESS_BYTES", 0)
+    settings: dict[str, Any] = {"address": cluster_address, "devices": (0, 1)}
+    again = check_overflow(OverflowConfig(dump=dumps, resume_csv=out, **settings))
+    assert again.completed
+    for kind in ("result", "details"):
+        own, other = getattr(again.files, kind), getattr(whole.files, kind)
+        assert own.read_bytes() == other.read_bytes()
 
 
 def test_calls_that_overflowed_are_replayed_on_workers(

@@ -1,5 +1,6 @@
 """Forks that are killed cost no row: what kills one alone has a row that says so."""
 
+import faulthandler
 import os
 import signal
 import time
@@ -56,6 +57,7 @@ def test_a_piece_that_kills_every_fork_has_failed_and_the_others_are_compared(
 ) -> None:
     def compare(task: Task) -> Done:
         if task.index in (7, 31):
+            faulthandler.disable()  # of pytest: the end is wanted
             os.kill(os.getpid(), number)
         return done(task)
 
