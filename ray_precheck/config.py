@@ -16,6 +16,7 @@ from ray_precheck.options.checks import CheckOptions
 from ray_precheck.options.declared import REQUIRED, Takes, option, require_valid, settings_of
 from ray_precheck.options.files import OutputOptions, ResumeOptions
 from ray_precheck.options.limits import LimitOptions
+from ray_precheck.options.naive import NaiveOptions
 from ray_precheck.options.out_folder import OutFolderOptions
 from ray_precheck.options.places import PlaceOptions
 from ray_precheck.options.rules import OneOf
@@ -113,6 +114,11 @@ class RunConfig(
         if standard:
             found["standard"] = standard
         return {key: found.pop(key) for key in _FIRST_KEYS} | found
+
+
+@dataclass(frozen=True)
+class NaiveConfig(RunConfig, NaiveOptions):
+    """The settings of a run of calls under default and plain kernels: those of a precheck, and `runs`."""
 
 
 @dataclass(frozen=True)

@@ -153,6 +153,33 @@ class Checker:
 
         return self._timed(payload, walk)
 
+    def walk_over(
+        self,
+        payload: TaskPayload,
+        walk: Callable[[Inputs], T],
+        files: "TensorFiles | None" = None,
+    ) -> tuple[T | TaskResult, float, float]:
+        """Make the inputs of a call, safer ones where both sides raise with the first, and pass them to a
+        walk.
+
+        Returns what the walk returns, or the result of a call that could not be checked; and the seconds of
+        the device and of the bench.
+        """
+
+        def walk_all() -> T:
+            inputs = self._inputs(payload, files=files)
+            with self._clock.during(Phase.BENCH):
+                return walk(run_twice(self._device, self.bench, inputs).inputs)
+
+        found = self._timed(payload, walk_all)
+        return found, self._clock.seconds[Phase.DEVICE], self._clock.seconds[Phase.BENCH]
+
+    def run(self, inputs: Inputs) -> Measured:
+        """Run a call on the device once, with the threads and all other settings that the process has."""
+        measured = self._device.run(inputs, threads=None).measured
+        assert measured is not None
+        return measured
+
     def _timed(self, payload: TaskPayload, walk: Callable[[], T]) -> T | TaskResult:
         """Walk the stations inside the guard, and count the seconds of each phase."""
         self._clock.start()

@@ -142,7 +142,7 @@ def _rounded_bench(tested: HostTensor, bench: HostTensor) -> Array:
 
 
 def _check_value(name: str, tested: Any, bench: Any, framework: str) -> OutputCheck:
-    same = _same_value(tested, bench)
+    same = same_value(tested, bench)
     verdict = Verdict.PASS if same else Verdict.ERROR
     message = "" if same else f"{_show(tested)} where the bench has {_show(bench)}"
     if same and isinstance(tested, float) and not math.isfinite(tested):
@@ -158,11 +158,11 @@ def _check_value(name: str, tested: Any, bench: Any, framework: str) -> OutputCh
     )
 
 
-def _same_value(tested: Any, bench: Any) -> bool:
-    """Compare by equality; NaN equals NaN, a list equals the tuple of the same values."""
+def same_value(tested: Any, bench: Any) -> bool:
+    """Return whether two values are equal; NaN equals NaN, a list equals the tuple of the same values."""
     if isinstance(tested, list | tuple) and isinstance(bench, list | tuple):
         pairs = zip(tested, bench, strict=False)
-        return len(tested) == len(bench) and all(_same_value(t, b) for t, b in pairs)
+        return len(tested) == len(bench) and all(same_value(t, b) for t, b in pairs)
     if isinstance(tested, float) and isinstance(bench, float) and tested != tested:
         return bench != bench
     return type(tested) is type(bench) and bool(tested == bench)

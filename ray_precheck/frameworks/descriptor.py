@@ -96,6 +96,7 @@ class Framework:
     # Where it runs.
     backend: str
     accelerators: tuple[Accelerator, ...] = ()
+    switches: str = ""
     # Its bench.
     bench: str
     fused: tuple[str, ...] = ()
@@ -115,7 +116,8 @@ class Framework:
             _require(bool(getattr(self, name)), name, getattr(self, name), "something in it")
         for prefix in self.prefixes:
             _require(prefix.isidentifier(), "prefixes", prefix, "words like Torch")
-        for part in (self.backend, self.bench, *self.fused, *filter(None, [self.require])):
+        named = filter(None, [self.require, self.switches])
+        for part in (self.backend, self.bench, *self.fused, *named):
             _require(bool(_PART.fullmatch(part)), "a part", part, '"module:attribute"')
         for kind in self.value_types.values():
             _require(kind in VALUE_KINDS, "value_types", kind, f"one of {', '.join(VALUE_KINDS)}")

@@ -13,7 +13,8 @@ from ray_precheck.store.columns import DETAIL_COLUMNS, RESULT_COLUMNS
 class Tables:
     """The two tables of a job.
 
-    The files of a run are `{stem}_{word}_{stamp}.csv` with the two `words`, `{stem}_{stamp}.run.json`, ...
+    The files of a run are `{stem}_{word}_{stamp}.csv` with the two `words` (`{stem}_{stamp}.csv` where the
+    word is ""), `{stem}_{stamp}.run.json`, ...
     The first column of `result` is the name of a piece; a detail row is named `{piece}.{part}.{part}...`
     with `detail_parts` parts behind the name of its piece, or, where `detail_parts` is None, has the name
     of its piece in its last column. The settings of a run may add columns to the details, but not to
@@ -34,7 +35,7 @@ class Tables:
     def file(self, kind: str, stamp: str) -> str:
         """Return the name of a file: `kind` is result or details."""
         word = self.words[("result", "details").index(kind)]
-        return f"{self.stem}_{word}_{stamp}.csv"
+        return f"{'_'.join(filter(None, [self.stem, word]))}_{stamp}.csv"
 
 
 API_TABLES = Tables("accuracy_checking", tuple(RESULT_COLUMNS), tuple(DETAIL_COLUMNS))

@@ -5,7 +5,7 @@ the framework under test, which is opened once, where it is first needed.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
@@ -91,15 +91,15 @@ class Device:
         if self._backend is not None:
             self._backend.prove()
 
-    def run(self, inputs: Inputs) -> UnderTest:
-        """Run a call on the device.
+    def run(self, inputs: Inputs, *, threads: int | None = 1) -> UnderTest:
+        """Run a call on the device, on a CPU with this number of threads (None: with as many as are set).
 
         Raises:
             NotCheckable: the device does not have the API, or see `backend`.
             OutOfMemory: an allocation failed.
             DeviceNeeded: this process has no device.
         """
-        with self._running():
+        with self._running(threads):
             if inputs.is_random:
                 self._seed(inputs)
             measured, cotangents = _measure(self.backend(), inputs)
@@ -138,9 +138,10 @@ class Device:
         return f"the dump holds no {what} of this call, so this machine's {self._kind} was tested"
 
     @contextmanager
-    def _running(self) -> Iterator[None]:
-        """Count the seconds of a block for the device, which computes with one thread on a CPU."""
-        with self._clock.during(Phase.DEVICE), computing_threads(1):
+    def _running(self, threads: int | None) -> Iterator[None]:
+        """Count the seconds of a block for the device, which computes with so many threads on a CPU."""
+        setting = nullcontext() if threads is None else computing_threads(threads)
+        with self._clock.during(Phase.DEVICE), setting:
             yield
 
     def _seed(self, inputs: Inputs) -> None:

@@ -49,6 +49,7 @@ FRAMEWORK = Framework(
     install=INSTALL,
     backend="ray_precheck.frameworks.mindspore.backend:MindSporeBackend",
     accelerators=ACCELERATORS,
+    switches="ray_precheck.frameworks.mindspore.switches:MINDSPORE_SWITCHES",
     bench="ray_precheck.frameworks.mindspore.bench.mapping:resolve_mindspore",
     fused=("ray_precheck.bench.fused.table:MINDSPORE_ROWS",),
     script=Script(

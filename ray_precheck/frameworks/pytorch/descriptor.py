@@ -75,6 +75,7 @@ FRAMEWORK = Framework(
             remedy="install a torch with CUDA (https://pytorch.org/get-started/locally)",
         ),
     ),
+    switches="ray_precheck.frameworks.pytorch.switches:TORCH_SWITCHES",
     bench=RESOLVE,
     fused=(NPU_ROWS, "ray_precheck.frameworks.pytorch.rows:TORCH_ROWS", OPTIMIZER_ROWS),
     unlisted=UNLISTED,

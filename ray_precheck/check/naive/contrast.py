@@ -1,0 +1,219 @@
+"""One call under default kernels and under plain ones: which side is wrong, and which switch does it.
+
+Comes in: `Inputs`, a checker and a board of switches. Goes out: a `Contrast`. Called by `jobs.naive`.
+
+A side is wrong by `auto` against the float64 bench: its error is larger than rounding explains. The bench is
+computed under plain kernels, too, so that a wrong fast kernel of float64 cannot vouch for itself. Where the
+sides differ in verdict, or equal runs in bits, switches are turned one at a time, then in sets.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from ray_precheck.check.checker import Checker
+from ray_precheck.check.inputs import Inputs
+from ray_precheck.check.judged import Judged
+from ray_precheck.check.measured import Measured
+from ray_precheck.check.naive.repeats import first_unlike
+from ray_precheck.check.naive.search import smallest_set
+from ray_precheck.check.naive.units import OutputContrast, contrasted
+from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.switches import SwitchBoard
+from ray_precheck.schema.result import Verdict, call_verdict
+
+DEFAULT, NAIVE, BOTH = "default", "naive", "both"
+# By whether the default side is wrong, and the naive one.
+_WRONG = {
+    (False, False): "",
+    (True, False): DEFAULT,
+    (False, True): NAIVE,
+    (True, True): BOTH,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """What was found of a call.
+
+    `wrong` is the side that errs: "default", "naive", "both", "" for none. `switches` are the names of the
+    switches that make the difference, () where there is none or it is not known. `unlike` is the place where
+    equal runs under default kernels differed, "" where they did not. `said` are sentences for the Message.
+    """
+
+    verdict: Verdict
+    outputs: tuple[OutputContrast, ...] = ()
+    wrong: str = ""
+    switches: tuple[str, ...] = ()
+    unlike: str = ""
+    said: tuple[str, ...] = ()
+
+    @property
+    def worst(self) -> OutputContrast | None:
+        """The output with the largest error, one in error before all others."""
+        return max(self.outputs, key=_badness, default=None)
+
+
+def _badness(output: OutputContrast) -> tuple[bool, float]:
+    errors = (output.default_error, output.naive_error, output.difference)
+    return output.verdict is Verdict.ERROR, max(each or 0.0 for each in errors)
+
+
+@dataclass(frozen=True, slots=True)
+class Contraster:
+    """Contrasts calls; `runs` is how many equal runs of each must give the same bits."""
+
+    checker: Checker
+    board: SwitchBoard
+    runs: int
+
+    def contrast(self, inputs: Inputs) -> Contrast:
+        """Run a call under default and plain kernels and judge both.
+
+        Raises:
+            NotCheckable: neither side can be judged.
+        """
+        default, unlike = self._repeated(inputs, ())
+        if inputs.is_random:
+            return _of_random(unlike, self.runs)
+        naive = self._run(inputs, self.board.names)
+        judged = self._judged(inputs, default)
+        if not first_unlike(default, naive):
+            return self._concluded(inputs, _Sides(default, naive, judged, judged, unlike))
+        other, reason = None, ""
+        try:
+            other = self._judged(inputs, naive)
+        except NotCheckable as error:
+            reason = f"under plain kernels it cannot be judged: {error}"
+        found = self._concluded(inputs, _Sides(default, naive, judged, other, unlike))
+        return replace(found, said=(*found.said, *filter(None, [reason])))
+
+    def _run(self, inputs: Inputs, plain: Collection[str]) -> Measured:
+        with self.board.turned(plain):
+            return self.checker.run(inputs)
+
+    def _repeated(self, inputs: Inputs, plain: Collection[str]) -> tuple[Measured, str]:
+        """Return the results of the first of several equal runs, and where another one differed."""
+        first = self._run(inputs, plain)
+        again = (first_unlike(first, self._run(inputs, plain)) for _ in range(self.runs - 1))
+        return first, next(filter(None, again), "")
+
+    def _judged(self, inputs: Inputs, measured: Measured) -> Judged:
+        with self.board.turned(self.board.names):
+            return self.checker.judge(inputs, measured)
+
+    def _concluded(self, inputs: Inputs, sides: "_Sides") -> Contrast:
+        judged, naive = sides.default_judged, sides.naive_judged
+        outputs = tuple(contrasted(judged.rows, () if naive is None else naive.rows))
+        wrong = _WRONG[sides.default_is_wrong, sides.naive_is_wrong]
+        switches = self._guilty(inputs, sides, wrong)
+        verdict = call_verdict(judged.forward.verdict, judged.backward.verdict)
+        if wrong or sides.unlike:
+            verdict = Verdict.ERROR
+        said = (*self._of_wrong(sides, wrong, switches), *self._of_unlike(sides, switches))
+        if verdict is Verdict.SKIP:
+            said = (*said, *judged.forward.messages, *judged.backward.messages)
+        return Contrast(verdict, outputs, wrong, switches, sides.unlike, said)
+
+    def _guilty(self, inputs: Inputs, sides: "_Sides", wrong: str) -> tuple[str, ...]:
+        """Return the switches that make the difference, () for none."""
+        names = self.board.names
+        if wrong == BOTH or (wrong and sides.naive_judged is None):
+            right = (name for name in names if not self._is_wrong(inputs, sides, [name]))
+            return tuple([name] if (name := next(right, "")) else ())
+        repeats = bool(sides.unlike) and not self._repeated(inputs, names)[1]
+        if not wrong and not repeats:
+            return ()
+
+        def holds(plain: frozenset[str]) -> bool:
+            same = not wrong or self._is_wrong(inputs, sides, plain) == (wrong == NAIVE)
+            return same and not (repeats and self._repeated(inputs, plain)[1])
+
+        found = smallest_set(names, holds)
+        return tuple(name for name in names if name in found)
+
+    def _is_wrong(self, inputs: Inputs, sides: "_Sides", plain: Collection[str]) -> bool:
+        """Return whether a call errs with these switches at their plain side."""
+        measured = self._run(inputs, plain)
+        if not first_unlike(measured, sides.naive):
+            return sides.naive_is_wrong
+        if not first_unlike(measured, sides.default):
+            return sides.default_is_wrong
+        try:
+            return is_wrong(self._judged(inputs, measured))
+        except NotCheckable:
+            return True
+
+    def _of_wrong(self, sides: "_Sides", wrong: str, switches: tuple[str, ...]) -> Iterable[str]:
+        """Yield the sentences about the side that is wrong."""
+        if not wrong:
+            return
+        judged = sides.naive_judged if wrong == NAIVE else sides.default_judged
+        assert judged is not None
+        errors = "; ".join([*judged.forward.messages, *judged.backward.messages])
+        if wrong == DEFAULT:
+            others = " and the plain ones right" if sides.naive_judged else ""
+            yield f"the default kernels are wrong{others}: {errors}"
+            if switches:
+                yield f"it is right without {self._titles(switches)}: {self._advice(switches)}"
+        elif wrong == NAIVE:
+            yield f"the plain kernels are wrong and the default ones right: {errors}"
+            if switches:
+                yield f"it is wrong without {self._titles(switches)}"
+        elif switches:
+            yield f"default and plain kernels are wrong: {errors}"
+            yield f"it is right where {self._titles(switches)} alone is off: {self._advice(switches)}"
+        else:
+            yield f"default and plain kernels are wrong, and no single switch mends it: {errors}"
+
+    def _of_unlike(self, sides: "_Sides", switches: tuple[str, ...]) -> Iterable[str]:
+        """Yield the sentences about equal runs that differed."""
+        if not sides.unlike:
+            return
+        yield f"{self.runs} equal runs differ in bits, first at {sides.unlike}"
+        if switches and not sides.is_any_wrong:
+            yield f"they do not without {self._titles(switches)}: {self._advice(switches)}"
+        elif not switches:
+            yield "no switch makes them equal"
+
+    def _titles(self, switches: tuple[str, ...]) -> str:
+        return " and ".join(each.title for each in self.board.switches if each.name in switches)
+
+    def _advice(self, switches: tuple[str, ...]) -> str:
+        return "; ".join(each.advice for each in self.board.switches if each.name in switches)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """The results of both sides, and what was judged of them; None for a side that cannot be judged."""
+
+    default: Measured
+    naive: Measured
+    default_judged: Judged
+    naive_judged: Judged | None
+    unlike: str
+
+    @property
+    def default_is_wrong(self) -> bool:
+        return is_wrong(self.default_judged)
+
+    @property
+    def naive_is_wrong(self) -> bool:
+        return self.naive_judged is not None and is_wrong(self.naive_judged)
+
+    @property
+    def is_any_wrong(self) -> bool:
+        return self.default_is_wrong or self.naive_is_wrong
+
+
+def is_wrong(judged: Judged) -> bool:
+    """Return whether a direction of a call is in error."""
+    return Verdict.ERROR in (judged.forward.verdict, judged.backward.verdict)
+
+
+def _of_random(unlike: str, runs: int) -> Contrast:
+    """Return what is found of a random call: whether it repeats itself with its seed restored."""
+    if unlike:
+        said = f"it draws random numbers, other ones in each of {runs} runs with the same seed: {unlike}"
+        return Contrast(Verdict.SKIP, unlike=unlike, said=(said,))
+    said = "it draws random numbers: it repeats itself with its seed restored, its values are not compared"
+    return Contrast(Verdict.PASS, said=(said,))

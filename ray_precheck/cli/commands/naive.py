@@ -1,0 +1,82 @@
+"""The command naive: run the calls of a dump under default kernels and under plain ones.
+
+Comes in: the options of the command. Goes out: its exit code. Called through the parser.
+"""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ray_precheck.cli.arguments import given_values
+from ray_precheck.cli.exit_codes import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED
+from ray_precheck.cli.going_on import resume_command
+from ray_precheck.cli.invocation import Command, Invocation
+from ray_precheck.config import NaiveConfig
+from ray_precheck.errors import UsageError
+from ray_precheck.options.declared import Option, Takes, options_of
+
+if TYPE_CHECKING:
+    from ray_precheck.switching import NaiveReport
+
+# Options of a precheck that mean nothing here: both sides are run on the device, judged by `auto`, and
+# benched where they ran.
+_WITHOUT = {"dump", "standard", "tested", "save_error_data", "bench_workers"}
+
+
+def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
+    """Contrast the calls and return the exit code."""
+    if options.dump is None:
+        raise UsageError("the dump is missing: ray-precheck naive DUMP")
+    values = given_values(options, NaiveConfig)
+    config = NaiveConfig(dump=Path(options.dump), **values)
+    # Imported here, so that --help and wrong options answer at once.
+    from ray_precheck.cli.naive_lines import naive_lines
+    from ray_precheck.switching import contrast_kernels
+
+    report = contrast_kernels(config, on_files=lambda files: invocation.announce(str(files.result)))
+    print("\n".join(naive_lines(report)))
+    if not report.completed:
+        reason = f": {report.stop_reason}" if report.stop_reason else ""
+        print(f"\nStopped before the end{reason}. To go on:")
+        print(f"  {resume_command(invocation.given, report.files.result)}")
+    return naive_exit_code(report)
+
+
+def naive_exit_code(report: "NaiveReport") -> int:
+    """Return the exit code of a run."""
+    from ray_precheck.schema.result import Verdict
+
+    if not report.completed:
+        return STOPPED
+    verdicts = {row.verdict for row in report.rows}
+    if Verdict.ERROR in verdicts:
+        return IN_ERROR
+    return PASSED if Verdict.PASS in verdicts else NOTHING_CHECKED
+
+
+def _options() -> tuple[Option, ...]:
+    own = [each for each in options_of(NaiveConfig) if each.field not in _WITHOUT]
+    sections = dict.fromkeys(each.section for each in own)
+    dump = Option(
+        ("dump",),
+        "a dump.json, the log of a capture that was cut off, or the folder of one of them",
+        takes=Takes.PERHAPS,
+        metavar="DUMP",
+    )
+    return (dump, *(each for name in sections for each in own if each.section == name))
+
+
+COMMANDS = (
+    Command(
+        names={
+            "naive": "run calls under default and plain kernels, and name the switch that differs"
+        },
+        options=_options(),
+        execute=_execute,
+        epilog="exit codes: 0 nothing differs by more than rounding, 1 a call differs or is not reproducible,"
+        " 2 wrong usage or input, 3 stopped, resumable, 4 nothing could be run",
+        description="Calls of a dump are run under the default kernels of this machine and under the slow,"
+        " plain ones, several times each; where the results differ by more than rounding, switches are turned"
+        " one at a time",
+    ),
+)

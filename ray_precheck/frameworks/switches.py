@@ -1,0 +1,88 @@
+"""Switches of a framework that choose between fast kernels and slow, plain ones.
+
+Comes in: the table of a framework (`descriptor.Framework.switches`). Goes out: a `SwitchBoard`, which runs a
+block with some of the switches turned to their plain side. Called by `check.naive`. A switch is declared
+once, in the folder of its framework; this module imports none.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ray_precheck.foreign import caught
+from ray_precheck.frameworks.known import find_framework, load_part
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelSwitch:
+    """A setting of a framework with a plain side.
+
+    `name` is the word in tables, `title` says what the switch turns off, `advice` is the line with which a
+    program turns it off. `read` returns the value, `write` sets it, `plain` is the value of the plain side.
+    `default` is the value of the other side, None for the value that is found when the process starts, before
+    a backend changes it. `kinds` are the kinds of devices on which it has a meaning, () for all. `exists`
+    says whether the installed framework has what it turns off.
+    """
+
+    name: str
+    title: str
+    advice: str
+    read: Callable[[], Any]
+    write: Callable[[Any], None]
+    plain: Any
+    default: Any = None
+    kinds: tuple[str, ...] = ()
+    exists: Callable[[], bool] = _always
+
+    def found(self) -> Any:
+        """Return the value now; None where this version or device of the framework has no such setting."""
+        there, _ = caught(self.exists)
+        if not there:
+            return None
+        value, _ = caught(self.read)
+        return value
+
+
+class SwitchBoard:
+    """The switches that have a meaning on a kind of device, with the values that they had at first.
+
+    It is made before the backend is opened: backends turn TF32 and HF32 off, and compute with one thread.
+    """
+
+    def __init__(self, switches: Sequence[KernelSwitch], kind: str) -> None:
+        self._defaults: dict[str, Any] = {}
+        self.switches: tuple[KernelSwitch, ...] = ()
+        for each in switches:
+            value = each.found() if not each.kinds or kind in each.kinds else None
+            if value is not None:
+                self.switches += (each,)
+                self._defaults[each.name] = value if each.default is None else each.default
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the switches, in the order of the table."""
+        return tuple(each.name for each in self.switches)
+
+    @contextmanager
+    def turned(self, plain: Collection[str]) -> Iterator[None]:
+        """Turn these switches to their plain side and all others to their default, inside the block."""
+        with ExitStack() as restored:
+            for each in self.switches:
+                wanted = each.plain if each.name in plain else self._defaults[each.name]
+                before = each.read()
+                if before != wanted:
+                    restored.callback(partial(each.write, before))
+                    each.write(wanted)
+            yield
+
+
+def switches_of(framework: str) -> tuple[KernelSwitch, ...]:
+    """Return the table of a framework, () where it has none; imports the framework."""
+    part = find_framework(framework).switches
+    return tuple(load_part(part)) if part else ()

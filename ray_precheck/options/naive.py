@@ -1,0 +1,24 @@
+"""The option of runs under default and plain kernels. A group of a command's configuration."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ray_precheck.options.declared import option
+from ray_precheck.options.rules import Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class NaiveOptions:
+    """How often a call is run."""
+
+    section: ClassVar[str] = "what is compared with what"
+
+    runs: int = option(
+        3,
+        "--runs",
+        help="how many equal runs of a call must give the same bits (default {default})",
+        type=int,
+        metavar="N",
+        rule=Number("the count of equal runs", 2, 1000),
+        rows="runs",
+    )
