@@ -7,7 +7,6 @@ have no switch that a running process can turn.
 """
 
 import sys
-from contextlib import suppress
 from operator import attrgetter
 from typing import Any
 
@@ -56,53 +55,135 @@ def _write_stance(value: str) -> None:
         torch.compiler.set_stance(value)
 
 
-def _npu() -> Any:
-    return sys.modules["torch_npu"].npu
+def _hf32_of_convolutions(value: bool | None = None) -> bool:
+    """Return whether HF32 is on for convolutions; set it where a value is given."""
+    import torch_npu
+
+    if value is not None:
+        torch_npu.npu.conv.allow_hf32 = value
+    return bool(torch_npu.npu.conv.allow_hf32)
 
 
-def _hf32(name: str) -> dict[str, Any]:
-    def read() -> bool:
-        with suppress(KeyError):
-            return bool(getattr(_npu(), name).allow_hf32)
-        return True
+def _hf32_of_products(value: bool | None = None) -> bool:
+    """Return whether HF32 is on for products; set it where a value is given."""
+    import torch_npu
 
-    def write(value: bool) -> None:
-        getattr(_npu(), name).allow_hf32 = value
-
-    return {"read": read, "write": write}
+    if value is not None:
+        torch_npu.npu.matmul.allow_hf32 = value
+    return bool(torch_npu.npu.matmul.allow_hf32)
 
 
+# Switches of a narrow meaning first: where several of them mend a call, the first one is named.
 TORCH_SWITCHES = (
     KernelSwitch(
-        name="onednn",
-        title="the kernels of oneDNN",
-        advice="torch.backends.mkldnn.enabled = False",
-        read=lambda: torch.backends.mkldnn.enabled,
-        write=_onednn.set_flags,
-        plain=False,
-        kinds=_CPU,
-        exists=torch.backends.mkldnn.is_available,
+        name="float32_products",
+        title="float32 products of fewer bits (TF32, bfloat16)",
+        advice='torch.set_float32_matmul_precision("highest")',
+        read=torch.get_float32_matmul_precision,
+        write=torch.set_float32_matmul_precision,
+        plain="highest",
+        kinds=_CPU + _GPU,
     ),
     KernelSwitch(
-        name="nnpack",
-        title="the convolutions of NNPACK",
-        advice="torch.backends.nnpack.set_flags(False)",
-        read=_read_nnpack,
-        write=_nnpack.set_flags,
-        plain=False,
+        name="onednn_convolutions",
+        title="float32 convolutions of fewer bits (TF32, bfloat16) in oneDNN",
+        advice='torch.backends.mkldnn.conv.fp32_precision = "ieee"',
+        **_property("backends.mkldnn.conv.fp32_precision"),
+        plain="ieee",
         kinds=_CPU,
-        exists=torch.backends.nnpack.is_available,
     ),
     KernelSwitch(
-        name="products",
-        title="the BLAS that multiplies matrices (MKL, oneDNN), in whose place a plain loop multiplies",
-        advice="no setting of torch turns its BLAS off: run with another build, or MKL_CBWR=COMPATIBLE in"
-        " the environment",
-        read=plain_products.are_plain,
-        write=plain_products.make_plain,
+        name="cudnn_tf32",
+        title="TF32 in cuDNN",
+        advice="torch.backends.cudnn.allow_tf32 = False",
+        **_property("backends.cudnn.allow_tf32"),
+        plain=False,
+        kinds=_GPU,
+    ),
+    KernelSwitch(
+        name="hf32_convolutions",
+        title="HF32 in convolutions",
+        advice="torch.npu.conv.allow_hf32 = False",
+        read=_hf32_of_convolutions,
+        write=_hf32_of_convolutions,
+        plain=False,
+        kinds=_NPU,
+    ),
+    KernelSwitch(
+        name="hf32_products",
+        title="HF32 in products",
+        advice="torch.npu.matmul.allow_hf32 = False",
+        read=_hf32_of_products,
+        write=_hf32_of_products,
+        plain=False,
+        kinds=_NPU,
+    ),
+    KernelSwitch(
+        name="float16_sums",
+        title="sums of float16 products in fewer bits",
+        advice="torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False",
+        **_property("backends.cuda.matmul.allow_fp16_reduced_precision_reduction"),
+        plain=False,
+        kinds=_GPU,
+    ),
+    KernelSwitch(
+        name="bfloat16_sums",
+        title="sums of bfloat16 products in fewer bits",
+        advice="torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False",
+        **_property("backends.cuda.matmul.allow_bf16_reduced_precision_reduction"),
+        plain=False,
+        kinds=_GPU,
+    ),
+    KernelSwitch(
+        name="cudnn_benchmark",
+        title="the choice of cuDNN's fastest kernel by trials",
+        advice="torch.backends.cudnn.benchmark = False",
+        **_property("backends.cudnn.benchmark"),
+        plain=False,
+        kinds=_GPU,
+    ),
+    KernelSwitch(
+        name="cudnn_deterministic",
+        title="cuDNN's kernels that are not deterministic",
+        advice="torch.backends.cudnn.deterministic = True",
+        **_property("backends.cudnn.deterministic"),
         plain=True,
+        kinds=_GPU,
+    ),
+    KernelSwitch(
+        name="deterministic",
+        title="algorithms that are not deterministic",
+        advice="torch.use_deterministic_algorithms(True, warn_only=True)",
+        read=torch.are_deterministic_algorithms_enabled,
+        write=_write_deterministic,
+        plain=True,
+    ),
+    KernelSwitch(
+        name="threads",
+        title="computing with several threads",
+        advice="torch.set_num_threads(1)",
+        read=torch.get_num_threads,
+        write=torch.set_num_threads,
+        plain=1,
+        default=_THREADS,
         kinds=_CPU,
-        exists=plain_products.can_be_plain,
+    ),
+    KernelSwitch(
+        name="einsum_order",
+        title="another order of products in einsum, which opt_einsum chooses",
+        advice="torch.backends.opt_einsum.enabled = False",
+        **_property("backends.opt_einsum.enabled"),
+        plain=False,
+        exists=lambda: torch.backends.opt_einsum.is_available(),
+    ),
+    KernelSwitch(
+        name="inductor",
+        title="compiled code (torch.compile)",
+        advice='torch.compiler.set_stance("force_eager")',
+        read=lambda: _stances[0],
+        write=_write_stance,
+        plain="force_eager",
+        exists=lambda: hasattr(torch.compiler, "set_stance"),
     ),
     KernelSwitch(
         name="flash_attention",
@@ -131,56 +212,24 @@ TORCH_SWITCHES = (
         kinds=_GPU,
     ),
     KernelSwitch(
-        name="threads",
-        title="computing with several threads",
-        advice="torch.set_num_threads(1)",
-        read=torch.get_num_threads,
-        write=torch.set_num_threads,
-        plain=1,
-        default=_THREADS,
-        kinds=_CPU,
-    ),
-    KernelSwitch(
-        name="deterministic",
-        title="algorithms that are not deterministic",
-        advice="torch.use_deterministic_algorithms(True, warn_only=True)",
-        read=torch.are_deterministic_algorithms_enabled,
-        write=_write_deterministic,
-        plain=True,
-    ),
-    KernelSwitch(
-        name="float32_products",
-        title="float32 products of fewer bits (TF32, bfloat16)",
-        advice='torch.set_float32_matmul_precision("highest")',
-        read=torch.get_float32_matmul_precision,
-        write=torch.set_float32_matmul_precision,
-        plain="highest",
-        kinds=_CPU + _GPU,
-    ),
-    KernelSwitch(
-        name="onednn_convolutions",
-        title="float32 convolutions of fewer bits (TF32, bfloat16) in oneDNN",
-        advice='torch.backends.mkldnn.conv.fp32_precision = "ieee"',
-        **_property("backends.mkldnn.conv.fp32_precision"),
-        plain="ieee",
-        kinds=_CPU,
-    ),
-    KernelSwitch(
-        name="einsum_order",
-        title="another order of products in einsum, which opt_einsum chooses",
-        advice="torch.backends.opt_einsum.enabled = False",
-        **_property("backends.opt_einsum.enabled"),
+        name="nnpack",
+        title="the convolutions of NNPACK",
+        advice="torch.backends.nnpack.set_flags(False)",
+        read=_read_nnpack,
+        write=_nnpack.set_flags,
         plain=False,
-        exists=lambda: torch.backends.opt_einsum.is_available(),
+        kinds=_CPU,
+        exists=torch.backends.nnpack.is_available,
     ),
     KernelSwitch(
-        name="inductor",
-        title="compiled code (torch.compile)",
-        advice='torch.compiler.set_stance("force_eager")',
-        read=lambda: _stances[0],
-        write=_write_stance,
-        plain="force_eager",
-        exists=lambda: hasattr(torch.compiler, "set_stance"),
+        name="onednn",
+        title="the kernels of oneDNN",
+        advice="torch.backends.mkldnn.enabled = False",
+        read=lambda: torch.backends.mkldnn.enabled,
+        write=_onednn.set_flags,
+        plain=False,
+        kinds=_CPU,
+        exists=torch.backends.mkldnn.is_available,
     ),
     KernelSwitch(
         name="cudnn",
@@ -191,62 +240,14 @@ TORCH_SWITCHES = (
         kinds=_GPU,
     ),
     KernelSwitch(
-        name="cudnn_benchmark",
-        title="the choice of cuDNN's fastest kernel by trials",
-        advice="torch.backends.cudnn.benchmark = False",
-        **_property("backends.cudnn.benchmark"),
-        plain=False,
-        kinds=_GPU,
-    ),
-    KernelSwitch(
-        name="cudnn_deterministic",
-        title="cuDNN's kernels that are not deterministic",
-        advice="torch.backends.cudnn.deterministic = True",
-        **_property("backends.cudnn.deterministic"),
+        name="products",
+        title="the BLAS that multiplies matrices (MKL, oneDNN), in whose place a plain loop multiplies",
+        advice="no setting of torch turns its BLAS off: run with another build, or MKL_CBWR=COMPATIBLE in"
+        " the environment",
+        read=plain_products.are_plain,
+        write=plain_products.make_plain,
         plain=True,
-        kinds=_GPU,
-    ),
-    KernelSwitch(
-        name="cudnn_tf32",
-        title="TF32 in cuDNN",
-        advice="torch.backends.cudnn.allow_tf32 = False",
-        **_property("backends.cudnn.allow_tf32"),
-        plain=False,
-        kinds=_GPU,
-    ),
-    KernelSwitch(
-        name="float16_sums",
-        title="sums of float16 products in fewer bits",
-        advice="torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False",
-        **_property("backends.cuda.matmul.allow_fp16_reduced_precision_reduction"),
-        plain=False,
-        kinds=_GPU,
-    ),
-    KernelSwitch(
-        name="bfloat16_sums",
-        title="sums of bfloat16 products in fewer bits",
-        advice="torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False",
-        **_property("backends.cuda.matmul.allow_bf16_reduced_precision_reduction"),
-        plain=False,
-        kinds=_GPU,
-    ),
-    KernelSwitch(
-        name="hf32_convolutions",
-        title="HF32 in convolutions",
-        advice="torch.npu.conv.allow_hf32 = False",
-        **_hf32("conv"),
-        plain=False,
-        # CANN has it on for convolutions and off for products.
-        default=True,
-        kinds=_NPU,
-    ),
-    KernelSwitch(
-        name="hf32_products",
-        title="HF32 in products",
-        advice="torch.npu.matmul.allow_hf32 = False",
-        **_hf32("matmul"),
-        plain=False,
-        default=False,
-        kinds=_NPU,
+        kinds=_CPU,
+        exists=plain_products.can_be_plain,
     ),
 )

@@ -1,0 +1,413 @@
+"""Kernels that are wrong as long as a switch of their framework is at its default side, and the calls they are
+behind.
+
+Comes in: nothing. Goes out: `FAULTS`, and `write_dump`. Used by `scripts.naive_switches` and its test. A fault is
+planted in the process that checks, by a file for `--bench-module` (`module_text`): it puts another function in
+the place of a kernel in torch's dispatcher, or of a function of MindSpore. Everything of float64 stays right, so
+the bench is. Where torch has no kernel of a switch on a CPU (cuDNN, TF32, HF32), the function in the place of a
+CPU's kernel asks for that setting, and the CPU is said to be the device (`pretends`).
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+_libraries: list[Any] = []
+
+
+class SwitchFault(NamedTuple):
+    """A fault: the switches that mend it, the call that it is behind, and how it is planted.
+
+    `kind` is the kind of device of the run; another one than cpu is pretended. `behind` says what was put in the
+    place of what.
+    """
+
+    switches: tuple[str, ...]
+    call: str
+    behind: str
+    plant: Callable[[], None]
+    kind: str = "cpu"
+    framework: str = "pytorch"
+
+    @property
+    def name(self) -> str:
+        """The name of the fault: its switches."""
+        return "+".join(self.switches)
+
+
+def _tensor(*shape: int, dtype: str = "float32", low: float = -1.0, high: float = 1.0) -> Any:
+    found = {"type": "torch.Tensor", "dtype": f"torch.{dtype}", "shape": list(shape)}
+    return {**found, "Max": high, "Min": low, "Mean": 0.0, "Norm": 1.0, "requires_grad": False}
+
+
+def _of_mindspore(*shape: int) -> Any:
+    found = {"type": "mindspore.Tensor", "dtype": "Float32", "shape": list(shape)}
+    return {**found, "Max": 1.0, "Min": -1.0, "Mean": 0.0, "Norm": 1.0}
+
+
+def _number(value: float) -> Any:
+    return {"type": type(value).__name__, "value": value}
+
+
+_ATTENTION = [_tensor(2, 2, 16, 8)] * 3
+_INDICES = _tensor(4, 8, dtype="int64", low=0, high=3)
+_CALLS: dict[str, dict[str, list[Any]]] = {
+    "pytorch": {
+        "Functional.conv2d": [_tensor(8, 4, 10, 10), _tensor(8, 4, 3, 3)],
+        # torch asks NNPACK for batches of 16 or more.
+        "Torch.conv2d": [_tensor(32, 4, 10, 10), _tensor(8, 4, 3, 3)],
+        "Torch.matmul": [_tensor(24, 96), _tensor(96, 16)],
+        "Functional.scaled_dot_product_attention": _ATTENTION,
+        "Torch.cumsum": [_tensor(64, 16), _number(0)],
+        "Torch.scatter_add": [_tensor(4, 8), _number(0), _INDICES, _tensor(4, 8)],
+        "Torch.tanh": [_tensor(16, 16)],
+        "Functional.relu": [_tensor(16, 16)],
+        "Functional.softmax": [_tensor(16, 16), _number(-1)],
+        "Torch.add": [_tensor(16, 16), _tensor(16, 16)],
+    },
+    "mindspore": {
+        "Mint.matmul": [_of_mindspore(24, 96), _of_mindspore(96, 16)],
+        "Mint.tanh": [_of_mindspore(16, 16)],
+        "Mint.add": [_of_mindspore(16, 16), _of_mindspore(16, 16)],
+    },
+}
+
+
+_HEALTHY = ("Functional.relu", "Functional.softmax", "Torch.add", "Mint.tanh", "Mint.add")
+
+
+def write_dump(folder: Path, fault: SwitchFault) -> Path:
+    """Write a dump of the call that a fault is behind and of healthy ones; return its path."""
+    records = {
+        f"{name}.0.forward": {"input_args": args, "input_kwargs": {}, "output": []}
+        for name, args in _CALLS[fault.framework].items()
+        if name == fault.call or name in _HEALTHY
+    }
+    header = {"task": "statistics", "level": "L1", "framework": fault.framework}
+    path = folder / f"{fault.framework}_{fault.name}.json"
+    path.write_text(json.dumps({**header, "dump_data_dir": None, "data": records}))
+    return path
+
+
+def module_text(name: str) -> str:
+    """Return the file for `--bench-module` that plants a fault, "" for none."""
+    begin = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+    return begin + f"from scripts import naive_faults\nnaive_faults.planted({name!r}, globals())\n"
+
+
+def planted(name: str, namespace: dict[str, Any]) -> None:
+    """Plant a fault in this process, if it checks calls, and declare what a file for `--bench-module` must."""
+    import torch
+
+    import ray_precheck
+
+    namespace["reference"] = ray_precheck.reference
+    tested = ""
+    if name and _checks():
+        FAULTS[name].plant()
+    if name == "inductor":
+        tested = ", tested=compiled"
+        namespace["compiled"] = _compiled_tanh()
+    exec(f"@reference('Torch.tanh'{tested})\ndef tanh(x):\n    return x.tanh()", namespace)  # noqa: S102
+    assert torch
+
+
+def _checks() -> bool:
+    """Return whether this process checks calls; the driver reads the same files, and stays as it is."""
+    return "ray_precheck.check.checker" in sys.modules or any("check_process" in a for a in sys.argv)
+
+
+def _wrong(value: Any) -> Any:
+    """Return a result that is off by 1 %, but for float64."""
+    import torch
+
+    if isinstance(value, tuple):
+        return tuple(map(_wrong, value))
+    is_narrow = torch.is_tensor(value) and value.dtype in (torch.float32, torch.float16)
+    return value * 1.01 if is_narrow else value
+
+
+def _patched(operator: str, is_broken: Callable[[], bool], change: Any = _wrong) -> None:
+    """Put a function in the place of a kernel on the CPU, whose result is changed where it is broken."""
+    import torch
+
+    kernel = torch.library.get_kernel(f"aten::{operator}", "CPU")
+
+    def function(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        result = kernel.call_boxed(keyset, *args, **kwargs)
+        return change(result) if is_broken() else result
+
+    library = torch.library.Library("aten", "IMPL")
+    library.impl(operator, function, "CPU", with_keyset=True)
+    _libraries.append(library)
+
+
+def _always() -> bool:
+    return True
+
+
+def _convolutions_of_onednn() -> None:
+    _patched("mkldnn_convolution", _always)
+
+
+def _convolutions_of_both() -> None:
+    _patched("mkldnn_convolution", _always)
+    _patched("_nnpack_spatial_convolution", _always)
+
+
+def _convolutions_of_nnpack() -> None:
+    import torch
+
+    torch.backends.mkldnn.set_flags(_enabled=False)
+    _patched("_nnpack_spatial_convolution", _always)
+
+
+def _flash_attention() -> None:
+    _patched("_scaled_dot_product_flash_attention_for_cpu", _always)
+
+
+def _products() -> None:
+    _patched("mm", _always)
+
+
+def _sums_of_threads() -> None:
+    import torch
+
+    _patched("cumsum", lambda: torch.get_num_threads() > 1)
+
+
+def _free_order() -> None:
+    import torch
+
+    _patched("scatter_add", lambda: not torch.are_deterministic_algorithms_enabled())
+
+
+def _products_of_bfloat16() -> None:
+    import torch
+
+    torch.set_float32_matmul_precision("medium")
+    _patched("mm", lambda: torch.get_float32_matmul_precision() != "highest")
+
+
+def _convolutions_of_bfloat16() -> None:
+    import torch
+
+    conv = torch.backends.mkldnn.conv
+    conv.fp32_precision = "bf16"
+    _patched("mkldnn_convolution", lambda: conv.fp32_precision == "bf16")
+
+
+def _compiled() -> None:
+    """Plant nothing: the function under test is the fault."""
+
+
+def _compiled_tanh() -> Any:
+    """Return tanh as a compiler made it that is wrong in float32."""
+    import torch
+
+    def wrong(graph: Any, examples: Any) -> Any:
+        return lambda *args: _wrong(graph.forward(*args))
+
+    return torch.compile(lambda x: torch.tanh(x), backend=wrong)
+
+
+def _settings_of_a_gpu(operator: str, path: str, *, wrong: bool) -> Callable[[], None]:
+    """Return a function that breaks a kernel as long as a setting of torch has a value."""
+
+    def plant() -> None:
+        import torch
+
+        _pretend("gpu")
+        *owners, last = path.split(".")
+        owner: Any = torch.backends
+        for each in owners:
+            owner = getattr(owner, each)
+        setattr(owner, last, wrong)
+
+        def is_broken() -> bool:
+            value = getattr(owner, last)
+            return (value() if callable(value) else value) is wrong
+
+        _patched(operator, is_broken)
+
+    return plant
+
+
+def _attention_of_a_gpu(asks: str) -> Callable[[], None]:
+    """Return a function that breaks both attentions of a CPU as long as one of a GPU's is enabled."""
+
+    def plant() -> None:
+        import torch
+
+        _pretend("gpu")
+        asked = getattr(torch.backends.cuda, asks)
+        _patched("_scaled_dot_product_flash_attention_for_cpu", asked)
+        _patched("bmm", asked)
+
+    return plant
+
+
+def _of_an_npu(operator: str, name: str) -> Callable[[], None]:
+    def plant() -> None:
+        options = {each: SimpleNamespace(allow_hf32=each == name) for each in ("conv", "matmul")}
+        fake: Any = ModuleType("torch_npu")
+        fake.npu = SimpleNamespace(set_device=lambda number: None, **options)
+        sys.modules["torch_npu"] = fake
+        _pretend("npu")
+        _patched(operator, lambda: options[name].allow_hf32)
+
+    return plant
+
+
+def _pretend(kind: str) -> None:
+    """Let the backend of torch compute on the CPU where it is opened on another kind of device."""
+    from ray_precheck.frameworks.pytorch import backend
+
+    backend._open_device = lambda kind: "cpu"  # type: ignore[assignment]
+
+
+def _products_of_mindspore() -> None:
+    import mindspore as ms
+    from mindspore import mint
+
+    right = mint.matmul
+
+    def matmul(*args: Any, **kwargs: Any) -> Any:
+        found = right(*args, **kwargs)
+        return found if ms.get_context("deterministic") == "ON" else found * 1.01
+
+    matmul.__module__ = right.__module__
+    mint.matmul = matmul
+
+
+_LARGE_CONV = "Torch.conv2d"
+_MM, _CONV, _BMM = "Torch.matmul", "Functional.conv2d", "Functional.scaled_dot_product_attention"
+_ALL = (
+    SwitchFault(("onednn",), _CONV, "aten::mkldnn_convolution", _convolutions_of_onednn),
+    SwitchFault(
+        ("nnpack",), _LARGE_CONV, "aten::_nnpack_spatial_convolution, oneDNN off", _convolutions_of_nnpack
+    ),
+    SwitchFault(
+        ("nnpack", "onednn"), _LARGE_CONV, "the kernels of both convolutions", _convolutions_of_both
+    ),
+    SwitchFault(
+        ("flash_attention",),
+        _BMM,
+        "aten::_scaled_dot_product_flash_attention_for_cpu",
+        _flash_attention,
+    ),
+    SwitchFault(("products",), _MM, "aten::mm", _products),
+    SwitchFault(
+        ("threads",), "Torch.cumsum", "aten::cumsum with more than 1 thread", _sums_of_threads
+    ),
+    SwitchFault(
+        ("deterministic",),
+        "Torch.scatter_add",
+        "aten::scatter_add unless it must be deterministic",
+        _free_order,
+    ),
+    SwitchFault(
+        ("float32_products",), _MM, "aten::mm below `highest` precision", _products_of_bfloat16
+    ),
+    SwitchFault(
+        ("onednn_convolutions",),
+        _CONV,
+        "aten::mkldnn_convolution in bf16",
+        _convolutions_of_bfloat16,
+    ),
+    SwitchFault(("inductor",), "Torch.tanh", "a compiler's code of tanh", _compiled),
+    SwitchFault(
+        ("cudnn",),
+        _CONV,
+        "aten::mkldnn_convolution while cuDNN is enabled",
+        _settings_of_a_gpu("mkldnn_convolution", "cudnn.enabled", wrong=True),
+        "gpu",
+    ),
+    SwitchFault(
+        ("cudnn_benchmark",),
+        _CONV,
+        "the same while cuDNN tries its kernels",
+        _settings_of_a_gpu("mkldnn_convolution", "cudnn.benchmark", wrong=True),
+        "gpu",
+    ),
+    SwitchFault(
+        ("cudnn_deterministic",),
+        _CONV,
+        "the same while cuDNN's order is free",
+        _settings_of_a_gpu("mkldnn_convolution", "cudnn.deterministic", wrong=False),
+        "gpu",
+    ),
+    SwitchFault(
+        ("cudnn_tf32",),
+        _CONV,
+        "the same while cuDNN may use TF32",
+        _settings_of_a_gpu("mkldnn_convolution", "cudnn.allow_tf32", wrong=True),
+        "gpu",
+    ),
+    SwitchFault(
+        ("float16_sums",),
+        _MM,
+        "aten::mm while float16 sums may be short",
+        _settings_of_a_gpu(
+            "mm", "cuda.matmul.allow_fp16_reduced_precision_reduction", wrong=True
+        ),
+        "gpu",
+    ),
+    SwitchFault(
+        ("bfloat16_sums",),
+        _MM,
+        "aten::mm while bfloat16 sums may be short",
+        _settings_of_a_gpu(
+            "mm", "cuda.matmul.allow_bf16_reduced_precision_reduction", wrong=True
+        ),
+        "gpu",
+    ),
+    SwitchFault(
+        ("efficient_attention",),
+        _BMM,
+        "both attentions of a CPU while the memory-efficient one is enabled",
+        _attention_of_a_gpu("mem_efficient_sdp_enabled"),
+        "gpu",
+    ),
+    SwitchFault(
+        ("cudnn_attention",),
+        _BMM,
+        "both attentions of a CPU while cuDNN's is enabled",
+        _attention_of_a_gpu("cudnn_sdp_enabled"),
+        "gpu",
+    ),
+    SwitchFault(
+        ("hf32_convolutions",),
+        _CONV,
+        "aten::mkldnn_convolution while HF32 is on",
+        _of_an_npu("mkldnn_convolution", "conv"),
+        "npu",
+    ),
+    SwitchFault(
+        ("hf32_products",),
+        _MM,
+        "aten::mm while HF32 is on, as the user's program has it",
+        _of_an_npu("mm", "matmul"),
+        "npu",
+    ),
+    SwitchFault(
+        ("deterministic",),
+        "Mint.matmul",
+        "mint.matmul unless it must be deterministic",
+        _products_of_mindspore,
+        framework="mindspore",
+    ),
+)
+
+
+def _keys() -> Iterator[tuple[str, SwitchFault]]:
+    for fault in _ALL:
+        own = "" if fault.framework == "pytorch" else f"{fault.framework}_"
+        yield f"{own}{fault.name}", fault
+
+
+FAULTS = dict(_keys())
