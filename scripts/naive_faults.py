@@ -1,11 +1,10 @@
-"""Kernels that are wrong as long as a switch of their framework is at its default side, and the calls they are
-behind.
+"""Kernels that are wrong as long as a switch of their framework is at its default side.
 
-Comes in: nothing. Goes out: `FAULTS`, and `write_dump`. Used by `scripts.naive_switches` and its test. A fault is
-planted in the process that checks, by a file for `--bench-module` (`module_text`): it puts another function in
-the place of a kernel in torch's dispatcher, or of a function of MindSpore. Everything of float64 stays right, so
-the bench is. Where torch has no kernel of a switch on a CPU (cuDNN, TF32, HF32), the function in the place of a
-CPU's kernel asks for that setting, and the CPU is said to be the device (`pretends`).
+Comes in: nothing. Goes out: `FAULTS`, and `write_dump`. Used by `scripts.naive_switches` and its test. A
+fault is planted in the process that checks, by a file for `--bench-module` (`module_text`): it puts another
+function in the place of a kernel in torch's dispatcher, or of a function of MindSpore. Everything of float64
+stays right, so the bench is. Where torch has no kernel of a switch on a CPU (cuDNN, TF32, HF32), the function
+in the place of a CPU's kernel asks for that setting, and the CPU is said to be the device (`kind`).
 """
 
 import json
@@ -22,8 +21,8 @@ _libraries: list[Any] = []
 class SwitchFault(NamedTuple):
     """A fault: the switches that mend it, the call that it is behind, and how it is planted.
 
-    `kind` is the kind of device of the run; another one than cpu is pretended. `behind` says what was put in the
-    place of what.
+    `kind` is the kind of device of the run; another one than cpu is pretended. `behind` says what was put in
+    the place of what.
     """
 
     switches: tuple[str, ...]
@@ -94,31 +93,30 @@ def write_dump(folder: Path, fault: SwitchFault) -> Path:
 
 
 def module_text(name: str) -> str:
-    """Return the file for `--bench-module` that plants a fault, "" for none."""
-    begin = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-    return begin + f"from scripts import naive_faults\nnaive_faults.planted({name!r}, globals())\n"
+    """Return the file for `--bench-module` that plants a fault."""
+    return f"""import sys
+sys.path.insert(0, {str(ROOT)!r})
+import ray_precheck
+from scripts.naive_faults import planted
+
+@ray_precheck.reference("Torch.tanh", tested=planted({name!r}))
+def tanh(x):
+    return x.tanh()
+"""
 
 
-def planted(name: str, namespace: dict[str, Any]) -> None:
-    """Plant a fault in this process, if it checks calls, and declare what a file for `--bench-module` must."""
-    import torch
-
-    import ray_precheck
-
-    namespace["reference"] = ray_precheck.reference
-    tested = ""
-    if name and _checks():
+def planted(name: str) -> Callable[..., Any] | None:
+    """Plant a fault in this process, if it checks calls; return the tanh under test, None for torch's own."""
+    if _checks():
         FAULTS[name].plant()
-    if name == "inductor":
-        tested = ", tested=compiled"
-        namespace["compiled"] = _compiled_tanh()
-    exec(f"@reference('Torch.tanh'{tested})\ndef tanh(x):\n    return x.tanh()", namespace)  # noqa: S102
-    assert torch
+    return _compiled_tanh() if name == "inductor" else None
 
 
 def _checks() -> bool:
     """Return whether this process checks calls; the driver reads the same files, and stays as it is."""
-    return "ray_precheck.check.checker" in sys.modules or any("check_process" in a for a in sys.argv)
+    return "ray_precheck.check.checker" in sys.modules or any(
+        "check_process" in a for a in sys.argv
+    )
 
 
 def _wrong(value: Any) -> Any:
@@ -289,7 +287,10 @@ _MM, _CONV, _BMM = "Torch.matmul", "Functional.conv2d", "Functional.scaled_dot_p
 _ALL = (
     SwitchFault(("onednn",), _CONV, "aten::mkldnn_convolution", _convolutions_of_onednn),
     SwitchFault(
-        ("nnpack",), _LARGE_CONV, "aten::_nnpack_spatial_convolution, oneDNN off", _convolutions_of_nnpack
+        ("nnpack",),
+        _LARGE_CONV,
+        "aten::_nnpack_spatial_convolution, oneDNN off",
+        _convolutions_of_nnpack,
     ),
     SwitchFault(
         ("nnpack", "onednn"), _LARGE_CONV, "the kernels of both convolutions", _convolutions_of_both
@@ -352,18 +353,14 @@ _ALL = (
         ("float16_sums",),
         _MM,
         "aten::mm while float16 sums may be short",
-        _settings_of_a_gpu(
-            "mm", "cuda.matmul.allow_fp16_reduced_precision_reduction", wrong=True
-        ),
+        _settings_of_a_gpu("mm", "cuda.matmul.allow_fp16_reduced_precision_reduction", wrong=True),
         "gpu",
     ),
     SwitchFault(
         ("bfloat16_sums",),
         _MM,
         "aten::mm while bfloat16 sums may be short",
-        _settings_of_a_gpu(
-            "mm", "cuda.matmul.allow_bf16_reduced_precision_reduction", wrong=True
-        ),
+        _settings_of_a_gpu("mm", "cuda.matmul.allow_bf16_reduced_precision_reduction", wrong=True),
         "gpu",
     ),
     SwitchFault(

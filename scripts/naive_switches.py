@@ -1,11 +1,11 @@
 """Breaks the kernel behind one switch after the other, and looks whether `naive` names the switch.
 
     python -m scripts.naive_switches            # the switches that a CPU has, by the whole command
-    python -m scripts.naive_switches --all      # also those of pretended GPUs and NPUs, by the runner of a worker
+    python -m scripts.naive_switches --all      # also pretended GPUs and NPUs, by the runner of a worker
 
 Comes in: `scripts.naive_faults`. Goes out: a table. The faults of a CPU run through the command `ray-precheck
-naive`, Ray and a check process; a pretended device through the opener and the runner that a check process uses,
-in a process of its own. Each run has healthy calls beside the broken one, which must pass.
+naive`, Ray and a check process; a pretended device through the opener and the runner that a check process
+uses, in a process of its own. Each run has healthy calls beside the broken one, which must pass.
 """
 
 import argparse
@@ -24,8 +24,8 @@ _LONGEST_S = 600
 
 
 class Named(NamedTuple):
-    """What a run said: the switches by call in error, and the errors of the broken call; `problem` is "" where
-    the broken call alone is in error and its switches are named."""
+    """What a run said: the switches by call in error, and the errors of the broken call; `problem` is ""
+    where the broken call alone is in error and its switches are named."""
 
     key: str
     fault: SwitchFault
@@ -38,7 +38,9 @@ class Named(NamedTuple):
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--all", action="store_true", help="also pretended GPUs and NPUs")
-    parser.add_argument("-k", default="", metavar="WORD", help="only faults whose name has this word")
+    parser.add_argument(
+        "-k", default="", metavar="WORD", help="only faults whose name has this word"
+    )
     options = parser.parse_args(argv)
     chosen = {
         key: fault
@@ -65,7 +67,16 @@ def _rows_of(key: str, fault: SwitchFault, folder: Path) -> list[dict[str, str]]
     module.write_text(module_text(key))
     out = folder / key
     if fault.kind == "cpu":
-        own = ["-m", "ray_precheck", "naive", str(dump), "--bench-module", str(module), "-o", str(out)]
+        own = [
+            "-m",
+            "ray_precheck",
+            "naive",
+            str(dump),
+            "--bench-module",
+            str(module),
+            "-o",
+            str(out),
+        ]
     else:
         own = ["-m", "scripts.naive_runner", str(dump), str(module), str(out), fault.kind]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -129,7 +129,7 @@ class NaiveRunner(PrecheckRunner):
             verdict = call_verdict(found.forward, found.backward)
             done = _reason_row(payload.index, payload.name, verdict, found.message)
         else:
-            done = _done(payload, found)
+            done = contrast_row(payload, found)
         return replace(done, began_s=began_s, device_s=device_s, bench_s=bench_s)
 
 
@@ -138,7 +138,8 @@ def _reason_row(index: int, name: str, verdict: Verdict, reason: str) -> Done:
     return Done(index, name, verdict, encode_row(cells))
 
 
-def _done(payload: TaskPayload, found: "Contrast") -> Done:
+def contrast_row(payload: TaskPayload, found: "Contrast") -> Done:
+    """Return the rows of a call that was run."""
     worst, outputs = found.worst, found.outputs
     cells = [
         encode_name(payload.name),

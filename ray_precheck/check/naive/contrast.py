@@ -72,9 +72,10 @@ class Contraster:
         Raises:
             NotCheckable: neither side can be judged.
         """
-        default, unlike = self._repeated(inputs, ())
+        default = self._run(inputs, ())
+        unlike = self._unlike(inputs, (), default)
         if inputs.is_random:
-            return _of_random(unlike, self.runs)
+            return _of_random(default, unlike, self.runs)
         naive = self._run(inputs, self.board.names)
         judged = self._judged(inputs, default)
         if not first_unlike(default, naive):
@@ -91,11 +92,10 @@ class Contraster:
         with self.board.turned(plain):
             return self.checker.run(inputs)
 
-    def _repeated(self, inputs: Inputs, plain: Collection[str]) -> tuple[Measured, str]:
-        """Return the results of the first of several equal runs, and where another one differed."""
-        first = self._run(inputs, plain)
+    def _unlike(self, inputs: Inputs, plain: Collection[str], first: Measured) -> str:
+        """Return where another one of several equal runs differs from the first, "" for none."""
         again = (first_unlike(first, self._run(inputs, plain)) for _ in range(self.runs - 1))
-        return first, next(filter(None, again), "")
+        return next(filter(None, again), "")
 
     def _judged(self, inputs: Inputs, measured: Measured) -> Judged:
         with self.board.turned(self.board.names):
@@ -118,23 +118,29 @@ class Contraster:
         """Return the switches that make the difference, () for none."""
         names = self.board.names
         if wrong == BOTH or (wrong and sides.naive_judged is None):
-            right = (name for name in names if not self._is_wrong(inputs, sides, [name]))
+            right = (
+                name
+                for name in names
+                if not self._is_wrong(inputs, sides, self._run(inputs, [name]))
+            )
             return tuple([name] if (name := next(right, "")) else ())
-        repeats = bool(sides.unlike) and not self._repeated(inputs, names)[1]
-        if not wrong and not repeats:
+        repeats = not self._unlike(inputs, names, sides.naive)
+        if not wrong and not (sides.unlike and repeats):
             return ()
 
         def holds(plain: frozenset[str]) -> bool:
-            same = not wrong or self._is_wrong(inputs, sides, plain) == (wrong == NAIVE)
-            return same and not (repeats and self._repeated(inputs, plain)[1])
+            measured = self._run(inputs, plain)
+            if wrong and self._is_wrong(inputs, sides, measured) != (wrong == NAIVE):
+                return False
+            # A race that one run has won by luck is lost in another.
+            return not (repeats and self._unlike(inputs, plain, measured))
 
         found = smallest_set(names, holds)
         return tuple(name for name in names if name in found)
 
-    def _is_wrong(self, inputs: Inputs, sides: "_Sides", plain: Collection[str]) -> bool:
-        """Return whether a call errs with these switches at their plain side."""
-        measured = self._run(inputs, plain)
-        if not first_unlike(measured, sides.naive):
+    def _is_wrong(self, inputs: Inputs, sides: "_Sides", measured: Measured) -> bool:
+        """Return whether the results of a run are wrong."""
+        if not first_unlike(measured, sides.naive) and sides.naive_judged is not None:
             return sides.naive_is_wrong
         if not first_unlike(measured, sides.default):
             return sides.default_is_wrong
@@ -170,9 +176,11 @@ class Contraster:
         if not sides.unlike:
             return
         yield f"{self.runs} equal runs differ in bits, first at {sides.unlike}"
-        if switches and not sides.is_any_wrong:
+        if sides.is_any_wrong:
+            return  # The switches are those of the wrong side.
+        if switches:
             yield f"they do not without {self._titles(switches)}: {self._advice(switches)}"
-        elif not switches:
+        else:
             yield "no switch makes them equal"
 
     def _titles(self, switches: tuple[str, ...]) -> str:
@@ -210,8 +218,15 @@ def is_wrong(judged: Judged) -> bool:
     return Verdict.ERROR in (judged.forward.verdict, judged.backward.verdict)
 
 
-def _of_random(unlike: str, runs: int) -> Contrast:
-    """Return what is found of a random call: whether it repeats itself with its seed restored."""
+def _of_random(measured: Measured, unlike: str, runs: int) -> Contrast:
+    """Return what is found of a random call: whether it repeats itself with its seed restored.
+
+    Raises:
+        NotCheckable: it cannot be run.
+    """
+    failure = measured.error or measured.gradient_error
+    if failure is not None:
+        raise NotCheckable(f"the device raised: {failure.text}")
     if unlike:
         said = f"it draws random numbers, other ones in each of {runs} runs with the same seed: {unlike}"
         return Contrast(Verdict.SKIP, unlike=unlike, said=(said,))

@@ -57,7 +57,7 @@ def _contrast(default: Compared | None, naive: Compared | None) -> OutputContras
     worse = max(
         both, key=lambda row: (row.check.verdict is Verdict.ERROR, _error(row, honest) or 0)
     )
-    metrics = worse.check.metrics
+    metrics, errs = worse.check.metrics, bool(_error(worse, honest))
     verdicts = {row.check.verdict for row in both}
     verdict = next(
         (each for each in (Verdict.ERROR, Verdict.PASS) if each in verdicts), Verdict.SKIP
@@ -70,7 +70,7 @@ def _contrast(default: Compared | None, naive: Compared | None) -> OutputContras
         None if naive is None else _error(naive, honest),
         difference,
         verdict,
-        metrics.worst_index if metrics is not None else (),
+        metrics.worst_index if metrics is not None and errs else (),
         worse.check.message,
     )
 

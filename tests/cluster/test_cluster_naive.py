@@ -1,0 +1,84 @@
+"""Calls under default and plain kernels on a cluster: a broken kernel, slots, and runs that are killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import DATA
+
+from ray_precheck.config import NaiveConfig
+from ray_precheck.schema.result import Verdict
+from ray_precheck.switching import NaiveReport, contrast_kernels
+from scripts.naive_faults import FAULTS
+from scripts.naive_switches import trials
+
+pytestmark = pytest.mark.cluster
+CNN = DATA / "torch_cnn" / "dump.json"
+ROOT = DATA.parent.parent
+
+
+def contrasted(out: Path, address: str, **options: object) -> NaiveReport:
+    config = NaiveConfig(dump=CNN, out=out, address=address, **options)  # type: ignore[arg-type]
+    return contrast_kernels(config, show_progress=False)
+
+
+def contents(report: NaiveReport) -> tuple[bytes, bytes]:
+    return report.files.result.read_bytes(), report.files.details.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, cluster_address: str) -> NaiveReport:
+    return contrasted(tmp_path_factory.mktemp("alone"), cluster_address)
+
+
+def test_an_honest_model_passes_call_by_call(alone: NaiveReport) -> None:
+    assert alone.completed
+    assert {row.verdict for row in alone.rows} == {Verdict.PASS}
+    assert {row.reproducible for row in alone.rows} == {"yes"}
+    conv = next(row for row in alone.rows if row.name == "Functional.conv2d.0")
+    assert 0 < float(conv.default_error) < 20
+    assert len(alone.results) == len(alone.rows)
+
+
+@pytest.mark.parametrize("slots", [2, 4])
+def test_the_bytes_do_not_depend_on_the_slots(
+    tmp_path: Path, cluster_address: str, alone: NaiveReport, slots: int
+) -> None:
+    found = contrasted(tmp_path, cluster_address, devices=tuple(range(slots)))
+    assert contents(found) == contents(alone)
+
+
+def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path: Path, alone: NaiveReport) -> None:
+    command = [sys.executable, "-m", "ray_precheck", "naive", str(CNN), "-o", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    begun = subprocess.Popen(
+        command, env=environment, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    until = time.monotonic() + 120
+    while not (rows := _rows_so_far(tmp_path)) and begun.poll() is None:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    os.killpg(begun.pid, signal.SIGKILL)
+    begun.wait()
+    assert 0 < rows < len(alone.rows)
+    again = subprocess.run(
+        [*command, "-csv_path", str(tmp_path)], env=environment, timeout=300, check=False
+    )
+    assert again.returncode == 0
+    (result,) = tmp_path.glob("naive_2*.csv")
+    (details,) = tmp_path.glob("naive_outputs_*.csv")
+    assert (result.read_bytes(), details.read_bytes()) == contents(alone)
+
+
+def _rows_so_far(folder: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") - 1 for path in folder.glob("naive_2*.csv"))
+
+
+@pytest.mark.parametrize("key", ["products", "nnpack+onednn", "cudnn_tf32"])
+def test_the_switch_behind_a_broken_kernel_is_named(key: str) -> None:
+    (found,) = trials({key: FAULTS[key]})
+    assert found.problem == ""
