@@ -75,7 +75,8 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path: Path, alone: NaiveRepo
 
 
 def _rows_so_far(folder: Path) -> int:
-    return sum(path.read_bytes().count(b"\n") - 1 for path in folder.glob("naive_2*.csv"))
+    lines = sum(path.read_bytes().count(b"\n") for path in folder.glob("naive_2*.csv"))
+    return max(0, lines - 1)
 
 
 @pytest.mark.parametrize("key", ["products", "nnpack+onednn", "cudnn_tf32"])
