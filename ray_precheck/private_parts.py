@@ -72,6 +72,11 @@ EVAL_FRAME = PrivatePart(
     "sees where a captured script enters and leaves a compiled function",
     "a script that compiles functions is not captured, and is told how to switch that off",
 )
+COMPILER = PrivatePart(
+    ("torch._dynamo:config",),
+    "tells whether a process has loaded torch's compiler, whose switch takes a second where it has not",
+    "the compiler counts as not loaded, and compiled code is not switched off",
+)
 FUNCTION_MODE = PrivatePart(
     ("torch.overrides:_get_current_function_mode",),
     "sees whether a mode of the script lies above that of the capture",
@@ -145,6 +150,7 @@ ALL = (
     DECOMPOSITIONS,
     DISPATCH_MODE,
     EVAL_FRAME,
+    COMPILER,
     FUNCTION_MODE,
     NO_FUNCTION_MODE,
     GRAPH_TASK,
@@ -171,6 +177,11 @@ def find(part: PrivatePart) -> Any | None:
         _told.add(part)
         print(f"ray-precheck: {_missing(part)}", file=sys.stderr)
     return None
+
+
+def is_loaded(part: PrivatePart) -> bool:
+    """Return whether this process has imported a module that has a private part; imports nothing."""
+    return any(place.partition(":")[0] in sys.modules for place in part.places)
 
 
 def _missing(part: PrivatePart) -> str:

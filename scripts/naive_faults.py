@@ -1,7 +1,7 @@
 """Kernels that are wrong as long as a switch of their framework is at its default side.
 
-Comes in: nothing. Goes out: `FAULTS`, and `write_dump`. Used by `scripts.naive_switches` and its test. A
-fault is planted in the process that checks, by a file for `--bench-module` (`module_text`): it puts another
+Comes in: nothing. Goes out: `FAULTS`, and `write_fault_dump`. Used by `scripts.naive_switches` and its test.
+A fault is planted in the process that checks, by a file for `--bench-module` (`module_text`): it puts another
 function in the place of a kernel in torch's dispatcher, or of a function of MindSpore. Everything of float64
 stays right, so the bench is. Where torch has no kernel of a switch on a CPU (cuDNN, TF32, HF32), the function
 in the place of a CPU's kernel asks for that setting, and the CPU is said to be the device (`kind`).
@@ -79,7 +79,7 @@ _CALLS: dict[str, dict[str, list[Any]]] = {
 _HEALTHY = ("Functional.relu", "Functional.softmax", "Torch.add", "Mint.tanh", "Mint.add")
 
 
-def write_dump(folder: Path, fault: SwitchFault) -> Path:
+def write_fault_dump(folder: Path, fault: SwitchFault) -> Path:
     """Write a dump of the call that a fault is behind and of healthy ones; return its path."""
     records = {
         f"{name}.0.forward": {"input_args": args, "input_kwargs": {}, "output": []}
@@ -97,15 +97,15 @@ def module_text(name: str) -> str:
     return f"""import sys
 sys.path.insert(0, {str(ROOT)!r})
 import ray_precheck
-from scripts.naive_faults import planted
+from scripts.naive_faults import planted_tanh
 
-@ray_precheck.reference("Torch.tanh", tested=planted({name!r}))
+@ray_precheck.reference("Torch.tanh", tested=planted_tanh({name!r}))
 def tanh(x):
     return x.tanh()
 """
 
 
-def planted(name: str) -> Callable[..., Any] | None:
+def planted_tanh(name: str) -> Callable[..., Any] | None:
     """Plant a fault in this process, if it checks calls; return the tanh under test, None for torch's own."""
     if _checks():
         FAULTS[name].plant()

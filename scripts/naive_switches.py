@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts.naive_faults import FAULTS, ROOT, SwitchFault, module_text, write_dump
+from scripts.naive_faults import FAULTS, ROOT, SwitchFault, module_text, write_fault_dump
 
 _LONGEST_S = 600
 
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.k in key and (options.all or fault.kind == "cpu")
     }
     found = list(trials(chosen))
-    print("\n".join(table(found)))
+    print("\n".join(switch_table(found)))
     return int(any(each.problem for each in found))
 
 
@@ -62,7 +62,7 @@ def trials(chosen: dict[str, SwitchFault]) -> Iterator[Named]:
 
 def _rows_of(key: str, fault: SwitchFault, folder: Path) -> list[dict[str, str]]:
     """Run the command, or the runner, in a process of its own; return the rows."""
-    dump = write_dump(folder, fault)
+    dump = write_fault_dump(folder, fault)
     module = folder / f"{key}.py"
     module.write_text(module_text(key))
     out = folder / key
@@ -108,7 +108,7 @@ def _judged(key: str, fault: SwitchFault, rows: list[dict[str, str]]) -> Named:
     return Named(key, fault, found, row["Default Error"], row["Naive Error"], problem)
 
 
-def table(found: Sequence[Named]) -> Iterator[str]:
+def switch_table(found: Sequence[Named]) -> Iterator[str]:
     """Yield the table in Markdown, and how many were named."""
     yield "| broken | in the place of | device | call | errors, default and plain | named |"
     yield "|---|---|---|---|---|---|"

@@ -34,7 +34,7 @@ class KernelSwitch:
     title: str
     advice: str
     read: Callable[[], Any]
-    write: Callable[[Any], None]
+    write: Callable[[Any], Any]
     plain: Any
     default: Any = None
     kinds: tuple[str, ...] = ()

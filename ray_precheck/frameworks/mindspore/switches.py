@@ -14,7 +14,7 @@ def _read() -> str:
 
 
 def _write(value: str) -> None:
-    # Not ms.set_deterministic, which a process can call once only.
+    # Its newer name, a function of its own, can be called once only in a process.
     ms.set_context(deterministic=value)
 
 
@@ -22,7 +22,7 @@ MINDSPORE_SWITCHES = (
     KernelSwitch(
         name="deterministic",
         title="kernels whose order of operations is free",
-        advice="mindspore.set_deterministic(True)",
+        advice='mindspore.set_context(deterministic="ON")',
         read=_read,
         write=_write,
         plain="ON",

@@ -6,12 +6,12 @@ out when the board is made. MKL's vector functions and LAPACK, and the vector un
 have no switch that a running process can turn.
 """
 
-import sys
 from operator import attrgetter
 from typing import Any
 
 import torch
 
+from ray_precheck import private_parts
 from ray_precheck.frameworks.pytorch import plain_products
 from ray_precheck.frameworks.switches import KernelSwitch
 
@@ -51,7 +51,7 @@ _stances: list[str] = ["default"]
 def _write_stance(value: str) -> None:
     _stances[0] = value
     # Importing the compiler takes a second, and a process that has not done so has compiled nothing.
-    if "torch._dynamo" in sys.modules:
+    if private_parts.is_loaded(private_parts.COMPILER):
         torch.compiler.set_stance(value)
 
 

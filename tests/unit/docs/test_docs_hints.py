@@ -45,14 +45,15 @@ _NO_OPTIONS = {"-packages", "-Infinity", "-infinity", "-inf"}
 # Written in capitals, and read as no variable: names of Python, MindSpore and C.
 _NO_VARIABLES = {
     "ACROSS_CHANNELS", "IN_ERROR", "LU_data", "LU_pivots", "MAP_POPULATE", "MINDSPORE_ROWS",
+    "MINDSPORE_SWITCHES", "TORCH_SWITCHES",
     "NOTHING_CHECKED", "NPU_ROWS", "NPU_Stack_Info", "PYNATIVE_MODE", "RIGHT_LEFT",
     "SC_PAGE_SIZE", "SC_PHYS_PAGES",
     "TORCH_ROWS", "OPTIMIZER_ROWS",
     # Instructions of Python's bytecode.
     "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_KW", "CALL_METHOD", "KW_NAMES", "LOAD_CONST",
 }  # fmt: skip
-# Read by torch's compiler, and set by launchers of MindSpore.
-_OF_FRAMEWORKS = {"TORCH_COMPILE_DISABLE", "RANK_ID", "LOCAL_WORLD_SIZE"}
+# Read by MKL in torch, by torch's compiler, and set by launchers of MindSpore.
+_OF_FRAMEWORKS = {"MKL_CBWR", "TORCH_COMPILE_DISABLE", "RANK_ID", "LOCAL_WORLD_SIZE"}
 # Read by the drivers of the devices: CANN's runtime and CUDA's.
 _OF_DRIVERS = {"ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}
 # Read by the library of linear algebra in numpy.

@@ -33,7 +33,7 @@ TABLE = Table(
         ("check", "report", "capture", "trace"),
         ("runtime",),
         ("jobs",),
-        ("session", "comparing", "overflowing", "replaying", "listing", "explaining"),
+        ("session", "comparing", "overflowing", "replaying", "switching", "listing", "explaining"),
         ("ranks", "hooks"),
         ("cli", "guardian", "__main__", ""),
     ),
