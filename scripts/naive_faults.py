@@ -8,6 +8,7 @@ in the place of a CPU's kernel asks for that setting, and the CPU is said to be 
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -63,6 +64,8 @@ _CALLS: dict[str, dict[str, list[Any]]] = {
         "Functional.scaled_dot_product_attention": _ATTENTION,
         "Torch.cumsum": [_tensor(64, 16), _number(0)],
         "Torch.scatter_add": [_tensor(4, 8), _number(0), _INDICES, _tensor(4, 8)],
+        "Torch.linalg.qr": [_tensor(12, 8)],
+        "Torch.erfinv": [_tensor(16, 16, low=-0.9, high=0.9)],
         "Torch.tanh": [_tensor(16, 16)],
         "Functional.relu": [_tensor(16, 16)],
         "Functional.softmax": [_tensor(16, 16), _number(-1)],
@@ -114,9 +117,8 @@ def planted_tanh(name: str) -> Callable[..., Any] | None:
 
 def _checks() -> bool:
     """Return whether this process checks calls; the driver reads the same files, and stays as it is."""
-    return "ray_precheck.check.checker" in sys.modules or any(
-        "check_process" in a for a in sys.argv
-    )
+    started_as = f"{sys.argv[0]} {sys.argv[-1]}"
+    return any(word in started_as for word in ("check_process", "plain_process"))
 
 
 def _wrong(value: Any) -> Any:
@@ -176,6 +178,16 @@ def _sums_of_threads() -> None:
     import torch
 
     _patched("cumsum", lambda: torch.get_num_threads() > 1)
+
+
+def _lapack() -> None:
+    _patched("linalg_qr", lambda: os.environ.get("MKL_CBWR") != "COMPATIBLE")
+
+
+def _vector_units() -> None:
+    import torch
+
+    _patched("erfinv", lambda: torch.backends.cpu.get_cpu_capability() != "DEFAULT")
 
 
 def _free_order() -> None:
@@ -304,6 +316,10 @@ _ALL = (
     SwitchFault(("products",), _MM, "aten::mm", _products),
     SwitchFault(
         ("threads",), "Torch.cumsum", "aten::cumsum with more than 1 thread", _sums_of_threads
+    ),
+    SwitchFault(("mkl",), "Torch.linalg.qr", "aten::linalg_qr unless MKL is compatible", _lapack),
+    SwitchFault(
+        ("vector_units",), "Torch.erfinv", "aten::erfinv with vector instructions", _vector_units
     ),
     SwitchFault(
         ("deterministic",),

@@ -156,11 +156,11 @@ class Checker:
     def walk_over(
         self,
         payload: TaskPayload,
-        walk: Callable[[Inputs], T],
+        walk: Callable[[Inputs, str], T],
         files: "TensorFiles | None" = None,
     ) -> tuple[T | TaskResult, float, float]:
         """Make the inputs of a call, safer ones where both sides raise with the first, and pass them to a
-        walk.
+        walk, with the reason for safer ones ("" for none).
 
         Returns what the walk returns, or the result of a call that could not be checked; and the seconds of
         the device and of the bench.
@@ -169,10 +169,22 @@ class Checker:
         def walk_all() -> T:
             inputs = self._inputs(payload, files=files)
             with self._clock.during(Phase.BENCH):
-                return walk(run_twice(self._device, self.bench, inputs).inputs)
+                tested = run_twice(self._device, self.bench, inputs)
+                safer = "" if tested.measured is None else tested.measured.safer
+                return walk(tested.inputs, safer)
 
         found = self._timed(payload, walk_all)
         return found, self._clock.seconds[Phase.DEVICE], self._clock.seconds[Phase.BENCH]
+
+    def inputs(
+        self, payload: TaskPayload, files: "TensorFiles | None" = None, safer: str = ""
+    ) -> Inputs:
+        """Make the inputs of a call as another process did; `safer` is its reason for safer ones.
+
+        Raises:
+            NotCheckable: the call cannot be checked.
+        """
+        return self._inputs(payload, files=files, measured=Measured(None, safer=safer))
 
     def run(self, inputs: Inputs) -> Measured:
         """Run a call on the device once, with the threads and all other settings that the process has."""

@@ -5,9 +5,10 @@ block with some of the switches turned to their plain side. Called by `check.nai
 once, in the folder of its framework; this module imports none.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,10 @@ def _always() -> bool:
     return True
 
 
+def _never(*_: Any) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSwitch:
     """A setting of a framework with a plain side.
@@ -28,22 +33,28 @@ class KernelSwitch:
     `default` is the value of the other side, None for the value that is found when the process starts, before
     a backend changes it. `kinds` are the kinds of devices on which it has a meaning, () for all. `exists`
     says whether the installed framework has what it turns off.
+
+    A switch with an `environment` is a setting that the framework reads once, when its process starts: its
+    plain side is a process with these variables, and it has neither `read` nor `write`.
     """
 
     name: str
     title: str
     advice: str
-    read: Callable[[], Any]
-    write: Callable[[Any], Any]
-    plain: Any
+    read: Callable[[], Any] = _never
+    write: Callable[[Any], Any] = _never
+    plain: Any = True
     default: Any = None
     kinds: tuple[str, ...] = ()
     exists: Callable[[], bool] = _always
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def found(self) -> Any:
-        """Return the value now; None where this version or device of the framework has no such setting."""
+        """Return the value now; None where this version of the framework has no such setting, or where the
+        variables of this process turn it off already."""
         there, _ = caught(self.exists)
-        if not there:
+        is_set = bool(self.environment) and self.environment.items() <= os.environ.items()
+        if not there or is_set:
             return None
         value, _ = caught(self.read)
         return value
@@ -69,11 +80,21 @@ class SwitchBoard:
         """The names of the switches, in the order of the table."""
         return tuple(each.name for each in self.switches)
 
+    def environment(self, plain: Collection[str]) -> dict[str, str]:
+        """Return the variables of a process that has these switches at their plain side, {} for none."""
+        chosen = (each.environment for each in self.switches if each.name in plain)
+        return {key: value for each in chosen for key, value in each.items()}
+
     @contextmanager
     def turned(self, plain: Collection[str]) -> Iterator[None]:
-        """Turn these switches to their plain side and all others to their default, inside the block."""
+        """Turn these switches to their plain side and all others to their default, inside the block.
+
+        Those of the environment stay as they are, and names that the board does not have are left alone.
+        """
         with ExitStack() as restored:
             for each in self.switches:
+                if each.environment:
+                    continue
                 wanted = each.plain if each.name in plain else self._defaults[each.name]
                 before = each.read()
                 if before != wanted:

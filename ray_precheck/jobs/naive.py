@@ -8,6 +8,7 @@ its outputs. The session `switching` makes the job.
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ray_precheck.bench.declared import load_declarations
@@ -26,6 +27,7 @@ from ray_precheck.store.tables import Tables
 if TYPE_CHECKING:
     from ray_precheck.check.checker import Checker
     from ray_precheck.check.naive.contrast import Contrast
+    from ray_precheck.check.naive.elsewhere import PlainProcesses
     from ray_precheck.check.naive.units import OutputContrast
     from ray_precheck.frameworks.switches import SwitchBoard
 
@@ -108,22 +110,28 @@ class NaiveOpener(PrecheckOpener):
 
         board = SwitchBoard(switches_of(self.settings.framework), slot.kind)
         runner = PrecheckOpener.open(self, slot, tell)
-        return NaiveRunner(runner.checker, board, self.runs)
+        from ray_precheck.check.naive.elsewhere import PlainProcesses
+
+        elsewhere = PlainProcesses(self.settings, slot.kind)
+        return NaiveRunner(runner.checker, board, elsewhere, self.runs)
 
 
 class NaiveRunner(PrecheckRunner):
     """Contrasts one call after the other."""
 
-    def __init__(self, checker: "Checker", board: "SwitchBoard", runs: int) -> None:
+    def __init__(
+        self, checker: "Checker", board: "SwitchBoard", elsewhere: "PlainProcesses", runs: int
+    ) -> None:
         super().__init__(checker, ())
         from ray_precheck.check.naive.contrast import Contraster
 
-        self._contraster = Contraster(checker, board, runs)
+        self._contraster = Contraster(checker, board, elsewhere, runs)
 
     def run(self, payload: TaskPayload, stage: Stage, *, files: Any = None, **others: Any) -> Done:
         """Contrast a call and return its rows."""
         self._message, began_s = "", time.time()
-        found, device_s, bench_s = self.checker.walk_over(payload, self._contraster.contrast, files)
+        walk = partial(self._contraster.contrast, files=files)
+        found, device_s, bench_s = self.checker.walk_over(payload, walk, files)
         if isinstance(found, TaskResult):
             self._message = found.message
             verdict = call_verdict(found.forward, found.backward)

@@ -11,6 +11,7 @@ from records import NEEDS_MINDSPORE, call, leaf, ms_tensor, raising, replace_ker
 
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.naive.contrast import Contrast, Contraster
+from ray_precheck.check.naive.elsewhere import PlainProcesses
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.compare.standards.auto.rule import Auto
 from ray_precheck.errors import NotCheckable
@@ -24,9 +25,11 @@ MATMUL = call("Torch.matmul", leaf(8, 32), leaf(32, 4), grads=[tensor(8, 4)])
 
 
 def contraster_of(framework: str) -> Contraster:
-    board = SwitchBoard(switches_of(framework), "cpu")
+    """Without the switches of the environment: what a test changes in this process holds in no other."""
+    switches = [each for each in switches_of(framework) if not each.environment]
     settings = CheckSettings(framework, "statistics", Path(), standard=Auto(), device_type="cpu")
-    return Contraster(Checker(settings, "cpu"), board, 3)
+    checker, board = Checker(settings, "cpu"), SwitchBoard(switches, "cpu")
+    return Contraster(checker, board, PlainProcesses(settings, "cpu"), 3)
 
 
 @pytest.fixture(scope="module")

@@ -9,17 +9,24 @@ sides differ in verdict, or equal runs in bits, switches are turned one at a tim
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
 
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.inputs import Inputs
 from ray_precheck.check.judged import Judged
 from ray_precheck.check.measured import Measured
+from ray_precheck.check.naive.elsewhere import PlainProcesses
 from ray_precheck.check.naive.repeats import first_unlike
+from ray_precheck.check.naive.runs import CallRuns
 from ray_precheck.check.naive.search import smallest_set
 from ray_precheck.check.naive.units import OutputContrast, contrasted
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.switches import SwitchBoard
 from ray_precheck.schema.result import Verdict, call_verdict
+
+if TYPE_CHECKING:
+    from ray_precheck.dump.tensors import TensorFiles
 
 DEFAULT, NAIVE, BOTH = "default", "naive", "both"
 # By whether the default side is wrong, and the naive one.
@@ -58,54 +65,55 @@ def _badness(output: OutputContrast) -> tuple[bool, float]:
     return output.verdict is Verdict.ERROR, max(each or 0.0 for each in errors)
 
 
-@dataclass(frozen=True, slots=True)
 class Contraster:
-    """Contrasts calls; `runs` is how many equal runs of each must give the same bits."""
+    """Contrasts calls; `count` is how many equal runs of each must give the same bits."""
 
-    checker: Checker
-    board: SwitchBoard
-    runs: int
+    def __init__(
+        self, checker: Checker, board: SwitchBoard, elsewhere: PlainProcesses, count: int
+    ) -> None:
+        self.checker = checker
+        self._make = partial(CallRuns, checker, board, count, elsewhere)
 
-    def contrast(self, inputs: Inputs) -> Contrast:
-        """Run a call under default and plain kernels and judge both.
+    def contrast(
+        self, inputs: Inputs, safer: str = "", *, files: "TensorFiles | None" = None
+    ) -> Contrast:
+        """Run a call under default and plain kernels and judge both; see `CallRuns`.
 
         Raises:
             NotCheckable: neither side can be judged.
         """
-        default = self._run(inputs, ())
-        unlike = self._unlike(inputs, (), default)
-        if inputs.is_random:
-            return _of_random(default, unlike, self.runs)
-        naive = self._run(inputs, self.board.names)
-        judged = self._judged(inputs, default)
-        if not first_unlike(default, naive):
-            return self._concluded(inputs, _Sides(default, naive, judged, judged, unlike))
-        other, reason = None, ""
+        return _Contrasting(self._make(inputs, safer, files)).contrast()
+
+
+@dataclass(frozen=True, slots=True)
+class _Contrasting:
+    """The contrast of one call."""
+
+    runs: CallRuns
+
+    def contrast(self) -> Contrast:
+        runs = self.runs
+        default = runs.run(())
+        unlike = runs.unlike((), default)
+        if runs.inputs.is_random:
+            return _of_random(default, unlike, runs.count)
+        judged = runs.judged(default)
+        naive: Measured | None = None
+        other: Judged | None = None
+        reason = ""
         try:
-            other = self._judged(inputs, naive)
+            naive = runs.run(runs.board.names)
+            other = judged if not first_unlike(default, naive) else runs.judged(naive)
         except NotCheckable as error:
             reason = f"under plain kernels it cannot be judged: {error}"
-        found = self._concluded(inputs, _Sides(default, naive, judged, other, unlike))
+        found = self._concluded(_Sides(default, naive, judged, other, unlike))
         return replace(found, said=(*found.said, *filter(None, [reason])))
 
-    def _run(self, inputs: Inputs, plain: Collection[str]) -> Measured:
-        with self.board.turned(plain):
-            return self.checker.run(inputs)
-
-    def _unlike(self, inputs: Inputs, plain: Collection[str], first: Measured) -> str:
-        """Return where another one of several equal runs differs from the first, "" for none."""
-        again = (first_unlike(first, self._run(inputs, plain)) for _ in range(self.runs - 1))
-        return next(filter(None, again), "")
-
-    def _judged(self, inputs: Inputs, measured: Measured) -> Judged:
-        with self.board.turned(self.board.names):
-            return self.checker.judge(inputs, measured)
-
-    def _concluded(self, inputs: Inputs, sides: "_Sides") -> Contrast:
+    def _concluded(self, sides: "_Sides") -> Contrast:
         judged, naive = sides.default_judged, sides.naive_judged
         outputs = tuple(contrasted(judged.rows, () if naive is None else naive.rows))
         wrong = _WRONG[sides.default_is_wrong, sides.naive_is_wrong]
-        switches = self._guilty(inputs, sides, wrong)
+        switches = self._guilty(sides, wrong)
         verdict = call_verdict(judged.forward.verdict, judged.backward.verdict)
         if wrong or sides.unlike:
             verdict = Verdict.ERROR
@@ -114,38 +122,44 @@ class Contraster:
             said = (*said, *judged.forward.messages, *judged.backward.messages)
         return Contrast(verdict, outputs, wrong, switches, sides.unlike, said)
 
-    def _guilty(self, inputs: Inputs, sides: "_Sides", wrong: str) -> tuple[str, ...]:
+    def _guilty(self, sides: "_Sides", wrong: str) -> tuple[str, ...]:
         """Return the switches that make the difference, () for none."""
-        names = self.board.names
-        if wrong == BOTH or (wrong and sides.naive_judged is None):
-            right = (
-                name
-                for name in names
-                if not self._is_wrong(inputs, sides, self._run(inputs, [name]))
-            )
+        names = self.runs.board.names
+        if sides.naive is None or wrong == BOTH or (wrong and sides.naive_judged is None):
+            if not wrong:
+                return ()
+            right = (name for name in names if not self._errs(sides, [name]))
             return tuple([name] if (name := next(right, "")) else ())
-        repeats = not self._unlike(inputs, names, sides.naive)
+        repeats = not self.runs.unlike(names, sides.naive)
         if not wrong and not (sides.unlike and repeats):
             return ()
 
         def holds(plain: frozenset[str]) -> bool:
-            measured = self._run(inputs, plain)
-            if wrong and self._is_wrong(inputs, sides, measured) != (wrong == NAIVE):
+            if wrong and self._errs(sides, plain) != (wrong == NAIVE):
                 return False
             # A race that one run has won by luck is lost in another.
-            return not (repeats and self._unlike(inputs, plain, measured))
+            return not (repeats and self._differs(plain))
 
         found = smallest_set(names, holds)
         return tuple(name for name in names if name in found)
 
-    def _is_wrong(self, inputs: Inputs, sides: "_Sides", measured: Measured) -> bool:
-        """Return whether the results of a run are wrong."""
-        if not first_unlike(measured, sides.naive) and sides.naive_judged is not None:
-            return sides.naive_is_wrong
-        if not first_unlike(measured, sides.default):
-            return sides.default_is_wrong
+    def _errs(self, sides: "_Sides", plain: Collection[str]) -> bool:
+        """Return whether results with these switches at their plain side are wrong, or cannot be judged."""
         try:
-            return is_wrong(self._judged(inputs, measured))
+            measured = self.runs.run(plain)
+            naive = None if sides.naive_judged is None else sides.naive
+            if naive is not None and not first_unlike(measured, naive):
+                return sides.naive_is_wrong
+            if not first_unlike(measured, sides.default):
+                return sides.default_is_wrong
+            return is_wrong(self.runs.judged(measured))
+        except NotCheckable:
+            return True
+
+    def _differs(self, plain: Collection[str]) -> bool:
+        """Return whether equal runs with these switches at their plain side differ."""
+        try:
+            return bool(self.runs.unlike(plain, self.runs.run(plain)))
         except NotCheckable:
             return True
 
@@ -175,7 +189,7 @@ class Contraster:
         """Yield the sentences about equal runs that differed."""
         if not sides.unlike:
             return
-        yield f"{self.runs} equal runs differ in bits, first at {sides.unlike}"
+        yield f"{self.runs.count} equal runs differ in bits, first at {sides.unlike}"
         if sides.is_any_wrong:
             return  # The switches are those of the wrong side.
         if switches:
@@ -184,18 +198,20 @@ class Contraster:
             yield "no switch makes them equal"
 
     def _titles(self, switches: tuple[str, ...]) -> str:
-        return " and ".join(each.title for each in self.board.switches if each.name in switches)
+        return " and ".join(
+            each.title for each in self.runs.board.switches if each.name in switches
+        )
 
     def _advice(self, switches: tuple[str, ...]) -> str:
-        return "; ".join(each.advice for each in self.board.switches if each.name in switches)
+        return "; ".join(each.advice for each in self.runs.board.switches if each.name in switches)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """The results of both sides, and what was judged of them; None for a side that cannot be judged."""
+    """The results of both sides, and what was judged of them; None for what cannot be run or judged."""
 
     default: Measured
-    naive: Measured
+    naive: Measured | None
     default_judged: Judged
     naive_judged: Judged | None
     unlike: str

@@ -2,8 +2,7 @@
 
 Goes out: `TORCH_SWITCHES`, loaded through the descriptor. Each stands here once: what it turns off, how it is
 read and set, and on which kinds of devices it has a meaning. A switch that the installed torch lacks is left
-out when the board is made. MKL's vector functions and LAPACK, and the vector units (ATEN_CPU_CAPABILITY),
-have no switch that a running process can turn.
+out when the board is made.
 """
 
 from operator import attrgetter
@@ -249,5 +248,20 @@ TORCH_SWITCHES = (
         plain=True,
         kinds=_CPU,
         exists=plain_products.can_be_plain,
+    ),
+    KernelSwitch(
+        name="mkl",
+        title="the fast code paths of MKL (products, LAPACK)",
+        advice="MKL_CBWR=COMPATIBLE in the environment",
+        environment={"MKL_CBWR": "COMPATIBLE"},
+        kinds=_CPU,
+        exists=torch.backends.mkl.is_available,
+    ),
+    KernelSwitch(
+        name="vector_units",
+        title="the vector instructions in torch's own kernels (AVX2, AVX-512)",
+        advice="ATEN_CPU_CAPABILITY=default in the environment",
+        environment={"ATEN_CPU_CAPABILITY": "default"},
+        kinds=_CPU,
     ),
 )

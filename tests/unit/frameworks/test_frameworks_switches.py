@@ -82,6 +82,22 @@ def test_switches_of_other_devices_and_of_other_versions_are_left_out() -> None:
     assert board(settings, *switches, kind="gpu").names == ("a", "b")
 
 
+def test_switches_of_the_environment_are_variables_of_another_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = Settings(a=True)
+    others: dict[str, Any] = {"title": "", "advice": "", "environment": {"SOME_UNITS": "none"}}
+    switches = [settings.switch("a", False), KernelSwitch(name="units", **others)]
+    made = board(settings, *switches)
+    assert made.names == ("a", "units")
+    assert made.environment(["a"]) == {}
+    assert made.environment(made.names) == {"SOME_UNITS": "none"}
+    with made.turned(made.names):
+        assert settings.history == [("a", False)]
+    monkeypatch.setenv("SOME_UNITS", "none")
+    assert board(settings, *switches).names == ("a",)
+
+
 def test_a_switch_that_is_plain_already_is_not_set() -> None:
     settings = Settings(a=False)
     with board(settings).turned(["a"]):
