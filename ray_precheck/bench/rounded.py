@@ -58,9 +58,13 @@ _PARTS = {
 # Sums are made in so many lanes, as vector units do; each adds one term after the other.
 _LANES = 8
 # Kernels whose sums over rows (the gradients of weights) honest implementations make in the dtype of
-# the tensors, also in half types. torch 2.13's layer_norm on the CPU is off by 15 to 18 roundings there
-# for 4,096 rows; its group_norm sums in float32.
+# the tensors, also in half types, one row after the other. torch 2.13's layer_norm on the CPU is off by
+# 15 to 18 roundings there for 4,096 rows; its group_norm sums in float32. Their errors are those of the
+# very partial sums: behind a mean over the positions the rows of a sample are alike, and partial sums
+# become far larger than the total in which they cancel.
 _NARROW_SUMS = frozenset("native_layer_norm_backward _fused_rms_norm_backward".split())
+# A power that torch's kernels on the CPU compute by two products, each rounded also in half types.
+_CUBE = 3
 # Losses that are summed in the dtype of the tensors as a cascade: the sums of sqrt(n) terms each are
 # summed again.
 _NARROW_CASCADES = frozenset("nll_loss_forward nll_loss2d_forward".split())
@@ -104,6 +108,9 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         kwargs = kwargs or {}
         if func.overloadpacket.__name__ in _COMPOSED and func in _DECOMPOSITIONS:
             return self._composed(func, args, kwargs)
+        if func is _ATEN.pow.Tensor_Scalar and args[1] == _CUBE:
+            with self:
+                return args[0] * args[0] * args[0]
         if self._accumulates(func, args, kwargs):
             return map_leaves(self._accumulated(func, args, kwargs), self._rounded)
         result = func(*args, **kwargs)
@@ -136,19 +143,23 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
             return ACCUMULATIONS[func].with_errors(func, args, kwargs, self._unit, self._noise)
         if func in FACTORS:
             return product_with_errors(func, args, kwargs, self._unit, self._noise)
-        total = _SUMS[func](args[0], *args[1:], **kwargs)
+        of_weights = self._outer in _NARROW_SUMS and not _is_of_rows(args)
+        lanes = 1 if of_weights else _LANES
+        total = _SUMS[func](args[0], *args[1:], **kwargs, lanes=lanes)
         if self._unit <= FLOAT32_UNIT:
             exact_by_luck = total == func(*args, **kwargs)
             least = at_least_rounded(total, torch.zeros_like(total), self._unit)
             return self._noise.added_to(total, torch.where(exact_by_luck, least, 0.0))
-        if not self._outer or (self._outer in _NARROW_SUMS and _is_of_rows(args)):
+        if of_weights:
+            partial_sums = _terms(args[0], *args[1:2])[0].cumsum(0).square_().sum(0)
+            deviation = partial_sums.mul_(self._unit**2 / 3).sqrt_().reshape(total.shape)
+            return self._noise.added_to(total, deviation)
+        if self._outer not in _NARROW_CASCADES:
             return total
         squares = func(args[0] ** 2, *args[1:], **kwargs)
         count = args[0].numel() // max(total.numel(), 1)
-        lanes = ACCUMULATORS
-        if self._outer in _NARROW_CASCADES:
-            lanes = max(1, round(math.sqrt(count) / 2))
-        deviation = accumulation_error(total, squares, count, self._unit, lanes)
+        cascade = max(1, round(math.sqrt(count) / 2))
+        deviation = accumulation_error(total, squares, count, self._unit, cascade)
         return self._noise.added_to(total, deviation)
 
     def _rounded(self, value: Any) -> Any:
@@ -163,25 +174,33 @@ def _in_place(result: Any, rounded: Callable[[Any], Any]) -> Any:
     return result
 
 
-def _sum(x: torch.Tensor, dim: Any = None, keepdim: bool = False) -> torch.Tensor:
-    """Sum in float32, in lanes: of the orders that kernels take one with a large error."""
+def _terms(x: torch.Tensor, dim: Any = None) -> tuple[torch.Tensor, list[int]]:
+    """Return the terms of a sum, `(n, m)` for n terms of each of m results, and the shape of the results."""
     dims = sorted(d % max(x.dim(), 1) for d in _dims(dim, x.dim()))
+    kept = [d for d in range(x.dim()) if d not in dims]
+    shape = [x.shape[d] for d in kept]
+    columns = int(np.prod(shape, dtype=np.int64))
+    return x.detach().permute(*dims, *kept).reshape(-1, columns), shape
+
+
+def _sum(
+    x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, lanes: int = _LANES
+) -> torch.Tensor:
+    """Sum in float32, in lanes: of the orders that kernels take one with a large error."""
     if not x.dim() or not x.numel():
         return x.clone()
-    kept = [d for d in range(x.dim()) if d not in dims]
-    terms = x.detach().permute(*dims, *kept).to(torch.float32).contiguous().numpy()
-    shape = [x.shape[d] for d in kept]
-    terms = terms.reshape(-1, int(np.prod(shape, dtype=np.int64)))
+    terms, shape = _terms(x, dim)
     with np.errstate(all="ignore"):
-        total = _sum_rows(terms)
+        total = _sum_rows(terms.to(torch.float32).contiguous().numpy(), lanes)
     if keepdim:
+        dims = {d % x.dim() for d in _dims(dim, x.dim())}
         shape = [1 if d in dims else x.shape[d] for d in range(x.dim())]
     return torch.from_numpy(np.asarray(total, np.float64)).reshape(shape)
 
 
-def _sum_rows(terms: Array) -> Array:
+def _sum_rows(terms: Array, most_lanes: int) -> Array:
     """Sum the rows of `(n, m)` one after the other, each lane by itself, then the lanes."""
-    lanes = min(_LANES, len(terms))
+    lanes = min(most_lanes, len(terms))
     whole = len(terms) // lanes * lanes
     # Along the first of several dimensions NumPy adds row after row; a single column it would sum
     # pairwise.
@@ -192,11 +211,13 @@ def _sum_rows(terms: Array) -> Array:
     return np.asarray(total)
 
 
-def _mean(x: torch.Tensor, dim: Any = None, keepdim: bool = False) -> torch.Tensor:
+def _mean(
+    x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, lanes: int = _LANES
+) -> torch.Tensor:
     count = 1
     for d in _dims(dim, x.dim()):
         count *= x.shape[d] if x.dim() else 1
-    return _sum(x, dim, keepdim) / count
+    return _sum(x, dim, keepdim, lanes=lanes) / count
 
 
 def _dims(dim: Any, count: int) -> list[int]:

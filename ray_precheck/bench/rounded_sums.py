@@ -88,8 +88,8 @@ class Accumulation:
 
     `counts` gives the number of terms of each of its results from its arguments; None: the operator
     itself counts them, with ones for arguments. `narrow`: honest kernels accumulate in the dtype of
-    the tensors, also where that is a half type, not in float32 (torch 2.13 on the CPU: its gradient of
-    an embedding of which one row occurs 4,096 times is off by 18 roundings).
+    the tensors, also where that is a half type, not in float32, one term after the other (torch 2.13 on
+    the CPU: its gradient of an embedding of which one row occurs 4,096 times is off by 18 roundings).
     `narrow_counts` are terms that are so accumulated after the others, as the taps of a convolution
     whose columns are added up, each rounded. `squares` gives the sums of the squares of the terms,
     or nearly so; None: the operator gives them for squared arguments.
@@ -125,7 +125,8 @@ class Accumulation:
         for at, (result, squares) in enumerate(zip(results, squared, strict=True)):
             if result is None:
                 continue
-            deviation = accumulation_error(result, squares, counts[at], own, ACCUMULATORS)
+            accumulators = 1 if self.narrow else ACCUMULATORS
+            deviation = accumulation_error(result, squares, counts[at], own, accumulators)
             if unit <= FLOAT32_UNIT:
                 deviation = at_least_rounded(result, deviation, unit)
             if taps[at] > 1 and unit > FLOAT32_UNIT:

@@ -103,3 +103,49 @@ def test_a_sum_that_is_exact_by_luck_still_has_the_error_of_its_partial_sums() -
         assert float(terms.sum()) != 2.0
     with rounded_arithmetic("float64"):
         assert float(terms.sum()) == 2.0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_gradient_of_a_norms_weight_errs_as_its_partial_sums_do(dtype: str) -> None:
+    """Behind a mean over positions all rows of a sample have one gradient, and two samples cancel."""
+    rows = 512
+    x, bias = wide(rows, 24), torch.zeros(24, dtype=torch.float64)
+    signs = torch.cat([torch.full((rows // 2, 1), sign) for sign in (1.0, -0.9)]).double()
+    narrow = getattr(torch, dtype)
+    grad = (signs * wide(1, 24, low=0.5, seed=2)).to(narrow).double()
+
+    def gradient(of: "torch.dtype") -> "torch.Tensor":
+        own = bias.to(of).requires_grad_()
+        out = torch.nn.functional.layer_norm(x.to(narrow).to(of), [24], None, own)
+        return torch.autograd.grad(out, own, grad.to(of))[0].double()
+
+    exact = gradient(torch.float64)
+    with rounded_arithmetic(dtype):
+        composed = gradient(torch.float64)
+    own = rms(gradient(narrow) - exact)
+    assert own > 0
+    assert 0.1 < own / rms(composed - exact) < 3.0
+
+
+def test_rows_of_an_embedding_are_added_one_after_the_other_in_half_types() -> None:
+    grad = wide(1024, 64).bfloat16()
+    indices = torch.zeros(1024, dtype=torch.long)
+
+    def gradient(of: "torch.dtype") -> "torch.Tensor":
+        weight = torch.zeros(4, 64, dtype=of, requires_grad=True)
+        out = torch.nn.functional.embedding(indices, weight)
+        return torch.autograd.grad(out, weight, grad.to(of))[0][0].double()
+
+    exact = gradient(torch.float64)
+    with rounded_arithmetic("bfloat16"):
+        composed = gradient(torch.float64)
+    assert 0.3 < rms(gradient(torch.bfloat16) - exact) / rms(composed - exact) < 1.0
+
+
+def test_a_cube_is_rounded_after_each_of_its_two_products() -> None:
+    x = wide(2000).bfloat16().double()
+    with rounded_arithmetic("bfloat16"):
+        composed = x**3
+    twice = ((x.bfloat16() * x.bfloat16()) * x.bfloat16()).double()
+    assert torch.equal(composed, twice)
+    assert torch.equal(composed, (x.bfloat16() ** 3).double())
