@@ -221,15 +221,17 @@ def _dtype(value: Any, words: "Words") -> str | None:
     return canonical_dtype(value) or words.dtypes.get(value)
 
 
-def _shape(value: Any, path: str) -> tuple[int, ...]:
-    whole = isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
+def _shape(value: Any, path: str, least: int = 0) -> tuple[int, ...]:
+    whole = isinstance(value, list) and all(type(n) is int and n >= least for n in value)
     if not whole:
-        raise NotCheckable(f"{path}: shape {shown(value)} is not a list of extents of 0 or more")
+        raise NotCheckable(
+            f"{path}: shape {shown(value)} is not a list of extents of {least} or more"
+        )
     if len(value) > MAX_DIMENSIONS:
         raise NotCheckable(
             f"{path}: {len(value)} dimensions, at most {MAX_DIMENSIONS} are possible"
         )
-    if math.prod(extent for extent in value if extent) > _MOST_ELEMENTS:
+    if math.prod(abs(extent) for extent in value if extent) > _MOST_ELEMENTS:
         raise NotCheckable(f"{path}: no tensor is as large as shape {shown(value)}")
     return tuple(value)
 
@@ -299,7 +301,8 @@ def _decode_slice(value: dict[str, Any], path: str) -> ValueSpec:
 
 
 def _decode_size(value: dict[str, Any], path: str) -> ValueSpec:
-    return Constant(_shape(value.get("value"), path))
+    # A size that is asked for (`x.view(x.size()[:-1] + (-1,))`) leaves an extent open by -1.
+    return Constant(_shape(value.get("value"), path, least=-1))
 
 
 def _decode_dtype(value: dict[str, Any], words: "Words") -> ValueSpec:

@@ -154,6 +154,7 @@ def test_what_has_dtype_and_shape_is_a_tensor_whatever_its_type() -> None:
         ({"type": "ellipsis", "value": "..."}, Ellipsis),
         ({"type": "torch.Size", "value": [2, 0]}, (2, 0)),
         ({"type": "torch.Size", "value": []}, ()),
+        ({"type": "torch.Size", "value": [-1, 3]}, (-1, 3)),
         ({"type": "numpy.bool_", "value": True}, True),
         ({"type": "numpy.int64", "value": 7}, 7),
         ({"type": "numpy.uint8", "value": 255}, 255),

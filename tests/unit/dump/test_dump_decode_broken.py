@@ -108,7 +108,7 @@ def test_long_values_are_shown_shortened() -> None:
         ({"type": "complex", "value": "1+"}, "'1+' is not a complex number"),
         ({"type": "slice", "value": [1, 2]}, "a slice needs [start, stop, step], not [1, 2]"),
         ({"type": "slice"}, "a slice needs [start, stop, step], not None"),
-        ({"type": "torch.Size", "value": [-1]}, "shape [-1]"),
+        ({"type": "torch.Size", "value": [-2]}, "shape [-2]"),
         ({"type": "numpy.int32", "value": "1"}, "'1' is not of type numpy.int32"),
     ],
 )
