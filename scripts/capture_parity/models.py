@@ -25,21 +25,36 @@ _LANGUAGE: dict[str, Any] = {
 }
 
 
+Batch = tuple[torch.Tensor, ...]
+
+
 class TrainedModel(NamedTuple):
-    """A model in training mode, and a function that computes its loss."""
+    """A model in training mode, its batch of a seed, and the loss of a batch.
+
+    The first dimension of each tensor of a batch is that of the samples.
+    """
 
     module: torch.nn.Module
-    loss: Callable[[], torch.Tensor]
+    batch: Callable[[int], Batch]
+    loss_of: Callable[[Batch], torch.Tensor]
+
+    def loss(self) -> torch.Tensor:
+        """Return the loss of the batch that is the same each time."""
+        return self.loss_of(self.batch(SEED))
 
 
-def _tokens(seed: int = SEED) -> torch.Tensor:
+def _tokens(seed: int = SEED) -> Batch:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(1, _VOCABULARY, (_BATCH, _POSITIONS), generator=generator)
+    return (torch.randint(1, _VOCABULARY, (_BATCH, _POSITIONS), generator=generator),)
 
 
 def _language_model(module: torch.nn.Module, **more: Any) -> TrainedModel:
-    tokens = _tokens()
-    return TrainedModel(module, lambda: module(input_ids=tokens, labels=tokens, **more).loss)
+    def loss_of(batch: Batch) -> torch.Tensor:
+        (tokens,) = batch
+        found: torch.Tensor = module(input_ids=tokens, labels=tokens, **more).loss
+        return found
+
+    return TrainedModel(module, _tokens, loss_of)
 
 
 def _qwen3() -> TrainedModel:
@@ -85,18 +100,26 @@ def _mixtral() -> TrainedModel:
     return _language_model(MixtralForCausalLM(config), use_cache=False)
 
 
-def _of_pictures(module: torch.nn.Module, classes: int) -> TrainedModel:
-    generator = torch.Generator().manual_seed(SEED)
-    pictures = torch.randn(_BATCH, 3, 64, 64, generator=generator)
-    labels = torch.randint(0, classes, (_BATCH,), generator=generator)
-    return TrainedModel(module, lambda: torch.nn.functional.cross_entropy(module(pictures), labels))
+def of_pictures(module: torch.nn.Module, classes: int, size: int = 64) -> TrainedModel:
+    """Return a model that tells classes of pictures, `size` pixels wide and high."""
+
+    def pictures(seed: int) -> Batch:
+        generator = torch.Generator().manual_seed(seed)
+        shown = torch.randn(_BATCH, 3, size, size, generator=generator)
+        return shown, torch.randint(0, classes, (_BATCH,), generator=generator)
+
+    def loss_of(batch: Batch) -> torch.Tensor:
+        shown, labels = batch
+        return torch.nn.functional.cross_entropy(module(shown), labels)
+
+    return TrainedModel(module, pictures, loss_of)
 
 
 def _resnet18() -> TrainedModel:
     """Convolutions and batch norm, additions and ReLU in place."""
     from torchvision.models import resnet18
 
-    return _of_pictures(resnet18(num_classes=10), 10)
+    return of_pictures(resnet18(num_classes=10), 10)
 
 
 def _swin() -> TrainedModel:
@@ -112,7 +135,7 @@ def _swin() -> TrainedModel:
         stochastic_depth_prob=0.1,
         num_classes=10,
     )
-    return _of_pictures(module, 10)
+    return of_pictures(module, 10)
 
 
 MODELS: dict[str, Callable[[], TrainedModel]] = {
@@ -127,7 +150,7 @@ MODELS: dict[str, Callable[[], TrainedModel]] = {
 
 def make_model(name: str) -> TrainedModel:
     """Return a model with weights that are the same each time; a generator's state is that of the seed."""
-    _load_torchvision()
+    load_torchvision()
     torch.manual_seed(SEED)
     trained = MODELS[name]()
     trained.module.train()
@@ -135,7 +158,7 @@ def make_model(name: str) -> TrainedModel:
     return trained
 
 
-def _load_torchvision() -> None:
+def load_torchvision() -> None:
     """Import torchvision, also where its own operators cannot be loaded.
 
     A build for another device describes two of its operators although they are not there; no model here

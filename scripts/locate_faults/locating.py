@@ -1,0 +1,64 @@
+"""What `locate` says of a case: with one capture, with two, with sketches alone, with statistics alone.
+
+Comes in: a case and a folder for what is written. Goes out: for each way the findings, the first one first.
+Called by `main`. Everything runs in this process: captures of small models are searched without a cluster.
+"""
+
+import csv
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from scripts.locate_faults.cases import Case
+from scripts.locate_faults.twins import SKETCHES, STATISTICS, twin_of
+
+ONE, TWO = "one capture", "two captures"
+TWO_SKETCHES, TWO_STATISTICS = "two, sketches", "two, statistics"
+_TWINS = {TWO_SKETCHES: SKETCHES, TWO_STATISTICS: STATISTICS}
+_SHOWN = 8
+
+
+def located(case: Case, scratch: Path, ways: tuple[str, ...]) -> dict[str, list[list[Any]]]:
+    """Return the findings of each way that the case has captures for."""
+    found = {}
+    for way in ways:
+        if (way == ONE) != bool(case.golden) or (way == ONE and case.culprits):
+            target, golden = Path(case.target), Path(case.golden) if way != ONE else None
+            if way in _TWINS:
+                assert golden is not None
+                target, golden = (_twin(each, _TWINS[way], scratch) for each in (target, golden))
+            found[way] = _found(target, golden)
+    return found
+
+
+def _twin(dump: Path, holds: str, scratch: Path) -> Path:
+    """Return the twin of a capture, whose folder is named by that of the capture."""
+    capture = dump.parents[2]
+    return twin_of(dump, holds, scratch / holds / f"{capture.parent.name}-{capture.name}")
+
+
+def _found(target: Path, golden: Path | None) -> list[list[Any]]:
+    from ray_precheck.locating import locate_captures
+
+    out = Path(tempfile.mkdtemp(prefix="located_"))
+    try:
+        report = locate_captures(target, golden, out=out)
+        if not report.completed:
+            raise SystemExit(f"{target}: locate stopped: {report.stop_reason}")
+        with report.table.open(encoding="utf-8", newline="") as file:
+            return [named_in(row) for row in csv.DictReader(file) if row["Place"]][:_SHOWN]
+    finally:
+        shutil.rmtree(out)
+
+
+def named_in(row: dict[str, str]) -> list[Any]:
+    """Return the key with its direction, the own error, what is said, and the verdict of a row."""
+    name, direction = row["API Name"], row["Direction"]
+    key = name if name.endswith(f".{direction}") else f"{name}.{direction}"
+    try:
+        own = float(row["Own Error"])
+    except ValueError:
+        own = 0.0
+    said = "; ".join(filter(None, (row["Message"], row["Cause"], row["Index"])))
+    return [key, own, said, row["Verdict"]]

@@ -1,0 +1,89 @@
+"""The command: captures, looks in each way, and prints the tables.
+
+Comes in: the command line. Goes out: the tables, with `--json` all cases with what each way says.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+
+from scripts.locate_faults.cases import CASES_FILE, Judged, read_cases, write_cases
+from scripts.locate_faults.plan import Counts
+from scripts.locate_faults.tables import (
+    misses,
+    table_of_faults,
+    table_of_honest,
+    table_of_replay,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL_NAMES = ("qwen3", "mixtral", "swin", "gpt2", "t5", "resnet", "densenet", "vit", "bert")
+DTYPES = ("float32", "bfloat16")
+_CAPTURE_LIMIT_S = 1800.0
+
+
+def capture_model(model: str, dtype: str, folder: Path, counts: Counts) -> list[Judged]:
+    """Capture a model in a process of its own, unless the folder has it already; return its cases."""
+    if not (folder / CASES_FILE).exists():
+        numbers = [str(getattr(counts, each.name)) for each in fields(counts)]
+        words = [sys.executable, "-m", "scripts.locate_faults.child", model, dtype, str(folder)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRANSFORMERS_VERBOSITY": "error"}
+        done = subprocess.run(
+            [*words, *numbers],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_CAPTURE_LIMIT_S,
+        )
+        if done.returncode:
+            raise SystemExit(f"{model} in {dtype} failed:\n{done.stderr[-3000:]}")
+    return read_cases(folder)
+
+
+def report(judged: Sequence[Judged]) -> None:
+    """Print the tables, and on stderr each miss and each honest run that is accused."""
+    for table in (table_of_faults(judged), table_of_replay(judged), table_of_honest(judged)):
+        print("\n".join(table), end="\n\n")
+    print("\n".join(misses(judged)), file=sys.stderr)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the yardstick as the command line says."""
+    parser = argparse.ArgumentParser(description="one fault in one call: is it named?")
+    parser.add_argument("--models", nargs="+", default=MODEL_NAMES, choices=MODEL_NAMES)
+    parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
+    for each in fields(Counts):
+        parser.add_argument(f"--{each.name}", type=int, default=each.default)
+    parser.add_argument(
+        "--captures", type=Path, help="keep the captures here, and use what is there"
+    )
+    parser.add_argument("--json", type=Path, help="write all cases, with what was found")
+    options = parser.parse_args(arguments)
+    folder = options.captures or Path(tempfile.mkdtemp(prefix="locate_faults_"))
+    counts = Counts(**{each.name: getattr(options, each.name) for each in fields(Counts)})
+    judged = []
+    for model in options.models:
+        for dtype in options.dtypes:
+            own = folder / f"{model}-{dtype}"
+            found = capture_model(model, dtype, own, counts)
+            write_cases(own, found)
+            judged += found
+            print(f"{model} {dtype}: {len(found)} cases", file=sys.stderr, flush=True)
+            if options.captures is None:
+                shutil.rmtree(own)
+    report(judged)
+    if options.json:
+        text = json.dumps([asdict(each) for each in judged], indent=1)
+        options.json.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

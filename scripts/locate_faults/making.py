@@ -1,0 +1,185 @@
+"""All captures of a model in a dtype, with their truth and the baseline.
+
+Comes in: a model, a dtype, a folder and counts. Goes out: judged cases. Called by `child`, and by the tests
+with a model of their own.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from scripts.capture_parity.models import TrainedModel
+from scripts.locate_faults.cases import (
+    FORWARD,
+    GRADIENT,
+    HIDDEN,
+    HONEST,
+    SETUPS,
+    UPDATE,
+    Case,
+    Judged,
+)
+from scripts.locate_faults.gradients import GradientFault, GradientWatch
+from scripts.locate_faults.plan import Counts, Plan, plan_faults
+from scripts.locate_faults.planted import FAULTS
+from scripts.locate_faults.replaying import Replay
+from scripts.locate_faults.runs import Act, Bench, OtherSums, Step
+from scripts.locate_faults.setups import setups_of
+from scripts.locate_faults.sizes import Size, worst
+from scripts.locate_faults.tables import REPLAY
+from scripts.locate_faults.updates import UPDATE as UPDATES
+from scripts.locate_faults.updates import UpdateFault, UpdateWatch
+from scripts.locate_faults.watching import Fault, Hidden, Listing, Watch, honest_differences
+
+PLAIN = "plain"
+_SHOWN = 12
+# Golden runs, and what makes each another one than the target.
+GOLDENS: dict[str, Step] = {
+    "other sums": Step(acts=(OtherSums(),)),
+    "no oneDNN": Step(onednn=False),
+    "two threads": Step(threads=2),
+}
+
+
+@dataclass
+class Maker:
+    """Makes the captures of a model; `errors` are the honest errors that it has seen, by key."""
+
+    name: str
+    dtype: str
+    bench: Bench
+    folder: Path
+    counts: Counts
+    replay: Replay = field(default_factory=Replay)
+    errors: dict[str, list[Size]] = field(default_factory=dict)
+    paths: dict[tuple[int, str], Path] = field(default_factory=dict)
+
+    def cases(self) -> Iterator[Judged]:
+        """Yield all cases: honest ones first, which the truth of the others needs."""
+        listing = Listing()
+        self._capture(Step(acts=(listing,)), "listing")
+        plan = plan_faults(
+            f"{self.name} {self.dtype}", listing.victims, listing.differentiated, self.counts
+        )
+        yield from self._honest_cases(plan)
+        for number, (key, fault) in enumerate(plan.forward):
+            act = Fault(key, FAULTS[fault])
+            yield self._faulty(FORWARD, number, fault, act, f"{key}.forward", f"{key}.forward")
+        for number, (key, fault) in enumerate(plan.gradient):
+            wrong = GradientFault(key, FAULTS[fault])
+            yield self._faulty(GRADIENT, number, fault, wrong, f"{key}.backward", f"{key}.backward")
+        for number, fault in enumerate(plan.update):
+            kind = type(self.bench.optimizer).__name__
+            culprit = f"Optimizer.{kind}.0.forward"
+            yield self._faulty(UPDATE, number, fault, UpdateFault(FAULTS[fault]), UPDATES, culprit)
+        yield from self._hidden_cases(plan)
+        yield from self._setup_cases(bool(listing.random))
+
+    def _capture(self, step: Step, name: str) -> Path:
+        return self.bench.captured(step, self.folder / name.replace(" ", "_"))
+
+    def _judged(self, case: Case) -> Judged:
+        if case.family == HONEST and case.golden:
+            return Judged(case)  # the target alone is a case of its own
+        found = self.replay.of(Path(case.target))
+        ways = {REPLAY: [[*each, ""] for each in found.errors[:_SHOWN]]}
+        return Judged(case, ways)
+
+    def _case(self, family: str, fault: str, target: Path, golden: Path | None) -> Case:
+        return Case(self.name, self.dtype, family, fault, str(target), str(golden or ""))
+
+    def _golden(self, number: int) -> Path:
+        return self.paths[0, [*GOLDENS][number % len(GOLDENS)]]
+
+    def _honest_cases(self, plan: Plan) -> Iterator[Judged]:
+        keys = frozenset(key for key, _ in plan.forward)
+        gradients = frozenset(key for key, _ in plan.gradient)
+        for seed in range(self.counts.seeds):
+            for flavour, how in {PLAIN: Step(), **GOLDENS}.items():
+                watch, gradient, update = Watch(keys), GradientWatch(gradients), UpdateWatch()
+                acts: tuple[Act, ...] = (*how.acts, watch, gradient, update)
+                path = self._capture(replace(how, seed=seed, acts=acts), f"{flavour} {seed}")
+                self.paths[seed, flavour] = path
+                found = {f"{key}.forward": size for key, size in watch.errors.items()}
+                found |= {f"{key}.backward": size for key, size in gradient.errors.items()}
+                for key, size in (found | update.errors).items():
+                    self.errors.setdefault(key, []).append(size)
+                yield self._judged(self._case(HONEST, flavour, path, None))
+                if flavour != PLAIN:
+                    target = self.paths[seed, PLAIN]
+                    yield self._judged(self._case(HONEST, f"pair, {flavour}", target, path))
+
+    def _faulty(
+        self,
+        family: str,
+        number: int,
+        fault: str,
+        act: Fault | GradientFault | UpdateFault,
+        key: str,
+        culprit: str,
+    ) -> Judged:
+        path = self._capture(Step(acts=(act,)), f"{family} {number}")
+        case = self._case(family, fault, path, self._golden(number))
+        known = self.errors.get(key)
+        # Where no reference could be computed nothing can be said of the fault.
+        honest = worst(known) if known else Size(float("inf"), float("inf"))
+        return self._judged(
+            replace(case, culprits=(culprit,), moved=act.moved or Size(), honest=honest)
+        )
+
+    def _hidden_cases(self, plan: Plan) -> Iterator[Judged]:
+        """Yield the cases of calls that no capture sees: all of them are hidden in each run."""
+        hidden = frozenset(key for key, _ in plan.hidden)
+        if not hidden:
+            return
+        seen = Hidden()
+        target = self._capture(Step(acts=(seen,), hidden=hidden), "hidden plain")
+        differences: dict[str, list[Size]] = {key: [] for key in hidden}
+        goldens = []
+        for flavour, how in GOLDENS.items():
+            other = Hidden()
+            step = replace(how, acts=(*how.acts, other), hidden=hidden)
+            goldens.append(self._capture(step, f"hidden {flavour}"))
+            for key, size in honest_differences(seen.results, other.results).items():
+                differences[key].append(size)
+            yield self._judged(
+                self._case(HONEST, f"pair with hidden calls, {flavour}", target, goldens[-1])
+            )
+        for number, (key, fault) in enumerate(plan.hidden):
+            act = Fault(key, FAULTS[fault], is_hidden=True)
+            path = self._capture(Step(acts=(act,), hidden=hidden), f"hidden {number}")
+            case = self._case(HIDDEN, fault, path, goldens[number % len(goldens)])
+            yield self._judged(
+                replace(
+                    case,
+                    culprits=tuple(f"{each}.forward" for each in seen.consumers.get(key, ())),
+                    producers=tuple(f"{each}.forward" for each in seen.producers.get(key, ())),
+                    names=(key,),
+                    moved=act.moved or Size(),
+                    honest=worst(differences[key]),
+                )
+            )
+
+    def _setup_cases(self, dropped: bool) -> Iterator[Judged]:
+        for number, setup in enumerate(setups_of(self.bench, Step(), dropped)):
+            assert setup.family in SETUPS
+            path = self._capture(setup.step, f"setup {setup.family}")
+            case = self._case(setup.family, setup.fault, path, self._golden(number))
+            yield self._judged(replace(case, names=setup.words))
+
+
+def maker_of(
+    name: str, dtype: torch.dtype, trained: TrainedModel, folder: Path, counts: Counts
+) -> Maker:
+    """Return the maker of a model; pictures are trained by SGD, texts by AdamW."""
+    parameters = trained.module.parameters()
+    is_text = not any(isinstance(each, torch.nn.Conv2d) for each in trained.module.modules())
+    optimizer: torch.optim.Optimizer
+    if is_text:
+        optimizer = torch.optim.AdamW(parameters, lr=1e-3)
+    else:
+        optimizer = torch.optim.SGD(parameters, lr=1e-2, momentum=0.9)
+    short = str(dtype).removeprefix("torch.")
+    return Maker(name, short, Bench(trained, optimizer), folder, counts)

@@ -1,0 +1,216 @@
+"""A training step of a model, captured, with what is done around its calls.
+
+Comes in: a model, and a `Step` that says how it is run. Goes out: the folder of the capture. Called by the
+child of a model. What is done around calls are `Act`s: they see a call before and after it is made, and
+before the capture sees its result.
+"""
+
+import copy
+import functools
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ray_precheck import private_parts
+from ray_precheck.capture.pytorch.calls import Sink
+from ray_precheck.capture.pytorch.names import CallName
+from ray_precheck.capture.pytorch.probe import TorchProbe
+from ray_precheck.capture.pytorch.recorder import TorchRecorder
+from ray_precheck.capture.session import Session
+from ray_precheck.capture.settings import capture_settings
+from scripts.capture_parity.models import Batch, TrainedModel
+from scripts.locate_faults.sums import summed_otherwise
+
+_RANDOM_STATE = 17
+
+
+class Made(NamedTuple):
+    """A call that is made: its key in the dump, its name, the function and what it gets.
+
+    `is_recorded` is False where the capture does not see the call; its key counts such calls, too.
+    """
+
+    key: str
+    name: CallName
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    is_recorded: bool
+
+
+class Act:
+    """Something that is done around calls."""
+
+    def before(self, call: Made) -> None:
+        """See a call before it is made."""
+
+    def after(self, call: Made, result: Any) -> None:
+        """See what it gives, and change that in place."""
+
+    @contextmanager
+    def around_update(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+        """Stand around the optimizer's arithmetic, inside of what the capture sees."""
+        yield
+
+    def finish(self) -> None:
+        """Do what is left when the capture has ended."""
+
+
+class OtherSums(Act):
+    """Computes products with their sums in another order, in the forward pass."""
+
+    def after(self, call: Made, result: Any) -> None:
+        found = summed_otherwise(call.function, call.args, call.kwargs)
+        if found is not None:
+            result.data.copy_(found)
+
+
+class _Watched(functools.partial):  # type: ignore[type-arg]
+    """A call with its acts; the recorder reads the function and its arguments."""
+
+    around: Callable[[Callable[[], Any]], Any]
+
+    def __call__(self) -> Any:
+        return self.around(super().__call__)
+
+
+class _ActingSink:
+    """Hands calls to the recorder, with acts around them; those of `hidden` keys it does not hand on."""
+
+    def __init__(self, sink: Sink, acts: Sequence[Act], hidden: Container[str]) -> None:
+        self._sink, self._acts, self._hidden = sink, acts, hidden
+        self._all: dict[str, Iterator[int]] = defaultdict(itertools.count)
+        self._recorded: dict[str, Iterator[int]] = defaultdict(itertools.count)
+
+    def call(
+        self,
+        name: CallName,
+        frame: FrameType,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        run: Callable[[], Any],
+    ) -> Any:
+        key = f"{name.key}.{next(self._all[name.key])}"
+        is_hidden = key in self._hidden
+        if not is_hidden:
+            key = f"{name.key}.{next(self._recorded[name.key])}"
+        if not isinstance(run, functools.partial):
+            return self._sink.call(name, frame, args, kwargs, run)
+        made = Made(key, name, run.func, run.args, run.keywords, not is_hidden)
+        watched = _Watched(run.func, *run.args, **run.keywords)
+        watched.around = functools.partial(self._made, made)
+        if is_hidden:
+            return watched()
+        return self._sink.call(name, frame, args, kwargs, watched)
+
+    def _made(self, call: Made, run: Callable[[], Any]) -> Any:
+        with torch.no_grad():
+            for act in self._acts:
+                act.before(call)
+        result = run()
+        with torch.no_grad():
+            for act in self._acts:
+                act.after(call, result)
+        return result
+
+
+class _ActingProbe(TorchProbe):
+    def __init__(self, acts: Sequence[Act], hidden: Container[str]) -> None:
+        super().__init__()
+        self._acts, self._hidden = acts, hidden
+
+    def sink_around(self, recorder: TorchRecorder) -> Sink:
+        return _ActingSink(recorder, self._acts, self._hidden)
+
+
+@dataclass(frozen=True)
+class Step:
+    """How a step is run: the seed of its batch, and how its operators compute.
+
+    `hidden` are keys of calls that the capture does not see. `batch` and `model` change what the step
+    gets.
+    """
+
+    seed: int = 0
+    acts: Sequence[Act] = ()
+    hidden: frozenset[str] = frozenset()
+    threads: int = 1
+    onednn: bool = True
+    random_state: int = _RANDOM_STATE
+    batch: Callable[[Batch], Batch] = lambda batch: batch
+    model: Callable[[torch.nn.Module], None] = lambda model: None
+    optimizer: Callable[[torch.optim.Optimizer], None] = lambda optimizer: None
+
+
+class Bench:
+    """A model and its optimizer, whose states are the same before each step."""
+
+    def __init__(self, trained: TrainedModel, optimizer: torch.optim.Optimizer) -> None:
+        self.trained, self.optimizer = trained, optimizer
+        torch.manual_seed(_RANDOM_STATE)
+        self._train(trained.batch(_RANDOM_STATE))  # so that the optimizer has states
+        self._states = copy.deepcopy((trained.module.state_dict(), optimizer.state_dict()))
+
+    def _train(self, batch: Batch) -> None:
+        self.optimizer.zero_grad()
+        self.trained.loss_of(batch).backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+
+    def captured(self, step: Step, folder: Path) -> Path:
+        """Capture a step with tensors and sketches; return its dump.json."""
+        module, optimizer = self.trained.module, self.optimizer
+        states = copy.deepcopy(self._states)
+        module.load_state_dict(states[0])
+        optimizer.load_state_dict(states[1])
+        step.model(module)
+        step.optimizer(optimizer)
+        batch = step.batch(self.trained.batch(step.seed))
+        torch.manual_seed(step.random_state)
+        settings = capture_settings(path=folder, task="tensor", sketch=True, step_by="manual")
+        session = Session(settings, _ActingProbe(step.acts, step.hidden), models=module)
+        with ExitStack() as around:
+            around.enter_context(_threads(step.threads))
+            if not step.onednn:
+                around.enter_context(torch.backends.mkldnn.flags(enabled=False))
+            for act in step.acts:
+                around.enter_context(act.around_update(optimizer))
+            session.start()
+            self._train(batch)
+            session.stop()
+        for act in step.acts:
+            act.finish()
+        if session.account.failure:
+            raise SystemExit(f"{folder}: {session.account.failure}")
+        return session.captured[-1] / "dump.json"
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def unseen() -> Any:
+    """Return a context in which no mode sees calls, for hooks of a backward pass."""
+    return (private_parts.find(private_parts.NO_FUNCTION_MODE) or nullcontext)()
+
+
+def only_tensor(result: Any) -> Tensor | None:
+    """Return the result of a call that is one tensor of floats, or the first of several; None else."""
+    if isinstance(result, tuple | list) and result:
+        result = result[0]
+    if isinstance(result, Tensor) and result.is_floating_point() and result.layout == torch.strided:
+        return result
+    return None
