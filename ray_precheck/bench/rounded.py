@@ -133,6 +133,8 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         """Return whether an operator is one whose kernels accumulate many terms, here with errors."""
         if func not in _SUMS and func not in ACCUMULATIONS and func not in FACTORS:
             return False
+        if func is _ATEN.index_put.default and not (len(args) > 3 and args[3]):
+            return False
         first = args[0] if args else None
         if not torch.is_tensor(first) or kwargs.get("dtype") is not None:
             return False
@@ -151,9 +153,8 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
             least = at_least_rounded(total, torch.zeros_like(total), self._unit)
             return self._noise.added_to(total, torch.where(exact_by_luck, least, 0.0))
         if of_weights:
-            partial_sums = _terms(args[0], *args[1:2])[0].cumsum(0).square_().sum(0)
-            deviation = partial_sums.mul_(self._unit**2 / 3).sqrt_().reshape(total.shape)
-            return self._noise.added_to(total, deviation)
+            terms, _ = _terms(args[0], *args[1:2])
+            return self._added_row_by_row(terms, total)
         if self._outer not in _NARROW_CASCADES:
             return total
         squares = func(args[0] ** 2, *args[1:], **kwargs)
@@ -161,6 +162,20 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         cascade = max(1, round(math.sqrt(count) / 2))
         deviation = accumulation_error(total, squares, count, self._unit, cascade)
         return self._noise.added_to(total, deviation)
+
+    def _added_row_by_row(self, terms: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+        """Return the sum of the rows of `(n, m)` in one accumulator of the dtype, of the shape of `total`.
+
+        Rows that are alike are rounded alike, so that no random error stands for theirs; an error that
+        is small by luck is as large as random ones would be.
+        """
+        added = torch.zeros_like(terms[0])
+        for row in terms:
+            added = self._rounded(added + row)
+        partial_sums = terms.cumsum(0).square_().sum(0)
+        deviation = partial_sums.mul_(self._unit**2 / 3).sqrt_().reshape(total.shape)
+        error = added.reshape(total.shape) - total
+        return total + torch.copysign(torch.maximum(error.abs(), deviation), error)
 
     def _rounded(self, value: Any) -> Any:
         if not torch.is_tensor(value) or value.dtype not in self._narrow:

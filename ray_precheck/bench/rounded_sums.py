@@ -218,6 +218,8 @@ ACCUMULATIONS: dict[Any, Accumulation] = {
     ),
     _ATEN.embedding_dense_backward.default: Accumulation(narrow=True),
     _ATEN.index_add.default: Accumulation(),
+    # The gradient of `x[indices]`; its callers see to it that it adds.
+    _ATEN.index_put.default: Accumulation(narrow=True),
     _ATEN.scatter_add.default: Accumulation(),
 }
 # Products of many factors, which honest kernels round after each.

@@ -149,3 +149,36 @@ def test_a_cube_is_rounded_after_each_of_its_two_products() -> None:
     twice = ((x.bfloat16() * x.bfloat16()) * x.bfloat16()).double()
     assert torch.equal(composed, twice)
     assert torch.equal(composed, (x.bfloat16() ** 3).double())
+
+
+def test_a_norms_weight_errs_as_equal_rows_do_which_are_rounded_alike() -> None:
+    """Of 512 equal gradients each is rounded to the same side, unlike errors of random directions."""
+    x = wide(512, 24).bfloat16()
+    grad = wide(1, 24, low=0.5, seed=2).bfloat16().expand(512, 24)
+
+    def gradient(of: "torch.dtype") -> "torch.Tensor":
+        bias = torch.zeros(24, dtype=of, requires_grad=True)
+        out = torch.nn.functional.layer_norm(x.to(of), [24], None, bias)
+        return torch.autograd.grad(out, bias, grad.to(of))[0].double()
+
+    exact = gradient(torch.float64)
+    with rounded_arithmetic("bfloat16"):
+        composed = gradient(torch.float64)
+    own = rms(gradient(torch.bfloat16) - exact)
+    # On two threads torch has two accumulators, and a quarter of the error.
+    assert 0.15 < own / rms(composed - exact) < 1.2
+
+
+def test_the_gradient_of_an_index_is_added_in_half_types() -> None:
+    indices, grad = torch.arange(512) % 4, wide(512, 32).bfloat16()
+
+    def gradient(of: "torch.dtype") -> "torch.Tensor":
+        table = torch.zeros(4, 32, dtype=of, requires_grad=True)
+        return torch.autograd.grad(table[indices], table, grad.to(of))[0].double()
+
+    exact = gradient(torch.float64)
+    with rounded_arithmetic("bfloat16"):
+        composed = gradient(torch.float64)
+    own = rms(gradient(torch.bfloat16) - exact)
+    assert own > 2 * rms(exact.bfloat16().double() - exact)
+    assert 0.2 < own / rms(composed - exact) < 1.2
