@@ -18,7 +18,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ray_precheck import private_parts
 from ray_precheck.bench.rounded_sums import (
     ACCUMULATIONS,
-    ACCUMULATORS,
     FACTORS,
     FLOAT32_UNIT,
     Noise,

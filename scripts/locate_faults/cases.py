@@ -1,6 +1,7 @@
 """The nouns: a case, its truth, and what was found of it.
 
-Written by the child of a model into `cases.json` of its folder, and read by `main`, `locating` and `tables`.
+Written by the child of a model into `cases.json` of its folder, and read by `main`, `locating` and
+`tables`.
 """
 
 import json

@@ -2,9 +2,9 @@
 
     python -m scripts.locate_faults.collective FOLDER DTYPE RANK
 
-Comes in: a folder, and a dtype. Goes out: captures of both ranks, honest ones and faulty ones, and their cases.
-`collective_cases` starts both processes; called by `main`. A fault changes what the collective wrote, before
-the capture sees it.
+Comes in: a folder, and a dtype. Goes out: captures of both ranks, honest ones and faulty ones, and their
+cases. `collective_cases` starts both processes; called by `main`. A fault changes what the collective
+wrote, before the capture sees it.
 """
 
 import os

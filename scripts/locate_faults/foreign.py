@@ -2,9 +2,9 @@
 
     python -m scripts.locate_faults.foreign PAIRS ROWS
 
-Comes in: pairs of dump.json, as JSON `[[target, golden], ...]`. Goes out: for each the rows that do not pass, as
-JSON `[[[name, result, message], ...], ...]`, null where msprobe raised. `compared` starts it as a process of
-its own, whose Python path has msprobe, which is no dependency of this project.
+Comes in: pairs of dump.json, as JSON `[[target, golden], ...]`. Goes out: for each the rows that do not
+pass, as JSON `[[[name, result, message], ...], ...]`, null where msprobe raised. `compared` starts it as a
+process of its own, whose Python path has msprobe, which is no dependency of this project.
 """
 
 import argparse

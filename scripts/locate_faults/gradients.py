@@ -1,9 +1,9 @@
 """A wrong gradient of one call, and the honest errors of the same gradient.
 
-Comes in: calls whose results require a gradient. Goes out: `Size`s by key. Acts of `runs`. Hooks on the node of autograd's
-graph that leads out of the call to one of its inputs change what it passes on, before the
-capture's own hooks, which are put on after the call, see it. The reference is torch's derivative in float64
-at the captured inputs, for the very gradient that arrived.
+Comes in: calls whose results require a gradient. Goes out: `Size`s by key. Acts of `runs`. Hooks on the
+node of autograd's graph that leads out of the call to one of its inputs change what it passes on, before
+the capture's own hooks, which are put on after the call, see it. The reference is torch's derivative in
+float64 at the captured inputs, for the very gradient that arrived.
 """
 
 from collections.abc import Callable, Iterator

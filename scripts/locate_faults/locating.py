@@ -10,7 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from scripts.locate_faults.cases import Case
+from scripts.locate_faults.cases import HONEST, Case
+from scripts.locate_faults.remembering import remembered
 from scripts.locate_faults.twins import SKETCHES, STATISTICS, twin_of
 
 ONE, TWO = "one capture", "two captures"
@@ -19,17 +20,29 @@ _TWINS = {TWO_SKETCHES: SKETCHES, TWO_STATISTICS: STATISTICS}
 _SHOWN = 8
 
 
-def located(case: Case, scratch: Path, ways: tuple[str, ...]) -> dict[str, list[list[Any]]]:
+def located(case: Case, scratch: Path) -> dict[str, list[list[Any]]]:
     """Return the findings of each way that the case has captures for."""
-    found = {}
-    for way in ways:
-        if (way == ONE) != bool(case.golden) or (way == ONE and case.culprits):
-            target, golden = Path(case.target), Path(case.golden) if way != ONE else None
-            if way in _TWINS:
-                assert golden is not None
-                target, golden = (_twin(each, _TWINS[way], scratch) for each in (target, golden))
-            found[way] = _found(target, golden)
-    return found
+    return {way: _located_by(way, case, scratch) for way in ways_of(case)}
+
+
+def ways_of(case: Case) -> tuple[str, ...]:
+    """Return the ways to look at a case: the target of an honest pair is a case of its own, and ranks
+    have no twins."""
+    if not case.golden:
+        return (ONE,)
+    if case.family == HONEST:
+        return (TWO, *_TWINS) if Path(case.target).is_file() else (TWO,)
+    return (ONE, TWO, *_TWINS) if Path(case.target).is_file() else (ONE, TWO)
+
+
+def _located_by(way: str, case: Case, scratch: Path) -> list[list[Any]]:
+    target = Path(case.target)
+    if way == ONE:
+        return _found(target, None)
+    golden = Path(case.golden)
+    if way in _TWINS:
+        target, golden = (_twin(each, _TWINS[way], scratch) for each in (target, golden))
+    return _found(target, golden)
 
 
 def _twin(dump: Path, holds: str, scratch: Path) -> Path:
@@ -39,14 +52,16 @@ def _twin(dump: Path, holds: str, scratch: Path) -> Path:
 
 
 def _found(target: Path, golden: Path | None) -> list[list[Any]]:
+    # Not at the top: the baseline runs without it.
     from ray_precheck.locating import locate_captures
 
     out = Path(tempfile.mkdtemp(prefix="located_"))
     try:
-        report = locate_captures(target, golden, out=out)
+        with remembered():
+            report = locate_captures(target, golden, out=out)
         if not report.completed:
             raise SystemExit(f"{target}: locate stopped: {report.stop_reason}")
-        with report.table.open(encoding="utf-8", newline="") as file:
+        with report.table.open(encoding="utf-8-sig", newline="") as file:
             return [named_in(row) for row in csv.DictReader(file) if row["Place"]][:_SHOWN]
     finally:
         shutil.rmtree(out)

@@ -10,12 +10,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
 
 from scripts.locate_faults.cases import CASES_FILE, Judged, read_cases, write_cases
+from scripts.locate_faults.collective import collective_cases
+from scripts.locate_faults.foreign import MSPROBE, compared
+from scripts.locate_faults.locating import located, ways_of
 from scripts.locate_faults.plan import Counts
+from scripts.locate_faults.remembering import forget
 from scripts.locate_faults.tables import (
     misses,
     table_of_faults,
@@ -47,6 +52,43 @@ def capture_model(model: str, dtype: str, folder: Path, counts: Counts) -> list[
     return read_cases(folder)
 
 
+def _captures(
+    options: argparse.Namespace, folder: Path, counts: Counts
+) -> Iterator[tuple[Path, Callable[[], list[Judged]]]]:
+    """Yield folders with the functions that make the captures in them, or read what is there."""
+    for model in options.models:
+        for dtype in options.dtypes:
+            own = folder / f"{model}-{dtype}"
+            yield own, partial(capture_model, model, dtype, own, counts)
+    for dtype in options.dtypes:
+        own = folder / f"ranks-{dtype}"
+        yield own, partial(read_cases if (own / CASES_FILE).exists() else _ranks(dtype), own)
+
+
+def _ranks(dtype: str) -> Callable[[Path], list[Judged]]:
+    return partial(collective_cases, dtype=dtype)
+
+
+def locate_cases(judged: Sequence[Judged], scratch: Path, *, again: bool) -> None:
+    """Let `locate` look at cases in each way, unless it has."""
+    forget()
+    for each in judged:
+        if again or not any(way in each.ways for way in ways_of(each.case)):
+            each.ways |= located(each.case, scratch)
+
+
+def compare_cases(judged: Sequence[Judged], msprobe: Sequence[str]) -> None:
+    """Let msprobe compare pairs with a fault, unless it has."""
+    asked = [
+        each
+        for each in judged
+        if each.case.counts and MSPROBE not in each.ways and Path(each.case.golden).is_file()
+    ]
+    pairs = [(Path(each.case.target), Path(each.case.golden)) for each in asked]
+    for each, found in zip(asked, compared(pairs, msprobe) if pairs else (), strict=True):
+        each.ways[MSPROBE] = found or []
+
+
 def report(judged: Sequence[Judged]) -> None:
     """Print the tables, and on stderr each miss and each honest run that is accused."""
     for table in (table_of_faults(judged), table_of_replay(judged), table_of_honest(judged)):
@@ -64,20 +106,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--captures", type=Path, help="keep the captures here, and use what is there"
     )
+    parser.add_argument("--no-locate", action="store_true", help="the baseline alone")
+    parser.add_argument("--again", action="store_true", help="locate again what was located before")
+    parser.add_argument("--msprobe", nargs="+", default=(), help="folders of msprobe and its needs")
     parser.add_argument("--json", type=Path, help="write all cases, with what was found")
     options = parser.parse_args(arguments)
     folder = options.captures or Path(tempfile.mkdtemp(prefix="locate_faults_"))
     counts = Counts(**{each.name: getattr(options, each.name) for each in fields(Counts)})
-    judged = []
-    for model in options.models:
-        for dtype in options.dtypes:
-            own = folder / f"{model}-{dtype}"
-            found = capture_model(model, dtype, own, counts)
-            write_cases(own, found)
-            judged += found
-            print(f"{model} {dtype}: {len(found)} cases", file=sys.stderr, flush=True)
-            if options.captures is None:
-                shutil.rmtree(own)
+    judged: list[Judged] = []
+    for own, capture in _captures(options, folder, counts):
+        found = capture()
+        if not options.no_locate:
+            locate_cases(found, folder / "twins", again=options.again)
+        if options.msprobe:
+            compare_cases(found, options.msprobe)
+        write_cases(own, found)
+        judged += found
+        print(f"{own.name}: {len(found)} cases", file=sys.stderr, flush=True)
+        if options.captures is None:
+            shutil.rmtree(own)
+        shutil.rmtree(folder / "twins", ignore_errors=True)
     report(judged)
     if options.json:
         text = json.dumps([asdict(each) for each in judged], indent=1)

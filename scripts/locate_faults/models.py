@@ -2,8 +2,8 @@
 
 Comes in: a model's name and a dtype. Goes out: a `TrainedModel` in training mode. Called by the child of a
 model; transformers and torchvision are imported here alone. Attention is written out (eager) in qwen3, t5,
-bert and swin, `scaled_dot_product_attention` in gpt2 and mixtral, and `multi_head_attention_forward` in vit. Fused
-attention drops no weights: a random call has no reference.
+bert and swin, `scaled_dot_product_attention` in gpt2 and mixtral, and `multi_head_attention_forward` in
+vit. Fused attention drops no weights: a random call has no reference.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,9 @@
 """The faults: what a kernel writes instead of the right values.
 
-Comes in: a tensor of a call's result, or a gradient. Goes out: another one of its shape and dtype. Called by
-`runs` in the very call, before the capture sees the result, so that the wrong values flow on. The graph of
-autograd stays as it is: what the kernel has kept of its result for the backward pass is the wrong one, too.
+Comes in: a tensor of a call's result, or a gradient. Goes out: another one of its shape and dtype. Called
+by `runs` in the very call, before the capture sees the result, so that the wrong values flow on. The graph
+of autograd stays as it is: what the kernel has kept of its result for the backward pass is the wrong one,
+too.
 """
 
 from collections.abc import Callable

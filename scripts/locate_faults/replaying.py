@@ -1,8 +1,8 @@
 """The baseline: own errors of a capture, by the precheck of what it holds (`--tested dump --standard auto`).
 
 Comes in: a dump.json with tensors. Goes out: the directions that are in error, the largest first. Called by
-the child of a model. A call whose record and tensors are the same as in an earlier capture of the process is
-not checked again: a fault leaves the calls before it as they were.
+the child of a model. A call whose record and tensors are the same as in an earlier capture of the process
+is not checked again: a fault leaves the calls before it as they were.
 """
 
 import hashlib
@@ -75,13 +75,13 @@ class Replay:
     def _results(self, dump: Dump, tasks: Any, checker: Checker) -> Iterator[TaskResult]:
         for task in tasks:
             payload = dump.payload(task)
-            digest = _digest(payload, dump.data_folder)
+            digest = digest_of(payload, dump.data_folder)
             if digest not in self._known:
                 self._known[digest] = checker.check(payload)
             yield self._known[digest]
 
 
-def _digest(payload: TaskPayload, folder: Path) -> bytes:
+def digest_of(payload: TaskPayload, folder: Path) -> bytes:
     """Return a digest of a call's name, its records and the tensors that they name."""
     state = hashlib.blake2b(payload.name.encode())
     for record in (payload.forward, payload.backward):

@@ -1,7 +1,7 @@
 """Products and convolutions whose sums run in another order: honest golden runs.
 
-Comes in: a call of a product. Goes out: its result with the inner dimension permuted, None where the call is
-no product. Called by `runs`, which writes it in the place of the result.
+Comes in: a call of a product. Goes out: its result with the inner dimension permuted, None where the call
+is no product. Called by `runs`, which writes it in the place of the result.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """A wrong update of an optimizer, and the honest errors of updates.
 
 Comes in: an optimizer whose step is captured. Goes out: `Size`s. Acts of `runs`: their hooks are put on
-before those of the capture, and so change the parameters before the capture sees them. The reference is torch's own
-optimizer on float64 copies of parameters, gradients and states.
+before those of the capture, and so change the parameters before the capture sees them. The reference is
+torch's own optimizer on float64 copies of parameters, gradients and states.
 """
 
 import copy

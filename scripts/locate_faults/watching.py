@@ -4,8 +4,8 @@ Comes in: calls as they are made. Goes out: `Size`s by key. Acts of `runs`. The 
 standard `auto`, or on anything else of the precheck: a call is computed again by torch in float64 from the
 very inputs, in the process that captures, and the error of an honest run is the distance to that.
 
-Random calls have no such reference, and are not chosen as victims; neither are views, whose memory is that of
-another call.
+Random calls have no such reference, and are not chosen as victims; neither are views, whose memory is that
+of another call.
 """
 
 from collections.abc import Iterator, Mapping
