@@ -2,7 +2,7 @@
 
 Comes in: nothing; `remembered` stands around searches. Goes out: the same results. Called by `locating`.
 `locate` itself replays every call of each capture; here hundreds of captures of one step differ in some of
-its calls. A call is the same where its records and the contents of all files that they name are, on both sides.
+its calls. A call is the same where its records, and the contents of all files that they name, are.
 """
 
 import hashlib
