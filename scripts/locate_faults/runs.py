@@ -178,8 +178,7 @@ class Bench:
         session = Session(settings, _ActingProbe(step.acts, step.hidden), models=module)
         with ExitStack() as around:
             around.enter_context(_threads(step.threads))
-            if not step.onednn:
-                around.enter_context(torch.backends.mkldnn.flags(enabled=False))
+            around.enter_context(_onednn(step.onednn))
             for act in step.acts:
                 around.enter_context(act.around_update(optimizer))
             session.start()
@@ -200,6 +199,16 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def _onednn(enabled: bool) -> Iterator[None]:
+    before = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = enabled  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = before
 
 
 def unseen() -> Any:
