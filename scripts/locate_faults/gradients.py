@@ -6,7 +6,7 @@ the capture's own hooks, which are put on after the call, see it. The reference 
 float64 at the captured inputs, for the very gradient that arrived.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -20,6 +20,9 @@ from scripts.locate_faults.sizes import Size, size_of
 from scripts.locate_faults.watching import tensors_of, widened
 
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
+# The identity of a node and the number of its output, or of a leaf and `_LEAF`.
+Edge = tuple[int, int]
+_LEAF = -1
 
 
 class Way(NamedTuple):
@@ -34,7 +37,10 @@ class Way(NamedTuple):
 def way_out(call: Made, result: Tensor) -> Way | None:
     """Return the way to the first input that has one way and is given once; None where there is none."""
     inputs = list(tensors_of((call.args, call.kwargs)))
-    edges = [_edge(each) for each in inputs]
+    nodes = [
+        each.grad_fn for each in inputs
+    ]  # Held, so that no other one gets the identity of one.
+    edges = [_edge(*each) for each in zip(inputs, nodes, strict=True)]
     ways = list(_ways(result.grad_fn, {edge for edge in edges if edge is not None}))
     for index, edge in enumerate(edges):
         if edge is None or edges.count(edge) > 1:
@@ -45,28 +51,25 @@ def way_out(call: Made, result: Tensor) -> Way | None:
     return None
 
 
-def _edge(tensor: Tensor) -> tuple[Any, int] | None:
+def _edge(tensor: Tensor, node: Any) -> Edge | None:
     if not tensor.requires_grad:
         return None
-    return (tensor, -1) if tensor.grad_fn is None else (tensor.grad_fn, tensor.output_nr)
+    return (id(tensor), _LEAF) if node is None else (id(node), tensor.output_nr)
 
 
-def _ways(root: Any, wanted: Any) -> Iterator[tuple[Any, int, Any]]:
+def _ways(root: Any, wanted: Container[Edge]) -> Iterator[tuple[Any, int, Edge]]:
     """Yield the edges of the graph below a node that lead to one of the wanted ones."""
-    ids = {(id(node), number): (node, number) for node, number in wanted}
     stack, visited = [root], {root}
     while stack:
         node = stack.pop()
         for place, (following, number) in enumerate(node.next_functions):
             if following is None:
                 continue
-            if following.name() == _ACCUMULATE:
-                key: Any = (id(following.variable), -1)
-            else:
-                key = (id(following), number)
-            if key in ids:
-                yield node, place, ids[key]
-            elif following not in visited and following.name() != _ACCUMULATE:
+            is_leaf = following.name() == _ACCUMULATE
+            key = (id(following.variable), _LEAF) if is_leaf else (id(following), number)
+            if key in wanted:
+                yield node, place, key
+            elif following not in visited and not is_leaf:
                 visited.add(following)
                 stack.append(following)
 

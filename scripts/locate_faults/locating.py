@@ -7,6 +7,7 @@ Called by `main`. Everything runs in this process: captures of small models are 
 import csv
 import shutil
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ _TWINS = {TWO_SKETCHES: SKETCHES, TWO_STATISTICS: STATISTICS}
 _SHOWN = 8
 
 
-def located(case: Case, scratch: Path) -> dict[str, list[list[Any]]]:
-    """Return the findings of each way that the case has captures for."""
-    return {way: _located_by(way, case, scratch) for way in ways_of(case)}
+def located(case: Case, ways: Iterable[str], scratch: Path) -> dict[str, list[list[Any]]]:
+    """Return the findings of each of some ways."""
+    return {way: _located_by(way, case, scratch) for way in ways}
 
 
 def ways_of(case: Case) -> tuple[str, ...]:

@@ -5,17 +5,19 @@ Comes in: the command line. Goes out: the tables, with `--json` all cases with w
 
 import argparse
 import json
+import math
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 
-from scripts.locate_faults.cases import CASES_FILE, Judged, read_cases, write_cases
+from scripts.locate_faults.cases import CASES_FILE, HONEST, Judged, read_cases, write_cases
 from scripts.locate_faults.collective import collective_cases
 from scripts.locate_faults.foreign import MSPROBE, compared
 from scripts.locate_faults.locating import located, ways_of
@@ -69,12 +71,16 @@ def _ranks(dtype: str) -> Callable[[Path], list[Judged]]:
     return partial(collective_cases, dtype=dtype)
 
 
-def locate_cases(judged: Sequence[Judged], scratch: Path, *, again: bool) -> None:
-    """Let `locate` look at cases in each way, unless it has."""
+def locate_cases(
+    judged: Sequence[Judged], scratch: Path, save: Callable[[], None], *, again: bool, until: float
+) -> None:
+    """Let `locate` look at cases in each way, faults first, unless it has; begin none after `until`."""
     forget()
-    for each in judged:
-        if again or not any(way in each.ways for way in ways_of(each.case)):
-            each.ways |= located(each.case, scratch)
+    for each in sorted(judged, key=lambda each: each.case.family == HONEST):
+        left = [way for way in ways_of(each.case) if again or way not in each.ways]
+        if left and time.monotonic() < until:
+            each.ways |= located(each.case, left, scratch)
+            save()
 
 
 def compare_cases(judged: Sequence[Judged], msprobe: Sequence[str]) -> None:
@@ -108,16 +114,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--no-locate", action="store_true", help="the baseline alone")
     parser.add_argument("--again", action="store_true", help="locate again what was located before")
+    parser.add_argument("--limit_s", type=float, default=math.inf, help="begin no search later")
     parser.add_argument("--msprobe", nargs="+", default=(), help="folders of msprobe and its needs")
     parser.add_argument("--json", type=Path, help="write all cases, with what was found")
     options = parser.parse_args(arguments)
     folder = options.captures or Path(tempfile.mkdtemp(prefix="locate_faults_"))
     counts = Counts(**{each.name: getattr(options, each.name) for each in fields(Counts)})
+    until = time.monotonic() + options.limit_s
     judged: list[Judged] = []
     for own, capture in _captures(options, folder, counts):
         found = capture()
         if not options.no_locate:
-            locate_cases(found, folder / "twins", again=options.again)
+            locate_cases(
+                found,
+                folder / f"twins-{own.name}",
+                partial(write_cases, own, found),
+                again=options.again,
+                until=until,
+            )
         if options.msprobe:
             compare_cases(found, options.msprobe)
         write_cases(own, found)
@@ -125,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{own.name}: {len(found)} cases", file=sys.stderr, flush=True)
         if options.captures is None:
             shutil.rmtree(own)
-        shutil.rmtree(folder / "twins", ignore_errors=True)
+        shutil.rmtree(folder / f"twins-{own.name}", ignore_errors=True)
     report(judged)
     if options.json:
         text = json.dumps([asdict(each) for each in judged], indent=1)
