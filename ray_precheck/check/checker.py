@@ -132,6 +132,25 @@ class Checker:
             bench_s=seconds[Phase.BENCH],
         )
 
+    def examine(
+        self, payload: TaskPayload, source: TensorSource
+    ) -> tuple[TaskResult, Judged | None]:
+        """Check one call with the tensors of a source; return its result and the leaves that it compares.
+
+        The leaves are None where the call could not be judged.
+        """
+        found: list[Judged] = []
+
+        def walk() -> TaskResult:
+            judged = self.judge(self._inputs(payload, source))
+            found.append(judged)
+            tested = self._settings.device_type if self._kind == BENCH else self._kind
+            return with_evidence(make_row(judged), judged, self._settings, tested)
+
+        with computing_threads(1):
+            result = self._timed(payload, walk)
+        return result, found[0] if found else None
+
     def measure(
         self,
         payload: TaskPayload,

@@ -14,6 +14,7 @@ from ray_precheck.cli.commands import (
     compare,
     compare_results,
     explain,
+    locate,
     naive,
     overflow_check,
     repro,
@@ -37,6 +38,7 @@ COMMANDS = (
     *explain.COMMANDS,
     *repro.COMMANDS,
     *compare.COMMANDS,
+    *locate.COMMANDS,
     *compare_results.COMMANDS,
 )
 _BEFORE_THE_COMMAND = (

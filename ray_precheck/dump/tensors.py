@@ -216,6 +216,23 @@ class CapturedTensors:
         return data.astype(DTYPES[spec.dtype].carrier, copy=False)
 
 
+class RememberedTensors(CapturedTensors):
+    """Reads each tensor once. Its arrays are shared: nobody may write to them."""
+
+    def __init__(self, files: TensorFiles | Path) -> None:
+        super().__init__(files)
+        self._read: dict[tuple[str, str, tuple[int, ...]], HostTensor] = {}
+
+    def tensor(self, spec: TensorSpec, path: str) -> HostTensor:
+        """Return the captured tensor of `spec`; see `CapturedTensors.tensor`."""
+        key = (spec.data_name or "", spec.dtype, spec.shape)
+        found = self._read.get(key)
+        if found is None:
+            found = self._read[key] = super().tensor(spec, path)
+            found.data.flags.writeable = False
+        return found
+
+
 def require_shape(shape: Iterable[int], name: str, spec: TensorSpec) -> None:
     """Raise `NotCheckable` where a file has another shape than the dump says."""
     found = tuple(shape)

@@ -48,9 +48,9 @@ def pair_dumps(
     whole = _other_layouts(target.dumps, golden.dumps, noise)
     if whole:
         return whole, ()
-    theirs, others = _by_place(golden.dumps), _by_place(noise)
+    theirs, others = dumps_by_place(golden.dumps), dumps_by_place(noise)
     found, without = [], []
-    for place, each in _by_place(target.dumps).items():
+    for place, each in dumps_by_place(target.dumps).items():
         partner = theirs.pop(place, None)
         if partner is None:
             without.append(f"{each.label} of the target")
@@ -106,7 +106,7 @@ def _count(dumps: Sequence[FoundDump]) -> str:
     return f"{len(dumps)} dump{'s' if len(dumps) > 1 else ''} ({named}{', ...' if len(dumps) > 3 else ''})"
 
 
-def _by_place(dumps: Sequence[FoundDump]) -> dict[str, FoundDump]:
+def dumps_by_place(dumps: Sequence[FoundDump]) -> dict[str, FoundDump]:
     """Return the dumps by step and rank; the number of a process that is alone in its step says nothing."""
     alone = Counter(each.step for each in dumps)
     return {

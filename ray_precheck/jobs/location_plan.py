@@ -1,0 +1,245 @@
+"""The plan of locating in one pair of dumps: which calls are replayed, with which partners, at what cost.
+
+Comes in: an open capture, perhaps a golden one, and the options. Goes out: a `LocationPlan`. Called by the
+session.
+"""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ray_precheck.check.settings import CheckSettings
+from ray_precheck.compare.standards.user_file import load_standard
+from ray_precheck.errors import DumpError, UsageError
+from ray_precheck.frameworks.known import framework_names, is_framework
+from ray_precheck.frameworks.registry import require_framework
+from ray_precheck.jobs.location_payload import LocationPayload, LocationSettings
+from ray_precheck.operators.drawing import DRAWING, Never
+from ray_precheck.schema.task import Task, TaskPayload
+from ray_precheck.trace.alignment.align import align
+from ray_precheck.trace.alignment.calls import Call, calls_of
+from ray_precheck.trace.difference.reading import kinds_of
+from ray_precheck.trace.difference.row import ComparisonMode
+from ray_precheck.trace.locating.flow import FlowRecord
+from ray_precheck.trace.side import API, BACKWARD, FORWARD, CaptureSide, RecordEntry
+
+# Seconds on one core: a replay of small tensors, and a byte of the target's tensors.
+_CALL_S, _BYTE_S = 0.015, 4e-8
+_DISTRIBUTED = ("Distributed.", "MintDistributed.")
+
+
+@dataclass(frozen=True, slots=True)
+class LocationPlan:
+    """The calls of one dump. `partners` has the golden record of each record of the target that has one.
+
+    `payloads` are empty where the target has no files of tensors: then own errors are estimates.
+    """
+
+    payloads: Sequence[LocationPayload]
+    partners: Mapping[str, str]
+    costs_s: Sequence[float]
+    is_replayed: bool
+
+    def tasks(self, done: set[str]) -> list[Task]:
+        """Return a task for each call that is not done."""
+        return [
+            Task(payload.index, payload.name, self.costs_s[payload.index])
+            for payload in self.payloads
+            if payload.name not in done
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecords:
+    """The records of calls of one side in the order of the run."""
+
+    records: Sequence[FlowRecord]
+    by_key: Mapping[str, FlowRecord] = field(default_factory=dict)
+
+
+def run_records_of(side: CaptureSide) -> RunRecords:
+    """Read all records of calls; of a dump of modules alone, those of the modules."""
+    entries = [entry for entry in side.entries if entry.kind == API] or [
+        entry for entry in side.entries if entry.direction
+    ]
+    records = [FlowRecord(entry, side.items(entry)) for entry in entries]
+    return RunRecords(records, {record.entry.key: record for record in records})
+
+
+def plan_location(
+    target: CaptureSide, golden: CaptureSide | None, *, exact: bool, must_replay: bool
+) -> LocationPlan:
+    """Align both runs, and plan the replay of the target's calls.
+
+    Raises:
+        UsageError: the captures have no call in common; a replay was asked for, and the target has no
+            files of tensors; or neither files nor a golden run are there.
+    """
+    has_files = ComparisonMode.REAL in kinds_of(target)
+    has_calls = any(entry.kind == API for entry in target.entries)
+    if must_replay and not has_calls:
+        raise UsageError(
+            f"--replay needs captured calls, but {target.path} holds modules alone (level L0); capture with"
+            " level L1 or mix, or leave --replay out"
+        )
+    if must_replay and not has_files:
+        raise UsageError(
+            f"--replay needs captured inputs, but {target.path} has no files of tensors (its task is"
+            f" {target.header.task or 'statistics'}); capture with --task tensor, or leave --replay out"
+        )
+    partners: dict[str, str] = {}
+    of_call: dict[str, str] = {}
+    if golden is not None:
+        of_call = _partners(target, golden, exact=exact)
+        here = _by_call(golden)
+        for entry in target.entries:
+            other = here.get(of_call.get(entry.call, ""), {}).get(entry.direction)
+            if other is not None:
+                partners[entry.key] = other.key
+    if not (has_files and has_calls):
+        return LocationPlan((), partners, (), is_replayed=False)
+    payloads = list(_payloads(target, golden, of_call))
+    return LocationPlan(payloads, partners, [_cost(each) for each in payloads], is_replayed=True)
+
+
+def _partners(target: CaptureSide, golden: CaptureSide, *, exact: bool) -> dict[str, str]:
+    """Return the golden call of each call of the target that has one of its own.
+
+    Raises:
+        UsageError: none has.
+    """
+    ours, theirs = calls_of(target), calls_of(golden)
+    found = {
+        ours[match.target[0]].name: theirs[match.golden[0]].name
+        for match in align(ours, theirs, exact=exact)
+        if len(match.target) == len(match.golden) == 1
+    }
+    if not found:
+        raise UsageError(
+            f"{target.path} and {golden.path} have no call in common: the first has {_first(ours)}, the"
+            f" second {_first(theirs)}; are they captures of the same model?"
+        )
+    return found
+
+
+def _first(calls: Sequence[Call]) -> str:
+    names = ", ".join(call.name for call in calls[:3])
+    return f"{len(calls)} ({names}{', ...' if len(calls) > 3 else ''})"
+
+
+def _by_call(side: CaptureSide) -> dict[str, dict[str, RecordEntry]]:
+    found: dict[str, dict[str, RecordEntry]] = {}
+    for entry in side.entries:
+        found.setdefault(entry.call, {})[entry.direction] = entry
+    return found
+
+
+def _payloads(
+    target: CaptureSide, golden: CaptureSide | None, partners: Mapping[str, str]
+) -> Sequence[LocationPayload]:
+    ours = {
+        call: records
+        for call, records in _by_call(target).items()
+        if any(entry.kind == API for entry in records.values())
+    }
+    theirs = _by_call(golden) if golden is not None else {}
+    found = []
+    for index, (call, records) in enumerate(ours.items()):
+        other = partners.get(call)
+        mate = None
+        if golden is not None and other in theirs:
+            mate = _payload(golden, index, other, theirs[other])
+        own = _payload(target, index, call, records)
+        is_replayed = not call.startswith(_DISTRIBUTED)
+        found.append(LocationPayload(index, call, own, mate, is_replayed))
+    return found
+
+
+def _payload(
+    side: CaptureSide, index: int, call: str, records: Mapping[str, RecordEntry]
+) -> TaskPayload:
+    raw = [
+        side.raw(records[direction]) if direction in records else None
+        for direction in (FORWARD, BACKWARD)
+    ]
+    return TaskPayload(index, call, *raw)
+
+
+def _cost(payload: LocationPayload) -> float:
+    """Return the expected seconds of a call on one core: its records say how many bytes it reads."""
+    both = 2.0 if payload.golden is not None else 1.0
+    size = 0
+    for raw in (payload.target.forward, payload.target.backward):
+        size += _tensor_bytes(raw) if raw else 0
+    return both * (_CALL_S + _BYTE_S * size)
+
+
+def _tensor_bytes(raw: bytes) -> int:
+    import orjson
+
+    try:
+        record = orjson.loads(raw)
+    except ValueError:
+        return 0
+    total, waiting = 0, [record]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting += value
+        elif isinstance(value, dict):
+            shape = value.get("shape")
+            if isinstance(shape, list) and all(type(each) is int for each in shape):
+                total += 4 * math.prod(shape)
+            else:
+                waiting += value.values()
+    return total
+
+
+def settings_of_replay(
+    target: CaptureSide, golden: CaptureSide | None, errors: Path | None, slots: int
+) -> LocationSettings:
+    """Return the settings of every worker.
+
+    Raises:
+        DumpError: the target does not name its framework.
+        PrecheckError: its bench is not installed.
+    """
+    framework = target.header.framework
+    if not is_framework(framework):
+        raise DumpError(
+            f"{target.path} does not name its framework (found {framework!r}); expected one of"
+            f" {', '.join(framework_names())}"
+        )
+    require_framework(framework, device_runs=False)
+    machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    def settings(side: CaptureSide, folder: Path | None) -> CheckSettings:
+        return CheckSettings(
+            framework=framework,
+            task="tensor",
+            data_folder=side.data_folder.absolute(),
+            tests_dump=True,
+            error_folder=folder,
+            memory_limit_bytes=int(0.7 * machine_bytes / max(1, slots)),
+            standard=load_standard("auto"),
+            device_type="cpu",
+        )
+
+    if golden is None:
+        return LocationSettings(settings(target, errors))
+    same = golden.header.framework == framework
+    is_replayed = same and ComparisonMode.REAL in kinds_of(golden)
+    return LocationSettings(
+        settings(target, errors),
+        settings(golden, None) if is_replayed else None,
+        golden.data_folder.absolute(),
+        same,
+    )
+
+
+def draws(framework: str, call: str) -> bool:
+    """Return whether a call may draw random numbers."""
+    found = DRAWING.of(call.rpartition(".")[0], framework)
+    return found is not None and not isinstance(found, Never)

@@ -1,0 +1,81 @@
+"""The walk through one pair of dumps, with what was measured of them.
+
+Comes in: two open captures, their plan, and the table of the values. Goes out: a `Located`. Called by the
+session when all calls of a dump are there, and by the job that searches dumps without files.
+"""
+
+from collections.abc import Callable
+
+from ray_precheck.jobs.location_payload import MeasuredEvidence
+from ray_precheck.jobs.location_plan import LocationPlan, draws, run_records_of
+from ray_precheck.trace.difference.reading import reading_of
+from ray_precheck.trace.items import Item
+from ray_precheck.trace.locating.estimated import EstimatedEvidence
+from ray_precheck.trace.locating.evidence import Evidence, OwnError, ValueEvidence
+from ray_precheck.trace.locating.flow import flow_of
+from ray_precheck.trace.locating.roots import Located
+from ray_precheck.trace.locating.seen import GoldenRun, WalkState
+from ray_precheck.trace.locating.walk import RootWalk
+from ray_precheck.trace.side import CaptureSide
+
+
+class _Both:
+    """What was measured, and estimates of values that have no files on both sides."""
+
+    estimates = False
+    sees_elements = True
+
+    def __init__(self, measured: MeasuredEvidence, estimated: EstimatedEvidence) -> None:
+        self._measured, self._estimated = measured, estimated
+
+    def value(self, key: str, target: Item, golden: Item) -> ValueEvidence:
+        """Return how a value of a record differs from its partner."""
+        found = self._measured.value(key, target, golden)
+        if found.difference == found.difference:
+            return found
+        return self._estimated.value(key, target, golden)
+
+    def own(self, key: str) -> OwnError | None:
+        """Return the own error of a record; None where it was not replayed."""
+        return self._measured.own(key)
+
+
+def located_in(
+    target: CaptureSide,
+    golden: CaptureSide | None,
+    plan: LocationPlan,
+    measured: MeasuredEvidence | None,
+    *,
+    is_first_step: bool,
+) -> Located:
+    """Walk through a dump and return what was found in it; `measured` is None where nothing was replayed."""
+    ours = run_records_of(target)
+    content = measured.content if measured is not None else None
+    run = None
+    estimated = EstimatedEvidence()
+    if golden is not None:
+        reading = reading_of(target, golden)
+        estimated = EstimatedEvidence(reading.target, reading.golden)
+        theirs = run_records_of(golden)
+        flow = flow_of(theirs.records, _contents(measured, plan))
+        same = golden.header.framework == target.header.framework
+        run = GoldenRun(theirs.by_key, flow, plan.partners, same)
+    evidence: Evidence = estimated if measured is None else _Both(measured, estimated)
+    framework = target.header.framework
+    state = WalkState(
+        flow_of(ours.records, content),
+        evidence,
+        run,
+        is_first_step,
+        lambda call: draws(framework, call),
+    )
+    return RootWalk(state).run(ours.records)
+
+
+def _contents(
+    measured: MeasuredEvidence | None, plan: LocationPlan
+) -> Callable[[str, str], str] | None:
+    if measured is None:
+        return None
+    known = measured.golden_contents(plan.partners)
+    return lambda key, path: known.get((key, path), "")

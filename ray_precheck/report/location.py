@@ -1,0 +1,208 @@
+"""The table of `locate`, and what is said of it on the screen.
+
+Comes in: what was found in the dumps, and its places. Goes out: `locate_{timestamp}.csv`, perhaps a
+graph, and lines of text. Called by the session and the command.
+"""
+
+import math
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ray_precheck.report.sources import source_lines
+from ray_precheck.store.columns import encode_name, encode_row, encode_text, header
+from ray_precheck.store.rows import replace_file
+from ray_precheck.trace.locating.graph import graph_dot, graph_json
+from ray_precheck.trace.locating.places import (
+    COLUMNS,
+    DumpRoots,
+    RootPlace,
+    cells_of_root,
+    passed_rows,
+    shown_error,
+)
+from ray_precheck.trace.locating.roots import INFINITE, INHERITED, UNCHECKED, RootKind
+from ray_precheck.trace.overflow.modules import Modules
+
+_SHOWN = 3
+_NAMED = (3,)  # columns that are names: `API Name`
+_LONGEST_LINE, _LONGEST_REASON = 200, 500
+
+
+def write_location(
+    table: Path,
+    dumps: Sequence[DumpRoots],
+    places: Sequence[RootPlace],
+    paths: Mapping[str, Path],
+    *,
+    with_graph: bool = False,
+) -> tuple[Path, ...]:
+    """Write the table: roots by their places, then what passes an error on, then what was not checked.
+
+    `paths` has the dump of each label. Returns the files of the graph.
+    """
+    looked = {label: _Looked(path, dumps, label) for label, path in paths.items()}
+    lines = [header(COLUMNS)]
+    for found in places:
+        look = looked[found.dump.label]
+        row = list(cells_of_root(found, *look.of(found.root.key)))
+        if found.root.before:
+            row[-1] += look.told(found.root.before)
+        lines.append(_encoded(row))
+    rows = [(dump, *row) for dump in dumps for row in passed_rows(dump)]
+    for verdict in (INHERITED, UNCHECKED):
+        for dump, each, cells in rows:
+            if each.verdict == verdict:
+                module, source = looked[dump.label].of(each.key)
+                lines.append(_encoded([*cells[:9], module, source, *cells[11:]]))
+    table.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(table, lines)
+    if not with_graph:
+        return ()
+    stem = table.stem.replace("locate_", "locate_graph_", 1)
+    graphs = (table.with_name(f"{stem}.dot"), table.with_name(f"{stem}.json"))
+    for path, text in zip(
+        graphs, (graph_dot(dumps, places), graph_json(dumps, places)), strict=True
+    ):
+        replace_file(path, [text.encode()])
+    return graphs
+
+
+class _Looked:
+    """Modules and source lines of the records of a dump that have a row."""
+
+    def __init__(self, path: Path, dumps: Iterable[DumpRoots], label: str) -> None:
+        self._modules = Modules(path.parent)
+        keys: set[str] = set()
+        for dump in dumps:
+            if dump.label == label:
+                for root in dump.located.roots:
+                    keys.update({root.key, root.before} - {""})
+                keys.update(each.key for each in dump.located.passed)
+        self._sources = source_lines(path, keys)
+
+    def of(self, key: str) -> tuple[str, str]:
+        return self._modules.of(key), self._sources.get(key, "")
+
+    def told(self, key: str) -> str:
+        """Return where a record is, as the end of a sentence."""
+        module, source = self.of(key)
+        where = "; ".join(filter(None, [f"in {module}" if module else "", source]))
+        return f"; {key} is {'at ' if not module else ''}{where}" if where else ""
+
+
+def _encoded(cells: Sequence[str]) -> bytes:
+    return encode_row(
+        [encode_name(cell) if i in _NAMED else encode_text(cell) for i, cell in enumerate(cells)]
+    )
+
+
+def location_lines(
+    places: Sequence[RootPlace],
+    dumps: Sequence[DumpRoots],
+    table: Path,
+    paths_of_errors: Mapping[str, Path],
+    *,
+    is_compared: bool,
+) -> Iterator[str]:
+    """Yield the closing lines of a search: the first suspects, each with what is known of it."""
+    counts: Counter[str] = Counter()
+    for dump in dumps:
+        counts.update(each.verdict for each in dump.located.passed)
+    records = sum(dump.located.records for dump in dumps)
+    judged = sum(dump.located.judged for dump in dumps)
+    yield ""
+    if not places:
+        yield from _nothing(records, judged, counts[UNCHECKED], is_compared=is_compared)
+    else:
+        yield _headline(places)
+    for found in places[:_SHOWN]:
+        yield from _suspect(found, table, paths_of_errors)
+    if len(places) > _SHOWN:
+        yield f"and {len(places) - _SHOWN} more"
+    told = f"{judged} of {records} records were judged by themselves"
+    if counts[INHERITED]:
+        told += f"; {counts[INHERITED]} only pass an error on"
+    if counts[UNCHECKED]:
+        told += f"; {counts[UNCHECKED]} could not be checked (their rows say why)"
+    yield told
+    yield f"rows: {table}"
+
+
+def _headline(places: Sequence[RootPlace]) -> str:
+    first = places[0].root
+    if first.kind.differs_from_start:
+        return f"the runs were not given the same ({first.kind.value}); no operator is to blame for that:"
+    if first.kind is RootKind.GAP:
+        return "no captured operator errs; something that was not captured does:"
+    if len(places) == 1:
+        return "one operator is to blame:"
+    return f"{len(places)} suspects, the likeliest first:"
+
+
+def _nothing(records: int, judged: int, unchecked: int, *, is_compared: bool) -> Iterator[str]:
+    if not judged and not is_compared:
+        yield f"nothing could be judged of {records} records"
+    elif is_compared:
+        yield "no operator is to blame: nothing but rounding separates the runs"
+    else:
+        yield "no operator is to blame: each gave what its inputs and rounding explain"
+    if unchecked:
+        yield f"{unchecked} records could not be checked; a golden run (-gp) tells what lies in them"
+
+
+def _suspect(found: RootPlace, table: Path, errors: Mapping[str, Path]) -> Iterator[str]:
+    root, dump = found.root, found.dump
+    where = f" ({dump.label})" if dump.step or dump.rank else ""
+    yield _short(f"{found.place}. {root.key}: {root.kind.value}{where}")
+    said = []
+    if root.own is not None and not math.isnan(root.own) and root.kind is not RootKind.GAP:
+        said.append(f"own error {_times(root.own)}")
+    if root.inherited is not None and not math.isnan(root.inherited):
+        said.append(f"inherited {_times(root.inherited)}")
+    if root.item or root.index:
+        said.append(f"at {root.item}{root.index}")
+    if said:
+        yield f"   {', '.join(said)}"
+    if root.cause:
+        yield _short(f"   likely cause: {root.cause}")
+    elif root.message:
+        yield _short(f"   {root.message}", _LONGEST_REASON)
+    if root.reached:
+        yield f"   it reached {root.reached} more record{'s' if root.reached > 1 else ''}"
+    module, source, message = _place_of(found, table)
+    if root.before and message != root.message:
+        yield _short(f"   {message.removeprefix(root.message).removeprefix('; ')}")
+    if module:
+        yield _short(f"   in {module}")
+    if source:
+        yield _short(f"   {source}")
+    saved = errors.get(dump.label)
+    if saved is not None:
+        file = saved / f"{root.key.removesuffix(f'.{root.direction}')}.json"
+        if file.exists():
+            yield f"   alone: ray-precheck repro {shlex.quote(str(file))}"
+
+
+def _times(value: float) -> str:
+    if value == INFINITE:
+        return "beyond all rounding"
+    return f"{shown_error(value)} times what rounding explains"
+
+
+def _place_of(found: RootPlace, table: Path) -> tuple[str, str, str]:
+    """Return the module, the source line and the message of a root, as its row has them."""
+    from ray_precheck.store.columns import decode_row
+
+    with table.open("rb") as file:
+        file.readline()
+        for line in file:
+            cells = decode_row(line)
+            if cells and cells[0] == str(found.place):
+                return cells[9], cells[10], cells[12]
+    return "", "", ""
+
+
+def _short(line: str, longest: int = _LONGEST_LINE) -> str:
+    return line if len(line) <= longest else f"{line[: longest - 3]}..."

@@ -1,0 +1,218 @@
+"""The own error of a record that cannot be replayed: estimated by amplification.
+
+Comes in: a record, how its values differ from the golden run's (by files, sketches or statistics), and, of
+a backward record, the forward one. Goes out: an `OwnError`, whose unit is the difference that the inputs and
+one rounding explain. Called by `walk`.
+
+A record that rounds honestly gives a relative difference of about that of its inputs times its amplification.
+For sums and differences that is the sum of the inputs' absolute differences over the output's norm (Higham,
+Accuracy and Stability of Numerical Algorithms, 2nd ed., section 1.7: cancellation). For normalisations it is
+the share of the norm that the mean takes away, and backward the gradient that would be there without
+cancellation over the one that is. For exponentials it is the largest exponent. An optimizer that divides a
+gradient by its own size moves an element by its learning rate, whatever rounding left of a gradient that is
+nearly 0. For all others it is about 1.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ray_precheck.trace.items import Item
+from ray_precheck.trace.locating.evidence import OwnError, ValueEvidence
+from ray_precheck.trace.locating.flow import FlowRecord
+from ray_precheck.trace.locating.noise import floor_of, narrow_sum_of, suspicious
+from ray_precheck.trace.side import BACKWARD
+
+# Values beyond this stand for a mask of attention: their norm says nothing of the values beside them.
+MASKED = 1e30
+_SUMS = ("add", "sub", "sum", "mean", "cumsum", "addmm", "baddbmm")
+_CENTRED = ("norm", "var", "std")
+_EXPONENTIALS = ("exp", "softmax", "logsumexp", "cross_entropy", "sigmoid")
+# Whose gradients of weights are sums over rows.
+_ADDED_UP = ("norm", "embedding", "__getitem__")
+_OPTIMIZER = "Optimizer."
+
+
+@dataclass(slots=True)
+class Differences:
+    """A record with the differences of its values, by their paths.
+
+    `carried` has those of inputs whose norm is that of a mask: the largest difference on the way to them.
+    """
+
+    record: FlowRecord
+    values: Mapping[str, ValueEvidence]
+    carried: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, item: Item) -> float:
+        """Return the difference of a value, NaN where it is not known."""
+        found = self.values.get(item.path)
+        return math.nan if found is None else found.difference
+
+    def inputs(self) -> Iterator[tuple[Item, float]]:
+        """Yield the inputs whose differences are known."""
+        for item in self.record.inputs:
+            difference = max(self.of(item), self.carried.get(item.path, 0.0))
+            if not math.isnan(difference):
+                yield item, difference
+
+
+def estimated_error(own: Differences, forward: Differences | None = None) -> OwnError | None:
+    """Return an estimate of a record's own error; None where no output of both is known to differ or not.
+
+    `forward` is the forward record of a backward one, whose values it has kept.
+    """
+    record = own.record
+    worst: tuple[float, float, Item] | None = None
+    for item in record.outputs:
+        difference = own.of(item)
+        if math.isnan(difference) or not floor_of(item.dtype):
+            continue
+        explained = max(_explained(own, forward, item), _least(own, item))
+        share = difference / explained
+        if not math.isnan(share) and (worst is None or share > worst[0]):
+            worst = (share, explained, item)
+    if worst is None:
+        return None
+    share, explained, output = worst
+    inherited = max((each for _, each in own.inputs()), default=0.0) / floor_of(output.dtype)
+    is_guilty = share > suspicious(output.dtype)
+    message = ""
+    if is_guilty:
+        message = (
+            f"{output.path} differs by {own.of(output):.3g} of its norm, where its inputs and rounding"
+            f" explain {explained:.3g}: an estimate, as it was not replayed"
+        )
+    return OwnError(
+        "error" if is_guilty else "pass",
+        share,
+        inherited,
+        output=output.path,
+        message=message,
+        is_estimate=True,
+    )
+
+
+def _least(own: Differences, output: Item) -> float:
+    """Return the relative difference that rounding explains, whatever the inputs."""
+    entry = own.record.entry
+    if entry.direction == BACKWARD and any(word in entry.call.lower() for word in _ADDED_UP):
+        return narrow_sum_of(output.dtype)
+    return floor_of(output.dtype)
+
+
+def _explained(own: Differences, forward: Differences | None, output: Item) -> float:
+    """Return the relative difference of an output that the inputs' differences explain."""
+    record = own.record
+    name = record.entry.call.rpartition(".")[0].rpartition(".")[2].strip("_").lower()
+    given = list(own.inputs())
+    largest = max((each for _, each in given), default=0.0)
+    amplification = max((_amplification(name, item) for item, _ in given), default=1.0)
+    norm = output.number("Norm")
+    if record.entry.key.startswith(_OPTIMIZER):
+        return _of_update(own, output)
+    if forward is not None and record.entry.direction == BACKWARD:
+        kept = [each for _, each in forward.inputs()]
+        kept += [each for item in forward.record.outputs if (each := forward.of(item)) == each]
+        largest = max([largest, *kept])
+        amplification = max(amplification, _cancelled(name, own, forward, output))
+        amplification *= max(
+            (_amplification(name, item) for item, _ in forward.inputs()), default=1.0
+        )
+    elif any(word in name for word in _SUMS) and norm and math.isfinite(norm):
+        absolute = sum(difference * _norm(item) for item, difference in given)
+        return max(largest, absolute / norm)
+    return largest * amplification
+
+
+def is_masked(item: Item) -> bool:
+    """Return whether the norm of a value is that of a mask of attention in it."""
+    sizes = [abs(each) for each in (item.number("Max"), item.number("Min")) if each is not None]
+    return any(size > MASKED for size in sizes)
+
+
+def _norm(item: Item) -> float:
+    found = item.number("Norm")
+    return found if found is not None and math.isfinite(found) else 0.0
+
+
+def _amplification(name: str, item: Item) -> float:
+    high, low, mean, norm = (item.number(each) for each in ("Max", "Min", "Mean", "Norm"))
+    if high is None or low is None or mean is None or norm is None:
+        return 1.0
+    if any(word in name for word in _EXPONENTIALS):
+        sizes = [abs(each) for each in (high, low) if abs(each) < MASKED]
+        return max([1.0, *sizes])
+    if not all(map(math.isfinite, (high, mean, norm))):
+        return 1.0
+    if any(word in name for word in _CENTRED):
+        rest = norm * norm - _count(item) * mean * mean
+        return norm / math.sqrt(rest) if rest > 0 else 1.0
+    return 1.0
+
+
+def _count(item: Item) -> int:
+    return max(1, math.prod(item.shape or ()))
+
+
+def _rms(item: Item) -> float:
+    return _norm(item) / math.sqrt(_count(item))
+
+
+def _cancelled(name: str, own: Differences, forward: Differences, output: Item) -> float:
+    """Return how much of a gradient of a normalisation cancels: what it would be without, over what it is.
+
+    Without, the gradient is that which comes in, times the weight, over the standard deviation.
+    """
+    if "norm" not in name:
+        return 1.0
+    floats = [item for item in forward.record.inputs if item.is_tensor and floor_of(item.dtype)]
+    coming = [item for item in own.record.inputs if item.is_tensor]
+    if not floats or not coming:
+        return 1.0
+    values = floats[0]
+    mean = values.number("Mean") or 0.0
+    spread = math.sqrt(max(0.0, _rms(values) ** 2 - mean * mean))
+    gone = _rms(output)
+    if not spread or not gone or output.shape != values.shape:
+        return _rms(coming[0]) * math.sqrt(_count(coming[0])) / gone if gone else 1.0
+    return max(1.0, _rms(coming[0]) / spread / gone)
+
+
+def _of_update(own: Differences, output: Item) -> float:
+    """Return the relative difference of a parameter or state after an update that its gradient explains.
+
+    A step is the learning rate times the gradient, or, where the optimizer keeps its second moment, times its
+    sign: then elements whose gradient is within its difference of 0 may go either way.
+    """
+    group, _, number = output.path.removeprefix("output.").partition(".")
+    number = number.rpartition(".")[2]
+    given = [
+        (item, difference)
+        for item, difference in own.inputs()
+        if item.path.startswith(f"input.{group}.") and item.path.rpartition(".")[2] == number
+    ]
+    if ".params." not in output.path:
+        return 2.0 * max((difference for _, difference in given), default=0.0)
+    size, rate = _rms(output), _rate(own.record, group)
+    if not size:
+        return math.inf
+    explained = 0.0
+    is_sign = any("_sq." in item.path for item in own.record.outputs)
+    for item, difference in given:
+        if ".params." in item.path:
+            explained += difference
+        elif is_sign and ".grads." in item.path:
+            explained += 2.0 * rate / size * math.sqrt(min(1.0, difference))
+        else:
+            explained += rate * _rms(item) / size * difference
+    return explained
+
+
+def _rate(record: FlowRecord, group: str) -> float:
+    """Return the learning rate of a group of parameters; 0 where the record has none."""
+    for item in record.items:
+        if item.path == f"input.{group}.lr":
+            found = (item.element or {}).get("value")
+            return float(found) if isinstance(found, float | int) else 0.0
+    return 0.0

@@ -1,0 +1,159 @@
+"""The data flow of a capture: which record gave each value that a record gets.
+
+Comes in: the records of a capture in the order of its file, which is that of the run, and the contents of
+its tensors where they were read. Goes out: a `Flow`. Called by `walk`, for both sides.
+
+A dump gives tensors no identity. Equal contents are the surest sign of one tensor; then equal statistics: Max
+and Min to the last bit, Mean and Norm but for the order of their sums, which a view changes. Where several
+records gave such a value the last one counts. A change in place is a record that gives the changed value, so
+that later readers find it. A digest of the capture (`md5`, which is a CRC-32 of the bytes) counts where
+it has no statistics.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ray_precheck.trace.items import OUTPUT, Item
+from ray_precheck.trace.side import RecordEntry
+
+# Sums of float32 in another order: as for `difference.layout`.
+_CLOSE = 1e-5
+# Of equal extremes (zeros, ones, masks) there may be thousands: so many of the last ones are looked at.
+_MOST_ALIKE = 16
+Content = Callable[[str, str], str]
+
+
+class FlowRecord(NamedTuple):
+    """A record with its values, read once."""
+
+    entry: RecordEntry
+    items: Sequence[Item]
+
+    @property
+    def outputs(self) -> list[Item]:
+        """What the record gives."""
+        return [item for item in self.items if item.part == OUTPUT]
+
+    @property
+    def inputs(self) -> list[Item]:
+        """What it gets: arguments, parameters, incoming gradients."""
+        return [item for item in self.items if item.part != OUTPUT]
+
+
+class Producer(NamedTuple):
+    """The record that gave a value: its key, the path of the value in it, and its place in the run.
+
+    `by_content` says that the bytes agree; else the statistics do.
+    """
+
+    key: str
+    path: str
+    place: int
+    by_content: bool
+
+
+@dataclass(slots=True)
+class Flow:
+    """Who gave each value. `producers` has them by key and path of the getter; `used` are the keys and paths
+    of values that a later record gets, `first` those of values that no record gave, at their first use."""
+
+    producers: dict[tuple[str, str], Producer] = field(default_factory=dict)
+    used: set[tuple[str, str]] = field(default_factory=set)
+    first: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+
+    def producer(self, key: str, path: str) -> Producer | None:
+        """Return who gave a value to a record; None where no record did."""
+        return self.producers.get((key, path))
+
+
+class _Given(NamedTuple):
+    mean: Any
+    norm: Any
+    place: Producer
+
+
+def flow_of(records: Iterable[FlowRecord], content: Content | None = None) -> Flow:
+    """Return the data flow of a capture; `content` tells what the file of a value holds, "" for unknown."""
+    flow = Flow()
+    by_content: dict[tuple[str, int], Producer] = {}
+    by_marks: dict[tuple[Any, ...], list[_Given]] = {}
+    firsts: dict[tuple[Any, ...], tuple[str, str]] = {}
+    for place, record in enumerate(records):
+        key = record.entry.key
+        for item in record.items:
+            if item.part == OUTPUT or item.element is None or not _is_followed(item):
+                continue
+            found = _producer_of(key, item, content, by_content, by_marks)
+            if found is not None:
+                flow.producers[key, item.path] = found
+                flow.used.add((found.key, found.path))
+            else:
+                mark = (*_mark(item), item.number("Norm"), item.digest)
+                flow.first[key, item.path] = firsts.setdefault(mark, (key, item.path))
+        for item in record.items:
+            if item.part != OUTPUT or item.element is None or not _is_followed(item):
+                continue
+            given_by = Producer(key, item.path, place, by_content=False)
+            known = content(key, item.path) if content else ""
+            if known:
+                by_content[known, _count(item)] = given_by._replace(by_content=True)
+            given = _Given(item.number("Mean"), item.number("Norm"), given_by)
+            alike = by_marks.setdefault(_mark(item), [])
+            alike.append(given)
+            if len(alike) > _MOST_ALIKE:
+                del alike[0]
+    return flow
+
+
+def _is_followed(item: Item) -> bool:
+    """Return whether a value is a tensor with elements; numbers carry no identity."""
+    return item.is_tensor and _count(item) > 0
+
+
+def _count(item: Item) -> int:
+    return math.prod(item.shape or ())
+
+
+def _mark(item: Item) -> tuple[Any, ...]:
+    """Return what all views of a tensor have in common; its digest where there are no statistics."""
+    high = item.number("Max")
+    if high is None:
+        return (item.dtype, _count(item), item.digest)
+    low = item.number("Min")
+    # NaN is not equal to itself.
+    return (item.dtype, _count(item), "nan" if high != high else high, "nan" if low != low else low)
+
+
+def _producer_of(
+    key: str,
+    item: Item,
+    content: Content | None,
+    by_content: dict[tuple[str, int], Producer],
+    by_marks: dict[tuple[Any, ...], list[_Given]],
+) -> Producer | None:
+    known = content(key, item.path) if content else ""
+    if known:
+        found = by_content.get((known, _count(item)))
+        if found is not None:
+            return found
+    mark = _mark(item)
+    if mark[-1] in ("", None) and not known:
+        return None
+    alike = reversed(by_marks.get(mark, ()))
+    return next((given.place for given in alike if _is_close(item, given)), None)
+
+
+def _is_close(item: Item, given: _Given) -> bool:
+    """Return whether Mean and Norm agree, but for the order of sums."""
+    mean, norm = item.number("Mean"), item.number("Norm")
+    if norm is None or given.norm is None or mean is None or given.mean is None:
+        return norm is given.norm and mean is given.mean
+    if not (math.isfinite(norm) and math.isfinite(given.norm)):
+        return True
+    root = math.sqrt(max(1, _count(item)))
+    least = max(abs(mean), abs(given.mean), abs(norm) / root)
+    return (
+        math.isclose(norm, given.norm, rel_tol=_CLOSE) and abs(mean - given.mean) <= _CLOSE * least
+    )

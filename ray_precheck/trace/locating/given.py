@@ -1,0 +1,152 @@
+"""What a record was given, and no captured record gave: inputs, weights, arguments, and what gaps hid.
+
+Comes in: a record with its partner of the golden run. Goes out: roots. Called by `walk`, for records that lie
+downstream of no other root.
+"""
+
+import math
+from collections.abc import Iterator
+
+from ray_precheck.trace.items import OUTPUT, Item
+from ray_precheck.trace.locating.noise import floor_of, is_other, stands_out
+from ray_precheck.trace.locating.roots import Root, RootKind
+from ray_precheck.trace.locating.seen import SeenRecord, WalkState
+from ray_precheck.trace.side import BACKWARD
+
+# Numbers that a program computes from tensors differ by rounding.
+_SAME_NUMBER = 1e-5
+_OPTIMIZER = "Optimizer."
+_FLOATS = ("float", "bfloat", "complex", "half", "double")
+
+
+def given_roots(state: WalkState, seen: SeenRecord) -> Iterator[Root]:
+    """Yield values that no captured record gave, and that differ from what the golden run had."""
+    entry = seen.record.entry
+    is_gradient = entry.direction == BACKWARD or entry.key.startswith(_OPTIMIZER)
+    for target, golden in seen.pairs:
+        if target is None or golden is None or target.part == OUTPUT or not target.is_tensor:
+            continue
+        difference = seen.difference(target.path)
+        if not difference > 0.0:
+            continue
+        giver = state.giver(seen, target.path)
+        if giver is None and state.flow.first.get((entry.key, target.path)) != (
+            entry.key,
+            target.path,
+        ):
+            continue  # It was looked at where it was got first.
+        if giver is None and state.weights.holds(seen.record, target):
+            if is_other(difference, by_sums=state.evidence.estimates) and state.is_first_step:
+                yield _other(state, seen, RootKind.WEIGHT, target, difference)
+            continue
+        expected = _expected(state, seen, target, giver is not None)
+        if giver is None and _is_input(state, target):
+            if is_other(difference, by_sums=state.evidence.estimates) and state.is_first_step:
+                yield _other(state, seen, RootKind.INPUT, target, difference)
+        elif stands_out(difference, expected, target.dtype, is_gradient=is_gradient):
+            yield _gap(state, seen, target, golden, difference, expected)
+
+
+def _is_input(state: WalkState, item: Item) -> bool:
+    """Return whether a value was given to the run: integers, and what is there before any operator."""
+    is_float = item.dtype.lower().rpartition(".")[2].startswith(_FLOATS)
+    return not (is_float and state.around.has_given_floats)
+
+
+def _expected(state: WalkState, seen: SeenRecord, item: Item, is_linked: bool) -> float:
+    """Return how far a value may differ: as what its giver gave, else as values around it do."""
+    if is_linked:
+        giver = state.giver(seen, item.path)
+        assert giver is not None
+        return state.outputs.get((giver.key, giver.path), 0.0)
+    return state.around.expected(item)
+
+
+def _other(
+    state: WalkState, seen: SeenRecord, kind: RootKind, item: Item, difference: float
+) -> Root:
+    entry = seen.record.entry
+    order = seen.values[item.path].order
+    name = state.weights.name(item)
+    what = f"{entry.key}.{item.path}{f' ({name})' if name else ''}"
+    said = f"the runs got different values: {what}, relative difference {difference:.3g}"
+    if order:
+        said += f": {order}"
+    return Root(
+        kind,
+        entry.key,
+        entry.direction,
+        seen.place,
+        item.path,
+        inherited=None,
+        cause=order,
+        message=said,
+    )
+
+
+def argument_roots(seen: SeenRecord) -> Iterator[Root]:
+    """Yield arguments that are no tensors and are not those of the golden run."""
+    entry = seen.record.entry
+    for target, golden in seen.pairs:
+        if target is None or golden is None or target.part == OUTPUT:
+            continue
+        if target.is_tensor or golden.is_tensor:
+            continue
+        said = other_argument(target, golden, is_exact=entry.key.startswith(_OPTIMIZER))
+        if said:
+            yield Root(
+                RootKind.CONFIGURATION, entry.key, entry.direction, seen.place, target.path,
+                message=f"the runs were configured differently: {entry.key}.{target.path} {said}",
+            )  # fmt: skip
+
+
+def _gap(
+    state: WalkState, seen: SeenRecord, item: Item, golden: Item, difference: float, expected: float
+) -> Root:
+    entry = seen.record.entry
+    giver = state.giver(seen, item.path)
+    if giver is None and state.golden is not None and seen.golden is not None:
+        theirs = state.golden.flow.producer(seen.golden.entry.key, golden.path)
+        before = _target_of(state, theirs.key) if theirs is not None else ""
+    else:
+        before = giver.key if giver is not None else ""
+    before = before or state.around.before(item)
+    between = f"between {before} and {entry.key}" if before else f"before {entry.key}"
+    said = (
+        f"{entry.key}.{item.path} differs by {difference:.3g} of its norm, where what the run gave before"
+        f" differs by {expected:.3g}: an operator {between} was not captured, or it comes from outside;"
+        " capture what lies there with --list or at level mix, or as a custom operator"
+    )
+    return Root(
+        RootKind.GAP, entry.key, entry.direction, seen.place, item.path,
+        own=difference / max(expected, floor_of(item.dtype), 1e-300), message=said, before=before,
+    )  # fmt: skip
+
+
+def _target_of(state: WalkState, golden_key: str) -> str:
+    assert state.golden is not None
+    for target, golden in state.golden.partners.items():
+        if golden == golden_key:
+            return target
+    return ""
+
+
+def other_argument(target: Item, golden: Item, *, is_exact: bool) -> str:
+    """Return how two arguments that are no tensors differ, "" where they do not, but for rounding of numbers
+    that a program computed (`is_exact`: none is)."""
+    ours, theirs = ((side.element or {}).get("value") for side in (target, golden))
+    if target.type_name != golden.type_name:
+        return (
+            f"is {target.type_name or 'None'} where the golden run has {golden.type_name or 'None'}"
+        )
+    if ours == theirs or str(ours) == str(theirs):
+        return ""
+    numbers = [each for each in (ours, theirs) if isinstance(each, float)]
+    if len(numbers) == 2 and not is_exact and math.isclose(*numbers, rel_tol=_SAME_NUMBER):
+        return ""
+    return f"is {_short(ours)} where the golden run has {_short(theirs)}"
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,72 @@
+"""Which difference between two honest runs rounding explains, where no call was replayed.
+
+Goes out: floors and factors, and whether a difference stands out. Called by `walk` and `estimate`.
+"""
+
+from functools import cache
+
+from ray_precheck.schema.dtypes import DTYPES, canonical_dtype
+
+# Two honest kernels that got the same differ by so many units in the last place, as a share of the norm: wide
+# ones sum in other orders; those of half types sum in float32, so that few elements are rounded otherwise.
+_FLOOR_UNITS, _HALF_UNITS = 4.0, 0.25
+_HALF_BITS = 10
+# So many times what is explained stands for a suspect. In half types rounding is nearly all of a difference,
+# and scatters less.
+_SUSPICIOUS, _SUSPICIOUS_HALF = 10.0, 4.0
+# Kernels add the rows of a gradient of weights in accumulators of a half type, one for each thread.
+_NARROW_UNITS = 1.0
+# A value that no captured record gave is compared with those that the records around it gave, whose
+# differences scatter: two times that of any of them is beyond it (see scripts.locate_faults).
+STANDS_OUT = 3.0
+# Weights, inputs and masks are the same bits in honest runs at the first step. Of the same bits, the sums
+# that make statistics and sketches differ by so much with another number of threads.
+_SAME_SUMS = 1e-5
+
+
+@cache
+def unit_of(dtype: str) -> float:
+    """Return the relative size of one rounding in a dtype in any spelling; 0 for integers and what is no
+    dtype."""
+    known = DTYPES.get(canonical_dtype(dtype) or "")
+    if known is None or known.kind not in ("float", "complex"):
+        return 0.0
+    return float(2.0**-known.mantissa_bits)
+
+
+def floor_of(dtype: str) -> float:
+    """Return the relative difference that two honest kernels may have in one call, at least."""
+    return (_HALF_UNITS if is_half(dtype) else _FLOOR_UNITS) * unit_of(dtype)
+
+
+def narrow_sum_of(dtype: str) -> float:
+    """Return the relative difference of two honest sums with accumulators of a dtype, at least."""
+    return (_NARROW_UNITS if is_half(dtype) else _FLOOR_UNITS) * unit_of(dtype)
+
+
+def suspicious(dtype: str) -> float:
+    """Return how many times what is explained makes a difference a suspect."""
+    return _SUSPICIOUS_HALF if is_half(dtype) else _SUSPICIOUS
+
+
+def is_half(dtype: str) -> bool:
+    """Return whether a floating dtype has at most the digits of float16."""
+    return unit_of(dtype) >= 2.0**-_HALF_BITS
+
+
+def stands_out(difference: float, expected: float, dtype: str, *, is_gradient: bool) -> bool:
+    """Return whether a relative difference is beyond what is expected of it; NaN is not.
+
+    Gradients are added up outside of what is captured, and cancel: they count as an estimate does.
+    """
+    if is_gradient:
+        return difference > _SUSPICIOUS * max(expected, narrow_sum_of(dtype))
+    return difference > STANDS_OUT * max(expected, floor_of(dtype))
+
+
+def is_other(difference: float, *, by_sums: bool) -> bool:
+    """Return whether a value that both runs were given is another one in the target.
+
+    `by_sums`: its statistics or sketches tell.
+    """
+    return difference > (_SAME_SUMS if by_sums else 0.0)

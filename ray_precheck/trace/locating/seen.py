@@ -1,0 +1,73 @@
+"""The nouns of the walk: a golden run, a record with its partner, and what the walk knows of the run so far.
+
+Used by `walk` and `given`.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ray_precheck.trace.difference.pairing import Pair
+from ray_precheck.trace.locating.evidence import Evidence, OwnError, ValueEvidence
+from ray_precheck.trace.locating.flow import Flow, FlowRecord, Producer
+from ray_precheck.trace.locating.gaps import Surroundings
+from ray_precheck.trace.locating.weights import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenRun:
+    """The golden side of a walk: its records by key, its data flow, and the partner of each record of the
+    target that has one."""
+
+    records: Mapping[str, FlowRecord]
+    flow: Flow
+    partners: Mapping[str, str]
+    same_framework: bool = True
+
+
+@dataclass(slots=True)
+class SeenRecord:
+    """One record on the walk: its pairs of values, and how its inputs and outputs differ."""
+
+    record: FlowRecord
+    place: int
+    pairs: Sequence[Pair] = ()
+    golden: FlowRecord | None = None
+    values: dict[str, ValueEvidence] = field(default_factory=dict)
+    own: OwnError | None = None
+
+    def difference(self, path: str) -> float:
+        """Return how a value differs, NaN where it is not known."""
+        found = self.values.get(path)
+        return math.nan if found is None else found.difference
+
+    def worst(self, *parts: str) -> float:
+        """Return the largest known difference of its values in some parts, NaN where none is known."""
+        known = [
+            self.difference(item.path)
+            for item in self.record.items
+            if item.part in parts and not math.isnan(self.difference(item.path))
+        ]
+        return max(known, default=math.nan)
+
+
+@dataclass(slots=True)
+class WalkState:
+    """What the walk knows: the data flow, the evidence, the golden run, and what lies behind it.
+
+    `draws` tells whether a call may draw random numbers. `is_first_step`: weights are those that the run
+    began with. `outputs` has the differences of values that were given, by key and path.
+    """
+
+    flow: Flow
+    evidence: Evidence
+    golden: GoldenRun | None = None
+    is_first_step: bool = True
+    draws: Callable[[str], bool] = lambda call: False
+    weights: Weights = field(default_factory=Weights)
+    around: Surroundings = field(default_factory=Surroundings)
+    outputs: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def giver(self, seen: SeenRecord, path: str) -> Producer | None:
+        """Return who gave a value to a record; None where no record did."""
+        return self.flow.producer(seen.record.entry.key, path)

@@ -1,0 +1,174 @@
+"""The operator to blame is located by replaying what it was captured to get."""
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ray_precheck.jobs.location_payload import LOCATION_TABLES, read_measured
+from ray_precheck.locating import LocationReport, locate_captures
+
+RNG = np.random.default_rng(0)
+A, B, C = (RNG.standard_normal((8, 8)).astype(np.float32) for _ in range(3))
+PRODUCT = A @ B
+SMOOTH = np.tanh(PRODUCT)
+SHARP = np.exp(SMOOTH)
+MATMUL, TANH, EXP = "Torch.matmul.0.forward", "Torch.tanh.0.forward", "Torch.exp.0.forward"
+CALLS = [(MATMUL, [A, B], [PRODUCT]), (TANH, [PRODUCT], [SMOOTH]), (EXP, [SMOOTH], [SHARP])]
+Call = tuple[str, list[Any], list[Any]]
+
+
+def _element(values: Any, name: str) -> dict[str, Any]:
+    flat = np.asarray(values, np.float64).reshape(-1)
+    return {
+        "type": "torch.Tensor",
+        "dtype": "torch.float32",
+        "shape": list(np.shape(values)),
+        "Max": float(flat.max()),
+        "Min": float(flat.min()),
+        "Mean": float(flat.mean()),
+        "Norm": float(np.linalg.norm(flat)),
+        "data_name": name,
+    }
+
+
+def _capture(folder: Path, calls: Sequence[Call]) -> Path:
+    (folder / "dump_tensor_data").mkdir(parents=True)
+    data = {}
+    for key, inputs, outputs in calls:
+        given = "input" if key.endswith("backward") else "input_args"
+        record: dict[str, Any] = {given: [], "output": []}
+        for part, name, values in ((given, "input", inputs), ("output", "output", outputs)):
+            for number, each in enumerate(values):
+                file = f"{key}.{name}.{number}.npy"
+                np.save(folder / "dump_tensor_data" / file, np.asarray(each, np.float32))
+                record[part].append(_element(each, file))
+        data[key] = record
+    header = {"task": "tensor", "level": "L1", "framework": "pytorch", "dump_data_dir": None}
+    (folder / "dump.json").write_text(json.dumps({**header, "data": data}), encoding="utf-8")
+    return folder / "dump.json"
+
+
+def _with_wrong_tanh() -> list[Call]:
+    wrong = SMOOTH.copy()
+    wrong[3, 5] = -wrong[3, 5]
+    return [CALLS[0], (TANH, [PRODUCT], [wrong]), (EXP, [wrong], [np.exp(wrong)])]
+
+
+def _rows(report: LocationReport) -> list[dict[str, str]]:
+    with report.table.open(encoding="utf-8-sig", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_one_capture_names_the_operator_the_place_in_its_output_and_what_it_reached(
+    tmp_path: Path,
+) -> None:
+    report = locate_captures(_capture(tmp_path / "t", _with_wrong_tanh()), out=tmp_path / "out")
+    first, second = _rows(report)
+    assert (first["Place"], first["API Name"], first["Verdict"]) == (
+        "1",
+        "Torch.tanh.0",
+        "own error",
+    )
+    assert first["Index"] == "output.0[3, 5]"
+    assert float(first["Own Error"]) > 1e4
+    assert first["Cause"] == "the sign is flipped in 1 elements"
+    assert (second["API Name"], second["Verdict"]) == ("Torch.exp.0", "inherited")
+    assert float(second["Own Error"]) < 10.0
+
+
+def test_a_golden_run_tells_what_the_inputs_brought_with_them(tmp_path: Path) -> None:
+    target, golden = _capture(tmp_path / "t", _with_wrong_tanh()), _capture(tmp_path / "g", CALLS)
+    first, second = _rows(locate_captures(target, golden, out=tmp_path / "out"))
+    assert (first["API Name"], first["Inherited Error"]) == ("Torch.tanh.0", "0")
+    assert float(second["Inherited Error"]) > 1e3
+
+
+def test_honest_calls_accuse_nobody(tmp_path: Path) -> None:
+    path = _capture(tmp_path / "t", CALLS)
+    assert _rows(locate_captures(path, out=tmp_path / "one")) == []
+    assert _rows(locate_captures(path, path, out=tmp_path / "two")) == []
+
+
+def test_what_was_not_captured_is_named_by_its_neighbours(tmp_path: Path) -> None:
+    hidden = SMOOTH * 2
+    honest = [CALLS[0], CALLS[1], (EXP, [hidden], [np.exp(hidden)])]
+    moved = hidden * 1.01
+    target = [CALLS[0], CALLS[1], (EXP, [moved], [np.exp(moved)])]
+    report = locate_captures(
+        _capture(tmp_path / "t", target), _capture(tmp_path / "g", honest), out=tmp_path / "out"
+    )
+    (row,) = _rows(report)
+    assert (row["API Name"], row["Verdict"], row["Index"]) == (
+        "Torch.exp.0",
+        "not captured",
+        "input.0",
+    )
+    assert f"between {TANH} and {EXP}" in row["Message"]
+
+
+def test_rows_in_another_order_are_told_from_other_values(tmp_path: Path) -> None:
+    other = [(MATMUL, [A[::-1].copy(), B], [A[::-1] @ B])]
+    target = _capture(tmp_path / "t", other)
+    report = locate_captures(target, _capture(tmp_path / "g", CALLS[:1]), out=tmp_path / "out")
+    (row,) = _rows(report)
+    assert (row["Verdict"], row["Cause"]) == ("other input", "the same values in another order")
+
+
+def test_a_wrong_gradient_is_one_of_its_own_direction(tmp_path: Path) -> None:
+    gradient = RNG.standard_normal((8, 8)).astype(np.float32)
+    right = gradient * (1 - SMOOTH**2)
+    backward = "Torch.tanh.0.backward"
+    calls = [CALLS[0], CALLS[1], (backward, [gradient], [right * 1.01])]
+    (row,) = _rows(locate_captures(_capture(tmp_path / "t", calls), out=tmp_path / "out"))
+    assert (row["API Name"], row["Direction"]) == ("Torch.tanh.0", "backward")
+
+
+def test_a_record_whose_file_is_missing_is_not_checked_and_says_why(tmp_path: Path) -> None:
+    path = _capture(tmp_path / "t", CALLS)
+    (path.parent / "dump_tensor_data" / f"{TANH}.input.0.npy").unlink()
+    (row,) = _rows(locate_captures(path, out=tmp_path / "out"))
+    assert (row["API Name"], row["Verdict"]) == ("Torch.tanh.0", "not checked")
+    assert f"{TANH}.input.0.npy" in row["Message"]
+
+
+def test_a_table_that_was_cut_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    target, golden = _capture(tmp_path / "t", _with_wrong_tanh()), _capture(tmp_path / "g", CALLS)
+    whole = locate_captures(target, golden, out=tmp_path / "out")
+    expected = {path.name: path.read_bytes() for path in whole.folder.glob("*.csv")}
+    calls = next(whole.folder.glob("locate_calls_*.csv"))
+    calls.write_bytes(b"".join(calls.read_bytes().splitlines(keepends=True)[:2]))
+    whole.table.unlink()
+    locate_captures(target, golden, resume_csv=calls)
+    assert {path.name: path.read_bytes() for path in whole.folder.glob("*.csv")} == expected
+
+
+def test_the_saved_tensors_of_the_culprit_are_there_for_repro(tmp_path: Path) -> None:
+    report = locate_captures(_capture(tmp_path / "t", _with_wrong_tanh()), out=tmp_path / "out")
+    assert report.errors is not None
+    (folder,) = report.errors.values()
+    assert (folder / "Torch.tanh.0.json").exists()
+
+
+@pytest.mark.parametrize("own", [0.25, float("inf"), None])
+def test_what_the_table_of_values_holds_is_read_again(tmp_path: Path, own: float | None) -> None:
+    from ray_precheck.jobs.location_payload import MeasuredValue, encoded_error, encoded_value
+    from ray_precheck.store.columns import header
+    from ray_precheck.trace.locating.evidence import OwnError, ValueEvidence
+
+    error = OwnError(
+        "error", 7.5, own, 0.5, "pass", "output.0", "[1, 2]", "a sign, \n of it", "=said"
+    )
+    value = MeasuredValue(ValueEvidence(1e-3, "moved"), "ab", "cd")
+    table = tmp_path / "locate_values_1.csv"
+    lines = [header(LOCATION_TABLES.details), encoded_value("Torch.a.0", EXP, "input.0", value)]
+    table.write_bytes(b"".join([*lines, encoded_error("Torch.a.0", EXP, error)]))
+    found = read_measured(table)
+    assert found.values == {(EXP, "input.0"): value}
+    read = found.errors[EXP]
+    assert (read.own, read.inherited, read.golden, read.index) == (7.5, own, 0.5, "[1, 2]")
+    assert (read.cause, read.output, read.verdict) == ("a sign, of it", "output.0", "error")

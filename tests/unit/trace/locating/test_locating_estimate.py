@@ -1,0 +1,129 @@
+"""Estimates of own errors, where nothing can be replayed."""
+
+import math
+
+import pytest
+
+from ray_precheck.trace.locating.estimate import Differences, estimated_error
+from ray_precheck.trace.locating.evidence import ValueEvidence
+from ray_precheck.trace.locating.noise import suspicious
+from tests.unit.trace.locating.run_records import record, tensor
+
+UNIT = 4 * 2.0**-23
+SUSPICIOUS = suspicious("torch.float32")
+
+
+def _own(of, forward=None, **differences):
+    values = {path.replace("_", "."): ValueEvidence(each) for path, each in differences.items()}
+    return estimated_error(Differences(of, values), forward)
+
+
+def test_what_inputs_bring_with_them_is_no_own_error():
+    relu = record("Functional.relu.0.forward", [tensor(1.0)], [tensor(2.0)])
+    assert _own(relu, input_0=1e-3, output_0=1e-3).verdict == "pass"
+    found = _own(relu, input_0=1e-7, output_0=1e-3)
+    assert (found.verdict, found.output, found.is_estimate) == ("error", "output.0", True)
+    assert found.own == pytest.approx(1e-3 / UNIT)
+
+
+def test_one_rounding_is_always_explained():
+    relu = record("Functional.relu.0.forward", [tensor(1.0)], [tensor(2.0)])
+    assert _own(relu, input_0=0.0, output_0=SUSPICIOUS * UNIT).verdict == "pass"
+    assert _own(relu, input_0=0.0, output_0=1.1 * SUSPICIOUS * UNIT).verdict == "error"
+
+
+def test_a_difference_of_large_terms_may_cancel():
+    terms = [tensor(1.0, norm=1000.0), tensor(2.0, norm=1000.0)]
+    less = record("Torch.sub.0.forward", terms, [tensor(3.0, norm=1.0)])
+    product = record("Torch.mul.0.forward", terms, [tensor(3.0, norm=1.0)])
+    differences = {"input_0": 1e-6, "input_1": 1e-6, "output_0": 2e-3}
+    assert _own(less, **differences).verdict == "pass"
+    assert _own(product, **differences).verdict == "error"
+
+
+def test_an_exponential_amplifies_by_its_largest_exponent():
+    def softmax(high):
+        return record("Functional.softmax.0.forward", [tensor(high)], [tensor(0.5)])
+
+    assert _own(softmax(100.0), input_0=1e-5, output_0=5e-3).verdict == "pass"
+    assert _own(softmax(1.0), input_0=1e-5, output_0=5e-3).verdict == "error"
+
+
+def test_a_gradient_may_differ_as_what_its_forward_pass_has_kept():
+    call = "Functional.cross_entropy.0"
+    kept = Differences(
+        record(f"{call}.forward", [tensor(1.0)], [tensor(2.0, shape=())]),
+        {"input.0": ValueEvidence(1e-2)},
+    )
+    gradient = record(f"{call}.backward", [tensor(1.0, shape=())], [tensor(0.1)])
+    assert _own(gradient, kept, input_0=0.0, output_0=1e-2).verdict == "pass"
+    assert _own(gradient, None, input_0=0.0, output_0=1e-2).verdict == "error"
+
+
+def test_a_gradient_of_a_normalisation_may_cancel():
+    call = "Functional.layer_norm.0"
+    kept = Differences(record(f"{call}.forward", [tensor(1.0)], [tensor(2.0)]), {})
+    whole = record(f"{call}.backward", [tensor(1.0)], [tensor(1.0)])
+    gone = record(f"{call}.backward", [tensor(1.0)], [tensor(1.0, norm=1e-4)])
+    assert _own(whole, kept, input_0=1e-7, output_0=1e-3).verdict == "error"
+    assert _own(gone, kept, input_0=1e-7, output_0=1e-3).verdict == "pass"
+
+
+def test_the_difference_below_a_mask_of_attention_is_carried_past_its_norm():
+    masked = tensor(1.0, Min=-3.4e38, norm=math.inf)
+    softmax = record("Functional.softmax.0.forward", [masked], [tensor(0.5)])
+    values = {"input.0": ValueEvidence(0.0), "output.0": ValueEvidence(1e-3)}
+    assert estimated_error(Differences(softmax, values)).verdict == "error"
+    assert estimated_error(Differences(softmax, values, {"input.0": 1e-3})).verdict == "pass"
+
+
+def _update(second_moment):
+    state = {"exp_avg_sq": [tensor(0.1)]} if second_moment else {}
+    group = {
+        "lr": {"type": "float", "value": 1e-3},
+        "params": [tensor(0.1), tensor(0.2)],
+        "grads": [tensor(1e-3), tensor(2e-3)],
+    }
+    after = {"params": [tensor(0.1), tensor(0.2)], "state": state}
+    return record("Optimizer.Any.0.forward", [group], [after])
+
+
+def _updated(update, parameter, gradient):
+    values = {
+        "input.0.params.0": ValueEvidence(0.0),
+        "input.0.grads.0": ValueEvidence(gradient),
+        "input.0.grads.1": ValueEvidence(1.0),
+        "output.0.params.0": ValueEvidence(parameter),
+    }
+    return estimated_error(Differences(update, values)).verdict
+
+
+def test_an_update_differs_as_far_as_its_own_gradient_moves_it():
+    assert _updated(_update(second_moment=False), 1e-6, 0.5) == "pass"
+    assert _updated(_update(second_moment=False), 1e-2, 1e-7) == "error"
+
+
+def test_an_update_by_signs_may_go_either_way_where_a_gradient_is_nearly_0():
+    assert _updated(_update(second_moment=True), 1e-4, 1e-5) == "pass"
+    assert _updated(_update(second_moment=True), 1e-1, 1e-5) == "error"
+
+
+def test_integers_and_unknown_differences_have_no_estimate():
+    indices = tensor(3.0, dtype="torch.int64")
+    argmax = record("Torch.argmax.0.forward", [tensor(1.0)], [indices])
+    assert _own(argmax, input_0=0.0, output_0=1.0) is None
+    assert _own(record("Torch.exp.0.forward", [tensor(1.0)], [tensor(2.0)]), input_0=0.0) is None
+
+
+def test_half_types_round_less_in_proportion_but_not_where_rows_are_added_up():
+    half = "torch.bfloat16"
+    unit = 2.0**-7
+
+    def verdict(call, difference):
+        given = tensor(1.0, dtype=half)
+        return _own(record(call, [given], [tensor(2.0, dtype=half)]), output_0=difference).verdict
+
+    assert verdict("Functional.relu.0.forward", 0.9 * unit) == "pass"
+    assert verdict("Functional.relu.0.forward", 1.1 * unit) == "error"
+    assert verdict("Functional.layer_norm.0.backward", 3.9 * unit) == "pass"
+    assert verdict("Functional.layer_norm.0.backward", 4.1 * unit) == "error"
