@@ -37,7 +37,7 @@ from ray_precheck.options.files import ResumeOptions
 from ray_precheck.options.out_folder import OutFolderOptions
 from ray_precheck.report.comparison import ComparisonSummary, summarise_comparison
 from ray_precheck.report.frames import read_table
-from ray_precheck.runtime.driving import RunSetting, TaskPlan, drive
+from ray_precheck.runtime.driving import RunSetting, Shared, TaskPlan, drive
 from ray_precheck.runtime.places.choice import Cluster, Places, find_places
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.stop_signal import stop_on_signal
@@ -132,8 +132,11 @@ def run_comparison(
     *,
     show_progress: bool = True,
     on_files: Callable[[Path], None] = lambda path: None,
+    shared: Shared | None = None,
 ) -> ComparisonReports:
     """Run what `config` asks for. `on_files` is called with the file or folder to go on with.
+
+    A comparison that is a part of a larger run has `shared` with the other parts.
 
     Raises:
         PrecheckError: a wrong option, capture or device. A run that had to stop later on is reported
@@ -150,10 +153,12 @@ def run_comparison(
         say(f"warning: {label} has no partner on the other side and is left out")
     reports: list[ComparisonReport] = []
     reason, completed = "", False
-    with ExitStack() as opened, stop_on_signal() as stop:
-        shared = _Shared(Cluster(config, opened), _stamp(config, folder), stop.is_set)
+    with ExitStack() as opened:
+        if shared is None:
+            stop = opened.enter_context(stop_on_signal())
+            shared = Shared(Cluster(config, opened), _stamp(config, folder), stop.is_set)
         for number, pair in enumerate(pairs, 1):
-            if stop.is_set():
+            if shared.stop_requested():
                 break
             if is_many:
                 say(f"{pair.label} ({number} of {len(pairs)})")
@@ -162,7 +167,7 @@ def run_comparison(
             except StoppedError as error:
                 if not reports and resume is None:
                     raise
-                reason = "" if stop.is_set() else str(error)
+                reason = "" if shared.stop_requested() else str(error)
                 break
             reports.append(report)
             if not report.completed:
@@ -171,13 +176,6 @@ def run_comparison(
         else:
             completed = True
     return ComparisonReports(folder, tuple(reports), completed, reason, without)
-
-
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    cluster: Cluster
-    stamp: str
-    stop_requested: Callable[[], bool]
 
 
 def _stamp(config: ComparisonConfig, folder: Path) -> str:
@@ -203,7 +201,7 @@ def _compare_pair(
     config: ComparisonConfig,
     pair: DumpPair,
     folder: Path,
-    shared: _Shared,
+    shared: Shared,
     show: bool,
     on_files: Callable[[Path], None],
 ) -> ComparisonReport:
@@ -289,7 +287,7 @@ def _drive(
     done: set[str],
     files: RunFiles,
     places: Places | None,
-    shared: _Shared,
+    shared: Shared,
     show: bool,
     is_new: bool,
 ) -> ComparisonReport:

@@ -28,7 +28,7 @@ from ray_precheck.options.locate import LocateOptions
 from ray_precheck.options.out_folder import OutFolderOptions
 from ray_precheck.report.frames import read_table
 from ray_precheck.report.location import write_location
-from ray_precheck.runtime.driving import RunSetting, TaskPlan, drive
+from ray_precheck.runtime.driving import RunSetting, Shared, TaskPlan, drive
 from ray_precheck.runtime.places.choice import Cluster, Places, find_places
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.stop_signal import stop_on_signal
@@ -127,8 +127,11 @@ def run_location(
     *,
     show_progress: bool = True,
     on_files: Callable[[Path], None] = lambda path: None,
+    shared: Shared | None = None,
 ) -> LocationReport:
     """Run what `config` asks for. `on_files` is called with the file or folder to go on with.
+
+    A search that is a part of a larger run has `shared` with the other parts.
 
     Raises:
         PrecheckError: a wrong option, capture or device. A run that had to stop later on is reported as not
@@ -144,13 +147,15 @@ def run_location(
     notes = [f"{label} has no partner on the other side and is left out" for label in without]
     found: list[DumpRoots] = []
     errors: dict[str, Path] = {}
-    with ExitStack() as opened, stop_on_signal() as stop:
+    with ExitStack() as opened:
+        if shared is None:
+            stop = opened.enter_context(stop_on_signal())
+            shared = Shared(Cluster(config, opened), _stamp(config, folder), stop.is_set)
+        stopped = shared.stop_requested
         run = _Run(
             config,
             folder,
-            _stamp(config, folder),
-            Cluster(config, opened),
-            stop.is_set,
+            shared,
             show_progress,
             on_files,
             min((pair.step for pair in pairs), key=_number_in),
@@ -161,11 +166,11 @@ def run_location(
                 print(f"{pair.label} ({number} of {len(pairs)})", file=sys.stderr, flush=True)
             reason = ""
             try:
-                roots = None if stop.is_set() else run.locate(pair, notes, errors)
+                roots = None if stopped() else run.locate(pair, notes, errors)
             except StoppedError as error:
                 if not found and resume is None:
                     raise
-                roots, reason = None, "" if stop.is_set() else str(error)
+                roots, reason = None, "" if stopped() else str(error)
             if roots is None:
                 return LocationReport(
                     folder, table, (), tuple(found), False, reason, tuple(notes), errors
@@ -214,15 +219,13 @@ class _Run:
         self,
         config: LocationConfig,
         folder: Path,
-        stamp: str,
-        cluster: Cluster,
-        stop_requested: Callable[[], bool],
+        shared: Shared,
         show: bool,
         on_files: Callable[[Path], None],
         first_step: str,
     ) -> None:
-        self.config, self.folder, self.stamp = config, folder, stamp
-        self.cluster, self.stop_requested = cluster, stop_requested
+        self.config, self.folder, self.stamp = config, folder, shared.stamp
+        self.cluster, self.stop_requested = shared.cluster, shared.stop_requested
         self.show, self.on_files, self.first_step = show, on_files, first_step
         self.dumps: dict[str, Path] = {}
 

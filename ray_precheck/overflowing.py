@@ -20,7 +20,7 @@ from ray_precheck.errors import DumpError, ResumeError, StoppedError
 from ray_precheck.jobs.overflow import OVERFLOW_TABLES, OverflowJob, encoded
 from ray_precheck.options.declared import settings_of
 from ray_precheck.report.frames import read_table
-from ray_precheck.runtime.driving import RunSetting, TaskPlan, drive
+from ray_precheck.runtime.driving import RunSetting, Shared, TaskPlan, drive
 from ray_precheck.runtime.places.choice import Cluster, Places, find_places
 from ray_precheck.runtime.places.placement import DeviceRequest
 from ray_precheck.runtime.progress import Progress
@@ -99,8 +99,11 @@ def check_overflow(
     *,
     show_progress: bool = True,
     on_files: Callable[[RunFiles], None] = lambda files: None,
+    shared: Shared | None = None,
 ) -> OverflowReport:
     """Find where NaN and infinity were born in the dumps that `config` names.
+
+    A search that is a part of a larger run has `shared` with the other parts.
 
     Raises:
         PrecheckError: a wrong option, no dump, or none that can be read. A search that had to stop is
@@ -111,11 +114,18 @@ def check_overflow(
     job = OverflowJob(found.dumps, with_headroom=config.headroom, shared_fs=config.shared_fs)
     fingerprint = {"dump": _digest(found.dumps)} | settings_of(config)
     with ExitStack() as held, ExitStack() as opened:
-        files, done = _files(config, job, fingerprint, held)
+        stamp = shared.stamp if shared is not None else new_stamp()
+        files, done = _files(config, job, fingerprint, stamp, held)
         on_files(files)
         tasks = job.tasks(done)
         needs_workers = len(tasks) > 1 and sum(job.sizes) > OWN_PROCESS_BYTES
-        setting = _setting(config, opened, files, job, done, is_alone=not needs_workers)
+        if shared is None:
+            cluster, stop_requested = Cluster(_on_cores(config), opened), None
+        else:
+            cluster, stop_requested = shared.cluster, shared.stop_requested
+        setting = _setting(
+            config, cluster, files, job, done, stop_requested, is_alone=not needs_workers
+        )
         planned: Future[TaskPlan] = Future()
         planned.set_result(
             TaskPlan(tasks, ()) if needs_workers else TaskPlan((), job.settled(tasks))
@@ -149,11 +159,15 @@ def _digest(dumps: Sequence[FoundDump]) -> str:
 
 
 def _files(
-    config: OverflowConfig, job: OverflowJob, fingerprint: dict[str, str], held: ExitStack
+    config: OverflowConfig,
+    job: OverflowJob,
+    fingerprint: dict[str, str],
+    stamp: str,
+    held: ExitStack,
 ) -> tuple[RunFiles, set[str]]:
     """Return the files to write, which no other run can take until `held` is closed, and what is done."""
     if config.resume_csv is None:
-        new = start_run(config.out, new_stamp(), fingerprint, OVERFLOW_TABLES)
+        new = start_run(config.out, stamp, fingerprint, OVERFLOW_TABLES)
         return held.enter_context(hold_files(new)), set()
     files = held.enter_context(hold_files(run_files(_resumed(config.resume_csv), OVERFLOW_TABLES)))
     done = resume_run(
@@ -185,24 +199,29 @@ def _resumed(path: Path) -> Path:
 
 def _setting(
     config: OverflowConfig,
-    opened: ExitStack,
+    cluster: Cluster,
     files: RunFiles,
     job: OverflowJob,
     done: set[str],
+    stop_requested: Callable[[], bool] | None,
     *,
     is_alone: bool,
 ) -> RunSetting:
-    """Return where the job runs: on as many logical CPUs as there are cores, where none were named."""
+    """Return where the job runs."""
     progress = Progress(len(job.names), len(done), show=not is_alone, unit=job.tables.unit)
-    if config.devices == (0,):
-        config = replace(config, devices=tuple(range(max(1, os.cpu_count() or 1))))
-    config = replace(config, device_type="cpu", bench_workers=0)
-    cluster = Cluster(config, opened)
+    config = _on_cores(config)
     if is_alone:
         places = Places(DeviceRequest.of(config, "cpu"), [], None, (), False)
     else:
         places = find_places(config, "pytorch", cluster, show=True, device_runs=False)
-    return RunSetting(config, cluster, places, files, progress)
+    return RunSetting(config, cluster, places, files, progress, stop_requested)
+
+
+def _on_cores(config: OverflowConfig) -> OverflowConfig:
+    """Return the configuration with as many logical CPUs as there are cores, where none were named."""
+    if config.devices == (0,):
+        config = replace(config, devices=tuple(range(max(1, os.cpu_count() or 1))))
+    return replace(config, device_type="cpu", bench_workers=0)
 
 
 def _report(

@@ -17,9 +17,10 @@ from ray_precheck.dump.folders import FoundDump, FoundDumps
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.errors import DumpError, ResumeError, StoppedError, UsageError
 from ray_precheck.plan.selection import Demands, NothingSelected, selection_of
+from ray_precheck.runtime.driving import Shared
 from ray_precheck.runtime.places.choice import Cluster
 from ray_precheck.runtime.stop_signal import stop_on_signal
-from ray_precheck.session import PrecheckReport, Shared, run
+from ray_precheck.session import PrecheckReport, run
 from ray_precheck.store.stamps import new_stamp, newest_stamp, result_of
 
 

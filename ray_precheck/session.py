@@ -27,7 +27,7 @@ from ray_precheck.jobs.precheck_subject import Subject, find_subject, read_optio
 from ray_precheck.options.checks import CheckOptions
 from ray_precheck.report.frames import read_table
 from ray_precheck.report.summary import Summary, summarise
-from ray_precheck.runtime.driving import RunSetting, TaskPlan, drive
+from ray_precheck.runtime.driving import RunSetting, Shared, TaskPlan, drive
 from ray_precheck.runtime.places.choice import Cluster
 from ray_precheck.runtime.progress import Progress, StageProgress
 from ray_precheck.schema.environment import environment_to_dict
@@ -97,17 +97,6 @@ def precheck(
     return run(config, show_progress=show_progress)
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What the runs over several dumps share: their cluster, the stamp of their files, and the
-    function that tells whether they have to stop. Names that the user asked for have been looked up
-    in all dumps."""
-
-    cluster: Cluster
-    stamp: str
-    stop_requested: Callable[[], bool]
-
-
 def run(
     config: RunConfig,
     *,
@@ -118,7 +107,8 @@ def run(
     """Run what `config` asks for. `on_files` is called with the files of the run once they exist.
 
     `config.dump` may be a folder that holds a dump.json, and `config.resume_csv` a folder of results:
-    the newest ones are continued. A run over one of several dumps has `shared` with the others.
+    the newest ones are continued. A run over one of several dumps has `shared` with the others; names
+    that the user asked for have been looked up in all of them.
 
     Raises:
         PrecheckError: a wrong option, dump or device. A run that had to stop later on is reported

@@ -13,7 +13,8 @@ EVERY_CALL = "every call"
 class SelectionOptions:
     """Which calls of a dump are checked; the others get no rows.
 
-    `white_list` and `black_list` are names of APIs as msprobe's config.json has them.
+    `white_list` and `black_list` are names of APIs as msprobe's config.json has them; `calls` are the
+    whole names of single calls, which another command has chosen.
     """
 
     section: ClassVar[str] = "which calls are checked"
@@ -40,3 +41,4 @@ class SelectionOptions:
     )
     white_list: tuple[str, ...] = ()
     black_list: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()

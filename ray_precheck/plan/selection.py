@@ -28,18 +28,21 @@ class Selection:
     `white` list and not in the `black` one. An empty tuple or list leaves nothing out.
 
     The lists have names of APIs without prefix and number (`conv2d`, `linalg.inv`), as msprobe's
-    have, or with their prefix (`Tensor.add`). A name that is in both lists is left out.
+    have, or with their prefix (`Tensor.add`). A name that is in both lists is left out. `calls` are
+    whole names of single calls.
     """
 
     keywords: tuple[Keyword, ...] = ()
     white: frozenset[str] = frozenset()
     black: frozenset[str] = frozenset()
+    calls: frozenset[str] = frozenset()
 
     @property
     def text(self) -> str:
         """The selection in the settings of a run: the same text selects the same calls."""
         parts = [f"-k {keyword.text!r}" for keyword in self.keywords]
-        for name, names in (("white_list", self.white), ("black_list", self.black)):
+        lists = (("white_list", self.white), ("black_list", self.black), ("calls", self.calls))
+        for name, names in lists:
             if names:
                 parts.append(f"{name} {', '.join(sorted(names))}")
         return "; ".join(parts) or EVERY_CALL
@@ -52,7 +55,7 @@ class Selection:
             kind = call.name.rpartition(".")[0]
             if kind not in listed:
                 listed[kind] = self._is_listed(kind)
-            if listed[kind] and self._is_named(call.name):
+            if listed[kind] and self._is_named(call.name) and self._is_chosen(call.name):
                 chosen.append(call)
         return chosen
 
@@ -62,6 +65,9 @@ class Selection:
 
     def _is_named(self, name: str) -> bool:
         return not self.keywords or any(keyword.fits(name) for keyword in self.keywords)
+
+    def _is_chosen(self, name: str) -> bool:
+        return not self.calls or name in self.calls
 
 
 def selection_of(config: RunConfig) -> Selection:
@@ -74,6 +80,7 @@ def selection_of(config: RunConfig) -> Selection:
         tuple(parse_keyword(text) for text in config.keywords),
         frozenset(config.white_list),
         frozenset(config.black_list),
+        frozenset(config.calls),
     )
 
 

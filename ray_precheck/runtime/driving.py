@@ -62,6 +62,16 @@ class RunSetting:
     stop_requested: Callable[[], bool] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The parts of runs that belong together: over several dumps, or of several jobs. They share their
+    cluster, the stamp of their files, and the function that tells whether they have to stop."""
+
+    cluster: Cluster
+    stamp: str
+    stop_requested: Callable[[], bool]
+
+
 def drive(job: Job, planning: "Future[TaskPlan]", setting: RunSetting) -> bool:
     """Run a job; workers start while its tasks are still being planned.
 

@@ -233,7 +233,7 @@ def test_a_search_that_stopped_goes_on_and_gives_the_same_bytes(
 def _stopping(asked: Any) -> Any:
     """Return a `RunSetting` that asks an iterator whether to stop."""
     original = overflowing.RunSetting
-    return lambda *args: original(*args, stop_requested=lambda: next(asked, True))
+    return lambda *args: original(*args[:5], stop_requested=lambda: next(asked, True))
 
 
 def test_the_findings_file_and_a_folder_name_a_run_to_go_on_with(tmp_path: Path) -> None:
