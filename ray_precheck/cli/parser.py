@@ -13,6 +13,7 @@ from ray_precheck.cli.commands import (
     capture,
     compare,
     compare_results,
+    diagnose,
     explain,
     locate,
     naive,
@@ -39,6 +40,7 @@ COMMANDS = (
     *repro.COMMANDS,
     *compare.COMMANDS,
     *locate.COMMANDS,
+    *diagnose.COMMANDS,
     *compare_results.COMMANDS,
 )
 _BEFORE_THE_COMMAND = (

@@ -67,7 +67,7 @@ def _environment_lines(summary: Summary) -> Iterator[str]:
     if settings is None:
         return
     environment, made_with = summary.environment, settings.fingerprint
-    tested = _tested(environment) or f"{made_with.get('device type', '')}"
+    tested = tested_text(environment) or f"{made_with.get('device type', '')}"
     if tested:
         yield f"Tested:   {tested}"
     for caveat in environment.caveats:
@@ -81,7 +81,7 @@ def _environment_lines(summary: Summary) -> Iterator[str]:
         yield f"With:     {', '.join(filter(None, said))}"
 
 
-def _tested(environment: Environment) -> str:
+def tested_text(environment: Environment) -> str:
     """Return the number, kind and name of the tested devices in words, "" if they are not known."""
     if not environment.kind:
         return ""

@@ -171,18 +171,26 @@ def _suspect(found: RootPlace, table: Path, errors: Mapping[str, Path]) -> Itera
         yield _short(f"   {root.message}", _LONGEST_REASON)
     if root.reached:
         yield f"   it reached {root.reached} more record{'s' if root.reached > 1 else ''}"
-    module, source, message = _place_of(found, table)
+    module, source, message = row_of_place(found, table)
     if root.before and message != root.message:
         yield _short(f"   {message.removeprefix(root.message).removeprefix('; ')}")
     if module:
         yield _short(f"   in {module}")
     if source:
         yield _short(f"   {source}")
-    saved = errors.get(dump.label)
-    if saved is not None:
-        file = saved / f"{root.key.removesuffix(f'.{root.direction}')}.json"
-        if file.exists():
-            yield f"   alone: ray-precheck repro {shlex.quote(str(file))}"
+    file = saved_call(found, errors)
+    if file is not None:
+        yield f"   alone: ray-precheck repro {shlex.quote(str(file))}"
+
+
+def saved_call(found: RootPlace, errors: Mapping[str, Path]) -> Path | None:
+    """Return the file of a root's call, inputs and results, that `repro` makes a script of; None where it
+    was not saved. `errors` has the folder of saved tensors by the label of the dump."""
+    saved = errors.get(found.dump.label)
+    if saved is None:
+        return None
+    file = saved / f"{found.root.key.removesuffix(f'.{found.root.direction}')}.json"
+    return file if file.exists() else None
 
 
 def _times(value: float) -> str:
@@ -191,7 +199,7 @@ def _times(value: float) -> str:
     return f"{shown_error(value)} times what rounding explains"
 
 
-def _place_of(found: RootPlace, table: Path) -> tuple[str, str, str]:
+def row_of_place(found: RootPlace, table: Path) -> tuple[str, str, str]:
     """Return the module, the source line and the message of a root, as its row has them."""
     from ray_precheck.store.columns import decode_row
 

@@ -1,0 +1,1 @@
+"""A diagnosis: comparison, search for births of NaN, search for the culprit and precheck in one run."""

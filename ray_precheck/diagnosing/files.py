@@ -1,0 +1,97 @@
+"""The files of a diagnosis: its page, whose name has the stamp of all of its parts.
+
+Comes in: a folder of results. Goes out: the page of a new diagnosis, or of the one that is gone on with.
+Called by the session. The page is there from the beginning, so that a diagnosis that was ended before any
+part had a row is found again.
+"""
+
+from pathlib import Path
+
+from ray_precheck.errors import ResumeError, UsageError
+from ray_precheck.jobs.comparison import tables_of
+from ray_precheck.jobs.location_payload import LOCATION_TABLES
+from ray_precheck.jobs.overflow import OVERFLOW_TABLES
+from ray_precheck.store.resume import discard_run, run_files
+from ray_precheck.store.rows import replace_file
+from ray_precheck.store.stamps import new_stamp
+from ray_precheck.store.tables import API_TABLES
+from ray_precheck.trace.difference.row import ComparisonMode
+
+_BEGIN, _END = "diagnose_", ".txt"
+# The tables of all parts by the part of their names that tells them apart.
+COMPARISON_TABLES = tables_of(ComparisonMode.REAL)
+PART_TABLES = (COMPARISON_TABLES, OVERFLOW_TABLES, LOCATION_TABLES, API_TABLES)
+
+
+def new_page(folder: Path) -> Path:
+    """Make the page of a new diagnosis, whose stamp no file below the folder has.
+
+    Raises:
+        UsageError: the folder cannot be made or written.
+    """
+    now = stamp = new_stamp()
+    number = 0
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        while any(folder.rglob(f"*_{stamp}.*")):
+            number += 1
+            stamp = f"{now}_{number}"
+        page = folder / f"{_BEGIN}{stamp}{_END}"
+        page.touch(exist_ok=False)
+    except (FileExistsError, NotADirectoryError):
+        raise UsageError(f"out path {folder} is a file; name a folder for the results") from None
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to the out path {folder}: {error.strerror}; name another folder with -o"
+        ) from None
+    return page
+
+
+def page_to_go_on_with(named: Path) -> Path:
+    """Return the page of the diagnosis that -csv_path names, by its folder or itself.
+
+    Raises:
+        ResumeError: there is none.
+    """
+    if named.is_dir():
+        pages = sorted(named.glob(f"{_BEGIN}*{_END}"), key=lambda page: _order(stamp_of(page)))
+        if not pages:
+            raise ResumeError(f"-csv_path: {named} has no {_BEGIN}*{_END} to go on with")
+        return pages[-1]
+    if not (named.name.startswith(_BEGIN) and named.suffix == _END and named.exists()):
+        raise ResumeError(
+            f"-csv_path: {named} is no page of a diagnosis; name the folder of its results, which -o named"
+        )
+    return named
+
+
+def stamp_of(page: Path) -> str:
+    """Return the stamp of a diagnosis, which the files of its parts have, too."""
+    return page.stem.removeprefix(_BEGIN)
+
+
+def _order(stamp: str) -> tuple[str, int]:
+    when, _, number = stamp.partition("_")
+    return when, int(number) if number.isdigit() else 0
+
+
+def write_page(page: Path, text: str) -> None:
+    """Put a text in the place of the page, atomically.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    try:
+        replace_file(page, [text.encode(errors="surrogateescape")])
+    except OSError as error:
+        raise UsageError(f"cannot write {page}: {error.strerror}") from None
+
+
+def remove_beginnings(folder: Path, stamp: str) -> None:
+    """Remove the settings of parts that were ended before they had a table: they would keep the part from
+    taking its stamp once more."""
+    for tables in PART_TABLES:
+        for settings in folder.rglob(f"{tables.stem}_{stamp}.run.json"):
+            files = run_files(settings.with_name(tables.file("result", stamp)), tables)
+            if not files.result.exists():
+                discard_run(files)

@@ -1,0 +1,144 @@
+"""The parts of a diagnosis, each with the files that it has alone, and gone on with where these are there.
+
+Comes in: the configuration of a diagnosis, its folder, and what its parts share. Goes out: their reports.
+Called by the session.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ray_precheck.comparing import ComparisonConfig, ComparisonReports, run_comparison
+from ray_precheck.config import JobOptions, OverflowConfig, RunConfig
+from ray_precheck.diagnosing.files import COMPARISON_TABLES, remove_beginnings
+from ray_precheck.diagnosing.findings import Suspect, SuspectCheck
+from ray_precheck.dump.folders import FoundDump
+from ray_precheck.errors import StoppedError
+from ray_precheck.jobs.location_payload import LOCATION_TABLES
+from ray_precheck.jobs.overflow import OVERFLOW_TABLES
+from ray_precheck.locating import LocationConfig, LocationReport, run_location
+from ray_precheck.options.diagnose import DiagnoseOptions
+from ray_precheck.options.files import ResumeOptions
+from ray_precheck.options.out_folder import OutFolderOptions
+from ray_precheck.overflowing import OverflowReport, check_overflow
+from ray_precheck.report.tables import read_columns
+from ray_precheck.runtime.driving import Shared
+from ray_precheck.session import PrecheckReport, run
+from ray_precheck.store.columns import RESULT_COLUMNS
+from ray_precheck.store.done import ResultRow, parse_result_row
+from ray_precheck.store.stamps import result_of
+from ray_precheck.store.tables import Tables
+
+# Below the folder of results: inputs and outputs of calls that fail on the device of this machine, apart
+# from those of the captured results.
+HERE = "on_this_machine"
+
+
+@dataclass(frozen=True)
+class DiagnosisConfig(DiagnoseOptions, OutFolderOptions, JobOptions, ResumeOptions):
+    """The settings of a diagnosis."""
+
+    section = DiagnoseOptions.section
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosisParts:
+    """The parts of one diagnosis; `folder` has the results of all.
+
+    Each method does one part and returns its report. It raises StoppedError where the part came to no end,
+    with the reason, "" where it was stopped on request, and PrecheckError where it cannot be done.
+    """
+
+    config: DiagnosisConfig
+    folder: Path
+    shared: Shared
+    show: bool
+
+    def compare(self) -> ComparisonReports:
+        """Compare the target with the golden run."""
+        config = self.config
+        assert config.golden is not None
+        asked = ComparisonConfig(
+            target=config.target,
+            golden=config.golden,
+            noise=config.noise,
+            match=config.match,
+            standard=config.standard,
+            **self._options(COMPARISON_TABLES, self.folder),
+        )
+        reports = run_comparison(asked, show_progress=self.show, shared=self.shared)
+        self._require_end(reports.completed, reports.stop_reason)
+        return reports
+
+    def check_overflow(self) -> OverflowReport:
+        """Find the births of NaN and infinity in the target."""
+        table = self.folder / OVERFLOW_TABLES.file("result", self.shared.stamp)
+        asked = OverflowConfig(dump=self.config.target, **self._options(OVERFLOW_TABLES, table))
+        report = check_overflow(asked, show_progress=self.show, shared=self.shared)
+        self._require_end(report.completed, report.stop_reason)
+        return report
+
+    def locate(self) -> LocationReport:
+        """Find the operator to blame."""
+        config = self.config
+        asked = LocationConfig(
+            target=config.target,
+            golden=config.golden,
+            match=config.match,
+            **self._options(LOCATION_TABLES, self.folder),
+        )
+        report = run_location(asked, show_progress=self.show, shared=self.shared)
+        self._require_end(report.completed, report.stop_reason)
+        return report
+
+    def precheck(self, dump: FoundDump, place: Path, suspects: Sequence[Suspect]) -> SuspectCheck:
+        """Run the suspects of a dump, every call where there is none, on the device of this machine."""
+        out = self.folder / place
+        result = result_of(out, self.shared.stamp)
+        is_resumed = result.exists()
+        asked = RunConfig(
+            dump=dump.path,
+            out=out,
+            standard="auto",
+            tested="device",
+            save_error_data=True,
+            error_data_path=out / HERE,
+            calls=tuple(suspect.call for suspect in suspects),
+            **self._job(),
+            **(self._resume(result) if is_resumed else {}),
+        )
+        report = run(asked, show_progress=self.show, shared=self.shared)
+        self._require_end(report.completed, report.stop_reason)
+        rows = tuple(_rows(report, every=bool(suspects)))
+        return SuspectCheck(dump, report, rows, is_whole=not suspects)
+
+    def _options(self, tables: Tables, resumed: Path) -> dict[str, Any]:
+        """Return the options that all parts have; `resumed` is what a part is gone on with."""
+        stamp = self.shared.stamp
+        is_resumed = any(self.folder.rglob(tables.file("result", stamp)))
+        goes_on = self._resume(resumed) if is_resumed else {}
+        return {"out": self.folder, **self._job(), **goes_on}
+
+    def _job(self) -> dict[str, Any]:
+        return {each.name: getattr(self.config, each.name) for each in fields(JobOptions)}
+
+    def _resume(self, resumed: Path) -> dict[str, Any]:
+        return {
+            "resume_csv": resumed,
+            "force": self.config.force,
+            "retry": self.config.retry,
+        }
+
+    def _require_end(self, completed: bool, reason: str) -> None:
+        if not completed:
+            raise StoppedError("" if self.shared.stop_requested() else reason)
+
+    def clear(self) -> None:
+        """Remove what a part left that was ended at its very beginning."""
+        remove_beginnings(self.folder, self.shared.stamp)
+
+
+def _rows(report: PrecheckReport, *, every: bool) -> list[ResultRow]:
+    rows = map(parse_result_row, read_columns(report.files.result, tuple(RESULT_COLUMNS)))
+    return [row for row in rows if every or row.is_error]
