@@ -6,7 +6,7 @@ Comes in: `Findings`. Goes out: sentences. Called by `page`.
 import math
 from collections.abc import Iterator
 
-from ray_precheck.diagnosing.findings import Findings, Part
+from ray_precheck.diagnosing.findings import UNSAID, Findings
 from ray_precheck.locating import LocationReport
 from ray_precheck.report.location import module_and_source
 from ray_precheck.trace.locating.places import RootPlace, shown_error
@@ -24,31 +24,31 @@ def blame_sentences(findings: Findings) -> Iterator[str]:
     """Yield the first suspects with all that is known of them."""
     location = findings.location
     if location is None:
-        yield f"This could not be said: {findings.not_done[Part.LOCATE]}."
+        yield UNSAID
         return
     found = culprits_of(location)
     if not found:
-        yield from _none(findings, location)
+        yield _none(location)
         return
     yield from _suspect(found[0], location, len(findings.dumps) > 1)
     for place in found[1:_SHOWN]:
         root = place.root
-        yield f"Next suspect: {root.key} ({root.kind.value}{_own(place)})."
+        where = f" of {place.dump.label}" if len(findings.dumps) > 1 else ""
+        yield f"Next suspect: {root.key}{where} ({root.kind.value}{_own(place)})."
     if len(found) > _SHOWN:
         yield f"{len(found) - _SHOWN} more suspects are in the table of locate."
 
 
-def _none(findings: Findings, location: LocationReport) -> Iterator[str]:
+def _none(location: LocationReport) -> str:
     records = sum(dump.located.records for dump in location.dumps)
     if location.places:
-        yield "No operator: the runs differ in what they were given, as said above."
-    elif location.judged:
-        yield (
+        return "No operator: the runs differ in what they were given, as said above."
+    if location.judged:
+        return (
             f"No operator is to blame: {location.judged} of {records} records were judged, and each gave what"
             " its inputs and rounding explain."
         )
-    else:
-        yield f"This could not be said: none of {records} records could be judged."
+    return f"This could not be said: none of {records} records could be judged."
 
 
 def _suspect(place: RootPlace, location: LocationReport, is_many: bool) -> Iterator[str]:
@@ -80,24 +80,27 @@ def _errs(place: RootPlace) -> str:
     own, inherited = place.root.own, place.root.inherited
     if own is None or math.isnan(own):
         return f"{place.root.message}."
-    text = "it errs on the very inputs that it got,"
+    if place.root.kind is RootKind.ESTIMATE:
+        text = "it differs by more than its inputs and rounding explain,"
+    else:
+        text = "it errs on the very inputs that it got,"
     text += " beyond all rounding" if own == INFINITE else f" by {shown_error(own)} times"
-    text += "" if own == INFINITE else " what rounding explains"
+    if own != INFINITE:
+        text += " that" if place.root.kind is RootKind.ESTIMATE else " what rounding explains"
     if inherited is None or math.isnan(inherited):
         return f"{text}."
-    brought = (
-        "brought more than any rounding with them"
-        if inherited == INFINITE
-        else f"brought {shown_error(inherited)} times that with them"
-    )
-    return f"{text}, where its inputs {brought}."
+    if inherited == INFINITE:
+        return f"{text}; its inputs brought more than any rounding with them."
+    return f"{text}; its inputs brought {shown_error(inherited)} times a rounding error with them."
 
 
 def _own(place: RootPlace) -> str:
     own = place.root.own
     if own is None or math.isnan(own) or place.root.kind is RootKind.GAP:
         return ""
-    return ", beyond all rounding" if own == INFINITE else f", own error {shown_error(own)}"
+    if own == INFINITE:
+        return ", beyond all rounding"
+    return f": {shown_error(own)} times what rounding explains"
 
 
 def spread_sentences(findings: Findings) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 Comes in: a `DiagnosisConfig`. Goes out: a `Diagnosis`. Called by the command line, and by programs that
 import the package. The parts run one after the other in this process, in one cluster and with one stamp:
-comparison, search for births of NaN and infinity, search for the operator to blame, precheck of the suspects.
+comparison, search for the operator to blame, search for births of NaN and infinity, precheck of the suspects.
 A part that cannot be done is a sentence of the page.
 """
 
@@ -26,6 +26,7 @@ from ray_precheck.diagnosing.parts import DiagnosisConfig, DiagnosisParts
 from ray_precheck.diagnosing.suspects import suspects_of
 from ray_precheck.dump.folders import FoundDump, find_dumps
 from ray_precheck.errors import (
+    DumpError,
     PrecheckError,
     ResumeError,
     StoppedError,
@@ -90,9 +91,9 @@ def run_diagnosis(
             reported as not completed, and goes on with `resume_csv`.
     """
     require_valid(config)
-    dumps = find_dumps(config.target).dumps
+    dumps = _readable(config.target)
     for other in filter(None, (config.golden, config.noise)):
-        find_dumps(other)
+        _readable(other)
     resume = config.resume_csv
     page = new_page(config.out) if resume is None else page_to_go_on_with(resume)
     findings = Findings(config.target, config.golden, dumps)
@@ -116,6 +117,20 @@ def run_diagnosis(
     text = page_text(run.findings, page)
     write_page(page, text)
     return Diagnosis(page.parent, page, run.findings, completed=True, text=text)
+
+
+def _readable(path: Path) -> tuple[FoundDump, ...]:
+    """Return the dumps that a path names.
+
+    Raises:
+        DumpError: there is none, or the first cannot be opened.
+    """
+    dumps = find_dumps(path).dumps
+    try:
+        dumps[0].path.open("rb").close()
+    except OSError as error:
+        raise DumpError(f"cannot read the dump {str(path)!r}: {error.strerror}") from None
+    return dumps
 
 
 @contextmanager
@@ -166,9 +181,9 @@ class _Course:
             self._note(Part.COMPARE, _NO_GOLDEN)
         else:
             self._keep(comparison=self._do(Part.COMPARE, parts.compare))
-        self._keep(overflow=self._do(Part.OVERFLOW, parts.check_overflow))
         self._keep(location=self._do(Part.LOCATE, parts.locate))
         self._require_something_in_common()
+        self._keep(overflow=self._do(Part.OVERFLOW, parts.check_overflow))
         self._precheck()
         found = self.findings
         if self._first_error is not None and not (

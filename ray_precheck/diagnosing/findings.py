@@ -20,12 +20,16 @@ if TYPE_CHECKING:
     from ray_precheck.session import PrecheckReport
 
 
+# In the place of what a part would have told; its reason stands in the section of what could not be checked.
+UNSAID = "This could not be said; the reason stands below."
+
+
 class Part(Enum):
     """A part of a diagnosis, in the order in which they run; the value is the command that does it alone."""
 
     COMPARE = "compare"
-    OVERFLOW = "overflow_check"
     LOCATE = "locate"
+    OVERFLOW = "overflow_check"
     PRECHECK = "run_ut"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ray_precheck.diagnosing.blame import blame_sentences, spread_sentences
-from ray_precheck.diagnosing.findings import Findings, Part
+from ray_precheck.diagnosing.findings import UNSAID, Findings
 from ray_precheck.diagnosing.next_steps import next_steps
 from ray_precheck.diagnosing.prechecked import precheck_sentences
 from ray_precheck.report.comparison import ERROR, PASSED, UNMATCHED, WARNING, CallRow
@@ -54,8 +54,9 @@ def page_text(findings: Findings, page: Path) -> str:
 
 
 def _wrapped(sentence: str) -> list[str]:
+    text = " ".join(sentence.split())
     return textwrap.wrap(
-        " ".join(sentence.split()),
+        f"{text[:-1]}" if text.endswith("..") and not text.endswith("...") else text,
         _WIDTH,
         initial_indent="  ",
         subsequent_indent="  ",
@@ -70,7 +71,7 @@ def _given_sentences(findings: Findings) -> Iterator[str]:
         yield "This cannot be said of one run alone: a golden run (-gp) tells it."
         return
     if found is None:
-        yield f"This could not be said: {findings.not_done[Part.LOCATE]}."
+        yield UNSAID
         return
     others = [place for place in found.places if place.root.kind.differs_from_start]
     if not others:
@@ -90,7 +91,7 @@ def _given_sentences(findings: Findings) -> Iterator[str]:
 def _overflow_sentences(findings: Findings) -> Iterator[str]:
     report = findings.overflow
     if report is None:
-        yield f"This could not be said: {findings.not_done[Part.OVERFLOW]}."
+        yield UNSAID
         return
     born = [row for row in report.rows if row.is_born]
     for row in born[:1]:
@@ -127,7 +128,7 @@ def _difference_sentences(findings: Findings) -> Iterator[str]:
     reports = findings.comparison
     if reports is None:
         if findings.golden is not None:
-            yield f"This could not be said: {findings.not_done[Part.COMPARE]}."
+            yield UNSAID
         return
     for report in reports.reports:
         summary = report.summary
@@ -136,7 +137,7 @@ def _difference_sentences(findings: Findings) -> Iterator[str]:
         yield (
             f"{label} {_count(summary.done, 'pair')} of records {results[PASSED]} pass,"
             f" {results[WARNING]} only differ as their inputs do (warning), {results[ERROR]} differ by more"
-            f" (error), and {results[UNMATCHED]} have no partner."
+            f" (error), and {results[UNMATCHED]} are without a partner."
         )
         for row in summary.first[:1]:
             yield f"The first error in the order of the run is {_call(row)}."

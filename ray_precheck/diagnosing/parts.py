@@ -110,8 +110,13 @@ class DiagnosisParts:
         )
         report = run(asked, show_progress=self.show, shared=self.shared)
         self._require_end(report.completed, report.stop_reason)
-        rows = tuple(_rows(report, every=bool(suspects)))
-        return SuspectCheck(dump, report, rows, is_whole=not suspects)
+        rows = _rows(report)
+        if suspects:
+            order = {suspect.call: place for place, suspect in enumerate(suspects)}
+            rows.sort(key=lambda row: order.get(row.name, len(order)))
+        else:
+            rows = [row for row in rows if row.is_error]
+        return SuspectCheck(dump, report, tuple(rows), is_whole=not suspects)
 
     def _options(self, tables: Tables, resumed: Path) -> dict[str, Any]:
         """Return the options that all parts have; `resumed` is what a part is gone on with."""
@@ -139,6 +144,5 @@ class DiagnosisParts:
         remove_beginnings(self.folder, self.shared.stamp)
 
 
-def _rows(report: PrecheckReport, *, every: bool) -> list[ResultRow]:
-    rows = map(parse_result_row, read_columns(report.files.result, tuple(RESULT_COLUMNS)))
-    return [row for row in rows if every or row.is_error]
+def _rows(report: PrecheckReport) -> list[ResultRow]:
+    return list(map(parse_result_row, read_columns(report.files.result, tuple(RESULT_COLUMNS))))

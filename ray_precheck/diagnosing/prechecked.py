@@ -5,7 +5,7 @@ Comes in: `Findings`. Goes out: sentences. Called by `page`.
 
 from collections.abc import Iterator
 
-from ray_precheck.diagnosing.findings import Findings, SuspectCheck
+from ray_precheck.diagnosing.findings import UNSAID, Findings, SuspectCheck
 from ray_precheck.report.closing import tested_text
 from ray_precheck.schema.result import Verdict
 from ray_precheck.store.done import ResultRow
@@ -18,7 +18,7 @@ def precheck_sentences(findings: Findings) -> Iterator[str]:
     """Yield what the device of this machine made of each suspect."""
     if not findings.checks:
         if findings.unchecked:
-            yield f"This could not be said: {findings.unchecked[0]}."
+            yield UNSAID
         else:
             yield "There is no suspect to run here."
         return
@@ -34,7 +34,8 @@ def _checked(check: SuspectCheck, is_many: bool) -> Iterator[str]:
     if check.is_whole:
         yield (
             f"{label}No part could name suspects, so all {summary.total} calls ran on {tested}, with"
-            f" {inputs}: {summary.passes} pass, {summary.errors} are in error, {summary.skips} could not be checked."
+            f" {inputs}: {summary.passes} pass, {summary.errors} are in error, {summary.skips} could not be"
+            " checked."
         )
     else:
         yield f"{label}The suspects ran on {tested}, with {inputs}:"
@@ -43,10 +44,17 @@ def _checked(check: SuspectCheck, is_many: bool) -> Iterator[str]:
     if len(check.rows) > _SHOWN:
         yield f"{len(check.rows) - _SHOWN} more are in {check.report.files.result.name}."
     wrong = any(row.is_error for row in check.rows)
-    if not check.is_whole and not wrong and summary.passes:
+    if check.is_whole or wrong or not summary.passes:
+        return
+    if has_files(check):
         yield (
-            "So the operator is right here: the captured results were made by another device or version, or by"
-            " code around it that this run does not have."
+            "So the operator is right here: the captured results were made by another device or version, or"
+            " by code around it that this run does not have."
+        )
+    else:
+        yield (
+            "So the operator is right here, on inputs like the captured ones; a fault that these very values"
+            " bring about is not seen without captured inputs."
         )
 
 
