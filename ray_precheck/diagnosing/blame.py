@@ -114,7 +114,7 @@ def spread_sentences(findings: Findings) -> Iterator[str]:
     )
     root = location.places[0].root
     if root.reached:
-        yield f"What began at {root.key} reached {root.reached} more records of the same dump."
+        yield f"What began at {root.key} reached {root.reached} more record{'' if root.reached == 1 else 's'} of the same dump."
     else:
         yield f"What began at {root.key} is not seen to have reached another record."
     yield f"{passed} of {records} records only pass an error on and are not to blame."

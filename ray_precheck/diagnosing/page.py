@@ -76,7 +76,7 @@ def _given_sentences(findings: Findings) -> Iterator[str]:
     others = [place for place in found.places if place.root.kind.differs_from_start]
     if not others:
         yield (
-            f"Yes: in {found.compared} records that both runs have, no input, weight, random mask or"
+            f"Yes: in {_count(found.compared, 'record')} that both runs have, no input, weight, random mask or"
             " setting that came from outside is another one."
         )
         return
@@ -184,6 +184,13 @@ def _unchecked(findings: Findings) -> Iterator[str]:
             yield (
                 f"{_count(len(left), 'record')} could not be judged by {'its' if len(left) == 1 else 'their'}"
                 f" own; the first is {each.key}: {each.message}."
+            )
+        records = sum(dump.located.records for dump in location.dumps)
+        rest = records - location.judged - len(left)
+        if rest > 0:
+            yield (
+                f"{rest} of {records} records have no error of their own to judge: nothing of them was"
+                " replayed, or they have no partner in the golden run to estimate it by."
             )
     notes = [*(location.notes if location is not None else ())]
     if findings.comparison is not None:
