@@ -37,7 +37,7 @@ from ray_precheck.options.files import ResumeOptions
 from ray_precheck.options.out_folder import OutFolderOptions
 from ray_precheck.report.comparison import ComparisonSummary, summarise_comparison
 from ray_precheck.report.frames import read_table
-from ray_precheck.runtime.driving import RunSetting, Shared, TaskPlan, drive
+from ray_precheck.runtime.driving import RunSetting, SharedRun, TaskPlan, drive
 from ray_precheck.runtime.places.choice import Cluster, Places, find_places
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.stop_signal import stop_on_signal
@@ -132,7 +132,7 @@ def run_comparison(
     *,
     show_progress: bool = True,
     on_files: Callable[[Path], None] = lambda path: None,
-    shared: Shared | None = None,
+    shared: SharedRun | None = None,
 ) -> ComparisonReports:
     """Run what `config` asks for. `on_files` is called with the file or folder to go on with.
 
@@ -156,7 +156,7 @@ def run_comparison(
     with ExitStack() as opened:
         if shared is None:
             stop = opened.enter_context(stop_on_signal())
-            shared = Shared(Cluster(config, opened), _stamp(config, folder), stop.is_set)
+            shared = SharedRun(Cluster(config, opened), _stamp(config, folder), stop.is_set)
         for number, pair in enumerate(pairs, 1):
             if shared.stop_requested():
                 break
@@ -201,7 +201,7 @@ def _compare_pair(
     config: ComparisonConfig,
     pair: DumpPair,
     folder: Path,
-    shared: Shared,
+    shared: SharedRun,
     show: bool,
     on_files: Callable[[Path], None],
 ) -> ComparisonReport:
@@ -287,7 +287,7 @@ def _drive(
     done: set[str],
     files: RunFiles,
     places: Places | None,
-    shared: Shared,
+    shared: SharedRun,
     show: bool,
     is_new: bool,
 ) -> ComparisonReport:

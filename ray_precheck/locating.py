@@ -28,7 +28,7 @@ from ray_precheck.options.locate import LocateOptions
 from ray_precheck.options.out_folder import OutFolderOptions
 from ray_precheck.report.frames import read_table
 from ray_precheck.report.location import write_location
-from ray_precheck.runtime.driving import RunSetting, Shared, TaskPlan, drive
+from ray_precheck.runtime.driving import RunSetting, SharedRun, TaskPlan, drive
 from ray_precheck.runtime.places.choice import Cluster, Places, find_places
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.stop_signal import stop_on_signal
@@ -127,7 +127,7 @@ def run_location(
     *,
     show_progress: bool = True,
     on_files: Callable[[Path], None] = lambda path: None,
-    shared: Shared | None = None,
+    shared: SharedRun | None = None,
 ) -> LocationReport:
     """Run what `config` asks for. `on_files` is called with the file or folder to go on with.
 
@@ -150,7 +150,7 @@ def run_location(
     with ExitStack() as opened:
         if shared is None:
             stop = opened.enter_context(stop_on_signal())
-            shared = Shared(Cluster(config, opened), _stamp(config, folder), stop.is_set)
+            shared = SharedRun(Cluster(config, opened), _stamp(config, folder), stop.is_set)
         stopped = shared.stop_requested
         run = _Run(
             config,
@@ -219,7 +219,7 @@ class _Run:
         self,
         config: LocationConfig,
         folder: Path,
-        shared: Shared,
+        shared: SharedRun,
         show: bool,
         on_files: Callable[[Path], None],
         first_step: str,

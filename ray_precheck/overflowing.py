@@ -20,7 +20,7 @@ from ray_precheck.errors import DumpError, ResumeError, StoppedError
 from ray_precheck.jobs.overflow import OVERFLOW_TABLES, OverflowJob, encoded
 from ray_precheck.options.declared import settings_of
 from ray_precheck.report.frames import read_table
-from ray_precheck.runtime.driving import RunSetting, Shared, TaskPlan, drive
+from ray_precheck.runtime.driving import RunSetting, SharedRun, TaskPlan, drive
 from ray_precheck.runtime.places.choice import Cluster, Places, find_places
 from ray_precheck.runtime.places.placement import DeviceRequest
 from ray_precheck.runtime.progress import Progress
@@ -99,7 +99,7 @@ def check_overflow(
     *,
     show_progress: bool = True,
     on_files: Callable[[RunFiles], None] = lambda files: None,
-    shared: Shared | None = None,
+    shared: SharedRun | None = None,
 ) -> OverflowReport:
     """Find where NaN and infinity were born in the dumps that `config` names.
 

@@ -17,7 +17,7 @@ from ray_precheck.dump.folders import FoundDump, FoundDumps
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.errors import DumpError, ResumeError, StoppedError, UsageError
 from ray_precheck.plan.selection import Demands, NothingSelected, selection_of
-from ray_precheck.runtime.driving import Shared
+from ray_precheck.runtime.driving import SharedRun
 from ray_precheck.runtime.places.choice import Cluster
 from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.session import PrecheckReport, run
@@ -85,7 +85,7 @@ def run_ranks(
     ranks: list[RankReport] = []
     reason, completed = "", False
     with ExitStack() as opened, stop_on_signal() as stop:
-        shared = Shared(Cluster(config, opened), stamp, stop.is_set)
+        shared = SharedRun(Cluster(config, opened), stamp, stop.is_set)
         for number, each in enumerate(found.dumps, 1):
             if stop.is_set():
                 break
@@ -112,7 +112,7 @@ def _run_one(
     config: RunConfig,
     found: FoundDump,
     folder: Path,
-    shared: Shared,
+    shared: SharedRun,
     show_progress: bool,
     on_folder: Callable[[Path], None],
 ) -> RankReport:

@@ -27,7 +27,7 @@ from ray_precheck.jobs.precheck_subject import Subject, find_subject, read_optio
 from ray_precheck.options.checks import CheckOptions
 from ray_precheck.report.frames import read_table
 from ray_precheck.report.summary import Summary, summarise
-from ray_precheck.runtime.driving import RunSetting, Shared, TaskPlan, drive
+from ray_precheck.runtime.driving import RunSetting, SharedRun, TaskPlan, drive
 from ray_precheck.runtime.places.choice import Cluster
 from ray_precheck.runtime.progress import Progress, StageProgress
 from ray_precheck.schema.environment import environment_to_dict
@@ -102,7 +102,7 @@ def run(
     *,
     show_progress: bool = True,
     on_files: Callable[[RunFiles], None] = lambda files: None,
-    shared: Shared | None = None,
+    shared: SharedRun | None = None,
 ) -> PrecheckReport:
     """Run what `config` asks for. `on_files` is called with the files of the run once they exist.
 

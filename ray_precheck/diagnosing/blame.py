@@ -114,7 +114,8 @@ def spread_sentences(findings: Findings) -> Iterator[str]:
     )
     root = location.places[0].root
     if root.reached:
-        yield f"What began at {root.key} reached {root.reached} more record{'' if root.reached == 1 else 's'} of the same dump."
+        records_reached = f"{root.reached} more record{'' if root.reached == 1 else 's'}"
+        yield f"What began at {root.key} reached {records_reached} of the same dump."
     else:
         yield f"What began at {root.key} is not seen to have reached another record."
     yield f"{passed} of {records} records only pass an error on and are not to blame."

@@ -33,7 +33,7 @@ from ray_precheck.errors import (
     UsageError,
 )
 from ray_precheck.options.declared import require_valid
-from ray_precheck.runtime.driving import Shared
+from ray_precheck.runtime.driving import SharedRun
 from ray_precheck.runtime.places.choice import Cluster
 from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.store.claim import ClaimedError, claimed
@@ -101,7 +101,7 @@ def run_diagnosis(
         if resume is None:
             write_page(page, _unfinished(config, page.parent))
         on_files(page.parent)
-        shared = Shared(Cluster(config, opened), stamp_of(page), stop.is_set)
+        shared = SharedRun(Cluster(config, opened), stamp_of(page), stop.is_set)
         parts = DiagnosisParts(config, page.parent, shared, show_progress)
         parts.clear()
         run = _Course(parts, findings)

@@ -76,8 +76,8 @@ def _given_sentences(findings: Findings) -> Iterator[str]:
     others = [place for place in found.places if place.root.kind.differs_from_start]
     if not others:
         yield (
-            f"Yes: in {_count(found.compared, 'record')} that both runs have, no input, weight, random mask or"
-            " setting that came from outside is another one."
+            f"Yes: in {_count(found.compared, 'record')} that both runs have, no input, weight, random mask"
+            " or setting that came from outside is another one."
         )
         return
     yield "No. No operator is to blame for what follows from this:"

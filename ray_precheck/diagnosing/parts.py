@@ -23,7 +23,7 @@ from ray_precheck.options.files import ResumeOptions
 from ray_precheck.options.out_folder import OutFolderOptions
 from ray_precheck.overflowing import OverflowReport, check_overflow
 from ray_precheck.report.tables import read_columns
-from ray_precheck.runtime.driving import Shared
+from ray_precheck.runtime.driving import SharedRun
 from ray_precheck.session import PrecheckReport, run
 from ray_precheck.store.columns import RESULT_COLUMNS
 from ray_precheck.store.done import ResultRow, parse_result_row
@@ -52,7 +52,7 @@ class DiagnosisParts:
 
     config: DiagnosisConfig
     folder: Path
-    shared: Shared
+    shared: SharedRun
     show: bool
 
     def compare(self) -> ComparisonReports:

@@ -63,7 +63,7 @@ class RunSetting:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedRun:
     """The parts of runs that belong together: over several dumps, or of several jobs. They share their
     cluster, the stamp of their files, and the function that tells whether they have to stop."""
 
