@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ray_precheck.diagnosing.findings import UNSAID, Findings
 from ray_precheck.locating import LocationReport
-from ray_precheck.report.location import module_and_source
+from ray_precheck.report.location import row_of_place
 from ray_precheck.trace.locating.places import RootPlace, shown_error
 from ray_precheck.trace.locating.roots import INFINITE, INHERITED, RootKind
 
@@ -54,10 +54,11 @@ def _none(location: LocationReport) -> str:
 def _suspect(place: RootPlace, location: LocationReport, is_many: bool) -> Iterator[str]:
     root = place.root
     where = f" of {place.dump.label}" if is_many else ""
+    module, source, message = row_of_place(place, location.table)
     if root.kind is RootKind.GAP:
         yield (
             f"No captured operator errs; something that was not captured does, before {root.key}{where}:"
-            f" {root.message}."
+            f" {message}."
         )
     else:
         yield f"{root.key}{where} ({root.kind.value}): {_errs(place)}"
@@ -69,7 +70,6 @@ def _suspect(place: RootPlace, location: LocationReport, is_many: bool) -> Itera
             yield cause
         if root.kind is RootKind.ESTIMATE:
             yield "This is an estimate, because its inputs were not captured or it cannot be replayed."
-    module, source = module_and_source(place, location.table)
     if module:
         yield f"It was called in {module}."
     if source:
