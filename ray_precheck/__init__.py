@@ -2,7 +2,8 @@
 
 `precheck` runs a dump of msprobe's and returns a `PrecheckReport`; `rerun` checks one API again
 that a run with `-save_error_data` saved; `run_ranks` runs the dumps that `find_dumps` finds below a
-folder; `compare_captures` compares two captures; `reference` declares a bench of one's own. Everything
+folder; `compare_captures` compares two captures, `locate_captures` finds the operator to blame,
+`diagnose_captures` does both and more; `reference` declares a bench of one's own. Everything
 that can go wrong is a `PrecheckError`.
 """
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from ray_precheck.bench.declared import reference
     from ray_precheck.comparing import ComparisonReports, compare_captures
     from ray_precheck.config import RunConfig
+    from ray_precheck.diagnosing.diagnosis import Diagnosis, diagnose_captures
     from ray_precheck.dump.folders import find_dumps
     from ray_precheck.errors import (
         BackendMissingError,
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
         StoppedError,
         UsageError,
     )
+    from ray_precheck.locating import LocationReport, locate_captures
     from ray_precheck.ranks import RanksReport, run_ranks
     from ray_precheck.session import PrecheckReport, precheck, rerun, run
 
@@ -32,7 +35,9 @@ __all__ = [
     "BackendMissingError",
     "ComparisonReports",
     "DeviceError",
+    "Diagnosis",
     "DumpError",
+    "LocationReport",
     "PrecheckError",
     "PrecheckReport",
     "RanksReport",
@@ -41,7 +46,9 @@ __all__ = [
     "StoppedError",
     "UsageError",
     "compare_captures",
+    "diagnose_captures",
     "find_dumps",
+    "locate_captures",
     "precheck",
     "reference",
     "rerun",
@@ -56,6 +63,8 @@ _HOMES = {
     "find_dumps": "dump.folders",
     "reference": "bench.declared",
     **dict.fromkeys(("ComparisonReports", "compare_captures"), "comparing"),
+    **dict.fromkeys(("Diagnosis", "diagnose_captures"), "diagnosing.diagnosis"),
+    **dict.fromkeys(("LocationReport", "locate_captures"), "locating"),
     **dict.fromkeys(("RanksReport", "run_ranks"), "ranks"),
     **dict.fromkeys(("PrecheckReport", "precheck", "rerun", "run"), "session"),
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "errors"),

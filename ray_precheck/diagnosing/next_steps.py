@@ -77,19 +77,13 @@ def _on_the_device(findings: Findings, page: Path) -> Iterator[Step]:
         wrong = [row.name for row in check.rows if row.is_error]
         kind = check.report.summary.environment.kind
         if wrong:
-            here = check.report.files.errors / f"{wrong[0]}.json"
-            yield (
-                f"{wrong[0]} errs on this machine, too. See that alone, and find the kernel or switch that"
-                " does it:",
-                *([f"ray-precheck repro {_quoted(here)}"] if here.exists() else []),
-                f"ray-precheck naive {_quoted(check.dump.path)} -o {_quoted(page.parent / 'naive')}",
-            )
+            yield _wrong_here(check, wrong, page)
             return
         if check.rows and kind == "cpu":
             yield (
                 "It passes on the CPU of this machine. Run it on the device that made the capture (a machine"
                 " that has the NPU, or gpu for npu):",
-                _run_ut(findings, check, page),
+                _run_ut(check, page),
             )
             return
         if check.rows:
@@ -101,7 +95,18 @@ def _on_the_device(findings: Findings, page: Path) -> Iterator[Step]:
             return
 
 
-def _run_ut(findings: Findings, check: SuspectCheck, page: Path) -> str:
+def _wrong_here(check: SuspectCheck, wrong: list[str], page: Path) -> Step:
+    files = [check.report.files.errors / f"{name}.json" for name in wrong]
+    saved = next((file for file in files if file.exists()), None)
+    return (
+        f"{wrong[0]} errs on this machine{'' if check.is_whole else ', too'}. See that alone, and find the"
+        " kernel or switch that does it:",
+        *([f"ray-precheck repro {_quoted(saved)}"] if saved is not None else []),
+        f"ray-precheck naive {_quoted(check.dump.path)} -o {_quoted(page.parent / 'naive')}",
+    )
+
+
+def _run_ut(check: SuspectCheck, page: Path) -> str:
     names = [row.name for row in check.rows][:3]
     keywords = " ".join(f"-k {shlex.quote(name)}" for name in names) if not check.is_whole else ""
     out = page.parent / "on_device"

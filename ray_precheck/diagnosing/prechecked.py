@@ -40,7 +40,7 @@ def _checked(check: SuspectCheck, is_many: bool) -> Iterator[str]:
     else:
         yield f"{label}The suspects ran on {tested}, with {inputs}:"
     for row in check.rows[:_SHOWN]:
-        yield f"- {row.name} {_verdict(row)}"
+        yield f"- {row.name} {_verdict(row, is_suspect=not check.is_whole)}"
     if len(check.rows) > _SHOWN:
         yield f"{len(check.rows) - _SHOWN} more are in {check.report.files.result.name}."
     wrong = any(row.is_error for row in check.rows)
@@ -63,10 +63,10 @@ def has_files(check: SuspectCheck) -> bool:
     return (check.dump.path.parent / "dump_tensor_data").is_dir()
 
 
-def _verdict(row: ResultRow) -> str:
+def _verdict(row: ResultRow, *, is_suspect: bool) -> str:
     message = row.message if len(row.message) <= _LONGEST else f"{row.message[: _LONGEST - 3]}..."
     if row.is_error:
-        return f"is in error here, too: {message}."
+        return f"is in error{' here, too' if is_suspect else ''}: {message}."
     if row.verdict is Verdict.PASS:
         return "passes."
     return f"could not be checked: {message}."
