@@ -102,7 +102,8 @@ def _open_npy(opened: BufferedReader, name: str, spec: TensorSpec, is_mapped: bo
             content = opened.read(spec.size * dtype.itemsize)
             if len(content) < spec.size * dtype.itemsize:
                 raise NotCheckable(f"{name} was cut while it was read")
-            return np.frombuffer(content, dtype).reshape(shape, order=order).reshape(-1), None
+            whole: Any = np.frombuffer(content, dtype)
+            return whole.reshape(shape, order=order).reshape(-1), None
         data = np.memmap(opened, dtype, "r", opened.tell(), shape, order)  # type: ignore[call-overload]
         # Only an array in Fortran's order is copied: the others are contiguous.
         return np.asarray(data).reshape(-1), None
