@@ -7,6 +7,7 @@ what `measure` returned does the rest, in this process or another.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -210,6 +211,10 @@ class Checker:
         measured = self._device.run(inputs, threads=None).measured
         assert measured is not None
         return measured
+
+    def on_device(self) -> AbstractContextManager[None]:
+        """Return a context whose seconds, and whose limit, are the device's."""
+        return self._clock.during(Phase.DEVICE)
 
     def _timed(self, payload: TaskPayload, walk: Callable[[], T]) -> T | TaskResult:
         """Walk the stations inside the guard, and count the seconds of each phase."""

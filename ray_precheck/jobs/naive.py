@@ -106,13 +106,14 @@ class NaiveOpener(PrecheckOpener):
         prefer_native()
         # The settings of the user's program may stand in a module of theirs, and count as the default side.
         load_declarations(self.settings.bench_modules)
+        from ray_precheck.check.naive.elsewhere import PlainProcesses
         from ray_precheck.frameworks.switches import SwitchBoard, switches_of
 
         board = SwitchBoard(switches_of(self.settings.framework), slot.kind)
-        runner = PrecheckOpener.open(self, slot, tell)
-        from ray_precheck.check.naive.elsewhere import PlainProcesses
-
         elsewhere = PlainProcesses(self.settings, slot.kind)
+        # It loads its framework while this process opens the device.
+        elsewhere.prepare(board.environment(board.names))
+        runner = PrecheckOpener.open(self, slot, tell)
         return NaiveRunner(runner.checker, board, elsewhere, self.runs)
 
 

@@ -117,3 +117,14 @@ def test_a_few_processes_are_kept(settings: CheckSettings) -> None:
     assert len(processes._open) == 3
     processes.close()
     assert processes._open == {}
+
+
+def test_a_process_may_be_started_before_it_is_asked(settings: CheckSettings) -> None:
+    processes = PlainProcesses(settings, "cpu")
+    processes.prepare({})
+    assert processes._open == {}
+    processes.prepare(SCALAR)
+    (process,) = processes._open.values()
+    assert isinstance(processes.run(SCALAR, PlainRun(SIGMOID, ())), Measured)
+    assert list(processes._open.values()) == [process]
+    processes.close()

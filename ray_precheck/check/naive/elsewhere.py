@@ -54,6 +54,11 @@ class PlainProcesses:
         self._start = PlainStart(settings, kind)
         self._open: dict[frozenset[tuple[str, str]], _Process] = {}
 
+    def prepare(self, environment: Mapping[str, str]) -> None:
+        """Start the process that has these variables, if any, and do not wait for it."""
+        if environment:
+            self._open[frozenset(environment.items())] = _Process(environment, self._start)
+
     def run(self, environment: Mapping[str, str], wanted: PlainRun) -> Measured:
         """Run a call in the process that has these variables.
 

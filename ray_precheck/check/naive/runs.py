@@ -45,7 +45,8 @@ class CallRuns:
         environment = self.board.environment(plain)
         if environment:
             wanted = PlainRun(self.inputs.payload, tuple(plain), self.safer, self.files)
-            return self.elsewhere.run(environment, wanted)
+            with self.checker.on_device():
+                return self.elsewhere.run(environment, wanted)
         with self.board.turned(plain):
             return self.checker.run(self.inputs)
 
