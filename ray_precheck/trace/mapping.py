@@ -20,7 +20,7 @@ from ray_precheck.trace.alignment.align import How, Match, align
 from ray_precheck.trace.alignment.calls import Call
 from ray_precheck.trace.alignment.families import family_of
 from ray_precheck.trace.items import GRADIENTS, INPUT, OUTPUT, PARAMETERS, Item
-from ray_precheck.trace.side import API, MODULE
+from ray_precheck.trace.side import API, BACKWARD, MODULE
 
 _LARGEST_BYTES = 16 << 20
 # The parts of a record that a pair of operators lists, by the end of the keys of both lists.
@@ -86,13 +86,14 @@ class Mapping:
         """Return the path of the golden value that belongs to a value of the target.
 
         "" where the mapping says that there is none; None where it says nothing. `type_name` is that of the
-        target's call, `key` the key of its record.
+        target's call, `key` the key of its record. The lists of arguments and outputs are those of a forward
+        pass: which gradients a backward pass gives, and at which places, differs between frameworks.
         """
         full = self.values.get(f"{key}.{item.path}")
         if full is not None:
             return full
         pair = self.apis.get(type_name)
-        if pair is None or item.part not in pair.values:
+        if pair is None or item.part not in pair.values or key.endswith(f".{BACKWARD}"):
             return None
         part, _, place = item.path.partition(".")
         other = pair.values[item.part].get(place)

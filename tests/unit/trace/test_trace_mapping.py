@@ -48,6 +48,14 @@ def test_operators_are_paired_with_their_arguments(tmp_path: Path) -> None:
     assert mapping.partner("Torch.add", "key", Item("input.0", "input", None)) is None
 
 
+def test_lists_of_arguments_say_nothing_of_gradients(tmp_path: Path) -> None:
+    mapping = read(tmp_path, "-am", CONV)
+    for part in ("input", "output"):
+        item = Item(f"{part}.0", part, None)
+        key = "Functional.conv2d.0.backward"
+        assert mapping.partner("Functional.conv2d", key, item) is None
+
+
 @pytest.mark.parametrize("text", ["fc2.Dense: fc2.Linear", "Dense: Linear"])
 def test_modules_are_paired_by_their_whole_name_or_by_parts(tmp_path: Path, text: str) -> None:
     mapping = read(tmp_path, "-cm", text)
