@@ -7,6 +7,7 @@ rules for untrusted files are those of `dump.tensors`: no pickles, torch's weigh
 stay in the folder, the shape of the dump; a few numbers that were expanded to a shape are refused.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import BufferedReader
@@ -97,18 +98,24 @@ def _open_npy(opened: BufferedReader, name: str, spec: TensorSpec, is_mapped: bo
         require_shape(shape, name, spec)
         if not spec.size:
             return np.zeros(0, dtype), None
-        order = "F" if fortran else "C"
-        if not is_mapped:
-            content = opened.read(spec.size * dtype.itemsize)
-            if len(content) < spec.size * dtype.itemsize:
-                raise NotCheckable(f"{name} was cut while it was read")
-            whole: Any = np.frombuffer(content, dtype)
-            return whole.reshape(shape, order=order).reshape(-1), None
-        data = np.memmap(opened, dtype, "r", opened.tell(), shape, order)  # type: ignore[call-overload]
-        # Only an array in Fortran's order is copied: the others are contiguous.
-        return np.asarray(data).reshape(-1), None
+        flat = _elements(opened, dtype, spec.size, is_mapped)
+        # Only an array in Fortran's order is copied, which is that of the transposed shape, transposed.
+        return (flat.reshape(shape[::-1]).T.reshape(-1) if fortran else flat), None
     except UNREADABLE as error:
         raise unreadable(name, error) from None
+
+
+def _elements(opened: BufferedReader, dtype: np.dtype[Any], size: int, is_mapped: bool) -> Array:
+    """Return the elements of an open file from where it stands, `(size,)`; raises ValueError for a cut
+    file."""
+    begin, wanted = opened.tell(), size * dtype.itemsize
+    content = b"" if is_mapped else opened.read(wanted)
+    there = os.fstat(opened.fileno()).st_size - begin if is_mapped else len(content)
+    if there < wanted:
+        raise ValueError(f"the file is cut: it has {there} bytes of elements, expected {wanted}")
+    if is_mapped:
+        return np.asarray(np.memmap(opened, dtype, "r", begin, (size,)))
+    return np.frombuffer(content, dtype)
 
 
 def _read_header(opened: BufferedReader) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

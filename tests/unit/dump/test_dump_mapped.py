@@ -1,5 +1,6 @@
 """Captured tensors that are read in pieces: the values of the loader, under the same rules."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,20 @@ from ray_precheck.schema.values import TensorSpec
 
 pytestmark = pytest.mark.unit
 
+OPENERS = {"mapped": MappedTensors, "read": lambda folder: MappedTensors(folder).read_whole()}
+chosen = "mapped"
+
+
+@pytest.fixture(autouse=True, params=list(OPENERS))
+def each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "chosen", request.param)
+
+
 VALUES = np.arange(12, dtype=np.float32).reshape(3, 4) / 3
 
 
 def opened(folder: Path, name: str, dtype: str = "float32", shape: Any = (3, 4)) -> MappedTensor:
-    return MappedTensors(folder).open(TensorSpec(dtype, tuple(shape), data_name=name))
+    return OPENERS[chosen](folder).open(TensorSpec(dtype, tuple(shape), data_name=name))
 
 
 def values(tensor: MappedTensor) -> Any:

@@ -281,7 +281,9 @@ class TestFilesThatAreCutMeanwhile:
 
         monkeypatch.setattr(mapped, "require_npy_size", require)
         (row,) = [row for row in rows_of(self.reports(tmp_path)) if row["Result"] == "warning"]
-        assert f"target: {self.CUT} was cut while it was read; statistics" in row["Err_message"]
+        assert (
+            f"target: {self.CUT} is not a readable .npy file: the file is cut" in row["Err_message"]
+        )
 
 
 def test_progress_counts_pairs(
