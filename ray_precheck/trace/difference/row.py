@@ -60,6 +60,11 @@ class TensorRow:
         return found
 
     @property
+    def name(self) -> str:
+        """The name of that value."""
+        return self.target_name if self.target is not None else self.golden_name
+
+    @property
     def both(self) -> tuple[Item, Item]:
         """The target and the golden value of a row that both sides have."""
         if self.target is None or self.golden is None:

@@ -21,6 +21,8 @@ _PRODUCTS = frozenset(
     " einsum tensordot chain_matmul bilinear dense batch_matmul".split()
 )
 _CONVOLUTIONS = ("conv",)
+# Operators whose results are sums of the elements of their input.
+_TOTALS = frozenset(("sum", "mean"))
 # Both results are rounded, so that their distance is that of two independent errors.
 _BOTH = math.sqrt(2.0)
 
@@ -59,8 +61,7 @@ def _coarser(target: str, golden: str) -> float | None:
 
 def operator_of(row: TensorRow) -> str:
     """Return the operator of a row, `Functional.linear`."""
-    path = row.item.path
-    name = row.target_name if row.target is not None else row.golden_name
+    path, name = row.item.path, row.name
     key = name[: -len(path) - 1] if path else name
     split = split_key(key)
     return split[0].rpartition(".")[0] if split else key
@@ -102,7 +103,8 @@ def rounding(row: TensorRow, rows: Sequence[TensorRow]) -> float | None:
     That is sqrt(2) (u + u' sqrt(n)): each result is rounded once to its dtype, whose unit roundoff is u,
     and sums of n terms of random signs lose u' sqrt(n) (Higham, Accuracy and Stability of Numerical
     Algorithms, 2nd ed., section 4.2), where u' is that of the dtype in which kernels compute: float32 for
-    half types. Inputs were rounded once, by whatever made them.
+    half types. Terms that cancel each other lose digits (`cancellation`). Inputs were rounded once, by
+    whatever made them.
     """
     unit = unit_roundoff(row)
     if unit is None:
@@ -110,7 +112,36 @@ def rounding(row: TensorRow, rows: Sequence[TensorRow]) -> float | None:
     if not row.is_output:
         return _BOTH * unit
     computed = min(unit, 2.0**-24) if unit > 2.0**-24 else unit
-    return _BOTH * (unit + computed * math.sqrt(sum_length(row, rows)))
+    length = math.sqrt(sum_length(row, rows))
+    return _BOTH * (unit + computed * length * cancellation(row, rows))
+
+
+def cancellation(row: TensorRow, rows: Sequence[TensorRow]) -> float:
+    """Return by how much the terms of an output's sums cancel each other on the golden side: the norm of what
+    is added by the norm of the sums, at least 1.
+
+    It is known where the terms are a tensor of the record: for sums and means, and for gradients of biases
+    and of the weights of norms, which add up the gradient that comes in. The gradient of a bias before
+    batch norm is 0 but for rounding.
+    """
+    size = math.prod(row.item.shape or ())
+    is_total = operator_of(row).rpartition(".")[2] in _TOTALS
+    is_bias = ".backward" in row.name and len(row.item.shape or ()) == 1
+    if not row.is_output or not (is_total or is_bias):
+        return 1.0
+    added = [
+        (norm, math.prod(each.golden.shape or ()))
+        for each in rows
+        if not each.is_output and each.golden is not None and each.golden.is_tensor
+        if (norm := each.golden.number("Norm")) is not None and math.isfinite(norm)
+    ]
+    norm, terms = max(added, default=(0.0, 0))
+    total = row.golden.number("Norm") if row.golden is not None else None
+    if not total or not math.isfinite(total) or terms <= size:
+        return 1.0
+    if operator_of(row).endswith("mean"):
+        norm *= size / terms
+    return max(1.0, norm / abs(total))
 
 
 def limits_of(row: TensorRow, framework: str = "") -> Allowed | None:
