@@ -5,6 +5,7 @@ Called by the session. The page is there from the beginning, so that a diagnosis
 part had a row is found again.
 """
 
+import contextlib
 from pathlib import Path
 
 from ray_precheck.errors import ResumeError, UsageError
@@ -29,22 +30,22 @@ def new_page(folder: Path) -> Path:
     Raises:
         UsageError: the folder cannot be made or written.
     """
-    now = stamp = new_stamp()
-    number = 0
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"out path {folder} is a file; name a folder for the results")
+    now, number = new_stamp(), 0
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        while any(folder.rglob(f"*_{stamp}.*")):
+        while True:
+            page = folder / f"{_BEGIN}{now}{f'_{number}' if number else ''}{_END}"
+            if not any(folder.rglob(f"*_{stamp_of(page)}.*")):
+                with contextlib.suppress(FileExistsError):
+                    page.touch(exist_ok=False)
+                    return page
             number += 1
-            stamp = f"{now}_{number}"
-        page = folder / f"{_BEGIN}{stamp}{_END}"
-        page.touch(exist_ok=False)
-    except (FileExistsError, NotADirectoryError):
-        raise UsageError(f"out path {folder} is a file; name a folder for the results") from None
     except OSError as error:
         raise UsageError(
             f"cannot write to the out path {folder}: {error.strerror}; name another folder with -o"
         ) from None
-    return page
 
 
 def page_to_go_on_with(named: Path) -> Path:

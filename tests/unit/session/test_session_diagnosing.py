@@ -25,6 +25,7 @@ from ray_precheck.report.summary import Direction, Summary
 from ray_precheck.schema.environment import Environment
 from ray_precheck.schema.result import Verdict
 from ray_precheck.session import PrecheckReport
+from ray_precheck.store.claim import claimed
 from ray_precheck.store.done import ResultRow
 from ray_precheck.store.resume import run_files
 
@@ -336,3 +337,38 @@ def test_other_settings_are_not_gone_on_with(tmp_path: Path, device: StandIn, ca
     more = ["-csv_path", str(tmp_path / "out"), "--standard", "msprobe"]
     assert main([*words[:-2], *more]) == 2
     assert "was made with standard auto, not msprobe" in capsys.readouterr().err
+
+
+def test_a_diagnosis_that_another_process_has_is_left_alone(
+    tmp_path: Path, device: StandIn, capsys: Any
+) -> None:
+    words = pair(tmp_path, calls(1.01))
+    assert main(words) == 1
+    (page,) = (tmp_path / "out").glob("diagnose_*.txt")
+    with claimed(page.with_suffix(".lock")):
+        assert main([*words[:-2], "-csv_path", str(tmp_path / "out")]) == 2
+    assert "another run has" in capsys.readouterr().err
+
+
+def test_two_diagnoses_in_one_folder_have_stamps_of_their_own(
+    tmp_path: Path, device: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray_precheck.diagnosing.files.new_stamp", lambda: "20260101120000")
+    words = pair(tmp_path, calls(1.01))
+    assert main(words) == main(words) == 1
+    out = tmp_path / "out"
+    assert sorted(path.name for path in out.glob("diagnose_*")) == [
+        "diagnose_20260101120000.txt",
+        "diagnose_20260101120000_1.txt",
+    ]
+    assert (out / "compare_calls_20260101120000_1.csv").exists()
+    before = (out / "diagnose_20260101120000_1.txt").read_bytes()
+    assert main([*words[:-2], "-csv_path", str(out)]) == 1
+    assert (out / "diagnose_20260101120000_1.txt").read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path, capsys: Any) -> None:
+    words = pair(tmp_path, calls())
+    (tmp_path / "out").write_text("")
+    assert main(words) == 2
+    assert "is a file; name a folder" in capsys.readouterr().err
