@@ -58,6 +58,11 @@ def test_one_pattern_of_several_suffices_and_the_lists_count_too() -> None:
     assert chosen(keywords=("inv",), black_list=("inv",)) == ["Torch.linalg.inv.0"]
 
 
+def test_single_calls_are_selected_by_their_whole_names() -> None:
+    assert chosen(calls=("Functional.conv2d.1", "Functional.relu")) == ["Functional.conv2d.1"]
+    assert text(calls=("b.1", "a.0")) == "calls a.0, b.1"
+
+
 def text(**settings: Any) -> str:
     """What the settings of a run say of its selection."""
     return selection_of(RunConfig(Path("d.json"), **settings)).text

@@ -7,6 +7,7 @@ of the suspects is a stand-in.
 import os
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from small_captures import write_capture
 
 from ray_precheck.cli import main
+from ray_precheck.cli.commands.diagnose import diagnosis_exit_code
 from ray_precheck.diagnosing.diagnosis import diagnose_captures
 from ray_precheck.diagnosing.findings import Suspect, SuspectCheck
 from ray_precheck.diagnosing.parts import DiagnosisParts
@@ -292,6 +294,47 @@ def test_a_diagnosis_that_was_stopped_goes_on_and_gives_the_same_bytes(
     assert page.read_text().startswith("This diagnosis has not come to its end.")
     assert main(command.split()[1:]) == 1
     assert files_of(tmp_path / "again") == files_of(tmp_path / "out")
+
+
+def test_a_stop_between_two_parts_is_heard_before_the_next_one(
+    tmp_path: Path, device: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = DiagnosisParts.check_overflow
+
+    def stopped_at_its_end(parts: DiagnosisParts) -> Any:
+        report = work(parts)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return report
+
+    monkeypatch.setattr(DiagnosisParts, "check_overflow", stopped_at_its_end)
+    assert main(pair(tmp_path, calls(1.01))) == 3
+    assert device.asked == []
+
+
+def test_births_are_suspects_where_nothing_else_can_name_any(
+    tmp_path: Path, device: StandIn
+) -> None:
+    bad = calls(np.inf)
+    words = pair(tmp_path, bad)
+    assert main([*words[:3], *words[5:]]) == 1
+    assert device.asked == [("dump.json", Path(), ["Mint.mul.0"])]
+
+
+def test_errors_of_the_comparison_count_where_nothing_looked_for_their_origin(
+    tmp_path: Path, device: StandIn
+) -> None:
+    assert main(pair(tmp_path, calls(1.01))) == 1
+    report = diagnose_captures(
+        tmp_path / "target", tmp_path / "golden", resume_csv=tmp_path / "out"
+    )
+    found = report.findings
+    assert found.location is not None
+    assert found.comparison is not None
+    nobody = replace(found, location=replace(found.location, places=()), checks=())
+    assert diagnosis_exit_code(nobody) == 0
+    assert diagnosis_exit_code(replace(nobody, location=None)) == 1
+    nothing = replace(nobody, location=None, comparison=None, overflow=None)
+    assert diagnosis_exit_code(nothing) == 4
 
 
 def test_a_finished_diagnosis_is_told_once_more_and_changes_no_file(
