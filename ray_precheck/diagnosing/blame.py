@@ -36,7 +36,7 @@ def blame_sentences(findings: Findings) -> Iterator[str]:
         where = f" of {place.dump.label}" if len(findings.dumps) > 1 else ""
         yield f"Next suspect: {root.key}{where} ({root.kind.value}{_own(place)})."
     if len(found) > _SHOWN:
-        yield f"{len(found) - _SHOWN} more suspects are in the table of locate."
+        yield f"The table of locate has {len(found) - _SHOWN} more."
 
 
 def _none(location: LocationReport) -> str:

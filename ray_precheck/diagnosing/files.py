@@ -6,6 +6,7 @@ part had a row is found again.
 """
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from ray_precheck.errors import ResumeError, UsageError
@@ -18,6 +19,8 @@ from ray_precheck.store.stamps import new_stamp
 from ray_precheck.store.tables import API_TABLES
 from ray_precheck.trace.difference.row import ComparisonMode
 
+# Where results stand below the folder of all: `FoundDump.place`.
+_PLACES = ("", "step*/", "step*/*/", "rank*/", "proc*/")
 _BEGIN, _END = "diagnose_", ".txt"
 # The tables of all parts by the part of their names that tells them apart.
 COMPARISON_TABLES = tables_of(ComparisonMode.REAL)
@@ -37,7 +40,7 @@ def new_page(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         while True:
             page = folder / f"{_BEGIN}{now}{f'_{number}' if number else ''}{_END}"
-            if not any(folder.rglob(f"*_{stamp_of(page)}.*")):
+            if not any(results_named(folder, f"*_{stamp_of(page)}.*")):
                 with contextlib.suppress(FileExistsError):
                     page.touch(exist_ok=False)
                     return page
@@ -46,6 +49,15 @@ def new_page(folder: Path) -> Path:
         raise UsageError(
             f"cannot write to the out path {folder}: {error.strerror}; name another folder with -o"
         ) from None
+
+
+def results_named(folder: Path, pattern: str) -> Iterator[Path]:
+    """Yield the files of results whose names fit, in the folder and in those of steps and ranks.
+
+    The default folder is that where the command runs, so that nothing else below it is looked through.
+    """
+    for place in _PLACES:
+        yield from folder.glob(f"{place}{pattern}")
 
 
 def page_to_go_on_with(named: Path) -> Path:
@@ -92,7 +104,7 @@ def remove_beginnings(folder: Path, stamp: str) -> None:
     """Remove the settings of parts that were ended before they had a table: they would keep the part from
     taking its stamp once more."""
     for tables in PART_TABLES:
-        for settings in folder.rglob(f"{tables.stem}_{stamp}.run.json"):
+        for settings in results_named(folder, f"{tables.stem}_{stamp}.run.json"):
             files = run_files(settings.with_name(tables.file("result", stamp)), tables)
             if not files.result.exists():
                 discard_run(files)

@@ -182,8 +182,8 @@ def _unchecked(findings: Findings) -> Iterator[str]:
         ]
         for each in left[:1]:
             yield (
-                f"{_count(len(left), 'record')} could not be judged by {'its' if len(left) == 1 else 'their'}"
-                f" own; the first is {each.key}: {each.message}."
+                f"{_count(len(left), 'record')} could not be judged by"
+                f" {'itself' if len(left) == 1 else 'themselves'}; the first is {each.key}: {each.message}."
             )
         records = sum(dump.located.records for dump in location.dumps)
         rest = records - location.judged - len(left)

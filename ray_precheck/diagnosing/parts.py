@@ -11,7 +11,7 @@ from typing import Any
 
 from ray_precheck.comparing import ComparisonConfig, ComparisonReports, run_comparison
 from ray_precheck.config import JobOptions, OverflowConfig, RunConfig
-from ray_precheck.diagnosing.files import COMPARISON_TABLES, remove_beginnings
+from ray_precheck.diagnosing.files import COMPARISON_TABLES, remove_beginnings, results_named
 from ray_precheck.diagnosing.findings import Suspect, SuspectCheck
 from ray_precheck.dump.folders import FoundDump
 from ray_precheck.errors import StoppedError
@@ -121,7 +121,7 @@ class DiagnosisParts:
     def _options(self, tables: Tables, resumed: Path) -> dict[str, Any]:
         """Return the options that all parts have; `resumed` is what a part is gone on with."""
         stamp = self.shared.stamp
-        is_resumed = any(self.folder.rglob(tables.file("result", stamp)))
+        is_resumed = any(results_named(self.folder, tables.file("result", stamp)))
         goes_on = self._resume(resumed) if is_resumed else {}
         return {"out": self.folder, **self._job(), **goes_on}
 

@@ -382,6 +382,22 @@ def test_other_settings_are_not_gone_on_with(tmp_path: Path, device: StandIn, ca
     assert "was made with standard auto, not msprobe" in capsys.readouterr().err
 
 
+def test_a_part_of_a_rank_that_ended_before_it_had_a_table_begins_anew(
+    tmp_path: Path, device: StandIn
+) -> None:
+    for side, wrong in (("target", 1.01), ("golden", 1.0)):
+        for rank, factor in (("rank0", 1.0), ("rank1", wrong)):
+            write_capture(tmp_path / side / "step0" / rank, calls(factor), files=False)
+    words = ["diagnose", "-tp", str(tmp_path / "target"), "-gp", str(tmp_path / "golden")]
+    out = tmp_path / "out"
+    assert main([*words, "-o", str(out)]) == 1
+    whole = files_of(out)
+    for path in (out / "step0" / "rank1").glob("compare_*.csv"):
+        path.unlink()
+    assert main([*words, "-csv_path", str(out)]) == 1
+    assert files_of(out) == whole
+
+
 def test_a_diagnosis_that_another_process_has_is_left_alone(
     tmp_path: Path, device: StandIn, capsys: Any
 ) -> None:
