@@ -8,7 +8,7 @@ what all dumps have.
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -19,9 +19,13 @@ from ray_precheck.config import JobOptions
 from ray_precheck.errors import ResumeError, StoppedError, UsageError
 from ray_precheck.jobs.location import LocationJob, open_runner
 from ray_precheck.jobs.location_dumps import DumpToLocate, dumps_to_locate
+from ray_precheck.jobs.location_exchange import Exchanged, ExchangeJob, exchanges_of
 from ray_precheck.jobs.location_payload import LOCATION_TABLES, read_measured
 from ray_precheck.jobs.location_plan import LocationPlan, plan_location, settings_of_replay
+from ray_precheck.jobs.location_rows import LocatedRows
 from ray_precheck.jobs.location_walk import located_in
+from ray_precheck.locating_exchanges import ExchangeSearch, recompute_exchanges
+from ray_precheck.locating_pairs import PairSearch, has_files, search_pairs
 from ray_precheck.options.declared import require_valid, settings_of
 from ray_precheck.options.files import ResumeOptions
 from ray_precheck.options.locate import LocateOptions
@@ -41,6 +45,7 @@ from ray_precheck.store.resume import (
     start_run,
 )
 from ray_precheck.store.stamps import new_stamp
+from ray_precheck.trace.locating.collectives import Recomputed, joined
 from ray_precheck.trace.locating.places import DumpRoots, RootPlace, ranked
 from ray_precheck.trace.side import CaptureSide, open_side
 
@@ -161,12 +166,16 @@ def run_location(
             min((pair.step for pair in pairs), key=_number_in),
         )
         table = folder / f"{_BEGIN}{run.stamp}.csv"
+        searched: dict[str, LocatedRows] = {}
+        walked = _without_files(config, pairs)
         for number, pair in enumerate(pairs, 1):
-            if len(pairs) > 1 and show_progress:
+            if len(pairs) > 1 and pair not in walked and show_progress:
                 print(f"{pair.label} ({number} of {len(pairs)})", file=sys.stderr, flush=True)
             reason = ""
             try:
-                roots = None if stopped() else run.locate(pair, notes, errors)
+                if pair in walked and not searched:
+                    searched = run.search(walked)
+                roots = None if stopped() else run.locate(pair, notes, errors, searched)
             except StoppedError as error:
                 if not found and resume is None:
                     raise
@@ -176,12 +185,24 @@ def run_location(
                     folder, table, (), tuple(found), False, reason, tuple(notes), errors
                 )
             found.append(roots)
+        recomputed = run.recompute()
+        if recomputed is None:
+            return LocationReport(folder, table, (), tuple(found), False, "", tuple(notes), errors)
+    found = joined(found, recomputed)
     places = tuple(ranked(found))
-    graphs = write_location(table, found, places, dict(run.dumps), with_graph=config.graph)
+    known = {label: rows.looked for label, rows in searched.items()}
+    graphs = write_location(table, found, places, run.dumps, known, with_graph=config.graph)
     return LocationReport(
         folder, table, places, tuple(found), True, "", tuple(notes), errors, graphs,
         config.golden is not None,
     )  # fmt: skip
+
+
+def _without_files(config: LocationConfig, pairs: Sequence[DumpToLocate]) -> Sequence[DumpToLocate]:
+    """Return the pairs that are one job, because nothing can be replayed in them."""
+    if config.golden is None or config.replay:
+        return ()  # What is wrong with them is said where they are opened.
+    return [pair for pair in pairs if not has_files(pair.target)]
 
 
 def _number_in(text: str) -> int:
@@ -228,11 +249,29 @@ class _Run:
         self.cluster, self.stop_requested = shared.cluster, shared.stop_requested
         self.show, self.on_files, self.first_step = show, on_files, first_step
         self.dumps: dict[str, Path] = {}
+        self.exchanges: list[Exchanged] = []
+
+    def search(self, pairs: Sequence[DumpToLocate]) -> dict[str, LocatedRows]:
+        """Search the dumps in which nothing can be replayed; returns {} if it was stopped on request."""
+        search = PairSearch(
+            self.config, self.config, self.folder, self.stamp, settings_of(self.config), self.cluster,
+            self.stop_requested, self.config.match == "exact", self.first_step, self.show, self.on_files,
+        )  # fmt: skip
+        return search_pairs(pairs, search) or {}
 
     def locate(
-        self, pair: DumpToLocate, notes: list[str], errors: dict[str, Path]
+        self,
+        pair: DumpToLocate,
+        notes: list[str],
+        errors: dict[str, Path],
+        searched: Mapping[str, LocatedRows],
     ) -> DumpRoots | None:
-        """Search one dump; returns None if it was stopped on request."""
+        """Search one dump, unless that was done; returns None if it was stopped on request."""
+        if pair.label in searched:
+            rows = searched[pair.label]
+            if rows.message:
+                notes.append(rows.message if rows.known else f"{pair.label}: {rows.message}")
+            return DumpRoots(pair.step, pair.rank, pair.label, rows.located)
         with ExitStack() as held:
             target = held.enter_context(open_side(pair.target))
             golden = held.enter_context(open_side(pair.golden)) if pair.golden else None
@@ -253,6 +292,7 @@ class _Run:
                     return None
                 errors[pair.label] = files.errors
                 measured = read_measured(files.details)
+                self.exchanges += exchanges_of(target, pair.label, pair.step, pair.rank)
             located = located_in(
                 target,
                 golden,
@@ -261,6 +301,16 @@ class _Run:
                 is_first_step=pair.step == self.first_step,
             )
             return DumpRoots(pair.step, pair.rank, pair.label, located)
+
+    def recompute(self) -> dict[str, list[Recomputed]] | None:
+        """Recompute the collectives whose ranks are all there; returns None if it was stopped on request."""
+        return recompute_exchanges(
+            ExchangeJob(self.exchanges),
+            ExchangeSearch(
+                self.config, self.config, self.folder, self.stamp, settings_of(self.config), self.cluster,
+                self.stop_requested, self.show,
+            ),
+        )  # fmt: skip
 
     def _replay(
         self,

@@ -23,11 +23,11 @@ from ray_precheck.trace.alignment.calls import Call, calls_of
 from ray_precheck.trace.difference.reading import kinds_of
 from ray_precheck.trace.difference.row import ComparisonMode
 from ray_precheck.trace.locating.flow import FlowRecord
+from ray_precheck.trace.locating.meetings import is_collective
 from ray_precheck.trace.side import API, BACKWARD, FORWARD, CaptureSide, RecordEntry
 
 # Seconds on one core: a replay of small tensors, and a byte of the target's tensors.
 _CALL_S, _BYTE_S = 0.015, 4e-8
-_DISTRIBUTED = ("Distributed.", "MintDistributed.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,16 @@ class RunRecords:
     by_key: Mapping[str, FlowRecord] = field(default_factory=dict)
 
 
-def run_records_of(side: CaptureSide) -> RunRecords:
-    """Read all records of calls; of a dump of modules alone, those of the modules."""
-    entries = [entry for entry in side.entries if entry.kind == API] or [
+def entries_of(side: CaptureSide) -> list[RecordEntry]:
+    """Return the entries of calls in the order of the run; of a dump of modules alone, those of modules."""
+    return [entry for entry in side.entries if entry.kind == API] or [
         entry for entry in side.entries if entry.direction
     ]
-    records = [FlowRecord(entry, side.items(entry)) for entry in entries]
+
+
+def run_records_of(side: CaptureSide) -> RunRecords:
+    """Read all records of calls."""
+    records = [FlowRecord(entry, side.items(entry)) for entry in entries_of(side)]
     return RunRecords(records, {record.entry.key: record for record in records})
 
 
@@ -93,11 +97,11 @@ def plan_location(
     of_call: dict[str, str] = {}
     if golden is not None:
         of_call = _partners(target, golden, exact=exact)
-        here = _by_call(golden)
+        here = {(entry.call, entry.direction): entry.key for entry in golden.entries}
         for entry in target.entries:
-            other = here.get(of_call.get(entry.call, ""), {}).get(entry.direction)
+            other = here.get((of_call.get(entry.call, ""), entry.direction))
             if other is not None:
-                partners[entry.key] = other.key
+                partners[entry.key] = other
     if not (has_files and has_calls):
         return LocationPlan((), partners, (), is_replayed=False)
     payloads = list(_payloads(target, golden, of_call))
@@ -110,6 +114,9 @@ def _partners(target: CaptureSide, golden: CaptureSide, *, exact: bool) -> dict[
     Raises:
         UsageError: none has.
     """
+    names = _names(target)
+    if names == _names(golden):  # As `align` has it, which would read all records for no more.
+        return {name: name for name in names}
     ours, theirs = calls_of(target), calls_of(golden)
     found = {
         ours[match.target[0]].name: theirs[match.golden[0]].name
@@ -122,6 +129,11 @@ def _partners(target: CaptureSide, golden: CaptureSide, *, exact: bool) -> dict[
             f" second {_first(theirs)}; are they captures of the same model?"
         )
     return found
+
+
+def _names(side: CaptureSide) -> list[str]:
+    """Return the calls of a capture in the order of its file."""
+    return list(dict.fromkeys(entry.call for entry in side.entries))
 
 
 def _first(calls: Sequence[Call]) -> str:
@@ -152,7 +164,7 @@ def _payloads(
         if golden is not None and other in theirs:
             mate = _payload(golden, index, other, theirs[other])
         own = _payload(target, index, call, records)
-        is_replayed = not call.startswith(_DISTRIBUTED)
+        is_replayed = not is_collective(call)
         found.append(LocationPayload(index, call, own, mate, is_replayed))
     return found
 

@@ -4,15 +4,18 @@ Comes in: two open captures, their plan, and the table of the values. Goes out: 
 session when all calls of a dump are there, and by the job that searches dumps without files.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 
 from ray_precheck.jobs.location_payload import MeasuredEvidence
 from ray_precheck.jobs.location_plan import LocationPlan, draws, run_records_of
+from ray_precheck.operators.overflow import UNINITIALISED
 from ray_precheck.trace.difference.reading import reading_of
 from ray_precheck.trace.items import Item
 from ray_precheck.trace.locating.estimated import EstimatedEvidence
 from ray_precheck.trace.locating.evidence import Evidence, OwnError, ValueEvidence
-from ray_precheck.trace.locating.flow import flow_of
+from ray_precheck.trace.locating.flow import FlowRecord, flow_of
+from ray_precheck.trace.locating.meetings import meetings_of, overwritten
 from ray_precheck.trace.locating.roots import Located
 from ray_precheck.trace.locating.seen import GoldenRun, WalkState
 from ray_precheck.trace.locating.walk import RootWalk
@@ -57,9 +60,11 @@ def located_in(
         reading = reading_of(target, golden)
         estimated = EstimatedEvidence(reading.target, reading.golden)
         theirs = run_records_of(golden)
-        flow = flow_of(theirs.records, _contents(measured, plan))
+        contents = _contents(measured, plan)
         same = golden.header.framework == target.header.framework
-        run = GoldenRun(theirs.by_key, flow, plan.partners, same)
+        run = GoldenRun(
+            theirs.by_key, cache(lambda: flow_of(theirs.records, contents)), plan.partners, same
+        )
     evidence: Evidence = estimated if measured is None else _Both(measured, estimated)
     framework = target.header.framework
     state = WalkState(
@@ -68,8 +73,18 @@ def located_in(
         run,
         is_first_step,
         lambda call: draws(framework, call),
+        lambda record: _meaningless(framework, record),
+        meetings=meetings_of(target) if golden is not None else {},
     )
     return RootWalk(state).run(ours.records)
+
+
+def _meaningless(framework: str, record: FlowRecord) -> Sequence[str]:
+    """Return the values of a record that are whatever stood in memory: of `empty`, and what a collective
+    writes over."""
+    if UNINITIALISED.of(record.entry.call.rpartition(".")[0], framework):
+        return [item.path for item in record.outputs]
+    return overwritten(record)
 
 
 def _contents(

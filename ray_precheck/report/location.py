@@ -8,7 +8,9 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from ray_precheck.report.sources import source_lines
 from ray_precheck.store.columns import encode_name, encode_row, encode_text, header
@@ -19,7 +21,9 @@ from ray_precheck.trace.locating.places import (
     DumpRoots,
     RootPlace,
     cells_of_root,
+    left_out_rows,
     passed_rows,
+    ranks_in_words,
     shown_error,
 )
 from ray_precheck.trace.locating.roots import INFINITE, INHERITED, UNCHECKED, RootKind
@@ -35,27 +39,31 @@ def write_location(
     dumps: Sequence[DumpRoots],
     places: Sequence[RootPlace],
     paths: Mapping[str, Path],
+    known: Mapping[str, Mapping[str, tuple[str, str]]] | None = None,
     *,
     with_graph: bool = False,
 ) -> tuple[Path, ...]:
     """Write the table: roots by their places, then what passes an error on, then what was not checked.
 
-    `paths` has the dump of each label. Returns the files of the graph.
+    `paths` has the dump of each label, or `known` the module and the source line of its records. Returns
+    the files of the graph.
     """
-    looked = {label: _Looked(path, dumps, label) for label, path in paths.items()}
+    looked: dict[str, _Looks] = {
+        label: _Looked(path, dumps, label) for label, path in paths.items()
+    }
+    looked |= {label: _Known(places_in) for label, places_in in (known or {}).items()}
     lines = [header(COLUMNS)]
     for found in places:
         look = looked[found.dump.label]
         row = list(cells_of_root(found, *look.of(found.root.key)))
         if found.root.before:
-            row[-1] += look.told(found.root.before)
+            row[-1] += _told(look, found.root.before)
         lines.append(_encoded(row))
-    rows = [(dump, *row) for dump in dumps for row in passed_rows(dump)]
     for verdict in (INHERITED, UNCHECKED):
-        for dump, each, cells in rows:
-            if each.verdict == verdict:
-                module, source = looked[dump.label].of(each.key)
-                lines.append(_encoded([*cells[:9], module, source, *cells[11:]]))
+        for dump, each, cells in passed_rows(dumps, verdict):
+            module, source = looked[dump.label].of(each.key)
+            lines.append(_encoded([*cells[:9], module, source, *cells[11:]]))
+    lines += map(_encoded, left_out_rows(dumps))
     table.parent.mkdir(parents=True, exist_ok=True)
     replace_file(table, lines)
     if not with_graph:
@@ -67,6 +75,22 @@ def write_location(
     ):
         replace_file(path, [text.encode()])
     return graphs
+
+
+class _Looks(Protocol):
+    """Modules and source lines of records, by their keys."""
+
+    def of(self, key: str) -> tuple[str, str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Those that a job has looked up."""
+
+    found: Mapping[str, tuple[str, str]]
+
+    def of(self, key: str) -> tuple[str, str]:
+        return self.found.get(key, ("", ""))
 
 
 class _Looked:
@@ -85,11 +109,12 @@ class _Looked:
     def of(self, key: str) -> tuple[str, str]:
         return self._modules.of(key), self._sources.get(key, "")
 
-    def told(self, key: str) -> str:
-        """Return where a record is, as the end of a sentence."""
-        module, source = self.of(key)
-        where = "; ".join(filter(None, [f"in {module}" if module else "", source]))
-        return f"; {key} is {'at ' if not module else ''}{where}" if where else ""
+
+def _told(look: _Looks, key: str) -> str:
+    """Return where a record is, as the end of a sentence."""
+    module, source = look.of(key)
+    where = "; ".join(filter(None, [f"in {module}" if module else "", source]))
+    return f"; {key} is {'at ' if not module else ''}{where}" if where else ""
 
 
 def _encoded(cells: Sequence[str]) -> bytes:
@@ -110,6 +135,7 @@ def location_lines(
     counts: Counter[str] = Counter()
     for dump in dumps:
         counts.update(each.verdict for each in dump.located.passed)
+        counts[INHERITED] += dump.located.left_out
     records = sum(dump.located.records for dump in dumps)
     judged = sum(dump.located.judged for dump in dumps)
     yield ""
@@ -155,6 +181,8 @@ def _nothing(records: int, judged: int, unchecked: int, *, is_compared: bool) ->
 def _suspect(found: RootPlace, table: Path, errors: Mapping[str, Path]) -> Iterator[str]:
     root, dump = found.root, found.dump
     where = f" ({dump.label})" if dump.step or dump.rank else ""
+    if found.of_ranks > 1:
+        where = f" (step {dump.step or '0'}, {ranks_in_words(found)})"
     yield _short(f"{found.place}. {root.key}: {root.kind.value}{where}")
     said = []
     if root.own is not None and not math.isnan(root.own) and root.kind is not RootKind.GAP:

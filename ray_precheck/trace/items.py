@@ -49,7 +49,17 @@ class Item(NamedTuple):
     @property
     def is_tensor(self) -> bool:
         """Whether it has a dtype and a shape."""
-        return self.shape is not None and bool(self.dtype)
+        element = self.element
+        if not element:
+            return False
+        dtype, shape = element.get("dtype"), element.get("shape")
+        if type(dtype) is not str or not dtype or type(shape) is not list:
+            return False
+        # A loop is twice as fast as `all`, and a dump has millions of shapes.
+        for size in shape:  # noqa: SIM110
+            if type(size) is not int:
+                return False
+        return True
 
     @property
     def dtype(self) -> str:
@@ -61,7 +71,7 @@ class Item(NamedTuple):
     def shape(self) -> tuple[int, ...] | None:
         """The shape of a tensor; None for what is none."""
         found = self.element.get("shape") if self.element else None
-        if not isinstance(found, list):
+        if type(found) is not list:
             return None
         for size in found:
             if type(size) is not int:
@@ -89,7 +99,9 @@ class Item(NamedTuple):
 
         The statistics of truth values are True and False, which are 1 and 0.
         """
-        found = self.statistic(name)
+        found = self.element.get(name) if self.element else None
+        if type(found) is float:  # nearly all are
+            return found
         if isinstance(found, bool | int | float):
             try:
                 return float(found)

@@ -16,6 +16,7 @@ nearly 0. For all others it is about 1.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from ray_precheck.trace.items import Item
 from ray_precheck.trace.locating.evidence import OwnError, ValueEvidence
@@ -119,7 +120,7 @@ def _explained(own: Differences, forward: Differences | None, output: Item) -> f
         amplification *= max(
             (_amplification(name, item) for item, _ in forward.inputs()), default=1.0
         )
-    elif any(word in name for word in _SUMS) and norm and math.isfinite(norm):
+    elif norm and _is_of(name, _SUMS) and math.isfinite(norm):
         absolute = sum(difference * _norm(item) for item, difference in given)
         return max(largest, absolute / norm)
     return largest * amplification
@@ -127,8 +128,8 @@ def _explained(own: Differences, forward: Differences | None, output: Item) -> f
 
 def is_masked(item: Item) -> bool:
     """Return whether the norm of a value is that of a mask of attention in it."""
-    sizes = [abs(each) for each in (item.number("Max"), item.number("Min")) if each is not None]
-    return any(size > MASKED for size in sizes)
+    high, low = item.number("Max"), item.number("Min")
+    return (high is not None and abs(high) > MASKED) or (low is not None and abs(low) > MASKED)
 
 
 def _norm(item: Item) -> float:
@@ -137,18 +138,25 @@ def _norm(item: Item) -> float:
 
 
 def _amplification(name: str, item: Item) -> float:
+    is_exponential = _is_of(name, _EXPONENTIALS)
+    if not is_exponential and not _is_of(name, _CENTRED):
+        return 1.0
     high, low, mean, norm = (item.number(each) for each in ("Max", "Min", "Mean", "Norm"))
     if high is None or low is None or mean is None or norm is None:
         return 1.0
-    if any(word in name for word in _EXPONENTIALS):
+    if is_exponential:
         sizes = [abs(each) for each in (high, low) if abs(each) < MASKED]
         return max([1.0, *sizes])
     if not all(map(math.isfinite, (high, mean, norm))):
         return 1.0
-    if any(word in name for word in _CENTRED):
-        rest = norm * norm - _count(item) * mean * mean
-        return norm / math.sqrt(rest) if rest > 0 else 1.0
-    return 1.0
+    rest = norm * norm - _count(item) * mean * mean
+    return norm / math.sqrt(rest) if rest > 0 else 1.0
+
+
+@cache
+def _is_of(name: str, words: tuple[str, ...]) -> bool:
+    """Return whether the name of an operator has one of some words."""
+    return any(word in name for word in words)
 
 
 def _count(item: Item) -> int:

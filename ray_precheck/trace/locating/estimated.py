@@ -6,13 +6,16 @@ difference stands for it, each against the size that it has in a tensor of that 
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ray_precheck.capture.measures.sketch import estimated_norm
 from ray_precheck.trace.difference.reading import Source as CaptureSource
 from ray_precheck.trace.items import Item
 from ray_precheck.trace.locating.evidence import OwnError, ValueEvidence
 
+_STATISTICS = ("Max", "Min", "Mean", "Norm")
 UNKNOWN, SAME, OTHER = ValueEvidence(), ValueEvidence(0.0), ValueEvidence(math.inf)
 
 
@@ -32,10 +35,11 @@ class EstimatedEvidence:
 
     def value(self, key: str, target: Item, golden: Item) -> ValueEvidence:
         """Return how a value of a record differs from its partner."""
-        if target.shape != golden.shape:
+        mine, other = target.element or {}, golden.element or {}
+        if mine.get("shape") != other.get("shape") and target.shape != golden.shape:
             return OTHER
-        ours, theirs = self.target.sketch(target), self.golden.sketch(golden)
         by_statistics = statistics_difference(target, golden)
+        ours, theirs = self.target.sketch(target), self.golden.sketch(golden)
         if by_statistics.difference == math.inf or ours is None or theirs is None:
             return by_statistics
         difference = estimated_norm(ours - theirs)
@@ -57,15 +61,22 @@ def statistics_difference(target: Item, golden: Item) -> ValueEvidence:
     Norm counts against itself, the others at least against the root mean square of the elements: single
     values near 0, and means of values that cancel, differ by as much in honest runs as large values do.
     """
-    known = target.statistic("Max"), golden.statistic("Max")
+    mine, other = target.element or {}, golden.element or {}
+    known = mine.get("Max"), other.get("Max")
     if None in known:
         if target.digest and golden.digest:
             return SAME if target.digest == golden.digest else UNKNOWN
         return UNKNOWN
+    differing = [name for name in _STATISTICS if mine.get(name) != other.get(name)]
+    if not differing:  # Weights, and all that is before the first difference.
+        return SAME
+    given = _finite_numbers(mine), _finite_numbers(other)
+    if given[0] is not None and given[1] is not None:
+        return ValueEvidence(_of_finite(given[0], given[1], golden))
     worst = 0.0
     norm, norm2 = target.number("Norm"), golden.number("Norm")
     root = math.sqrt(max(1, math.prod(golden.shape or ())))
-    for name in ("Max", "Min", "Mean", "Norm"):
+    for name in differing:
         ours, theirs = target.number(name), golden.number(name)
         if ours is None or theirs is None:
             continue
@@ -76,5 +87,35 @@ def statistics_difference(target: Item, golden: Item) -> ValueEvidence:
         size = max(abs(ours), abs(theirs))
         if norm and norm2 and math.isfinite(norm) and math.isfinite(norm2):
             size = max(size, norm / root, norm2 / root)
-        worst = max(worst, abs(ours - theirs) / size)
+        share = abs(ours - theirs) / size
+        if share > worst:
+            worst = share
     return ValueEvidence(worst)
+
+
+def _finite_numbers(element: Mapping[str, Any]) -> tuple[float, float, float, float] | None:
+    """Return Max, Min, Mean and Norm where all are finite floats, as nearly all are; else None."""
+    try:
+        found = element["Max"], element["Min"], element["Mean"], element["Norm"]
+    except KeyError:
+        return None
+    for each in found:
+        if type(each) is not float or not -math.inf < each < math.inf:
+            return None
+    return found
+
+
+def _of_finite(
+    ours: tuple[float, float, float, float], theirs: tuple[float, float, float, float], golden: Item
+) -> float:
+    """Return what the loop over all kinds of numbers returns, for finite ones."""
+    least = 0.0
+    if ours[3] and theirs[3]:
+        least = max(ours[3], theirs[3]) / math.sqrt(max(1, math.prod(golden.shape or ())))
+    worst = 0.0
+    for one, other in zip(ours, theirs, strict=True):
+        if one != other:
+            share = abs(one - other) / max(abs(one), abs(other), least)
+            if share > worst:
+                worst = share
+    return worst

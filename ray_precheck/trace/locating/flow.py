@@ -25,21 +25,19 @@ _MOST_ALIKE = 16
 Content = Callable[[str, str], str]
 
 
-class FlowRecord(NamedTuple):
-    """A record with its values, read once."""
+@dataclass(slots=True)
+class FlowRecord:
+    """A record with its values, read once: `outputs` are what it gives, `inputs` what it gets, which are
+    arguments, parameters and incoming gradients."""
 
     entry: RecordEntry
     items: Sequence[Item]
+    inputs: list[Item] = field(init=False)
+    outputs: list[Item] = field(init=False)
 
-    @property
-    def outputs(self) -> list[Item]:
-        """What the record gives."""
-        return [item for item in self.items if item.part == OUTPUT]
-
-    @property
-    def inputs(self) -> list[Item]:
-        """What it gets: arguments, parameters, incoming gradients."""
-        return [item for item in self.items if item.part != OUTPUT]
+    def __post_init__(self) -> None:
+        self.inputs = [item for item in self.items if item.part != OUTPUT]
+        self.outputs = [item for item in self.items if item.part == OUTPUT]
 
 
 class Producer(NamedTuple):
@@ -82,8 +80,8 @@ def flow_of(records: Iterable[FlowRecord], content: Content | None = None) -> Fl
     firsts: dict[tuple[Any, ...], tuple[str, str]] = {}
     for place, record in enumerate(records):
         key = record.entry.key
-        for item in record.items:
-            if item.part == OUTPUT or item.element is None or not _is_followed(item):
+        for item in record.inputs:
+            if item.element is None or not _is_followed(item):
                 continue
             found = _producer_of(key, item, content, by_content, by_marks)
             if found is not None:
@@ -92,8 +90,8 @@ def flow_of(records: Iterable[FlowRecord], content: Content | None = None) -> Fl
             else:
                 mark = (*_mark(item), item.number("Norm"), item.digest)
                 flow.first[key, item.path] = firsts.setdefault(mark, (key, item.path))
-        for item in record.items:
-            if item.part != OUTPUT or item.element is None or not _is_followed(item):
+        for item in record.outputs:
+            if item.element is None or not _is_followed(item):
                 continue
             given_by = Producer(key, item.path, place, by_content=False)
             known = content(key, item.path) if content else ""
@@ -109,7 +107,7 @@ def flow_of(records: Iterable[FlowRecord], content: Content | None = None) -> Fl
 
 def _is_followed(item: Item) -> bool:
     """Return whether a value is a tensor with elements; numbers carry no identity."""
-    return item.is_tensor and _count(item) > 0
+    return item.is_tensor and 0 not in item.element["shape"]  # type: ignore[index]
 
 
 def _count(item: Item) -> int:

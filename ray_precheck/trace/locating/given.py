@@ -106,7 +106,7 @@ def _gap(
     entry = seen.record.entry
     giver = state.giver(seen, item.path)
     if giver is None and state.golden is not None and seen.golden is not None:
-        theirs = state.golden.flow.producer(seen.golden.entry.key, golden.path)
+        theirs = state.golden.flow().producer(seen.golden.entry.key, golden.path)
         before = _target_of(state, theirs.key) if theirs is not None else ""
     else:
         before = giver.key if giver is not None else ""

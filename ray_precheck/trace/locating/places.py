@@ -10,10 +10,12 @@ difference is ranked behind those of that step: weights and states have brought 
 """
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from ray_precheck.trace.locating.roots import Located, Passed, Root, RootKind
+from ray_precheck.trace.locating.meetings import ranges_of
+from ray_precheck.trace.locating.roots import INHERITED, Located, Passed, Root, RootKind
 
 COLUMNS = (
     "Place",
@@ -45,18 +47,54 @@ class DumpRoots(NamedTuple):
 
 
 class RootPlace(NamedTuple):
-    """A root with its dump; `place` counts from 1."""
+    """A root with its dump; `place` counts from 1.
+
+    The same root of several ranks in a step has one place, with the dump in which it errs most: `ranks` are
+    all of them, of `of_ranks` in that step.
+    """
 
     place: int
     dump: DumpRoots
     root: Root
+    ranks: tuple[str, ...] = ()
+    of_ranks: int = 1
 
 
 def ranked(dumps: Iterable[DumpRoots]) -> list[RootPlace]:
     """Return all roots, the likeliest culprit first."""
-    found = [(dump, root) for dump in dumps for root in dump.located.roots]
-    found.sort(key=lambda each: _order(*each))
-    return [RootPlace(place, *each) for place, each in enumerate(found, 1)]
+    dumps = list(dumps)
+    of_ranks = Counter(dump.step for dump in dumps)
+    alike: dict[tuple[str, RootKind, str, str], list[tuple[DumpRoots, Root]]] = defaultdict(list)
+    for dump in dumps:
+        for root in dump.located.roots:
+            path = root.item if root.kind.differs_from_start else ""
+            alike[dump.step, root.kind, root.key, path].append((dump, root))
+    found = [
+        (*min(each, key=lambda one: _order(*one)), tuple(dump.rank for dump, _ in each))
+        for each in alike.values()
+    ]
+    found.sort(key=lambda each: _order(*each[:2]))
+    return [
+        RootPlace(place, dump, root, ranks, of_ranks[dump.step])
+        for place, (dump, root, ranks) in enumerate(found, 1)
+    ]
+
+
+def ranks_in_words(found: RootPlace) -> str:
+    """Return on which ranks a root is: `rank 17 alone of 1000`, `all 8 ranks`, `ranks 0-3 of 8`."""
+    if len(found.ranks) == found.of_ranks:
+        return f"all {found.of_ranks} ranks"
+    named = _named(found.ranks)
+    if len(found.ranks) == 1:
+        return f"rank {named} alone of {found.of_ranks}"
+    return f"ranks {named} of {found.of_ranks}"
+
+
+def _named(ranks: Sequence[str]) -> str:
+    """Return the ranks as a cell: as ranges where all are numbers."""
+    if len(ranks) > 1 and all(rank.isdigit() for rank in ranks):
+        return ranges_of([int(rank) for rank in ranks])
+    return ",".join(dict.fromkeys(ranks))
 
 
 def _order(dump: DumpRoots, root: Root) -> tuple[float, ...]:
@@ -102,7 +140,7 @@ def cells_of_root(found: RootPlace, module: str, source: str) -> Sequence[str]:
     return (
         str(found.place),
         found.dump.step,
-        found.dump.rank,
+        _named(found.ranks or (found.dump.rank,)),
         _call(root.key, root.direction),
         root.direction,
         shown_error(root.own),
@@ -112,23 +150,41 @@ def cells_of_root(found: RootPlace, module: str, source: str) -> Sequence[str]:
         module,
         source,
         root.cause,
-        root.message,
+        "; ".join(filter(None, [root.message, _spread(found)])),
     )
 
 
-def passed_rows(dump: DumpRoots) -> Iterator[tuple[Passed, Sequence[str]]]:
-    """Yield the rows of a dump's records that are no roots, without module and source."""
-    for each in dump.located.passed:
+def _spread(found: RootPlace) -> str:
+    return f"on {ranks_in_words(found)}" if found.of_ranks > 1 else ""
+
+
+def passed_rows(
+    dumps: Sequence[DumpRoots], verdict: str
+) -> Iterator[tuple[DumpRoots, Passed, Sequence[str]]]:
+    """Yield the rows of the records that are no roots, without module and source.
+
+    Records that are the same on several ranks of a step have one row, with the largest errors of them.
+    """
+    alike: dict[tuple[str, str, str], list[tuple[DumpRoots, Passed]]] = defaultdict(list)
+    for dump in dumps:
+        for each in dump.located.passed:
+            if each.verdict == verdict:
+                alike[dump.step, each.key, each.message].append((dump, each))
+    steps = {dump.step: number for number, dump in enumerate(reversed(dumps))}
+    order = sorted(alike.values(), key=lambda some: (-steps[some[0][0].step], some[0][1].place))
+    for some in order:
+        dump, each = some[0]
         yield (
+            dump,
             each,
             (
                 "",
                 dump.step,
-                dump.rank,
+                _named([one.rank for one, _ in some]),
                 _call(each.key, each.direction),
                 each.direction,
-                shown_error(each.own),
-                shown_error(each.inherited),
+                shown_error(_largest([other.own for _, other in some])),
+                shown_error(_largest([other.inherited for _, other in some])),
                 each.verdict,
                 "",
                 "",
@@ -137,6 +193,23 @@ def passed_rows(dump: DumpRoots) -> Iterator[tuple[Passed, Sequence[str]]]:
                 each.message,
             ),
         )
+
+
+def _largest(errors: Sequence[float | None]) -> float | None:
+    known = [each for each in errors if each is not None and not math.isnan(each)]
+    return max(known, default=None)
+
+
+def left_out_rows(dumps: Sequence[DumpRoots]) -> Iterator[Sequence[str]]:
+    """Yield the row that says how many records have none, where not all have one."""
+    left_out = [dump.located.left_out for dump in dumps if dump.located.left_out]
+    if not left_out:
+        return
+    said = (
+        f"{sum(left_out)} more records of {len(left_out)} dump{'s' if len(left_out) > 1 else ''} only pass"
+        " an error on, further down, and have no row"
+    )
+    yield (*[""] * 7, INHERITED, *[""] * 4, said)
 
 
 def _call(key: str, direction: str) -> str:

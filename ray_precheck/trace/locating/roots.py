@@ -6,6 +6,8 @@ Goes out: the nouns `RootKind`, `Root` and `Located`. Made by `walk`, ranked by 
 from dataclasses import dataclass, field
 from enum import Enum
 
+from ray_precheck.trace.locating.sharing import SharedRecord
+
 INFINITE = float("inf")
 
 
@@ -72,7 +74,10 @@ class Passed:
 @dataclass(slots=True)
 class Located:
     """What was found in one dump, in the order of the run. `judged` counts the records whose own error is
-    known, `compared` those with a partner; `edges` are the links between affected records, by their keys."""
+    known, `compared` those with a partner; `edges` are the links between affected records, by their keys.
+    `shared` are the records of collectives that differ, `left_out` counts the records that only pass an
+    error on and are not in `passed`, `shared_left_out` those of collectives.
+    """
 
     roots: list[Root] = field(default_factory=list)
     passed: list[Passed] = field(default_factory=list)
@@ -80,3 +85,6 @@ class Located:
     judged: int = 0
     compared: int = 0
     edges: list[tuple[str, str]] = field(default_factory=list)
+    shared: list[SharedRecord] = field(default_factory=list)
+    left_out: int = 0
+    shared_left_out: int = 0

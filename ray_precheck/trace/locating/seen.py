@@ -11,16 +11,17 @@ from ray_precheck.trace.difference.pairing import Pair
 from ray_precheck.trace.locating.evidence import Evidence, OwnError, ValueEvidence
 from ray_precheck.trace.locating.flow import Flow, FlowRecord, Producer
 from ray_precheck.trace.locating.gaps import Surroundings
+from ray_precheck.trace.locating.meetings import Meeting
 from ray_precheck.trace.locating.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)
 class GoldenRun:
-    """The golden side of a walk: its records by key, its data flow, and the partner of each record of the
-    target that has one."""
+    """The golden side of a walk: its records by key, its data flow, which is asked for where it is needed,
+    and the partner of each record of the target that has one."""
 
     records: Mapping[str, FlowRecord]
-    flow: Flow
+    flow: Callable[[], Flow]
     partners: Mapping[str, str]
     same_framework: bool = True
 
@@ -43,20 +44,27 @@ class SeenRecord:
 
     def worst(self, *parts: str) -> float:
         """Return the largest known difference of its values in some parts, NaN where none is known."""
-        known = [
-            self.difference(item.path)
-            for item in self.record.items
-            if item.part in parts and not math.isnan(self.difference(item.path))
-        ]
-        return max(known, default=math.nan)
+        worst = math.nan
+        for item in self.record.items:
+            if item.part in parts:
+                found = self.values.get(item.path)
+                if (
+                    found is not None
+                    and not found.difference <= worst
+                    and found.difference == found.difference
+                ):
+                    worst = found.difference
+        return worst
 
 
 @dataclass(slots=True)
 class WalkState:
     """What the walk knows: the data flow, the evidence, the golden run, and what lies behind it.
 
-    `draws` tells whether a call may draw random numbers. `is_first_step`: weights are those that the run
-    began with. `outputs` has the differences of values that were given, by key and path.
+    `draws` tells whether a call may draw random numbers, `meaningless` names the values of a record that
+    are whatever stood in memory. `is_first_step`: weights are those that the run
+    began with. `meetings` has the collectives of the run by the keys of their records. `outputs`
+    has the differences of values that were given, by key and path.
     """
 
     flow: Flow
@@ -64,6 +72,8 @@ class WalkState:
     golden: GoldenRun | None = None
     is_first_step: bool = True
     draws: Callable[[str], bool] = lambda call: False
+    meaningless: Callable[[FlowRecord], Sequence[str]] = lambda record: ()
+    meetings: Mapping[str, Meeting] = field(default_factory=dict)
     weights: Weights = field(default_factory=Weights)
     around: Surroundings = field(default_factory=Surroundings)
     outputs: dict[tuple[str, str], float] = field(default_factory=dict)

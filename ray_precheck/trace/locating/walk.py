@@ -22,6 +22,7 @@ from ray_precheck.trace.locating.evidence import OwnError
 from ray_precheck.trace.locating.flow import FlowRecord
 from ray_precheck.trace.locating.given import argument_roots, given_roots
 from ray_precheck.trace.locating.graph import reached_from
+from ray_precheck.trace.locating.meetings import is_collective
 from ray_precheck.trace.locating.roots import (
     INFINITE,
     INHERITED,
@@ -32,6 +33,7 @@ from ray_precheck.trace.locating.roots import (
     RootKind,
 )
 from ray_precheck.trace.locating.seen import SeenRecord, WalkState
+from ray_precheck.trace.locating.sharing import shared_record
 from ray_precheck.trace.side import BACKWARD, FORWARD
 
 # A random mask of another seed changes an output by at least this share of its norm: one element in 400.
@@ -76,6 +78,8 @@ class RootWalk:
             for target, golden in seen.pairs:
                 if target is not None and golden is not None and target.is_tensor:
                     seen.values[target.path] = self.state.evidence.value(key, target, golden)
+            for path in self.state.meaningless(record):
+                seen.values.pop(path, None)
         if seen.golden is not None and self._needs_estimate(record, seen.own):
             own = Differences(record, seen.values, self._carried_to(record))
             forward = None
@@ -101,6 +105,8 @@ class RootWalk:
     def _needs_estimate(self, record: FlowRecord, own: OwnError | None) -> bool:
         """Return whether nothing but the golden run tells of a record: what draws random numbers has a replay
         that looks at its statistics alone."""
+        if is_collective(record.entry.call):
+            return False  # `collectives` looks at those of all ranks at once.
         if own is None or self.state.evidence.estimates:
             return self.state.evidence.estimates
         return not own.is_guilty and (own.verdict == "SKIP" or self.state.draws(record.entry.call))
@@ -110,13 +116,19 @@ class RootWalk:
         upstream = self._upstream(seen)
         roots = list(self._roots(seen, is_affected=bool(upstream)))
         self.found.roots += roots
-        if roots:
+        shared = shared_record(self.state, seen, is_affected=bool(roots or upstream))
+        arrived = []
+        if shared is not None:
+            self.found.shared.append(shared)
+            arrived = [shared.strength] if shared.arrives else []
+        if roots or arrived:
             self._rooted = True
-        strength = max([self._strength_above(seen), *(root.own or INFINITE for root in roots)])
+        brought = [*(root.own or INFINITE for root in roots), *arrived]
+        strength = max([self._strength_above(seen), *brought])
         if strength:
             self._strength[entry.key] = strength
             self._strongest = max(self._strongest, strength)
-        if roots or upstream:
+        if roots or upstream or arrived:
             self._affected.add(entry.key)
             self._affected_calls.add(entry.call)
             self.found.edges += [(key, entry.key) for key in upstream if key]

@@ -88,7 +88,7 @@ def walked(
     if golden is not None:
         by_key = {each.entry.key: each for each in golden}
         partners = {each.entry.key: each.entry.key for each in target if each.entry.key in by_key}
-        run = GoldenRun(by_key, flow_of(golden), partners)
+        run = GoldenRun(by_key, lambda: flow_of(golden), partners)
     state = WalkState(
         flow_of(target), evidence, run, is_first_step, lambda call: call.split(".")[1] in draws
     )

@@ -65,7 +65,8 @@ def test_a_row_has_the_cells_of_its_root():
 
 def test_what_passes_an_error_on_has_no_place():
     passed = Passed("inherited", "Torch.exp.0.backward", "backward", 4, 0.5, 70.0)
-    ((_, cells),) = passed_rows(DumpRoots("0", "", "dump", Located(passed=[passed])))
+    dumps = [DumpRoots("0", "", "dump", Located(passed=[passed]))]
+    ((_, _, cells),) = passed_rows(dumps, "inherited")
     assert cells[:8] == ("", "0", "", "Torch.exp.0", "backward", "0.5", "70", "inherited")
 
 
