@@ -45,7 +45,7 @@ from ray_precheck.store.resume import (
     start_run,
 )
 from ray_precheck.store.stamps import new_stamp
-from ray_precheck.trace.locating.collectives import Recomputed, joined
+from ray_precheck.trace.locating.collectives import Recomputed, joined_dumps
 from ray_precheck.trace.locating.places import DumpRoots, RootPlace, ranked
 from ray_precheck.trace.side import CaptureSide, open_side
 
@@ -188,7 +188,7 @@ def run_location(
         recomputed = run.recompute()
         if recomputed is None:
             return LocationReport(folder, table, (), tuple(found), False, "", tuple(notes), errors)
-    found = joined(found, recomputed)
+    found = joined_dumps(found, recomputed)
     places = tuple(ranked(found))
     known = {label: rows.looked for label, rows in searched.items()}
     graphs = write_location(table, found, places, run.dumps, known, with_graph=config.graph)

@@ -54,13 +54,13 @@ def main() -> int:
     command.add_argument("--calls", type=int, default=CALLS)
     command.add_argument("--variants", type=int, default=VARIANTS)
     command.set_defaults(
-        action=lambda given: make(given.folder, given.ranks, given.calls, given.variants)
+        action=lambda given: make_runs(given.folder, given.ranks, given.calls, given.variants)
     )
     command = commands.add_parser("locate")
     command.add_argument("folder", type=Path)
     command.add_argument("--limit", type=float, default=600.0)
     command.add_argument("words", nargs="*", help="more options of the command, behind --")
-    command.set_defaults(action=lambda given: measure(given.folder, given.limit, given.words))
+    command.set_defaults(action=lambda given: measure_search(given.folder, given.limit, given.words))
     given = parser.parse_args()
     return int(given.action(given))
 
@@ -82,7 +82,7 @@ def faulty_rank(ranks: int) -> int:
     return min(17, ranks // 2)
 
 
-def make(folder: Path, ranks: int, calls: int, variants: int) -> int:
+def make_runs(folder: Path, ranks: int, calls: int, variants: int) -> int:
     """Write the captures of both runs."""
     variants = min(variants, ranks - 1)
     others = [rank for rank in range(ranks) if rank != faulty_rank(ranks)]
@@ -186,7 +186,7 @@ def _tensor(values: Sequence[float], shape: Sequence[int] = SHAPE, name: str = "
     )
 
 
-def measure(folder: Path, limit_s: float, words: Sequence[str]) -> int:
+def measure_search(folder: Path, limit_s: float, words: Sequence[str]) -> int:
     """Run the command on the captures of a folder, and print what it took and found."""
     out = folder / f"out_{time.time_ns()}"
     command = [sys.executable, "-m", "ray_precheck", "locate", "-o", str(out)]

@@ -22,7 +22,7 @@ import numpy as np
 
 from ray_precheck.dump.mapped import MappedTensor, MappedTensors
 from ray_precheck.errors import NotCheckable
-from ray_precheck.jobs.location_plan import entries_of
+from ray_precheck.jobs.location_plan import call_entries
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.dtypes import CHUNK_ELEMENTS, DTYPES, Array
 from ray_precheck.schema.result import Outcome, Verdict
@@ -81,7 +81,7 @@ def exchanges_of(side: CaptureSide, dump: str, step: str, rank: str) -> list[Exc
     folder = side.data_folder.absolute()
     return [
         Exchanged(dump, step, number, entry.key, place, known[entry.key], side.raw(entry), folder)
-        for place, entry in enumerate(entries_of(side))
+        for place, entry in enumerate(call_entries(side))
         if entry.key in known
     ]
 

@@ -59,7 +59,7 @@ class RunRecords:
     by_key: Mapping[str, FlowRecord] = field(default_factory=dict)
 
 
-def entries_of(side: CaptureSide) -> list[RecordEntry]:
+def call_entries(side: CaptureSide) -> list[RecordEntry]:
     """Return the entries of calls in the order of the run; of a dump of modules alone, those of modules."""
     return [entry for entry in side.entries if entry.kind == API] or [
         entry for entry in side.entries if entry.direction
@@ -68,7 +68,7 @@ def entries_of(side: CaptureSide) -> list[RecordEntry]:
 
 def run_records_of(side: CaptureSide) -> RunRecords:
     """Read all records of calls."""
-    records = [FlowRecord(entry, side.items(entry)) for entry in entries_of(side)]
+    records = [FlowRecord(entry, side.items(entry)) for entry in call_entries(side)]
     return RunRecords(records, {record.entry.key: record for record in records})
 
 

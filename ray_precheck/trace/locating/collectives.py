@@ -59,7 +59,7 @@ class _Cause:
     key: str
 
 
-def joined(dumps: Sequence[DumpRoots], measured: Measured | None = None) -> list[DumpRoots]:
+def joined_dumps(dumps: Sequence[DumpRoots], measured: Measured | None = None) -> list[DumpRoots]:
     """Return what was found in the dumps, with what the ranks tell of each other.
 
     `measured` has the recomputed collectives by the label of the dump, where the files of all ranks were

@@ -33,6 +33,7 @@ TABLE = Table(
         ("check", "report", "capture", "trace"),
         ("runtime",),
         ("jobs",),
+        ("locating_pairs", "locating_exchanges"),
         (
             "session",
             "comparing",
