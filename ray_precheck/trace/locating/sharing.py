@@ -54,7 +54,9 @@ def shared_record(state: WalkState, seen: SeenRecord, *, is_affected: bool) -> S
         return None
     got, got_norm, _, floor = _largest(seen, seen.record.inputs)
     gave, gave_norm, item, other = _largest(seen, seen.record.outputs)
-    if not is_affected and (item is None or not stands_out(gave, got, item.dtype)):
+    if not is_affected and (
+        item is None or not stands_out(gave, got, item.dtype, is_gradient=False)
+    ):
         return None
     entry = seen.record.entry
     return SharedRecord(

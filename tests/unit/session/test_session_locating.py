@@ -101,7 +101,12 @@ def test_ranks_and_steps_share_one_table(tmp_path: Path) -> None:
     report = locate_captures(tmp_path / "target", tmp_path / "golden", out=tmp_path / "out")
     (first, *_) = rows_of(report)
     assert (first["Step"], first["Rank"], first["API Name"]) == ("1", "1", "Mint.mul.0")
-    assert [path.name for path in (tmp_path / "out").glob("*.csv")] == [report.table.name]
+    stamp = report.table.stem.rpartition("_")[2]
+    assert sorted(path.name for path in (tmp_path / "out").rglob("*.csv")) == [
+        report.table.name,
+        f"locate_dumps_{stamp}.csv",
+        f"locate_roots_{stamp}.csv",
+    ]
 
 
 def refused(folder: Path, target: Path, golden: Path | None = None, **more: Any) -> str:

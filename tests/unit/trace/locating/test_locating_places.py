@@ -97,3 +97,40 @@ def test_a_wrong_result_stands_before_what_it_does_to_its_own_gradient():
         "softmax.backward",
         "mul.forward",
     ]
+
+
+def _ranks(*owns):
+    roots = [Root(RootKind.OPERATOR, "Torch.exp.0.forward", "forward", 3, own=own) for own in owns]
+    return [
+        DumpRoots("0", str(rank), f"step0/rank{rank}", Located([root]))
+        for rank, root in enumerate(roots)
+    ]
+
+
+def test_the_same_root_of_all_ranks_has_one_place_with_the_largest_error():
+    (found,) = ranked(_ranks(5.0, 80.0, 7.0))
+    cells = cells_of_root(found, "", "")
+    assert (found.root.own, found.dump.rank) == (80.0, "1")
+    assert (cells[2], cells[-1]) == ("0-2", "on all 3 ranks")
+
+
+def test_a_root_of_some_ranks_says_of_how_many():
+    honest = DumpRoots("0", "9", "step0/rank9", Located())
+    (found,) = ranked([*_ranks(5.0, 80.0), honest])
+    assert cells_of_root(found, "", "")[-1] == "on ranks 0-1 of 3"
+    (found,) = ranked([*_ranks(5.0), honest])
+    assert cells_of_root(found, "", "")[-1] == "on rank 0 alone of 2"
+
+
+def test_a_run_of_one_rank_says_nothing_of_ranks():
+    (found,) = ranked(_ranks(5.0))
+    assert cells_of_root(found, "", "")[-1] == ""
+
+
+def test_what_several_ranks_pass_on_is_one_row_with_the_largest_errors():
+    passed = [Passed("inherited", "Torch.exp.0.forward", "forward", 4, own, 9.0) for own in (1, 4)]
+    dumps = [
+        DumpRoots("0", str(rank), "", Located(passed=[each])) for rank, each in enumerate(passed)
+    ]
+    ((_, _, cells),) = passed_rows(dumps, "inherited")
+    assert (cells[2], cells[5]) == ("0-1", "4")
