@@ -23,7 +23,9 @@ from scripts.locate_faults.foreign import MSPROBE, compared
 from scripts.locate_faults.locating import located, ways_of
 from scripts.locate_faults.plan import Counts
 from scripts.locate_faults.remembering import forget
+from scripts.locate_faults.replaying import Replay, named_by
 from scripts.locate_faults.tables import (
+    REPLAY,
     misses,
     table_of_faults,
     table_of_honest,
@@ -71,6 +73,14 @@ def _ranks(dtype: str) -> Callable[[Path], list[Judged]]:
     return partial(collective_cases, dtype=dtype)
 
 
+def replay_cases(judged: Sequence[Judged]) -> None:
+    """Make the baseline anew, after the package has changed."""
+    replay = Replay()
+    for each in judged:
+        if REPLAY in each.ways:
+            each.ways[REPLAY] = named_by(replay, Path(each.case.target))
+
+
 def locate_cases(
     judged: Sequence[Judged], scratch: Path, save: Callable[[], None], *, again: bool, until: float
 ) -> None:
@@ -113,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--captures", type=Path, help="keep the captures here, and use what is there"
     )
     parser.add_argument("--no-locate", action="store_true", help="the baseline alone")
-    parser.add_argument("--again", action="store_true", help="locate again what was located before")
+    parser.add_argument("--again", action="store_true", help="look again at what was looked at")
     parser.add_argument("--limit_s", type=float, default=math.inf, help="begin no search later")
     parser.add_argument("--msprobe", nargs="+", default=(), help="folders of msprobe and its needs")
     parser.add_argument("--json", type=Path, help="write all cases, with what was found")
@@ -124,6 +134,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     judged: list[Judged] = []
     for own, capture in _captures(options, folder, counts):
         found = capture()
+        if options.again:
+            replay_cases(found)
         if not options.no_locate:
             locate_cases(
                 found,

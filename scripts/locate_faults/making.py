@@ -24,7 +24,7 @@ from scripts.locate_faults.cases import (
 from scripts.locate_faults.gradients import GradientFault, GradientWatch
 from scripts.locate_faults.plan import Counts, Plan, plan_faults
 from scripts.locate_faults.planted import FAULTS
-from scripts.locate_faults.replaying import Replay
+from scripts.locate_faults.replaying import Replay, named_by
 from scripts.locate_faults.runs import Act, Bench, OtherSums, Step
 from scripts.locate_faults.setups import setups_of
 from scripts.locate_faults.sizes import Size, worst
@@ -34,7 +34,6 @@ from scripts.locate_faults.updates import UpdateFault, UpdateWatch
 from scripts.locate_faults.watching import Fault, Hidden, Listing, Watch, honest_differences
 
 PLAIN = "plain"
-_SHOWN = 12
 # Golden runs, and what makes each another one than the target.
 GOLDENS: dict[str, Step] = {
     "other sums": Step(acts=(OtherSums(),)),
@@ -83,9 +82,7 @@ class Maker:
     def _judged(self, case: Case) -> Judged:
         if case.family == HONEST and case.golden:
             return Judged(case)  # the target alone is a case of its own
-        found = self.replay.of(Path(case.target))
-        ways = {REPLAY: [[*each, ""] for each in found.errors[:_SHOWN]]}
-        return Judged(case, ways)
+        return Judged(case, {REPLAY: named_by(self.replay, Path(case.target))})
 
     def _case(self, family: str, fault: str, target: Path, golden: Path | None) -> Case:
         return Case(self.name, self.dtype, family, fault, str(target), str(golden or ""))

@@ -22,6 +22,7 @@ from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import TaskPayload
 
 _STANDARD = "auto"
+_SHOWN = 12
 
 
 class OwnError(NamedTuple):
@@ -79,6 +80,11 @@ class Replay:
             if digest not in self._known:
                 self._known[digest] = checker.check(payload)
             yield self._known[digest]
+
+
+def named_by(replay: Replay, path: Path) -> list[list[Any]]:
+    """Return the first errors of a capture as findings, with no verdict beside them."""
+    return [[*each, ""] for each in replay.of(path).errors[:_SHOWN]]
 
 
 def digest_of(payload: TaskPayload, folder: Path) -> bytes:

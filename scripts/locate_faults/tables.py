@@ -89,7 +89,7 @@ def _head(titles: Sequence[str]) -> list[str]:
 
 
 def _of(judged: Sequence[Judged], way: str, test: Callable[[Case, Named], bool]) -> str:
-    tried = [each for each in judged if way in each.ways]
+    tried = [each for each in judged if way in each.ways and _can_see(way, each.case)]
     if not tried:
         return ""
     return f"{sum(test(each.case, each.ways[way]) for each in tried)} of {len(tried)}"

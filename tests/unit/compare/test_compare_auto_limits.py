@@ -62,9 +62,9 @@ class TestMeasure:
         assert Measure().passes(self.CASE, own, ONE, ONE) is passes
 
     def test_limits_are_wider_for_few_elements(self) -> None:
-        # 1 + 0.5 / sqrt(4) = 1.25 times 2.4 and 3.
+        # 1 + 1 / sqrt(4) = 1.5 times 2.4 and 3.
         found = Measure().limits(self.CASE, ONE)
-        assert (found.rmse, found.largest, found.relative) == pytest.approx((3.0, 3.75, 64.0))
+        assert (found.rmse, found.largest, found.relative) == pytest.approx((3.6, 4.5, 64.0))
 
     def test_a_sum_may_be_off_by_a_share_of_its_largest_element(self) -> None:
         # 2^-18 of 4 is 2^-16: an error of that size is not far from a small element's own magnitude.
@@ -90,10 +90,10 @@ class TestMeasure:
 
 
 def test_a_largest_error_on_its_limit_is_not_blamed_beside_the_rmse() -> None:
-    # For one element the limits are 1.5 * 2.4 and 1.5 * 3 times the peer's error of 2 units: 7.2 and 9.
+    # For one element the limits are 2 * 2.4 and 2 * 3 times the peer's error of 2 units: 9.6 and 12.
     unit = 2.0**-10
     peers = Peers(np.array([1.0 + 2 * unit]))
-    case = comparison([1.0 + 9 * unit], [1.0], "float16", api=API, peers=peers)
+    case = comparison([1.0 + 12 * unit], [1.0], "float16", api=API, peers=peers)
     found, message = judged(case)
     assert found is Verdict.ERROR
     assert "RMSE" in message
