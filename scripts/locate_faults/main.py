@@ -124,6 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--no-locate", action="store_true", help="the baseline alone")
     parser.add_argument("--again", action="store_true", help="look again at what was looked at")
+    parser.add_argument("--faults", action="store_true", help="do not search honest captures")
     parser.add_argument("--limit_s", type=float, default=math.inf, help="begin no search later")
     parser.add_argument("--msprobe", nargs="+", default=(), help="folders of msprobe and its needs")
     parser.add_argument("--json", type=Path, help="write all cases, with what was found")
@@ -138,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             replay_cases(found)
         if not options.no_locate:
             locate_cases(
-                found,
+                [each for each in found if not (options.faults and each.case.family == HONEST)],
                 folder / f"twins-{own.name}",
                 partial(write_cases, own, found),
                 again=options.again,
