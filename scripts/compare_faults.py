@@ -1,7 +1,7 @@
 """Small networks of PyTorch, captured honestly in several ways, or with one wrong operator.
 
-Comes in: a network, a dtype, a `Way` to run it, perhaps a `Fault`. Goes out: the dump of a forward and a
-backward pass with all tensors, and which record of it the fault made wrong. Used by
+Comes in: a network, a dtype, a `RunSetup` to run it, perhaps a `WrongOperator`. Goes out: the dump of a
+forward and a backward pass with all tensors, and which record of it the fault made wrong. Used by
 `scripts.compare_verdicts`. Other orders of sums and faults are put below the capture, into the operators of
 ATen, so that wrong values flow on.
 """
@@ -32,7 +32,7 @@ _WIDTH = 32
 Change = Callable[[Tensor], Tensor]
 
 
-class Mlp(nn.Module):
+class MlpBlocks(nn.Module):
     """Blocks of layer norm, linear, GELU and linear, with a residual."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Mlp(nn.Module):
         return given.square().mean()
 
 
-class Attention(nn.Module):
+class AttentionBlocks(nn.Module):
     """Two blocks of attention over 12 tokens, and a loss over 40 classes."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Attention(nn.Module):
         return F.cross_entropy(self.head(given).reshape(-1, 40).float(), classes)
 
 
-class Convolutions(nn.Module):
+class ConvolutionBlocks(nn.Module):
     """Two convolutions with batch norm and ReLU, and a linear layer."""
 
     def __init__(self) -> None:
@@ -91,10 +91,10 @@ class Convolutions(nn.Module):
         return self.head(self.layers(pictures).mean(dim=(2, 3))).square().mean()
 
 
-NETWORKS: tuple[type[nn.Module], ...] = (Mlp, Attention, Convolutions)
+NETWORKS: tuple[type[nn.Module], ...] = (MlpBlocks, AttentionBlocks, ConvolutionBlocks)
 
 
-class Way(NamedTuple):
+class RunSetup(NamedTuple):
     """How a network is run: threads, with oneDNN or without, and a seed for the order of the terms in the
     sums of products, 0 for the kernel's own."""
 
@@ -103,56 +103,60 @@ class Way(NamedTuple):
     order: int = 0
 
 
-PLAIN, OTHER_SUMS, TARGET = Way(), Way(order=1), Way(threads=2, onednn=False, order=2)
+PLAIN, OTHER_SUMS, TARGET = (
+    RunSetup(),
+    RunSetup(order=1),
+    RunSetup(threads=2, onednn=False, order=2),
+)
 
 
-def scaled(values: Tensor, by: float) -> Tensor:
+def times(values: Tensor, by: float) -> Tensor:
     return (values.double() * by).to(values.dtype)
 
 
-def rounded(values: Tensor) -> Tensor:
+def rounded_coarser(values: Tensor) -> Tensor:
     """Round to bfloat16; what is bfloat16 already, to the two bits of float8_e5m2."""
     coarse = torch.float8_e5m2 if values.dtype == torch.bfloat16 else torch.bfloat16
     return values.float().to(coarse).to(values.dtype)
 
 
-def tail_zeroed(values: Tensor) -> Tensor:
+def tail_cleared(values: Tensor) -> Tensor:
     flat = values.flatten()
     flat[-max(1, len(flat) // 16) :] = 0
     return flat.reshape(values.shape)
 
 
-def one_element(values: Tensor) -> Tensor:
+def one_element_off(values: Tensor) -> Tensor:
     """Add the largest magnitude to one element."""
     flat = values.flatten()
     flat[len(flat) // 3] += values.abs().max()
     return flat.reshape(values.shape)
 
 
-def rows_shifted(values: Tensor) -> Tensor:
+def rows_rolled(values: Tensor) -> Tensor:
     return values.roll(1, dims=max(0, values.dim() - 2))
 
 
-def one_nan(values: Tensor) -> Tensor:
+def one_made_nan(values: Tensor) -> Tensor:
     flat = values.flatten()
     flat[len(flat) // 2] = torch.nan
     return flat.reshape(values.shape)
 
 
 FAULTS: dict[str, Change] = {
-    "1 + 1e-4": partial(scaled, by=1 + 1e-4),
-    "1 + 1e-3": partial(scaled, by=1 + 1e-3),
-    "1 + 1e-2": partial(scaled, by=1 + 1e-2),
-    "1.1": partial(scaled, by=1.1),
-    "coarse": rounded,
-    "zeroed tail": tail_zeroed,
-    "one element": one_element,
-    "shifted rows": rows_shifted,
-    "NaN": one_nan,
+    "1 + 1e-4": partial(times, by=1 + 1e-4),
+    "1 + 1e-3": partial(times, by=1 + 1e-3),
+    "1 + 1e-2": partial(times, by=1 + 1e-2),
+    "1.1": partial(times, by=1.1),
+    "coarse": rounded_coarser,
+    "zeroed tail": tail_cleared,
+    "one element": one_element_off,
+    "shifted rows": rows_rolled,
+    "NaN": one_made_nan,
 }
 
 
-class Fault(NamedTuple):
+class WrongOperator(NamedTuple):
     """What is done to the result of one operator, the one of that number among those that compute."""
 
     place: int
@@ -162,7 +166,7 @@ class Fault(NamedTuple):
 class _Below(TorchDispatchMode):
     """Computes products in another order, and plants a fault. `places` counts the operators that compute."""
 
-    def __init__(self, order: int, fault: Fault | None) -> None:
+    def __init__(self, order: int, fault: WrongOperator | None) -> None:
         super().__init__()
         self.places = 0
         self._order, self._fault = order, fault
@@ -187,16 +191,20 @@ class _Below(TorchDispatchMode):
 
 
 @dataclass(frozen=True, slots=True)
-class Captured:
+class CapturedNetwork:
     """A dump, and how many operators computed while it was made."""
 
     dump: Path
     places: int
 
 
-def captured(
-    network: type[nn.Module], dtype: torch.dtype, way: Way, folder: Path, fault: Fault | None = None
-) -> Captured:
+def captured_network(
+    network: type[nn.Module],
+    dtype: torch.dtype,
+    way: RunSetup,
+    folder: Path,
+    fault: WrongOperator | None = None,
+) -> CapturedNetwork:
     """Capture a forward and a backward pass."""
     torch.manual_seed(0)
     model = network().to(dtype)
@@ -213,21 +221,23 @@ def captured(
         stack.enter_context(below)
         model(given).backward()
         capture.step()
-    return Captured(next(folder.glob("step0/*/dump.json")), below.places)
+    return CapturedNetwork(next(folder.glob("step0/*/dump.json")), below.places)
 
 
-def first_moved(clean: Path, faulty: Path) -> tuple[str, float]:
+def first_moved_record(clean: Path, faulty: Path) -> tuple[str, float]:
     """Return the first record whose outputs a fault has moved, and the largest relative L2 distance of these;
     "" and 0 for none."""
     with open_side(clean) as one, open_side(faulty) as other:
         for ours, theirs in zip(one.entries, other.entries, strict=True):
-            moved = distance(one, ours, other, theirs)
+            moved = output_distance(one, ours, other, theirs)
             if moved:
                 return ours.key, moved
     return "", 0.0
 
 
-def distance(one: CaptureSide, ours: RecordEntry, other: CaptureSide, theirs: RecordEntry) -> float:
+def output_distance(
+    one: CaptureSide, ours: RecordEntry, other: CaptureSide, theirs: RecordEntry
+) -> float:
     """Return the largest relative L2 distance of the outputs of a record in two captures."""
     pairs = zip(_outputs(one, ours), _outputs(other, theirs), strict=True)
     return max((_apart(first, second) for first, second in pairs), default=0.0)

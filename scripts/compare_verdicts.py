@@ -43,10 +43,10 @@ from scripts.compare_faults import (
     OTHER_SUMS,
     PLAIN,
     TARGET,
-    Fault,
-    captured,
-    distance,
-    first_moved,
+    WrongOperator,
+    captured_network,
+    first_moved_record,
+    output_distance,
 )
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -57,7 +57,7 @@ FIRST, OTHER, WARNED, NONE = "first", "another", "warned", "none"
 
 
 @dataclass(slots=True)
-class Verdicts:
+class StandardVerdicts:
     """What each way says: of faults by kind, of honest pairs, and how many faults were hidden."""
 
     faults: Counter[tuple[str, str, str]] = field(default_factory=Counter)
@@ -77,19 +77,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--statistics", action="store_true")
     parser.add_argument("--misses", action="store_true")
     given = parser.parse_args(arguments)
-    found = Verdicts()
+    found = StandardVerdicts()
     for network in NETWORKS:
         for dtype in DTYPES:
             with tempfile.TemporaryDirectory(prefix="compare_verdicts_") as folder:
                 _judge_network(network, dtype, Path(folder), given, found)
             print(f"{network.__name__} {dtype}", file=sys.stderr, flush=True)
-    print("\n".join(table(found)))
+    print("\n".join(verdict_lines(found)))
     if given.misses:
         print("\n".join(found.misses))
     return 0
 
 
-def table(found: Verdicts) -> Iterator[str]:
+def verdict_lines(found: StandardVerdicts) -> Iterator[str]:
     """Yield the lines of the table: a row for each way, a column for each kind of fault."""
     kinds = [kind for kind in FAULTS if found.visible[kind]]
     yield f"| | {' | '.join(kinds)} | all | another | warned | none | honest errors | honest warnings |"
@@ -108,20 +108,20 @@ def table(found: Verdicts) -> Iterator[str]:
 
 
 def _judge_network(
-    network: type[nn.Module], dtype: torch.dtype, folder: Path, given: Any, found: Verdicts
+    network: type[nn.Module], dtype: torch.dtype, folder: Path, given: Any, found: StandardVerdicts
 ) -> None:
     rng = random.Random(f"{given.seed} {network.__name__} {dtype}")
-    golden = captured(network, dtype, PLAIN, folder / "golden").dump
-    noise = captured(network, dtype, OTHER_SUMS, folder / "noise").dump
-    honest = captured(network, dtype, TARGET, folder / "honest")
+    golden = captured_network(network, dtype, PLAIN, folder / "golden").dump
+    noise = captured_network(network, dtype, OTHER_SUMS, folder / "noise").dump
+    honest = captured_network(network, dtype, TARGET, folder / "honest")
     apart = _distances(honest.dump, golden)
     unit = torch.finfo(dtype).eps / 2
     for name, change in FAULTS.items():
         for number, place in enumerate(rng.sample(range(honest.places), given.places)):
-            target = captured(
-                network, dtype, TARGET, folder / f"{name} {number}", Fault(place, change)
+            target = captured_network(
+                network, dtype, TARGET, folder / f"{name} {number}", WrongOperator(place, change)
             )
-            culprit, moved = first_moved(target.dump, honest.dump)
+            culprit, moved = first_moved_record(target.dump, honest.dump)
             if moved <= TIMES * max(apart.get(culprit, 0.0), unit):
                 found.hidden[name] += 1
                 continue
@@ -153,7 +153,7 @@ def _said(results: dict[str, str], culprit: str) -> str:
 def _distances(target: Path, golden: Path) -> dict[str, float]:
     with open_side(target) as one, open_side(golden) as other:
         return {
-            ours.key: distance(one, ours, other, theirs)
+            ours.key: output_distance(one, ours, other, theirs)
             for ours, theirs in zip(one.entries, other.entries, strict=True)
         }
 

@@ -10,10 +10,10 @@ from scripts.compare_faults import (
     OTHER_SUMS,
     PLAIN,
     TARGET,
-    Fault,
-    Mlp,
-    captured,
-    first_moved,
+    MlpBlocks,
+    WrongOperator,
+    captured_network,
+    first_moved_record,
 )
 from scripts.compare_verdicts import AUTO, AUTO_NOISE, FIRST, NONE, WARNED, _judged, _said
 
@@ -26,22 +26,25 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("captures")
     ways = {"golden": PLAIN, "noise": OTHER_SUMS, "target": TARGET}
     found = {
-        name: captured(Mlp, torch.float32, way, folder / name).dump for name, way in ways.items()
+        name: captured_network(MlpBlocks, torch.float32, way, folder / name).dump
+        for name, way in ways.items()
     }
-    fault = Fault(3, FAULTS["1.1"])
-    found["fault"] = captured(Mlp, torch.float32, TARGET, folder / "fault", fault).dump
+    fault = WrongOperator(3, FAULTS["1.1"])
+    found["fault"] = captured_network(
+        MlpBlocks, torch.float32, TARGET, folder / "fault", fault
+    ).dump
     return found
 
 
 def test_a_fault_is_in_the_record_of_its_operator(dumps: dict[str, Path]) -> None:
-    culprit, moved = first_moved(dumps["fault"], dumps["target"])
+    culprit, moved = first_moved_record(dumps["fault"], dumps["target"])
     assert culprit == "Functional.linear.1.forward"
     assert moved == pytest.approx(0.1, rel=0.01)
 
 
 def test_honest_runs_differ_by_rounding(dumps: dict[str, Path]) -> None:
     for name in ("noise", "target"):
-        culprit, moved = first_moved(dumps[name], dumps["golden"])
+        culprit, moved = first_moved_record(dumps[name], dumps["golden"])
         assert culprit
         assert 0 < moved < 1e-6
 
