@@ -52,8 +52,14 @@ _NO_VARIABLES = {
     # Instructions of Python's bytecode.
     "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_KW", "CALL_METHOD", "KW_NAMES", "LOAD_CONST",
 }  # fmt: skip
-# Read by MKL in torch, by torch's compiler, and set by launchers of MindSpore.
-_OF_FRAMEWORKS = {"MKL_CBWR", "TORCH_COMPILE_DISABLE", "RANK_ID", "LOCAL_WORLD_SIZE"}
+# Read by torch and its MKL, by torch's compiler, and set by launchers of MindSpore.
+_OF_FRAMEWORKS = {
+    "ATEN_CPU_CAPABILITY",
+    "MKL_CBWR",
+    "TORCH_COMPILE_DISABLE",
+    "RANK_ID",
+    "LOCAL_WORLD_SIZE",
+}
 # Read by the drivers of the devices: CANN's runtime and CUDA's.
 _OF_DRIVERS = {"ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}
 # Read by the library of linear algebra in numpy.
