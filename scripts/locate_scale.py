@@ -60,7 +60,9 @@ def main() -> int:
     command.add_argument("folder", type=Path)
     command.add_argument("--limit", type=float, default=600.0)
     command.add_argument("words", nargs="*", help="more options of the command, behind --")
-    command.set_defaults(action=lambda given: measure_search(given.folder, given.limit, given.words))
+    command.set_defaults(
+        action=lambda given: measure_search(given.folder, given.limit, given.words)
+    )
     given = parser.parse_args()
     return int(given.action(given))
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ray_precheck.check.checker import Checker, DeviceNeeded
 from ray_precheck.check.judged import Compared, Judged
+from ray_precheck.compare.sentence import EXACT
 from ray_precheck.compare.standards.base import ulp
 from ray_precheck.datagen.generate import TensorSource
 from ray_precheck.jobs.location_payload import LocationPayload
@@ -144,13 +145,16 @@ def own_error(check: OutputCheck) -> float:
     """Return an output's error in units of what rounding explains; NaN where nothing was compared.
 
     It is the larger of both: the RMSE and the largest error, each over that of the worst honest
-    implementation. Where honest ones are exact, it is counted in units in the last place of the largest
-    element; integers and other kinds of NaN and infinity have no unit, and give infinity.
+    implementation. Where honest ones are exact nothing explains an error, which is then infinite, as that of
+    integers and of other NaN and infinities is. Where no honest error is known, it is counted in units in the
+    last place of the largest element.
     """
     metrics = check.metrics
     if metrics is None:
         return INFINITE if check.verdict is Verdict.ERROR else math.nan
     if metrics.mismatch:
+        return INFINITE
+    if check.verdict is Verdict.ERROR and EXACT in check.message:
         return INFINITE
     cells = dict(check.columns)
     shares = [

@@ -33,16 +33,9 @@ if sys.argv[1] == "collective":
         return found
 
     dist.all_reduce = all_reduce
-elif sys.argv[1] == "operator" and rank == 1:
-    honest = torch.nn.functional.gelu
-
-    def gelu(*args, **kwargs):
-        return honest(*args, **kwargs).mul_(1.01)
-
-    torch.nn.functional.gelu = gelu
-    torch._C._nn.gelu = gelu
+kind = "tanh" if sys.argv[1] == "setting" and rank == 1 else "none"
 torch.manual_seed(0)
-net = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 8))
+net = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(kind), torch.nn.Linear(32, 8))
 torch.manual_seed(1 + rank)
 h = net(torch.randn(6, 16))
 z = torch.relu(h.detach()) + h.detach()
@@ -128,14 +121,12 @@ def test_honest_processes_accuse_nobody(
 
 @pytest.mark.skipif(not has_gloo, reason="this torch has no gloo")
 @pytest.mark.parametrize("task", ["tensor", "statistics"])
-def test_an_operator_of_one_process_is_to_blame_and_the_other_inherits(
+def test_what_one_process_was_set_to_is_named_there_and_the_other_one_inherits(
     folder: Path, tmp_path: Path, task: str
 ) -> None:
     golden = captured(folder, "honest", task)
-    report = locate_captures(captured(folder, "operator", task), golden, out=tmp_path)
-    (rank, name, _), *_ = roots(report)
-    assert (rank, name) == ("1", "Functional.gelu.0")
-    assert all(each != "0" and "collective" not in kind for each, _, kind in roots(report))
+    report = locate_captures(captured(folder, "setting", task), golden, out=tmp_path)
+    assert roots(report) == [("1", "Functional.gelu.0", "other configuration")]
     with report.table.open(encoding="utf-8-sig", newline="") as file:
         said = [row["Message"] for row in csv.DictReader(file) if row["Rank"] == "0"]
     assert "inherited from rank 1 (Functional.gelu.0.forward)" in said

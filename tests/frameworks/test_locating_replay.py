@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from ray_precheck.jobs.location_payload import LOCATION_TABLES, read_measured
+from ray_precheck.jobs.location_replay import own_error
 from ray_precheck.locating import LocationReport, locate_captures
+from ray_precheck.schema.result import Metrics, OutputCheck, Verdict
 
 RNG = np.random.default_rng(0)
 A, B, C = (RNG.standard_normal((8, 8)).astype(np.float32) for _ in range(3))
@@ -172,3 +174,16 @@ def test_what_the_table_of_values_holds_is_read_again(tmp_path: Path, own: float
     read = found.errors[EXP]
     assert (read.own, read.inherited, read.golden, read.index) == (7.5, own, 0.5, "[1, 2]")
     assert (read.cause, read.output, read.verdict) == ("a sign, of it", "output.0", "error")
+
+
+def _checked(message: str, **columns: float) -> OutputCheck:
+    metrics = Metrics(cosine=1.0, max_abs_err=1e-6, max_rel_err=1e-6, bench_largest=1.0)
+    cells = tuple(columns.items())
+    return OutputCheck("a", "", "torch.float32", "", metrics, Verdict.ERROR, message, cells)
+
+
+def test_an_error_of_an_exact_operator_is_beyond_all_rounding() -> None:
+    exact = "must have the same bits as the bench (honest implementations are exact)"
+    assert own_error(_checked(exact)) == float("inf")
+    assert own_error(_checked("RMSE is too large", RMSE=4.0, HonestRMSE=2.0)) == 2.0
+    assert own_error(_checked("no peers are known")) == pytest.approx(1e-6 * 2**23)
