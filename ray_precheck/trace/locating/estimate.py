@@ -69,7 +69,8 @@ def estimated_error(own: Differences, forward: Differences | None = None) -> Own
         difference = own.of(item)
         if math.isnan(difference) or not floor_of(item.dtype):
             continue
-        explained = max(_explained(own, forward, item), _least(own, item))
+        least = _least(own, item) * _summed(own, item)
+        explained = max(_explained(own, forward, item) * _summed(own, item), least)
         share = difference / explained
         if not math.isnan(share) and (worst is None or share > worst[0]):
             worst = (share, explained, item)
@@ -185,6 +186,20 @@ def _cancelled(name: str, own: Differences, forward: Differences, output: Item) 
     if not spread or not gone or output.shape != values.shape:
         return _rms(coming[0]) * math.sqrt(_count(coming[0])) / gone if gone else 1.0
     return max(1.0, _rms(coming[0]) / spread / gone)
+
+
+def _summed(own: Differences, output: Item) -> float:
+    """Return how much of a gradient that is a sum over rows cancels: that of a bias may vanish.
+
+    Without cancellation the terms add up as a random walk does: with the root of their number.
+    """
+    coming = [item for item in own.record.inputs if item.is_tensor]
+    if own.record.entry.direction != BACKWARD or not coming or len(output.shape or ()) != 1:
+        return 1.0
+    rows, size = _count(coming[0]) / _count(output), _rms(output)
+    if not size:
+        return math.inf
+    return max(1.0, _rms(coming[0]) * math.sqrt(rows) / size)
 
 
 def _of_update(own: Differences, output: Item) -> float:

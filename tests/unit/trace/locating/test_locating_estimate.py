@@ -127,3 +127,12 @@ def test_half_types_round_less_in_proportion_but_not_where_rows_are_added_up():
     assert verdict("Functional.relu.0.forward", 1.1 * unit) == "error"
     assert verdict("Functional.layer_norm.0.backward", 3.9 * unit) == "pass"
     assert verdict("Functional.layer_norm.0.backward", 4.1 * unit) == "error"
+
+
+def test_the_gradient_of_a_bias_may_vanish():
+    def backward(norm):
+        bias = tensor(1.0, shape=(4,), norm=norm)
+        return record("Functional.linear.0.backward", [tensor(1.0, shape=(64, 4))], [bias])
+
+    assert _own(backward(8.0), input_0=1e-7, output_0=0.9).verdict == "error"
+    assert _own(backward(1e-6), input_0=1e-7, output_0=0.9).verdict == "pass"
