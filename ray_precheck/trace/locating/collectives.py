@@ -131,11 +131,12 @@ class _Joining:
         senders = [each for each in others if not each.shared.arrives]
         known = self._measured.get(dump.label, {}).get(shared.key)
         is_right = known is not None and not known.is_wrong
-        if senders and (is_right or _explains([each.shared for each in others], shared)):
+        is_explained = is_right or _explains([each.shared for each in others], shared)
+        if senders and is_explained:
             return self._cause(max(senders, key=lambda each: each.shared.got_size))
         if not senders and (beyond := self._beyond(dump, met)) is not None:
             return beyond
-        if is_right:
+        if is_explained:
             return None  # The result is the sum of what came in: rounding that cancellation made large.
         absent = sorted(set(meeting.ranks) - self._ranks[dump.step])
         if absent and not senders:
