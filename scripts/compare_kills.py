@@ -1,10 +1,12 @@
-"""Kill comparisons or overflow checks at random moments with `kill -9`, and go on with them.
+"""Kill comparisons or searches at random moments with `kill -9`, and go on with them.
 
     python -m scripts.compare_kills [--kills N] [--seed S] [--calls N]
     python -m scripts.compare_kills --overflow [--kills N] [--seed S] [--dumps N]
+    python -m scripts.compare_kills --locate [--kills N] [--seed S] [--calls N]
 
 Two captures of many small tensors are compared by `ray-precheck compare`, or dumps of many ranks are
-searched by `ray-precheck overflow_check`. The command is killed at a random moment of its life and gone on
+searched by `ray-precheck overflow_check`, or a chain of calls of which one is wrong by `ray-precheck locate`.
+The command is killed at a random moment of its life and gone on
 with, until a run comes to its end; that is one story, and stories are told until N kills have hit a running
 comparison. The files of each story must have the bytes of an undisturbed run. Prints how far the killed
 runs were; the exit code is 1 if bytes differ.
@@ -35,11 +37,11 @@ _RECORDS = 3000
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A command to kill: its words without `-o`, the beginnings of the names of its tables, of which the
-    first has a row for each piece, and how many pieces there are."""
+    """A command to kill: its words without `-o`, the patterns of the names of its tables, of which the first
+    has a row for each piece, and how many pieces there are."""
 
     words: tuple[str, ...]
-    tables: tuple[str, str]
+    tables: tuple[str, ...]
     pieces: int
 
 
@@ -85,7 +87,7 @@ def comparison(folder: Path, calls: int) -> Work:
     target = write_capture(folder / "target", calls, 1.001)
     golden = write_capture(folder / "golden", calls, 1.0)
     words = ("compare", "-tp", str(target), "-gp", str(golden), "--standard", "auto")
-    return Work(words, ("compare_calls", "compare_result"), calls)
+    return Work(words, ("compare_calls_*.csv", "compare_result_*.csv"), calls)
 
 
 def overflow_check(folder: Path, dumps: int) -> Work:
@@ -107,7 +109,44 @@ def overflow_check(folder: Path, dumps: int) -> Work:
         header = {"task": "statistics", "level": "L1", "framework": "pytorch"}
         (place / "dump.json").write_text(json.dumps({**header, "data": data}), encoding="utf-8")
     words = ("overflow_check", str(folder / "dumps"))
-    return Work(words, ("overflow_dumps", "overflow_check"), dumps)
+    return Work(words, ("overflow_dumps_*.csv", "overflow_check_*.csv"), dumps)
+
+
+def location(folder: Path, calls: int) -> Work:
+    """Write a chain of calls of two runs, in one of which a call is wrong; return the search for it."""
+    for name, wrong in (("target", calls // 2), ("golden", -1)):
+        tensors = folder / name / "dump_tensor_data"
+        tensors.mkdir(parents=True)
+        values = np.random.default_rng(5).standard_normal((16, 32)).astype(np.float32)
+        data: dict[str, Any] = {}
+        for number in range(calls):
+            key = f"Torch.sin.{number}.forward"
+            data[key] = {"input_args": [_saved(tensors, f"{key}.input.0.npy", values)]}
+            values = np.sin(values)
+            if number == wrong:
+                values[3] *= np.float32(1.01)
+            data[key]["output"] = [_saved(tensors, f"{key}.output.0.npy", values)]
+        header = {"task": "tensor", "level": "L1", "framework": "pytorch"}
+        text = json.dumps({**header, "data": data})
+        (folder / name / "dump.json").write_text(text, encoding="utf-8")
+    words = ("locate", "-tp", str(folder / "target"), "-gp", str(folder / "golden"))
+    tables = ("locate_calls_*.csv", "locate_values_*.csv", "locate_[0-9]*.csv")
+    return Work(words, tables, calls)
+
+
+def _saved(folder: Path, name: str, values: Any) -> dict[str, Any]:
+    """Save a tensor; return its element of the dump."""
+    np.save(folder / name, values)
+    return {
+        "type": "torch.Tensor",
+        "dtype": "torch.float32",
+        "shape": list(values.shape),
+        "Max": float(values.max()),
+        "Min": float(values.min()),
+        "Mean": float(values.mean()),
+        "Norm": float(np.linalg.norm(values)),
+        "data_name": name,
+    }
 
 
 def tell_stories(folder: Path, kills: int, seed: int, work: Work) -> Kills:
@@ -121,7 +160,7 @@ def tell_stories(folder: Path, kills: int, seed: int, work: Work) -> Kills:
         out = folder / f"story{found.stories}"
         is_over = False
         while not is_over:
-            goes_on = ["-csv_path", str(out)] if any(out.glob(f"{work.tables[0]}_*.csv")) else []
+            goes_on = ["-csv_path", str(out)] if any(out.glob(work.tables[0])) else []
             delay_s = choose.uniform(0.0, 1.1 * longest_s)
             is_over = _run([*work.words, "-o", str(out), *goes_on], delay_s)
             if not is_over:
@@ -152,14 +191,14 @@ def _run(words: Sequence[str], limit_s: float) -> bool:
 
 
 def _files(out: Path, work: Work) -> list[bytes]:
-    """Return the contents of both tables of the newest run."""
-    newest = [max(out.glob(f"{table}_*.csv"), default=None) for table in work.tables]
+    """Return the contents of the tables of the newest run."""
+    newest = [max(out.glob(table), default=None) for table in work.tables]
     return [path.read_bytes() if path is not None else b"" for path in newest]
 
 
 def _state(out: Path, work: Work) -> str:
     """Return how far a killed run was."""
-    tables = sorted(out.glob(f"{work.tables[0]}_*.csv"))
+    tables = sorted(out.glob(work.tables[0]))
     if not tables:
         return "before a table was made"
     rows = tables[-1].read_bytes().count(b"\n") - 1
@@ -172,17 +211,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--calls", type=int, default=6000)
+    parser.add_argument("--calls", type=int, default=0)
+    parser.add_argument("--locate", action="store_true", help="search for the operator to blame")
     parser.add_argument("--overflow", action="store_true", help="search dumps for births instead")
     parser.add_argument("--dumps", type=int, default=100)
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        work = (
-            overflow_check(folder, options.dumps)
-            if options.overflow
-            else comparison(folder, options.calls)
-        )
+        if options.overflow:
+            work = overflow_check(folder, options.dumps)
+        elif options.locate:
+            work = location(folder, options.calls or 300)
+        else:
+            work = comparison(folder, options.calls or 6000)
         found = tell_stories(folder, options.kills, options.seed, work)
     print(f"{found.kills} kills in {found.stories} runs of {work.words[0]}")
     for state, count in sorted(found.states.items()):
