@@ -25,7 +25,7 @@ from ray_precheck.jobs.location_plan import LocationPlan, plan_location, setting
 from ray_precheck.jobs.location_rows import LocatedRows
 from ray_precheck.jobs.location_walk import located_in
 from ray_precheck.locating_exchanges import ExchangeSearch, recompute_exchanges
-from ray_precheck.locating_pairs import PairSearch, has_files, search_pairs
+from ray_precheck.locating_pairs import PairSearch, has_tensor_files, search_pairs
 from ray_precheck.options.declared import require_valid, settings_of
 from ray_precheck.options.files import ResumeOptions
 from ray_precheck.options.locate import LocateOptions
@@ -202,7 +202,7 @@ def _without_files(config: LocationConfig, pairs: Sequence[DumpToLocate]) -> Seq
     """Return the pairs that are one job, because nothing can be replayed in them."""
     if config.golden is None or config.replay:
         return ()  # What is wrong with them is said where they are opened.
-    return [pair for pair in pairs if not has_files(pair.target)]
+    return [pair for pair in pairs if not has_tensor_files(pair.target)]
 
 
 def _number_in(text: str) -> int:

@@ -52,7 +52,7 @@ class PairSearch:
     on_files: Callable[[Path], None]
 
 
-def has_files(dump: Path) -> bool:
+def has_tensor_files(dump: Path) -> bool:
     """Return whether a dump has its tensors in files, as its head says or its first records show."""
     try:
         with dump.open("rb") as file:

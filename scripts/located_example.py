@@ -23,7 +23,7 @@ from ray_precheck.capture import Capture
 _WIDTH, _WORDS, _LENGTH = 32, 100, 12
 
 
-class Layer(nn.Module):
+class ExampleLayer(nn.Module):
     """Attention and two linear layers, each with a residual."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Transformer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embedding, self.head = nn.Embedding(_WORDS, _WIDTH), nn.Linear(_WIDTH, _WORDS)
-        self.layers = nn.ModuleList([Layer(), Layer()])
+        self.layers = nn.ModuleList([ExampleLayer(), ExampleLayer()])
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the logits of each token."""
@@ -80,7 +80,7 @@ def _other_kernels() -> Iterator[None]:
         torch.backends.mkldnn.enabled = True
 
 
-def capture_step(folder: Path, *, is_wrong: bool) -> None:
+def capture_example(folder: Path, *, is_wrong: bool) -> None:
     """Capture one step of training with its tensors."""
     torch.manual_seed(0)
     model = Transformer()
@@ -99,8 +99,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
-    capture_step(folder / "target", is_wrong=True)
-    capture_step(folder / "golden", is_wrong=False)
+    capture_example(folder / "target", is_wrong=True)
+    capture_example(folder / "golden", is_wrong=False)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ SETUPS = (WEIGHT, MASK, DATA, EPSILON, COLLECTIVE)
 
 
 @dataclass(frozen=True)
-class Case:
+class FaultCase:
     """A capture, or a pair of captures, with the truth about it.
 
     `culprits` are the keys that are to be named, with their direction: of a hidden call those that consume
@@ -65,7 +65,7 @@ class Judged:
     sentence: `[[key, number, message], ...]`.
     """
 
-    case: Case
+    case: FaultCase
     ways: dict[str, list[list[Any]]] = field(default_factory=dict)
 
 
@@ -84,5 +84,5 @@ def read_cases(folder: Path) -> list[Judged]:
             case[name] = Size(**case[name])
         for name in ("culprits", "producers", "names"):
             case[name] = tuple(case[name])
-        found.append(Judged(Case(**case), each["ways"]))
+        found.append(Judged(FaultCase(**case), each["ways"]))
     return found

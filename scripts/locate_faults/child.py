@@ -14,7 +14,7 @@ import torch
 
 from scripts.locate_faults.cases import write_cases
 from scripts.locate_faults.making import maker_of
-from scripts.locate_faults.models import make_model
+from scripts.locate_faults.models import make_victim
 from scripts.locate_faults.plan import Counts
 
 
@@ -25,7 +25,7 @@ def main() -> None:
     torch.set_num_threads(1)
     kind = getattr(torch, dtype)
     out = Path(folder)
-    maker = maker_of(name, kind, make_model(name, kind), out, Counts(*map(int, counts)))
+    maker = maker_of(name, kind, make_victim(name, kind), out, Counts(*map(int, counts)))
     write_cases(out, list(maker.cases()))
 
 

@@ -20,7 +20,7 @@ import torch.distributed as distributed
 from torch import Tensor
 
 from ray_precheck.capture.capturing import Capture
-from scripts.locate_faults.cases import COLLECTIVE, HONEST, Case, Judged
+from scripts.locate_faults.cases import COLLECTIVE, HONEST, FaultCase, Judged
 
 _ROOT = Path(__file__).resolve().parents[2]
 _WORLD = 2
@@ -117,10 +117,12 @@ def collective_cases(folder: Path, dtype: str) -> list[Judged]:
     if any(rank.wait(_LIMIT_S) for rank in ranks):
         raise SystemExit(f"the ranks in {folder} ended with {[rank.returncode for rank in ranks]}")
     steps = [str(folder / str(number) / "step0") for number in range(len(WRONGS) + 2)]
-    cases = [Case("two ranks", dtype, HONEST, f"pair, {GOLDEN}", steps[0], steps[1])]
+    cases = [FaultCase("two ranks", dtype, HONEST, f"pair, {GOLDEN}", steps[0], steps[1])]
     for step, (name, fault) in zip(steps[2:], WRONGS.items(), strict=True):
         key = f"Distributed.{fault.collective}.{fault.number}.forward"
-        cases.append(Case("two ranks", dtype, COLLECTIVE, name, step, steps[1], culprits=(key,)))
+        cases.append(
+            FaultCase("two ranks", dtype, COLLECTIVE, name, step, steps[1], culprits=(key,))
+        )
     return [Judged(case) for case in cases]
 
 

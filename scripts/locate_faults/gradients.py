@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ray_precheck.foreign import caught
 from scripts.locate_faults.planted import Change
-from scripts.locate_faults.runs import Act, Made, only_tensor, unseen
+from scripts.locate_faults.runs import Act, MadeStep, only_tensor, unseen
 from scripts.locate_faults.sizes import Size, size_of
 from scripts.locate_faults.watching import tensors_of, widened
 
@@ -34,7 +34,7 @@ class Way(NamedTuple):
     input: int
 
 
-def way_out(call: Made, result: Tensor) -> Way | None:
+def way_out(call: MadeStep, result: Tensor) -> Way | None:
     """Return the way to the first input that has one way and is given once; None where there is none."""
     inputs = list(tensors_of((call.args, call.kwargs)))
     nodes = [
@@ -82,7 +82,7 @@ class GradientFault(Act):
     change: Change
     moved: Size | None = None
 
-    def after(self, call: Made, result: Any) -> None:
+    def after(self, call: MadeStep, result: Any) -> None:
         """Hook the way out of the victim."""
         found = only_tensor(result)
         if call.key != self.key or found is None or found.grad_fn is None:
@@ -119,7 +119,7 @@ class GradientWatch(Act):
     errors: dict[str, Size] = field(default_factory=dict)
     _waiting: dict[str, _Waiting] = field(default_factory=dict)
 
-    def after(self, call: Made, result: Any) -> None:
+    def after(self, call: MadeStep, result: Any) -> None:
         """Hook the result and the way out of a call, and keep its inputs."""
         found = only_tensor(result)
         if call.key not in self.keys or found is None or found.grad_fn is None:

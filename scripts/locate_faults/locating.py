@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from scripts.locate_faults.cases import HONEST, Case
+from scripts.locate_faults.cases import HONEST, FaultCase
 from scripts.locate_faults.remembering import remembered
 from scripts.locate_faults.twins import SKETCHES, STATISTICS, twin_of
 
@@ -21,12 +21,12 @@ _TWINS = {TWO_SKETCHES: SKETCHES, TWO_STATISTICS: STATISTICS}
 _SHOWN = 8
 
 
-def located(case: Case, ways: Iterable[str], scratch: Path) -> dict[str, list[list[Any]]]:
+def located(case: FaultCase, ways: Iterable[str], scratch: Path) -> dict[str, list[list[Any]]]:
     """Return the findings of each of some ways."""
     return {way: _located_by(way, case, scratch) for way in ways}
 
 
-def ways_of(case: Case) -> tuple[str, ...]:
+def ways_of(case: FaultCase) -> tuple[str, ...]:
     """Return the ways to look at a case: the target of an honest pair is a case of its own, and ranks
     have no twins."""
     if not case.golden:
@@ -36,7 +36,7 @@ def ways_of(case: Case) -> tuple[str, ...]:
     return (ONE, TWO, *_TWINS) if Path(case.target).is_file() else (ONE, TWO)
 
 
-def _located_by(way: str, case: Case, scratch: Path) -> list[list[Any]]:
+def _located_by(way: str, case: FaultCase, scratch: Path) -> list[list[Any]]:
     target = Path(case.target)
     if way == ONE:
         return _found(target, None)

@@ -105,7 +105,7 @@ def compare_cases(judged: Sequence[Judged], msprobe: Sequence[str]) -> None:
         each.ways[MSPROBE] = found or []
 
 
-def report(judged: Sequence[Judged]) -> None:
+def report_cases(judged: Sequence[Judged]) -> None:
     """Print the tables, and on stderr each miss and each honest run that is accused."""
     for table in (table_of_faults(judged), table_of_replay(judged), table_of_honest(judged)):
         print("\n".join(table), end="\n\n")
@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.captures is None:
             shutil.rmtree(own)
         shutil.rmtree(folder / f"twins-{own.name}", ignore_errors=True)
-    report(judged)
+    report_cases(judged)
     if options.json:
         text = json.dumps([asdict(each) for each in judged], indent=1)
         options.json.write_text(text, encoding="utf-8")

@@ -18,27 +18,33 @@ from scripts.locate_faults.cases import (
     HONEST,
     SETUPS,
     UPDATE,
-    Case,
+    FaultCase,
     Judged,
 )
 from scripts.locate_faults.gradients import GradientFault, GradientWatch
-from scripts.locate_faults.plan import Counts, Plan, plan_faults
+from scripts.locate_faults.plan import Counts, FaultPlan, plan_faults
 from scripts.locate_faults.planted import FAULTS
 from scripts.locate_faults.replaying import Replay, named_by
-from scripts.locate_faults.runs import Act, Bench, OtherSums, Step
+from scripts.locate_faults.runs import Act, Bench, OtherSums, TrainedStep
 from scripts.locate_faults.setups import setups_of
-from scripts.locate_faults.sizes import Size, worst
+from scripts.locate_faults.sizes import Size, worst_size
 from scripts.locate_faults.tables import REPLAY
 from scripts.locate_faults.updates import UPDATE as UPDATES
 from scripts.locate_faults.updates import UpdateFault, UpdateWatch
-from scripts.locate_faults.watching import Fault, Hidden, Listing, Watch, honest_differences
+from scripts.locate_faults.watching import (
+    CallWatch,
+    Hidden,
+    Listing,
+    PlantedCall,
+    honest_differences,
+)
 
 PLAIN = "plain"
 # Golden runs, and what makes each another one than the target.
-GOLDENS: dict[str, Step] = {
-    "other sums": Step(acts=(OtherSums(),)),
-    "no oneDNN": Step(onednn=False),
-    "two threads": Step(threads=2),
+GOLDENS: dict[str, TrainedStep] = {
+    "other sums": TrainedStep(acts=(OtherSums(),)),
+    "no oneDNN": TrainedStep(onednn=False),
+    "two threads": TrainedStep(threads=2),
 }
 
 
@@ -58,13 +64,13 @@ class Maker:
     def cases(self) -> Iterator[Judged]:
         """Yield all cases: honest ones first, which the truth of the others needs."""
         listing = Listing()
-        self._capture(Step(acts=(listing,)), "listing")
+        self._capture(TrainedStep(acts=(listing,)), "listing")
         plan = plan_faults(
             f"{self.name} {self.dtype}", listing.victims, listing.differentiated, self.counts
         )
         yield from self._honest_cases(plan)
         for number, (key, fault) in enumerate(plan.forward):
-            act = Fault(key, FAULTS[fault])
+            act = PlantedCall(key, FAULTS[fault])
             yield self._faulty(FORWARD, number, fault, act, f"{key}.forward", f"{key}.forward")
         for number, (key, fault) in enumerate(plan.gradient):
             wrong = GradientFault(key, FAULTS[fault])
@@ -76,26 +82,26 @@ class Maker:
         yield from self._hidden_cases(plan)
         yield from self._setup_cases(bool(listing.random))
 
-    def _capture(self, step: Step, name: str) -> Path:
+    def _capture(self, step: TrainedStep, name: str) -> Path:
         return self.bench.captured(step, self.folder / name.replace(" ", "_"))
 
-    def _judged(self, case: Case) -> Judged:
+    def _judged(self, case: FaultCase) -> Judged:
         if case.family == HONEST and case.golden:
             return Judged(case)  # the target alone is a case of its own
         return Judged(case, {REPLAY: named_by(self.replay, Path(case.target))})
 
-    def _case(self, family: str, fault: str, target: Path, golden: Path | None) -> Case:
-        return Case(self.name, self.dtype, family, fault, str(target), str(golden or ""))
+    def _case(self, family: str, fault: str, target: Path, golden: Path | None) -> FaultCase:
+        return FaultCase(self.name, self.dtype, family, fault, str(target), str(golden or ""))
 
     def _golden(self, number: int) -> Path:
         return self.paths[0, [*GOLDENS][number % len(GOLDENS)]]
 
-    def _honest_cases(self, plan: Plan) -> Iterator[Judged]:
+    def _honest_cases(self, plan: FaultPlan) -> Iterator[Judged]:
         keys = frozenset(key for key, _ in plan.forward)
         gradients = frozenset(key for key, _ in plan.gradient)
         for seed in range(self.counts.seeds):
-            for flavour, how in {PLAIN: Step(), **GOLDENS}.items():
-                watch, gradient, update = Watch(keys), GradientWatch(gradients), UpdateWatch()
+            for flavour, how in {PLAIN: TrainedStep(), **GOLDENS}.items():
+                watch, gradient, update = CallWatch(keys), GradientWatch(gradients), UpdateWatch()
                 acts: tuple[Act, ...] = (*how.acts, watch, gradient, update)
                 path = self._capture(replace(how, seed=seed, acts=acts), f"{flavour} {seed}")
                 self.paths[seed, flavour] = path
@@ -113,26 +119,26 @@ class Maker:
         family: str,
         number: int,
         fault: str,
-        act: Fault | GradientFault | UpdateFault,
+        act: PlantedCall | GradientFault | UpdateFault,
         key: str,
         culprit: str,
     ) -> Judged:
-        path = self._capture(Step(acts=(act,)), f"{family} {number}")
+        path = self._capture(TrainedStep(acts=(act,)), f"{family} {number}")
         case = self._case(family, fault, path, self._golden(number))
         known = self.errors.get(key)
         # Where no reference could be computed nothing can be said of the fault.
-        honest = worst(known) if known else Size(float("inf"), float("inf"))
+        honest = worst_size(known) if known else Size(float("inf"), float("inf"))
         return self._judged(
             replace(case, culprits=(culprit,), moved=act.moved or Size(), honest=honest)
         )
 
-    def _hidden_cases(self, plan: Plan) -> Iterator[Judged]:
+    def _hidden_cases(self, plan: FaultPlan) -> Iterator[Judged]:
         """Yield the cases of calls that no capture sees: all of them are hidden in each run."""
         hidden = frozenset(key for key, _ in plan.hidden)
         if not hidden:
             return
         seen = Hidden()
-        target = self._capture(Step(acts=(seen,), hidden=hidden), "hidden plain")
+        target = self._capture(TrainedStep(acts=(seen,), hidden=hidden), "hidden plain")
         differences: dict[str, list[Size]] = {key: [] for key in hidden}
         goldens = []
         for flavour, how in GOLDENS.items():
@@ -145,8 +151,8 @@ class Maker:
                 self._case(HONEST, f"pair with hidden calls, {flavour}", target, goldens[-1])
             )
         for number, (key, fault) in enumerate(plan.hidden):
-            act = Fault(key, FAULTS[fault], is_hidden=True)
-            path = self._capture(Step(acts=(act,), hidden=hidden), f"hidden {number}")
+            act = PlantedCall(key, FAULTS[fault], is_hidden=True)
+            path = self._capture(TrainedStep(acts=(act,), hidden=hidden), f"hidden {number}")
             case = self._case(HIDDEN, fault, path, goldens[number % len(goldens)])
             yield self._judged(
                 replace(
@@ -155,12 +161,12 @@ class Maker:
                     producers=tuple(f"{each}.forward" for each in seen.producers.get(key, ())),
                     names=(key,),
                     moved=act.moved or Size(),
-                    honest=worst(differences[key]),
+                    honest=worst_size(differences[key]),
                 )
             )
 
     def _setup_cases(self, dropped: bool) -> Iterator[Judged]:
-        for number, setup in enumerate(setups_of(self.bench, Step(), dropped)):
+        for number, setup in enumerate(setups_of(self.bench, TrainedStep(), dropped)):
             assert setup.family in SETUPS
             path = self._capture(setup.step, f"setup {setup.family}")
             case = self._case(setup.family, setup.fault, path, self._golden(number))

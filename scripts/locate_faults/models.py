@@ -122,7 +122,7 @@ MODELS: dict[str, Callable[[], TrainedModel]] = {
 }
 
 
-def make_model(name: str, dtype: torch.dtype) -> TrainedModel:
+def make_victim(name: str, dtype: torch.dtype) -> TrainedModel:
     """Return a model in a dtype with weights that are the same each time, in training mode."""
     load_torchvision()
     torch.manual_seed(SEED)

@@ -36,7 +36,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Plan:
+class FaultPlan:
     """Faults by victims: pairs of a key and the name of a fault."""
 
     forward: tuple[tuple[str, str], ...]
@@ -50,7 +50,7 @@ def plan_faults(
     victims: Mapping[str, str],
     differentiated: Mapping[str, str],
     counts: Counts,
-) -> Plan:
+) -> FaultPlan:
     """Draw the faults of a model, whose name seeds the draw."""
     dice = random.Random(name)
     start = dice.randrange(len(FAULTS))
@@ -59,7 +59,7 @@ def plan_faults(
     gradient = _drawn(differentiated, _turned(_GRADIENT_FAULTS, dice), counts.gradient, dice)
     hidden = _drawn(differentiated, _turned(_HIDDEN_FAULTS, dice), counts.hidden, dice)
     update = _turned(_UPDATE_FAULTS, dice)[: counts.update]
-    return Plan(forward, gradient, tuple(update), hidden)
+    return FaultPlan(forward, gradient, tuple(update), hidden)
 
 
 def _turned(faults: tuple[str, ...], dice: random.Random) -> list[str]:

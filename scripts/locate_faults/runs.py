@@ -1,7 +1,7 @@
 """A training step of a model, captured, with what is done around its calls.
 
-Comes in: a model, and a `Step` that says how it is run. Goes out: the folder of the capture. Called by the
-child of a model. What is done around calls are `Act`s: they see a call before and after it is made, and
+Comes in: a model, and a `TrainedStep` that says how it is run. Goes out: the folder of the capture. Called by
+the child of a model. What is done around calls are `Act`s: they see a call before and after it is made, and
 before the capture sees its result.
 """
 
@@ -32,7 +32,7 @@ from scripts.locate_faults.sums import summed_otherwise
 _RANDOM_STATE = 17
 
 
-class Made(NamedTuple):
+class MadeStep(NamedTuple):
     """A call that is made: its key in the dump, its name, the function and what it gets.
 
     `is_recorded` is False where the capture does not see the call; its key counts such calls, too.
@@ -49,10 +49,10 @@ class Made(NamedTuple):
 class Act:
     """Something that is done around calls."""
 
-    def before(self, call: Made) -> None:
+    def before(self, call: MadeStep) -> None:
         """See a call before it is made."""
 
-    def after(self, call: Made, result: Any) -> None:
+    def after(self, call: MadeStep, result: Any) -> None:
         """See what it gives, and change that in place."""
 
     @contextmanager
@@ -67,7 +67,7 @@ class Act:
 class OtherSums(Act):
     """Computes products with their sums in another order, in the forward pass."""
 
-    def after(self, call: Made, result: Any) -> None:
+    def after(self, call: MadeStep, result: Any) -> None:
         found = summed_otherwise(call.function, call.args, call.kwargs)
         if found is not None:
             result.data.copy_(found)
@@ -104,14 +104,14 @@ class _ActingSink:
             key = f"{name.key}.{next(self._recorded[name.key])}"
         if not isinstance(run, functools.partial):
             return self._sink.call(name, frame, args, kwargs, run)
-        made = Made(key, name, run.func, run.args, run.keywords, not is_hidden)
+        made = MadeStep(key, name, run.func, run.args, run.keywords, not is_hidden)
         watched = _Watched(run.func, *run.args, **run.keywords)
         watched.around = functools.partial(self._made, made)
         if is_hidden:
             return watched()
         return self._sink.call(name, frame, args, kwargs, watched)
 
-    def _made(self, call: Made, run: Callable[[], Any]) -> Any:
+    def _made(self, call: MadeStep, run: Callable[[], Any]) -> Any:
         with torch.no_grad():
             for act in self._acts:
                 act.before(call)
@@ -132,7 +132,7 @@ class _ActingProbe(TorchProbe):
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainedStep:
     """How a step is run: the seed of its batch, and how its operators compute.
 
     `hidden` are keys of calls that the capture does not see. `batch` and `model` change what the step
@@ -164,7 +164,7 @@ class Bench:
         self.trained.loss_of(batch).backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
 
-    def captured(self, step: Step, folder: Path) -> Path:
+    def captured(self, step: TrainedStep, folder: Path) -> Path:
         """Capture a step with tensors and sketches; return its dump.json."""
         module, optimizer = self.trained.module, self.optimizer
         states = copy.deepcopy(self._states)

@@ -12,22 +12,22 @@ import torch
 
 from scripts.capture_parity.models import Batch
 from scripts.locate_faults.cases import DATA, EPSILON, MASK, WEIGHT
-from scripts.locate_faults.runs import Bench, Step
+from scripts.locate_faults.runs import Bench, TrainedStep
 
 _OTHER_RANDOM_STATE = 71
 _OTHER_EPSILON = 1e-5
 
 
-class Setup(NamedTuple):
+class OtherSetup(NamedTuple):
     """A step with a fault outside of operators; `words` has words of which a finding has one."""
 
     family: str
     fault: str
-    step: Step
+    step: TrainedStep
     words: tuple[str, ...]
 
 
-def setups_of(bench: Bench, honest: Step, dropped: bool) -> Iterator[Setup]:
+def setups_of(bench: Bench, honest: TrainedStep, dropped: bool) -> Iterator[OtherSetup]:
     """Yield the faults that a model can have; `dropped` says whether it draws random numbers."""
     name, size = _a_matrix(bench.trained.module)
 
@@ -42,16 +42,16 @@ def setups_of(bench: Bench, honest: Step, dropped: bool) -> Iterator[Setup]:
         for group in optimizer.param_groups:
             group["eps"] = _OTHER_EPSILON
 
-    yield Setup(WEIGHT, "two rows swapped", replace(honest, model=swap_rows), (name,))
+    yield OtherSetup(WEIGHT, "two rows swapped", replace(honest, model=swap_rows), (name,))
     if dropped:
         other = replace(honest, random_state=_OTHER_RANDOM_STATE)
-        yield Setup(MASK, "another seed", other, ("mask", "random", "seed"))
-    yield Setup(
+        yield OtherSetup(MASK, "another seed", other, ("mask", "random", "seed"))
+    yield OtherSetup(
         DATA, "samples swapped", replace(honest, batch=swap_samples), ("input", "data", "batch")
     )
     if "eps" in bench.optimizer.defaults:
         step = replace(honest, optimizer=change_epsilon)
-        yield Setup(EPSILON, "1e-5", step, ("eps", "config", "hyperparameter"))
+        yield OtherSetup(EPSILON, "1e-5", step, ("eps", "config", "hyperparameter"))
 
 
 def _a_matrix(module: torch.nn.Module) -> tuple[str, int]:

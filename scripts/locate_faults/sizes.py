@@ -39,7 +39,7 @@ def size_of(one: Tensor, other: Tensor) -> Size:
     return Size(float(difference.square().mean().sqrt()), float(difference.max()))
 
 
-def worst(sizes: Iterable[Size]) -> Size:
+def worst_size(sizes: Iterable[Size]) -> Size:
     """Return the larger of each number."""
     found = Size()
     for size in sizes:

@@ -17,7 +17,7 @@ from scripts.locate_faults.cases import (
     OWN,
     SETUPS,
     WEIGHT,
-    Case,
+    FaultCase,
     Judged,
 )
 
@@ -35,7 +35,7 @@ _OTHER = (_GAP, *(verdict for verdicts in _VERDICTS.values() for verdict in verd
 Named = Sequence[Sequence[Any]]
 
 
-def is_first(case: Case, named: Named) -> bool:
+def is_first(case: FaultCase, named: Named) -> bool:
     """Return whether a culprit is named first, and as what it is.
 
     Of a call that was not captured that is a gap between its neighbours, of a fault outside of operators
@@ -54,12 +54,12 @@ def is_first(case: Case, named: Named) -> bool:
     return key in case.culprits and verdict not in _OTHER
 
 
-def is_named(case: Case, named: Named) -> bool:
+def is_named(case: FaultCase, named: Named) -> bool:
     """Return whether a culprit is named at all."""
     return any(is_first(case, [each]) for each in named)
 
 
-def is_alone(case: Case, named: Named) -> bool:
+def is_alone(case: FaultCase, named: Named) -> bool:
     """Return whether no other call is named."""
     calls = {key.rpartition(".")[0] for key in case.culprits}
     return bool(named) and all(each[0].rpartition(".")[0] in calls for each in named)
@@ -75,7 +75,7 @@ def kinds_of(judged: Sequence[Judged]) -> dict[str, list[Judged]]:
     return found
 
 
-def ways_of(judged: Sequence[Judged]) -> list[str]:
+def ways_in(judged: Sequence[Judged]) -> list[str]:
     """Return the ways to look, in the order in which they were met."""
     return list(dict.fromkeys(way for each in judged for way in each.ways))
 
@@ -88,7 +88,7 @@ def _head(titles: Sequence[str]) -> list[str]:
     return [_row(titles[0], titles[1:]), "|" + "---|" * len(titles)]
 
 
-def _of(judged: Sequence[Judged], way: str, test: Callable[[Case, Named], bool]) -> str:
+def _of(judged: Sequence[Judged], way: str, test: Callable[[FaultCase, Named], bool]) -> str:
     tried = [each for each in judged if way in each.ways and _can_see(way, each.case)]
     if not tried:
         return ""
@@ -97,7 +97,7 @@ def _of(judged: Sequence[Judged], way: str, test: Callable[[Case, Named], bool])
 
 def table_of_faults(judged: Sequence[Judged]) -> list[str]:
     """Return the table of what is named first, by kind of fault and way."""
-    ways = ways_of(judged)
+    ways = ways_in(judged)
     lines = _head(["fault", "faults", *ways])
     own: list[Judged] = []
     for kind, cases in kinds_of(judged).items():
@@ -129,7 +129,7 @@ def table_of_replay(judged: Sequence[Judged]) -> list[str]:
 def table_of_honest(judged: Sequence[Judged]) -> list[str]:
     """Return how many honest captures and pairs were accused, by way."""
     lines = _head(["honest", "captures or pairs", "accused"])
-    for way in ways_of(judged):
+    for way in ways_in(judged):
         tried = [each for each in judged if each.case.family == HONEST and way in each.ways]
         if tried:
             accused = sum(bool(each.ways[way]) for each in tried)
@@ -156,6 +156,6 @@ def _said(named: Sequence[Any]) -> str:
     return f"{key} {verdict} {number:.3g}: {message[:120]}"
 
 
-def _can_see(way: str, case: Case) -> bool:
+def _can_see(way: str, case: FaultCase) -> bool:
     """Return whether a way is one that can see a fault at all: replay sees captured operators alone."""
     return way not in (REPLAY, ONE) or case.family in OWN

@@ -21,7 +21,7 @@ from torch.optim.optimizer import (
 
 from scripts.locate_faults.planted import Change
 from scripts.locate_faults.runs import Act, unseen
-from scripts.locate_faults.sizes import Size, size_of, worst
+from scripts.locate_faults.sizes import Size, size_of, worst_size
 
 # The key of errors of updates.
 UPDATE = "update"
@@ -103,7 +103,7 @@ class UpdateWatch(Act):
         other, parameters = self._reference
         other.step()
         pairs = zip(self._made, parameters, strict=True)
-        self.errors[UPDATE] = worst(size_of(one, right) for one, right in pairs)
+        self.errors[UPDATE] = worst_size(size_of(one, right) for one, right in pairs)
         self._reference = None
 
 

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from ray_precheck.foreign import caught
 from scripts.locate_faults.planted import Change
-from scripts.locate_faults.runs import Act, Made, only_tensor
+from scripts.locate_faults.runs import Act, MadeStep, only_tensor
 from scripts.locate_faults.sizes import Size, size_of
 
 _LEAST_ELEMENTS = 16
 _RANDOM = ("dropout", "rand", "bernoulli", "multinomial", "normal_", "uniform_", "exponential_")
 
 
-def is_random(call: Made) -> bool:
+def is_random(call: MadeStep) -> bool:
     """Return whether a call draws numbers; attention does where it drops weights."""
     drops = call.kwargs.get("dropout_p") or 0.0
     return bool(drops) or any(word in call.name.name for word in _RANDOM)
@@ -42,7 +42,7 @@ def tensors_of(value: Any) -> Iterator[Tensor]:
             yield from tensors_of(each)
 
 
-def is_view(call: Made, result: Tensor) -> bool:
+def is_view(call: MadeStep, result: Tensor) -> bool:
     """Return whether a result shares its memory with an argument, and is no change of it in place."""
     memory = result.untyped_storage().data_ptr()
     shares = any(
@@ -77,7 +77,7 @@ class Listing(Act):
     differentiated: dict[str, str] = field(default_factory=dict)
     random: list[str] = field(default_factory=list)
 
-    def after(self, call: Made, result: Any) -> None:
+    def after(self, call: MadeStep, result: Any) -> None:
         """Take note of a call whose result is of floats, not random, and in memory of its own."""
         if is_random(call):
             self.random.append(call.key)
@@ -93,7 +93,7 @@ class Listing(Act):
 
 
 @dataclass
-class Watch(Act):
+class CallWatch(Act):
     """Measures the errors of the results of some calls against float64, and keeps the results."""
 
     keys: frozenset[str]
@@ -101,12 +101,12 @@ class Watch(Act):
     results: dict[str, Tensor] = field(default_factory=dict)
     _waiting: dict[str, Any] = field(default_factory=dict)
 
-    def before(self, call: Made) -> None:
+    def before(self, call: MadeStep) -> None:
         """Copy the arguments, which the call may change."""
         if call.key in self.keys and call.is_recorded:
             self._waiting[call.key] = (widened(call.args), widened(call.kwargs))
 
-    def after(self, call: Made, result: Any) -> None:
+    def after(self, call: MadeStep, result: Any) -> None:
         """Compute the call in float64."""
         found = only_tensor(result)
         if call.key not in self._waiting or found is None:
@@ -119,7 +119,7 @@ class Watch(Act):
 
 
 @dataclass
-class Fault(Act):
+class PlantedCall(Act):
     """Writes other values into the result of a call; `moved` says by how much, None before."""
 
     key: str
@@ -127,7 +127,7 @@ class Fault(Act):
     is_hidden: bool = False
     moved: Size | None = None
 
-    def after(self, call: Made, result: Any) -> None:
+    def after(self, call: MadeStep, result: Any) -> None:
         """Change the result of the victim."""
         found = only_tensor(result)
         if call.key != self.key or call.is_recorded == self.is_hidden or found is None:
@@ -151,7 +151,7 @@ class Hidden(Act):
     _made_by: dict[int, tuple[Tensor, str]] = field(default_factory=dict)
     _hidden: dict[int, str] = field(default_factory=dict)
 
-    def before(self, call: Made) -> None:
+    def before(self, call: MadeStep) -> None:
         """Look where the arguments come from."""
         for each in tensors_of((call.args, call.kwargs)):
             memory = each.untyped_storage().data_ptr()
@@ -160,7 +160,7 @@ class Hidden(Act):
             if not call.is_recorded and memory in self._made_by:
                 self.producers.setdefault(call.key, []).append(self._made_by[memory][1])
 
-    def after(self, call: Made, result: Any) -> None:
+    def after(self, call: MadeStep, result: Any) -> None:
         """Take note of who made the result."""
         for each in tensors_of(result):
             memory = each.untyped_storage().data_ptr()

@@ -21,7 +21,7 @@ from scripts.locate_faults.cases import (  # noqa: E402
     OWN,
     UPDATE,
     WEIGHT,
-    Case,
+    FaultCase,
     Judged,
     read_cases,
     write_cases,
@@ -205,9 +205,9 @@ def test_the_same_captures_again_are_not_replayed(judged: list[Judged]) -> None:
     assert len(replay._known) == known == first.calls
 
 
-def case(family: str = FORWARD, **more: object) -> Case:
+def case(family: str = FORWARD, **more: object) -> FaultCase:
     found = {"culprits": ("Torch.mm.0.forward",), "moved": Size(1.0, 1.0), **more}
-    return Case("m", "float32", family, "scale 1.1", "t", **found)  # type: ignore[arg-type]
+    return FaultCase("m", "float32", family, "scale 1.1", "t", **found)  # type: ignore[arg-type]
 
 
 def test_the_first_row_counts_and_its_verdict_does() -> None:

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from ray_precheck.capture import Capture
 from ray_precheck.cli import main
 from ray_precheck.locating import locate_captures
-from scripts.located_example import capture_step
+from scripts.located_example import capture_example
 
 pytestmark = pytest.mark.frameworks
 # The script alone: importing ray_precheck raises.
@@ -97,9 +97,9 @@ def test_the_printed_command_shows_the_failure_without_ray_precheck(
 
 def test_the_example_of_the_docs_finds_the_softmax_of_the_second_layer(tmp_path: Path) -> None:
     for side in ("target", "golden"):
-        capture_step(tmp_path / side, is_wrong=side == "target")
+        capture_example(tmp_path / side, is_wrong=side == "target")
     report = locate_captures(tmp_path / "target", tmp_path / "golden", out=tmp_path / "out")
     first = report.located.iloc[0]
     assert (first["API Name"], first["Direction"]) == ("Torch.softmax.1", "forward")
     assert first["Verdict"] == "own error"
-    assert first["Module"] == "Module.layers.1.Layer.forward.0"
+    assert first["Module"] == "Module.layers.1.ExampleLayer.forward.0"

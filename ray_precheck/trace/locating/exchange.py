@@ -46,7 +46,7 @@ _SIGNATURES: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-class Part(NamedTuple):
+class ExchangePart(NamedTuple):
     """`length` elements of a rank's tensor from the flat position `start` on."""
 
     rank: int
@@ -63,7 +63,7 @@ class Made:
     rank: int
     item: Item
     operation: str
-    pieces: tuple[tuple[Part, ...], ...]
+    pieces: tuple[tuple[ExchangePart, ...], ...]
 
 
 class RankRecord(NamedTuple):
@@ -161,8 +161,8 @@ def _plain(element: Any) -> Any:
     return element.get("value") if isinstance(element, dict) else None
 
 
-def _whole(side: _Side, item: Item) -> Part:
-    return Part(side.rank, item, 0, math.prod(item.shape or ()))
+def _whole(side: _Side, item: Item) -> ExchangePart:
+    return ExchangePart(side.rank, item, 0, math.prod(item.shape or ()))
 
 
 def _all_reduce(sides: Sequence[_Side]) -> Iterator[Made]:
@@ -226,7 +226,7 @@ def _reduce_scatter(sides: Sequence[_Side]) -> Iterator[Made]:
             if len(other.inputs) == len(sides) > 1:
                 parts.append(_whole(other, other.inputs[place]))
             elif other.inputs:
-                parts.append(Part(other.rank, other.inputs[0], place * count, count))
+                parts.append(ExchangePart(other.rank, other.inputs[0], place * count, count))
         if len(parts) == len(sides):
             yield Made(side.rank, side.outputs[0], side.operation, (tuple(parts),))
 
@@ -249,7 +249,7 @@ def _all_to_all_single(sides: Sequence[_Side]) -> Iterator[Made]:
         pieces = []
         for other, sizes in zip(sides, splits, strict=True):
             start = sum(sizes[:place])
-            pieces.append((Part(other.rank, other.inputs[0], start, sizes[place]),))
+            pieces.append((ExchangePart(other.rank, other.inputs[0], start, sizes[place]),))
         yield Made(side.rank, side.outputs[0], SUM, tuple(pieces))
 
 

@@ -11,7 +11,9 @@ from scripts.compare_kills import Work, comparison, location, overflow_check
 pytestmark = pytest.mark.unit
 
 
-@pytest.mark.parametrize(("write", "pieces"), [(comparison, 60), (overflow_check, 40), (location, 40)])
+@pytest.mark.parametrize(
+    ("write", "pieces"), [(comparison, 60), (overflow_check, 40), (location, 40)]
+)
 def test_killed_runs_end_with_the_same_bytes(
     tmp_path: Path, write: Callable[[Path, int], Work], pieces: int
 ) -> None:
