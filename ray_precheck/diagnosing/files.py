@@ -11,7 +11,9 @@ from pathlib import Path
 
 from ray_precheck.errors import ResumeError, UsageError
 from ray_precheck.jobs.comparison import tables_of
+from ray_precheck.jobs.location_exchange import EXCHANGE_TABLES
 from ray_precheck.jobs.location_payload import LOCATION_TABLES
+from ray_precheck.jobs.location_rows import PAIR_TABLES
 from ray_precheck.jobs.overflow import OVERFLOW_TABLES
 from ray_precheck.store.resume import discard_run, run_files
 from ray_precheck.store.rows import replace_file
@@ -24,7 +26,9 @@ _PLACES = ("", "step*/", "step*/*/", "rank*/", "proc*/")
 _BEGIN, _END = "diagnose_", ".txt"
 # The tables of all parts by the part of their names that tells them apart.
 COMPARISON_TABLES = tables_of(ComparisonMode.REAL)
-PART_TABLES = (COMPARISON_TABLES, OVERFLOW_TABLES, LOCATION_TABLES, API_TABLES)
+# A search replays calls, or looks at pairs of dumps without files, and recomputes collectives.
+SEARCH_TABLES = (LOCATION_TABLES, PAIR_TABLES, EXCHANGE_TABLES)
+PART_TABLES = (COMPARISON_TABLES, OVERFLOW_TABLES, *SEARCH_TABLES, API_TABLES)
 
 
 def new_page(folder: Path) -> Path:
@@ -106,5 +110,6 @@ def remove_beginnings(folder: Path, stamp: str) -> None:
     for tables in PART_TABLES:
         for settings in results_named(folder, f"{tables.stem}_{stamp}.run.json"):
             files = run_files(settings.with_name(tables.file("result", stamp)), tables)
-            if not files.result.exists():
+            alike = [each for each in PART_TABLES if each.stem == tables.stem]
+            if not any(settings.with_name(each.file("result", stamp)).exists() for each in alike):
                 discard_run(files)

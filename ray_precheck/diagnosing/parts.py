@@ -11,11 +11,15 @@ from typing import Any
 
 from ray_precheck.comparing import ComparisonConfig, ComparisonReports, run_comparison
 from ray_precheck.config import JobOptions, OverflowConfig, RunConfig
-from ray_precheck.diagnosing.files import COMPARISON_TABLES, remove_beginnings, results_named
+from ray_precheck.diagnosing.files import (
+    COMPARISON_TABLES,
+    SEARCH_TABLES,
+    remove_beginnings,
+    results_named,
+)
 from ray_precheck.diagnosing.findings import Suspect, SuspectCheck
 from ray_precheck.dump.folders import FoundDump
 from ray_precheck.errors import StoppedError
-from ray_precheck.jobs.location_payload import LOCATION_TABLES
 from ray_precheck.jobs.overflow import OVERFLOW_TABLES
 from ray_precheck.locating import LocationConfig, LocationReport, run_location
 from ray_precheck.options.diagnose import DiagnoseOptions
@@ -65,7 +69,7 @@ class DiagnosisParts:
             noise=config.noise,
             match=config.match,
             standard=config.standard,
-            **self._options(COMPARISON_TABLES, self.folder),
+            **self._options([COMPARISON_TABLES], self.folder),
         )
         reports = run_comparison(asked, show_progress=self.show, shared=self.shared)
         self._require_end(reports.completed, reports.stop_reason)
@@ -74,7 +78,7 @@ class DiagnosisParts:
     def check_overflow(self) -> OverflowReport:
         """Find the births of NaN and infinity in the target."""
         table = self.folder / OVERFLOW_TABLES.file("result", self.shared.stamp)
-        asked = OverflowConfig(dump=self.config.target, **self._options(OVERFLOW_TABLES, table))
+        asked = OverflowConfig(dump=self.config.target, **self._options([OVERFLOW_TABLES], table))
         report = check_overflow(asked, show_progress=self.show, shared=self.shared)
         self._require_end(report.completed, report.stop_reason)
         return report
@@ -86,7 +90,7 @@ class DiagnosisParts:
             target=config.target,
             golden=config.golden,
             match=config.match,
-            **self._options(LOCATION_TABLES, self.folder),
+            **self._options(SEARCH_TABLES, self.folder),
         )
         report = run_location(asked, show_progress=self.show, shared=self.shared)
         self._require_end(report.completed, report.stop_reason)
@@ -118,10 +122,11 @@ class DiagnosisParts:
             rows = [row for row in rows if row.is_error]
         return SuspectCheck(dump, report, tuple(rows), is_whole=not suspects)
 
-    def _options(self, tables: Tables, resumed: Path) -> dict[str, Any]:
+    def _options(self, tables: Sequence[Tables], resumed: Path) -> dict[str, Any]:
         """Return the options that all parts have; `resumed` is what a part is gone on with."""
         stamp = self.shared.stamp
-        is_resumed = any(results_named(self.folder, tables.file("result", stamp)))
+        names = [each.file("result", stamp) for each in tables]
+        is_resumed = any(any(results_named(self.folder, name)) for name in names)
         goes_on = self._resume(resumed) if is_resumed else {}
         return {"out": self.folder, **self._job(), **goes_on}
 
