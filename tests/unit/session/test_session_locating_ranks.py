@@ -147,4 +147,4 @@ def test_whether_tensors_are_in_files_is_told_by_the_head_of_a_dump(
     tmp_path: Path, content: str, has: bool
 ) -> None:
     (tmp_path / "dump.json").write_text(content)
-    assert locating_pairs.has_files(tmp_path / "dump.json") is has
+    assert locating_pairs.has_tensor_files(tmp_path / "dump.json") is has
