@@ -80,18 +80,25 @@ class RootWalk:
                     seen.values[target.path] = self.state.evidence.value(key, target, golden)
             for path in self.state.meaningless(record):
                 seen.values.pop(path, None)
-        if seen.golden is not None and self._needs_estimate(record, seen.own):
-            own = Differences(record, seen.values, self._carried_to(record))
-            forward = None
-            if record.entry.direction == BACKWARD:
-                forward = self._forwards.get(record.entry.call)
-            estimate = estimated_error(own, forward)
-            seen.own = seen.own if estimate is None else estimate
-            if record.entry.direction == FORWARD:
-                self._forwards[record.entry.call] = own
+        if seen.golden is not None:
+            self._estimate(seen)
         if seen.own is not None and seen.own.verdict != "SKIP":
             self.found.judged += 1
         return seen
+
+    def _estimate(self, seen: SeenRecord) -> None:
+        """Estimate the own error of a record that nothing else tells of, and keep what its gradient needs."""
+        record = seen.record
+        own = Differences(record, seen.values, self._carried_to(record))
+        if record.entry.direction == FORWARD:
+            # Also of one that was replayed: its gradient may be one that was not.
+            self._forwards[record.entry.call] = own
+        if not self._needs_estimate(record, seen.own):
+            return
+        is_gradient = record.entry.direction == BACKWARD
+        forward = self._forwards.get(record.entry.call) if is_gradient else None
+        estimate = estimated_error(own, forward)
+        seen.own = seen.own if estimate is None else estimate
 
     def _carried_to(self, record: FlowRecord) -> dict[str, float]:
         """Return the largest difference on the way to each input whose norm is that of a mask."""

@@ -211,3 +211,16 @@ def test_gradients_that_were_added_up_unseen_scatter_more_than_values():
     unit = 4 * 2.0**-23
     assert roots(9 * unit) == []
     assert [root.kind for root in roots(11 * unit)] == [RootKind.GAP]
+
+
+def test_a_gradient_that_was_not_replayed_is_explained_by_what_its_replayed_forward_pass_kept():
+    forward, backward = "Functional.gelu.0.forward", "Functional.gelu.0.backward"
+    run = [record(forward, [X], [Y]), record(backward, [tensor(9.0)], [tensor(8.0)])]
+    differences = {
+        (forward, "input.0"): 1e-4,
+        (forward, "output.0"): 1e-4,
+        (backward, "output.0"): 1e-4,
+    }
+    errors = {forward: PASSES, backward: OwnError("SKIP", message="no bench")}
+    located = walked(run, MeasuredForTest(errors, differences), run, is_first_step=False)
+    assert [root.key for root in located.roots] == []
