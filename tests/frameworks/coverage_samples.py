@@ -45,6 +45,8 @@ def _op_db() -> list[Any]:
         warnings.simplefilter("ignore")
         from torch.testing._internal import common_utils
         from torch.testing._internal.common_methods_invocations import op_db
+    # Their import forbids the whole process to set the flags of torch.backends.
+    torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
     # It looks through the whole stack for a unittest.TestCase at each sample, and finds none.
     vars(common_utils)["extract_test_fn"] = lambda: None
     return list(op_db)
