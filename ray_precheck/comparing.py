@@ -49,7 +49,7 @@ from ray_precheck.store.resume import (
     run_files,
     start_run,
 )
-from ray_precheck.store.stamps import new_stamp
+from ray_precheck.store.stamps import new_stamp, newest_of, stamp_in
 from ray_precheck.trace.gathering import gather_ranks
 from ray_precheck.trace.side import CaptureSide, open_side
 
@@ -188,13 +188,11 @@ def _stamp(config: ComparisonConfig, folder: Path) -> str:
     if resume is None:
         return new_stamp()
     if resume.suffix == ".csv":
-        return resume.stem.rpartition("_result_")[2].rpartition("_calls_")[2]
-    stamps = sorted(
-        path.stem.removeprefix("compare_calls_") for path in folder.rglob("compare_calls_*.csv")
-    )
-    if not stamps:
+        return stamp_in(resume)
+    newest = newest_of(map(stamp_in, folder.rglob("compare_calls_*.csv")))
+    if not newest:
         raise UsageError(f"{folder} has no compare_calls_*.csv of a run to go on with")
-    return stamps[-1]
+    return newest
 
 
 def _compare_pair(

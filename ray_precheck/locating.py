@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,7 @@ from ray_precheck.store.resume import (
     run_files,
     start_run,
 )
-from ray_precheck.store.stamps import new_stamp
+from ray_precheck.store.stamps import newest_of, reserved_stamp, stamp_in
 from ray_precheck.trace.locating.collectives import Recomputed, joined_dumps
 from ray_precheck.trace.locating.places import DumpRoots, RootPlace, ranked
 from ray_precheck.trace.side import CaptureSide, open_side
@@ -155,7 +155,8 @@ def run_location(
     with ExitStack() as opened:
         if shared is None:
             stop = opened.enter_context(stop_on_signal())
-            shared = SharedRun(Cluster(config, opened), _stamp(config, folder), stop.is_set)
+            stamp = opened.enter_context(_stamp(config, folder))
+            shared = SharedRun(Cluster(config, opened), stamp, stop.is_set)
         stopped = shared.stop_requested
         run = _Run(
             config,
@@ -209,7 +210,7 @@ def _number_in(text: str) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def _stamp(config: LocationConfig, folder: Path) -> str:
+def _stamp(config: LocationConfig, folder: Path) -> AbstractContextManager[str]:
     """Return the stamp of the files: a new one, or that of the run that is gone on with.
 
     Raises:
@@ -217,20 +218,21 @@ def _stamp(config: LocationConfig, folder: Path) -> str:
     """
     resume = config.resume_csv
     if resume is None:
-        return new_stamp()
+        return reserved_stamp(folder, _BEGIN.removesuffix("_"))
     if resume.is_dir():
-        stamps = sorted(path.stem.rpartition("_")[2] for path in folder.rglob(f"{_BEGIN}*.csv"))
-        if stamps:
-            return stamps[-1]
+        newest = newest_of(map(stamp_in, folder.rglob(f"{_BEGIN}*.csv")))
+        if newest:
+            return nullcontext(newest)
         raise ResumeError(f"-csv_path: {folder} has no {_BEGIN}*.csv to go on in")
-    if not resume.name.startswith(_BEGIN) or resume.suffix != ".csv":
+    stamp = stamp_in(resume)
+    if not (resume.name.startswith(_BEGIN) and resume.suffix == ".csv" and stamp):
         raise ResumeError(
             f"-csv_path: {resume} is none of the files of a search; a name like"
             f" {_BEGIN}calls_20260101120000.csv is expected, or the folder of the results"
         )
     if not resume.exists():
         raise ResumeError(f"-csv_path: cannot read {resume}: there is no such file")
-    return resume.stem.rpartition("_")[2]
+    return nullcontext(stamp)
 
 
 class _Run:

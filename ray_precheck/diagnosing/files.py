@@ -17,7 +17,7 @@ from ray_precheck.jobs.location_rows import PAIR_TABLES
 from ray_precheck.jobs.overflow import OVERFLOW_TABLES
 from ray_precheck.store.resume import discard_run, run_files
 from ray_precheck.store.rows import replace_file
-from ray_precheck.store.stamps import new_stamp
+from ray_precheck.store.stamps import new_stamp, newest_of
 from ray_precheck.store.tables import API_TABLES
 from ray_precheck.trace.difference.row import ComparisonMode
 
@@ -71,10 +71,10 @@ def page_to_go_on_with(named: Path) -> Path:
         ResumeError: there is none.
     """
     if named.is_dir():
-        pages = sorted(named.glob(f"{_BEGIN}*{_END}"), key=lambda page: _order(stamp_of(page)))
-        if not pages:
+        newest = newest_of(map(stamp_of, named.glob(f"{_BEGIN}*{_END}")))
+        if not newest:
             raise ResumeError(f"-csv_path: {named} has no {_BEGIN}*{_END} to go on with")
-        return pages[-1]
+        return named / f"{_BEGIN}{newest}{_END}"
     if not (named.name.startswith(_BEGIN) and named.suffix == _END and named.exists()):
         raise ResumeError(
             f"-csv_path: {named} is no page of a diagnosis; name the folder of its results, which -o named"
@@ -85,11 +85,6 @@ def page_to_go_on_with(named: Path) -> Path:
 def stamp_of(page: Path) -> str:
     """Return the stamp of a diagnosis, which the files of its parts have, too."""
     return page.stem.removeprefix(_BEGIN)
-
-
-def _order(stamp: str) -> tuple[str, int]:
-    when, _, number = stamp.partition("_")
-    return when, int(number) if number.isdigit() else 0
 
 
 def write_page(page: Path, text: str) -> None:

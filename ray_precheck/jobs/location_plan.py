@@ -6,17 +6,20 @@ session.
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.compare.standards.user_file import load_standard
-from ray_precheck.errors import DumpError, UsageError
+from ray_precheck.dump.decode import decode_record
+from ray_precheck.errors import DumpError, NotCheckable, UsageError
 from ray_precheck.frameworks.known import framework_names, is_framework
 from ray_precheck.frameworks.registry import require_framework
 from ray_precheck.jobs.location_payload import LocationPayload, LocationSettings
 from ray_precheck.operators.drawing import DRAWING, Never
+from ray_precheck.plan.drawing import is_random
 from ray_precheck.schema.task import Task, TaskPayload
 from ray_precheck.trace.alignment.align import align
 from ray_precheck.trace.alignment.calls import Call, calls_of
@@ -251,7 +254,22 @@ def settings_of_replay(
     )
 
 
-def draws(framework: str, call: str) -> bool:
-    """Return whether a call may draw random numbers."""
-    found = DRAWING.of(call.rpartition(".")[0], framework)
-    return found is not None and not isinstance(found, Never)
+def drawing_calls(side: CaptureSide) -> Callable[[str], bool]:
+    """Return a function that tells whether a call of a capture may draw random numbers, as its arguments
+    say: attention with `dropout_p=0` does not. A call without a forward record that can be read may."""
+    framework = side.header.framework
+    forwards = {entry.call: entry for entry in side.entries if entry.direction == FORWARD}
+
+    @cache
+    def draws(call: str) -> bool:
+        found = DRAWING.of(call.rpartition(".")[0], framework)
+        if found is None or isinstance(found, Never):
+            return False
+        if call not in forwards:
+            return True
+        try:
+            return is_random(decode_record(call, side.raw(forwards[call]), None, framework))
+        except NotCheckable:
+            return True
+
+    return draws

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from ray_precheck.jobs.location_payload import MeasuredEvidence
-from ray_precheck.jobs.location_plan import LocationPlan, draws, run_records_of
+from ray_precheck.jobs.location_plan import LocationPlan, drawing_calls, run_records_of
 from ray_precheck.operators.overflow import UNINITIALISED
 from ray_precheck.trace.difference.reading import reading_of
 from ray_precheck.trace.items import Item
@@ -72,7 +72,7 @@ def located_in(
         evidence,
         run,
         is_first_step,
-        lambda call: draws(framework, call),
+        drawing_calls(target),
         lambda record: _meaningless(framework, record),
         meetings=meetings_of(target) if golden is not None else {},
     )

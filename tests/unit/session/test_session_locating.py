@@ -13,6 +13,7 @@ from small_captures import write_capture
 from ray_precheck.cli import main
 from ray_precheck.errors import PrecheckError
 from ray_precheck.locating import LocationReport, locate_captures
+from ray_precheck.store import stamps
 
 pytestmark = pytest.mark.unit
 RNG = np.random.default_rng(0)
@@ -151,6 +152,28 @@ def test_a_file_that_is_none_of_a_search_is_no_run_to_go_on_with(tmp_path: Path)
     other.write_text("Call\n")
     with pytest.raises(PrecheckError, match="is none of the files of a search"):
         locate_captures(one, one, resume_csv=other)
+
+
+def test_two_searches_of_the_same_second_have_files_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stamps.time, "strftime", lambda form: "20260102030405")
+    wrong = write_capture(tmp_path / "target", with_fault(), files=False)
+    right = write_capture(tmp_path / "golden", CALLS, files=False)
+    out = tmp_path / "out"
+    first = locate_captures(wrong, right, out=out)
+    found = rows_of(first)
+    second = locate_captures(right, right, out=out)
+    names = ("locate_20260102030405.csv", "locate_20260102030405_1.csv")
+    assert (first.table.name, second.table.name) == names
+    assert found
+    assert rows_of(first) == found
+    assert rows_of(second) == []
+    # Each is gone on with by its own name, and the folder stands for the newest.
+    for resumed in (out, out / "locate_dumps_20260102030405_1.csv"):
+        again = locate_captures(right, right, out=out, resume_csv=resumed)
+        assert (again.table.name, rows_of(again)) == (names[1], [])
+    assert list(out.glob("*.lock")) == []
 
 
 def test_a_capture_that_was_cut_off_is_used_and_said(

@@ -4,9 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from ray_precheck.errors import ResumeError
+from ray_precheck.errors import ResumeError, UsageError
 from ray_precheck.store import stamps
-from ray_precheck.store.stamps import new_stamp, newest_result, newest_stamp, result_of
+from ray_precheck.store.stamps import (
+    new_stamp,
+    newest_result,
+    newest_stamp,
+    reserved_stamp,
+    result_of,
+    stamp_in,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -42,3 +49,37 @@ def test_a_folder_without_results_is_said(tmp_path: Path) -> None:
     assert newest_stamp([tmp_path]) == ""
     with pytest.raises(ResumeError, match=r"has no accuracy_checking_result_\*.csv to go on in"):
         newest_result(tmp_path)
+
+
+def test_runs_of_the_same_second_reserve_other_stamps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stamps.time, "strftime", lambda form: "20260102030405")
+    with reserved_stamp(tmp_path, "locate") as first, reserved_stamp(tmp_path, "locate") as second:
+        assert (first, second) == ("20260102030405", "20260102030405_1")
+    assert list(tmp_path.iterdir()) == []
+    # A file of a run that has ended, wherever it is, keeps its stamp.
+    (tmp_path / "step0").mkdir()
+    (tmp_path / "step0" / "locate_calls_20260102030405.csv").touch()
+    with reserved_stamp(tmp_path, "locate") as third:
+        assert third == "20260102030405_1"
+
+
+def test_a_stamp_is_not_reserved_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "out").touch()
+    with pytest.raises(UsageError, match="out is a file; name a folder for the results"):
+        with reserved_stamp(tmp_path / "out", "locate"):
+            pytest.fail("the block ran")
+
+
+@pytest.mark.parametrize(
+    ("name", "stamp"),
+    [
+        ("locate_calls_20260102030405.csv", "20260102030405"),
+        ("locate_20260102030405_12.csv", "20260102030405_12"),
+        ("compare_result.csv", ""),
+        ("locate_2026.csv", ""),
+    ],
+)
+def test_the_name_of_a_file_has_the_stamp_of_its_run(name: str, stamp: str) -> None:
+    assert stamp_in(Path(name)) == stamp
