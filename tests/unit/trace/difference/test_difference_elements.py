@@ -187,15 +187,20 @@ _FLOATS = hnp.arrays(
 
 
 @settings(max_examples=200, deadline=None)
-@given(_FLOATS, st.integers(0, 2**31), st.floats(0, 0.1))
-def test_metrics_are_those_of_a_plain_float64_formula(golden: Any, seed: int, share: float) -> None:
-    noise = np.random.default_rng(seed).standard_normal(golden.size)
+@given(_FLOATS, st.integers(0, 2**31), st.floats(0, 0.1), st.sampled_from([0.05, 0.5, 1]))
+def test_metrics_are_those_of_a_plain_float64_formula(
+    golden: Any, seed: int, share: float, differing: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    noise = rng.standard_normal(golden.size) * (rng.random(golden.size) < differing)
     target = (golden * (1 + share * noise)).astype(np.float32)
     found = compared(target, golden, rtol=1e-3, atol=1e-5)
     t, g = target.astype(np.float64), golden.astype(np.float64)
     difference = np.abs(t - g)
     assert found.squares == pytest.approx(float(np.sum(difference**2)), rel=1e-12, abs=1e-300)
     assert found.max_abs == difference.max()
+    assert found.worst == (int(np.argmax(difference)) if difference.any() else -1)
+    assert found.unequal == np.count_nonzero(difference)
     assert found.golden_squares == pytest.approx(float(g @ g), rel=1e-12)
     norms = float(np.linalg.norm(t) * np.linalg.norm(g))
     if norms:
@@ -209,3 +214,27 @@ def test_metrics_are_those_of_a_plain_float64_formula(golden: Any, seed: int, sh
     clear = np.abs(difference - (1e-5 + 1e-3 * np.abs(g))) > 1e-6 * (np.abs(g) + 1)
     beyond = difference > 1e-5 + 1e-3 * np.abs(g)
     assert abs(found.beyond - int(beyond.sum())) <= int((~clear).sum())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "complex64"])
+def test_elements_taken_out_count_as_they_do_among_all_others(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    size = 2 * elements.PIECE + 100
+    golden = (8 * rng.standard_normal(size)).astype(dtype)
+    golden[::7] = 0
+    target = golden.copy()
+    places = rng.choice(size, size // 20, replace=False)
+    target[places] = target[places] * 1.004 + rng.integers(-2, 3, places.size)
+    if dtype != "int64":
+        target[5] = golden[6] = math.nan
+        target[8] = math.inf
+    few = compared(target, golden, rtol=0.01, atol=0.1)
+    assert 0 < few.unequal * elements._FEW < size
+    monkeypatch.setattr(elements, "_FEW", size)
+    every = compared(target, golden, rtol=0.01, atol=0.1)
+    for name in ElementDifference.__slots__:
+        found, wanted = getattr(few, name), getattr(every, name)
+        # Sums have another order.
+        assert found == (pytest.approx(wanted, rel=1e-5) if name.endswith(("s", "sum")) else wanted)
