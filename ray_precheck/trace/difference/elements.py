@@ -209,9 +209,7 @@ class _Work:
         held = np.not_equal(golden, 0, out=self.flags[: golden.size])
         found.relative_count += int(np.count_nonzero(held)) - int(np.count_nonzero(few))
         if number:
-            self._add_errors(
-                found, target[places], few, wide[places], other[places], start, places
-            )
+            self._add_errors(found, target[places], few, wide[places], other[places], start, places)
 
     def _add_errors(
         self,

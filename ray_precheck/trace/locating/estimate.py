@@ -14,7 +14,7 @@ nearly 0. For all others it is about 1.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -44,18 +44,24 @@ class Differences:
     record: FlowRecord
     values: Mapping[str, ValueEvidence]
     carried: Mapping[str, float] = field(default_factory=dict)
+    _inputs: list[tuple[Item, float]] | None = field(default=None, init=False)
 
     def of(self, item: Item) -> float:
         """Return the difference of a value, NaN where it is not known."""
         found = self.values.get(item.path)
         return math.nan if found is None else found.difference
 
-    def inputs(self) -> Iterator[tuple[Item, float]]:
-        """Yield the inputs whose differences are known."""
-        for item in self.record.inputs:
-            difference = max(self.of(item), self.carried.get(item.path, 0.0))
-            if not math.isnan(difference):
-                yield item, difference
+    def inputs(self) -> Sequence[tuple[Item, float]]:
+        """Return the inputs whose differences are known."""
+        if self._inputs is None:
+            self._inputs = []
+            for item in self.record.inputs:
+                found = self.values.get(item.path)
+                if found is None or found.difference != found.difference:
+                    continue
+                carried = self.carried.get(item.path, 0.0) if self.carried else 0.0
+                self._inputs.append((item, max(found.difference, carried)))
+        return self._inputs
 
 
 def estimated_error(own: Differences, forward: Differences | None = None) -> OwnError | None:
@@ -107,7 +113,7 @@ def _explained(own: Differences, forward: Differences | None, output: Item) -> f
     """Return the relative difference of an output that the inputs' differences explain."""
     record = own.record
     name = record.entry.call.rpartition(".")[0].rpartition(".")[2].strip("_").lower()
-    given = list(own.inputs())
+    given = own.inputs()
     largest = max((each for _, each in given), default=0.0)
     amplification = max((_amplification(name, item) for item, _ in given), default=1.0)
     norm = output.number("Norm")

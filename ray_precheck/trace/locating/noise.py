@@ -34,21 +34,25 @@ def unit_of(dtype: str) -> float:
     return float(2.0**-known.mantissa_bits)
 
 
+@cache
 def floor_of(dtype: str) -> float:
     """Return the relative difference that two honest kernels may have in one call, at least."""
     return (_HALF_UNITS if has_half_digits(dtype) else _FLOOR_UNITS) * unit_of(dtype)
 
 
+@cache
 def narrow_sum_of(dtype: str) -> float:
     """Return the relative difference of two honest sums with accumulators of a dtype, at least."""
     return (_NARROW_UNITS if has_half_digits(dtype) else _FLOOR_UNITS) * unit_of(dtype)
 
 
+@cache
 def suspicious(dtype: str) -> float:
     """Return how many times what is explained makes a difference a suspect."""
     return _SUSPICIOUS_HALF if has_half_digits(dtype) else _SUSPICIOUS
 
 
+@cache
 def has_half_digits(dtype: str) -> bool:
     """Return whether a floating dtype has at most the digits of float16."""
     return unit_of(dtype) >= 2.0**-_HALF_BITS

@@ -28,7 +28,10 @@ class GoldenRun:
 
 @dataclass(slots=True)
 class SeenRecord:
-    """One record on the walk: its pairs of values, and how its inputs and outputs differ."""
+    """One record on the walk: its pairs of values, and how its inputs and outputs differ.
+
+    `carried` has the largest difference on the way to each input whose norm is that of a mask.
+    """
 
     record: FlowRecord
     place: int
@@ -36,6 +39,7 @@ class SeenRecord:
     golden: FlowRecord | None = None
     values: dict[str, ValueEvidence] = field(default_factory=dict)
     own: OwnError | None = None
+    carried: Mapping[str, float] = field(default_factory=dict)
 
     def difference(self, path: str) -> float:
         """Return how a value differs, NaN where it is not known."""

@@ -67,7 +67,8 @@ class RootWalk:
 
     def _seen(self, record: FlowRecord, place: int) -> SeenRecord:
         key = record.entry.key
-        seen = SeenRecord(record, place, own=self.state.evidence.own(key))
+        own = self.state.evidence.own(key)
+        seen = SeenRecord(record, place, own=own, carried=self._carried_to(record))
         self.found.records += 1
         if self.state.golden is not None:
             seen.golden = self.state.golden.records.get(self.state.golden.partners.get(key, ""))
@@ -89,7 +90,7 @@ class RootWalk:
     def _estimate(self, seen: SeenRecord) -> None:
         """Estimate the own error of a record that nothing else tells of, and keep what its gradient needs."""
         record = seen.record
-        own = Differences(record, seen.values, self._carried_to(record))
+        own = Differences(record, seen.values, seen.carried)
         if record.entry.direction == FORWARD:
             # Also of one that was replayed: its gradient may be one that was not.
             self._forwards[record.entry.call] = own
@@ -104,8 +105,10 @@ class RootWalk:
         """Return the largest difference on the way to each input whose norm is that of a mask."""
         found = {}
         for item in record.inputs:
+            if not is_masked(item):
+                continue
             giver = self.state.flow.producer(record.entry.key, item.path)
-            if giver is not None and is_masked(item):
+            if giver is not None:
                 found[item.path] = self._way.get(giver.key, 0.0)
         return found
 
@@ -270,7 +273,7 @@ class RootWalk:
 
     def _note_outputs(self, seen: SeenRecord) -> None:
         key = seen.record.entry.key
-        on_the_way = [seen.worst(OUTPUT), *self._carried_to(seen.record).values()]
+        on_the_way = [seen.worst(OUTPUT), *seen.carried.values()]
         if any(is_masked(item) for item in seen.record.outputs):
             on_the_way.append(seen.worst(INPUT))
         self._way[key] = max((each for each in on_the_way if each == each), default=0.0)

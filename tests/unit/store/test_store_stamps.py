@@ -67,9 +67,11 @@ def test_runs_of_the_same_second_reserve_other_stamps(
 
 def test_a_stamp_is_not_reserved_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "out").touch()
-    with pytest.raises(UsageError, match="out is a file; name a folder for the results"):
-        with reserved_stamp(tmp_path / "out", "locate"):
-            pytest.fail("the block ran")
+    with (
+        pytest.raises(UsageError, match="out is a file; name a folder for the results"),
+        reserved_stamp(tmp_path / "out", "locate"),
+    ):
+        pytest.fail("the block ran")
 
 
 @pytest.mark.parametrize(
