@@ -25,7 +25,7 @@ from ray_precheck.capture.pytorch.recorder import TorchRecorder
 NAMES = (
     "send recv isend irecv batch_isend_irecv broadcast all_reduce reduce all_gather gather scatter"
     " reduce_scatter all_to_all all_to_all_single all_gather_into_tensor reduce_scatter_tensor"
-    " _all_gather_base _reduce_scatter_base barrier"
+    " all_gather_single reduce_scatter_single _all_gather_base _reduce_scatter_base barrier"
 ).split()
 # The arguments that a collective only writes: what they hold before means nothing.
 _ONLY_WRITTEN: dict[str, frozenset[int | str]] = {
@@ -42,7 +42,9 @@ _ONLY_WRITTEN: dict[str, frozenset[int | str]] = {
         "all_to_all_single": (0, "output"),
         "all_to_all": (0, "output_tensor_list"),
         "all_gather_into_tensor": (0, "output_tensor"),
+        "all_gather_single": (0, "output_tensor"),
         "reduce_scatter_tensor": (0, "output"),
+        "reduce_scatter_single": (0, "output"),
     }.items()
 }
 

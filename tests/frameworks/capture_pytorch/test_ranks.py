@@ -84,6 +84,34 @@ with Capture(out, step_by="manual"):
         assert "Distributed.broadcast.0.forward" in found
 
 
+@pytest.mark.skipif(
+    not hasattr(torch.distributed, "all_gather_single"), reason="torch before 2.13 lacks them"
+)
+def test_collectives_of_single_tensors_have_one_record_each(tmp_path: Path) -> None:
+    script = """
+x = torch.arange(4.0) + 10 * rank
+wide, part = torch.empty(8), torch.empty(2)
+with Capture(out, step_by="manual"):
+    dist.all_gather_single(wide, x)
+    dist.all_gather_into_tensor(wide, x)
+    dist.reduce_scatter_single(part, x)
+"""
+    run_ranks(script, tmp_path)
+    for rank in range(2):
+        found = records(tmp_path, rank)
+        # The older name calls the newer one, which then has no record of its own.
+        assert sorted(found) == [
+            "Distributed.all_gather_into_tensor.0.forward",
+            "Distributed.all_gather_single.0.forward",
+            "Distributed.reduce_scatter_single.0.forward",
+        ]
+        gathered = found["Distributed.all_gather_single.0.forward"]
+        assert gathered["input_args"][0] is None
+        assert gathered["output"][0]["Max"] == 13
+        scattered = found["Distributed.reduce_scatter_single.0.forward"]
+        assert scattered["output"][0]["Max"] == (12, 16)[rank]
+
+
 def test_a_process_that_becomes_a_rank_has_the_folder_of_that_rank(tmp_path: Path) -> None:
     script = """
 dist.destroy_process_group()
