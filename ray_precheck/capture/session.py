@@ -23,6 +23,7 @@ from ray_precheck.capture.account import Account
 from ray_precheck.capture.probe import Probe, StepProbe
 from ray_precheck.capture.settings import (
     BY_FORWARD,
+    BY_HAND,
     BY_OPTIMIZER,
     BYTES_OF_GB,
     FULL,
@@ -172,10 +173,13 @@ class Session:
         return bool(self.account.failure) or (steps is not None and self.number > max(steps))
 
     def _is_idle(self) -> bool:
-        """Return whether the open step is what follows the last one: no model was called in it."""
-        called = self.account.model_calls > self._calls_before
-        by_optimizer = self.settings.step_by == BY_OPTIMIZER
-        return bool(self.account.steps) and by_optimizer and not called
+        """Return whether the open step is what follows the last one: no model was called in it, or, where
+        the script says when a step ends, nothing at all."""
+        if self._open is None or not self.account.steps:
+            return False
+        if self.settings.step_by == BY_OPTIMIZER:
+            return self.account.model_calls == self._calls_before
+        return self.settings.step_by == BY_HAND and not self._open.records
 
     def claim_step(self) -> Path | None:
         """Return the folder of the step that runs, which is emptied; None where it is not captured."""

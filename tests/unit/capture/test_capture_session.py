@@ -62,6 +62,22 @@ def test_a_last_step_in_which_a_model_was_called_is_kept(tmp_path: Path) -> None
     assert dumps_in(tmp_path) == ["step0/rank0", "step1/rank0"]
 
 
+@pytest.mark.parametrize("calls_behind", [0, 1])
+def test_what_follows_the_last_step_that_the_script_ended_is_kept_where_it_has_a_call(
+    tmp_path: Path, calls_behind: int
+) -> None:
+    run = Run(tmp_path, step_by="manual")
+    run.session.start()
+    for _ in range(2):
+        run.probe.now.call("Torch.relu.0.forward")
+        run.session.step()
+    for _ in range(calls_behind):
+        run.probe.now.call("Torch.relu.0.forward")
+    run.session.stop()
+    assert dumps_in(tmp_path) == [f"step{number}/rank0" for number in range(2 + calls_behind)]
+    assert (tmp_path / "step2").exists() == bool(calls_behind)
+
+
 def test_only_the_steps_that_are_asked_for_are_captured_and_then_nothing_is_watched(
     tmp_path: Path,
 ) -> None:
