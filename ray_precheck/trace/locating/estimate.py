@@ -29,8 +29,8 @@ MASKED = 1e30
 _SUMS = ("add", "sub", "sum", "mean", "cumsum", "addmm", "baddbmm")
 _CENTRED = ("norm", "var", "std")
 _EXPONENTIALS = ("exp", "softmax", "logsumexp", "cross_entropy", "sigmoid")
-# Whose gradients of weights are sums over rows.
-_ADDED_UP = ("norm", "embedding", "__getitem__")
+# Whose gradients of weights are sums over rows or positions.
+_ADDED_UP = ("norm", "embedding", "__getitem__", "conv")
 _OPTIMIZER = "Optimizer."
 
 
@@ -104,6 +104,8 @@ def estimated_error(own: Differences, forward: Differences | None = None) -> Own
 def _least(own: Differences, output: Item) -> float:
     """Return the relative difference that rounding explains, whatever the inputs."""
     entry = own.record.entry
+    if entry.key.startswith(_OPTIMIZER):
+        return narrow_sum_of(output.dtype)  # each element of a half type is rounded more than once
     if entry.direction == BACKWARD and any(word in entry.call.lower() for word in _ADDED_UP):
         return narrow_sum_of(output.dtype)
     return floor_of(output.dtype)
@@ -115,7 +117,7 @@ def _explained(own: Differences, forward: Differences | None, output: Item) -> f
     name = record.entry.call.rpartition(".")[0].rpartition(".")[2].strip("_").lower()
     given = own.inputs()
     largest = max((each for _, each in given), default=0.0)
-    amplification = max((_amplification(name, item) for item, _ in given), default=1.0)
+    amplification = _amplification(name, given)
     norm = output.number("Norm")
     if record.entry.key.startswith(_OPTIMIZER):
         return _of_update(own, output)
@@ -124,9 +126,7 @@ def _explained(own: Differences, forward: Differences | None, output: Item) -> f
         kept += [each for item in forward.record.outputs if (each := forward.of(item)) == each]
         largest = max([largest, *kept])
         amplification = max(amplification, _cancelled(name, own, forward, output))
-        amplification *= max(
-            (_amplification(name, item) for item, _ in forward.inputs()), default=1.0
-        )
+        amplification *= _amplification(name, forward.inputs())
     elif norm and _is_of(name, _SUMS) and math.isfinite(norm):
         absolute = sum(difference * _norm(item) for item, difference in given)
         return max(largest, absolute / norm)
@@ -144,17 +144,22 @@ def _norm(item: Item) -> float:
     return found if found is not None and math.isfinite(found) else 0.0
 
 
-def _amplification(name: str, item: Item) -> float:
-    is_exponential = _is_of(name, _EXPONENTIALS)
-    if not is_exponential and not _is_of(name, _CENTRED):
-        return 1.0
-    high, low, mean, norm = (item.number(each) for each in ("Max", "Min", "Mean", "Norm"))
-    if high is None or low is None or mean is None or norm is None:
-        return 1.0
-    if is_exponential:
-        sizes = [abs(each) for each in (high, low) if abs(each) < MASKED]
+def _amplification(name: str, given: Sequence[tuple[Item, float]]) -> float:
+    """Return how much larger than those of the inputs the relative difference of an output may be."""
+    if _is_of(name, _EXPONENTIALS):
+        numbers = [item.number(each) for item, _ in given for each in ("Max", "Min")]
+        sizes = [abs(each) for each in numbers if each is not None and abs(each) < MASKED]
         return max([1.0, *sizes])
-    if not all(map(math.isfinite, (high, mean, norm))):
+    if _is_of(name, _CENTRED) and given:
+        # The first input is what is normalised; of a weight of equal elements nothing would be left.
+        return _centred(given[0][0])
+    return 1.0
+
+
+def _centred(item: Item) -> float:
+    """Return the norm of a tensor over its norm without the mean."""
+    mean, norm = item.number("Mean"), item.number("Norm")
+    if mean is None or norm is None or not (math.isfinite(mean) and math.isfinite(norm)):
         return 1.0
     rest = norm * norm - _count(item) * mean * mean
     return norm / math.sqrt(rest) if rest > 0 else 1.0

@@ -69,6 +69,18 @@ def test_a_gradient_of_a_normalisation_may_cancel():
     assert _own(gone, kept, input_0=1e-7, output_0=1e-3).verdict == "pass"
 
 
+def test_a_weight_of_equal_elements_amplifies_nothing():
+    # Its norm without its mean is what rounding left of 0.
+    ones = tensor(1.0, Mean=1.0, norm=4.0 * (1 + 1e-15))
+    values = tensor(2.0, Mean=0.0)
+    norm = record("Functional.batch_norm.0.forward", [values, ones], [tensor(1.0)])
+    differences = {"input_0": 1e-7, "input_1": 1e-7, "output_0": 1e-2}
+    assert _own(norm, **differences).verdict == "error"
+    far = tensor(2.0, Mean=1.0, norm=4.0 * (1 + 1e-9))
+    centred = record("Functional.batch_norm.0.forward", [far, ones], [tensor(1.0)])
+    assert _own(centred, **differences).verdict == "pass"
+
+
 def test_the_difference_below_a_mask_of_attention_is_carried_past_its_norm():
     masked = tensor(1.0, Min=-3.4e38, norm=math.inf)
     softmax = record("Functional.softmax.0.forward", [masked], [tensor(0.5)])
@@ -125,8 +137,10 @@ def test_half_types_round_less_in_proportion_but_not_where_rows_are_added_up():
 
     assert verdict("Functional.relu.0.forward", 0.9 * unit) == "pass"
     assert verdict("Functional.relu.0.forward", 1.1 * unit) == "error"
-    assert verdict("Functional.layer_norm.0.backward", 3.9 * unit) == "pass"
-    assert verdict("Functional.layer_norm.0.backward", 4.1 * unit) == "error"
+    summed = "Functional.layer_norm.0.backward", "Functional.conv2d.0.backward"
+    for call in (*summed, "Optimizer.SGD.0.forward"):
+        assert verdict(call, 3.9 * unit) == "pass"
+        assert verdict(call, 4.1 * unit) == "error"
 
 
 def test_the_gradient_of_a_bias_may_vanish():
