@@ -51,6 +51,11 @@ class Differences:
         found = self.values.get(item.path)
         return math.nan if found is None else found.difference
 
+    def slack(self, item: Item) -> float:
+        """Return how much of a difference one element that was rounded otherwise explains."""
+        found = self.values.get(item.path)
+        return 0.0 if found is None else found.slack
+
     def inputs(self) -> Sequence[tuple[Item, float]]:
         """Return the inputs whose differences are known."""
         if self._inputs is None:
@@ -77,7 +82,7 @@ def estimated_error(own: Differences, forward: Differences | None = None) -> Own
             continue
         least = _least(own, item) * _summed(own, item)
         explained = max(_explained(own, forward, item) * _summed(own, item), least)
-        share = difference / explained
+        share = (difference - own.slack(item)) / explained
         if not math.isnan(share) and (worst is None or share > worst[0]):
             worst = (share, explained, item)
     if worst is None:

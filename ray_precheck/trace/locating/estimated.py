@@ -14,8 +14,11 @@ from ray_precheck.capture.measures.sketch import estimated_norm
 from ray_precheck.trace.difference.reading import Source as CaptureSource
 from ray_precheck.trace.items import Item
 from ray_precheck.trace.locating.evidence import OwnError, ValueEvidence
+from ray_precheck.trace.locating.noise import has_half_digits, unit_of
 
 _STATISTICS = ("Max", "Min", "Mean", "Norm")
+# The first ones are those of one element each, which two honest kernels may round otherwise.
+_EXTREMES = 2
 UNKNOWN, SAME, OTHER = ValueEvidence(), ValueEvidence(0.0), ValueEvidence(math.inf)
 
 
@@ -72,7 +75,7 @@ def statistics_difference(target: Item, golden: Item) -> ValueEvidence:
         return SAME
     given = _finite_numbers(mine), _finite_numbers(other)
     if given[0] is not None and given[1] is not None:
-        return ValueEvidence(_of_finite(given[0], given[1], golden))
+        return _of_finite(given[0], given[1], golden)
     worst = 0.0
     norm, norm2 = target.number("Norm"), golden.number("Norm")
     root = math.sqrt(max(1, math.prod(golden.shape or ())))
@@ -107,8 +110,8 @@ def _finite_numbers(element: Mapping[str, Any]) -> tuple[float, float, float, fl
 
 def _of_finite(
     ours: tuple[float, float, float, float], theirs: tuple[float, float, float, float], golden: Item
-) -> float:
-    """Return what the loop over all kinds of numbers returns, for finite ones."""
+) -> ValueEvidence:
+    """Return what the loop over all kinds of numbers returns, for finite ones, and its slack."""
     least = 0.0
     if ours[3] and theirs[3]:
         least = max(ours[3], theirs[3]) / math.sqrt(max(1, math.prod(golden.shape or ())))
@@ -118,4 +121,12 @@ def _of_finite(
             share = abs(one - other) / max(abs(one), abs(other), least)
             if share > worst:
                 worst = share
-    return worst
+    if not has_half_digits(golden.dtype):
+        return ValueEvidence(worst)
+    certain = 0.0
+    for place, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+        if one != other:
+            rounded = unit_of(golden.dtype) if place < _EXTREMES else 0.0
+            share = abs(one - other) / max(abs(one), abs(other), least)
+            certain = max(certain, share - rounded)
+    return ValueEvidence(worst, slack=worst - certain)

@@ -16,11 +16,13 @@ class ValueEvidence(NamedTuple):
 
     `difference` is the relative L2 distance, or the largest relative difference of the statistics; infinite
     where NaN, infinities or shapes differ, NaN where it is not known. `order` says that both hold the same
-    values in another order, "" that they do not, or that it is not known.
+    values in another order, "" that they do not, or that it is not known. `slack` is how much of the
+    difference one element that was rounded to its neighbour explains, where Max and Min tell of it.
     """
 
     difference: float = math.nan
     order: str = ""
+    slack: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,6 +143,13 @@ def test_half_types_round_less_in_proportion_but_not_where_rows_are_added_up():
         assert verdict(call, 4.1 * unit) == "error"
 
 
+def test_what_one_element_explains_is_no_own_error():
+    relu = record("Functional.relu.0.forward", [tensor(1.0)], [tensor(2.0)])
+    for slack, verdict in ((0.0, "error"), (1e-2, "pass")):
+        differences = {"output.0": ValueEvidence(1e-2, slack=slack)}
+        assert estimated_error(Differences(relu, differences)).verdict == verdict
+
+
 def test_the_gradient_of_a_bias_may_vanish():
     def backward(norm):
         bias = tensor(1.0, shape=(4,), norm=norm)

@@ -45,3 +45,20 @@ def test_other_shapes_are_another_value() -> None:
     other = _item(shape=[2, 8])
     assert evidence.value("", _item(), other).difference == math.inf
     assert evidence.value("", _item(), _item()).difference == 0.0
+
+
+def test_an_extreme_of_a_half_type_may_be_rounded_to_its_neighbour() -> None:
+    half = {"dtype": "torch.bfloat16", "Min": -0.25, "Mean": 0.1, "norm": 2.0}
+    golden = Item("output.0", "output", tensor(1.0, **half))
+    other = Item("output.0", "output", tensor(1.0, **{**half, "Max": 1 + 2.0**-7}))
+    found = statistics_difference(other, golden)
+    assert found.difference == pytest.approx(2.0**-7, rel=0.01)
+    assert found.slack == found.difference
+    # A norm is no single element, and two units in the last place are more than one rounding.
+    for further in ({"Norm": 2.02}, {"Max": 1 + 2.0**-6}):
+        moved = Item("output.0", "output", tensor(1.0, **{**half, **further}))
+        found = statistics_difference(moved, golden)
+        assert found.difference - found.slack > 0.9 * 2.0**-7
+    single = tensor(1.0), tensor(1.0, Max=1 + 2.0**-23)
+    ours, theirs = (Item("output.0", "output", each) for each in single)
+    assert statistics_difference(theirs, ours).slack == 0.0
