@@ -9,7 +9,7 @@ from functools import cache
 
 from ray_precheck.jobs.location_payload import MeasuredEvidence
 from ray_precheck.jobs.location_plan import LocationPlan, drawing_calls, run_records_of
-from ray_precheck.operators.overflow import UNINITIALISED
+from ray_precheck.operators.overflow import READS_NO_VALUES, UNINITIALISED
 from ray_precheck.trace.difference.reading import reading_of
 from ray_precheck.trace.items import Item
 from ray_precheck.trace.locating.estimated import EstimatedEvidence
@@ -19,7 +19,7 @@ from ray_precheck.trace.locating.meetings import meetings_of, overwritten
 from ray_precheck.trace.locating.roots import Located
 from ray_precheck.trace.locating.seen import GoldenRun, WalkState
 from ray_precheck.trace.locating.walk import RootWalk
-from ray_precheck.trace.side import CaptureSide
+from ray_precheck.trace.side import FORWARD, CaptureSide
 
 
 class _Both:
@@ -80,10 +80,13 @@ def located_in(
 
 
 def _meaningless(framework: str, record: FlowRecord) -> Sequence[str]:
-    """Return the values of a record that are whatever stood in memory: of `empty`, and what a collective
-    writes over."""
-    if UNINITIALISED.of(record.entry.call.rpartition(".")[0], framework):
+    """Return the values of a record that are whatever stood in memory: of `empty`, what `copy_` and the like
+    write over, and what a collective does."""
+    name = record.entry.call.rpartition(".")[0]
+    if UNINITIALISED.of(name, framework):
         return [item.path for item in record.outputs]
+    if READS_NO_VALUES.of(name, framework) and record.entry.direction == FORWARD:
+        return [item.path for item in record.inputs[:1]]
     return overwritten(record)
 
 

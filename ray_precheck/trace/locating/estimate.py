@@ -32,6 +32,12 @@ _EXPONENTIALS = ("exp", "softmax", "logsumexp", "cross_entropy", "sigmoid")
 # Whose gradients of weights are sums over rows or positions.
 _ADDED_UP = ("norm", "embedding", "__getitem__", "conv")
 _OPTIMIZER = "Optimizer."
+_KINKED = frozenset(
+    """relu relu6 leaky_relu prelu rrelu selu threshold hardtanh hardswish hardsigmoid hardshrink
+    softshrink clamp clip abs max min amax amin maximum minimum sort topk median""".split()
+)
+# Where fewer elements are expected to change their side of a kink, it counts as none.
+_FEWEST_FLIPS = 0.05
 
 
 @dataclass(slots=True)
@@ -39,11 +45,13 @@ class Differences:
     """A record with the differences of its values, by their paths.
 
     `carried` has those of inputs whose norm is that of a mask: the largest difference on the way to them.
+    `floor` is the relative rounding of half types on the way to the record.
     """
 
     record: FlowRecord
     values: Mapping[str, ValueEvidence]
     carried: Mapping[str, float] = field(default_factory=dict)
+    floor: float = 0.0
     _inputs: list[tuple[Item, float]] | None = field(default=None, init=False)
 
     def of(self, item: Item) -> float:
@@ -110,10 +118,19 @@ def _least(own: Differences, output: Item) -> float:
     """Return the relative difference that rounding explains, whatever the inputs."""
     entry = own.record.entry
     if entry.key.startswith(_OPTIMIZER):
-        return narrow_sum_of(output.dtype)  # each element of a half type is rounded more than once
+        # Each element of a half type is rounded more than once.
+        return max(own.floor, narrow_sum_of(output.dtype))
     if entry.direction == BACKWARD and any(word in entry.call.lower() for word in _ADDED_UP):
-        return narrow_sum_of(output.dtype)
-    return floor_of(output.dtype)
+        return max(own.floor, narrow_sum_of(output.dtype, _rows(own, output)))
+    return max(own.floor, floor_of(output.dtype))
+
+
+def _rows(own: Differences, output: Item) -> float:
+    """Return how many rows a gradient of a weight is the sum of, 1 for other outputs."""
+    coming = next((item for item in own.record.inputs if item.is_tensor), None)
+    if coming is None or len(output.shape or ()) != 1:
+        return 1.0
+    return max(1.0, _count(coming) / _count(output))
 
 
 def _explained(own: Differences, forward: Differences | None, output: Item) -> float:
@@ -132,10 +149,32 @@ def _explained(own: Differences, forward: Differences | None, output: Item) -> f
         largest = max([largest, *kept])
         amplification = max(amplification, _cancelled(name, own, forward, output))
         amplification *= _amplification(name, forward.inputs())
+        if _is_kinked(name):
+            largest = max(largest, _flipped(forward) / suspicious(output.dtype))
     elif norm and _is_of(name, _SUMS) and math.isfinite(norm):
         absolute = sum(difference * _norm(item) for item, difference in given)
         return max(largest, absolute / norm)
     return largest * amplification
+
+
+def _flipped(forward: Differences) -> float:
+    """Return how far a gradient differs where the sides of a kink, or the places of maxima, may be others.
+
+    Of elements that differ by a share d of their size about the share d lies so near to the kink that
+    their gradient may come and go. Where that is no element in so many tensors, none does.
+    """
+    worst = 0.0
+    for item, difference in forward.inputs():
+        count = _count(item)
+        if item.is_tensor and difference * count >= _FEWEST_FLIPS:
+            worst = max(worst, math.sqrt(2.0 * max(min(difference, 1.0), 1.0 / count)))
+    return worst
+
+
+@cache
+def _is_kinked(name: str) -> bool:
+    """Return whether the gradient of an operator jumps where its input moves."""
+    return name in _KINKED or name.removeprefix("adaptive_").startswith("max_pool")
 
 
 def is_masked(item: Item) -> bool:

@@ -22,6 +22,7 @@ from ray_precheck.trace.side import RecordEntry
 _CLOSE = 1e-5
 # Of equal extremes (zeros, ones, masks) there may be thousands: so many of the last ones are looked at.
 _MOST_ALIKE = 16
+_NO_CHANGES = ("__index__", "__int__", "__invert__", "__iter__")
 Content = Callable[[str, str], str]
 
 
@@ -88,7 +89,7 @@ def flow_of(records: Iterable[FlowRecord], content: Content | None = None) -> Fl
                 flow.producers[key, item.path] = found
                 flow.used.add((found.key, found.path))
             else:
-                mark = (*_mark(item), item.number("Norm"), item.digest)
+                mark = (*mark_of(item), item.number("Norm"), item.digest)
                 flow.first[key, item.path] = firsts.setdefault(mark, (key, item.path))
         for item in record.outputs:
             if item.element is None or not _is_followed(item):
@@ -98,7 +99,7 @@ def flow_of(records: Iterable[FlowRecord], content: Content | None = None) -> Fl
             if known:
                 by_content[known, _count(item)] = given_by._replace(by_content=True)
             given = _Given(item.number("Mean"), item.number("Norm"), given_by)
-            alike = by_marks.setdefault(_mark(item), [])
+            alike = by_marks.setdefault(mark_of(item), [])
             alike.append(given)
             if len(alike) > _MOST_ALIKE:
                 del alike[0]
@@ -114,7 +115,15 @@ def _count(item: Item) -> int:
     return math.prod(item.shape or ())
 
 
-def _mark(item: Item) -> tuple[Any, ...]:
+def writes_in_place(call: str) -> bool:
+    """Return whether a call changes its first argument, by its name: `add_`, `__setitem__`, `__iadd__`."""
+    name = call.rpartition(".")[0].rpartition(".")[2]
+    if name.startswith("__"):
+        return name == "__setitem__" or (name.startswith("__i") and name not in _NO_CHANGES)
+    return name.endswith("_")
+
+
+def mark_of(item: Item) -> tuple[Any, ...]:
     """Return what all views of a tensor have in common; its digest where there are no statistics."""
     high = item.number("Max")
     if high is None:
@@ -136,7 +145,7 @@ def _producer_of(
         found = by_content.get((known, _count(item)))
         if found is not None:
             return found
-    mark = _mark(item)
+    mark = mark_of(item)
     if mark[-1] in ("", None) and not known:
         return None
     alike = reversed(by_marks.get(mark, ()))

@@ -43,7 +43,13 @@ def given_roots(state: WalkState, seen: SeenRecord) -> Iterator[Root]:
         if giver is None and _is_input(state, target):
             if is_other(difference, by_sums=state.evidence.estimates) and state.is_first_step:
                 yield _other(state, seen, RootKind.INPUT, target, difference)
-        elif stands_out(difference, expected, target.dtype, is_gradient=is_gradient):
+        elif stands_out(
+            difference,
+            expected,
+            target.dtype,
+            is_gradient=is_gradient,
+            is_vector=len(target.shape or ()) == 1,
+        ):
             yield _gap(state, seen, target, golden, difference, expected)
 
 

@@ -16,6 +16,9 @@ _HALF_BITS = 10
 _SUSPICIOUS, _SUSPICIOUS_HALF = 10.0, 4.0
 # Kernels add the rows of a gradient of weights in accumulators of a half type, one for each thread.
 _NARROW_UNITS = 1.0
+_MOST_LOST = 0.25
+# How many rows a gradient is taken for the sum of, of which only the shape is known.
+_UNKNOWN_ROWS = 128.0
 # A value that no captured record gave is compared with those that the records around it gave, whose
 # differences scatter: two times that of any of them is beyond it (see scripts.locate_faults).
 STANDS_OUT = 3.0
@@ -41,9 +44,16 @@ def floor_of(dtype: str) -> float:
 
 
 @cache
-def narrow_sum_of(dtype: str) -> float:
-    """Return the relative difference of two honest sums with accumulators of a dtype, at least."""
-    return (_NARROW_UNITS if has_half_digits(dtype) else _FLOOR_UNITS) * unit_of(dtype)
+def narrow_sum_of(dtype: str, rows: float = 1.0) -> float:
+    """Return the relative difference of two honest sums of so many rows with accumulators of a dtype.
+
+    A running sum of n terms of one sign errs by up to n roundings (Higham, Accuracy and Stability of
+    Numerical Algorithms, 2nd ed., section 4.2), and what is below half a unit of the sum is lost: kernels of
+    one and of two threads differ by an eighth of that (scripts.locate_faults), up to the sum itself.
+    """
+    if not has_half_digits(dtype):
+        return _FLOOR_UNITS * unit_of(dtype)
+    return max(_NARROW_UNITS * unit_of(dtype), min(_MOST_LOST, rows * unit_of(dtype) / 16))
 
 
 @cache
@@ -58,13 +68,17 @@ def has_half_digits(dtype: str) -> bool:
     return unit_of(dtype) >= 2.0**-_HALF_BITS
 
 
-def stands_out(difference: float, expected: float, dtype: str, *, is_gradient: bool) -> bool:
+def stands_out(
+    difference: float, expected: float, dtype: str, *, is_gradient: bool, is_vector: bool = False
+) -> bool:
     """Return whether a relative difference is beyond what is expected of it; NaN is not.
 
-    Gradients are added up outside of what is captured, and cancel: they count as an estimate does.
+    Gradients are added up outside of what is captured, and cancel: they count as an estimate does. One that
+    `is_vector`, of a bias, is the sum of rows.
     """
     if is_gradient:
-        return difference > _SUSPICIOUS * max(expected, narrow_sum_of(dtype))
+        least = narrow_sum_of(dtype, _UNKNOWN_ROWS if is_vector else 1.0)
+        return difference > _SUSPICIOUS * max(expected, least)
     return difference > STANDS_OUT * max(expected, floor_of(dtype))
 
 

@@ -31,6 +31,7 @@ class SeenRecord:
     """One record on the walk: its pairs of values, and how its inputs and outputs differ.
 
     `carried` has the largest difference on the way to each input whose norm is that of a mask.
+    `is_partly_unset`: it got what stood in memory, which nothing had written.
     """
 
     record: FlowRecord
@@ -40,6 +41,7 @@ class SeenRecord:
     values: dict[str, ValueEvidence] = field(default_factory=dict)
     own: OwnError | None = None
     carried: Mapping[str, float] = field(default_factory=dict)
+    is_partly_unset: bool = False
 
     def difference(self, path: str) -> float:
         """Return how a value differs, NaN where it is not known."""
