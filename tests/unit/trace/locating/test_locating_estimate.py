@@ -6,7 +6,7 @@ import pytest
 
 from ray_precheck.trace.locating.estimate import Differences, estimated_error
 from ray_precheck.trace.locating.evidence import ValueEvidence
-from ray_precheck.trace.locating.noise import suspicious
+from ray_precheck.trace.locating.noise import narrow_sum_of, suspicious
 from tests.unit.trace.locating.run_records import record, tensor
 
 UNIT = 4 * 2.0**-23
@@ -141,6 +141,37 @@ def test_half_types_round_less_in_proportion_but_not_where_rows_are_added_up():
     for call in (*summed, "Optimizer.SGD.0.forward"):
         assert verdict(call, 3.9 * unit) == "pass"
         assert verdict(call, 4.1 * unit) == "error"
+
+
+def test_a_kink_moves_gradients_of_elements_that_are_near_it():
+    def verdict(name, kept, difference):
+        forward = record(
+            f"Functional.{name}.0.forward", [tensor(1.0, shape=(8, 25))], [tensor(2.0)]
+        )
+        own = record(f"Functional.{name}.0.backward", [tensor(1.0)], [tensor(0.5)])
+        before = Differences(forward, {"input.0": ValueEvidence(kept)})
+        return _own(own, before, input_0=0.0, output_0=difference).verdict
+
+    # One element of 200 is a tenth of the norm of a gradient, where it comes and goes.
+    for name in ("relu", "max_pool2d", "adaptive_max_pool2d"):
+        assert verdict(name, 1e-3, 0.09) == "pass"
+        assert verdict(name, 1e-3, 0.11) == "error"
+        # None of 200 is so near to the kink that a difference of 1e-6 moves it past.
+        assert verdict(name, 1e-6, 0.09) == "error"
+    assert verdict("gelu", 1e-3, 0.09) == "error"
+
+
+@pytest.mark.parametrize(("rows", "units"), [(1, 1), (16, 1), (128, 8), (512, 32), (1 << 20, 32)])
+def test_sums_of_rows_in_a_half_type_lose_more_the_more_rows_they_have(rows, units):
+    assert narrow_sum_of("torch.bfloat16", rows) == units * 2.0**-7
+    assert narrow_sum_of("torch.float32", rows) == UNIT
+
+
+def test_the_rounding_on_the_way_is_explained():
+    relu = record("Functional.relu.0.forward", [tensor(1.0)], [tensor(2.0)])
+    for floor, verdict in ((0.0, "error"), (1e-3, "pass")):
+        values = {"output.0": ValueEvidence(5e-3)}
+        assert estimated_error(Differences(relu, values, floor=floor)).verdict == verdict
 
 
 def test_what_one_element_explains_is_no_own_error():

@@ -1,6 +1,8 @@
 """Who gave each value that a record gets."""
 
-from ray_precheck.trace.locating.flow import flow_of
+import pytest
+
+from ray_precheck.trace.locating.flow import flow_of, writes_in_place
 from tests.unit.trace.locating.run_records import record, tensor
 
 ONE, TWO, THREE = "Torch.exp.0.forward", "Torch.log.0.forward", "Torch.add.0.forward"
@@ -69,3 +71,20 @@ def test_values_that_nothing_gets_are_not_among_the_used():
 def test_tensors_of_nan_alone_are_linked():
     nan = tensor(float("nan"))
     assert _giver([record(ONE, [], [nan]), record(TWO, [nan], [])]) == (ONE, "output.0")
+
+
+@pytest.mark.parametrize(
+    ("call", "writes"),
+    [
+        ("Tensor.bernoulli_.0", True),
+        ("Tensor.__setitem__.3", True),
+        ("Tensor.__iadd__.0", True),
+        ("Tensor.__int__.0", False),
+        ("Tensor.__getitem__.0", False),
+        ("Torch.add.0", False),
+    ],
+)
+def test_the_name_of_a_call_tells_whether_it_changes_its_first_argument(
+    call: str, writes: bool
+) -> None:
+    assert writes_in_place(call) == writes
