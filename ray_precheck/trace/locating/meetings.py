@@ -70,15 +70,11 @@ def overwritten(record: FlowRecord) -> tuple[str, ...]:
     return tuple(
         item.path
         for item in record.items
-        if given is not None
-        and item.part == INPUT
-        and item.is_tensor
-        and not have_same_statistics(item, given)
+        if given is not None and item.part == INPUT and item.is_tensor and not _same(item, given)
     )
 
 
-def have_same_statistics(item: Item, other: Item) -> bool:
-    """Return whether two values of a run hold the same, as far as statistics and digests tell."""
+def _same(item: Item, other: Item) -> bool:
     names = ("Max", "Min", "Mean", "Norm", "md5")
     return all(item.statistic(name) == other.statistic(name) for name in names)
 

@@ -23,7 +23,7 @@ from ray_precheck.trace.locating.evidence import OwnError
 from ray_precheck.trace.locating.flow import FlowRecord, mark_of, writes_in_place
 from ray_precheck.trace.locating.given import argument_roots, given_roots
 from ray_precheck.trace.locating.graph import reached_from
-from ray_precheck.trace.locating.meetings import have_same_statistics, is_collective
+from ray_precheck.trace.locating.meetings import is_collective
 from ray_precheck.trace.locating.noise import floor_of, has_half_digits
 from ray_precheck.trace.locating.roots import (
     INFINITE,
@@ -93,8 +93,7 @@ class RootWalk:
         return seen
 
     def _leave_out(self, seen: SeenRecord) -> None:
-        """Leave out the values that are whatever stood in memory, as far as they are passed on, through
-        views, up to the record that writes into them."""
+        """Leave out the values that are whatever stood in memory, and those of the record that gets them."""
         record = seen.record
         key = record.entry.key
         for path in self.state.meaningless(record):
@@ -106,14 +105,9 @@ class RootWalk:
             mark_of(item) for item in record.outputs if (key, item.path) in self._unset
         }
         for item in record.inputs:
-            if not self._is_unset(seen, item):
-                continue
-            seen.values.pop(item.path, None)
-            seen.is_partly_unset = True
-            for output in record.outputs:
-                if have_same_statistics(item, output):
-                    seen.values.pop(output.path, None)
-                    self._unset.add((key, output.path))
+            if self._is_unset(seen, item):
+                seen.values.pop(item.path, None)
+                seen.is_partly_unset = True
 
     def _is_unset(self, seen: SeenRecord, item: Item) -> bool:
         """Return whether a value is what stood in memory. What is written into may hold, by chance, what

@@ -81,6 +81,34 @@ def test_unset_memory_that_holds_by_chance_what_another_record_gave_is_unset(
     assert roots_of(tmp_path, run(127.0), run(4.6e18)) == []
 
 
+def test_what_is_written_over_says_nothing_wherever_it_comes_from(tmp_path: Path) -> None:
+    def run(garbage: float, name: str) -> dict[str, Any]:
+        memory, source = tensor(garbage), tensor(1.0)
+        return {
+            "Torch.neg.0.forward": forward([tensor()], [source]),
+            f"Tensor.{name}.0.forward": forward([memory, source], [source]),
+        }
+
+    assert roots_of(tmp_path / "a", run(5.0, "copy_"), run(-3e20, "copy_")) == []
+    assert roots_of(tmp_path / "b", run(5.0, "max"), run(-3e20, "max")) == ["Tensor.max.0.forward"]
+
+
+@pytest.mark.parametrize(("shape", "roots"), [((64,), 0), ((8, 8), 1)])
+def test_the_gradient_of_a_bias_is_the_sum_of_rows_that_no_record_tells_of(
+    tmp_path: Path, shape: tuple[int, ...], roots: int
+) -> None:
+    def run(top: float) -> dict[str, Any]:
+        gradient = tensor(top, dtype="torch.bfloat16", shape=shape)
+        weight = tensor(7.0, dtype="torch.bfloat16", shape=shape)
+        fields = {"params": [weight], "grads": [gradient], "lr": {"type": "float", "value": 0.0}}
+        return {
+            "Torch.neg.0.forward": forward([tensor()], [tensor(1.0)]),
+            "Optimizer.SGD.0.forward": forward([fields], [{"params": [weight]}]),
+        }
+
+    assert len(roots_of(tmp_path, run(2.0), run(2.6))) == roots
+
+
 def cast(share: float, half: str) -> dict[str, Any]:
     """Return a run whose statistics differ by a hair at first, and by a thousandth in single precision."""
     inputs = tensor(2.0, dtype=half)
@@ -100,3 +128,21 @@ def test_statistics_of_single_precision_hide_the_rounding_of_half_types_before(
     tmp_path: Path, half: str, roots: list[str]
 ) -> None:
     assert roots_of(tmp_path, cast(1e-3, half), cast(0.0, half)) == roots
+
+
+@pytest.mark.parametrize(("before", "roots"), [(0.006, []), (1e-4, ["Torch.matmul.0.forward"])])
+def test_what_differed_on_the_way_may_come_out_again(
+    tmp_path: Path, before: float, roots: list[str]
+) -> None:
+    def run(share: float) -> dict[str, Any]:
+        taken, passed, given = (
+            tensor(2.0, -1.0, dtype="torch.bfloat16", Norm=2.0 * (1 + each * share))
+            for each in (before, 1e-4, 0.02)
+        )
+        return {
+            "Torch.neg.0.forward": forward([tensor(dtype="torch.bfloat16")], [taken]),
+            "Torch.clone.0.forward": forward([taken], [passed]),
+            "Torch.matmul.0.forward": forward([passed, passed], [given]),
+        }
+
+    assert roots_of(tmp_path, run(1.0), run(0.0)) == roots
