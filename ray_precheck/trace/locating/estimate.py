@@ -196,8 +196,27 @@ def _amplification(name: str, given: Sequence[tuple[Item, float]]) -> float:
         return max([1.0, *sizes])
     if _is_of(name, _CENTRED) and given:
         # The first input is what is normalised; of a weight of equal elements nothing would be left.
-        return _centred(given[0][0])
+        return _centred(given[0][0]) * _smallest_group(name, given[0][0])
     return 1.0
+
+
+def _smallest_group(name: str, item: Item) -> float:
+    """Return how much smaller than the others the spread of one group of a normalisation may be by chance.
+
+    The spread of m normal values is below a small share e of the usual with a probability of about
+    e^(m - 1): of so many groups one is. Groups of two values, as in the last stages of networks of images,
+    are amplified by as much as there are groups.
+    """
+    shape = item.shape or ()
+    if len(shape) < 2 or not all(shape):
+        return 1.0
+    groups = 1
+    if "batch_norm" in name:
+        groups = shape[1]
+    elif "instance_norm" in name:
+        groups = shape[0] * shape[1]
+    each = _count(item) // groups
+    return float(groups ** (1.0 / max(1, each - 1)))
 
 
 def _centred(item: Item) -> float:

@@ -143,6 +143,24 @@ def test_half_types_round_less_in_proportion_but_not_where_rows_are_added_up():
         assert verdict(call, 4.1 * unit) == "error"
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "times"),
+    [
+        ("batch_norm", [2, 64, 1, 1], 64.0),
+        ("batch_norm", [4, 64, 1, 1], 4.0),
+        ("instance_norm", [4, 16, 2, 1], 64.0),
+        ("layer_norm", [2, 64, 1, 1], 1.0),
+        ("batch_norm", [0, 64, 1, 1], 1.0),
+    ],
+)
+def test_a_group_of_few_values_may_have_next_to_no_spread(name, shape, times):
+    values = tensor(2.0, Mean=0.0, shape=shape)
+    norm = record(f"Functional.{name}.0.forward", [values], [tensor(1.0, shape=shape)])
+    limit = SUSPICIOUS * times * 1e-6
+    assert _own(norm, input_0=1e-6, output_0=0.99 * limit).verdict == "pass"
+    assert _own(norm, input_0=1e-6, output_0=1.01 * limit).verdict == "error"
+
+
 def test_a_kink_moves_gradients_of_elements_that_are_near_it():
     def verdict(name, kept, difference):
         forward = record(
