@@ -175,7 +175,7 @@ def test_an_attempt_that_was_interrupted_does_only_what_is_lacking(
         done.append(f"{dump.parent.name} {standard}")
         return Precheck(0, {}, "")
 
-    def test(python: Path, tree: Path, chosen: Sequence[str], folder: Path) -> SuiteRun:
+    def suite(python: Path, tree: Path, chosen: Sequence[str], folder: Path) -> SuiteRun:
         if chosen == ("tests/frameworks",) and "crash" not in done:
             done.append("crash")
             raise KeyboardInterrupt
@@ -185,7 +185,7 @@ def test_an_attempt_that_was_interrupted_does_only_what_is_lacking(
     monkeypatch.setattr(attempts, "make", lambda *_: Environment(tmp_path / "python", (), {}, ""))
     monkeypatch.setattr(attempts, "ROOT", Path(__file__).parent)
     monkeypatch.setattr(attempts, "precheck", check)
-    monkeypatch.setattr(attempts, "run_tests", test)
+    monkeypatch.setattr(attempts, "run_tests", suite)
     with pytest.raises(KeyboardInterrupt):
         attempt(CELLS[1], tmp_path)
     attempt(CELLS[1], tmp_path)
