@@ -21,13 +21,17 @@ from scripts.locate_faults.runs import Act, MadeStep, only_tensor
 from scripts.locate_faults.sizes import Size, size_of
 
 _LEAST_ELEMENTS = 16
-_RANDOM = ("dropout", "rand", "bernoulli", "multinomial", "normal_", "uniform_", "exponential_")
+_RANDOM = ("rand", "bernoulli", "multinomial", "normal_", "uniform_", "exponential_")
 
 
 def is_random(call: MadeStep) -> bool:
-    """Return whether a call draws numbers; attention does where it drops weights."""
-    drops = call.kwargs.get("dropout_p") or 0.0
-    return bool(drops) or any(word in call.name.name for word in _RANDOM)
+    """Return whether a call draws numbers; dropout and attention do where their probability is not 0."""
+    if call.kwargs.get("dropout_p"):
+        return True
+    if "dropout" in call.name.name:
+        given = call.args[1] if len(call.args) > 1 else None
+        return call.kwargs.get("p", given) != 0
+    return any(word in call.name.name for word in _RANDOM)
 
 
 def tensors_of(value: Any) -> Iterator[Tensor]:

@@ -3,11 +3,13 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from ray_precheck.capture.pytorch.names import CallName  # noqa: E402
 from scripts.capture_parity.models import Batch, TrainedModel  # noqa: E402
 from scripts.locate_faults.cases import (  # noqa: E402
     COLLECTIVE,
@@ -31,6 +33,7 @@ from scripts.locate_faults.making import maker_of  # noqa: E402
 from scripts.locate_faults.plan import Counts  # noqa: E402
 from scripts.locate_faults.planted import FAULTS  # noqa: E402
 from scripts.locate_faults.replaying import Replay  # noqa: E402
+from scripts.locate_faults.runs import MadeStep  # noqa: E402
 from scripts.locate_faults.sizes import Size, size_of  # noqa: E402
 from scripts.locate_faults.sums import summed_otherwise  # noqa: E402
 from scripts.locate_faults.tables import (  # noqa: E402
@@ -42,6 +45,7 @@ from scripts.locate_faults.tables import (  # noqa: E402
     table_of_honest,
 )
 from scripts.locate_faults.twins import SKETCHES, STATISTICS, twin_of  # noqa: E402
+from scripts.locate_faults.watching import is_random  # noqa: E402
 
 pytestmark = pytest.mark.frameworks
 
@@ -230,3 +234,23 @@ def test_tables_count_what_was_found_and_name_what_was_not() -> None:
     honest = Judged(case(HONEST), {"two captures": [right]})
     assert "| two captures | 1 | 1 |" in table_of_honest([honest])
     assert len(misses([*cases, honest])) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "kwargs", "random"),
+    [
+        ("dropout", (torch.ones(2),), {"p": 0.0, "training": True}, False),
+        ("dropout", (torch.ones(2),), {"p": 0.1}, True),
+        ("dropout", (torch.ones(2), 0.0, True), {}, False),
+        ("dropout", (torch.ones(2),), {}, True),
+        ("scaled_dot_product_attention", (), {"dropout_p": 0.0}, False),
+        ("scaled_dot_product_attention", (), {"dropout_p": 0.1}, True),
+        ("bernoulli_", (torch.ones(2),), {}, True),
+        ("add", (torch.ones(2),), {}, False),
+    ],
+)
+def test_a_call_that_drops_nothing_is_no_random_one(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], random: bool
+) -> None:
+    call = MadeStep("key", CallName("Functional", name), torch.relu, args, kwargs, True)
+    assert is_random(call) == random
