@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from ray_precheck.config import JobOptions
 from ray_precheck.errors import StoppedError, UsageError
-from ray_precheck.jobs.comparison import (
+from ray_precheck.jobs.comparison.dumps import DumpPair, pair_dumps
+from ray_precheck.jobs.comparison.here import compared_here, cores_for_forks
+from ray_precheck.jobs.comparison.job import (
     ComparisonJob,
     tables_of,
     tasks_of,
 )
-from ray_precheck.jobs.comparison_dumps import DumpPair, pair_dumps
-from ray_precheck.jobs.comparison_here import compared_here, cores_for_forks
-from ray_precheck.jobs.comparison_memory import out_of_collector, without_collector
-from ray_precheck.jobs.comparison_plan import (
+from ray_precheck.jobs.comparison.memory import out_of_collector, without_collector
+from ray_precheck.jobs.comparison.plan import (
     ComparisonOptions,
     ComparisonPlan,
     plan_comparison,

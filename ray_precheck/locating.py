@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from ray_precheck.config import JobOptions
 from ray_precheck.errors import ResumeError, StoppedError, UsageError
-from ray_precheck.jobs.location import LocationJob, open_runner
-from ray_precheck.jobs.location_dumps import DumpToLocate, dumps_to_locate
-from ray_precheck.jobs.location_exchange import Exchanged, ExchangeJob, exchanges_of
-from ray_precheck.jobs.location_payload import LOCATION_TABLES, read_measured
-from ray_precheck.jobs.location_plan import LocationPlan, plan_location, settings_of_replay
-from ray_precheck.jobs.location_rows import LocatedRows
-from ray_precheck.jobs.location_walk import located_in
+from ray_precheck.jobs.location.dumps import DumpToLocate, dumps_to_locate
+from ray_precheck.jobs.location.exchange import Exchanged, ExchangeJob, exchanges_of
+from ray_precheck.jobs.location.job import LocationJob, open_runner
+from ray_precheck.jobs.location.payload import LOCATION_TABLES, read_measured
+from ray_precheck.jobs.location.plan import LocationPlan, plan_location, settings_of_replay
+from ray_precheck.jobs.location.rows import LocatedRows
+from ray_precheck.jobs.location.walk import located_in
 from ray_precheck.locating_exchanges import ExchangeSearch, recompute_exchanges
 from ray_precheck.locating_pairs import PairSearch, has_tensor_files, search_pairs
 from ray_precheck.options.declared import require_valid, settings_of

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ray_precheck.config import JobOptions
-from ray_precheck.jobs.location_exchange import EXCHANGE_TABLES, ExchangeJob, read_recomputed
+from ray_precheck.jobs.location.exchange import EXCHANGE_TABLES, ExchangeJob, read_recomputed
 from ray_precheck.options.files import ResumeOptions
 from ray_precheck.runtime.driving import RunSetting, TaskPlan, drive
 from ray_precheck.runtime.places.choice import Cluster

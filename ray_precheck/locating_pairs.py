@@ -13,9 +13,9 @@ from pathlib import Path
 
 from ray_precheck.config import JobOptions
 from ray_precheck.errors import DumpError, StoppedError
-from ray_precheck.jobs.location_dumps import DumpToLocate
-from ray_precheck.jobs.location_pairs import DumpPairsJob, digest_of_pairs
-from ray_precheck.jobs.location_rows import PAIR_TABLES, LocatedRows, read_located
+from ray_precheck.jobs.location.dumps import DumpToLocate
+from ray_precheck.jobs.location.pairs import DumpPairsJob, digest_of_pairs
+from ray_precheck.jobs.location.rows import PAIR_TABLES, LocatedRows, read_located
 from ray_precheck.options.files import ResumeOptions
 from ray_precheck.runtime.driving import RunSetting, TaskPlan, drive
 from ray_precheck.runtime.places.choice import Cluster, find_places

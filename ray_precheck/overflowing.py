@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ray_precheck.config import OverflowConfig
 from ray_precheck.dump.folders import FoundDump, FoundDumps, find_dumps
 from ray_precheck.errors import DumpError, ResumeError, StoppedError
-from ray_precheck.jobs.overflow import OVERFLOW_TABLES, OverflowJob, encoded
+from ray_precheck.jobs.overflow.job import OVERFLOW_TABLES, OverflowJob, encoded
 from ray_precheck.options.declared import settings_of
 from ray_precheck.report.frames import read_table
 from ray_precheck.runtime.driving import RunSetting, SharedRun, TaskPlan, drive

@@ -1,7 +1,7 @@
 """A replay on the CPU of calls whose captured results are not finite, from its configuration to its report.
 
 Comes in: a `RunConfig`. Goes out: a `ReplayReport`. Called by the command `run_overflow_check`. It is a
-precheck of these calls with another job: `jobs.overflow_replay`.
+precheck of these calls with another job: `jobs.overflow.replay`.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,8 +14,8 @@ from ray_precheck.config import RunConfig
 from ray_precheck.dump.folders import find_dumps
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.errors import StoppedError, UsageError
-from ray_precheck.jobs.overflow_replay import REPLAY_TABLES, ReplayJob, overflowed
-from ray_precheck.jobs.precheck_subject import find_subject, read_options
+from ray_precheck.jobs.overflow.replay import REPLAY_TABLES, ReplayJob, overflowed
+from ray_precheck.jobs.precheck.subject import find_subject, read_options
 from ray_precheck.runtime.driving import RunSetting, TaskPlan, drive
 from ray_precheck.runtime.places.choice import Cluster
 from ray_precheck.runtime.progress import Progress

@@ -22,8 +22,8 @@ from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import StoppedError, UsageError
 from ray_precheck.frameworks.mindtorch.paths import prefer_native
 from ray_precheck.frameworks.registry import require_framework
-from ray_precheck.jobs.precheck import PrecheckJob
-from ray_precheck.jobs.precheck_subject import Subject, find_subject, read_options
+from ray_precheck.jobs.precheck.job import PrecheckJob
+from ray_precheck.jobs.precheck.subject import Subject, find_subject, read_options
 from ray_precheck.options.checks import CheckOptions
 from ray_precheck.report.frames import read_table
 from ray_precheck.report.summary import Summary, summarise

@@ -17,7 +17,7 @@ from ray_precheck.dump.folders import find_dumps
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import ResumeError, StoppedError, UsageError
 from ray_precheck.jobs.naive import NAIVE_TABLES, NaiveJob
-from ray_precheck.jobs.precheck_subject import Subject, find_subject, read_options
+from ray_precheck.jobs.precheck.subject import Subject, find_subject, read_options
 from ray_precheck.plan.planner import plan_tasks
 from ray_precheck.report.frames import read_table
 from ray_precheck.runtime.driving import RunSetting, TaskPlan, drive

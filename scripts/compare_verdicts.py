@@ -32,9 +32,9 @@ import torch
 from torch import nn
 
 from ray_precheck.comparing import ComparisonConfig
-from ray_precheck.jobs.comparison import ComparisonJob, tasks_of
-from ray_precheck.jobs.comparison_plan import plan_comparison
-from ray_precheck.jobs.comparison_rows import rows_of_piece
+from ray_precheck.jobs.comparison.job import ComparisonJob, tasks_of
+from ray_precheck.jobs.comparison.plan import plan_comparison
+from ray_precheck.jobs.comparison.rows import rows_of_piece
 from ray_precheck.trace.difference.standards.registry import STANDARDS
 from ray_precheck.trace.side import open_side
 from scripts.compare_faults import (

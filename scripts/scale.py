@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ray_precheck.dump.parse import Dump, open_dump
-from ray_precheck.jobs.precheck import done_of
+from ray_precheck.jobs.precheck.job import done_of
 from ray_precheck.plan.planner import Plan, plan_tasks
 from ray_precheck.report.summary import summarise
 from ray_precheck.schema.result import (

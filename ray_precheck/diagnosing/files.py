@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ray_precheck.errors import ResumeError, UsageError
-from ray_precheck.jobs.comparison import tables_of
-from ray_precheck.jobs.location_exchange import EXCHANGE_TABLES
-from ray_precheck.jobs.location_payload import LOCATION_TABLES
-from ray_precheck.jobs.location_rows import PAIR_TABLES
-from ray_precheck.jobs.overflow import OVERFLOW_TABLES
+from ray_precheck.jobs.comparison.job import tables_of
+from ray_precheck.jobs.location.exchange import EXCHANGE_TABLES
+from ray_precheck.jobs.location.payload import LOCATION_TABLES
+from ray_precheck.jobs.location.rows import PAIR_TABLES
+from ray_precheck.jobs.overflow.job import OVERFLOW_TABLES
 from ray_precheck.store.resume import discard_run, run_files
 from ray_precheck.store.rows import replace_file
 from ray_precheck.store.stamps import new_stamp, newest_of

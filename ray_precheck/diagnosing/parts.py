@@ -20,7 +20,7 @@ from ray_precheck.diagnosing.files import (
 from ray_precheck.diagnosing.findings import Suspect, SuspectCheck
 from ray_precheck.dump.folders import FoundDump
 from ray_precheck.errors import StoppedError
-from ray_precheck.jobs.overflow import OVERFLOW_TABLES
+from ray_precheck.jobs.overflow.job import OVERFLOW_TABLES
 from ray_precheck.locating import LocationConfig, LocationReport, run_location
 from ray_precheck.options.diagnose import DiagnoseOptions
 from ray_precheck.options.files import ResumeOptions

@@ -1,1 +1,1 @@
-"""The jobs that can run on a cluster. Each implements the protocols of `runtime.job`."""
+"""The jobs that can run on a cluster, a room for each. Each implements the protocols of `runtime.job`."""

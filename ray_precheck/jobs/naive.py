@@ -15,7 +15,7 @@ from ray_precheck.bench.declared import load_declarations
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.compare.standards.auto.rule import Auto
 from ray_precheck.dump.parse import Dump
-from ray_precheck.jobs.precheck import PrecheckJob, PrecheckOpener, PrecheckRunner
+from ray_precheck.jobs.precheck.job import PrecheckJob, PrecheckOpener, PrecheckRunner
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.phase import Phase

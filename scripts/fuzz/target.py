@@ -27,7 +27,7 @@ from ray_precheck.config import RunConfig
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import NotCheckable, PrecheckError
 from ray_precheck.frameworks.registry import require_framework
-from ray_precheck.jobs.precheck import done_of
+from ray_precheck.jobs.precheck.job import done_of
 from ray_precheck.plan.planner import plan_tasks
 from ray_precheck.report.closing import format_summary
 from ray_precheck.report.summary import summarise

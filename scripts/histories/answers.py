@@ -5,7 +5,7 @@ Comes in: choices. Goes out: a `Cast`. Called by `histories.world`.
 
 from typing import Protocol
 
-from ray_precheck.jobs.precheck import done_of
+from ray_precheck.jobs.precheck.job import done_of
 from ray_precheck.schema.casualty import BatchReport, Casualty, Cause
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import (

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ray_precheck.dump.parse import Dump, open_dump
-from ray_precheck.jobs.precheck import done_of
+from ray_precheck.jobs.precheck.job import done_of
 from ray_precheck.plan.planner import plan_tasks
 from ray_precheck.runtime.actors import Actors
 from ray_precheck.runtime.places.environment import prepare_environment

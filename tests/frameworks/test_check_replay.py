@@ -11,7 +11,7 @@ from ray_precheck.capture import Capture
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.config import RunConfig
 from ray_precheck.dump.parse import open_dump
-from ray_precheck.jobs.overflow_replay import ReplayOpener, overflowed
+from ray_precheck.jobs.overflow.replay import ReplayOpener, overflowed
 from ray_precheck.options.checks import CheckOptions
 from ray_precheck.replaying import replay_overflows
 from ray_precheck.runtime.scheduling.stage import Stage

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.jobs.location_payload import LOCATION_TABLES, read_measured
-from ray_precheck.jobs.location_replay import own_error
+from ray_precheck.jobs.location.payload import LOCATION_TABLES, read_measured
+from ray_precheck.jobs.location.replay import own_error
 from ray_precheck.locating import LocationReport, locate_captures
 from ray_precheck.schema.result import Metrics, OutputCheck, Verdict
 
@@ -158,7 +158,7 @@ def test_the_saved_tensors_of_the_culprit_are_there_for_repro(tmp_path: Path) ->
 
 @pytest.mark.parametrize("own", [0.25, float("inf"), None])
 def test_what_the_table_of_values_holds_is_read_again(tmp_path: Path, own: float | None) -> None:
-    from ray_precheck.jobs.location_payload import MeasuredValue, encoded_error, encoded_value
+    from ray_precheck.jobs.location.payload import MeasuredValue, encoded_error, encoded_value
     from ray_precheck.store.columns import header
     from ray_precheck.trace.locating.evidence import OwnError, ValueEvidence
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ray_precheck.cli import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED, UNUSABLE, main
-from ray_precheck.jobs.precheck import done_of
+from ray_precheck.jobs.precheck.job import done_of
 from ray_precheck.schema.environment import Environment, environment_to_dict
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict, skipped
 from ray_precheck.store.claim import claimed

@@ -9,7 +9,7 @@ import pytest
 from ray_precheck.cli import IN_ERROR, NOTHING_CHECKED, PASSED, UNUSABLE, main
 from ray_precheck.compare.standards.base import ERROR_HEADINGS
 from ray_precheck.errors import UsageError
-from ray_precheck.jobs.precheck import done_of
+from ray_precheck.jobs.precheck.job import done_of
 from ray_precheck.report.compare_results import COLUMNS, ResultComparison, compare_results
 from ray_precheck.report.compare_text import LISTED, format_comparison
 from ray_precheck.schema.result import Metrics, Outcome, OutputCheck, TaskResult, Verdict

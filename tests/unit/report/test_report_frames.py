@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ray_precheck.jobs.precheck import done_of
+from ray_precheck.jobs.precheck.job import done_of
 from ray_precheck.report.summary import Summary
 from ray_precheck.schema.result import Metrics, Outcome, OutputCheck, TaskResult, Verdict
 from ray_precheck.session import PrecheckReport

@@ -22,7 +22,7 @@ from ray_precheck.diagnosing.findings import Suspect, SuspectCheck
 from ray_precheck.diagnosing.parts import DiagnosisParts
 from ray_precheck.dump.folders import FoundDump
 from ray_precheck.errors import BackendMissingError
-from ray_precheck.jobs.overflow import OVERFLOW_TABLES
+from ray_precheck.jobs.overflow.job import OVERFLOW_TABLES
 from ray_precheck.report.summary import Direction, Summary
 from ray_precheck.schema.environment import Environment
 from ray_precheck.schema.result import Verdict

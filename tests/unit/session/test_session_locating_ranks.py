@@ -8,8 +8,8 @@ import pytest
 
 from ray_precheck import locating_pairs
 from ray_precheck.errors import DumpError
-from ray_precheck.jobs import location_pairs
-from ray_precheck.jobs.location_rows import PAIR_TABLES
+from ray_precheck.jobs.location import pairs as location_pairs
+from ray_precheck.jobs.location.rows import PAIR_TABLES
 from ray_precheck.locating import LocationReport, locate_captures
 from scripts.locate_scale import faulty_call, make_runs, operators
 

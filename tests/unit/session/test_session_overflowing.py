@@ -15,7 +15,7 @@ import pytest
 from ray_precheck import overflowing
 from ray_precheck.cli import main
 from ray_precheck.config import OverflowConfig
-from ray_precheck.jobs import overflow
+from ray_precheck.jobs.overflow import job as overflow
 from ray_precheck.overflowing import check_overflow
 
 sys.path.append(str(Path(__file__).parents[1] / "trace"))
@@ -62,7 +62,7 @@ def test_msprobe_s_options_name_the_dump_and_the_folder(tmp_path: Path) -> None:
 SLOW = """
 import sys, time
 from ray_precheck.cli import main
-from ray_precheck.jobs import overflow
+from ray_precheck.jobs.overflow import job as overflow
 from ray_precheck.runtime import driving
 
 def slow(*arguments):

@@ -21,15 +21,16 @@ SLOW = """
 import sys, time
 from ray_precheck import comparing
 from ray_precheck.cli import main
-from ray_precheck.jobs import comparison, comparison_forks, comparison_here
+from ray_precheck.jobs.comparison import forks, here
+from ray_precheck.jobs.comparison.job import ComparisonRunner
 from ray_precheck.runtime import driving
 
 def slow(*arguments, **named):
     time.sleep(0.05)
     return run(*arguments, **named)
 
-run, comparison.ComparisonRunner.run = comparison.ComparisonRunner.run, slow
-comparison_forks._MOST_AT_A_TIME, comparison_here._WORTH_FORKS_S, driving._BATCH_S = 4, 0.0, 0.0
+run, ComparisonRunner.run = ComparisonRunner.run, slow
+forks._MOST_AT_A_TIME, here._WORTH_FORKS_S, driving._BATCH_S = 4, 0.0, 0.0
 comparing.cores_for_forks = lambda: 2
 sys.exit(main(sys.argv[1:]))
 """

@@ -17,7 +17,7 @@ from ray_precheck.check.measured import Measured
 from ray_precheck.dump.names import split_key
 from ray_precheck.dump.parse import Dump, DumpCall
 from ray_precheck.dump.scan import ByteRange
-from ray_precheck.jobs.precheck import PrecheckJob, PrecheckOpener, PrecheckRunner, done_of
+from ray_precheck.jobs.precheck.job import PrecheckJob, PrecheckOpener, PrecheckRunner, done_of
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.phase import Phase

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.compare.standards.base import added_headings
 from ray_precheck.dump.parse import Dump
-from ray_precheck.jobs.precheck_cargo import PrecheckCargo
+from ray_precheck.jobs.precheck.cargo import PrecheckCargo
 from ray_precheck.jobs.shared_folders import require_folders
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.schema.casualty import Cause

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ray_precheck.jobs.comparison_payload import ComparisonPayload, KeyedItems
+from ray_precheck.jobs.comparison.payload import ComparisonPayload, KeyedItems
 from ray_precheck.trace.difference.row import (
     ERROR,
     NOT_THERE,

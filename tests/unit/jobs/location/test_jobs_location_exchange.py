@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.jobs.location_exchange import (
+from ray_precheck.jobs.location.exchange import (
     EXCHANGE_TABLES,
     Exchanged,
     ExchangeJob,

@@ -20,7 +20,7 @@ from ray_precheck.compare.standards.user_file import load_standard
 from ray_precheck.config import RunConfig
 from ray_precheck.dump.parse import Dump
 from ray_precheck.frameworks.registry import require_framework
-from ray_precheck.jobs.precheck import done_of
+from ray_precheck.jobs.precheck.job import done_of
 from ray_precheck.options.checks import CheckOptions
 from ray_precheck.options.declared import group_of
 from ray_precheck.plan.planner import plan_tasks

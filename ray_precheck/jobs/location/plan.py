@@ -17,7 +17,7 @@ from ray_precheck.dump.decode import decode_record
 from ray_precheck.errors import DumpError, NotCheckable, UsageError
 from ray_precheck.frameworks.known import framework_names, is_framework
 from ray_precheck.frameworks.registry import require_framework
-from ray_precheck.jobs.location_payload import LocationPayload, LocationSettings
+from ray_precheck.jobs.location.payload import LocationPayload, LocationSettings
 from ray_precheck.operators.drawing import DRAWING, Never
 from ray_precheck.plan.drawing import is_random
 from ray_precheck.schema.task import Task, TaskPayload

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ray_precheck.dump.folders import FoundDump, find_dumps
 from ray_precheck.errors import UsageError
-from ray_precheck.jobs.comparison_dumps import dumps_by_place
+from ray_precheck.jobs.comparison.dumps import dumps_by_place
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,13 @@ import numpy as np
 from ray_precheck.dump.mapped import MappedTensor
 from ray_precheck.dump.tensors import CapturedTensors, FolderFiles, RememberedTensors, TensorFiles
 from ray_precheck.errors import NotCheckable
-from ray_precheck.jobs.comparison_cargo import GOLDEN, TARGET, ComparisonCargo, PairFiles
-from ray_precheck.jobs.comparison_payload import (
+from ray_precheck.jobs.comparison.cargo import GOLDEN, TARGET, ComparisonCargo, PairFiles
+from ray_precheck.jobs.comparison.payload import (
     ComparisonPayload,
     ComparisonSettings,
     SideRecords,
 )
-from ray_precheck.jobs.location_payload import (
+from ray_precheck.jobs.location.payload import (
     LOCATION_TABLES,
     LocationPayload,
     LocationSettings,
@@ -50,7 +50,7 @@ from ray_precheck.trace.locating.evidence import OwnError, ValueEvidence
 from ray_precheck.trace.side import BACKWARD, FORWARD, record_from_json
 
 if TYPE_CHECKING:
-    from ray_precheck.jobs.location_replay import CallReplay
+    from ray_precheck.jobs.location.replay import CallReplay
 
 COLLECTIVE = "its result depends on other ranks"
 # Only values that differ by so much of their norm are looked at for another order.
@@ -135,7 +135,7 @@ def open_runner(settings: LocationSettings, tell: Tell = lambda phase: None) -> 
     # Imported here: the frameworks behind it must not be loaded before the process is pinned.
     from ray_precheck.check.checker import Checker
     from ray_precheck.check.phases import PhaseClock
-    from ray_precheck.jobs.location_replay import CallReplay
+    from ray_precheck.jobs.location.replay import CallReplay
 
     target = Checker(settings.target, BENCH, PhaseClock(tell))
     target.prove()

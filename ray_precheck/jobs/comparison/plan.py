@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ray_precheck.errors import UsageError
-from ray_precheck.jobs.comparison_payload import ComparisonSettings
-from ray_precheck.jobs.comparison_rows import PieceReading
+from ray_precheck.jobs.comparison.payload import ComparisonSettings
+from ray_precheck.jobs.comparison.rows import PieceReading
 from ray_precheck.options.compare import EXACT, CapturePairOptions, MappingOptions
 from ray_precheck.options.places import PlaceOptions
 from ray_precheck.schema.dtypes import DTYPES

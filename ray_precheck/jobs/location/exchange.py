@@ -14,8 +14,8 @@ from typing import Any
 
 from ray_precheck.dump.mapped import MappedTensors
 from ray_precheck.errors import NotCheckable
-from ray_precheck.jobs.location_exchange_judging import OpenedTensors, judged_output
-from ray_precheck.jobs.location_plan import call_entries
+from ray_precheck.jobs.location.exchange_judging import OpenedTensors, judged_output
+from ray_precheck.jobs.location.plan import call_entries
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.task import Task

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.jobs.location_plan import plan_location
-from ray_precheck.jobs.location_walk import located_in
+from ray_precheck.jobs.location.plan import plan_location
+from ray_precheck.jobs.location.walk import located_in
 from ray_precheck.trace.side import open_side
 
-sys.path.append(str(Path(__file__).parents[1] / "trace"))
+sys.path.append(str(Path(__file__).parents[2] / "trace"))
 from overflow_records import forward, tensor, write_dump
 
 pytestmark = pytest.mark.unit

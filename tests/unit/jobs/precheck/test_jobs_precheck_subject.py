@@ -11,7 +11,7 @@ import pytest
 from ray_precheck.config import RunConfig
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.errors import UsageError
-from ray_precheck.jobs.precheck_subject import Subject, find_subject, read_options
+from ray_precheck.jobs.precheck.subject import Subject, find_subject, read_options
 from ray_precheck.options.checks import CheckOptions
 from ray_precheck.runtime.places.choice import Cluster
 from ray_precheck.runtime.progress import Progress

@@ -17,7 +17,7 @@ from ray_precheck.check.judged import Compared, Judged
 from ray_precheck.compare.sentence import EXACT
 from ray_precheck.compare.standards.base import ulp
 from ray_precheck.datagen.generate import TensorSource
-from ray_precheck.jobs.location_payload import LocationPayload
+from ray_precheck.jobs.location.payload import LocationPayload
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import OutputCheck, TaskResult, Verdict, skipped
 from ray_precheck.schema.task import TaskPayload

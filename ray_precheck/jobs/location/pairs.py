@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.errors import DumpError, UsageError
-from ray_precheck.jobs.location_dumps import DumpToLocate
-from ray_precheck.jobs.location_pairs_cargo import PairCargo, unpacked_pair
-from ray_precheck.jobs.location_plan import plan_location
-from ray_precheck.jobs.location_rows import PAIR_TABLES, encoded_located
-from ray_precheck.jobs.location_walk import located_in
+from ray_precheck.jobs.location.dumps import DumpToLocate
+from ray_precheck.jobs.location.pairs_cargo import PairCargo, unpacked_pair
+from ray_precheck.jobs.location.plan import plan_location
+from ray_precheck.jobs.location.rows import PAIR_TABLES, encoded_located
+from ray_precheck.jobs.location.walk import located_in
 from ray_precheck.report.sources import source_lines
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.schema.casualty import Cause

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.jobs.location_plan import drawing_calls, plan_location
-from ray_precheck.jobs.location_walk import located_in
+from ray_precheck.jobs.location.plan import drawing_calls, plan_location
+from ray_precheck.jobs.location.walk import located_in
 from ray_precheck.trace.locating.roots import RootKind
 from ray_precheck.trace.side import open_side
 
-sys.path.append(str(Path(__file__).parents[1] / "trace"))
+sys.path.append(str(Path(__file__).parents[2] / "trace"))
 from overflow_records import backward, forward, number, tensor, write_dump
 
 pytestmark = pytest.mark.unit

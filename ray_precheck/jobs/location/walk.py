@@ -7,8 +7,8 @@ session when all calls of a dump are there, and by the job that searches dumps w
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from ray_precheck.jobs.location_payload import MeasuredEvidence
-from ray_precheck.jobs.location_plan import LocationPlan, drawing_calls, run_records_of
+from ray_precheck.jobs.location.payload import MeasuredEvidence
+from ray_precheck.jobs.location.plan import LocationPlan, drawing_calls, run_records_of
 from ray_precheck.operators.overflow import READS_NO_VALUES, UNINITIALISED
 from ray_precheck.trace.difference.reading import reading_of
 from ray_precheck.trace.items import Item

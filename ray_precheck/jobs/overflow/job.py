@@ -13,7 +13,7 @@ from typing import Any
 
 from ray_precheck.dump.folders import FoundDump
 from ray_precheck.errors import DumpError
-from ray_precheck.jobs.overflow_cargo import OverflowCargo, unpacked
+from ray_precheck.jobs.overflow.cargo import OverflowCargo, unpacked
 from ray_precheck.jobs.shared_folders import require_folders, seen_folders
 from ray_precheck.report.sources import source_lines
 from ray_precheck.runtime.scheduling.stage import Stage

@@ -14,13 +14,13 @@ from typing import Any
 
 from ray_precheck.dump.mapped import MappedTensors
 from ray_precheck.dump.tensors import FolderFiles, TensorFiles
-from ray_precheck.jobs.comparison_cargo import GOLDEN, NOISE, TARGET, ComparisonCargo, PairFiles
-from ray_precheck.jobs.comparison_payload import (
+from ray_precheck.jobs.comparison.cargo import GOLDEN, NOISE, TARGET, ComparisonCargo, PairFiles
+from ray_precheck.jobs.comparison.payload import (
     ComparisonPayload,
     ComparisonSettings,
     SideRecords,
 )
-from ray_precheck.jobs.comparison_rows import (
+from ray_precheck.jobs.comparison.rows import (
     PieceReading,
     PieceRows,
     rows_of_piece,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ray_precheck.jobs import comparison_forks
-from ray_precheck.jobs.comparison_forks import Compare, compared_in_forks
+from ray_precheck.jobs.comparison import forks
+from ray_precheck.jobs.comparison.forks import Compare, compared_in_forks
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import Task
@@ -79,6 +79,6 @@ def test_a_fork_that_was_killed_once_costs_no_row(tmp_path: Path) -> None:
 
 def test_a_run_of_pieces_is_short_in_number_and_in_time() -> None:
     tasks = [Task(number, "", 1e-4) for number in range(300)]
-    assert [len(run) for run in comparison_forks._runs(tasks)] == [128, 128, 44]
+    assert [len(run) for run in forks._runs(tasks)] == [128, 128, 44]
     tasks = [Task(number, "", 0.3) for number in range(5)]
-    assert [len(run) for run in comparison_forks._runs(tasks)] == [2, 2, 1]
+    assert [len(run) for run in forks._runs(tasks)] == [2, 2, 1]

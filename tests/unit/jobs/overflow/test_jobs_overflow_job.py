@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from ray_precheck.dump.folders import find_dumps
-from ray_precheck.jobs.overflow import OverflowJob, OverflowRunner, look
+from ray_precheck.jobs.overflow.job import OverflowJob, OverflowRunner, look
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Outcome, Verdict
 
-sys.path.append(str(Path(__file__).parents[1] / "trace"))
+sys.path.append(str(Path(__file__).parents[2] / "trace"))
 from overflow_records import INF, forward, tensor, write_dump
 
 pytestmark = pytest.mark.unit

@@ -13,7 +13,7 @@ from ray_precheck.compare.standards.base import added_headings
 from ray_precheck.compare.standards.user_file import load_standard
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import DeviceError
-from ray_precheck.jobs.precheck import PrecheckJob, PrecheckOpener, PrecheckRunner, done_of
+from ray_precheck.jobs.precheck.job import PrecheckJob, PrecheckOpener, PrecheckRunner, done_of
 from ray_precheck.runtime.job import Job, Opener
 from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.result import Metrics, Outcome, OutputCheck, TaskResult, Verdict

@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from ray_precheck.dump.tensors import FolderFiles, Shipped, ShippedFiles, TensorFiles
-from ray_precheck.jobs.comparison_payload import ComparisonPayload, ComparisonSettings
+from ray_precheck.jobs.comparison.payload import ComparisonPayload, ComparisonSettings
 from ray_precheck.schema.task import Task
 from ray_precheck.trace.items import items_of
 from ray_precheck.trace.side import record_from_json

@@ -8,10 +8,10 @@ asked for.
 import os
 from collections.abc import Iterator, Sequence
 
-from ray_precheck.jobs.comparison import ComparisonJob, ComparisonRunner
-from ray_precheck.jobs.comparison_forks import compared_in_forks
-from ray_precheck.jobs.comparison_payload import ComparisonSettings
-from ray_precheck.jobs.comparison_rows import PieceReading
+from ray_precheck.jobs.comparison.forks import compared_in_forks
+from ray_precheck.jobs.comparison.job import ComparisonJob, ComparisonRunner
+from ray_precheck.jobs.comparison.payload import ComparisonSettings
+from ray_precheck.jobs.comparison.rows import PieceReading
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Outcome

@@ -1,0 +1,1 @@
+"""Locating as jobs: calls replayed, pairs of dumps searched by statistics, collectives recomputed."""
