@@ -13,7 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ray_precheck.config import JobOptions
-from ray_precheck.runtime.job import Job
+from ray_precheck.errors import StoppedError
+from ray_precheck.runtime.job import Job, Pieces
 from ray_precheck.runtime.places.choice import Cluster, Places
 from ray_precheck.runtime.places.devices import local_node
 from ray_precheck.runtime.places.placement import place_slots
@@ -24,7 +25,7 @@ from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.task import Task
 from ray_precheck.store.journal import Journal
-from ray_precheck.store.resume import RunFiles
+from ray_precheck.store.resume import RunFiles, discard_run
 from ray_precheck.store.settings import note_caveat
 
 if TYPE_CHECKING:
@@ -72,6 +73,62 @@ class SharedRun:
     stop_requested: Callable[[], bool]
 
 
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How a run ended: at its end, for the reason `reason`, or on request. A new run that has no row left no
+    files: it `is_discarded`."""
+
+    completed: bool
+    reason: str
+    is_discarded: bool
+
+    def require_rows(self) -> None:
+        """Require that there is anything to report on.
+
+        Raises:
+            StoppedError: the run stopped before a row was written.
+        """
+        if self.is_discarded:
+            said = "stopped on request before a row was written; start anew"
+            raise StoppedError(self.reason or said)
+
+    def require_end(self) -> None:
+        """Require that the run came to its end, or was stopped on request with rows to go on with.
+
+        Raises:
+            StoppedError: the run had to stop, or stopped before a row was written.
+        """
+        self.require_rows()
+        if self.reason:
+            raise StoppedError(self.reason)
+
+
+def planned(tasks: Sequence[Task], settled: Iterable[Done] = ()) -> "Future[TaskPlan]":
+    """Return a plan that is finished."""
+    future: Future[TaskPlan] = Future()
+    future.set_result(TaskPlan(tasks, settled))
+    return future
+
+
+def drive_to_end(
+    job: Job, planning: "Future[TaskPlan]", setting: RunSetting, *, is_new: bool
+) -> RunEnd:
+    """Run a job to its end, close its progress bar, and remove the files of a new run without a row.
+
+    Raises:
+        PrecheckError: planning failed, or no cluster answers.
+    """
+    completed, is_discarded, reason = False, False, ""
+    try:
+        completed = drive(job, planning, setting)
+    except StoppedError as error:
+        reason = str(error)
+    finally:
+        setting.progress.close()
+        is_discarded = is_new and not completed and discard_run(setting.files)
+    return RunEnd(completed, reason, is_discarded)
+
+
 def drive(job: Job, planning: "Future[TaskPlan]", setting: RunSetting) -> bool:
     """Run a job; workers start while its tasks are still being planned.
 
@@ -81,15 +138,15 @@ def drive(job: Job, planning: "Future[TaskPlan]", setting: RunSetting) -> bool:
         StoppedError: the disk, the writer or every device is gone; rows on the disk stay.
         PrecheckError: planning failed, or no cluster answers.
     """
-    planned = _soon(planning)
+    plan = _soon(planning)
     sweep()
-    if planned is not None and not planned.tasks:
-        return _write_without_workers(job, planned.settled, setting)
+    if plan is not None and not plan.tasks:
+        return write_rows(job, plan.settled, setting)
     with ExitStack() as opened:
         driver = _open_driver(job, setting, opened)
         driver.launch()
-        planned = planning.result()
-        return driver.run(planned.tasks, planned.settled, setting.progress)
+        plan = planning.result()
+        return driver.run(plan.tasks, plan.settled, setting.progress)
 
 
 def _soon(planning: "Future[TaskPlan]") -> TaskPlan | None:
@@ -100,20 +157,22 @@ def _soon(planning: "Future[TaskPlan]") -> TaskPlan | None:
         return None
 
 
-def _write_without_workers(job: Job, settled: Iterable[Done], setting: RunSetting) -> bool:
-    """Write the rows as they come, so that a run that is killed keeps what it had; returns False where
-    it was stopped on request."""
+def write_rows(pieces: Pieces, settled: Iterable[Done], setting: RunSetting) -> bool:
+    """Write rows that need no worker, as they come, so that a run that is killed keeps what it had.
+
+    Returns True at the end, False where the run was stopped on request.
+    """
     files = setting.files
     with ExitStack() as opened:
         stop_requested = setting.stop_requested or opened.enter_context(stop_on_signal()).is_set
-        journal = Journal.open(files.result, files.details, files.token, job.tables)
+        journal = Journal.open(files.result, files.details, files.token, pieces.tables)
         opened.callback(journal.close)
         for rows in _batches(settled):
             journal.append(rows)
             setting.progress.add(rows)
             if stop_requested():
                 return False
-        journal.complete(job.names)
+        journal.complete(pieces.names)
     return True
 
 

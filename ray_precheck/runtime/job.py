@@ -39,8 +39,8 @@ class Cargo(Protocol):
         """Return the `files` for the runner of a task, made of the contents of its files by name."""
 
 
-class Job(Protocol):
-    """The work of a run, seen from the driver."""
+class Pieces(Protocol):
+    """What a run writes, seen from its files: a result row for each piece."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -49,6 +49,10 @@ class Job(Protocol):
     @property
     def tables(self) -> Tables:
         """The two tables that the rows are written to."""
+
+
+class Job(Pieces, Protocol):
+    """The work of a run, seen from the driver."""
 
     @property
     def has_bench(self) -> bool:
