@@ -1,110 +1,37 @@
-"""The search for the operator to blame, from its configuration to its report.
+"""The whole search for the operator to blame, from its configuration to its report.
 
 Comes in: a `LocationConfig`. Goes out: a `LocationReport`. Called by the command line, and by programs that
-import the package. The calls of each dump are a job of their own, with journals in `OUT/{step}/{rank}/`; when
-all are there, the walk through each dump finds where errors begin, and `OUT/locate_{timestamp}.csv` ranks
-what all dumps have.
+import the package. Each dump is searched by itself (`dump`), those without files of tensors together
+(`pairs`); then collectives are recomputed from what all ranks brought (`exchanges`), and
+`OUT/locate_{timestamp}.csv` ranks what all dumps have.
 """
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ray_precheck.config import JobOptions
-from ray_precheck.errors import ResumeError, StoppedError, UsageError
+from ray_precheck.errors import ResumeError, StoppedError
 from ray_precheck.jobs.location.dumps import DumpToLocate, dumps_to_locate
-from ray_precheck.jobs.location.exchange import Exchanged, ExchangeJob, exchanges_of
-from ray_precheck.jobs.location.job import LocationJob, open_runner
-from ray_precheck.jobs.location.payload import LOCATION_TABLES, read_measured
-from ray_precheck.jobs.location.plan import LocationPlan, plan_location, settings_of_replay
 from ray_precheck.jobs.location.rows import LocatedRows
-from ray_precheck.jobs.location.walk import located_in
-from ray_precheck.locating_exchanges import ExchangeSearch, recompute_exchanges
-from ray_precheck.locating_pairs import PairSearch, has_tensor_files, search_pairs
-from ray_precheck.options.declared import require_valid, settings_of
-from ray_precheck.options.files import ResumeOptions
-from ray_precheck.options.locate import LocateOptions
-from ray_precheck.options.out_folder import OutFolderOptions
-from ray_precheck.report.frames import read_table
+from ray_precheck.locating.dump import Gathered, search_dump
+from ray_precheck.locating.exchanges import recompute_exchanges
+from ray_precheck.locating.pairs import has_tensor_files, search_pairs
+from ray_precheck.locating.report import LocationReport
+from ray_precheck.locating.search import LocationConfig, LocationSearch
 from ray_precheck.report.location import write_location
-from ray_precheck.runtime.driving import RunSetting, SharedRun, TaskPlan, drive
-from ray_precheck.runtime.places.choice import Cluster, Places, find_places
-from ray_precheck.runtime.progress import Progress
+from ray_precheck.runtime.driving import SharedRun
+from ray_precheck.runtime.places.choice import Cluster
 from ray_precheck.runtime.stop_signal import stop_on_signal
-from ray_precheck.store.resume import (
-    RunFiles,
-    discard_run,
-    hold_files,
-    resume_run,
-    run_files,
-    start_run,
-)
+from ray_precheck.store.opening import results_folder
 from ray_precheck.store.stamps import newest_of, reserved_stamp, stamp_in
 from ray_precheck.trace.locating.collectives import Recomputed, joined_dumps
-from ray_precheck.trace.locating.places import DumpRoots, RootPlace, ranked
-from ray_precheck.trace.side import CaptureSide, open_side
+from ray_precheck.trace.locating.places import DumpRoots, ranked
 
-if TYPE_CHECKING:
-    import pandas
-
-# Ray and its workers, which import the bench's framework, take so much longer to start than this process.
-_START_OF_RAY_S = 10.0
 _BEGIN = "locate_"
-
-
-@dataclass(frozen=True)
-class LocationConfig(LocateOptions, OutFolderOptions, JobOptions, ResumeOptions):
-    """The settings of a search for the operator to blame."""
-
-    section = LocateOptions.section
-
-    def validate(self) -> None:
-        """Check the values that can be checked without the captures.
-
-        Raises:
-            UsageError: names the option, its value and the value that is expected.
-        """
-        require_valid(self)
-
-
-@dataclass(frozen=True, slots=True)
-class LocationReport:
-    """The report of a search. `completed` is False if it stopped before its end: `table` was not written.
-
-    `places` has the roots, the likeliest culprit first. `notes` are sentences about captures that were cut
-    off and dumps without a partner. `errors` has the folder of saved tensors for each dump, by its label.
-    """
-
-    folder: Path
-    table: Path
-    places: tuple[RootPlace, ...]
-    dumps: tuple[DumpRoots, ...]
-    completed: bool
-    stop_reason: str = ""
-    notes: tuple[str, ...] = ()
-    errors: dict[str, Path] | None = None
-    graphs: tuple[Path, ...] = ()
-    is_compared: bool = False
-
-    @property
-    def located(self) -> "pandas.DataFrame":
-        """`locate_{timestamp}.csv` as a data frame."""
-        return read_table(self.table)
-
-    @property
-    def judged(self) -> int:
-        """How many records have an own error, replayed or estimated."""
-        return sum(dump.located.judged for dump in self.dumps)
-
-    @property
-    def compared(self) -> int:
-        """How many records have a partner in the golden run."""
-        return sum(dump.located.compared for dump in self.dumps)
 
 
 def locate_captures(
@@ -143,87 +70,57 @@ def run_location(
             completed, and can go on with `resume_csv`.
     """
     config.validate()
-    if config.devices == (0,):
-        config = replace(config, devices=tuple(range(len(os.sched_getaffinity(0)))))
-    config = replace(config, device_type="cpu", bench_workers=0)
+    config = _on_cores(config)
     pairs, without = dumps_to_locate(config.target, config.golden)
-    resume = config.resume_csv
-    folder = config.out if resume is None else resume.parent if resume.is_file() else resume
-    notes = [f"{label} has no partner on the other side and is left out" for label in without]
-    found: list[DumpRoots] = []
-    errors: dict[str, Path] = {}
+    folder = results_folder(config.out, config.resume_csv)
+    first_step = min((pair.step for pair in pairs), key=_number_in)
     with ExitStack() as opened:
         if shared is None:
-            stop = opened.enter_context(stop_on_signal())
-            stamp = opened.enter_context(_stamp(config, folder))
-            shared = SharedRun(Cluster(config, opened), stamp, stop.is_set)
-        stopped = shared.stop_requested
-        run = _Run(
-            config,
-            folder,
-            shared,
-            show_progress,
-            on_files,
-            min((pair.step for pair in pairs), key=_number_in),
+            shared = opened.enter_context(_alone(config, folder))
+        search = LocationSearch(config, folder, shared, first_step, show_progress, on_files)
+        whole = _WholeSearch(search, pairs)
+        whole.gathered.notes.extend(
+            f"{label} has no partner on the other side and is left out" for label in without
         )
-        table = folder / f"{_BEGIN}{run.stamp}.csv"
-        searched: dict[str, LocatedRows] = {}
-        walked = _without_files(config, pairs)
-        for number, pair in enumerate(pairs, 1):
-            if len(pairs) > 1 and pair not in walked and show_progress:
-                print(f"{pair.label} ({number} of {len(pairs)})", file=sys.stderr, flush=True)
-            reason = ""
-            try:
-                if pair in walked and not searched:
-                    searched = run.search(walked)
-                roots = None if stopped() else run.locate(pair, notes, errors, searched)
-            except StoppedError as error:
-                if not found and resume is None:
-                    raise
-                roots, reason = None, "" if stopped() else str(error)
-            if roots is None:
-                return LocationReport(
-                    folder, table, (), tuple(found), False, reason, tuple(notes), errors
-                )
-            found.append(roots)
-        recomputed = run.recompute()
-        if recomputed is None:
-            return LocationReport(folder, table, (), tuple(found), False, "", tuple(notes), errors)
-    found = joined_dumps(found, recomputed)
-    places = tuple(ranked(found))
-    known = {label: rows.looked for label, rows in searched.items()}
-    graphs = write_location(table, found, places, run.dumps, known, with_graph=config.graph)
-    return LocationReport(
-        folder, table, places, tuple(found), True, "", tuple(notes), errors, graphs,
-        config.golden is not None,
-    )  # fmt: skip
+        recomputed, reason = whole.search_all()
+    return whole.report(recomputed, reason)
 
 
-def _without_files(config: LocationConfig, pairs: Sequence[DumpToLocate]) -> Sequence[DumpToLocate]:
-    """Return the pairs that are one job, because nothing can be replayed in them."""
-    if config.golden is None or config.replay:
-        return ()  # What is wrong with them is said where they are opened.
-    return [pair for pair in pairs if not has_tensor_files(pair.target)]
+def _on_cores(config: LocationConfig) -> LocationConfig:
+    """Return the configuration with the processor cores as devices: all of them, where none were named."""
+    if config.devices == (0,):
+        config = replace(config, devices=tuple(range(len(os.sched_getaffinity(0)))))
+    return replace(config, device_type="cpu", bench_workers=0)
 
 
 def _number_in(text: str) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def _stamp(config: LocationConfig, folder: Path) -> AbstractContextManager[str]:
-    """Return the stamp of the files: a new one, or that of the run that is gone on with.
+@contextmanager
+def _alone(config: LocationConfig, folder: Path) -> Iterator[SharedRun]:
+    """Open what a search shares with nothing else."""
+    with ExitStack() as opened:
+        stop = opened.enter_context(stop_on_signal())
+        resume = config.resume_csv
+        if resume is None:
+            stamp = opened.enter_context(reserved_stamp(folder, _BEGIN.removesuffix("_")))
+        else:
+            stamp = _stamp_of(resume)
+        yield SharedRun(Cluster(config, opened), stamp, stop.is_set)
+
+
+def _stamp_of(resume: Path) -> str:
+    """Return the stamp of the search that is gone on with, named by its folder or by one of its files.
 
     Raises:
         ResumeError: there is no such run.
     """
-    resume = config.resume_csv
-    if resume is None:
-        return reserved_stamp(folder, _BEGIN.removesuffix("_"))
     if resume.is_dir():
-        newest = newest_of(map(stamp_in, folder.rglob(f"{_BEGIN}*.csv")))
+        newest = newest_of(map(stamp_in, resume.rglob(f"{_BEGIN}*.csv")))
         if newest:
-            return nullcontext(newest)
-        raise ResumeError(f"-csv_path: {folder} has no {_BEGIN}*.csv to go on in")
+            return newest
+        raise ResumeError(f"-csv_path: {resume} has no {_BEGIN}*.csv to go on in")
     stamp = stamp_in(resume)
     if not (resume.name.startswith(_BEGIN) and resume.suffix == ".csv" and stamp):
         raise ResumeError(
@@ -232,170 +129,86 @@ def _stamp(config: LocationConfig, folder: Path) -> AbstractContextManager[str]:
         )
     if not resume.exists():
         raise ResumeError(f"-csv_path: cannot read {resume}: there is no such file")
-    return nullcontext(stamp)
+    return stamp
 
 
-class _Run:
-    """One search: what all of its dumps share."""
+@dataclass(frozen=True, slots=True)
+class _WholeSearch:
+    """A search of all dumps. Its results grow while it goes on: `found` has the roots of each dump that was
+    searched, `together` the rows of the pairs that are one job, by their labels."""
 
-    def __init__(
-        self,
-        config: LocationConfig,
-        folder: Path,
-        shared: SharedRun,
-        show: bool,
-        on_files: Callable[[Path], None],
-        first_step: str,
-    ) -> None:
-        self.config, self.folder, self.stamp = config, folder, shared.stamp
-        self.cluster, self.stop_requested = shared.cluster, shared.stop_requested
-        self.show, self.on_files, self.first_step = show, on_files, first_step
-        self.dumps: dict[str, Path] = {}
-        self.exchanges: list[Exchanged] = []
+    search: LocationSearch
+    pairs: Sequence[DumpToLocate]
+    found: list[DumpRoots] = field(default_factory=list)
+    gathered: Gathered = field(default_factory=Gathered)
+    together: dict[str, LocatedRows] = field(default_factory=dict)
 
-    def search(self, pairs: Sequence[DumpToLocate]) -> dict[str, LocatedRows]:
-        """Search the dumps in which nothing can be replayed; returns {} if it was stopped on request."""
-        search = PairSearch(
-            self.config, self.config, self.folder, self.stamp, settings_of(self.config), self.cluster,
-            self.stop_requested, self.config.match == "exact", self.first_step, self.show, self.on_files,
-        )  # fmt: skip
-        return search_pairs(pairs, search) or {}
+    def search_all(self) -> tuple[Mapping[str, Sequence[Recomputed]] | None, str]:
+        """Search the dumps, then the collectives between them.
 
-    def locate(
-        self,
-        pair: DumpToLocate,
-        notes: list[str],
-        errors: dict[str, Path],
-        searched: Mapping[str, LocatedRows],
-    ) -> DumpRoots | None:
-        """Search one dump, unless that was done; returns None if it was stopped on request."""
-        if pair.label in searched:
-            rows = searched[pair.label]
-            if rows.message:
-                notes.append(rows.message if rows.known else f"{pair.label}: {rows.message}")
-            return DumpRoots(pair.step, pair.rank, pair.label, rows.located)
-        with ExitStack() as held:
-            target = held.enter_context(open_side(pair.target))
-            golden = held.enter_context(open_side(pair.golden)) if pair.golden else None
-            notes += [side.note for side in (target, golden) if side is not None and side.note]
-            self.dumps[pair.label] = target.path
-            exact = self.config.match == "exact"
-            plan = plan_location(target, golden, exact=exact, must_replay=self.config.replay)
-            if not plan.is_replayed and golden is None:
-                raise UsageError(
-                    f"{target.path} has no files of tensors, so that nothing can be replayed: name a golden"
-                    " run with -gp, or capture with --task tensor (`overflow_check` finds where NaN and"
-                    " infinity were born)"
-                )
-            measured = None
-            if plan.is_replayed:
-                files = self._replay(pair, target, golden, plan, held)
-                if files is None:
-                    return None
-                errors[pair.label] = files.errors
-                measured = read_measured(files.details)
-                self.exchanges += exchanges_of(target, pair.label, pair.step, pair.rank)
-            located = located_in(
-                target,
-                golden,
-                plan,
-                measured,
-                is_first_step=pair.step == self.first_step,
-            )
-            return DumpRoots(pair.step, pair.rank, pair.label, located)
-
-    def recompute(self) -> dict[str, list[Recomputed]] | None:
-        """Recompute the collectives whose ranks are all there; returns None if it was stopped on request."""
-        return recompute_exchanges(
-            ExchangeJob(self.exchanges),
-            ExchangeSearch(
-                self.config, self.config, self.folder, self.stamp, settings_of(self.config), self.cluster,
-                self.stop_requested, self.show,
-            ),
-        )  # fmt: skip
-
-    def _replay(
-        self,
-        pair: DumpToLocate,
-        target: CaptureSide,
-        golden: CaptureSide | None,
-        plan: LocationPlan,
-        held: ExitStack,
-    ) -> RunFiles | None:
-        """Replay the calls of a dump, or go on with that; returns its files, None if it was stopped."""
-        config = self.config
-        places = None
-        if not self._is_done_here(plan):
-            framework = target.header.framework
-            places = find_places(config, framework, self.cluster, show=self.show, device_runs=False)
-        fingerprint = {"target": target.digest()} | settings_of(config)
-        if golden is not None:
-            fingerprint["golden"] = golden.digest()
-        out = self.folder / pair.place
-        resumed = out / LOCATION_TABLES.file("result", self.stamp)
-        # Before any file is made: an error about what is installed leaves nothing behind.
-        settings_of_replay(target, golden, None, 1)
-        is_new = config.resume_csv is None or not resumed.exists()
-        if is_new:
-            new = start_run(out, self.stamp, fingerprint, LOCATION_TABLES)
-            files, done = held.enter_context(hold_files(new)), set[str]()
-        else:
-            files = held.enter_context(hold_files(run_files(resumed, LOCATION_TABLES)))
-            done = resume_run(
-                files,
-                {payload.name for payload in plan.payloads},
-                fingerprint,
-                force=config.force,
-                retry=config.retry,
-                tables=LOCATION_TABLES,
-            )
-        self.on_files(self.folder if pair.place.parts else files.result)
-        slots = len(config.devices) if not isinstance(config.devices, str) else 1
-        settings = settings_of_replay(target, golden, files.errors.absolute(), slots)
-        job = LocationJob(plan.payloads, settings, shared_fs=config.shared_fs)
-        return files if self._drive(job, plan, done, files, places, is_new) else None
-
-    def _is_done_here(self, plan: LocationPlan) -> bool:
-        if self.config.address or isinstance(self.config.devices, str):
-            return False
-        return sum(plan.costs_s) < _START_OF_RAY_S or len(self.config.devices) == 1
-
-    def _drive(
-        self,
-        job: LocationJob,
-        plan: LocationPlan,
-        done: set[str],
-        files: RunFiles,
-        places: Places | None,
-        is_new: bool,
-    ) -> bool:
-        tasks = plan.tasks(done)
-        progress = Progress(len(job.names), len(done), show=self.show)
-        planning: Future[TaskPlan] = Future()
-        if places is None:
-            planning.set_result(TaskPlan((), _here(job, tasks)))
-        else:
-            planning.set_result(TaskPlan(sorted(tasks, key=lambda task: -task.cost_s), ()))
-        setting = RunSetting(
-            self.config, self.cluster, places, files, progress, self.stop_requested
-        )
-        completed, reason = False, ""
+        Returns what is known of the collectives of each dump, by its label; None where the search had to stop
+        before its end, with the reason, "" for on request.
+        """
         try:
-            completed = drive(job, planning, setting)
+            is_whole = self._search_dumps()
         except StoppedError as error:
-            reason = str(error)
-        finally:
-            progress.close()
-            is_discarded = is_new and not completed and discard_run(files)
-        if reason or is_discarded:
-            raise StoppedError(reason or "stopped on request before a row was written; start anew")
-        return completed
+            if not self.found and self.search.config.resume_csv is None:
+                raise
+            return None, "" if self.search.shared.stop_requested() else str(error)
+        if not is_whole:
+            return None, ""
+        return recompute_exchanges(self.gathered.exchanges, self.search), ""
+
+    def report(
+        self, recomputed: Mapping[str, Sequence[Recomputed]] | None, reason: str
+    ) -> LocationReport:
+        """Rank what was found, and write the table; where the search came to no end, only report it."""
+        search, notes, errors = self.search, tuple(self.gathered.notes), self.gathered.errors
+        folder, config = search.folder, search.config
+        table = folder / f"{_BEGIN}{search.shared.stamp}.csv"
+        if recomputed is None:
+            return LocationReport(
+                folder, table, (), tuple(self.found), False, reason, notes, errors
+            )
+        found = joined_dumps(self.found, recomputed)
+        places = tuple(ranked(found))
+        known = {label: rows.looked for label, rows in self.together.items()}
+        opened = self.gathered.opened
+        graphs = write_location(table, found, places, opened, known, with_graph=config.graph)
+        return LocationReport(
+            folder, table, places, tuple(found), True, "", notes, errors, graphs,
+            config.golden is not None,
+        )  # fmt: skip
+
+    def _search_dumps(self) -> bool:
+        """Search one dump after the other; returns False if it was stopped on request."""
+        one_job = _without_files(self.search.config, self.pairs)
+        count = len(self.pairs)
+        for number, pair in enumerate(self.pairs, 1):
+            if count > 1 and pair not in one_job and self.search.show:
+                print(f"{pair.label} ({number} of {count})", file=sys.stderr, flush=True)
+            if pair in one_job and not self.together:
+                self.together.update(search_pairs(one_job, self.search) or {})
+            roots = None if self.search.shared.stop_requested() else self._roots_of(pair)
+            if roots is None:
+                return False
+            self.found.append(roots)
+        return True
+
+    def _roots_of(self, pair: DumpToLocate) -> DumpRoots | None:
+        """Search a dump, unless that was done with others; returns None if it was stopped on request."""
+        rows = self.together.get(pair.label)
+        if rows is None:
+            return search_dump(pair, self.search, self.gathered)
+        if rows.message:
+            self.gathered.notes.append(
+                rows.message if rows.known else f"{pair.label}: {rows.message}"
+            )
+        return DumpRoots(pair.step, pair.rank, pair.label, rows.located)
 
 
-def _here(job: LocationJob, tasks: Sequence[Any]) -> Any:
-    """Yield the rows of calls that are replayed in this process."""
-    if not tasks:
-        return
-    runner = open_runner(job.settings)
-    for task in tasks:
-        yield runner.run(job.payload(task))
+def _without_files(config: LocationConfig, pairs: Sequence[DumpToLocate]) -> Sequence[DumpToLocate]:
+    """Return the pairs that are one job, because nothing can be replayed in them."""
+    if config.golden is None or config.replay:
+        return ()  # What is wrong with them is said where they are opened.
+    return [pair for pair in pairs if not has_tensor_files(pair.target)]

@@ -47,16 +47,16 @@ def forget() -> None:
 @contextmanager
 def remembered() -> Iterator[None]:
     """Let searches in this process look up calls that were replayed before."""
-    from ray_precheck import locating
+    from ray_precheck.locating import dump
 
-    original: Callable[..., Any] = locating.open_runner
+    original: Callable[..., Any] = dump.open_runner
 
     def opened(settings: Any, *args: Any, **kwargs: Any) -> Any:
         folders = {"target": settings.target.data_folder, "golden": settings.golden_folder}
         return _Remembering(original(settings, *args, **kwargs), folders)
 
-    locating.open_runner = opened
+    dump.open_runner = opened
     try:
         yield
     finally:
-        locating.open_runner = original
+        dump.open_runner = original

@@ -1,24 +1,22 @@
-"""The collectives of a run as a job: each one recomputed in float64 from what all of its ranks brought.
+"""The collectives of a run, each one recomputed in float64 from what all of its ranks brought.
 
-Comes in: the records of collectives of all dumps with files of tensors. Goes out: a `Job`, and rows in the
-two tables `EXCHANGE_TABLES`: one for each collective, and one for each rank in it. The session makes the
-job when the calls of all dumps are there. It runs in the session's process: what it does is to read.
+Comes in: the records of collectives of all dumps with files of tensors. Goes out: rows in the two tables
+`EXCHANGE_TABLES`: one for each collective, and one for each rank in it. Called by the session when the calls
+of all dumps are there. No worker is asked, so this is no `Job`: nearly all of the time goes into reading.
 """
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ray_precheck.dump.mapped import MappedTensors
 from ray_precheck.errors import NotCheckable
 from ray_precheck.jobs.location.exchange_judging import OpenedTensors, judged_output
 from ray_precheck.jobs.location.plan import call_entries
 from ray_precheck.schema.done import Done
-from ray_precheck.schema.result import Outcome, Verdict
-from ray_precheck.schema.task import Task
+from ray_precheck.schema.result import Verdict
 from ray_precheck.store.columns import decode_name, decode_row, encode_name, encode_row, encode_text
 from ray_precheck.store.repair import rows_below
 from ray_precheck.store.tables import Tables
@@ -68,12 +66,8 @@ def exchanges_of(side: CaptureSide, dump: str, step: str, rank: str) -> list[Exc
     ]
 
 
-class ExchangeJob:
-    """The collectives whose ranks are all there, as a job."""
-
-    has_bench = bench_suffices = False
-    memory_limit_bytes = 0
-    cargo = None
+class WholeExchanges:
+    """The collectives whose ranks are all there, by their names."""
 
     def __init__(self, exchanges: Iterable[Exchanged]) -> None:
         self.tables = EXCHANGE_TABLES
@@ -83,30 +77,15 @@ class ExchangeJob:
         self._met = {name: _in_group(some) for name, some in met.items() if _is_whole(some)}
         self.names = list(self._met)
 
-    def tasks(self, done: set[str]) -> list[Task]:
-        """Return the collectives that have no row yet."""
-        return [Task(index, name, 0.0) for index, name in enumerate(self.names) if name not in done]
+    def of(self, name: str) -> Sequence[Exchanged]:
+        """Return the records of a collective, in the order of the ranks."""
+        return self._met[name]
 
-    def settled(self, tasks: Iterable[Task]) -> Iterator[Done]:
-        """Yield the rows of collectives that are recomputed in this process, as they are asked for."""
-        for task in tasks:
-            yield recomputed(task.index, task.name, self._met[task.name])
-
-    def payload(self, task: Task) -> Any:
-        """Return the records of a collective."""
-        return self._met[task.name]
-
-    def opener(self, *, is_home: bool) -> Any:
-        """Return nothing: all is done in the session's process."""
-        raise NotImplementedError("collectives are recomputed in the session's process")
-
-    def failed(self, task: Task, outcome: Outcome, reason: str) -> Done:
-        """Return the row of a collective that could not be recomputed."""
-        return self.unchecked(task, reason)
-
-    def unchecked(self, task: Task, reason: str) -> Done:
-        """Return the row of a collective that could not be recomputed."""
-        return _done(task.index, task.name, Verdict.SKIP, self._met[task.name], reason)
+    def rows(self, done: Container[str]) -> Iterator[Done]:
+        """Yield the rows of the collectives that are not in `done`, each recomputed when it is asked for."""
+        for index, name in enumerate(self.names):
+            if name not in done:
+                yield recomputed(index, name, self._met[name])
 
 
 def _is_whole(some: Sequence[Exchanged]) -> bool:

@@ -33,7 +33,6 @@ TABLE = Table(
         ("check", "report", "capture", "trace"),
         ("runtime",),
         ("jobs",),
-        ("locating_pairs", "locating_exchanges"),
         (
             "session",
             "comparing",

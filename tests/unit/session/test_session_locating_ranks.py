@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ray_precheck import locating_pairs
 from ray_precheck.errors import DumpError
 from ray_precheck.jobs.location import pairs as location_pairs
 from ray_precheck.jobs.location.rows import PAIR_TABLES
 from ray_precheck.locating import LocationReport, locate_captures
+from ray_precheck.locating.pairs import has_tensor_files
 from scripts.locate_scale import faulty_call, make_runs, operators
 
 pytestmark = pytest.mark.unit
@@ -147,4 +147,4 @@ def test_whether_tensors_are_in_files_is_told_by_the_head_of_a_dump(
     tmp_path: Path, content: str, has: bool
 ) -> None:
     (tmp_path / "dump.json").write_text(content)
-    assert locating_pairs.has_tensor_files(tmp_path / "dump.json") is has
+    assert has_tensor_files(tmp_path / "dump.json") is has

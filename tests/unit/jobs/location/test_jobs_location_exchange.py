@@ -12,7 +12,7 @@ import pytest
 from ray_precheck.jobs.location.exchange import (
     EXCHANGE_TABLES,
     Exchanged,
-    ExchangeJob,
+    WholeExchanges,
     exchanges_of,
     read_recomputed,
 )
@@ -85,8 +85,7 @@ def _exchanged(
 
 
 def _verdicts(exchanged: Sequence[Exchanged]) -> tuple[Verdict, list[str]]:
-    job = ExchangeJob(exchanged)
-    (done,) = job.settled(job.tasks(set()))
+    (done,) = WholeExchanges(exchanged).rows(set())
     rows = csv.reader(done.details.decode().splitlines())
     return done.verdict, [row[3] for row in rows]
 
@@ -309,15 +308,14 @@ def test_what_a_rank_received_is_what_the_other_one_sent(tmp_path: Path) -> None
 
 def test_a_collective_whose_ranks_are_not_all_there_is_no_piece(tmp_path: Path) -> None:
     exchanged = _exchanged(tmp_path, "all_reduce", _all_reduce(_arrays(3, 4)))
-    assert ExchangeJob(exchanged[:2]).names == []
-    assert len(ExchangeJob(exchanged).names) == 1
+    assert WholeExchanges(exchanged[:2]).names == []
+    assert len(WholeExchanges(exchanged).names) == 1
 
 
 def test_a_file_that_is_missing_leaves_its_collective_unjudged(tmp_path: Path) -> None:
     exchanged = _exchanged(tmp_path, "all_reduce", _all_reduce(_arrays(2, 4)))
     (exchanged[1].folder / "all_reduce.input.0.npy").unlink()
-    job = ExchangeJob(exchanged)
-    (done,) = job.settled(job.tasks(set()))
+    (done,) = WholeExchanges(exchanged).rows(set())
     assert done.verdict is Verdict.SKIP
     assert b"all_reduce.input.0.npy" in done.row
 
@@ -325,8 +323,7 @@ def test_a_file_that_is_missing_leaves_its_collective_unjudged(tmp_path: Path) -
 def test_a_table_of_ranks_is_read_as_it_was_written(tmp_path: Path) -> None:
     ranks = _all_reduce(_arrays(2, 4, 3))
     ranks[1][1][0][2, 1] += 1.0
-    job = ExchangeJob(_exchanged(tmp_path, "all_reduce", ranks))
-    (done,) = job.settled(job.tasks(set()))
+    (done,) = WholeExchanges(_exchanged(tmp_path, "all_reduce", ranks)).rows(set())
     path = tmp_path / "ranks.csv"
     path.write_bytes(header(EXCHANGE_TABLES.details) + done.details)
     found = read_recomputed(path)

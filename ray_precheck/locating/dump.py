@@ -1,0 +1,128 @@
+"""The search of one dump: its calls replayed where it has files of tensors, and the walk through it.
+
+Comes in: a dump, perhaps with that of a golden run. Goes out: its `DumpRoots`, and its collectives, which
+wait for those of all ranks. Called by `run`. The replayed calls are a job of their own, whose journal is
+`OUT/{step}/{rank}/locate_calls_{timestamp}.csv` and `locate_values_{timestamp}.csv`.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ray_precheck.errors import UsageError
+from ray_precheck.jobs.location.dumps import DumpToLocate
+from ray_precheck.jobs.location.exchange import Exchanged, exchanges_of
+from ray_precheck.jobs.location.job import LocationJob, open_runner
+from ray_precheck.jobs.location.payload import LOCATION_TABLES, read_measured
+from ray_precheck.jobs.location.plan import LocationPlan, plan_location, settings_of_replay
+from ray_precheck.jobs.location.walk import located_in
+from ray_precheck.locating.search import LocationSearch
+from ray_precheck.runtime.driving import RunSetting, drive_to_end, planned
+from ray_precheck.runtime.places.choice import find_places
+from ray_precheck.runtime.progress import Progress
+from ray_precheck.schema.done import Done
+from ray_precheck.schema.task import Task
+from ray_precheck.store.opening import opened_run
+from ray_precheck.store.resume import RunFiles
+from ray_precheck.trace.locating.places import DumpRoots
+from ray_precheck.trace.side import CaptureSide, open_side
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What the searches of single dumps gather beside their roots.
+
+    By the label of a dump, `opened` has its dump.json, `errors` its folder of saved tensors. `notes` are
+    sentences about captures that were cut off, `exchanges` the collectives of all dumps.
+    """
+
+    notes: list[str] = field(default_factory=list)
+    opened: dict[str, Path] = field(default_factory=dict)
+    errors: dict[str, Path] = field(default_factory=dict)
+    exchanges: list[Exchanged] = field(default_factory=list)
+
+
+def search_dump(pair: DumpToLocate, search: LocationSearch, gathered: Gathered) -> DumpRoots | None:
+    """Search a dump, or go on with that; returns None if it was stopped on request.
+
+    Raises:
+        UsageError: nothing can be replayed, and there is no golden run.
+        PrecheckError: a capture cannot be read, or the search had to stop.
+    """
+    with ExitStack() as held:
+        target = held.enter_context(open_side(pair.target))
+        golden = held.enter_context(open_side(pair.golden)) if pair.golden else None
+        gathered.notes.extend(
+            side.note for side in (target, golden) if side is not None and side.note
+        )
+        gathered.opened[pair.label] = target.path
+        must_replay = search.config.replay
+        plan = plan_location(target, golden, exact=search.is_exact, must_replay=must_replay)
+        if not plan.is_replayed and golden is None:
+            raise UsageError(
+                f"{target.path} has no files of tensors, so that nothing can be replayed: name a golden"
+                " run with -gp, or capture with --task tensor (`overflow_check` finds where NaN and"
+                " infinity were born)"
+            )
+        measured = None
+        if plan.is_replayed:
+            files = _replay(pair, target, golden, plan, search, held)
+            if files is None:
+                return None
+            gathered.errors[pair.label] = files.errors
+            measured = read_measured(files.details)
+            gathered.exchanges.extend(exchanges_of(target, pair.label, pair.step, pair.rank))
+        is_first_step = pair.step == search.first_step
+        located = located_in(target, golden, plan, measured, is_first_step=is_first_step)
+        return DumpRoots(pair.step, pair.rank, pair.label, located)
+
+
+def _replay(
+    pair: DumpToLocate,
+    target: CaptureSide,
+    golden: CaptureSide | None,
+    plan: LocationPlan,
+    search: LocationSearch,
+    held: ExitStack,
+) -> RunFiles | None:
+    """Replay the calls of a dump, or go on with that; returns its files, None if it was stopped."""
+    config, shared = search.config, search.shared
+    places = None
+    if not search.is_done_here(sum(plan.costs_s)):
+        framework = target.header.framework
+        places = find_places(config, framework, shared.cluster, show=search.show, device_runs=False)
+    inputs = {"target": target.digest()} | ({"golden": golden.digest()} if golden else {})
+    folder = search.folder / pair.place
+    # Before any file is made: an error about what is installed leaves nothing behind.
+    settings_of_replay(target, golden, None, 1)
+    resumed = search.resumed(folder, LOCATION_TABLES)
+    names = {payload.name for payload in plan.payloads}
+    fingerprint = search.fingerprint(**inputs)
+    opened = held.enter_context(
+        opened_run(resumed, (folder, shared.stamp), names, fingerprint, config, LOCATION_TABLES)
+    )
+    files = opened.files
+    search.on_files(search.folder if pair.place.parts else files.result)
+    slots = len(config.devices) if not isinstance(config.devices, str) else 1
+    settings = settings_of_replay(target, golden, files.errors.absolute(), slots)
+    job = LocationJob(plan.payloads, settings, shared_fs=config.shared_fs)
+    tasks = plan.tasks(opened.done)
+    if places is None:
+        planning = planned((), _replayed_here(job, tasks))
+    else:
+        planning = planned(sorted(tasks, key=lambda task: -task.cost_s))
+    progress = Progress(len(job.names), len(opened.done), show=search.show)
+    setting = RunSetting(config, shared.cluster, places, files, progress, shared.stop_requested)
+    end = drive_to_end(job, planning, setting, is_new=opened.is_new)
+    end.require_end()
+    return files if end.completed else None
+
+
+def _replayed_here(job: LocationJob, tasks: Sequence[Task]) -> Iterator[Done]:
+    """Yield the rows of calls that are replayed in this process."""
+    if not tasks:
+        return
+    runner = open_runner(job.settings)
+    for task in tasks:
+        yield runner.run(job.payload(task))
