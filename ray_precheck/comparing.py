@@ -37,18 +37,18 @@ from ray_precheck.options.files import ResumeOptions
 from ray_precheck.options.out_folder import OutFolderOptions
 from ray_precheck.report.comparison import ComparisonSummary, summarise_comparison
 from ray_precheck.report.frames import read_table
-from ray_precheck.runtime.driving import RunSetting, SharedRun, TaskPlan, drive
-from ray_precheck.runtime.places.choice import Cluster, Places, find_places
+from ray_precheck.runtime.driving import (
+    RunSetting,
+    SharedRun,
+    TaskPlan,
+    drive_to_end,
+    planned,
+)
+from ray_precheck.runtime.places.choice import Cluster, find_places
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.stop_signal import stop_on_signal
-from ray_precheck.store.resume import (
-    RunFiles,
-    discard_run,
-    hold_files,
-    resume_run,
-    run_files,
-    start_run,
-)
+from ray_precheck.store.opening import opened_run, results_folder
+from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.stamps import new_stamp, newest_of, stamp_in
 from ray_precheck.trace.gathering import gather_ranks
 from ray_precheck.trace.side import CaptureSide, open_side
@@ -147,7 +147,7 @@ def run_comparison(
     pairs, without = pair_dumps(config)
     is_many = len(pairs) > 1 or bool(pairs[0].place.parts)
     resume = config.resume_csv
-    folder = config.out if resume is None else resume.parent if resume.is_file() else resume
+    folder = results_folder(config.out, resume)
     say = _sayer(show_progress)
     for label in without:
         say(f"warning: {label} has no partner on the other side and is left out")
@@ -220,29 +220,11 @@ def _compare_pair(
             framework = target.header.framework or _ANY_FRAMEWORK
             places = find_places(config, framework, shared.cluster, show=show, device_runs=False)
         tables = tables_of(plan.settings.mode)
-        out = folder / pair.place
-        resumed = out / tables.file("result", shared.stamp)
+        resumed = _resumed(config, own / tables.file("result", shared.stamp))
         fingerprint = _fingerprint(config, target, golden, noise, plan)
-        if config.resume_csv is not None and resumed.exists():
-            files = held.enter_context(hold_files(run_files(resumed, tables)))
-            done = resume_run(
-                files,
-                set(plan.names),
-                fingerprint,
-                force=config.force,
-                retry=config.retry,
-                tables=tables,
-            )
-            is_new = False
-        elif config.resume_csv is not None and config.resume_csv.suffix == ".csv":
-            raise UsageError(
-                f"{config.resume_csv} names no run to go on with: {resumed} is not there"
-            )
-        else:
-            files = held.enter_context(
-                hold_files(start_run(out, shared.stamp, fingerprint, tables))
-            )
-            done, is_new = set(), True
+        new, names = (own, shared.stamp), set(plan.names)
+        opened = held.enter_context(opened_run(resumed, new, names, fingerprint, config, tables))
+        files = opened.files
         on_files(folder if pair.place.parts else files.details)
         job = ComparisonJob(
             target,
@@ -253,7 +235,14 @@ def _compare_pair(
             noise_of=plan.noise_of,
             shared_fs=config.shared_fs,
         )
-        return _drive(config, pair, job, plan, done, files, places, shared, show, is_new)
+        before = len(opened.done & names)
+        progress = Progress(len(names), before, show=show, unit=tables.unit)
+        planning = _planned(job, plan, opened.done, is_here=places is None)
+        setting = RunSetting(config, shared.cluster, places, files, progress, shared.stop_requested)
+        end = drive_to_end(job, planning, setting, is_new=opened.is_new)
+        end.require_rows()
+        summary = summarise_comparison(files.result, files.details, tables, len(job.names))
+        return ComparisonReport(pair.label, files, summary, end.completed, end.reason)
 
 
 def _opened(paths: Sequence[Path], own: Path, held: ExitStack) -> CaptureSide:
@@ -277,41 +266,20 @@ def _opened(paths: Sequence[Path], own: Path, held: ExitStack) -> CaptureSide:
     return held.enter_context(open_side(folder / "dump.json"))
 
 
-def _drive(
-    config: ComparisonConfig,
-    pair: DumpPair,
-    job: ComparisonJob,
-    plan: ComparisonPlan,
-    done: set[str],
-    files: RunFiles,
-    places: Places | None,
-    shared: SharedRun,
-    show: bool,
-    is_new: bool,
-) -> ComparisonReport:
-    tasks = tasks_of(job, done, plan.costs_s)
-    before = len(done & set(job.names))
-    progress = Progress(len(job.names), before, show=show, unit=job.tables.unit)
-    planning: Future[TaskPlan] = Future()
-    if places is None:
-        here = compared_here(job, tasks, plan.settings, plan.reading, cores_for_forks())
-        planning.set_result(TaskPlan((), here))
-    else:
-        order = sorted(tasks, key=lambda task: -task.cost_s)
-        planning.set_result(TaskPlan(order, ()))
-    setting = RunSetting(config, shared.cluster, places, files, progress, shared.stop_requested)
-    completed, reason = False, ""
-    try:
-        completed = drive(job, planning, setting)
-    except StoppedError as error:
-        reason = str(error)
-    finally:
-        progress.close()
-        is_discarded = is_new and not completed and discard_run(files)
-    if is_discarded:
-        raise StoppedError(reason or "stopped on request before a row was written; start anew")
-    summary = summarise_comparison(files.result, files.details, job.tables, len(job.names))
-    return ComparisonReport(pair.label, files, summary, completed, reason)
+def _resumed(config: ComparisonConfig, table: Path) -> Path | None:
+    """Return the table of a pair to go on in, None where its comparison has to begin.
+
+    Raises:
+        UsageError: `-csv_path` names the table of a run, which is not there.
+    """
+    resume = config.resume_csv
+    if resume is None:
+        return None
+    if table.exists():
+        return table
+    if resume.suffix == ".csv":
+        raise UsageError(f"{resume} names no run to go on with: {table} is not there")
+    return None
 
 
 def _fingerprint(
@@ -330,6 +298,18 @@ def _fingerprint(
         if path is not None:
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found | settings_of(config)
+
+
+def _planned(
+    job: ComparisonJob, plan: ComparisonPlan, done: set[str], *, is_here: bool
+) -> "Future[TaskPlan]":
+    """Return the tasks that are not done, the longest first; or their rows as this process makes them."""
+    tasks = tasks_of(job, done, plan.costs_s)
+    if is_here:
+        return planned(
+            (), compared_here(job, tasks, plan.settings, plan.reading, cores_for_forks())
+        )
+    return planned(sorted(tasks, key=lambda task: -task.cost_s))
 
 
 def _sayer(show: bool) -> Callable[[str], None]:

@@ -8,7 +8,6 @@ tell of each other is said at the end, from the rows.
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,25 +15,19 @@ from typing import TYPE_CHECKING
 
 from ray_precheck.config import OverflowConfig
 from ray_precheck.dump.folders import FoundDump, FoundDumps, find_dumps
-from ray_precheck.errors import DumpError, ResumeError, StoppedError
+from ray_precheck.errors import DumpError, ResumeError
 from ray_precheck.jobs.overflow.job import OVERFLOW_TABLES, OverflowJob, encoded
 from ray_precheck.options.declared import settings_of
 from ray_precheck.report.frames import read_table
-from ray_precheck.runtime.driving import RunSetting, SharedRun, TaskPlan, drive
+from ray_precheck.runtime.driving import RunSetting, SharedRun, drive_to_end, planned
 from ray_precheck.runtime.places.choice import Cluster, Places, find_places
 from ray_precheck.runtime.places.placement import DeviceRequest
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.result import Verdict, verdict_in
 from ray_precheck.store.columns import decode_name, decode_row, encode_row, header
+from ray_precheck.store.opening import opened_run
 from ray_precheck.store.repair import rows_below
-from ray_precheck.store.resume import (
-    RunFiles,
-    discard_run,
-    hold_files,
-    resume_run,
-    run_files,
-    start_run,
-)
+from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.rows import replace_file
 from ray_precheck.store.settings import mark_completed
 from ray_precheck.store.stamps import new_stamp
@@ -113,34 +106,28 @@ def check_overflow(
     found = find_dumps(config.dump)
     job = OverflowJob(found.dumps, with_headroom=config.headroom, shared_fs=config.shared_fs)
     fingerprint = {"dump": _digest(found.dumps)} | settings_of(config)
-    with ExitStack() as held, ExitStack() as opened:
-        stamp = shared.stamp if shared is not None else new_stamp()
-        files, done = _files(config, job, fingerprint, stamp, held)
+    stamp = shared.stamp if shared is not None else new_stamp()
+    resumed = None if config.resume_csv is None else _resumed(config.resume_csv)
+    new, names = (config.out, stamp), set(job.names)
+    with (
+        opened_run(resumed, new, names, fingerprint, config, OVERFLOW_TABLES) as opened,
+        ExitStack() as joined,
+    ):
+        files = opened.files
         on_files(files)
-        tasks = job.tasks(done)
+        tasks = job.tasks(opened.done)
         needs_workers = len(tasks) > 1 and sum(job.sizes) > OWN_PROCESS_BYTES
         if shared is None:
-            cluster, stop_requested = Cluster(_on_cores(config), opened), None
+            cluster, stop_requested = Cluster(_on_cores(config), joined), None
         else:
             cluster, stop_requested = shared.cluster, shared.stop_requested
         setting = _setting(
-            config, cluster, files, job, done, stop_requested, is_alone=not needs_workers
+            config, cluster, files, job, opened.done, stop_requested, is_alone=not needs_workers
         )
-        planned: Future[TaskPlan] = Future()
-        planned.set_result(
-            TaskPlan(tasks, ()) if needs_workers else TaskPlan((), job.settled(tasks))
-        )
-        completed, reason = False, ""
-        try:
-            completed = drive(job, planned, setting)
-        except StoppedError as error:
-            reason = str(error)
-        finally:
-            setting.progress.close()
-            discarded = config.resume_csv is None and not completed and discard_run(files)
-        if discarded:
-            raise StoppedError(reason or "stopped on request before a row was written; start anew")
-        return _report(config, found, files, completed=completed, reason=reason)
+        planning = planned(tasks) if needs_workers else planned((), job.settled(tasks))
+        end = drive_to_end(job, planning, setting, is_new=opened.is_new)
+        end.require_rows()
+        return _report(config, found, files, completed=end.completed, reason=end.reason)
 
 
 def _digest(dumps: Sequence[FoundDump]) -> str:
@@ -156,29 +143,6 @@ def _digest(dumps: Sequence[FoundDump]) -> str:
         except OSError:
             continue  # Its row says that it cannot be read.
     return digest.hexdigest()[:32]
-
-
-def _files(
-    config: OverflowConfig,
-    job: OverflowJob,
-    fingerprint: dict[str, str],
-    stamp: str,
-    held: ExitStack,
-) -> tuple[RunFiles, set[str]]:
-    """Return the files to write, which no other run can take until `held` is closed, and what is done."""
-    if config.resume_csv is None:
-        new = start_run(config.out, stamp, fingerprint, OVERFLOW_TABLES)
-        return held.enter_context(hold_files(new)), set()
-    files = held.enter_context(hold_files(run_files(_resumed(config.resume_csv), OVERFLOW_TABLES)))
-    done = resume_run(
-        files,
-        set(job.names),
-        fingerprint,
-        force=config.force,
-        retry=config.retry,
-        tables=OVERFLOW_TABLES,
-    )
-    return files, done
 
 
 def _resumed(path: Path) -> Path:

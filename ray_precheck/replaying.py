@@ -5,7 +5,6 @@ precheck of these calls with another job: `jobs.overflow.replay`.
 """
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,23 +12,17 @@ from pathlib import Path
 from ray_precheck.config import RunConfig
 from ray_precheck.dump.folders import find_dumps
 from ray_precheck.dump.parse import open_dump
-from ray_precheck.errors import StoppedError, UsageError
+from ray_precheck.errors import UsageError
 from ray_precheck.jobs.overflow.replay import REPLAY_TABLES, ReplayJob, overflowed
 from ray_precheck.jobs.precheck.subject import find_subject, read_options
-from ray_precheck.runtime.driving import RunSetting, TaskPlan, drive
+from ray_precheck.runtime.driving import RunSetting, drive_to_end, planned
 from ray_precheck.runtime.places.choice import Cluster
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.store.columns import decode_row
 from ray_precheck.store.done import ResultRow, parse_result_row
+from ray_precheck.store.opening import opened_run
 from ray_precheck.store.repair import rows_below
-from ray_precheck.store.resume import (
-    RunFiles,
-    discard_run,
-    hold_files,
-    resume_run,
-    run_files,
-    start_run,
-)
+from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.stamps import new_stamp
 
 
@@ -68,30 +61,20 @@ def replay_overflows(
         cluster = Cluster(config, joined)
         subject = find_subject(read_options(config), dump, cluster, is_alone=False, show=True)
         names = {call.name for call in dump.calls}
-        if config.resume_csv is None:
-            new = start_run(config.out, new_stamp(), subject.fingerprint(), REPLAY_TABLES)
-            files, done = held.enter_context(hold_files(new)), set[str]()
-        else:
-            old = run_files(config.resume_csv, REPLAY_TABLES)
-            files = held.enter_context(hold_files(old))
-            fingerprint, force = subject.fingerprint(), config.force
-            done = resume_run(files, names, fingerprint, force=force, tables=REPLAY_TABLES)
+        new, fingerprint = (config.out, new_stamp()), subject.fingerprint()
+        opened = held.enter_context(
+            opened_run(config.resume_csv, new, names, fingerprint, config, REPLAY_TABLES)
+        )
+        files, done = opened.files, opened.done
         on_files(files)
         progress = Progress(len(names), len(done))
-        planned: Future[TaskPlan] = Future()
-        planned.set_result(subject.plan(done, progress))
+        plan = subject.plan(done, progress)
         job = ReplayJob(dump, subject.check_settings(files), shared_fs=config.shared_fs)
         setting = RunSetting(config, cluster, subject.places, files, progress)
-        completed, reason = False, ""
-        try:
-            completed = drive(job, planned, setting)
-        except StoppedError as error:
-            reason = str(error)
-        finally:
-            progress.close()
-        if not completed and config.resume_csv is None and discard_run(files):
-            raise StoppedError(reason or "stopped on request before a row was written; start anew")
-        return ReplayReport(files, tuple(_rows(files.result)), calls, completed, reason)
+        planning = planned(plan.tasks, plan.settled)
+        end = drive_to_end(job, planning, setting, is_new=opened.is_new)
+        end.require_rows()
+        return ReplayReport(files, tuple(_rows(files.result)), calls, end.completed, end.reason)
 
 
 def _rows(path: Path) -> Iterator[ResultRow]:

@@ -19,7 +19,7 @@ from ray_precheck.compare.standards.user_file import load_standard
 from ray_precheck.config import RunConfig
 from ray_precheck.dump.folders import find_dumps
 from ray_precheck.dump.parse import Dump, open_dump
-from ray_precheck.errors import StoppedError, UsageError
+from ray_precheck.errors import UsageError
 from ray_precheck.frameworks.mindtorch.paths import prefer_native
 from ray_precheck.frameworks.registry import require_framework
 from ray_precheck.jobs.precheck.job import PrecheckJob
@@ -27,22 +27,15 @@ from ray_precheck.jobs.precheck.subject import Subject, find_subject, read_optio
 from ray_precheck.options.checks import CheckOptions
 from ray_precheck.report.frames import read_table
 from ray_precheck.report.summary import Summary, summarise
-from ray_precheck.runtime.driving import RunSetting, SharedRun, TaskPlan, drive
+from ray_precheck.runtime.driving import RunSetting, SharedRun, TaskPlan, drive_to_end
 from ray_precheck.runtime.places.choice import Cluster
 from ray_precheck.runtime.progress import Progress, StageProgress
 from ray_precheck.schema.environment import environment_to_dict
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.store.done import count_verdicts
 from ray_precheck.store.error_data import load_error_data
-from ray_precheck.store.resume import (
-    RunFiles,
-    discard_run,
-    error_folder,
-    hold_files,
-    resume_run,
-    run_files,
-    start_run,
-)
+from ray_precheck.store.opening import opened_run
+from ray_precheck.store.resume import RunFiles, error_folder
 from ray_precheck.store.settings import note_environment, noted_environment
 from ray_precheck.store.stamps import new_stamp, newest_result
 
@@ -171,15 +164,11 @@ def _prepare_files(subject: Subject, held: ExitStack, stamp: str) -> tuple[RunFi
     No other run can take the files until `held` is closed.
     """
     config, dump = subject.asked.config, subject.dump
-    if config.resume_csv is None:
-        new = start_run(config.out, stamp, subject.fingerprint())
-        files, done = held.enter_context(hold_files(new)), set[str]()
-    else:
-        files = held.enter_context(hold_files(run_files(config.resume_csv)))
-        names = {call.name for call in dump.calls}
-        done = resume_run(
-            files, names, subject.fingerprint(), force=config.force, retry=config.retry
-        )
+    names = {call.name for call in dump.calls}
+    opened = held.enter_context(
+        opened_run(config.resume_csv, (config.out, stamp), names, subject.fingerprint(), config)
+    )
+    files, done = opened.files, opened.done
     if len(done) < len(dump.calls):
         # The caveats are those of the rows that stay.
         there = replace(subject.environment, caveats=noted_environment(files.settings).caveats)
@@ -204,18 +193,9 @@ def _drive_to_the_report(
         StoppedError: the run stopped before a row was written.
         PrecheckError: see `drive`.
     """
-    files = setting.files
-    completed, reason = False, ""
-    try:
-        completed = drive(job, planning, setting)
-    except StoppedError as error:
-        reason = str(error)
-    finally:
-        setting.progress.close()
-        is_discarded = is_new and not completed and discard_run(files)
-    if is_discarded:
-        raise StoppedError(reason or "stopped on request before a row was written; start anew")
-    return PrecheckReport(summarise(files), completed, reason)
+    end = drive_to_end(job, planning, setting, is_new=is_new)
+    end.require_rows()
+    return PrecheckReport(summarise(setting.files), end.completed, end.reason)
 
 
 def rerun(

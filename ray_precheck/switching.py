@@ -6,8 +6,7 @@ import the package. It is a precheck of the device's own results with another jo
 
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,25 +14,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from ray_precheck.config import NaiveConfig
 from ray_precheck.dump.folders import find_dumps
 from ray_precheck.dump.parse import Dump, open_dump
-from ray_precheck.errors import ResumeError, StoppedError, UsageError
+from ray_precheck.errors import ResumeError, UsageError
 from ray_precheck.jobs.naive import NAIVE_TABLES, NaiveJob
 from ray_precheck.jobs.precheck.subject import Subject, find_subject, read_options
 from ray_precheck.plan.planner import plan_tasks
 from ray_precheck.report.frames import read_table
-from ray_precheck.runtime.driving import RunSetting, TaskPlan, drive
+from ray_precheck.runtime.driving import RunSetting, TaskPlan, drive_to_end, planned
 from ray_precheck.runtime.places.choice import Cluster
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.result import Verdict, verdict_in
 from ray_precheck.store.columns import decode_name, decode_row
+from ray_precheck.store.opening import OpenedRun, opened_run
 from ray_precheck.store.repair import rows_below
-from ray_precheck.store.resume import (
-    RunFiles,
-    discard_run,
-    hold_files,
-    resume_run,
-    run_files,
-    start_run,
-)
+from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.stamps import new_stamp
 
 if TYPE_CHECKING:
@@ -106,42 +99,30 @@ def contrast_kernels(
         subject = find_subject(
             read_options(config), dump, cluster, is_alone=True, show=show_progress
         )
-        files, done = _files(config, subject, held)
+        opened = held.enter_context(_opened(config, subject))
+        files, done = opened.files, opened.done
         on_files(files)
         names = {call.name for call in dump.calls}
         progress = Progress(len(names), len(done & names), show=show_progress)
         settings = subject.check_settings(files)
         job = NaiveJob(dump, settings, config.runs, shared_fs=config.shared_fs)
-        planned: Future[TaskPlan] = Future()
-        planned.set_result(_plan(dump, subject, done, job))
-        completed, reason = False, ""
-        try:
-            completed = drive(
-                job, planned, RunSetting(config, cluster, subject.places, files, progress)
-            )
-        except StoppedError as error:
-            reason = str(error)
-        finally:
-            progress.close()
-        if not completed and config.resume_csv is None and discard_run(files):
-            raise StoppedError(reason or "stopped on request before a row was written; start anew")
-        return NaiveReport(files, tuple(_rows(files.result)), completed, reason, note)
+        plan = _plan(dump, subject, done, job)
+        setting = RunSetting(config, cluster, subject.places, files, progress)
+        planning = planned(plan.tasks, plan.settled)
+        end = drive_to_end(job, planning, setting, is_new=opened.is_new)
+        end.require_rows()
+        return NaiveReport(files, tuple(_rows(files.result)), end.completed, end.reason, note)
 
 
-def _files(config: NaiveConfig, subject: Subject, held: ExitStack) -> tuple[RunFiles, set[str]]:
-    """Return the files to write, which no other run can take until `held` is closed, and what is done."""
+def _opened(config: NaiveConfig, subject: Subject) -> AbstractContextManager[OpenedRun]:
+    """Open the files to write; their fingerprint has no settings that change nothing here."""
     fingerprint = subject.fingerprint()
     for key in _WITHOUT:
         fingerprint.pop(key, None)
-    if config.resume_csv is None:
-        new = start_run(config.out, new_stamp(), fingerprint, NAIVE_TABLES)
-        return held.enter_context(hold_files(new)), set()
-    files = held.enter_context(hold_files(run_files(_resumed(config.resume_csv), NAIVE_TABLES)))
+    resumed = None if config.resume_csv is None else _resumed(config.resume_csv)
     names = {call.name for call in subject.dump.calls}
-    done = resume_run(
-        files, names, fingerprint, force=config.force, retry=config.retry, tables=NAIVE_TABLES
-    )
-    return files, done
+    new = config.out, new_stamp()
+    return opened_run(resumed, new, names, fingerprint, config, NAIVE_TABLES)
 
 
 def _resumed(path: Path) -> Path:

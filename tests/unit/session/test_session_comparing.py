@@ -75,14 +75,14 @@ def test_the_collector_does_not_look_through_the_captures(
     def noted(name: str) -> None:
         whole = getattr(comparing, name)
 
-        def note(*arguments: Any) -> Any:
+        def note(*arguments: Any, **named: Any) -> Any:
             found.append((name, gc.isenabled(), gc.get_freeze_count()))
-            return whole(*arguments)
+            return whole(*arguments, **named)
 
         monkeypatch.setattr(comparing, name, note)
 
     noted("plan_comparison")
-    noted("drive")
+    noted("drive_to_end")
     compared(tmp_path, CALLS, CALLS)
     (_, while_planning, _), (_, while_comparing, frozen) = found
     assert not while_planning
