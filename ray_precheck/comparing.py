@@ -5,11 +5,9 @@ command line, and by programs that import the package. Folders of ranks and step
 rank; each pair is a run of its own, with the same file names in `OUT/{step}/{rank}/`.
 """
 
-import contextlib
 import hashlib
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -31,6 +29,7 @@ from ray_precheck.jobs.comparison.plan import (
     ComparisonPlan,
     plan_comparison,
 )
+from ray_precheck.jobs.comparison.sides import opened_side
 from ray_precheck.options.compare import CapturePairOptions
 from ray_precheck.options.declared import require_valid, settings_of
 from ray_precheck.options.files import ResumeOptions
@@ -50,8 +49,7 @@ from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.store.opening import opened_run, results_folder
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.stamps import new_stamp, newest_of, stamp_in
-from ray_precheck.trace.gathering import gather_ranks
-from ray_precheck.trace.side import CaptureSide, open_side
+from ray_precheck.trace.side import CaptureSide
 
 if TYPE_CHECKING:
     import pandas
@@ -207,8 +205,8 @@ def _compare_pair(
     with ExitStack() as held:
         own = folder / pair.place
         with without_collector():
-            target, golden = (_opened(paths, own, held) for paths in (pair.target, pair.golden))
-            noise = _opened(pair.noise, own, held) if pair.noise else None
+            target, golden = (opened_side(paths, own, held) for paths in (pair.target, pair.golden))
+            noise = opened_side(pair.noise, own, held) if pair.noise else None
             say = _sayer(show)
             for note in filter(None, (target.note, golden.note)):
                 say(f"warning: {note}")
@@ -243,27 +241,6 @@ def _compare_pair(
         end.require_rows()
         summary = summarise_comparison(files.result, files.details, tables, len(job.names))
         return ComparisonReport(pair.label, files, summary, end.completed, end.reason)
-
-
-def _opened(paths: Sequence[Path], own: Path, held: ExitStack) -> CaptureSide:
-    """Open a dump, or that of all ranks, which is made in a folder beside the results.
-
-    The folder is named for its dumps and gets its name when it is whole: another run that is gone on with,
-    or runs at the same time, has the same one.
-    """
-    if len(paths) == 1:
-        return held.enter_context(open_side(paths[0]))
-    with ExitStack() as ranks:
-        sides = [ranks.enter_context(open_side(path)) for path in paths]
-        digests = "".join(side.digest() for side in sides)
-        folder = own / f"gathered_{hashlib.sha256(digests.encode()).hexdigest()[:12]}"
-        if not folder.is_dir():
-            own.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=own, prefix=".gathering_") as made:
-                gather_ranks(sides, Path(made, "whole"))
-                with contextlib.suppress(OSError):
-                    Path(made, "whole").rename(folder)
-    return held.enter_context(open_side(folder / "dump.json"))
 
 
 def _resumed(config: ComparisonConfig, table: Path) -> Path | None:
