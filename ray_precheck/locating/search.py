@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ray_precheck.config import JobOptions
-from ray_precheck.options.compare import EXACT
+from ray_precheck.options.captures import EXACT
 from ray_precheck.options.declared import require_valid, settings_of
 from ray_precheck.options.files import ResumeOptions
 from ray_precheck.options.locate import LocateOptions

@@ -4,10 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from ray_precheck.options.captures import (
+    golden_capture,
+    noise_capture,
+    pairing,
+    target_capture,
+)
 from ray_precheck.options.declared import REQUIRED, Takes, option
 from ray_precheck.options.rules import OneOf
 
-EXACT, ALIGNED = "exact", "align"
 CAPTURE_STANDARDS = ("msprobe", "ptdbg", "npu-hooks", "megengine", "assert-close", "auto")
 
 
@@ -22,43 +27,20 @@ class CapturePairOptions:
 
     section: ClassVar[str] = "what is compared"
 
-    target: Path = option(
+    target: Path = target_capture("the capture that is judged")
+    golden: Path = golden_capture(
         REQUIRED,
-        "-tp",
-        "--target_path",
-        help="the capture that is judged: a dump.json, or a folder: of a rank, of a step, or of all steps",
-        takes=Takes.ONCE,
-        metavar="DUMP",
-        becomes=Path,
-    )
-    golden: Path = option(
-        REQUIRED,
-        "-gp",
-        "--golden_path",
-        help="the capture that it is compared with",
-        more="Folders of ranks are paired by step and number; a single `proc{PID}` on each side is a pair"
+        "the capture that it is compared with",
+        "Folders of ranks are paired by step and number; a single `proc{PID}` on each side is a pair"
         " whatever its number",
-        takes=Takes.ONCE,
-        metavar="DUMP",
-        becomes=Path,
     )
-    noise: Path | None = option(
-        None,
-        "--noise",
-        help="another capture of the golden run: what differs between these two is noise",
+    noise: Path | None = noise_capture(
         more="Its relative L2 difference from the golden run stands beside each row; `--standard auto`"
         " allows a tensor a small multiple of it",
-        takes=Takes.ONCE,
-        metavar="DUMP",
-        becomes=Path,
     )
-    match: str = option(
-        ALIGNED,
-        "--match",
-        help="{choices} (default: {default}): how calls are paired",
+    match: str = pairing(
         more="`align` follows inserted, removed, renamed, fused and split calls and shifted numbers;"
         " `exact` pairs the same names and nothing else, as msprobe does",
-        rule=OneOf((ALIGNED, EXACT)),
         rows="match",
     )
     standard: str = option(

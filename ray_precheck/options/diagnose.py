@@ -4,8 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from ray_precheck.options.compare import ALIGNED, CAPTURE_STANDARDS, EXACT
-from ray_precheck.options.declared import REQUIRED, Takes, option
+from ray_precheck.options.captures import (
+    golden_capture,
+    noise_capture,
+    pairing,
+    target_capture,
+)
+from ray_precheck.options.compare import CAPTURE_STANDARDS
+from ray_precheck.options.declared import option
 from ray_precheck.options.rules import OneOf
 
 
@@ -15,39 +21,14 @@ class DiagnoseOptions:
 
     section: ClassVar[str] = "what is diagnosed"
 
-    target: Path = option(
-        REQUIRED,
-        "-tp",
-        "--target_path",
-        help="the capture of the wrong run: a dump.json, or a folder: of a rank, of a step, or of all steps",
-        takes=Takes.ONCE,
-        metavar="DUMP",
-        becomes=Path,
-    )
-    golden: Path | None = option(
+    target: Path = target_capture("the capture of the wrong run")
+    golden: Path | None = golden_capture(
         None,
-        "-gp",
-        "--golden_path",
-        help="the capture of a run that is right",
-        more="Without it nothing is compared, and other inputs, weights and random masks are not found",
-        takes=Takes.ONCE,
-        metavar="DUMP",
-        becomes=Path,
+        "the capture of a run that is right",
+        "Without it nothing is compared, and other inputs, weights and random masks are not found",
     )
-    noise: Path | None = option(
-        None,
-        "--noise",
-        help="another capture of the golden run: what differs between these two is noise, as in `compare`",
-        takes=Takes.ONCE,
-        metavar="DUMP",
-        becomes=Path,
-    )
-    match: str = option(
-        ALIGNED,
-        "--match",
-        help="{choices} (default: {default}): how calls are paired, as in `compare`",
-        rule=OneOf((ALIGNED, EXACT)),
-    )
+    noise: Path | None = noise_capture(", as in `compare`")
+    match: str = pairing(", as in `compare`")
     standard: str = option(
         "auto",
         "--standard",

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from ray_precheck.options.compare import ALIGNED, EXACT
-from ray_precheck.options.declared import REQUIRED, Takes, option
-from ray_precheck.options.rules import OneOf
+from ray_precheck.options.captures import golden_capture, pairing, target_capture
+from ray_precheck.options.declared import Takes, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,33 +14,14 @@ class LocateOptions:
 
     section: ClassVar[str] = "what is searched"
 
-    target: Path = option(
-        REQUIRED,
-        "-tp",
-        "--target_path",
-        help="the capture of the wrong run: a dump.json, or a folder: of a rank, of a step, or of all steps",
-        takes=Takes.ONCE,
-        metavar="DUMP",
-        becomes=Path,
-    )
-    golden: Path | None = option(
+    target: Path = target_capture("the capture of the wrong run")
+    golden: Path | None = golden_capture(
         None,
-        "-gp",
-        "--golden_path",
-        help="the capture of a run that is right",
-        more="It adds what replay cannot see: operators that were not captured, and other inputs, weights,"
+        "the capture of a run that is right",
+        "It adds what replay cannot see: operators that were not captured, and other inputs, weights,"
         " masks and settings. Without files of tensors it is needed",
-        takes=Takes.ONCE,
-        metavar="DUMP",
-        becomes=Path,
     )
-    match: str = option(
-        ALIGNED,
-        "--match",
-        help="{choices} (default: {default}): how calls are paired, as in `compare`",
-        rule=OneOf((ALIGNED, EXACT)),
-        rows="match",
-    )
+    match: str = pairing(", as in `compare`", rows="match")
     replay: bool = option(
         False,
         "--replay",

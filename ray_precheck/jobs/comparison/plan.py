@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from ray_precheck.errors import UsageError
 from ray_precheck.jobs.comparison.payload import ComparisonSettings
 from ray_precheck.jobs.comparison.rows import PieceReading
-from ray_precheck.options.compare import EXACT, CapturePairOptions, MappingOptions
+from ray_precheck.options.captures import EXACT
+from ray_precheck.options.compare import CapturePairOptions, MappingOptions
 from ray_precheck.options.places import PlaceOptions
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.trace.alignment.align import align
