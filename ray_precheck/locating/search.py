@@ -1,7 +1,7 @@
 """The settings of a search for the operator to blame, and what its parts share.
 
 Goes out: a `LocationConfig`, made by the command line or a program; and a `LocationSearch`, made by `run` for
-the parts: `replays`, `pairs` and `exchanges`.
+the parts: `dump`, `pairs` and `exchanges`.
 """
 
 from collections.abc import Callable
