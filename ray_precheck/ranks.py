@@ -21,6 +21,7 @@ from ray_precheck.runtime.driving import SharedRun
 from ray_precheck.runtime.places.choice import Cluster
 from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.session import PrecheckReport, run
+from ray_precheck.store.resume import discard_run, run_files
 from ray_precheck.store.stamps import new_stamp, newest_stamp, result_of
 
 
@@ -118,8 +119,11 @@ def _run_one(
 ) -> RankReport:
     """Begin or go on with the run over one dump."""
     out = folder / found.place
-    result: Path | None = result_of(out, shared.stamp)
-    goes_on = config.resume_csv is not None and result is not None and result.exists()
+    result = result_of(out, shared.stamp)
+    goes_on = config.resume_csv is not None and result.exists()
+    if config.resume_csv is not None and not goes_on:
+        # What is left of a run that was killed before its first row would take the stamp of all dumps.
+        discard_run(run_files(result))
     own = replace(
         config,
         dump=found.path,

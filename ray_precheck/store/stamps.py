@@ -33,7 +33,7 @@ def new_stamp(folders: Iterable[Path] = ()) -> str:
 def reserved_stamp(folder: Path, stem: str) -> Iterator[str]:
     """Hold a new stamp that no file below the folder has, for runs that write several tables with one stamp.
 
-    Until the block ends, `{stem}_{stamp}.lock` keeps it from other runs that begin in the same second.
+    Until the block ends, `{stem}_{stamp}.reserved` keeps it from other runs that begin in the same second.
 
     Raises:
         UsageError: the folder is a file, or cannot be made or written.
@@ -45,7 +45,7 @@ def reserved_stamp(folder: Path, stem: str) -> Iterator[str]:
         folder.mkdir(parents=True, exist_ok=True)
         while True:
             stamp = f"{now}_{number}" if number else now
-            lock = folder / f"{stem}_{stamp}.lock"
+            lock = folder / f"{stem}_{stamp}.reserved"
             with contextlib.suppress(FileExistsError):
                 lock.touch(exist_ok=False)
                 if all(path == lock for path in folder.rglob(f"*_{stamp}.*")):

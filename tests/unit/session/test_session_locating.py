@@ -173,7 +173,7 @@ def test_two_searches_of_the_same_second_have_files_of_their_own(
     for resumed in (out, out / "locate_dumps_20260102030405_1.csv"):
         again = locate_captures(right, right, out=out, resume_csv=resumed)
         assert (again.table.name, rows_of(again)) == (names[1], [])
-    assert list(out.glob("*.lock")) == []
+    assert list(out.glob("*.reserved")) == []
 
 
 def test_a_capture_that_was_cut_off_is_used_and_said(

@@ -92,6 +92,23 @@ def test_it_goes_on_with_the_newest_run_of_all(root: Path) -> None:
     assert len(list(folder.rglob("accuracy_checking_result_*.csv"))) == 6
 
 
+def test_a_dump_whose_run_was_killed_before_its_first_row_keeps_the_stamp_of_all(
+    root: Path,
+) -> None:
+    first = ran(root)
+    names = {
+        place: sorted(each.name for each in (first.folder / place).iterdir()) for place in PLACES
+    }
+    (result,) = (first.folder / PLACES[1]).glob("accuracy_checking_result_*.csv")
+    for path in (result, *(first.folder / PLACES[1]).glob("accuracy_checking_details_*.csv")):
+        path.unlink()
+    again = ran(root, resume_csv=first.folder)
+    assert again.completed
+    assert names == {
+        place: sorted(each.name for each in (again.folder / place).iterdir()) for place in PLACES
+    }
+
+
 def test_going_on_with_other_settings_is_refused(root: Path) -> None:
     folder = ran(root, keywords=("reduce",)).folder
     with pytest.raises(ResumeError, match="was made with selection"):
