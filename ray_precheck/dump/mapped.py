@@ -27,6 +27,7 @@ from ray_precheck.dump.tensors import (
     require_shape,
     unreadable,
 )
+from ray_precheck.dump.torch_archives import BFLOAT16, read_plain_tensor
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import TensorSpec
@@ -128,6 +129,15 @@ def _read_header(opened: BufferedReader) -> tuple[tuple[int, ...], bool, np.dtyp
 
 
 def _open_pt(opened: BufferedReader, name: str, spec: TensorSpec, is_mapped: bool) -> _Found:
+    plain = read_plain_tensor(opened, is_mapped=is_mapped)
+    if plain is not None and (plain.dtype != BFLOAT16 or spec.dtype == BFLOAT16):
+        require_shape(plain.shape, name, spec)
+        return plain.raw, _from_bfloat16 if plain.dtype == BFLOAT16 else None
+    opened.seek(0)
+    return _open_by_torch(opened, name, spec, is_mapped)
+
+
+def _open_by_torch(opened: BufferedReader, name: str, spec: TensorSpec, is_mapped: bool) -> _Found:
     import pickle
 
     import torch
