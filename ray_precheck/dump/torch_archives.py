@@ -1,4 +1,4 @@
-"""Plain tensors in files of `torch.save`, read without torch, whose import takes longer than many comparisons.
+"""Plain tensors in files of `torch.save`, read without torch, whose import takes longer than they do.
 
 Comes in: an open file. Goes out: its elements as a NumPy array, or None for whatever is not a plain tensor:
 then torch reads the file, and says what is wrong with it. Called by `dump.mapped`.
