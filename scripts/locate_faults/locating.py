@@ -1,7 +1,7 @@
 """What `locate` says of a case: with one capture, with two, with sketches alone, with statistics alone.
 
 Comes in: a case and a folder for what is written. Goes out: for each way the findings, the first one first.
-Called by `main`. Everything runs in this process: captures of small models are searched without a cluster.
+Called by `main`. Everything runs in this process: a search on one processor core needs no cluster.
 """
 
 import csv
@@ -59,7 +59,7 @@ def _found(target: Path, golden: Path | None) -> list[list[Any]]:
     out = Path(tempfile.mkdtemp(prefix="located_"))
     try:
         with remembered():
-            report = locate_captures(target, golden, out=out)
+            report = locate_captures(target, golden, out=out, devices=(1,))
         if not report.completed:
             raise SystemExit(f"{target}: locate stopped: {report.stop_reason}")
         with report.table.open(encoding="utf-8-sig", newline="") as file:
