@@ -6,10 +6,9 @@
 
 Two captures of many small tensors are compared by `ray-precheck compare`, or dumps of many ranks are
 searched by `ray-precheck overflow_check`, or a chain of calls of which one is wrong by `ray-precheck locate`.
-The command is killed at a random moment of its life and gone on
-with, until a run comes to its end; that is one story, and stories are told until N kills have hit a running
-comparison. The files of each story must have the bytes of an undisturbed run. Prints how far the killed
-runs were; the exit code is 1 if bytes differ.
+The command is killed at a random moment of its life and gone on with, until a run comes to its end; that is
+one story, and stories are told until N kills have hit a running command. The files of each story must have
+the bytes of an undisturbed run. Prints how far the killed runs were; the exit code is 1 if bytes differ.
 """
 
 import argparse
