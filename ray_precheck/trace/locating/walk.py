@@ -14,17 +14,13 @@ is no root: its difference needs no other cause.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from ray_precheck.trace.difference.pairing import pair_items
-from ray_precheck.trace.items import INPUT, OUTPUT, PARAMETERS, Item
-from ray_precheck.trace.locating.estimate import Differences, estimated_error, is_masked
+from ray_precheck.trace.items import INPUT, OUTPUT, PARAMETERS
 from ray_precheck.trace.locating.evidence import OwnError
-from ray_precheck.trace.locating.flow import FlowRecord, mark_of, writes_in_place
+from ray_precheck.trace.locating.flow import FlowRecord
 from ray_precheck.trace.locating.given import argument_roots, given_roots
 from ray_precheck.trace.locating.graph import reached_from
-from ray_precheck.trace.locating.meetings import is_collective
-from ray_precheck.trace.locating.noise import floor_of, has_half_digits
 from ray_precheck.trace.locating.roots import (
     INFINITE,
     INHERITED,
@@ -36,6 +32,8 @@ from ray_precheck.trace.locating.roots import (
 )
 from ray_precheck.trace.locating.seen import SeenRecord, WalkState
 from ray_precheck.trace.locating.sharing import shared_record
+from ray_precheck.trace.locating.unset import UnsetMemory
+from ray_precheck.trace.locating.way import WayOfRounding
 from ray_precheck.trace.side import BACKWARD, FORWARD
 
 # A random mask of another seed changes an output by at least this share of its norm: one element in 400.
@@ -53,15 +51,14 @@ class RootWalk:
     _affected: set[str] = field(default_factory=set)
     _affected_calls: set[str] = field(default_factory=set)
     _rooted: bool = False
-    _forwards: dict[str, Differences] = field(default_factory=dict)
-    _way: dict[str, float] = field(default_factory=dict)
     _strength: dict[str, float] = field(default_factory=dict)
     _strongest: float = 0.0
-    # The values that are whatever stood in memory, by key and path.
-    _unset: set[tuple[str, str]] = field(default_factory=set)
-    _unset_marks: set[tuple[Any, ...]] = field(default_factory=set)
-    # The relative rounding of half types on the way to each record, where statistics alone tell of it.
-    _floors: dict[str, float] = field(default_factory=dict)
+    _unset: UnsetMemory = field(init=False)
+    _way: WayOfRounding = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._unset = UnsetMemory(self.state)
+        self._way = WayOfRounding(self.state)
 
     def run(self, records: Sequence[FlowRecord]) -> Located:
         """Walk through all records, in the order of the run, and return what was found."""
@@ -75,7 +72,7 @@ class RootWalk:
     def _seen(self, record: FlowRecord, place: int) -> SeenRecord:
         key = record.entry.key
         own = self.state.evidence.own(key)
-        seen = SeenRecord(record, place, own=own, carried=self._carried_to(record))
+        seen = SeenRecord(record, place, own=own, carried=self._way.carried_to(record))
         self.found.records += 1
         if self.state.golden is not None:
             seen.golden = self.state.golden.records.get(self.state.golden.partners.get(key, ""))
@@ -86,96 +83,11 @@ class RootWalk:
             for target, golden in seen.pairs:
                 if target is not None and golden is not None and target.is_tensor:
                     seen.values[target.path] = self.state.evidence.value(key, target, golden)
-            self._leave_out(seen)
-            self._estimate(seen)
+            self._unset.leave_out(seen)
+            self._way.estimate(seen)
         if seen.own is not None and seen.own.verdict != "SKIP":
             self.found.judged += 1
         return seen
-
-    def _leave_out(self, seen: SeenRecord) -> None:
-        """Leave out the values that are whatever stood in memory, and those of the record that gets them."""
-        record = seen.record
-        key = record.entry.key
-        for path in self.state.meaningless(record):
-            seen.values.pop(path, None)
-            self._unset.add((key, path))
-        if not self._unset:
-            return
-        self._unset_marks |= {
-            mark_of(item) for item in record.outputs if (key, item.path) in self._unset
-        }
-        for item in record.inputs:
-            if self._is_unset(seen, item):
-                seen.values.pop(item.path, None)
-                seen.is_partly_unset = True
-
-    def _is_unset(self, seen: SeenRecord, item: Item) -> bool:
-        """Return whether a value is what stood in memory. What is written into may hold, by chance, what
-        another record gave, so that its statistics count and not its giver."""
-        giver = self.state.flow.producer(seen.record.entry.key, item.path)
-        if giver is not None and (giver.key, giver.path) in self._unset:
-            return True
-        is_written = item is seen.record.inputs[0] and writes_in_place(seen.record.entry.call)
-        return is_written and item.is_tensor and mark_of(item) in self._unset_marks
-
-    def _estimate(self, seen: SeenRecord) -> None:
-        """Estimate the own error of a record that nothing else tells of, and keep what its gradient needs."""
-        record = seen.record
-        own = Differences(record, seen.values, seen.carried, self._floor(seen))
-        if record.entry.direction == FORWARD:
-            # Also of one that was replayed: its gradient may be one that was not.
-            self._forwards[record.entry.call] = own
-        if not self._needs_estimate(seen):
-            return
-        is_gradient = record.entry.direction == BACKWARD
-        forward = self._forwards.get(record.entry.call) if is_gradient else None
-        estimate = estimated_error(own, forward)
-        seen.own = seen.own if estimate is None else estimate
-        if record.entry.key in self._floors:
-            worst = seen.worst(OUTPUT)
-            if any(has_half_digits(item.dtype) for item in record.outputs) and math.isfinite(worst):
-                self._floors[record.entry.key] = max(self._floors[record.entry.key], worst)
-
-    def _floor(self, seen: SeenRecord) -> float:
-        """Return the relative rounding of half types on the way to a record. Statistics of single precision
-        show less of it than its elements have, and the next operator may bring it out."""
-        if not self.state.evidence.estimates or self.state.evidence.sees_elements:
-            return 0.0
-        entry = seen.record.entry
-        found = [0.0]
-        if entry.direction == BACKWARD:
-            found.append(self._floors.get(f"{entry.call}.{FORWARD}", 0.0))
-        for item in seen.record.inputs:
-            giver = self.state.flow.producer(entry.key, item.path)
-            if giver is not None:
-                found.append(self._floors.get(giver.key, 0.0))
-            if seen.difference(item.path) > 0.0 and has_half_digits(item.dtype):
-                found.append(floor_of(item.dtype))
-        self._floors[entry.key] = max(found)
-        return self._floors[entry.key]
-
-    def _carried_to(self, record: FlowRecord) -> dict[str, float]:
-        """Return the largest difference on the way to each input whose norm is that of a mask."""
-        found = {}
-        for item in record.inputs:
-            if not is_masked(item):
-                continue
-            giver = self.state.flow.producer(record.entry.key, item.path)
-            if giver is not None:
-                found[item.path] = self._way.get(giver.key, 0.0)
-        return found
-
-    def _needs_estimate(self, seen: SeenRecord) -> bool:
-        """Return whether nothing but the golden run tells of a record: what draws random numbers has a replay
-        that looks at its statistics alone."""
-        record, own = seen.record, seen.own
-        if is_collective(record.entry.call):
-            return False  # `collectives` looks at those of all ranks at once.
-        if seen.is_partly_unset:
-            return False  # What it did not write over is nobody's error.
-        if own is None or self.state.evidence.estimates:
-            return self.state.evidence.estimates
-        return not own.is_guilty and (own.verdict == "SKIP" or self.state.draws(record.entry.call))
 
     def _visit(self, seen: SeenRecord) -> None:
         entry = seen.record.entry
@@ -329,10 +241,7 @@ class RootWalk:
 
     def _note_outputs(self, seen: SeenRecord) -> None:
         key = seen.record.entry.key
-        on_the_way = [seen.worst(OUTPUT), *seen.carried.values()]
-        if any(is_masked(item) for item in seen.record.outputs):
-            on_the_way.append(seen.worst(INPUT))
-        self._way[key] = max((each for each in on_the_way if each == each), default=0.0)
+        self._way.note(seen)
         for item in seen.record.outputs:
             if not item.is_tensor:
                 continue

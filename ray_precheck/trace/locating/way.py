@@ -1,0 +1,94 @@
+"""What lies on the way to a record, as far as its estimate needs that: rounding, masks, its forward pass.
+
+Comes in: the records of a run, one by one, as the walk sees them. Goes out: their own errors, estimated where
+nothing else tells of them. Called by `walk`.
+"""
+
+import math
+
+from ray_precheck.trace.items import INPUT, OUTPUT
+from ray_precheck.trace.locating.estimate import Differences, estimated_error, is_masked
+from ray_precheck.trace.locating.flow import FlowRecord
+from ray_precheck.trace.locating.meetings import is_collective
+from ray_precheck.trace.locating.noise import floor_of, has_half_digits
+from ray_precheck.trace.locating.seen import SeenRecord, WalkState
+from ray_precheck.trace.side import BACKWARD, FORWARD
+
+
+class WayOfRounding:
+    """What the walk has passed: forward records by their calls, the largest difference on the way to each
+    record, and the relative rounding of half types, where statistics alone tell of it."""
+
+    def __init__(self, state: WalkState) -> None:
+        self._state = state
+        self._forwards: dict[str, Differences] = {}
+        self._way: dict[str, float] = {}
+        self._floors: dict[str, float] = {}
+
+    def estimate(self, seen: SeenRecord) -> None:
+        """Estimate the own error of a record that nothing else tells of, and keep what its gradient needs."""
+        record = seen.record
+        own = Differences(record, seen.values, seen.carried, self._floor(seen))
+        if record.entry.direction == FORWARD:
+            # Also of one that was replayed: its gradient may be one that was not.
+            self._forwards[record.entry.call] = own
+        if not self._needs_estimate(seen):
+            return
+        is_gradient = record.entry.direction == BACKWARD
+        forward = self._forwards.get(record.entry.call) if is_gradient else None
+        estimate = estimated_error(own, forward)
+        seen.own = seen.own if estimate is None else estimate
+        if record.entry.key in self._floors:
+            worst = seen.worst(OUTPUT)
+            if any(has_half_digits(item.dtype) for item in record.outputs) and math.isfinite(worst):
+                self._floors[record.entry.key] = max(self._floors[record.entry.key], worst)
+
+    def _floor(self, seen: SeenRecord) -> float:
+        """Return the relative rounding of half types on the way to a record. Statistics of single precision
+        show less of it than its elements have, and the next operator may bring it out."""
+        if not self._state.evidence.estimates or self._state.evidence.sees_elements:
+            return 0.0
+        entry = seen.record.entry
+        found = [0.0]
+        if entry.direction == BACKWARD:
+            found.append(self._floors.get(f"{entry.call}.{FORWARD}", 0.0))
+        for item in seen.record.inputs:
+            giver = self._state.flow.producer(entry.key, item.path)
+            if giver is not None:
+                found.append(self._floors.get(giver.key, 0.0))
+            if seen.difference(item.path) > 0.0 and has_half_digits(item.dtype):
+                found.append(floor_of(item.dtype))
+        self._floors[entry.key] = max(found)
+        return self._floors[entry.key]
+
+    def carried_to(self, record: FlowRecord) -> dict[str, float]:
+        """Return the largest difference on the way to each input whose norm is that of a mask."""
+        found = {}
+        for item in record.inputs:
+            if not is_masked(item):
+                continue
+            giver = self._state.flow.producer(record.entry.key, item.path)
+            if giver is not None:
+                found[item.path] = self._way.get(giver.key, 0.0)
+        return found
+
+    def _needs_estimate(self, seen: SeenRecord) -> bool:
+        """Return whether nothing but the golden run tells of a record: what draws random numbers has a replay
+        that looks at its statistics alone."""
+        record, own = seen.record, seen.own
+        if is_collective(record.entry.call):
+            return False  # `collectives` looks at those of all ranks at once.
+        if seen.is_partly_unset:
+            return False  # What it did not write over is nobody's error.
+        if own is None or self._state.evidence.estimates:
+            return self._state.evidence.estimates
+        return not own.is_guilty and (own.verdict == "SKIP" or self._state.draws(record.entry.call))
+
+    def note(self, seen: SeenRecord) -> None:
+        """Keep the largest difference on the way to a record, its own outputs included."""
+        on_the_way = [seen.worst(OUTPUT), *seen.carried.values()]
+        if any(is_masked(item) for item in seen.record.outputs):
+            on_the_way.append(seen.worst(INPUT))
+        self._way[seen.record.entry.key] = max(
+            (each for each in on_the_way if each == each), default=0.0
+        )
