@@ -179,7 +179,10 @@ def _is_kinked(name: str) -> bool:
 
 def is_masked(item: Item) -> bool:
     """Return whether the norm of a value is that of a mask of attention in it."""
-    high, low = item.number("Max"), item.number("Min")
+    element = item.element or {}
+    high, low = element.get("Max"), element.get("Min")
+    if type(high) is not float or type(low) is not float:  # nearly all are
+        high, low = item.number("Max"), item.number("Min")
     return (high is not None and abs(high) > MASKED) or (low is not None and abs(low) > MASKED)
 
 

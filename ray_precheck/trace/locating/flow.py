@@ -125,10 +125,13 @@ def writes_in_place(call: str) -> bool:
 
 def mark_of(item: Item) -> tuple[Any, ...]:
     """Return what all views of a tensor have in common; its digest where there are no statistics."""
-    high = item.number("Max")
-    if high is None:
-        return (item.dtype, _count(item), item.digest)
-    low = item.number("Min")
+    element = item.element or {}
+    high, low = element.get("Max"), element.get("Min")
+    if type(high) is not float or type(low) is not float:  # nearly all are
+        high = item.number("Max")
+        if high is None:
+            return (item.dtype, _count(item), item.digest)
+        low = item.number("Min")
     # NaN is not equal to itself.
     return (item.dtype, _count(item), "nan" if high != high else high, "nan" if low != low else low)
 

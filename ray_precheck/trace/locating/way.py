@@ -21,6 +21,7 @@ class WayOfRounding:
 
     def __init__(self, state: WalkState) -> None:
         self._state = state
+        self._by_statistics = state.evidence.estimates and not state.evidence.sees_elements
         self._forwards: dict[str, Differences] = {}
         self._way: dict[str, float] = {}
         self._floors: dict[str, float] = {}
@@ -38,28 +39,31 @@ class WayOfRounding:
         forward = self._forwards.get(record.entry.call) if is_gradient else None
         estimate = estimated_error(own, forward)
         seen.own = seen.own if estimate is None else estimate
-        if record.entry.key in self._floors:
+        if self._by_statistics and any(has_half_digits(item.dtype) for item in record.outputs):
             worst = seen.worst(OUTPUT)
-            if any(has_half_digits(item.dtype) for item in record.outputs) and math.isfinite(worst):
-                self._floors[record.entry.key] = max(self._floors[record.entry.key], worst)
+            if math.isfinite(worst):
+                self._floors[record.entry.key] = max(own.floor, worst)
 
     def _floor(self, seen: SeenRecord) -> float:
         """Return the relative rounding of half types on the way to a record. Statistics of single precision
         show less of it than its elements have, and the next operator may bring it out."""
-        if not self._state.evidence.estimates or self._state.evidence.sees_elements:
+        if not self._by_statistics:
             return 0.0
         entry = seen.record.entry
-        found = [0.0]
-        if entry.direction == BACKWARD:
-            found.append(self._floors.get(f"{entry.call}.{FORWARD}", 0.0))
+        floor = 0.0
         for item in seen.record.inputs:
-            giver = self._state.flow.producer(entry.key, item.path)
-            if giver is not None:
-                found.append(self._floors.get(giver.key, 0.0))
-            if seen.difference(item.path) > 0.0 and has_half_digits(item.dtype):
-                found.append(floor_of(item.dtype))
-        self._floors[entry.key] = max(found)
-        return self._floors[entry.key]
+            if has_half_digits(item.dtype) and seen.difference(item.path) > 0.0:
+                floor = max(floor, floor_of(item.dtype))
+        if self._floors:  # Most runs of single precision have none.
+            givers = {f"{entry.call}.{FORWARD}"} if entry.direction == BACKWARD else set()
+            for item in seen.record.inputs:
+                giver = self._state.flow.producer(entry.key, item.path)
+                if giver is not None:
+                    givers.add(giver.key)
+            floor = max([floor, *(self._floors.get(key, 0.0) for key in givers)])
+        if floor:
+            self._floors[entry.key] = floor
+        return floor
 
     def carried_to(self, record: FlowRecord) -> dict[str, float]:
         """Return the largest difference on the way to each input whose norm is that of a mask."""

@@ -25,7 +25,7 @@ def test_finite_numbers_are_compared_as_all_others_are(
 ) -> None:
     pair = _item(**{name: ours}), _item(**{name: theirs})
     at_once = statistics_difference(*pair)
-    monkeypatch.setattr(estimated, "_finite_numbers", lambda element: None)
+    monkeypatch.setattr(estimated, "_are_finite", lambda numbers: False)
     assert statistics_difference(*pair) == at_once
 
 
