@@ -97,6 +97,16 @@ def _with_pickle(path: Path, content: bytes) -> Path:
     return path
 
 
+def test_bytes_in_the_order_of_another_machine_are_left_to_torch(tmp_path: Path) -> None:
+    source = saved(tmp_path / "a.pt", torch.ones(3))
+    swapped = tmp_path / "b.pt"
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(swapped, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, b"big" if name.endswith("/byteorder") else old.read(name))
+    assert plain(source) is not None
+    assert plain(swapped) is None
+
+
 class _Runs:
     def __reduce__(self) -> Any:
         return os.mkdir, (str(Path(os.environ["RAN"])),)
