@@ -151,7 +151,7 @@ class _TensorUnpickler(pickle.Unpickler):
 def _rebuild_tensor(
     storage: Any, offset: Any, shape: Any, strides: Any, requires_grad: Any, hooks: Any
 ) -> _Rebuilt:
-    """Take the place of `torch._utils._rebuild_tensor_v2`; a tensor with further metadata is not plain."""
+    """Take the place of what torch rebuilds tensors with; a tensor with further metadata is not plain."""
     numbers = (offset, *shape, *strides)
     if type(storage) is not _Storage or not all(type(each) is int for each in numbers):
         raise _NotPlain
