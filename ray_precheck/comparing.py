@@ -7,9 +7,9 @@ rank; each pair is a run of its own, with the same file names in `OUT/{step}/{ra
 
 import hashlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,13 +48,14 @@ from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.store.opening import opened_run, results_folder
 from ray_precheck.store.resume import RunFiles
-from ray_precheck.store.stamps import new_stamp, newest_of, stamp_in
+from ray_precheck.store.stamps import newest_there, release_stamp, reserved_stamp, stamp_in
 from ray_precheck.trace.side import CaptureSide
 
 if TYPE_CHECKING:
     import pandas
 
 
+_STEM = "compare"
 # Tensors are compared on processor cores, whatever framework made them.
 _ANY_FRAMEWORK = "pytorch"
 
@@ -154,7 +155,9 @@ def run_comparison(
     with ExitStack() as opened:
         if shared is None:
             stop = opened.enter_context(stop_on_signal())
-            shared = SharedRun(Cluster(config, opened), _stamp(config, folder), stop.is_set)
+            stamp = opened.enter_context(_stamp(config, folder, [pair.place for pair in pairs]))
+            cluster = Cluster(config, opened)
+            shared = SharedRun(cluster, stamp, stop.is_set, resume is not None)
         for number, pair in enumerate(pairs, 1):
             if shared.stop_requested():
                 break
@@ -176,21 +179,26 @@ def run_comparison(
     return ComparisonReports(folder, tuple(reports), completed, reason, without)
 
 
-def _stamp(config: ComparisonConfig, folder: Path) -> str:
-    """Return the stamp of the files: a new one, or that of the run that is gone on with.
+@contextmanager
+def _stamp(config: ComparisonConfig, folder: Path, places: Sequence[Path]) -> Iterator[str]:
+    """Hold the stamp of the files: a new one, or that of the run that is gone on with.
 
     Raises:
         UsageError: there is no such run.
     """
     resume = config.resume_csv
     if resume is None:
-        return new_stamp()
+        with reserved_stamp(folder, _STEM, places) as stamp:
+            yield stamp
+        return
     if resume.suffix == ".csv":
-        return stamp_in(resume)
-    newest = newest_of(map(stamp_in, folder.rglob("compare_calls_*.csv")))
-    if not newest:
-        raise UsageError(f"{folder} has no compare_calls_*.csv of a run to go on with")
-    return newest
+        stamp = stamp_in(resume)
+    else:
+        stamp = newest_there(folder, places, f"{_STEM}_calls_*.csv")
+        if not stamp:
+            raise UsageError(f"{folder} has no {_STEM}_calls_*.csv of a run to go on with")
+    release_stamp(folder, _STEM, stamp)
+    yield stamp
 
 
 def _compare_pair(
@@ -220,7 +228,7 @@ def _compare_pair(
         tables = tables_of(plan.settings.mode)
         resumed = _resumed(config, own / tables.file("result", shared.stamp))
         fingerprint = _fingerprint(config, target, golden, noise, plan)
-        new, names = (own, shared.stamp), set(plan.names)
+        new, names = shared.new_files(own), set(plan.names)
         opened = held.enter_context(opened_run(resumed, new, names, fingerprint, config, tables))
         files = opened.files
         on_files(folder if pair.place.parts else files.details)

@@ -25,7 +25,7 @@ from ray_precheck.runtime.places.placement import DeviceRequest
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.result import Verdict, verdict_in
 from ray_precheck.store.columns import decode_name, decode_row, encode_row, header
-from ray_precheck.store.opening import opened_run
+from ray_precheck.store.opening import NewFiles, opened_run
 from ray_precheck.store.repair import rows_below
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.rows import replace_file
@@ -106,9 +106,9 @@ def check_overflow(
     found = find_dumps(config.dump)
     job = OverflowJob(found.dumps, with_headroom=config.headroom, shared_fs=config.shared_fs)
     fingerprint = {"dump": _digest(found.dumps)} | settings_of(config)
-    stamp = shared.stamp if shared is not None else new_stamp()
     resumed = None if config.resume_csv is None else _resumed(config.resume_csv)
-    new, names = (config.out, stamp), set(job.names)
+    new = shared.new_files(config.out) if shared else NewFiles(config.out, new_stamp())
+    names = set(job.names)
     with (
         opened_run(resumed, new, names, fingerprint, config, OVERFLOW_TABLES) as opened,
         ExitStack() as joined,

@@ -6,8 +6,8 @@ files in `OUT/{step}/{rank}/`; all have the same stamp, by which `-csv_path OUT`
 """
 
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,8 +21,8 @@ from ray_precheck.runtime.driving import SharedRun
 from ray_precheck.runtime.places.choice import Cluster
 from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.session import PrecheckReport, run
-from ray_precheck.store.resume import discard_run, run_files
-from ray_precheck.store.stamps import new_stamp, newest_stamp, result_of
+from ray_precheck.store.stamps import newest_stamp, release_stamp, reserved_stamp, result_of
+from ray_precheck.store.tables import API_TABLES
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +72,25 @@ def run_ranks(
         PrecheckError: a wrong option or device, or no dump can be read.
     """
     config.validate()
-    folder = config.out if config.resume_csv is None else config.resume_csv
-    stamp = _stamp(config, found, folder)
+    goes_on = config.resume_csv is not None
+    folder = config.resume_csv or config.out
 
     def say(line: str) -> None:
         if show_progress:
             print(line, file=sys.stderr, flush=True)
 
-    for missing in found.without:
-        say(f"warning: {missing} has no dump.json and is left out")
-    for warning in _require_demands(config, found):
-        say(f"warning: {warning}")
     ranks: list[RankReport] = []
     reason, completed = "", False
-    with ExitStack() as opened, stop_on_signal() as stop:
-        shared = SharedRun(Cluster(config, opened), stamp, stop.is_set)
+    with (
+        _stamp(config, found, folder) as stamp,
+        ExitStack() as opened,
+        stop_on_signal() as stop,
+    ):
+        for missing in found.without:
+            say(f"warning: {missing} has no dump.json and is left out")
+        for warning in _require_demands(config, found):
+            say(f"warning: {warning}")
+        shared = SharedRun(Cluster(config, opened), stamp, stop.is_set, goes_on)
         for number, each in enumerate(found.dumps, 1):
             if stop.is_set():
                 break
@@ -94,7 +98,7 @@ def run_ranks(
             try:
                 rank = _run_one(config, each, folder, shared, show_progress, on_folder)
             except StoppedError as error:
-                if not ranks and config.resume_csv is None:
+                if not ranks and not goes_on:
                     raise  # There is nothing to resume.
                 reason = "" if stop.is_set() else str(error)
                 break
@@ -121,9 +125,6 @@ def _run_one(
     out = folder / found.place
     result = result_of(out, shared.stamp)
     goes_on = config.resume_csv is not None and result.exists()
-    if config.resume_csv is not None and not goes_on:
-        # What is left of a run that was killed before its first row would take the stamp of all dumps.
-        discard_run(run_files(result))
     own = replace(
         config,
         dump=found.path,
@@ -148,16 +149,20 @@ def _run_one(
     return RankReport(found, report)
 
 
-def _stamp(config: RunConfig, found: FoundDumps, folder: Path) -> str:
-    """Return the stamp of the files: that of the newest run of these dumps, or a new one.
+@contextmanager
+def _stamp(config: RunConfig, found: FoundDumps, folder: Path) -> Iterator[str]:
+    """Hold the stamp of the files: that of the newest run of these dumps, or a new one.
 
     Raises:
         UsageError: one result CSV is to be gone on in, for several dumps.
         ResumeError: the folder has no results of these dumps.
     """
-    folders = [folder / each.place for each in found.dumps]
+    places = [each.place for each in found.dumps]
     if config.resume_csv is None:
-        return new_stamp(folders)
+        with reserved_stamp(folder, API_TABLES.stem, places) as stamp:
+            yield stamp
+        return
+    folders = [folder / place for place in places]
     if not folder.is_dir():
         what = "is one file" if folder.exists() else "does not exist"
         raise UsageError(
@@ -170,7 +175,8 @@ def _stamp(config: RunConfig, found: FoundDumps, folder: Path) -> str:
             f"-csv_path {folder} has no results to go on in; looked for"
             f" {result_of(folders[0], '*').relative_to(folder)} and the like"
         )
-    return stamp
+    release_stamp(folder, API_TABLES.stem, stamp)
+    yield stamp
 
 
 def _require_demands(config: RunConfig, found: FoundDumps) -> list[str]:

@@ -20,7 +20,7 @@ from ray_precheck.runtime.places.choice import Cluster
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.store.columns import decode_row
 from ray_precheck.store.done import ResultRow, parse_result_row
-from ray_precheck.store.opening import opened_run
+from ray_precheck.store.opening import NewFiles, opened_run
 from ray_precheck.store.repair import rows_below
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.stamps import new_stamp
@@ -61,7 +61,7 @@ def replay_overflows(
         cluster = Cluster(config, joined)
         subject = find_subject(read_options(config), dump, cluster, is_alone=False, show=True)
         names = {call.name for call in dump.calls}
-        new, fingerprint = (config.out, new_stamp()), subject.fingerprint()
+        new, fingerprint = NewFiles(config.out, new_stamp()), subject.fingerprint()
         opened = held.enter_context(
             opened_run(config.resume_csv, new, names, fingerprint, config, REPLAY_TABLES)
         )

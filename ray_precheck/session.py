@@ -34,7 +34,7 @@ from ray_precheck.schema.environment import environment_to_dict
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.store.done import count_verdicts
 from ray_precheck.store.error_data import load_error_data
-from ray_precheck.store.opening import opened_run
+from ray_precheck.store.opening import NewFiles, opened_run
 from ray_precheck.store.resume import RunFiles, error_folder
 from ray_precheck.store.settings import note_environment, noted_environment
 from ray_precheck.store.stamps import new_stamp, newest_result
@@ -119,7 +119,8 @@ def run(
         cluster = shared.cluster if shared else Cluster(config, joined)
         # Before any file is made: an error about the devices leaves nothing behind.
         subject = find_subject(asked, dump, cluster, is_alone=shared is None, show=show_progress)
-        files, done = _prepare_files(subject, held, shared.stamp if shared else new_stamp())
+        new = shared.new_files(config.out) if shared else NewFiles(config.out, new_stamp())
+        files, done = _prepare_files(subject, held, new)
         on_files(files)
         progress = _progress(dump, files, done, show=show_progress)
         planning = background.submit(subject.plan, done, progress)
@@ -158,7 +159,7 @@ def _stage(doing: str, show: bool) -> StageProgress:
     return StageProgress(doing, say)
 
 
-def _prepare_files(subject: Subject, held: ExitStack, stamp: str) -> tuple[RunFiles, set[str]]:
+def _prepare_files(subject: Subject, held: ExitStack, new: NewFiles) -> tuple[RunFiles, set[str]]:
     """Return the files to write, complete and consistent, and the names that have rows already.
 
     No other run can take the files until `held` is closed.
@@ -166,7 +167,7 @@ def _prepare_files(subject: Subject, held: ExitStack, stamp: str) -> tuple[RunFi
     config, dump = subject.asked.config, subject.dump
     names = {call.name for call in dump.calls}
     opened = held.enter_context(
-        opened_run(config.resume_csv, (config.out, stamp), names, subject.fingerprint(), config)
+        opened_run(config.resume_csv, new, names, subject.fingerprint(), config)
     )
     files, done = opened.files, opened.done
     if len(done) < len(dump.calls):

@@ -24,7 +24,7 @@ from ray_precheck.runtime.places.choice import Cluster
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.result import Verdict, verdict_in
 from ray_precheck.store.columns import decode_name, decode_row
-from ray_precheck.store.opening import OpenedRun, opened_run
+from ray_precheck.store.opening import NewFiles, OpenedRun, opened_run
 from ray_precheck.store.repair import rows_below
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.stamps import new_stamp
@@ -121,7 +121,7 @@ def _opened(config: NaiveConfig, subject: Subject) -> AbstractContextManager[Ope
         fingerprint.pop(key, None)
     resumed = None if config.resume_csv is None else _resumed(config.resume_csv)
     names = {call.name for call in subject.dump.calls}
-    new = config.out, new_stamp()
+    new = NewFiles(config.out, new_stamp())
     return opened_run(resumed, new, names, fingerprint, config, NAIVE_TABLES)
 
 

@@ -101,9 +101,8 @@ def run_diagnosis(
         if resume is None:
             write_page(page, _unfinished(config, page.parent))
         on_files(page.parent)
-        shared = SharedRun(Cluster(config, opened), stamp_of(page), stop.is_set)
+        shared = SharedRun(Cluster(config, opened), stamp_of(page), stop.is_set, resume is not None)
         parts = DiagnosisParts(config, page.parent, shared, show_progress)
-        parts.clear()
         run = _Course(parts, findings)
         try:
             run.follow()

@@ -14,21 +14,17 @@ from ray_precheck.jobs.comparison.job import tables_of
 from ray_precheck.jobs.location.exchange import EXCHANGE_TABLES
 from ray_precheck.jobs.location.payload import LOCATION_TABLES
 from ray_precheck.jobs.location.rows import PAIR_TABLES
-from ray_precheck.jobs.overflow.job import OVERFLOW_TABLES
-from ray_precheck.store.resume import discard_run, run_files
 from ray_precheck.store.rows import replace_file
 from ray_precheck.store.stamps import new_stamp, newest_of
-from ray_precheck.store.tables import API_TABLES
 from ray_precheck.trace.difference.row import ComparisonMode
 
 # Where results stand below the folder of all: `FoundDump.place`.
 _PLACES = ("", "step*/", "step*/*/", "rank*/", "proc*/")
 _BEGIN, _END = "diagnose_", ".txt"
-# The tables of all parts by the part of their names that tells them apart.
+# Those of the comparison have these names in every mode.
 COMPARISON_TABLES = tables_of(ComparisonMode.REAL)
 # A search replays calls, or looks at pairs of dumps without files, and recomputes collectives.
 SEARCH_TABLES = (LOCATION_TABLES, PAIR_TABLES, EXCHANGE_TABLES)
-PART_TABLES = (COMPARISON_TABLES, OVERFLOW_TABLES, *SEARCH_TABLES, API_TABLES)
 
 
 def new_page(folder: Path) -> Path:
@@ -97,14 +93,3 @@ def write_page(page: Path, text: str) -> None:
         replace_file(page, [text.encode(errors="surrogateescape")])
     except OSError as error:
         raise UsageError(f"cannot write {page}: {error.strerror}") from None
-
-
-def remove_beginnings(folder: Path, stamp: str) -> None:
-    """Remove the settings of parts that were ended before they had a table: they would keep the part from
-    taking its stamp once more."""
-    for tables in PART_TABLES:
-        for settings in results_named(folder, f"{tables.stem}_{stamp}.run.json"):
-            files = run_files(settings.with_name(tables.file("result", stamp)), tables)
-            alike = [each for each in PART_TABLES if each.stem == tables.stem]
-            if not any(settings.with_name(each.file("result", stamp)).exists() for each in alike):
-                discard_run(files)

@@ -14,7 +14,6 @@ from ray_precheck.config import JobOptions, OverflowConfig, RunConfig
 from ray_precheck.diagnosing.files import (
     COMPARISON_TABLES,
     SEARCH_TABLES,
-    remove_beginnings,
     results_named,
 )
 from ray_precheck.diagnosing.findings import Suspect, SuspectCheck
@@ -143,10 +142,6 @@ class DiagnosisParts:
     def _require_end(self, completed: bool, reason: str) -> None:
         if not completed:
             raise StoppedError("" if self.shared.stop_requested() else reason)
-
-    def clear(self) -> None:
-        """Remove what a part left that was ended at its very beginning."""
-        remove_beginnings(self.folder, self.shared.stamp)
 
 
 def _rows(report: PrecheckReport) -> list[ResultRow]:

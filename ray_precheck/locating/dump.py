@@ -100,7 +100,7 @@ def _replay(
     names = {payload.name for payload in plan.payloads}
     fingerprint = search.fingerprint(**inputs)
     opened = held.enter_context(
-        opened_run(resumed, (folder, shared.stamp), names, fingerprint, config, LOCATION_TABLES)
+        opened_run(resumed, shared.new_files(folder), names, fingerprint, config, LOCATION_TABLES)
     )
     files = opened.files
     search.on_files(search.folder if pair.place.parts else files.result)

@@ -38,7 +38,7 @@ def recompute_exchanges(
         return {}
     resumed = search.resumed(search.folder, EXCHANGE_TABLES)
     fingerprint = search.fingerprint(collectives=_digest(whole))
-    new, names = (search.folder, search.shared.stamp), set(whole.names)
+    new, names = search.shared.new_files(search.folder), set(whole.names)
     config, shared = search.config, search.shared
     with opened_run(resumed, new, names, fingerprint, config, EXCHANGE_TABLES) as opened:
         files, done = opened.files, opened.done

@@ -50,7 +50,7 @@ def search_pairs(
     )
     resumed = search.resumed(folder, PAIR_TABLES)
     fingerprint = search.fingerprint(pairs=digest_of_pairs(pairs))
-    new = folder, search.shared.stamp
+    new = search.shared.new_files(folder)
     with opened_run(resumed, new, set(job.names), fingerprint, config, PAIR_TABLES) as opened:
         files = opened.files
         search.on_files(files.result)

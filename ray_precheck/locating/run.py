@@ -8,7 +8,7 @@ import the package. Each dump is searched by itself (`dump`), those without file
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from ray_precheck.runtime.driving import SharedRun
 from ray_precheck.runtime.places.choice import Cluster
 from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.store.opening import results_folder
-from ray_precheck.store.stamps import newest_of, reserved_stamp, stamp_in
+from ray_precheck.store.stamps import newest_there, release_stamp, reserved_stamp, stamp_in
 from ray_precheck.trace.locating.collectives import Recomputed, joined_dumps
 from ray_precheck.trace.locating.places import DumpRoots, ranked
 
@@ -76,7 +76,7 @@ def run_location(
     first_step = min((pair.step for pair in pairs), key=_number_in)
     with ExitStack() as opened:
         if shared is None:
-            shared = opened.enter_context(_alone(config, folder))
+            shared = opened.enter_context(_alone(config, folder, pairs))
         search = LocationSearch(config, folder, shared, first_step, show_progress, on_files)
         whole = _WholeSearch(search, pairs)
         whole.gathered.notes.extend(
@@ -98,26 +98,30 @@ def _number_in(text: str) -> int:
 
 
 @contextmanager
-def _alone(config: LocationConfig, folder: Path) -> Iterator[SharedRun]:
+def _alone(
+    config: LocationConfig, folder: Path, pairs: Sequence[DumpToLocate]
+) -> Iterator[SharedRun]:
     """Open what a search shares with nothing else."""
+    resume, stem = config.resume_csv, _BEGIN.removesuffix("_")
+    places = [pair.place for pair in pairs]
     with ExitStack() as opened:
         stop = opened.enter_context(stop_on_signal())
-        resume = config.resume_csv
         if resume is None:
-            stamp = opened.enter_context(reserved_stamp(folder, _BEGIN.removesuffix("_")))
+            stamp = opened.enter_context(reserved_stamp(folder, stem, places))
         else:
-            stamp = _stamp_of(resume)
-        yield SharedRun(Cluster(config, opened), stamp, stop.is_set)
+            stamp = _stamp_of(resume, places)
+            release_stamp(folder, stem, stamp)
+        yield SharedRun(Cluster(config, opened), stamp, stop.is_set, resume is not None)
 
 
-def _stamp_of(resume: Path) -> str:
+def _stamp_of(resume: Path, places: Iterable[Path]) -> str:
     """Return the stamp of the search that is gone on with, named by its folder or by one of its files.
 
     Raises:
         ResumeError: there is no such run.
     """
     if resume.is_dir():
-        newest = newest_of(map(stamp_in, resume.rglob(f"{_BEGIN}*.csv")))
+        newest = newest_there(resume, places, f"{_BEGIN}*.csv")
         if newest:
             return newest
         raise ResumeError(f"-csv_path: {resume} has no {_BEGIN}*.csv to go on in")

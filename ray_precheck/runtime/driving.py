@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ray_precheck.config import JobOptions
@@ -25,6 +26,7 @@ from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.task import Task
 from ray_precheck.store.journal import Journal
+from ray_precheck.store.opening import NewFiles
 from ray_precheck.store.resume import RunFiles, discard_run
 from ray_precheck.store.settings import note_caveat
 
@@ -66,11 +68,17 @@ class RunSetting:
 @dataclass(frozen=True, slots=True)
 class SharedRun:
     """The parts of runs that belong together: over several dumps, or of several jobs. They share their
-    cluster, the stamp of their files, and the function that tells whether they have to stop."""
+    cluster, the stamp of their files, and the function that tells whether they have to stop. With `goes_on`
+    the stamp is that of an earlier part of them."""
 
     cluster: Cluster
     stamp: str
     stop_requested: Callable[[], bool]
+    goes_on: bool = False
+
+    def new_files(self, folder: Path) -> NewFiles:
+        """Return where a run that has no files yet makes them."""
+        return NewFiles(folder, self.stamp, self.goes_on)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The time stamps that name the files of a run.
 
-Comes in: folders of results. Goes out: the stamp of a new run that has the same one in all of them,
-and that of the newest run. Called by the session.
+Comes in: folders of results. Goes out: the stamp of a new run, perhaps the same one in all of them, and that
+of the newest run. Called by the session.
 """
 
 import contextlib
@@ -18,53 +18,72 @@ _FORMAT = "%Y%m%d%H%M%S"
 _STAMP = re.compile(r"_(\d{14}(?:_\d+)?)$")
 
 
-def new_stamp(folders: Iterable[Path] = ()) -> str:
-    """Return the time now as a stamp that names no run in these folders, missing ones included."""
-    now = time.strftime(_FORMAT)
-    taken = {stamp for folder in folders for stamp in _stamps(folder)}
-    number, stamp = 0, now
-    while stamp in taken:
-        number += 1
-        stamp = f"{now}_{number}"
-    return stamp
+def new_stamp() -> str:
+    """Return the time now as a stamp."""
+    return time.strftime(_FORMAT)
 
 
 @contextlib.contextmanager
-def reserved_stamp(folder: Path, stem: str) -> Iterator[str]:
-    """Hold a new stamp that no file below the folder has, for runs that write several tables with one stamp.
+def reserved_stamp(folder: Path, stem: str, places: Iterable[Path] = ()) -> Iterator[str]:
+    """Hold a new stamp that no file in the folder has, and none in `places` below it, for a run that writes
+    several tables with one stamp.
 
-    Until the block ends, `{stem}_{stamp}.reserved` keeps it from other runs that begin in the same second.
+    Until the block ends, `{stem}_{stamp}.reserved` keeps it from other runs that begin in the same second. A
+    folder that was made for that and is empty in the end is removed.
 
     Raises:
         UsageError: the folder is a file, or cannot be made or written.
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"out path {folder} is a file; name a folder for the results")
-    now, number = time.strftime(_FORMAT), 0
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        while True:
-            stamp = f"{now}_{number}" if number else now
-            lock = folder / f"{stem}_{stamp}.reserved"
-            with contextlib.suppress(FileExistsError):
-                lock.touch(exist_ok=False)
-                if all(path == lock for path in folder.rglob(f"*_{stamp}.*")):
-                    break
-                lock.unlink()
-            number += 1
+        lock = _reserved(folder, stem, places)
     except OSError as error:
         raise UsageError(
             f"cannot write to the out path {folder}: {error.strerror}; name another folder with -o"
         ) from None
     try:
-        yield stamp
+        yield lock.stem.removeprefix(f"{stem}_")
     finally:
-        lock.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            lock.unlink(missing_ok=True)
+            for each in made:
+                each.rmdir()
+
+
+def release_stamp(folder: Path, stem: str, stamp: str) -> None:
+    """Remove what an earlier part of a run that was killed left of `reserved_stamp`."""
+    with contextlib.suppress(OSError):
+        (folder / f"{stem}_{stamp}.reserved").unlink()
+
+
+def _reserved(folder: Path, stem: str, places: Iterable[Path]) -> Path:
+    """Make the file that keeps a stamp from other runs."""
+    folders = {folder, *(folder / place for place in places)}
+    now, number = new_stamp(), 0
+    while True:
+        stamp = f"{now}_{number}" if number else now
+        lock = folder / f"{stem}_{stamp}.reserved"
+        with contextlib.suppress(FileExistsError):
+            lock.touch(exist_ok=False)
+            files = (path for each in folders for path in each.glob(f"*_{stamp}.*"))
+            if all(path == lock for path in files):
+                return lock
+            lock.unlink()
+        number += 1
 
 
 def newest_stamp(folders: Iterable[Path]) -> str:
     """Return the newest stamp of a run in these folders, "" where there is none."""
     return newest_of(stamp for folder in folders for stamp in _stamps(folder))
+
+
+def newest_there(folder: Path, places: Iterable[Path], pattern: str) -> str:
+    """Return the newest stamp of the files in a folder, and in `places` below it, whose names fit."""
+    folders = {folder, *(folder / place for place in places)}
+    return newest_of(stamp_in(path) for each in folders for path in each.glob(pattern))
 
 
 def newest_of(stamps: Iterable[str]) -> str:

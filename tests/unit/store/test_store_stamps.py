@@ -7,9 +7,10 @@ import pytest
 from ray_precheck.errors import ResumeError, UsageError
 from ray_precheck.store import stamps
 from ray_precheck.store.stamps import (
-    new_stamp,
     newest_result,
     newest_stamp,
+    newest_there,
+    release_stamp,
     reserved_stamp,
     result_of,
     stamp_in,
@@ -24,17 +25,6 @@ def result(folder: Path, stamp: str) -> Path:
     path = result_of(folder, stamp)
     path.touch()
     return path
-
-
-def test_a_new_stamp_names_no_run_in_any_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stamps.time, "strftime", lambda form: "20260102030405")
-    folders = [tmp_path / "a", tmp_path / "b", tmp_path / "missing"]
-    assert new_stamp(folders) == "20260102030405"
-    result(folders[0], "20260102030405")
-    result(folders[1], "20260102030405_1")
-    assert new_stamp(folders) == "20260102030405_2"
 
 
 def test_the_newest_run_has_the_last_stamp(tmp_path: Path) -> None:
@@ -58,11 +48,42 @@ def test_runs_of_the_same_second_reserve_other_stamps(
     with reserved_stamp(tmp_path, "locate") as first, reserved_stamp(tmp_path, "locate") as second:
         assert (first, second) == ("20260102030405", "20260102030405_1")
     assert list(tmp_path.iterdir()) == []
-    # A file of a run that has ended, wherever it is, keeps its stamp.
+    # A file of a run that has ended keeps its stamp, in the folder and in its places.
     (tmp_path / "step0").mkdir()
     (tmp_path / "step0" / "locate_calls_20260102030405.csv").touch()
-    with reserved_stamp(tmp_path, "locate") as third:
+    with reserved_stamp(tmp_path, "locate", [Path("step0"), Path("step1")]) as third:
         assert third == "20260102030405_1"
+    # What is elsewhere below the folder is nobody's concern: it may be somebody's home.
+    with reserved_stamp(tmp_path, "locate", [Path("step1")]) as fourth:
+        assert fourth == "20260102030405"
+
+
+def test_a_folder_that_was_made_and_is_empty_in_the_end_is_removed(tmp_path: Path) -> None:
+    with reserved_stamp(tmp_path / "a" / "b", "compare"):
+        assert (tmp_path / "a" / "b").is_dir()
+    assert list(tmp_path.iterdir()) == []
+    with reserved_stamp(tmp_path / "a" / "b", "compare"):
+        (tmp_path / "a" / "b" / "rows.csv").touch()
+    assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["rows.csv"]
+    (tmp_path / "mine").mkdir()
+    with reserved_stamp(tmp_path / "mine", "compare"):
+        pass
+    assert (tmp_path / "mine").is_dir()
+
+
+def test_what_a_killed_run_left_of_its_reservation_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "compare_20260102030405.reserved").touch()
+    release_stamp(tmp_path, "compare", "20260102030405")
+    release_stamp(tmp_path, "compare", "20260102030405")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_newest_stamp_is_looked_for_in_the_places_alone(tmp_path: Path) -> None:
+    for place, stamp in (("step0", "20260102030405"), ("other", "20270102030405")):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / f"compare_calls_{stamp}.csv").touch()
+    assert newest_there(tmp_path, [Path("step0")], "compare_calls_*.csv") == "20260102030405"
+    assert newest_there(tmp_path, [], "compare_calls_*.csv") == ""
 
 
 def test_a_stamp_is_not_reserved_in_a_file(tmp_path: Path) -> None:
