@@ -187,3 +187,21 @@ def test_an_error_of_an_exact_operator_is_beyond_all_rounding() -> None:
     assert own_error(_checked(exact)) == float("inf")
     assert own_error(_checked("RMSE is too large", RMSE=4.0, HonestRMSE=2.0)) == 2.0
     assert own_error(_checked("no peers are known")) == pytest.approx(1e-6 * 2**23)
+
+
+def test_a_dump_that_was_killed_before_its_first_row_keeps_the_stamp_of_all(tmp_path: Path) -> None:
+    for rank, calls in enumerate((CALLS, _with_wrong_tanh())):
+        _capture(tmp_path / "run" / "step0" / f"rank{rank}", calls)
+    out = tmp_path / "out"
+    first = locate_captures(tmp_path / "run", out=out)
+    content = first.table.read_bytes()
+    before = sorted(path.relative_to(out) for path in out.rglob("*.*"))
+    stamp = first.table.stem.rpartition("_")[2]
+    for kind in ("result", "details"):
+        (out / "step0" / "rank1" / LOCATION_TABLES.file(kind, stamp)).unlink()
+    first.table.unlink()
+    # What a killed process leaves of its stamp is removed, too.
+    (out / f"locate_{stamp}.reserved").touch()
+    again = locate_captures(tmp_path / "run", out=out, resume_csv=out)
+    assert again.table.read_bytes() == content
+    assert sorted(path.relative_to(out) for path in out.rglob("*.*")) == before

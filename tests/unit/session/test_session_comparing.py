@@ -54,6 +54,18 @@ def compared(folder: Path, target: Sequence[Any], golden: Sequence[Any], **more:
     return one(compare_captures(one_path, two_path, out=folder / "out", **more))
 
 
+def ranks_of_two(folder: Path) -> tuple[Path, Path]:
+    """The captures of two runs, of two ranks each."""
+    for side in "tg":
+        for rank in (0, 1):
+            write_capture(folder / side / "step0" / f"rank{rank}", CALLS, files=False)
+    return folder / "t", folder / "g"
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.*"))
+
+
 def test_two_equal_captures_pass(tmp_path: Path) -> None:
     report = compared(tmp_path, CALLS, CALLS)
     assert results(report) == {key: "pass" for key, _, _ in CALLS}
@@ -318,6 +330,37 @@ class TestGoingOn:
         for name in ("result", "details"):
             own, other = (getattr(each.files, name).read_bytes() for each in (again, whole))
             assert own == other
+
+    def test_a_dump_that_was_killed_before_its_first_row_keeps_the_stamp_of_all(
+        self, tmp_path: Path
+    ) -> None:
+        folders = ranks_of_two(tmp_path)
+        first = compare_captures(*folders, out=tmp_path / "out")
+        before = files_below(tmp_path / "out")
+        for name in ("result", "details"):
+            getattr(first.reports[1].files, name).unlink()
+        again = compare_captures(*folders, resume_csv=tmp_path / "out")
+        assert again.completed
+        assert files_below(tmp_path / "out") == before
+
+    def test_two_of_one_second_have_a_stamp_each_in_all_dumps(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("ray_precheck.store.stamps.new_stamp", lambda: "20260102030405")
+        folders, inner = ranks_of_two(tmp_path), []
+        real = comparing._compare_pair
+
+        def begins_another(*arguments: Any) -> ComparisonReport:
+            if not inner:
+                inner.append(None)
+                inner.append(compare_captures(*folders, out=tmp_path / "out"))
+            return real(*arguments)
+
+        monkeypatch.setattr(comparing, "_compare_pair", begins_another)
+        outer = compare_captures(*folders, out=tmp_path / "out")
+        for reports, stamp in ((outer, "20260102030405"), (inner[1], "20260102030405_1")):
+            names = {report.files.result.name for report in reports.reports}
+            assert names == {f"compare_calls_{stamp}.csv"}
 
     def test_another_golden_capture_is_not_gone_on_with(self, tmp_path: Path) -> None:
         first = compared(tmp_path, CALLS, CALLS)
