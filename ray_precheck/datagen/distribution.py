@@ -48,6 +48,8 @@ _LARGEST_SHARE = 1.0 / 3.0
 # How well a recorded mean or norm is known, relative: half types are often reduced in their own
 # dtype, float32 sums of many elements lose a few more bits than one rounding.
 _WIDE_PRECISION = 2.0**-18
+# The spacing of float32's subnormal numbers: a mean is not known better, however small it is.
+_WIDE_SPACING = 2.0**-149
 # Beyond these whole numbers floats are too coarse to draw them from.
 _LARGEST_EXACT = 2**52
 
@@ -134,11 +136,14 @@ def _moments(spec: TensorSpec, low: float, high: float, margin: float) -> _Momen
     if mean is None or not math.isfinite(width):
         return None
     info = DTYPES[spec.dtype]
-    precision = max(_WIDE_PRECISION, 2.0**-info.mantissa_bits if info.kind == "float" else 0.0)
+    precision, spacing = _WIDE_PRECISION, _WIDE_SPACING
+    if info.kind == "float":
+        precision = max(precision, 2.0**-info.mantissa_bits)
+        spacing = max(spacing, 2.0 ** (info.min_exponent - info.mantissa_bits))
     n, rest = spec.size, max(spec.size - 2, 1)
     first, last = margin / width, (high - low + margin) / width  # where Min and Max are
     of_all = (mean - low + margin) / width
-    slack = precision * max(abs(low), abs(high)) / width * n / rest
+    slack = (precision * max(abs(low), abs(high)) + spacing) / width * n / rest
     centre = (n * of_all - first - last) / rest if n > 2 else 0.5
     if not -slack <= centre <= 1.0 + slack:
         return None

@@ -338,6 +338,21 @@ def test_whatever_was_recorded_keeps_to_its_extremes_and_both_occur(
     assert (data.min(), data.max()) == (spec.low, spec.high)
 
 
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+@pytest.mark.parametrize(
+    ("dtype", "exponent"),
+    [("float32", -149), ("float32", -140), ("bfloat16", -133), ("float16", -24), ("float64", -149)],
+)
+def test_extremes_among_the_subnormals_occur_though_their_mean_is_lost(
+    dtype: str, exponent: int, sign: float
+) -> None:
+    # The mean of 200 numbers, one of which is the smallest that there is, is recorded as 0.
+    for values in ([0.0] * 199 + [1.0], [0.0, 1.0, 1.0, 3.0], [0.0, 0.0, 105.0]):
+        spec = spec_of(sign * np.ldexp(values, exponent), dtype, "float32")
+        data = drawn(spec).astype(np.float64)
+        assert (data.min(), data.max()) == (spec.low, spec.high), spec
+
+
 @settings(deadline=None, max_examples=100)
 @given(
     st.floats(0.001, 0.999),
