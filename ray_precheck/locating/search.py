@@ -14,11 +14,8 @@ from ray_precheck.options.declared import require_valid, settings_of
 from ray_precheck.options.files import ResumeOptions
 from ray_precheck.options.locate import LocateOptions
 from ray_precheck.options.out_folder import OutFolderOptions
-from ray_precheck.runtime.driving import SharedRun
+from ray_precheck.runtime.driving import START_OF_RAY_S, SharedRun
 from ray_precheck.store.tables import Tables
-
-# Ray and its workers, which import the bench's framework, take so much longer to start than this process.
-_START_OF_RAY_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -67,4 +64,4 @@ class LocationSearch:
         config = self.config
         if config.address or isinstance(config.devices, str):
             return False
-        return cost_s < _START_OF_RAY_S or len(config.devices) == 1
+        return cost_s < START_OF_RAY_S or len(config.devices) == 1

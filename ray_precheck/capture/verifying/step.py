@@ -4,6 +4,7 @@ Comes in: when the step begins and ends, and what is seen of it. Goes out: its `
 each framework derives its own steps from this one.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from ray_precheck.capture.verifying.trace import StepTrace, TracedRun
 _NO_CALL = ("name-regex((?!))",)
 
 
-class TracedStepProbe:
+class TracedStepProbe(ABC):
     """The step as the session sees it; `ended` takes its trace, `digest` is that of a framework's values."""
 
     def __init__(
@@ -68,9 +69,9 @@ class TracedStepProbe:
         if value is not None:
             self._trace.returned["what the step returned"] = self._digest(value)
 
+    @abstractmethod
     def collect(self, trace: StepTrace) -> None:
         """Take the digests of what is there when the step has ended."""
-        raise NotImplementedError
 
 
 class TracingOfFramework(Probe, Protocol):

@@ -13,6 +13,7 @@ from ray_precheck.jobs.comparison.rows import PieceReading
 from ray_precheck.options.captures import EXACT
 from ray_precheck.options.compare import CapturePairOptions, MappingOptions
 from ray_precheck.options.places import PlaceOptions
+from ray_precheck.runtime.driving import START_OF_RAY_S
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.trace.alignment.align import align
 from ray_precheck.trace.alignment.calls import Call, calls_of
@@ -25,8 +26,6 @@ from ray_precheck.trace.side import CaptureSide, RecordEntry
 
 # Seconds on one core: a record, its rows and their encoding; and a byte of both captures' tensors.
 _RECORD_S, _BYTE_S = 2e-4, 1e-9
-# Ray and its workers take this long to start, so that less work is done in the command's own process.
-_START_OF_RAY_S = 8.0
 _OTHER_BYTES = 4
 
 
@@ -57,7 +56,7 @@ class ComparisonPlan:
             return True
         if config.address or isinstance(config.devices, str):
             return False
-        return len(config.devices) == 1 or sum(self.costs_s) < _START_OF_RAY_S
+        return len(config.devices) == 1 or sum(self.costs_s) < START_OF_RAY_S
 
 
 def plan_comparison(

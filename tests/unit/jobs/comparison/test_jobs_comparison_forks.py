@@ -77,6 +77,17 @@ def test_a_fork_that_was_killed_once_costs_no_row(tmp_path: Path) -> None:
     assert (tmp_path / "killed").exists()
 
 
+def test_forks_leave_the_interrupt_of_the_terminal_to_their_parent() -> None:
+    # Ctrl-C reaches all processes of the terminal, and only the parent ends the run in an orderly way.
+    def compare(task: Task) -> Done:
+        if task.index in (0, 20):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+        return done(task)
+
+    assert found(compare) == ["compared"] * len(TASKS)
+
+
 def test_a_run_of_pieces_is_short_in_number_and_in_time() -> None:
     tasks = [Task(number, "", 1e-4) for number in range(300)]
     assert [len(run) for run in forks._runs(tasks)] == [128, 128, 44]
