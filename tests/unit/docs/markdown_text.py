@@ -76,11 +76,12 @@ def sections(text: str) -> list[Section]:
 
 def anchors(text: str) -> set[str]:
     """Return the anchors that a Markdown viewer gives to the headings of a text."""
-    return {
-        re.sub(r"[^\w\- ]", "", section.title.lower()).replace(" ", "-")
-        for section in sections(text)
-        if section.level
-    }
+    return {anchor_of(section.title) for section in sections(text) if section.level}
+
+
+def anchor_of(title: str) -> str:
+    """Return the anchor that a Markdown viewer gives to a heading."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
 def code_texts(text: str) -> Iterator[str]:
