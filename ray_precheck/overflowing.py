@@ -5,7 +5,6 @@ import the package. Each dump of the folder is a piece of the job `jobs.overflow
 tell of each other is said at the end, from the rows.
 """
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -14,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ray_precheck.config import OverflowConfig
-from ray_precheck.dump.folders import FoundDump, FoundDumps, find_dumps
+from ray_precheck.dump.folders import FoundDumps, find_dumps
 from ray_precheck.errors import DumpError, ResumeError
-from ray_precheck.jobs.overflow.job import OVERFLOW_TABLES, OverflowJob, encoded
+from ray_precheck.jobs.dumps.job import DumpsJob, digest_of_dumps
+from ray_precheck.jobs.overflow.job import OVERFLOW_TABLES, OverflowPayload, encoded, overflow_job
 from ray_precheck.options.declared import settings_of
 from ray_precheck.report.frames import read_table
 from ray_precheck.runtime.driving import RunSetting, SharedRun, drive_to_end, planned
@@ -104,8 +104,9 @@ def check_overflow(
     """
     config.validate()
     found = find_dumps(config.dump)
-    job = OverflowJob(found.dumps, with_headroom=config.headroom, shared_fs=config.shared_fs)
-    fingerprint = {"dump": _digest(found.dumps)} | settings_of(config)
+    job = overflow_job(found.dumps, with_headroom=config.headroom, shared_fs=config.shared_fs)
+    digest = digest_of_dumps((each.label, [each.path]) for each in found.dumps)
+    fingerprint = {"dump": digest} | settings_of(config)
     resumed = None if config.resume_csv is None else _resumed(config.resume_csv)
     new = shared.new_files(config.out) if shared else NewFiles(config.out, new_stamp())
     names = set(job.names)
@@ -130,21 +131,6 @@ def check_overflow(
         return _report(config, found, files, completed=end.completed, reason=end.reason)
 
 
-def _digest(dumps: Sequence[FoundDump]) -> str:
-    """Return what tells these dumps from others: their places, their sizes and how each of them ends."""
-    digest = hashlib.sha256()
-    for each in dumps:
-        digest.update(f"{each.label}\0".encode())
-        try:
-            with each.path.open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - (1 << 16)))
-                digest.update(f"{size}\0".encode() + file.read())
-        except OSError:
-            continue  # Its row says that it cannot be read.
-    return digest.hexdigest()[:32]
-
-
 def _resumed(path: Path) -> Path:
     """Return the table of the dumps of a run: named itself, by its findings, or the newest in a folder.
 
@@ -165,7 +151,7 @@ def _setting(
     config: OverflowConfig,
     cluster: Cluster,
     files: RunFiles,
-    job: OverflowJob,
+    job: DumpsJob[OverflowPayload],
     done: set[str],
     stop_requested: Callable[[], bool] | None,
     *,

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ray_precheck.errors import DumpError
+from ray_precheck.jobs.dumps.job import DumpsJob, digest_of_dumps
 from ray_precheck.jobs.location.dumps import DumpToLocate
-from ray_precheck.jobs.location.pairs import DumpPairsJob, digest_of_pairs
+from ray_precheck.jobs.location.pairs import PairPayload, dump_pairs_job
 from ray_precheck.jobs.location.rows import PAIR_TABLES, LocatedRows, read_located
 from ray_precheck.locating.search import LocationSearch
 from ray_precheck.runtime.driving import RunSetting, drive_to_end, planned
@@ -42,14 +43,15 @@ def search_pairs(
         StoppedError: the run had to stop.
     """
     config, folder = search.config, search.folder
-    job = DumpPairsJob(
+    job = dump_pairs_job(
         pairs,
         exact=search.is_exact,
         first_step=search.first_step,
         shared_fs=config.shared_fs,
     )
     resumed = search.resumed(folder, PAIR_TABLES)
-    fingerprint = search.fingerprint(pairs=digest_of_pairs(pairs))
+    labelled = [(pair.label, filter(None, (pair.target, pair.golden))) for pair in pairs]
+    fingerprint = search.fingerprint(pairs=digest_of_dumps(labelled))
     new = search.shared.new_files(folder)
     with opened_run(resumed, new, set(job.names), fingerprint, config, PAIR_TABLES) as opened:
         files = opened.files
@@ -65,7 +67,7 @@ def search_pairs(
         return found
 
 
-def _drive(search: LocationSearch, job: DumpPairsJob, opened: OpenedRun) -> bool:
+def _drive(search: LocationSearch, job: DumpsJob[PairPayload], opened: OpenedRun) -> bool:
     config, shared, tasks = search.config, search.shared, job.tasks(opened.done)
     places = None
     if search.is_done_here(sum(task.cost_s for task in tasks)):

@@ -14,7 +14,9 @@ from test_cluster_overflow import write_dumps
 
 from ray_precheck.comparing import compare_captures
 from ray_precheck.config import OverflowConfig
+from ray_precheck.locating import locate_captures
 from ray_precheck.overflowing import check_overflow
+from scripts.locate_scale import make_runs
 
 pytestmark = [
     pytest.mark.cluster,
@@ -41,6 +43,7 @@ def hidden(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for side, scale in (("target", 1.01), ("golden", 1.0), ("noise", 1.001)):
         write_capture(folder / side, scale)
     write_dumps(folder / "dumps")
+    make_runs(folder / "ranks", 4, 103, 2)
     return folder
 
 
@@ -106,4 +109,39 @@ def test_so_are_dumps(network: Network, hidden: Path, tmp_path: Path, begin: str
     shared = ["--shared-fs"] if begin == GIVEN_UP else []
     output = run_on(network, begin, "overflow_check", hidden / "dumps", *shared, "-o", out)
     assert tables(out, "overflow") == tables(tmp_path / "alone", "overflow"), output
+    assert (f"{network.host(2)} has no folder" in output) == (begin == GIVEN_UP)
+
+
+@pytest.mark.parametrize("begin", [TOGETHER, GIVEN_UP])
+@pytest.mark.parametrize(
+    ("target", "golden", "words"),
+    [
+        ("target", "golden", ("calls", "values")),
+        ("ranks/target", "ranks/golden", ("dumps", "roots")),
+    ],
+    ids=["replayed", "statistics"],
+)
+def test_so_are_the_captures_of_a_search(
+    network: Network,
+    hidden: Path,
+    tmp_path: Path,
+    begin: str,
+    target: str,
+    golden: str,
+    words: tuple[str, str],
+) -> None:
+    sides = hidden / target, hidden / golden
+    locate_captures(*sides, out=tmp_path / "alone")
+    out = Path(hidden, "located")
+    shutil.rmtree(out, ignore_errors=True)
+    shared = ["--shared-fs"] if begin == GIVEN_UP else []
+    asked = ["locate", "-tp", sides[0], "-gp", sides[1], *shared, "-o", out]
+    output = run_on(network, begin, *asked)
+    for stem in (f"locate_{words[0]}", f"locate_{words[1]}", "locate_2"):
+        found, alone = (
+            [path.read_bytes() for path in folder.glob(f"{stem}*.csv")]
+            for folder in (out, tmp_path / "alone")
+        )
+        assert found == alone, output
+        assert found
     assert (f"{network.host(2)} has no folder" in output) == (begin == GIVEN_UP)

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from ray_precheck.jobs.location.payload import (
     encoded_error,
     encoded_value,
 )
+from ray_precheck.jobs.shared_folders import require_folders, seen_folders
 from ray_precheck.runtime.job import Cargo, Tell
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.schema.casualty import Cause
@@ -74,6 +76,7 @@ class LocationJob:
         self.names = [payload.name for payload in payloads]
         self.tables: Tables = LOCATION_TABLES
         self.memory_limit_bytes = settings.target.memory_limit_bytes
+        self._shares_files = shared_fs
         self.cargo: Cargo | None = None if shared_fs else self._cargo()
 
     def _cargo(self) -> Cargo:
@@ -93,9 +96,12 @@ class LocationJob:
         return self._payloads[task.index]
 
     def opener(self, *, is_home: bool) -> "LocationOpener":
-        """Return the opener of runners, which need no device."""
+        """Return the opener of runners, which need no device. With a shared file system other machines must
+        see the folders of the tensors."""
         target = replace(self.settings.target, sends_evidence=not is_home)
-        return LocationOpener(replace(self.settings, target=target))
+        both = (target.data_folder, self.settings.golden_folder)
+        must_see = seen_folders(both if self._shares_files else (), is_home=is_home)
+        return LocationOpener(replace(self.settings, target=target), must_see)
 
     def failed(self, task: Task, outcome: Outcome, reason: str) -> Done:
         """Return the rows of a call that broke its worker: nothing is known of it."""
@@ -113,9 +119,11 @@ class LocationJob:
 
 @dataclass(frozen=True, slots=True)
 class LocationOpener:
-    """Opens a runner in the check process; loads the frameworks of the bench."""
+    """Opens a runner in the check process; loads the frameworks of the bench. `must_see` are folders that its
+    machine has to have."""
 
     settings: LocationSettings
+    must_see: tuple[Path, ...] = ()
 
     @property
     def memory_limit_bytes(self) -> int:
@@ -123,7 +131,12 @@ class LocationOpener:
         return self.settings.target.memory_limit_bytes
 
     def open(self, slot: DeviceSlot, tell: Tell) -> "LocationRunner":
-        """Load the bench and let it prove itself."""
+        """Load the bench and let it prove itself.
+
+        Raises:
+            DeviceError: the machine does not share the captured tensors that it is said to share.
+        """
+        require_folders(slot, self.must_see, "the captured tensors")
         return open_runner(self.settings, tell)
 
 

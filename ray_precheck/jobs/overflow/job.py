@@ -6,28 +6,22 @@ makes the job; where the dumps are few and small it takes its rows from `settled
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ray_precheck.dump.folders import FoundDump
 from ray_precheck.errors import DumpError
-from ray_precheck.jobs.overflow.cargo import OverflowCargo, unpacked
-from ray_precheck.jobs.shared_folders import require_folders, seen_folders
+from ray_precheck.jobs.dumps.job import DumpsJob, DumpWork, as_told
 from ray_precheck.report.sources import source_lines
-from ray_precheck.runtime.scheduling.stage import Stage
-from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.done import Done
-from ray_precheck.schema.phase import Phase
 from ray_precheck.schema.pickling import pickled_by_position
-from ray_precheck.schema.result import Outcome, Verdict
-from ray_precheck.schema.task import DeviceSlot, Task
+from ray_precheck.schema.result import Verdict
 from ray_precheck.store.columns import encode_name, encode_row, encode_text
 from ray_precheck.store.tables import Tables
 from ray_precheck.trace.overflow.births import MOST_PASSED_ON, Followed, follow
 from ray_precheck.trace.overflow.headroom import headrooms
-from ray_precheck.trace.overflow.modules import Modules
+from ray_precheck.trace.overflow.modules import CONSTRUCT_FILE, Modules
 from ray_precheck.trace.overflow.rows import COLUMNS, HEADROOM, OverflowRow, number_of
 from ray_precheck.trace.side import CaptureSide, open_side
 
@@ -58,115 +52,47 @@ class OverflowPayload:
     rank: str
     with_headroom: bool
 
-
-class OverflowJob:
-    """The dumps of a folder as a job. `shared_fs`: every machine sees them by the same paths."""
-
-    has_bench = bench_suffices = False
-    memory_limit_bytes = 0
-
-    def __init__(
-        self, dumps: Sequence[FoundDump], *, with_headroom: bool = False, shared_fs: bool = False
-    ) -> None:
-        self.tables = OVERFLOW_TABLES
-        self.names = [each.label for each in dumps]
-        self._payloads = [
-            # Absolute: a worker is in another folder.
-            OverflowPayload(
-                index, each.label, each.path.absolute(), each.step, each.rank, with_headroom
-            )
-            for index, each in enumerate(dumps)
-        ]
-        self.sizes = [_size_of(each.path) for each in dumps]
-        self._shares = shared_fs
-        self.cargo = None if shared_fs else OverflowCargo([each.path for each in dumps])
-
-    def tasks(self, done: set[str]) -> list[Task]:
-        """Return the dumps that have no row yet, the largest first."""
-        found = [
-            Task(index, name, size / _BYTES_OF_A_SECOND)
-            for index, (name, size) in enumerate(zip(self.names, self.sizes, strict=True))
-            if name not in done
-        ]
-        return sorted(found, key=lambda task: -task.cost_s)
-
-    def settled(self, tasks: Iterable[Task]) -> Iterator[Done]:
-        """Yield the rows of dumps that are looked at in this process, as they are asked for."""
-        for task in tasks:
-            yield look(self.payload(task))
-
-    def payload(self, task: Task) -> OverflowPayload:
-        """Return the path of a dump, and what to look for."""
-        return self._payloads[task.index]
-
-    def opener(self, *, is_home: bool) -> "OverflowOpener":
-        """Return the opener of runners, which need no device. With a shared file system other machines must
-        see the folders of the dumps."""
-        folders = {each.path.parent for each in self._payloads} if self._shares else ()
-        return OverflowOpener(seen_folders(sorted(folders), is_home=is_home))
-
-    def failed(self, task: Task, outcome: Outcome, reason: str) -> Done:
-        """Return the row of a dump that broke its worker."""
-        return _done(self.payload(task), Verdict.ERROR, reason)
-
-    def unchecked(self, task: Task, reason: str) -> Done:
-        """Return the row of a dump that could not be looked at."""
-        return _done(self.payload(task), Verdict.SKIP, reason)
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The dump."""
+        return (self.path,)
 
 
-@dataclass(frozen=True, slots=True)
-class OverflowOpener:
-    """Opens a runner; it loads no framework. `must_see` are folders that its machine has to have."""
-
-    must_see: tuple[Path, ...] = ()
-    memory_limit_bytes: int = 0
-
-    def open(self, slot: DeviceSlot, tell: Callable[[Phase], None]) -> "OverflowRunner":
-        """Return a runner.
-
-        Raises:
-            DeviceError: the machine does not share the dumps that it is said to share.
-        """
-        require_folders(slot, self.must_see, "the dumps")
-        return OverflowRunner()
-
-
-@dataclass(frozen=True, slots=True)
-class OverflowRunner:
-    """Looks at one dump after the other."""
-
-    caveat: str = ""
-
-    def run(self, payload: OverflowPayload, stage: Stage, *, files: Any = None, **_: Any) -> Done:
-        """Return the rows of a dump; `files` are those that were sent to a machine that lacks it."""
-        if files is None:
-            return look(payload)
-        try:
-            with unpacked(files, payload.path.name) as path:
-                return look(payload, path)
-        except DumpError as error:
-            return _done(payload, Verdict.SKIP, str(error))
-
-    def damage(self) -> tuple[Cause, str] | None:
-        """Return None: a dump cannot damage the process."""
-        return None
+def overflow_job(
+    dumps: Sequence[FoundDump], *, with_headroom: bool = False, shared_fs: bool = False
+) -> DumpsJob[OverflowPayload]:
+    """Return the dumps of a folder as a job. `shared_fs`: every machine sees them by the same paths."""
+    work = DumpWork(
+        OVERFLOW_TABLES,
+        look,
+        _done,
+        _BYTES_OF_A_SECOND,
+        Verdict.ERROR,
+        (CONSTRUCT_FILE, "stack.json"),
+    )
+    payloads = [
+        OverflowPayload(
+            index, each.label, each.path.absolute(), each.step, each.rank, with_headroom
+        )
+        for index, each in enumerate(dumps)
+    ]
+    return DumpsJob(work, payloads, shared_fs=shared_fs)
 
 
-def look(payload: OverflowPayload, path: Path | None = None) -> Done:
+def look(payload: OverflowPayload, paths: tuple[Path, ...]) -> Done:
     """Return the rows of a dump: what its records did with NaN and infinity.
 
-    `path` is where it stands on this machine, by default the path of the payload. A dump that cannot be
-    read is SKIP and has no number of records, one without statistics SKIP with their number.
+    `paths` has the place where it stands on this machine. A dump that cannot be read is SKIP and has no
+    number of records, one without statistics SKIP with their number.
     """
     began_s, start = time.time(), time.perf_counter()
-    here, told = str(path or payload.path), str(payload.path)
     try:
-        with open_side(here) as side:
+        with open_side(str(paths[0])) as side:
             followed = follow(side)
             rows = list(_rows(payload, side, followed))
-            note = side.note.replace(here, told)
+            note = as_told(side.note, paths, payload.paths)
     except (DumpError, OSError) as error:
-        return _done(payload, Verdict.SKIP, str(error).replace(here, told))
+        return _done(payload, Verdict.SKIP, as_told(str(error), paths, payload.paths))
     return _done(payload, *_verdict(followed), followed, rows, began_s, start, note)
 
 
@@ -241,10 +167,3 @@ def encoded(row: OverflowRow) -> bytes:
     """Return a row of the findings as a line of CSV."""
     names = [encode_name(cell) for cell in row]
     return encode_row([*names[:8], encode_text(row.source), encode_text(row.message), names[10]])
-
-
-def _size_of(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

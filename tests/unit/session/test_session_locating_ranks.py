@@ -105,7 +105,9 @@ def test_pairs_that_are_done_are_not_searched_again(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     located(runs, tmp_path)
-    monkeypatch.setattr(location_pairs, "search", lambda payload: pytest.fail("searched again"))
+    monkeypatch.setattr(
+        location_pairs, "search", lambda payload, paths: pytest.fail("searched again")
+    )
     assert located(runs, tmp_path, resume_csv=tmp_path).completed
 
 

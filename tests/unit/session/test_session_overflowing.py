@@ -218,7 +218,9 @@ def test_a_search_that_stopped_goes_on_and_gives_the_same_bytes(
     monkeypatch.undo()
     seen: list[int] = []
     look = overflow.look
-    monkeypatch.setattr(overflow, "look", lambda each: (seen.append(each.index), look(each))[1])
+    monkeypatch.setattr(
+        overflow, "look", lambda each, paths: (seen.append(each.index), look(each, paths))[1]
+    )
     again = OverflowConfig(dump=tmp_path / "dumps", resume_csv=half.files.result)
     assert check_overflow(again).completed
     done = {int(each.name[4]) for each in half.dumps}

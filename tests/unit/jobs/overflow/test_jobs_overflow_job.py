@@ -1,6 +1,7 @@
 """The dumps of a folder as a job: tasks, rows of what cannot be done, and dumps that travel."""
 
 import csv
+import pickle
 import sys
 from pathlib import Path
 
@@ -8,10 +9,12 @@ import numpy as np
 import pytest
 
 from ray_precheck.dump.folders import find_dumps
-from ray_precheck.jobs.overflow.job import OverflowJob, OverflowRunner, look
+from ray_precheck.jobs.dumps.job import DumpsJob, DumpsRunner
+from ray_precheck.jobs.overflow.job import OverflowPayload, overflow_job
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Outcome, Verdict
+from ray_precheck.schema.task import DeviceSlot
 
 sys.path.append(str(Path(__file__).parents[2] / "trace"))
 from overflow_records import INF, forward, tensor, write_dump
@@ -20,12 +23,17 @@ pytestmark = pytest.mark.unit
 BORN = {"Torch.exp.0.forward": forward([tensor()], [tensor(INF, 0.0)])}
 
 
-def job_of(folder: Path) -> OverflowJob:
+def job_of(folder: Path) -> DumpsJob[OverflowPayload]:
     module = "Module.a.B.forward.0"
     construct = {"Torch.exp.0.forward": module, module: None}
     write_dump(folder / "step0" / "rank0", BORN, construct)
     write_dump(folder / "step0" / "rank1", {**BORN, "Torch.neg.0.forward": forward([], [])})
-    return OverflowJob(find_dumps(folder).dumps)
+    return overflow_job(find_dumps(folder).dumps)
+
+
+def runner_of(job: DumpsJob[OverflowPayload]) -> DumpsRunner[OverflowPayload]:
+    slot = DeviceSlot("cpu", 0, "a node", "10.0.0.1", "")
+    return pickle.loads(pickle.dumps(job.opener(is_home=False))).open(slot, lambda phase: None)
 
 
 def cells(done: Done) -> list[str]:
@@ -58,8 +66,8 @@ def test_a_dump_that_travels_gives_the_rows_that_it_gives_at_home(tmp_path: Path
         limits = cargo.limits(task, 1 << 20)
         files = cargo.packed({name: cargo.ship(name, most) for name, most in limits.items()})
         payload = job.payload(task)
-        here = look(payload)
-        there = OverflowRunner().run(payload, Stage.CHECK, files=files)
+        (here,) = job.settled([task])
+        there = runner_of(job).run(payload, Stage.CHECK, files=files)
         assert (there.row, there.details) == (here.row, here.details)
     assert b"Module.a.B.forward.0" in here.details
     assert b"/home/me/train.py:7" in here.details
@@ -72,7 +80,7 @@ def test_a_dump_that_cannot_travel_is_not_judged(tmp_path: Path) -> None:
     name = next(iter(job.cargo.limits(task, 10)))
     refused = job.cargo.packed({name: job.cargo.ship(name, 10)})
     for files in (refused, {}):
-        done = OverflowRunner().run(job.payload(task), Stage.CHECK, files=files)
+        done = runner_of(job).run(job.payload(task), Stage.CHECK, files=files)
         assert done.verdict is Verdict.SKIP
         assert "--shared-fs" in cells(done)[5]
 
@@ -80,6 +88,6 @@ def test_a_dump_that_cannot_travel_is_not_judged(tmp_path: Path) -> None:
 def test_an_unreadable_dump_that_travelled_is_named_as_it_is_at_home(tmp_path: Path) -> None:
     job = job_of(tmp_path)
     task = job.tasks(set())[0]
-    files = {"dump.json": np.frombuffer(b"{", np.uint8)}
-    done = OverflowRunner().run(job.payload(task), Stage.CHECK, files=files)
+    files = {(0, "dump.json"): np.frombuffer(b"{", np.uint8)}
+    done = runner_of(job).run(job.payload(task), Stage.CHECK, files=files)
     assert str(tmp_path / "step0" / "rank1" / "dump.json") in cells(done)[5]
