@@ -17,7 +17,7 @@ from ray_precheck.runtime.driving import START_OF_RAY_S
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.trace.alignment.align import align
 from ray_precheck.trace.alignment.calls import Call, calls_of
-from ray_precheck.trace.difference.reading import kinds_of, reading_of
+from ray_precheck.trace.difference.reading import common_kinds, kinds_of, reading_of
 from ray_precheck.trace.difference.row import ComparisonMode
 from ray_precheck.trace.items import Item
 from ray_precheck.trace.mapping import aligned, read_mapping, require_named
@@ -120,10 +120,11 @@ def _readings(target: CaptureSide, golden: CaptureSide, noise: CaptureSide | Non
     Raises:
         UsageError: they have no kind of values in common.
     """
-    kinds = [kinds_of(side) for side in (target, golden)]
-    if kinds[0].isdisjoint(kinds[1]):
+    if not common_kinds(target, golden):
+        ours, theirs = kinds_of(target), kinds_of(golden)
+        others = " of another kind" if ComparisonMode.DIGESTS in ours & theirs else ""
         raise UsageError(
-            f"{target.path} has {_named(kinds[0])} and {golden.path} {_named(kinds[1])}: nothing that could"
+            f"{target.path} has {_named(ours)} and {golden.path} {_named(theirs)}{others}: nothing that could"
             " be compared; capture both with the same task and summary mode"
         )
     pair = reading_of(target, golden)

@@ -104,7 +104,7 @@ def metric_cells(row: TensorRow) -> tuple[str, ...]:
         return (UNSUPPORTED, UNSUPPORTED, *largest, UNSUPPORTED, UNSUPPORTED)
     return (
         _cosine(found), _text(found.euclidean), *largest,
-        _rounded(found.thousandth / found.size), _rounded(found.five_thousandths / found.size),
+        _rounded(found.thousandth / found.numbers), _rounded(found.five_thousandths / found.numbers),
     )  # fmt: skip
 
 

@@ -29,8 +29,10 @@ THOUSANDTH, FIVE_THOUSANDTHS = 0.001, 0.005
 
 @dataclass(slots=True)
 class ElementDifference:
-    """What was measured of two tensors of `size` elements each, of which `finite` are finite on both sides.
+    """What was measured of two tensors of `size` elements each.
 
+    All counts are of numbers, `parts` for each element: 2 where it is complex. `finite` numbers are finite
+    on both sides.
     `target_squares`, `golden_squares`, `products` and `squares` are the sums of t^2, g^2, t g and
     (t - g)^2 over the finite elements. `max_abs` is the largest |t - g|, at the flat position `worst` (-1
     where nothing differs). `max_relative` is the largest |t - g| / |g|, where g = 0 counts as msprobe
@@ -46,6 +48,7 @@ class ElementDifference:
     """
 
     size: int
+    parts: int = 1
     finite: int = 0
     target_squares: float = 0.0
     golden_squares: float = 0.0
@@ -69,6 +72,11 @@ class ElementDifference:
     odd: int = 0
     flipped: int = 0
     first_odd: int = -1
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers each tensor has: a complex element has two."""
+        return self.size * self.parts
 
     @property
     def cosine(self) -> float:
@@ -114,6 +122,7 @@ def element_difference(
     found = ElementDifference(size)
     same_format = target.raw.dtype == golden.raw.dtype and target.dtype == golden.dtype
     work = _Work(target, golden, rtol, atol)
+    found.parts = work.parts
     with np.errstate(all="ignore"):
         for start in range(0, size, PIECE):
             ours, theirs = target.raw[start : start + PIECE], golden.raw[start : start + PIECE]
@@ -147,6 +156,8 @@ class _Work:
             self.real = np.dtype(np.float64)  # float32 does not hold integers beyond 2^24
             self.dtype = np.dtype(np.complex128) if self.complex else self.real
         self.parts = 2 if self.complex else 1
+        # float64 does not hold integers beyond 2^53: which are equal is asked of themselves.
+        self.whole = all(kind.kind in "iu" for kind in kinds)
         length = min(PIECE, max(target.raw.size, 1)) * self.parts
         self.wide = [np.empty(length) for _ in range(3)]
         self.narrow = [np.empty(length, self.real) for _ in range(2)]
@@ -195,9 +206,12 @@ class _Work:
         found.target_squares += own
         found.golden_squares += golden_squares
         found.products += float(np.dot(wide, other))
-        unequal = np.not_equal(target, golden, out=self.flags[: target.size])
+        one, two = (ours, theirs) if self.whole else (target, golden)
+        unequal = np.not_equal(one, two, out=self.flags[: target.size])
         number = int(np.count_nonzero(unequal))
         found.unequal += number
+        if self.whole and number and found.worst < 0:
+            found.worst = start + int(np.argmax(unequal))
         if number * _FEW > target.size:
             self._add_errors(found, target, golden, wide, other, start, None)
             return

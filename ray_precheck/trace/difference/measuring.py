@@ -3,6 +3,7 @@
 Comes in: a row and a `Reading`. Goes out: the row, filled in. Called by `rows`. No verdict is made here.
 """
 
+import math
 from functools import cache
 
 from ray_precheck.capture.measures.sketch import estimated_norm
@@ -37,8 +38,14 @@ def measure(row: TensorRow, reading: Reading) -> None:
         _measure_elements(row, target, golden, reading)
     if row.elements is None and reading.mode is not ComparisonMode.DIGESTS:
         _measure_sketches(row, target, golden, reading)
-        if row.reshaped and not row.layout and same_statistics(target, golden):
+        if row.reshaped and not row.layout and _may_be_another_layout(target, golden):
             row.layout = "the statistics agree, as those of the same values in another layout do"
+
+
+def _may_be_another_layout(target: Item, golden: Item) -> bool:
+    """Return whether as many elements on both sides have the same statistics."""
+    sizes = [math.prod(side.shape or ()) for side in (target, golden)]
+    return sizes[0] == sizes[1] > 0 and same_statistics(target, golden)
 
 
 def _compare_kinds(row: TensorRow, target: Item, golden: Item) -> None:

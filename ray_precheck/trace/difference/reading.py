@@ -4,7 +4,7 @@ Comes in: two open captures. Goes out: a `Reading`. Called by the jobs that comp
 each pair of dumps.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -54,21 +54,40 @@ def reading_of(target: CaptureSide, golden: CaptureSide) -> Reading:
     Raises:
         DumpError: the file of the sketches of either is none.
     """
-    mode = mode_of(kinds_of(target), kinds_of(golden))
+    mode = mode_of(common_kinds(target, golden))
     ours, theirs = target.header.framework, golden.header.framework
     same = not ours or not theirs or ours == theirs
     return Reading(mode, _source(target, mode), _source(golden, mode), same, ours)
 
 
-def mode_of(target: set[ComparisonMode], golden: set[ComparisonMode]) -> ComparisonMode:
+def mode_of(common: set[ComparisonMode]) -> ComparisonMode:
     """Return the best that two captures have in common; statistics where they have nothing."""
-    common = target & golden
     return next((mode for mode in ComparisonMode if mode in common), ComparisonMode.STATISTICS)
+
+
+def common_kinds(target: CaptureSide, golden: CaptureSide) -> set[ComparisonMode]:
+    """Return what two captures have in common.
+
+    Digests of another kind have another length (a CRC-32 8 digits, the exclusive or 16 behind 0x), and equal
+    none of the other side.
+    """
+    common = kinds_of(target) & kinds_of(golden)
+    if ComparisonMode.DIGESTS in common and _digest_length(target) != _digest_length(golden):
+        common.discard(ComparisonMode.DIGESTS)
+    return common
 
 
 def kinds_of(side: CaptureSide) -> set[ComparisonMode]:
     """Return what the first records of a capture have: files, statistics, digests."""
-    return _has(item for entry in islice(side.entries, _RECORDS) for item in side.items(entry))
+    return _has(_first_items(side))
+
+
+def _first_items(side: CaptureSide) -> Iterator[Item]:
+    return (item for entry in islice(side.entries, _RECORDS) for item in side.items(entry))
+
+
+def _digest_length(side: CaptureSide) -> int:
+    return next((len(item.digest) for item in _first_items(side) if item.digest), 0)
 
 
 def _source(side: CaptureSide, mode: ComparisonMode) -> Source:

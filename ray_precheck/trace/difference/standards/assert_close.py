@@ -13,6 +13,7 @@ from typing import ClassVar
 from ray_precheck.trace.difference.measuring import dtype_of
 from ray_precheck.trace.difference.row import ERROR, ComparisonMode, TensorRow
 from ray_precheck.trace.difference.standards.base import (
+    counted,
     dtypes_differ,
     index_of,
     odd_sentence,
@@ -49,12 +50,12 @@ def _judge_elements(row: TensorRow) -> None:
         row.note(ERROR, odd)
     nan = min(found.target_nan, found.golden_nan)
     if nan and not found.odd:
-        row.note(ERROR, f"{nan} of {found.size} elements are NaN, which is equal to nothing")
+        row.note(ERROR, f"{nan} of {counted(found)} are NaN, which is equal to nothing")
     if found.beyond:
         at = index_of(row, found.worst)
         row.note(
             ERROR,
-            f"{found.beyond} of {found.size} elements are beyond the tolerances; the largest difference"
+            f"{found.beyond} of {counted(found)} are beyond the tolerances; the largest difference"
             f" is {found.max_abs:.6g} at {at}",
         )
 

@@ -29,7 +29,7 @@ from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.trace.difference.cells import digest_cell
 from ray_precheck.trace.difference.measuring import dtype_of
 from ray_precheck.trace.difference.row import ERROR, WARNING, ComparisonMode, TensorRow
-from ray_precheck.trace.difference.standards.base import index_of, odd_sentence
+from ray_precheck.trace.difference.standards.base import index_of, odd_sentence, shortened
 from ray_precheck.trace.difference.standards.rounding import (
     Apart,
     distance_apart,
@@ -190,7 +190,5 @@ def _judge_value(row: TensorRow) -> None:
     # A number that was computed from tensors, such as a loss.
     computed = row.is_output and isinstance(ours, float) and isinstance(theirs, float)
     near = computed and math.isclose(ours, theirs, rel_tol=math.sqrt(2.0**-24))
-    shown = [text if len(text) <= 80 else f"{text[:77]}..." for text in texts]
-    row.note(
-        WARNING if near else ERROR, f"the value is {shown[0]}, in the golden capture {shown[1]}"
-    )
+    shown = f"the value is {shortened(texts[0])}, in the golden capture {shortened(texts[1])}"
+    row.note(WARNING if near else ERROR, shown)

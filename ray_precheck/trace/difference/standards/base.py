@@ -32,10 +32,21 @@ def index_of(row: TensorRow, place: int) -> str:
     return str([int(each) for each in np.unravel_index(place, shape)])
 
 
+def shortened(text: str) -> str:
+    """Return a text of at most 80 characters."""
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def counted(found: ElementDifference) -> str:
+    """Return what the counts of a difference are out of, `24 elements`."""
+    return f"{found.numbers} " + ("elements" if found.parts == 1 else "real and imaginary parts")
+
+
 def odd_sentence(row: TensorRow) -> str:
     """Return where NaN and infinities are not the same on both sides, "" where they are.
 
-    From files it is known exactly; from statistics by Max and Min, which show that there are some.
+    From files it is known exactly; from statistics by Max and Min, which show that there are some, and by
+    Mean and Norm, because the maximum of some devices leaves NaN out.
     """
     found = row.elements
     if found is not None:
@@ -49,7 +60,9 @@ def _odd_elements(row: TensorRow, found: ElementDifference) -> str:
         kind = "infinities of opposite signs"
     elif found.flipped:
         kind += f" or infinities of opposite signs ({found.flipped})"
-    return f"{found.odd} of {found.size} elements are {kind}, the first at {index_of(row, found.first_odd)}"
+    return (
+        f"{found.odd} of {counted(found)} are {kind}, the first at {index_of(row, found.first_odd)}"
+    )
 
 
 def _odd_statistics(row: TensorRow) -> str:
@@ -57,7 +70,9 @@ def _odd_statistics(row: TensorRow) -> str:
     if not texts or not row.tensors:
         return ""
     ours, theirs = texts[8:10], texts[12:14]
-    if ours == theirs or _NOT_FINITE.isdisjoint((*ours, *theirs)):
+    if _NOT_FINITE.isdisjoint((*ours, *theirs)):
+        return _odd_sums(texts)
+    if ours == theirs:
         return ""
     own = [text if text in _NOT_FINITE else "" for text in ours]
     other = [text if text in _NOT_FINITE else "" for text in theirs]
@@ -65,6 +80,14 @@ def _odd_statistics(row: TensorRow) -> str:
         return ""
     shown = [" and ".join(text.strip() for text in side) for side in (ours, theirs)]
     return f"Max and Min are {shown[0]}, in the golden capture {shown[1]}"
+
+
+def _odd_sums(texts: Sequence[str]) -> str:
+    """Return that Mean or Norm is NaN on one side alone, where Max and Min are finite on both."""
+    for name, own, other in zip(("Mean", "Norm"), texts[10:12], texts[14:16], strict=True):
+        if own != other and "Nan" in (own, other):
+            return f"{name} is {own.strip()}, in the golden capture {other.strip()}"
+    return ""
 
 
 def dtypes_differ(row: TensorRow) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ray_precheck.trace.difference.row import ERROR, WARNING, ComparisonMode, TensorRow
-from ray_precheck.trace.difference.standards.base import index_of, odd_sentence
+from ray_precheck.trace.difference.standards.base import counted, index_of, odd_sentence
 
 MAX_ERR = 1e-3
 
@@ -33,9 +33,9 @@ class MegEngine:
                 row.note(ERROR, "the shapes differ")
             elif found is None:
                 _judge_without_elements(row, mode, self.limit)
-            elif found.finite < found.size:
-                count = found.size - found.finite
-                row.note(ERROR, f"{count} of {found.size} elements are NaN or infinite")
+            elif found.finite < found.numbers:
+                count = found.numbers - found.finite
+                row.note(ERROR, f"{count} of {counted(found)} are NaN or infinite")
             elif found.max_scaled > self.limit:
                 at = index_of(row, found.worst)
                 row.note(

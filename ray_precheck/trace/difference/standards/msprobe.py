@@ -11,6 +11,7 @@ one side has are `unmatched`, where msprobe passes them, or warns. Between frame
 what they are, not by their spelling, and `requires_grad` counts only where both frameworks record it.
 """
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import ClassVar
 
 from ray_precheck.trace.difference.cells import digest_cell, metric_cells
 from ray_precheck.trace.difference.row import ERROR, NOT_THERE, WARNING, ComparisonMode, TensorRow
-from ray_precheck.trace.difference.standards.base import dtypes_differ, odd_sentence
+from ray_precheck.trace.difference.standards.base import dtypes_differ, odd_sentence, shortened
 from ray_precheck.trace.difference.statistics import relative, statistics_of
 from ray_precheck.trace.items import Item
 
@@ -92,6 +93,8 @@ def _judge_row(row: TensorRow) -> None:
     target, golden = row.target, row.golden
     if target is None or golden is None or target.element is None or golden.element is None:
         return
+    if not row.tensors and (words := _odd_number(target, golden)):
+        row.note(ERROR, words)
     ours, theirs = target.element.get("requires_grad"), golden.element.get("requires_grad")
     if ours is not None and theirs is not None and ours != theirs:
         row.note(ERROR, f"requires_grad is {ours}, in the golden capture {theirs}")
@@ -101,6 +104,16 @@ def _judge_row(row: TensorRow) -> None:
         row.note(
             ERROR, f"the shape is {list(target.shape or ())}, golden {list(golden.shape or ())}"
         )
+
+
+def _odd_number(target: Item, golden: Item) -> str:
+    """Return that a number, such as a loss, is NaN or infinite where the golden one is finite; "" if not."""
+    if target.type_name != "float" or golden.type_name not in ("float", "int"):
+        return ""
+    ours, theirs = target.number("value"), golden.number("value")
+    if ours is None or theirs is None or math.isfinite(ours) or not math.isfinite(theirs):
+        return ""
+    return f"the value is {ours}, in the golden capture {theirs}"
 
 
 def _judge_dtypes(row: TensorRow, target: Item, golden: Item) -> None:
@@ -124,12 +137,8 @@ def _judge_value(row: TensorRow) -> None:
         return  # msprobe's rule is for what Python has a class of
     ours, theirs = statistics_of(target)[0], statistics_of(golden)[0]
     if ours != theirs:
-        row.note(ERROR, f"the value is {_short(ours)}, in the golden capture {_short(theirs)}")
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+        shown = [shortened(repr(each)) for each in (ours, theirs)]
+        row.note(ERROR, f"the value is {shown[0]}, in the golden capture {shown[1]}")
 
 
 def _judge_digests(row: TensorRow) -> None:

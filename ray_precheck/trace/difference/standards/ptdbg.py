@@ -4,7 +4,8 @@ Comes in: the rows of a pair of operators. Goes out: their results. Called by `r
 ptdbg_ascend, the predecessor of msprobe (gitee.com/ascend/att, debug/accuracy_tools/ptdbg_ascend,
 compare/acc_compare.py, `check_accuracy`): "Accuracy Reached or Not" is no where Cosine < 0.99 and MaxAbsErr
 > 0.001, or where neither could be computed. Of statistics it warns where two of them differ by more than
-half of the larger one (`MAGNITUDE`).
+half of the larger one (`MAGNITUDE`). Infinities of other signs, and in statistics NaN on one side and other
+shapes, are errors here, which ptdbg passes.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from typing import ClassVar
 
 from ray_precheck.compare.thresholds import COSINE_LIMIT
 from ray_precheck.trace.difference.cells import SHAPE_UNMATCHED, digest_cell, metric_cells
-from ray_precheck.trace.difference.row import ERROR, NOT_THERE, WARNING, ComparisonMode, TensorRow
+from ray_precheck.trace.difference.row import ERROR, WARNING, ComparisonMode, TensorRow
 from ray_precheck.trace.difference.standards.base import odd_sentence
 from ray_precheck.trace.difference.statistics import NAMES
 
@@ -44,8 +45,8 @@ def _judge_metrics(row: TensorRow) -> None:
     cosine, _, largest, *_ = metric_cells(row)
     if cosine == SHAPE_UNMATCHED:
         row.note(ERROR, "the shapes differ")
-    elif cosine == NOT_THERE:
-        row.note(ERROR, odd_sentence(row))
+    elif odd := odd_sentence(row):
+        row.note(ERROR, odd)
     elif row.elements is not None:
         try:
             low = float(cosine) < COSINE_LIMIT
@@ -60,6 +61,12 @@ def _judge_metrics(row: TensorRow) -> None:
 def _judge_statistics(row: TensorRow) -> None:
     target, golden = row.target, row.golden
     if target is None or golden is None or not target.is_tensor or not golden.is_tensor:
+        return
+    if row.reshaped:
+        row.note(ERROR, "the shapes differ")
+        return
+    if odd := odd_sentence(row):
+        row.note(ERROR, odd)
         return
     for name in NAMES:
         ours, theirs = target.number(name), golden.number(name)

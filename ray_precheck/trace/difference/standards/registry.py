@@ -11,11 +11,16 @@ from ray_precheck.trace.difference.layout import same_statistics
 from ray_precheck.trace.difference.row import PASS, UNMATCHED, WARNING, ComparisonMode, TensorRow
 from ray_precheck.trace.difference.standards.assert_close import AssertClose
 from ray_precheck.trace.difference.standards.auto import CaptureAuto
-from ray_precheck.trace.difference.standards.base import CaptureStandard, dtypes_differ
+from ray_precheck.trace.difference.standards.base import (
+    CaptureStandard,
+    dtypes_differ,
+    shortened,
+)
 from ray_precheck.trace.difference.standards.megengine import MegEngine
 from ray_precheck.trace.difference.standards.msprobe import CaptureMsprobe
 from ray_precheck.trace.difference.standards.npu_hooks import NpuHooks
 from ray_precheck.trace.difference.standards.ptdbg import Ptdbg
+from ray_precheck.trace.difference.statistics import statistics_of
 from ray_precheck.trace.items import Item
 
 _ALL: tuple[Callable[[], CaptureStandard], ...] = (
@@ -31,6 +36,7 @@ _OTHER_VALUES = 1e-3
 OTHER_ORDER = (
     "Max, Min, Mean and Norm agree, and the sketches differ: other values, or another order"
 )
+NO_ELEMENTS = "neither side has an element: dtype and shape alone were compared"
 _SINGLE: tuple[list[int], ...] = ([], [1])
 _SAME = ("0", "0", "0", "0")
 
@@ -60,9 +66,10 @@ def judge_rows(
 
 def _say_facts(row: TensorRow, mode: ComparisonMode) -> None:
     """Add what was found about a row, whatever the standard."""
-    if not row.tensors:
-        return
     target, golden = row.both
+    if not row.tensors:
+        _say_values(row, target, golden)
+        return
     if row.unread and (target.file or golden.file):
         instead = (
             "statistics are compared instead" if _has_statistics(row) else "nothing was compared"
@@ -71,7 +78,9 @@ def _say_facts(row: TensorRow, mode: ComparisonMode) -> None:
     if row.layout:
         # The sums of the values do not show it, so that no rule of others does.
         row.note(WARNING if row.result == PASS else PASS, row.layout)
-    if row.elements is not None:
+    if _is_empty(target) and _is_empty(golden):
+        row.note(PASS, NO_ELEMENTS)
+    elif row.elements is not None:
         if dtypes_differ(row):
             row.note(PASS, f"compared after widening {target.dtype} and {golden.dtype}")
     elif mode is not ComparisonMode.DIGESTS and row.estimated:
@@ -81,6 +90,19 @@ def _say_facts(row: TensorRow, mode: ComparisonMode) -> None:
     elif row.result == PASS and (side := _without_values(row, target, golden)):
         # A pass means that something was compared.
         row.note(WARNING, f"nothing was compared: the {side} has no values of this tensor")
+
+
+def _say_values(row: TensorRow, target: Item, golden: Item) -> None:
+    """Say of a row that passed, and is no pair of tensors, in what it differs."""
+    if row.result != PASS or row.messages:
+        return
+    for side, item, other in (("target", target, golden), ("golden side", golden, target)):
+        if not item.is_tensor and other.is_tensor:
+            row.note(WARNING, f"nothing was compared: the {side} has no tensor here")
+            return
+    ours, theirs = (str(statistics_of(item)[0]) for item in (target, golden))
+    if ours != theirs:
+        row.note(PASS, f"the value is {shortened(ours)}, in the golden capture {shortened(theirs)}")
 
 
 def _say_estimate(row: TensorRow, target: Item, golden: Item) -> None:
@@ -93,7 +115,7 @@ def _say_estimate(row: TensorRow, target: Item, golden: Item) -> None:
 
 def _is_blind(row: TensorRow, target: Item, golden: Item) -> bool:
     """Return whether equal statistics are all that is known of tensors of more than one element."""
-    if row.statistics[:4] != _SAME or row.layout:
+    if row.statistics[:4] != _SAME or row.layout or not _has_statistics(row):
         return False
     if target.element is not None and target.element["shape"] in _SINGLE:
         return False
@@ -107,10 +129,13 @@ def _without_values(row: TensorRow, target: Item, golden: Item) -> str:
     for side, item in (("target", target), ("golden side", golden)):
         if type(item.statistic("Max")) is float:  # nearly all of them
             continue
-        is_empty = item.element is not None and 0 in item.element["shape"]
-        if not is_empty and item.number("Max") is None and item.number("Norm") is None:
+        if not _is_empty(item) and item.number("Max") is None and item.number("Norm") is None:
             return side
     return ""
+
+
+def _is_empty(item: Item) -> bool:
+    return item.element is not None and 0 in item.element["shape"]
 
 
 def _has_statistics(row: TensorRow) -> bool:

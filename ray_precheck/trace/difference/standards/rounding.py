@@ -158,7 +158,8 @@ def distance_apart(row: TensorRow) -> Apart | None:
     """Return how far both sides are apart: measured, estimated, or at least, by the statistics.
 
     Max, Min, Mean and Norm cannot change by more than the tensor does: for |t - g| in the L2 norm,
-    |d Norm| and |d Max| are at most that, and |d Mean| at most that by sqrt(N).
+    |d Norm| and |d Max| are at most that, and |d Mean| at most that by sqrt(N). A golden norm that is not
+    known, or overflowed, is at most max(|Max|, |Min|) sqrt(N).
     """
     if row.relative_l2 is not None:
         return Apart(row.relative_l2, False)
@@ -171,12 +172,21 @@ def distance_apart(row: TensorRow) -> Apart | None:
     root = math.sqrt(max(1, math.prod(golden.shape or ())))
     largest = 0.0
     for (ours, theirs), weight in zip(pairs, (1.0, 1.0, root, 1.0), strict=True):
-        if ours is None or theirs is None or ours == theirs:
+        if ours is None or theirs is None or not math.isfinite(ours) or not math.isfinite(theirs):
             continue
-        largest = max(largest, abs(ours - theirs) * weight)
+        # By halves: the difference of two finite numbers may be infinite.
+        largest = max(largest, abs(ours / 2 - theirs / 2) * weight)
     norm = pairs[3][1]
-    if norm is None or not math.isfinite(norm) or not math.isfinite(largest):
-        return None
-    if not norm:
-        return Apart(math.inf if largest else 0.0, True)
-    return Apart(largest / norm, True)
+    if norm is None or not math.isfinite(norm):
+        ends = [abs(theirs) for _, theirs in pairs[:2] if theirs is not None]
+        if not ends or not math.isfinite(max(ends)):
+            return None
+        return Apart(_share(largest, max(ends) / 2, root), True)
+    return Apart(_share(largest, norm / 2), True)
+
+
+def _share(part: float, whole: float, times: float = 1.0) -> float:
+    """Return part / (whole times), infinite where only the whole is 0."""
+    if not whole:
+        return math.inf if part else 0.0
+    return part / whole / times

@@ -19,7 +19,7 @@ KEY = "Functional.linear.0.forward"
 def tensor(array: Any, name: str = "", **more: Any) -> dict[str, Any]:
     """Return the element of a tensor; with a name it has a file."""
     array = np.asarray(array)
-    wide = array.astype(np.float64)
+    wide = array.real.astype(np.float64)
     with np.errstate(all="ignore"):
         statistics = (
             (wide.max(), wide.min(), wide.mean(), np.sqrt((wide * wide).sum()))

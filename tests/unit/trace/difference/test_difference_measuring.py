@@ -21,7 +21,14 @@ from captured_pairs import (
 from ray_precheck.capture.measures.sketch import sketch
 from ray_precheck.capture.writing.sketches import SketchFile, read_sketches
 from ray_precheck.dump.mapped import MappedTensors
-from ray_precheck.trace.difference.reading import Reading, Source, kinds_of, mode_of, reading_of
+from ray_precheck.trace.difference.reading import (
+    Reading,
+    Source,
+    common_kinds,
+    kinds_of,
+    mode_of,
+    reading_of,
+)
 from ray_precheck.trace.difference.row import ComparisonMode
 from ray_precheck.trace.difference.rows import rows_of_operators
 from ray_precheck.trace.difference.standards.registry import BLIND
@@ -138,10 +145,32 @@ def test_the_mode_is_the_best_that_both_sides_have() -> None:
         {ComparisonMode.STATISTICS},
         {ComparisonMode.DIGESTS},
     )
-    assert mode_of(real, real) is ComparisonMode.REAL
-    assert mode_of(real, statistics_alone) is ComparisonMode.STATISTICS
-    assert mode_of(digests, digests) is ComparisonMode.DIGESTS
-    assert mode_of(real, digests) is mode_of(set(), digests) is ComparisonMode.STATISTICS
+    assert mode_of(real) is ComparisonMode.REAL
+    assert mode_of(real & statistics_alone) is ComparisonMode.STATISTICS
+    assert mode_of(digests) is ComparisonMode.DIGESTS
+    assert mode_of(real & digests) is mode_of(set()) is ComparisonMode.STATISTICS
+
+
+def test_digests_of_another_kind_are_not_in_common(tmp_path: Path) -> None:
+    sides = []
+    for digest in ("a6595bdc", "0x0000000000000036", "5d8086ad"):
+        path = tmp_path / digest / "dump.json"
+        path.parent.mkdir()
+        element = {"type": "torch.Tensor", "dtype": "torch.int64", "shape": [2], "md5": digest}
+        path.write_text(json.dumps({"data": {KEY: record([element], [])}}), encoding="utf-8")
+        sides.append(open_side(path))
+    with sides[0], sides[1], sides[2]:
+        assert common_kinds(sides[0], sides[1]) == set()
+        assert common_kinds(sides[0], sides[2]) == {ComparisonMode.DIGESTS}
+
+
+def test_statistics_of_another_number_of_elements_are_no_layout() -> None:
+    sides = [record([], [statistics(shape=shape)]) for shape in ((4, 4), (2, 8), (4, 5))]
+    (same,) = from_statistics(sides[1], sides[0])
+    (other,) = from_statistics(sides[2], sides[0])
+    assert "another layout" in same.layout
+    assert other.reshaped
+    assert not other.layout
 
 
 def test_a_reading_knows_the_frameworks_and_the_folders(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from captured_pairs import from_files, from_statistics, judged, record, statistics
 
+from ray_precheck.trace.difference.cells import metric_cells
 from ray_precheck.trace.difference.row import ComparisonMode, TensorRow
 from ray_precheck.trace.difference.rows import judge_rows
 from ray_precheck.trace.difference.standards.auto import CaptureAuto
-from ray_precheck.trace.difference.standards.registry import STANDARDS
+from ray_precheck.trace.difference.standards.registry import NO_ELEMENTS, STANDARDS
 
 pytestmark = pytest.mark.unit
 
@@ -211,6 +212,119 @@ def test_digests_are_equal_or_an_error() -> None:
     for digest, expected in {"00000001": "pass", "00000002": "error", "": "warning"}.items():
         rows = from_statistics(record([], [element | {"md5": digest}]), golden, DIGESTS)
         assert judged(rows, "msprobe", DIGESTS) == [expected]
+
+
+ONE_SIDED = {"Mean": math.nan, "Norm": math.nan}
+
+
+@pytest.mark.parametrize("standard", ALL)
+@pytest.mark.parametrize(("ours", "theirs"), [(ONE_SIDED, {}), ({}, ONE_SIDED)])
+def test_nan_that_the_maximum_leaves_out_is_an_error_by_the_mean(
+    standard: str, ours: dict[str, float], theirs: dict[str, float]
+) -> None:
+    sides = [record([], [statistics(**more)]) for more in (ours, theirs)]
+    rows = from_statistics(*sides)
+    assert judged(rows, standard, STATISTICS) == ["error"]
+    assert "Mean is " in rows[0].messages[0]
+
+
+@pytest.mark.parametrize("standard", ALL)
+def test_null_against_a_tensor_is_no_silent_pass(standard: str) -> None:
+    for sides in ([None, statistics()], [statistics(), None]):
+        rows = from_statistics(*(record([], [side]) for side in sides))
+        (result,) = judged(rows, standard, STATISTICS)
+        assert result in ("warning", "error")
+        assert rows[0].messages
+
+
+@pytest.mark.parametrize("standard", ALL)
+def test_tensors_without_statistics_on_both_sides_are_not_said_to_agree(standard: str) -> None:
+    unknown = dict.fromkeys(("Max", "Min", "Mean", "Norm"))
+    side = record([], [statistics("float8_e4m3fn", **unknown)])
+    rows = from_statistics(side, side)
+    assert judged(rows, standard, STATISTICS) == ["warning"]
+    assert "nothing was compared" in rows[0].messages[0]
+
+
+@pytest.mark.parametrize("standard", ALL)
+def test_empty_tensors_pass_and_say_that_nothing_of_them_was_compared(standard: str) -> None:
+    side = record([], [statistics(shape=(0, 3), **dict.fromkeys(("Max", "Min", "Mean", "Norm")))])
+    rows = from_statistics(side, side)
+    assert judged(rows, standard, STATISTICS) == ["pass"]
+    assert rows[0].messages == [NO_ELEMENTS]
+
+
+@pytest.mark.parametrize("standard", ["ptdbg", "megengine", "npu-hooks", "msprobe"])
+def test_values_that_a_standard_does_not_judge_are_shown(standard: str) -> None:
+    sides = [record([], [{"type": "str", "value": word}]) for word in ("mean", "sum")]
+    rows = from_statistics(*sides)
+    assert judged(rows, standard, STATISTICS) == ["pass"]
+    assert rows[0].messages == ["the value is mean, in the golden capture sum"]
+
+
+def test_msprobe_takes_a_loss_that_is_nan_for_an_error() -> None:
+    sides = [record([], [{"type": "float", "value": value}]) for value in ("NaN", 1e-6)]
+    assert judged(from_statistics(*sides), "msprobe", STATISTICS) == ["error"]
+    assert judged(from_statistics(sides[1], sides[0]), "msprobe", STATISTICS) == ["pass"]
+
+
+@pytest.mark.parametrize("norms", [(None, None), (2.0, math.inf), (math.inf, 2.0)])
+def test_auto_bounds_the_distance_by_max_where_a_norm_is_not_known(norms: tuple[Any, Any]) -> None:
+    sides = [
+        record([], [statistics(Max=top, Min=-1.0, Norm=norm)])
+        for top, norm in zip((10.0, 1.0), norms, strict=True)
+    ]
+    rows = from_statistics(*sides)
+    assert judged(rows, "auto", STATISTICS) == ["error"]
+    assert "relative L2 is at least " in rows[0].messages[0]
+
+
+def test_auto_tells_numbers_apart_whose_difference_overflows() -> None:
+    more = {"Mean": 0.0, "Norm": math.inf}
+    sides = [
+        record([], [statistics("float64", Max=top, Min=-1.7e308, **more)])
+        for top in (1.7e308, -1.6e308)
+    ]
+    assert judged(from_statistics(*sides), "auto", STATISTICS) == ["error"]
+
+
+def test_auto_finds_integers_that_float64_does_not_tell_apart(tmp_path: Path) -> None:
+    target = np.array([1, 2**62, 3], np.int64)
+    rows = from_files(tmp_path, ([], [target]), ([], [target + (target == 2**62)]))
+    assert judged(rows, "auto", REAL) == ["error"]
+    assert "1 of 3 elements differ, the furthest apart at [1]" in rows[0].messages[0]
+
+
+@pytest.mark.parametrize("standard", ["megengine", "assert-close", "auto"])
+def test_counts_of_complex_elements_are_of_their_parts(tmp_path: Path, standard: str) -> None:
+    golden = RAMP + 1j * RAMP
+    target = golden.copy()
+    target[1, 6] = complex(math.nan, 1)
+    rows = from_files(tmp_path, ([], [target]), ([], [golden]))
+    assert judged(rows, standard, REAL) == ["error"]
+    assert "1 of 8192 real and imaginary parts are NaN" in rows[0].messages[0]
+    same = from_files(tmp_path, ([], [golden]), ([], [golden]))
+    assert metric_cells(same[0])[4:] == ("1.0", "1.0")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "said"),
+    [
+        ({"Max": math.nan, "Min": math.nan}, {}, "Max and Min are Nan"),
+        ({"Max": math.inf}, {"Min": -math.inf}, "Max and Min are inf"),
+        ({"shape": (2, 8)}, {}, "the shapes differ"),
+    ],
+)
+def test_ptdbg_is_not_blind_in_statistics(
+    ours: dict[str, Any], theirs: dict[str, Any], said: str
+) -> None:
+    rows = from_statistics(*(record([], [statistics(**more)]) for more in (ours, theirs)))
+    assert judged(rows, "ptdbg", STATISTICS) == ["error"]
+    assert said in rows[0].messages[0]
+
+
+def test_ptdbg_finds_infinities_of_other_signs(tmp_path: Path) -> None:
+    assert judged(outputs(tmp_path, put(math.inf), put(-math.inf)), "ptdbg", REAL)[1] == "error"
 
 
 # --- ptdbg, megengine, assert-close ------------------------------------------------------------------
