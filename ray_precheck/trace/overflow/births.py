@@ -132,10 +132,10 @@ class Walk:
         solid, masks = self._origins_of(record)
         if not record.bad_outputs:
             self._masked(record, solid, masks)
-        elif solid:
+        elif solid and not (record.makes_nan and all(each.is_constant for each in solid)):
             self._passed_on(record, solid)
         else:
-            self._gave(record, masks)
+            self._gave(record, solid, masks)
 
     def _origins_of(self, record: FollowedRecord) -> tuple[Origins, Origins]:
         """Return the origins of the tensors that a record gets, those of possible masks apart."""
@@ -196,11 +196,13 @@ class Walk:
             said = f"from {origin.finding.place}{again}"
             self._report(record, record.bad_outputs[0], birth, said)
 
-    def _gave(self, record: FollowedRecord, masks: Origins) -> None:
+    def _gave(self, record: FollowedRecord, constants: Origins, masks: Origins) -> None:
         """Judge a record that gave what is not finite, and got nothing but constants and masks."""
         values, given = record.bad_outputs[0], all_of(record.bad_outputs)
         got = record.constants
-        if masks:
+        if constants:
+            got |= all_of(record.inputs)
+        elif masks:
             got |= NonFinite(negative=True)
         forward = self._lineage.of_forward(record.entry.call) if record.is_backward else ()
         if forward:

@@ -56,3 +56,8 @@ class Origin:
     may_be_meant: bool = False
     is_proven: bool = False
     is_masked: bool = False
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is a constant of the program."""
+        return self.finding.birth is Birth.CAME_IN and not self.finding.is_alarm

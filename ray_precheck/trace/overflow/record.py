@@ -61,6 +61,12 @@ class FollowedRecord:
         return all_of(each for each in bad_of(self.inputs) if not each.item.is_tensor)
 
     @property
+    def makes_nan(self) -> bool:
+        """Whether a forward pass makes NaN and gets none, as 0 x inf does."""
+        made = all_of(self.bad_outputs).nan and not all_of(self.inputs).nan
+        return made and not self.is_backward
+
+    @property
     def is_in_place(self) -> bool:
         """Whether the operator changes its first argument."""
         by_name = self.operator.endswith("_") and not self.operator.endswith("__")

@@ -193,6 +193,22 @@ def test_autocast_is_named_where_its_dtype_cannot_hold_an_input(tmp_path: Path) 
     assert finding.message.startswith("autocast gives a value of 1e+06 in float16")
 
 
+def test_nan_of_a_constant_infinity_is_a_birth(tmp_path: Path) -> None:
+    constant, lost = tensor(INF, INF), tensor(NAN, NAN, shape=())
+    records = {
+        "Tensor.new_full.0.forward": forward([tensor(), number(INF)], [constant]),
+        "Tensor.__add__.0.forward": forward([tensor(), constant], [constant]),
+        "Tensor.__mul__.0.forward": forward([constant], [ALL_NAN]),
+        "Tensor.sum.0.forward": forward([ALL_NAN], [lost]),
+    }
+    findings = followed(tmp_path, records).findings
+    assert [(each.birth.value, each.is_alarm) for each in findings] == [
+        ("came in", False), ("passed on", False), ("birth", True), ("passed on", False),
+    ]  # fmt: skip
+    assert "only inf was not finite" in findings[2].message
+    assert findings[3].message == "from Tensor.__mul__.0.forward.output.0"
+
+
 def test_values_that_were_not_finite_before_came_in_once(tmp_path: Path) -> None:
     records = {
         "Functional.linear.0.forward": forward(
