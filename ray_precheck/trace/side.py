@@ -59,12 +59,17 @@ class RecordEntry(NamedTuple):
 
 @dataclass(slots=True)
 class Header:
-    """What the dump says of itself; "" for what it does not say."""
+    """What the dump says of itself; "" for what it does not say.
+
+    `is_update_skipped`: a loss scaler, of which `loss_scale` is the scale, skipped the update of the step.
+    """
 
     task: str = ""
     level: str = ""
     framework: str = ""
     data_folder: str = ""
+    is_update_skipped: bool = False
+    loss_scale: float | None = None
 
 
 @dataclass
@@ -253,13 +258,22 @@ def _module_entry(key: str, span: ByteRange) -> RecordEntry:
 
 
 def _header(file: BinaryIO, members: Mapping[str, ByteRange]) -> Header:
-    def text(name: str) -> str:
+    def value(name: str) -> object:
         if name not in members or members[name].end - members[name].start > LARGEST_RECORD_BYTES:
-            return ""
+            return None
         try:
-            found = orjson.loads(read_value(file, members[name]))
+            return orjson.loads(read_value(file, members[name]))
         except ValueError:
-            return ""
+            return None
+
+    def text(name: str) -> str:
+        found = value(name)
         return found if isinstance(found, str) else ""
 
-    return Header(text("task"), text("level"), text("framework"), text("dump_data_dir"))
+    names = text("task"), text("level"), text("framework"), text("dump_data_dir")
+    scale = value("loss_scale")
+    return Header(
+        *names,
+        is_update_skipped=value("update_skipped") is True,
+        loss_scale=float(scale) if isinstance(scale, int | float) else None,
+    )

@@ -90,10 +90,23 @@ def look(payload: OverflowPayload, paths: tuple[Path, ...]) -> Done:
         with open_side(str(paths[0])) as side:
             followed = follow(side)
             rows = list(_rows(payload, side, followed))
-            note = as_told(side.note, paths, payload.paths)
+            told = as_told(side.note, paths, payload.paths)
+            note = "; ".join(filter(None, (told, _skipped(side))))
     except (DumpError, OSError) as error:
         return _done(payload, Verdict.SKIP, as_told(str(error), paths, payload.paths))
     return _done(payload, *_verdict(followed), followed, rows, began_s, start, note)
+
+
+def _skipped(side: CaptureSide) -> str:
+    """Return that a loss scaler has skipped the update of the step, "" if it has not."""
+    if not side.header.is_update_skipped:
+        return ""
+    scale = side.header.loss_scale
+    at = f" (loss scale {scale:g})" if scale is not None else ""
+    return (
+        f"the loss scaler skipped the update of this step{at}: an overflow in its backward pass is what a"
+        " scale that is too large makes, and harmless if later steps have none"
+    )
 
 
 def _verdict(followed: Followed) -> tuple[Verdict, str]:

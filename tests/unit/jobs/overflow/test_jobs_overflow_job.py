@@ -1,6 +1,7 @@
 """The dumps of a folder as a job: tasks, rows of what cannot be done, and dumps that travel."""
 
 import csv
+import json
 import pickle
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from ray_precheck.dump.folders import find_dumps
 from ray_precheck.jobs.dumps.job import DumpsJob, DumpsRunner
-from ray_precheck.jobs.overflow.job import OverflowPayload, overflow_job
+from ray_precheck.jobs.overflow.job import OverflowPayload, look, overflow_job
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Outcome, Verdict
@@ -71,6 +72,18 @@ def test_a_dump_that_travels_gives_the_rows_that_it_gives_at_home(tmp_path: Path
         assert (there.row, there.details) == (here.row, here.details)
     assert b"Module.a.B.forward.0" in here.details
     assert b"/home/me/train.py:7" in here.details
+
+
+def test_a_step_whose_update_the_loss_scaler_skipped_says_so(tmp_path: Path) -> None:
+    job = job_of(tmp_path)
+    path = tmp_path / "step0" / "rank0" / "dump.json"
+    dump = json.loads(path.read_text())
+    path.write_text(json.dumps({"update_skipped": True, "loss_scale": 65536.0, **dump}))
+    payloads = [job.payload(task) for task in job.tasks(set())]
+    other, skipped = (cells(look(each, each.paths)) for each in payloads)
+    assert skipped[:2] == ["step0/rank0", "error"]
+    assert "the loss scaler skipped the update of this step (loss scale 65536)" in skipped[5]
+    assert other[5] == ""
 
 
 def test_a_dump_that_cannot_travel_is_not_judged(tmp_path: Path) -> None:
