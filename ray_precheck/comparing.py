@@ -193,6 +193,11 @@ def _stamp(config: ComparisonConfig, folder: Path, places: Sequence[Path]) -> It
         return
     if resume.suffix == ".csv":
         stamp = stamp_in(resume)
+        if not stamp:
+            raise UsageError(
+                f"-csv_path {resume} names no run to go on with; compare_result_{{timestamp}}.csv or"
+                " compare_calls_{timestamp}.csv of it is expected, or its folder"
+            )
     else:
         stamp = newest_there(folder, places, f"{_STEM}_calls_*.csv")
         if not stamp:

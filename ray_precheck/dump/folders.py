@@ -79,6 +79,18 @@ def find_dumps(path: Path) -> FoundDumps:
     return FoundDumps(dumps, is_many=True, without=without)
 
 
+def find_existing_dumps(path: Path) -> FoundDumps:
+    """Return the dumps that a path names, which are there.
+
+    Raises:
+        DumpError: as `find_dumps`, and where the path is that of a file that is not there.
+    """
+    found = find_dumps(path)
+    if not found.is_many and not found.dumps[0].path.exists():
+        raise DumpError(f"cannot read the dump {path}: No such file or directory")
+    return found
+
+
 def dump_in(folder: Path) -> Path:
     """Return the path of the dump in a folder: dump.json, or the log of a capture that was cut off."""
     return standing_for(folder / DUMP_FILE)

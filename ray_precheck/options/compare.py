@@ -55,7 +55,7 @@ class CapturePairOptions:
     strict: bool = option(
         False,
         "--strict",
-        help="exit with 1 for warnings and unmatched rows, too",
+        help="exit with 1 for warnings, unmatched rows and dumps without a partner, too",
         takes=Takes.NOTHING,
     )
 

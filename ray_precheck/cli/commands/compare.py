@@ -83,7 +83,10 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
         write_comparison_json(Path(options.json), found)
     if not reports.completed:
         return STOPPED
-    return worst_code(*(_code(report.summary, config.strict) for report in reports.reports))
+    codes = [_code(report.summary, config.strict) for report in reports.reports]
+    if config.strict and reports.without:
+        codes.append(IN_ERROR)
+    return worst_code(*codes)
 
 
 def _code(summary: "ComparisonSummary", strict: bool) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ray_precheck.dump.folders import FoundDump, find_dumps
+from ray_precheck.dump.folders import FoundDump, find_existing_dumps
 from ray_precheck.errors import UsageError
 from ray_precheck.options.compare import CapturePairOptions
 from ray_precheck.trace.gathering import ranks_of_layout
@@ -36,10 +36,11 @@ def pair_dumps(
     """Return the pairs of dumps, and the labels of dumps without a partner.
 
     Raises:
+        DumpError: a path names nothing.
         UsageError: the folders have nothing in common.
     """
-    target, golden = find_dumps(config.target), find_dumps(config.golden)
-    noise = find_dumps(config.noise).dumps if config.noise is not None else ()
+    target, golden = find_existing_dumps(config.target), find_existing_dumps(config.golden)
+    noise = find_existing_dumps(config.noise).dumps if config.noise is not None else ()
     if len(target.dumps) == 1 and len(golden.dumps) == 1:
         # Whatever their folders are called: proc4711 and proc4712, or a dump that was copied.
         one, two = target.dumps[0], golden.dumps[0]
@@ -63,6 +64,11 @@ def pair_dumps(
             f"{config.target} has {_count(target.dumps)} and {config.golden} {_count(golden.dumps)}, of"
             " which no two are of the same step and rank, and no layout says how tensors are distributed"
             " over ranks (captures of DTensors do); name two folders that correspond"
+        )
+    if noise and not any(pair.noise for pair in found):
+        raise UsageError(
+            f"--noise {config.noise} has {_count(noise)}, of which none is of the same step and rank as one"
+            f" of {config.golden} that is compared; name a folder that corresponds to -gp"
         )
     return found, tuple(without)
 

@@ -83,6 +83,11 @@ def plan_comparison(
             " model?"
         )
     noise_of = {} if noise is None else _partners(golden, noise, calls[1], exact=exact)
+    if noise is not None and not noise_of:
+        raise UsageError(
+            f"--noise {noise.path} has no call in common with {golden.path}; it is to be another capture of"
+            " the golden run"
+        )
     settings = ComparisonSettings(
         mode,
         config.standard,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ray_precheck.dump.folders import FoundDump, find_dumps
+from ray_precheck.dump.folders import FoundDump, find_existing_dumps
 from ray_precheck.errors import UsageError
 from ray_precheck.jobs.comparison.dumps import dumps_by_place
 
@@ -33,11 +33,11 @@ def dumps_to_locate(
     Raises:
         UsageError: the folders have nothing in common, or other numbers of ranks.
     """
-    ours = find_dumps(target)
+    ours = find_existing_dumps(target)
     if golden is None:
         found = [_found(each, None, is_many=ours.is_many) for each in ours.dumps]
         return found, ()
-    theirs = find_dumps(golden)
+    theirs = find_existing_dumps(golden)
     if len(ours.dumps) == len(theirs.dumps) == 1:
         # Whatever their folders are called: proc4711 and proc4712, or a dump that was copied.
         return [_found(ours.dumps[0], theirs.dumps[0], is_many=False)], ()

@@ -1,0 +1,84 @@
+"""The command compare: exit codes, and what its JSON, its tables and its closing lines say alike."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_precheck.cli import main
+
+pytestmark = pytest.mark.unit
+
+
+def tensor(top: float) -> dict[str, Any]:
+    values = {"Max": top, "Min": -1.0, "Mean": 0.25, "Norm": 2.0 * top}
+    return {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [2, 2], **values}
+
+
+def write(folder: Path, tops: dict[str, float]) -> Path:
+    """Write a dump of a call for each name, whose output has this maximum."""
+    data = {
+        f"Torch.{name}.0.forward": {
+            "input_args": [tensor(1.0)],
+            "input_kwargs": {},
+            "output": [tensor(top)],
+        }
+        for name, top in tops.items()
+    }
+    folder.mkdir(parents=True)
+    header = {"task": "statistics", "level": "L1", "framework": "pytorch", "dump_data_dir": None}
+    (folder / "dump.json").write_text(json.dumps({**header, "data": data}))
+    return folder
+
+
+def run(*words: object) -> int:
+    return main(["compare", *map(str, words)])
+
+
+def test_strict_counts_a_dump_that_only_one_side_has(tmp_path: Path) -> None:
+    for name, steps in (("target", ("step0",)), ("golden", ("step0", "step1"))):
+        for step in steps:
+            write(tmp_path / name / step, {"neg": 1.0})
+    sides = ("-tp", tmp_path / "target", "-gp", tmp_path / "golden", "-o", tmp_path / "out")
+    assert run(*sides) == 0
+    assert run(*sides, "--strict") == 1
+
+
+def test_a_file_that_is_no_table_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dump = write(tmp_path / "one", {"neg": 1.0})
+    assert run("-tp", dump, "-gp", dump, "-csv_path", tmp_path / "rows.csv") == 2
+    said = capsys.readouterr().err
+    assert "names no run to go on with; compare_result_{timestamp}.csv or" in said
+    assert "compare_calls_.csv" not in said
+
+
+def test_the_closing_lines_the_tables_and_the_json_agree(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = write(tmp_path / "target", {"neg": 1.0, "exp": 3.0, "sin": 1.0})
+    golden = write(tmp_path / "golden", {"neg": 1.0, "exp": 1.0, "cos": 1.0})
+    out, found = tmp_path / "out", tmp_path / "found.json"
+    words = ("-tp", target, "-gp", golden, "-o", out, "--match", "exact", "--json", found)
+    assert run(*words, "--standard", "auto") == 1
+    assert "4 of 4 pairs of records, 8 rows: 1 pass, 0 warning, 1 error, 2 unmatched" in (
+        capsys.readouterr().out
+    )
+    (said,) = json.loads(found.read_text()).values()
+    assert said["results"] == {"pass": 1, "error": 1, "unmatched": 2}
+    assert [each["call"] for each in said["first errors"]] == ["Torch.exp.0.forward"]
+    tables = {
+        stem: list(csv.DictReader(path.read_text("utf-8-sig").splitlines()))
+        for stem in ("calls", "result")
+        for path in out.glob(f"compare_{stem}_*.csv")
+    }
+    assert len(tables["result"]) == said["rows"] == sum(int(x["Rows"]) for x in tables["calls"])
+    assert sorted(x["Result"] for x in tables["calls"]) == [
+        "error",
+        "pass",
+        "unmatched",
+        "unmatched",
+    ]

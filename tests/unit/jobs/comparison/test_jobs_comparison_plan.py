@@ -1,0 +1,52 @@
+"""The plan of a comparison: what cannot be compared is said before anything is."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ray_precheck.errors import UsageError
+from ray_precheck.jobs.comparison.plan import ComparisonOptions, ComparisonPlan, plan_comparison
+from ray_precheck.trace.side import open_side
+
+pytestmark = pytest.mark.unit
+
+STATISTICS = {"Max": 1.0, "Min": -1.0, "Mean": 0.0, "Norm": 2.0}
+
+
+def written(folder: Path, operator: str, **values: Any) -> Path:
+    """Write a dump of one call, whose tensor has these values."""
+    folder.mkdir()
+    tensor = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [2, 2], **values}
+    record = {"input_args": [tensor], "input_kwargs": {}, "output": [tensor]}
+    (folder / "dump.json").write_text(json.dumps({"data": {f"{operator}.0.forward": record}}))
+    return folder / "dump.json"
+
+
+def planned(target: Path, golden: Path, noise: Path | None = None) -> ComparisonPlan:
+    options = ComparisonOptions(target=target, golden=golden, noise=noise)
+    with open_side(target) as one, open_side(golden) as two:
+        if noise is None:
+            return plan_comparison(one, two, None, options)
+        with open_side(noise) as third:
+            return plan_comparison(one, two, third, options)
+
+
+def test_digests_of_two_kinds_cannot_be_compared(tmp_path: Path) -> None:
+    target = written(tmp_path / "crc", "Torch.add", md5="a6595bdc")
+    golden = written(tmp_path / "xor", "Torch.add", md5="0x7ffade758139a620")
+    with pytest.raises(
+        UsageError, match=r"has digests and .* digests of another kind: nothing that"
+    ):
+        planned(target, golden)
+
+
+def test_a_second_golden_run_without_a_common_call_is_an_error(tmp_path: Path) -> None:
+    target, golden, noise = (
+        written(tmp_path / name, "Torch.add", **STATISTICS) for name in ("a", "b", "c")
+    )
+    assert planned(target, golden, noise).noise_of
+    other = written(tmp_path / "d", "Torch.linalg.inv", **STATISTICS | {"shape": [7]})
+    with pytest.raises(UsageError, match=r"--noise .* has no call in common with"):
+        planned(target, golden, other)
