@@ -9,18 +9,19 @@ are aligned and pairs their values. Called by the plan of a comparison.
 - values (`-dm`): `{Functional.add.0.forward.input.0: Torch.add.0.forward.input.1}`.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ray_precheck.compare.standards.plain_yaml import read_yaml
+from ray_precheck.dump.scan import ByteRange
 from ray_precheck.errors import UsageError
 from ray_precheck.trace.alignment.align import How, Match, align
 from ray_precheck.trace.alignment.calls import Call
 from ray_precheck.trace.alignment.families import family_of
 from ray_precheck.trace.items import GRADIENTS, INPUT, OUTPUT, PARAMETERS, Item
-from ray_precheck.trace.side import API, BACKWARD, MODULE
+from ray_precheck.trace.side import API, BACKWARD, MODULE, entry_of
 
 _LARGEST_BYTES = 16 << 20
 # The parts of a record that a pair of operators lists, by the end of the keys of both lists.
@@ -143,11 +144,15 @@ def _forced(mapping: Mapping, target: Sequence[Call], golden: Sequence[Call]) ->
 
 
 def _place(value: str, places: dict[str, int]) -> int | None:
-    """Return the position of the call that a value, `Torch.add.0.forward.input.1`, is of."""
+    """Return the position of the call that a value, `Torch.add.0.forward.input.1`, is of.
+
+    The key of a module's record has the direction before the number, its call has none.
+    """
     name = value
     while name:
-        if name in places:
-            return places[name]
+        found = places.get(name, places.get(entry_of(name, ByteRange(0, 0)).call))
+        if found is not None:
+            return found
         name = name.rpartition(".")[0]
     return None
 
@@ -165,30 +170,51 @@ def read_mapping(apis: Path | None, cells: Path | None, values: Path | None) -> 
     )
 
 
+class Named(NamedTuple):
+    """What a mapping may name of a capture: the types of its calls and the keys of its records."""
+
+    types: frozenset[str]
+    keys: tuple[str, ...]
+
+    def has_api(self, name: str) -> bool:
+        """Return whether an operator has calls."""
+        return name in self.types
+
+    def has_cell(self, name: str) -> bool:
+        """Return whether a module's name, or a part of it, is in the capture."""
+        return any(name in each for each in self.types)
+
+    def has_value(self, name: str) -> bool:
+        """Return whether a record has the name of a value."""
+        return name.rpartition(".")[0].startswith(self.keys)
+
+
 def require_named(
-    mapping: Mapping, paths: Iterable[Path | None], calls: Collection[Call], keys: Collection[str]
+    mapping: Mapping, paths: Sequence[Path | None], target: Named, golden: Named
 ) -> None:
-    """Raise where no name of a mapping stands in the target.
+    """Raise where a file of a mapping has no pair of names of which each side has its own.
+
+    `paths` are the files of `-am`, `-cm` and `-dm`, None for those that are not given.
 
     Raises:
-        UsageError: names the files and what the target has.
+        UsageError: names the file, and what the side has of which it names nothing.
     """
-    if mapping.is_empty:
-        return
-    types = {call.type_name for call in calls}
-    is_named = (
-        not types.isdisjoint(mapping.apis)
-        or any(part in name for part in mapping.cells for name in types)
-        or any(key.rpartition(".")[0].startswith(tuple(keys)) for key in mapping.values)
+    apis = {name: pair.golden for name, pair in mapping.apis.items()}
+    files = (
+        (apis, Named.has_api),
+        (mapping.cells, Named.has_cell),
+        (mapping.values, Named.has_value),
     )
-    if is_named:
-        return
-    shown = " and ".join(str(path) for path in paths if path is not None)
-    first = next(iter([*mapping.apis, *mapping.cells, *mapping.values]))
-    raise UsageError(
-        f"{shown} names nothing of the target: its first name is {first!r}, the target has"
-        f" {', '.join(sorted(types)[:3])}, ...; the target's names stand first in a mapping"
-    )
+    for path, (pairs, has) in zip(paths, files, strict=True):
+        if not pairs or any(has(target, a) and has(golden, b) for a, b in pairs.items()):
+            continue
+        is_of_target = any(has(target, name) for name in pairs)
+        side, there = ("golden side", golden) if is_of_target else ("target", target)
+        first = next(iter(pairs.values() if is_of_target else pairs))
+        raise UsageError(
+            f"{path} names nothing of the {side}: its first name is {first!r}, the {side} has"
+            f" {', '.join(sorted(there.types)[:3])}, ...; the target's names stand first in a mapping"
+        )
 
 
 def _api_pairs(path: Path) -> list[ApiPair]:

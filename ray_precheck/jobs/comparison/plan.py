@@ -20,7 +20,7 @@ from ray_precheck.trace.alignment.calls import Call, calls_of
 from ray_precheck.trace.difference.reading import common_kinds, kinds_of, reading_of
 from ray_precheck.trace.difference.row import ComparisonMode
 from ray_precheck.trace.items import Item
-from ray_precheck.trace.mapping import aligned, read_mapping, require_named
+from ray_precheck.trace.mapping import Named, aligned, read_mapping, require_named
 from ray_precheck.trace.pieces import RecordPair, pieces_of
 from ray_precheck.trace.side import CaptureSide, RecordEntry
 
@@ -73,7 +73,8 @@ def plan_comparison(
     exact = config.match == EXACT
     calls = calls_of(target), calls_of(golden)
     files = (config.api_mapping, config.cell_mapping, config.data_mapping)
-    require_named(mapping, files, calls[0], [entry.key for entry in target.entries])
+    if not mapping.is_empty:
+        require_named(mapping, files, *map(_named_in, (target, golden), calls))
     matches = aligned(*calls, mapping, exact=exact)
     pieces = pieces_of(target, golden, calls, matches)
     if not any(piece.target and piece.golden for piece in pieces):
@@ -99,6 +100,11 @@ def plan_comparison(
         mapping,
     )
     return ComparisonPlan(pieces, settings, reading, _costs(target, pieces, mode), noise_of)
+
+
+def _named_in(side: CaptureSide, calls: Sequence[Call]) -> Named:
+    types = frozenset(call.type_name for call in calls)
+    return Named(types, tuple(entry.key for entry in side.entries))
 
 
 def _first_names(calls: Sequence[Call]) -> str:

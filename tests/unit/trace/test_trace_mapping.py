@@ -1,5 +1,6 @@
 """What a user's files say belongs together, belongs together."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from ray_precheck.errors import UsageError
 from ray_precheck.trace.alignment.align import How
 from ray_precheck.trace.alignment.calls import Call
 from ray_precheck.trace.items import Item
-from ray_precheck.trace.mapping import Mapping, aligned, read_mapping, require_named
+from ray_precheck.trace.mapping import Mapping, Named, aligned, read_mapping, require_named
 from ray_precheck.trace.side import API, MODULE
 
 pytestmark = pytest.mark.unit
@@ -97,10 +98,45 @@ def test_a_file_of_another_form_is_one_sentence(
     assert option in str(error.value)
 
 
-def test_a_file_that_names_nothing_of_the_target_is_refused(tmp_path: Path) -> None:
-    calls = [call("Mint.add.0")]
-    for option, text in (("-am", CONV), ("-cm", "Dense: Linear"), ("-dm", "X.0.f.input.0: Y")):
-        mapping = read(tmp_path, option, text)
-        with pytest.raises(UsageError, match="names nothing of the target"):
-            require_named(mapping, [tmp_path / "names.yaml"], calls, ["Mint.add.0.forward"])
-    require_named(Mapping(), [None], calls, [])
+@pytest.mark.parametrize(
+    ("option", "text", "nothing"),
+    [
+        ("-am", "- {ms_api: Mint.mul, pt_api: Torch.add}", "target"),
+        ("-am", "- {ms_api: Mint.add, pt_api: Torch.mul}", "golden side"),
+        ("-cm", "Dense: Linear", "target"),
+        ("-cm", "Cell: Linear", "golden side"),
+        ("-dm", "Mint.add.1.forward.input.0: Torch.add.0.forward.input.0", "target"),
+        ("-dm", "Mint.add.0.forward.input.0: Torch.add.7.forward.input.0", "golden side"),
+    ],
+)
+def test_a_file_of_which_a_side_has_no_name_is_refused(
+    tmp_path: Path, option: str, text: str, nothing: str
+) -> None:
+    mapping = read(tmp_path, option, text)
+    sides = (
+        Named(frozenset(("Mint.add", "Cell.a.B")), ("Mint.add.0.forward",)),
+        Named(frozenset(("Torch.add", "Module.a.B")), ("Torch.add.0.forward",)),
+    )
+    with pytest.raises(UsageError, match=f"names.yaml names nothing of the {nothing}"):
+        require_named(mapping, [tmp_path / "names.yaml"] * 3, *sides)
+
+
+def test_values_of_modules_pair_their_calls(tmp_path: Path) -> None:
+    text = "Module.a.Norm.forward.0.output.0: Module.a.Norm.forward.1.output.0"
+    mapping = read(tmp_path, "-dm", text)
+    calls = [call("Module.a.Norm.0", MODULE), call("Module.a.Norm.1", MODULE)]
+    found = aligned(calls, calls, mapping, exact=False)
+    assert ((0,), (1,), How.MAPPED) in [(each.target, each.golden, each.how) for each in found]
+
+
+def test_each_file_has_to_name_something(tmp_path: Path) -> None:
+    good = read(tmp_path, "-am", "- {ms_api: Mint.add, pt_api: Torch.add}")
+    sides = (
+        Named(frozenset(("Mint.add",)), ("Mint.add.0.forward",)),
+        Named(frozenset(("Torch.add",)), ("Torch.add.0.forward",)),
+    )
+    paths = [tmp_path / "am.yaml", None, tmp_path / "dm.yaml"]
+    require_named(good, paths, *sides)
+    values = read(tmp_path, "-dm", "X.0.f.input.0: Y").values
+    with pytest.raises(UsageError, match=r"dm\.yaml names nothing"):
+        require_named(replace(good, values=values), paths, *sides)
