@@ -42,7 +42,7 @@ class CallRow:
 class ComparisonSummary:
     """How a comparison ended. `first` are the first pairs in error in the order of the target's records,
     `lone` the first ones without a partner; `results` counts pairs, `tensors` their rows, and `matches`
-    pairs by how they were found."""
+    pairs by how they were found. `lone_rows` counts rows without a partner in pairs that have one."""
 
     calls: Path
     result: Path
@@ -53,6 +53,7 @@ class ComparisonSummary:
     first: tuple[CallRow, ...] = ()
     warned: tuple[CallRow, ...] = ()
     lone: tuple[CallRow, ...] = ()
+    lone_rows: int = 0
 
     @property
     def done(self) -> int:
@@ -72,13 +73,15 @@ def summarise_comparison(
     results: Counter[str] = Counter()
     matches: Counter[str] = Counter()
     shown: dict[str, list[CallRow]] = {ERROR: [], WARNING: [], UNMATCHED: []}
-    tensors = 0
-    result_at, match_at, rows_at = map(tables.result.index, ("Result", "Match", "Rows"))
+    tensors = lone_rows = 0
+    headings = ("Result", "Match", "Rows", "Unmatched")
+    result_at, match_at, rows_at, lone_at = map(tables.result.index, headings)
     for cells in _cells(calls, tables):
         outcome = cells[result_at]
         results[outcome] += 1
         matches[cells[match_at]] += 1
         tensors += int(cells[rows_at] or 0)
+        lone_rows += int(cells[lone_at] or 0) if outcome != UNMATCHED else 0
         if outcome in shown and len(shown[outcome]) < _SHOWN:
             shown[outcome].append(_row(dict(zip(tables.result, cells, strict=True))))
     return ComparisonSummary(
@@ -91,6 +94,7 @@ def summarise_comparison(
         tuple(shown[ERROR]),
         tuple(shown[WARNING]),
         tuple(shown[UNMATCHED]),
+        lone_rows,
     )
 
 
@@ -128,6 +132,10 @@ def format_comparison_summary(summary: ComparisonSummary, label: str = "") -> st
     lines.append(
         f"{summary.done} of {summary.total} pairs of records, {summary.tensors} rows: {counts}"
     )
+    if summary.lone_rows:
+        lines.append(
+            f"{summary.lone_rows} rows of these pairs are unmatched, too: only one side has the value"
+        )
     others = {
         how: count for how, count in summary.matches.items() if how not in ("exact", UNMATCHED)
     }
@@ -183,6 +191,7 @@ def _as_json(summary: ComparisonSummary) -> dict[str, Any]:
         "pairs": summary.total,
         "compared": summary.done,
         "rows": summary.tensors,
+        "unmatched rows of pairs": summary.lone_rows,
         "results": dict(summary.results),
         "matches": dict(summary.matches),
         "first errors": [_row_as_json(row) for row in summary.first],

@@ -91,7 +91,8 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
 
 def _code(summary: "ComparisonSummary", strict: bool) -> int:
     results = summary.results
-    if results["error"] or (strict and (results["warning"] or results["unmatched"])):
+    lone = results["unmatched"] or summary.lone_rows
+    if results["error"] or (strict and (results["warning"] or lone)):
         return IN_ERROR
     return NOTHING_CHECKED if summary.compared_nothing else PASSED
 

@@ -6,6 +6,7 @@ gradients, in the order of the file. Called by the jobs that compare captures, b
 
 import math
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from ray_precheck.trace.alignment.families import family_of
@@ -51,14 +52,19 @@ def calls_of(side: CaptureSide) -> list[Call]:
     """Return the calls of a capture in the order of the file.
 
     The forward record tells of a call; where there is none, the backward record tells the shapes, and no
-    values. A record that cannot be read is a call without shapes.
+    values; gradients come last first, so that calls in a row of which there is nothing else are turned round.
+    A record that cannot be read is a call without shapes.
     """
     chosen: dict[str, RecordEntry] = {}
     for entry in side.entries:
         held = chosen.get(entry.call)
         if held is None or (held.direction == BACKWARD and entry.direction != BACKWARD):
             chosen[entry.call] = entry
-    return [_call(entry, side.record(entry)) for entry in chosen.values()]
+    runs = groupby(chosen.values(), key=lambda entry: entry.direction == BACKWARD)
+    ordered = (
+        entry for is_turned, run in runs for entry in (reversed([*run]) if is_turned else run)
+    )
+    return [_call(entry, side.record(entry)) for entry in ordered]
 
 
 def _call(entry: RecordEntry, record: Mapping[str, Any]) -> Call:

@@ -82,3 +82,21 @@ def test_the_closing_lines_the_tables_and_the_json_agree(
         "unmatched",
         "unmatched",
     ]
+
+
+def test_values_that_only_one_side_of_a_pair_has_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dump = write(tmp_path / "whole", {"neg": 1.0, "exp": 2.0})
+    inputs = write(tmp_path / "inputs", {"neg": 1.0, "exp": 2.0}) / "dump.json"
+    content = json.loads(inputs.read_text())
+    for record in content["data"].values():
+        del record["output"]
+    inputs.write_text(json.dumps(content))
+    found = tmp_path / "found.json"
+    words = ("-tp", inputs, "-gp", dump, "-o", tmp_path / "out", "--json", found)
+    assert run(*words) == 0
+    assert "2 rows of these pairs are unmatched, too" in capsys.readouterr().out
+    (said,) = json.loads(found.read_text()).values()
+    assert said["unmatched rows of pairs"] == 2
+    assert run(*words, "--strict") == 1

@@ -55,6 +55,16 @@ def test_a_call_with_a_backward_record_alone_has_the_shapes_of_its_forward_pass(
     assert (call.inputs, call.outputs, call.norms) == (((2, 3), (3, 5)), ((2, 5),), ())
 
 
+def test_calls_of_which_there_are_gradients_alone_are_in_the_order_of_the_forward_pass(
+    tmp_path: Path,
+) -> None:
+    names = ["Torch.c.0", "Torch.b.0", "Torch.a.0"]
+    data: dict[str, Any] = {f"{name}.backward": {"input": [tensor(2)]} for name in names}
+    data["Optimizer.SGD.0.forward"] = {"output": [tensor(2)]}
+    found = [call.name for call in read(tmp_path, data)]
+    assert found == [*reversed(names), "Optimizer.SGD.0"]
+
+
 def test_a_recomputed_call_names_the_first_one(tmp_path: Path) -> None:
     data = {
         "Torch.add.0.forward": {"output": [tensor(2)]},
