@@ -86,7 +86,7 @@ def contrast_kernels(
     config = replace(config, tested="device", standard="msprobe", bench_workers=0)
     config.validate()
     found = find_dumps(config.dump)
-    if found.is_many:
+    if len(found.dumps) > 1:
         raise UsageError(
             f"{config.dump} is a folder of {len(found.dumps)} dumps; name one of them, such as"
             f" {found.dumps[0].path}"

@@ -268,6 +268,18 @@ def test_msprobe_takes_a_loss_that_is_nan_for_an_error() -> None:
     assert judged(from_statistics(sides[1], sides[0]), "msprobe", STATISTICS) == ["pass"]
 
 
+@pytest.mark.parametrize("standard", ALL)
+def test_names_of_parameters_that_one_level_lacks_are_no_difference(standard: str) -> None:
+    key = "Optimizer.AdamW.0.forward"
+    sides = [
+        record([{"names": [{"type": "str", "value": name}]}], []) for name in ("0", "a.weight", "b")
+    ]
+    rows = from_statistics(sides[0], sides[1], key=key)
+    assert judged(rows, standard, STATISTICS) == ["pass"]
+    other = from_statistics(sides[1], sides[2], key=key)
+    assert judged(other, "auto", STATISTICS) == ["error"]
+
+
 @pytest.mark.parametrize("norms", [(None, None), (2.0, math.inf), (math.inf, 2.0)])
 def test_auto_bounds_the_distance_by_max_where_a_norm_is_not_known(norms: tuple[Any, Any]) -> None:
     sides = [
