@@ -54,7 +54,8 @@ def _first_of_each(born: Iterable[OverflowRow]) -> list[OverflowRow]:
 
 
 def _shown(row: OverflowRow) -> Iterator[str]:
-    yield f"  {_place(row)}{row.api}.{row.tensor}: {row.kind} in {row.dtype} ({row.birth})"
+    dtype = f" in {row.dtype}" if row.dtype else ""
+    yield f"  {_place(row)}{row.api}.{row.tensor}: {row.kind}{dtype} ({row.birth})"
     yield f"    {row.message}"
     if row.module:
         yield f"    in {row.module}"

@@ -188,9 +188,12 @@ def shown_text(text: str) -> str:
 
 
 def _shown(text: str, longest: int) -> str:
-    if len(text) > longest:
-        text = f"{text[: longest - 3]}..."
-    return text if text.isprintable() else ascii(text)[1:-1]
+    return printable(f"{text[: longest - 3]}..." if len(text) > longest else text)
+
+
+def printable(line: str) -> str:
+    """Return a line of names and messages without control sequences, and without what has no encoding."""
+    return line if line.isprintable() else ascii(line)[1:-1]
 
 
 def _short(text: str) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.errors import UsageError
+from ray_precheck.report.closing import printable
 from ray_precheck.store.columns import decode_name
 from ray_precheck.store.repair import rows_below
 from ray_precheck.store.rows import row_cells
@@ -168,6 +169,7 @@ def _listed(title: str, rows: Sequence[CallRow], count: int) -> Iterator[str]:
 
 
 def _short(line: str) -> str:
+    line = printable(line)
     return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 3]}..."
 
 

@@ -37,11 +37,12 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     # Imported here, so that --help and wrong options answer at once.
     from ray_precheck.cli.overflow_lines import overflow_lines
     from ray_precheck.overflowing import check_overflow
+    from ray_precheck.report.closing import printable
 
     report = check_overflow(config, on_files=lambda files: invocation.announce(str(files.result)))
     for missing in report.without:
         print(f"warning: {missing} has no dump.json and is left out", file=sys.stderr)
-    print("\n".join(overflow_lines(report)))
+    print("\n".join(map(printable, overflow_lines(report))))
     if not report.completed:
         reason = f": {report.stop_reason}" if report.stop_reason else ""
         print(f"\nStopped before the end{reason}. To go on:")

@@ -100,3 +100,23 @@ def test_values_that_only_one_side_of_a_pair_has_are_counted(
     (said,) = json.loads(found.read_text()).values()
     assert said["unmatched rows of pairs"] == 2
     assert run(*words, "--strict") == 1
+
+
+@pytest.mark.parametrize("name", ["b\ud800", "a\nb", "a\x1b[31m"])
+def test_names_that_a_terminal_obeys_or_cannot_have_are_shown_escaped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    target = write(tmp_path / "target", {"neg": 1.0, name: 3.0})
+    golden = write(tmp_path / "golden", {"neg": 1.0, name: 1.0})
+    assert run("-tp", target, "-gp", golden, "-o", tmp_path / "out", "--standard", "auto") == 1
+    (said,) = (line for line in capsys.readouterr().out.splitlines() if "relative L2" in line)
+    assert said.isprintable()
+    assert "\\" in said
+
+
+def test_a_birth_under_such_a_name_is_shown_escaped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dump = write(tmp_path / "dump", {"b\ud800": float("inf")})
+    assert main(["overflow_check", str(dump), "-o", str(tmp_path / "out")]) == 1
+    assert "Torch.b\\ud800.0.forward.output.0: inf in float32" in capsys.readouterr().out
