@@ -9,6 +9,11 @@ from typing import Any
 LONGEST = 60
 
 
+def printable(line: str) -> str:
+    """Return a line of names and messages without control sequences, and without what has no encoding."""
+    return line if line.isprintable() else ascii(line)[1:-1]
+
+
 def shown(value: Any) -> str:
     """Return a value as Python writes it, cut to 60 characters."""
     if isinstance(value, str):

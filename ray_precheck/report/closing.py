@@ -6,6 +6,7 @@ Comes in: a `Summary`. Goes out: text for a terminal of 100 columns. Called by t
 import math
 from collections.abc import Iterator
 
+from ray_precheck.dump.shown import printable
 from ray_precheck.frameworks.known import package_of
 from ray_precheck.report.beyond import is_rounding, times_cell
 from ray_precheck.report.summary import Direction, Summary, WorstOutput
@@ -189,11 +190,6 @@ def shown_text(text: str) -> str:
 
 def _shown(text: str, longest: int) -> str:
     return printable(f"{text[: longest - 3]}..." if len(text) > longest else text)
-
-
-def printable(line: str) -> str:
-    """Return a line of names and messages without control sequences, and without what has no encoding."""
-    return line if line.isprintable() else ascii(line)[1:-1]
 
 
 def _short(text: str) -> str:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ray_precheck.dump.shown import printable
 from ray_precheck.errors import UsageError
-from ray_precheck.report.closing import printable
 from ray_precheck.store.columns import decode_name
 from ray_precheck.store.repair import rows_below
 from ray_precheck.store.rows import row_cells

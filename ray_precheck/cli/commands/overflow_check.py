@@ -36,8 +36,8 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     config = OverflowConfig(**values)
     # Imported here, so that --help and wrong options answer at once.
     from ray_precheck.cli.overflow_lines import overflow_lines
+    from ray_precheck.dump.shown import printable
     from ray_precheck.overflowing import check_overflow
-    from ray_precheck.report.closing import printable
 
     report = check_overflow(config, on_files=lambda files: invocation.announce(str(files.result)))
     for missing in report.without:
