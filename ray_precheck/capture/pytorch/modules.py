@@ -31,6 +31,11 @@ class ModuleNames:
             if model is not None:
                 self.add(model, f"{index}." if several else "")
 
+    def add_model(self, model: torch.nn.Module) -> None:
+        """Name the modules of a model that is called, where they have no names yet."""
+        if id(model) not in self._names:
+            self.add(model, f"{type(model).__name__}." if self._roots else "")
+
     def add(self, model: torch.nn.Module, prefix: str = "") -> None:
         """Name the modules of a model; the model itself has no record, as with msprobe."""
         self._roots.append(model)  # so that no other object gets its identity
@@ -52,11 +57,8 @@ class ModuleNames:
 
     def of(self, module: torch.nn.Module) -> str:
         """Return the name of a module, "" for a model itself; an unknown one is a model of its own."""
-        name = self._names.get(id(module))
-        if name is None:
-            self.add(module, f"{type(module).__name__}." if self._roots else "")
-            return ""
-        return name
+        self.add_model(module)
+        return self._names[id(module)]
 
 
 class ModuleCalls:

@@ -188,6 +188,10 @@ class TorchProbe:
             self._names = FunctionNames(settings.custom_op_namespaces)
         if self._modules is None:
             self._modules = ModuleNames(models)
+        called = self._model() if self._model is not None else None
+        if models is None and called is not None:
+            # Its call has begun the step, so that the detour of module calls sees those within it alone.
+            self._modules.add_model(called)
         header: dict[str, object] = {
             "task": settings.task,
             "level": settings.level,

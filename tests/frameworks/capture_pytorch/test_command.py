@@ -70,6 +70,14 @@ def test_a_script_is_captured_and_ends_with_its_own_code(tmp_path: Path) -> None
     assert "step 3-4 never came: 3 steps of the optimizer were made" in done.stderr
 
 
+def test_modules_have_their_names_in_the_model_whose_call_begins_the_step(tmp_path: Path) -> None:
+    done = capture(tmp_path, "--level", "L0", "--", sys.executable, "train.py", text="train(2)")
+    assert done.returncode == 0
+    names = [f"Module.{name}.forward.0" for name in ("0.Linear", "1.ReLU", "2.Linear")]
+    for step in ("step0", "step1"):
+        assert [key for key in dumps_in(tmp_path)[f"{step}/proc"] if "forward" in key] == names
+
+
 def test_workers_of_a_data_loader_write_nothing(tmp_path: Path) -> None:
     done = capture(
         tmp_path,
