@@ -90,6 +90,8 @@ def estimated_error(own: Differences, forward: Differences | None = None) -> Own
             continue
         least = _least(own, item) * _summed(own, item)
         explained = max(_explained(own, forward, item) * _summed(own, item), least)
+        if difference == math.inf and item.is_finite is False and _got_finite(own, forward):
+            explained = floor_of(item.dtype)  # It has no norm to estimate an amplification with.
         share = (difference - own.slack(item)) / explained
         if not math.isnan(share) and (worst is None or share > worst[0]):
             worst = (share, explained, item)
@@ -100,10 +102,7 @@ def estimated_error(own: Differences, forward: Differences | None = None) -> Own
     is_guilty = share > suspicious(output.dtype)
     message = ""
     if is_guilty:
-        message = (
-            f"{output.path} differs by {own.of(output):.3g} of its norm, where its inputs and rounding"
-            f" explain {explained:.3g}: an estimate, as it was not replayed"
-        )
+        message = f"{_in_words(own, output, explained)}: an estimate, as it was not replayed"
     return OwnError(
         "error" if is_guilty else "pass",
         share,
@@ -112,6 +111,26 @@ def estimated_error(own: Differences, forward: Differences | None = None) -> Own
         message=message,
         is_estimate=True,
     )
+
+
+def _in_words(own: Differences, output: Item, explained: float) -> str:
+    """Return how a suspicious output differs."""
+    difference = own.of(output)
+    if math.isfinite(difference):
+        return (
+            f"{output.path} differs by {difference:.3g} of its norm, where its inputs and rounding"
+            f" explain {explained:.3g}"
+        )
+    other = "NaN or infinities" if output.is_finite is False else "shape, or finite values,"
+    return f"{output.path} has other {other} than the golden run's, which its inputs do not explain"
+
+
+def _got_finite(own: Differences, forward: Differences | None) -> bool:
+    """Return whether all values of a record were finite before its own, those that were kept for it, too."""
+    got = list(own.record.inputs)
+    if forward is not None:
+        got += [*forward.record.inputs, *forward.record.outputs]
+    return not any(item.is_finite is False for item in got)
 
 
 def _least(own: Differences, output: Item) -> float:

@@ -26,6 +26,37 @@ def test_what_inputs_bring_with_them_is_no_own_error():
     assert found.own == pytest.approx(1e-3 / UNIT)
 
 
+def _not_finite(**more):
+    nan = math.nan
+    return tensor(nan, Min=nan, Mean=nan, norm=nan, **more)
+
+
+def test_finite_inputs_explain_no_nan():
+    # Each of these estimates divides by the size of the output, which NaN has not.
+    bias = [_not_finite(shape=(4,))]
+    gradient = record("Tensor.exp.0.backward", [tensor(1.0, shape=(4,))], bias)
+    found = _own(gradient, input_0=1e-7, output_0=math.inf)
+    assert found.own == math.inf
+    assert "output.0 has other NaN or infinities than the golden run's" in found.message
+    update = record("Optimizer.Adam.0.forward", [{"grads": [tensor(1.0)]}], [{"params": bias}])
+    values = {"output.0.params.0": ValueEvidence(math.inf)}
+    assert estimated_error(Differences(update, values)).verdict == "error"
+
+
+def test_a_mask_of_infinities_passes_on_what_its_input_brings():
+    masked = tensor(1.0, Min=-math.inf, norm=math.inf)
+    fill = record("Tensor.masked_fill.0.forward", [tensor(1.0)], [masked])
+    assert _own(fill, input_0=1e-3, output_0=1e-3).verdict == "pass"
+
+
+def test_nan_that_came_in_is_no_own_error():
+    gradient = record("Tensor.exp.0.backward", [_not_finite(shape=(4,))], [_not_finite(shape=(4,))])
+    assert _own(gradient, input_0=math.inf, output_0=math.inf) is None
+    kept = Differences(record("Tensor.exp.0.forward", [_not_finite()], [_not_finite()]), {})
+    grown = record("Tensor.exp.0.backward", [tensor(1.0, shape=(4,))], [_not_finite(shape=(4,))])
+    assert _own(grown, kept, input_0=0.0, output_0=math.inf) is None
+
+
 def test_one_rounding_is_always_explained():
     relu = record("Functional.relu.0.forward", [tensor(1.0)], [tensor(2.0)])
     assert _own(relu, input_0=0.0, output_0=SUSPICIOUS * UNIT).verdict == "pass"
