@@ -32,6 +32,8 @@ from ray_precheck.store.error_data import SavedTensors
 if TYPE_CHECKING:
     from ray_precheck.dump.tensors import TensorFiles
 
+_HALF_TYPES = frozenset({"float16", "bfloat16"})
+
 
 @dataclass(frozen=True, slots=True)
 class Inputs(Decoded):
@@ -49,24 +51,33 @@ class Inputs(Decoded):
         return HostCall(map_leaves(self.call.args, cast), map_leaves(self.call.kwargs, cast))
 
     def gradient_as_computed(self, gradient: Leaf) -> Leaf:
-        """Return a gradient in the dtype in which it was computed: autocast widens it for an argument that
-        it has cast. One with a digit more was not computed so."""
-        if not self._is_cast or not isinstance(gradient, HostTensor):
+        """Return a gradient in the dtype in which it was computed.
+
+        Autocast widens it for an argument that it has cast. Kernels of normalisations, which take weights
+        of float32 beside tensors of a half type, may add up the gradients of these weights in the half
+        type: torch 2.13's layer_norm on the CPU does. A gradient with a digit more was not computed so.
+        """
+        half = self._half_type
+        if not half or not isinstance(gradient, HostTensor):
             return gradient
-        found = _cast(self.record.autocast, gradient)
+        found = _cast(half, gradient)
         return found if np.array_equal(found.data, gradient.data, equal_nan=True) else gradient
+
+    @property
+    def _half_type(self) -> str:
+        """The half type that all floating outputs of the call have, "" where they have another one."""
+        leaves = (leaf for spec in self.record.outputs for _, leaf in walk_specs(spec, ""))
+        dtypes = {leaf.dtype for leaf in leaves if isinstance(leaf, TensorSpec)}
+        floats = {dtype for dtype in dtypes if DTYPES[dtype].kind == "float"}
+        return next(iter(floats)) if len(floats) == 1 and floats <= _HALF_TYPES else ""
 
     @property
     def _is_cast(self) -> bool:
         """Whether autocast has cast the arguments of the call."""
         record = self.record
-        if not record.autocast:
+        if not record.autocast or self._half_type != record.autocast:
             return False
-        leaves = (leaf for spec in record.outputs for _, leaf in walk_specs(spec, ""))
-        dtypes = {leaf.dtype for leaf in leaves if isinstance(leaf, TensorSpec)}
-        floats = {dtype for dtype in dtypes if DTYPES[dtype].kind == "float"}
-        casts = CASTS_ARGUMENTS.of(record.name.type_name, record.framework)
-        return bool(casts) and floats == {record.autocast}
+        return bool(CASTS_ARGUMENTS.of(record.name.type_name, record.framework))
 
     def output_name(self, direction: str, position: int) -> str:
         """Return the name of a detail row."""

@@ -125,17 +125,38 @@ def test_a_training_step_passes(checked: Checked, task: str, level: str) -> None
 
 
 @TASKS
-def test_a_step_under_autocast_passes_but_for_a_fault_of_torch(checked: Checked, task: str) -> None:
-    """The gradients of the weights of layer_norm are summed up in bfloat16 by torch on the CPU, where
-    input and weights differ in dtype."""
+def test_a_step_under_autocast_passes(checked: Checked, task: str) -> None:
     results = checked(training_step(BFLOAT16), task)
-    assert {name.rpartition(".")[0] for name, _ in wrong(results)} <= {
-        f"Functional.layer_norm.{call}.backward.output" for call in range(2)
-    }
-    assert skipped(results) == {}
+    assert (wrong(results), skipped(results)) == ([], {})
     linear = of(results, "Functional.linear.0")
     assert (linear.forward, linear.backward) == (Verdict.PASS, Verdict.PASS)
     assert {check.tested_dtype for check in linear.checks} == {"torch.bfloat16"}
+
+
+def test_gradients_that_a_norm_sums_up_in_the_half_type_of_its_input_are_held_to_that(
+    checked: Checked,
+) -> None:
+    """As torch's layer_norm on the CPU does, where the weights are of float32."""
+    x, weight = torch.randn(300, 16).bfloat16(), torch.ones(16, requires_grad=True)
+
+    def program() -> None:
+        F.layer_norm(x, (16,), weight).float().square().mean().backward()
+
+    def scale_gradient(by: float) -> Callable[[Path], None]:
+        def damage(folder: Path) -> None:
+            file = folder / "dump_tensor_data" / "Functional.layer_norm.0.backward.output.1.pt"
+            wrong_gradient = torch.load(file) * by
+            file.unlink()
+            torch.save(wrong_gradient.bfloat16().float(), file)
+
+        return damage
+
+    results = checked(program)
+    assert wrong(results) == []
+    (check,) = of(results, "Functional.layer_norm.0").checks[1:]
+    assert check.tested_dtype == "torch.bfloat16"
+    (name, _) = wrong(checked(program, damage=scale_gradient(1.5)))[0]
+    assert name == "Functional.layer_norm.0.backward.output.1"
 
 
 @TASKS
