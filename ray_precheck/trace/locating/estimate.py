@@ -8,9 +8,8 @@ A record that rounds honestly gives a relative difference of about that of its i
 For sums and differences that is the sum of the inputs' absolute differences over the output's norm (Higham,
 Accuracy and Stability of Numerical Algorithms, 2nd ed., section 1.7: cancellation). For normalisations it is
 the share of the norm that the mean takes away, and backward the gradient that would be there without
-cancellation over the one that is. For exponentials it is the largest exponent. An optimizer that divides a
-gradient by its own size moves an element by its learning rate, whatever rounding left of a gradient that is
-nearly 0. For all others it is about 1.
+cancellation over the one that is. For exponentials it is the largest exponent. Those of optimizers are in
+`updates`. For all others it is about 1.
 """
 
 import math
@@ -21,17 +20,19 @@ from functools import cache
 from ray_precheck.trace.items import Item
 from ray_precheck.trace.locating.evidence import OwnError, ValueEvidence
 from ray_precheck.trace.locating.flow import FlowRecord
-from ray_precheck.trace.locating.noise import floor_of, narrow_sum_of, suspicious
+from ray_precheck.trace.locating.noise import floor_of, narrow_sum_of, suspicious, unit_of
+from ray_precheck.trace.locating.sizes import MASKED, count_of, norm_of, rms_of
+from ray_precheck.trace.locating.updates import explained_update
 from ray_precheck.trace.side import BACKWARD
 
-# Values beyond this stand for a mask of attention: their norm says nothing of the values beside them.
-MASKED = 1e30
 _SUMS = ("add", "sub", "sum", "mean", "cumsum", "addmm", "baddbmm")
 _CENTRED = ("norm", "var", "std")
 _EXPONENTIALS = ("exp", "softmax", "logsumexp", "cross_entropy", "sigmoid")
 # Whose gradients of weights are sums over rows or positions.
 _ADDED_UP = ("norm", "embedding", "__getitem__", "conv")
 _OPTIMIZER = "Optimizer."
+# Which are many operators in one: each of them rounds to a half type.
+_COMPOSED = ("lstm", "gru", "rnn", "multi_head_attention")
 _KINKED = frozenset(
     """relu relu6 leaky_relu prelu rrelu selu threshold hardtanh hardswish hardsigmoid hardshrink
     softshrink clamp clip abs max min amax amin maximum minimum sort topk median""".split()
@@ -98,8 +99,9 @@ def estimated_error(own: Differences, forward: Differences | None = None) -> Own
     if worst is None:
         return None
     share, explained, output = worst
-    inherited = max((each for _, each in own.inputs()), default=0.0) / floor_of(output.dtype)
-    is_guilty = share > suspicious(output.dtype)
+    dtype = _computed_in(own, output)
+    inherited = max((each for _, each in own.inputs()), default=0.0) / floor_of(dtype)
+    is_guilty = share > suspicious(dtype)
     message = ""
     if is_guilty:
         message = f"{_in_words(own, output, explained)}: an estimate, as it was not replayed"
@@ -133,15 +135,28 @@ def _got_finite(own: Differences, forward: Differences | None) -> bool:
     return not any(item.is_finite is False for item in got)
 
 
+def _computed_in(own: Differences, output: Item) -> str:
+    """Return the dtype in which an output was computed: of a gradient the coarsest of those that came in.
+
+    That of a weight of float32 is one of half types, widened, where autocast has cast the weight, or where
+    a normalisation of a half type has such weights.
+    """
+    if own.record.entry.direction != BACKWARD:
+        return output.dtype
+    coming = (item.dtype for item in own.record.inputs if item.is_tensor)
+    return max([output.dtype, *coming], key=unit_of)
+
+
 def _least(own: Differences, output: Item) -> float:
     """Return the relative difference that rounding explains, whatever the inputs."""
-    entry = own.record.entry
-    if entry.key.startswith(_OPTIMIZER):
+    entry, dtype = own.record.entry, _computed_in(own, output)
+    name = entry.call.lower()
+    if entry.key.startswith(_OPTIMIZER) or _is_of(name, _COMPOSED):
         # Each element of a half type is rounded more than once.
-        return max(own.floor, narrow_sum_of(output.dtype))
-    if entry.direction == BACKWARD and any(word in entry.call.lower() for word in _ADDED_UP):
-        return max(own.floor, narrow_sum_of(output.dtype, _rows(own, output)))
-    return max(own.floor, floor_of(output.dtype))
+        return max(own.floor, narrow_sum_of(dtype))
+    if entry.direction == BACKWARD and _is_of(name, _ADDED_UP):
+        return max(own.floor, narrow_sum_of(dtype, _rows(own, output)))
+    return max(own.floor, floor_of(dtype))
 
 
 def _rows(own: Differences, output: Item) -> float:
@@ -149,7 +164,7 @@ def _rows(own: Differences, output: Item) -> float:
     coming = next((item for item in own.record.inputs if item.is_tensor), None)
     if coming is None or len(output.shape or ()) != 1:
         return 1.0
-    return max(1.0, _count(coming) / _count(output))
+    return max(1.0, count_of(coming) / count_of(output))
 
 
 def _explained(own: Differences, forward: Differences | None, output: Item) -> float:
@@ -161,7 +176,7 @@ def _explained(own: Differences, forward: Differences | None, output: Item) -> f
     amplification = _amplification(name, given)
     norm = output.number("Norm")
     if record.entry.key.startswith(_OPTIMIZER):
-        return _of_update(own, output)
+        return explained_update(record, given, output)
     if forward is not None and record.entry.direction == BACKWARD:
         kept = [each for _, each in forward.inputs()]
         kept += [each for item in forward.record.outputs if (each := forward.of(item)) == each]
@@ -169,9 +184,9 @@ def _explained(own: Differences, forward: Differences | None, output: Item) -> f
         amplification = max(amplification, _cancelled(name, own, forward, output))
         amplification *= _amplification(name, forward.inputs())
         if _is_kinked(name):
-            largest = max(largest, _flipped(forward) / suspicious(output.dtype))
+            largest = max(largest, _flipped(forward) / suspicious(_computed_in(own, output)))
     elif norm and _is_of(name, _SUMS) and math.isfinite(norm):
-        absolute = sum(difference * _norm(item) for item, difference in given)
+        absolute = sum(difference * norm_of(item) for item, difference in given)
         return max(largest, absolute / norm)
     return largest * amplification
 
@@ -184,7 +199,7 @@ def _flipped(forward: Differences) -> float:
     """
     worst = 0.0
     for item, difference in forward.inputs():
-        count = _count(item)
+        count = count_of(item)
         if item.is_tensor and difference * count >= _FEWEST_FLIPS:
             worst = max(worst, math.sqrt(2.0 * max(min(difference, 1.0), 1.0 / count)))
     return worst
@@ -194,20 +209,6 @@ def _flipped(forward: Differences) -> float:
 def _is_kinked(name: str) -> bool:
     """Return whether the gradient of an operator jumps where its input moves."""
     return name in _KINKED or name.removeprefix("adaptive_").startswith("max_pool")
-
-
-def is_masked(item: Item) -> bool:
-    """Return whether the norm of a value is that of a mask of attention in it."""
-    element = item.element or {}
-    high, low = element.get("Max"), element.get("Min")
-    if type(high) is not float or type(low) is not float:  # nearly all are
-        high, low = item.number("Max"), item.number("Min")
-    return (high is not None and abs(high) > MASKED) or (low is not None and abs(low) > MASKED)
-
-
-def _norm(item: Item) -> float:
-    found = item.number("Norm")
-    return found if found is not None and math.isfinite(found) else 0.0
 
 
 def _amplification(name: str, given: Sequence[tuple[Item, float]]) -> float:
@@ -237,7 +238,7 @@ def _smallest_group(name: str, item: Item) -> float:
         groups = shape[1]
     elif "instance_norm" in name:
         groups = shape[0] * shape[1]
-    each = _count(item) // groups
+    each = count_of(item) // groups
     return float(groups ** (1.0 / max(1, each - 1)))
 
 
@@ -246,7 +247,7 @@ def _centred(item: Item) -> float:
     mean, norm = item.number("Mean"), item.number("Norm")
     if mean is None or norm is None or not (math.isfinite(mean) and math.isfinite(norm)):
         return 1.0
-    rest = norm * norm - _count(item) * mean * mean
+    rest = norm * norm - count_of(item) * mean * mean
     return norm / math.sqrt(rest) if rest > 0 else 1.0
 
 
@@ -254,14 +255,6 @@ def _centred(item: Item) -> float:
 def _is_of(name: str, words: tuple[str, ...]) -> bool:
     """Return whether the name of an operator has one of some words."""
     return any(word in name for word in words)
-
-
-def _count(item: Item) -> int:
-    return max(1, math.prod(item.shape or ()))
-
-
-def _rms(item: Item) -> float:
-    return _norm(item) / math.sqrt(_count(item))
 
 
 def _cancelled(name: str, own: Differences, forward: Differences, output: Item) -> float:
@@ -277,11 +270,11 @@ def _cancelled(name: str, own: Differences, forward: Differences, output: Item) 
         return 1.0
     values = floats[0]
     mean = values.number("Mean") or 0.0
-    spread = math.sqrt(max(0.0, _rms(values) ** 2 - mean * mean))
-    gone = _rms(output)
+    spread = math.sqrt(max(0.0, rms_of(values) ** 2 - mean * mean))
+    gone = rms_of(output)
     if not spread or not gone or output.shape != values.shape:
-        return _rms(coming[0]) * math.sqrt(_count(coming[0])) / gone if gone else 1.0
-    return max(1.0, _rms(coming[0]) / spread / gone)
+        return rms_of(coming[0]) * math.sqrt(count_of(coming[0])) / gone if gone else 1.0
+    return max(1.0, rms_of(coming[0]) / spread / gone)
 
 
 def _summed(own: Differences, output: Item) -> float:
@@ -292,46 +285,7 @@ def _summed(own: Differences, output: Item) -> float:
     coming = [item for item in own.record.inputs if item.is_tensor]
     if own.record.entry.direction != BACKWARD or not coming or len(output.shape or ()) != 1:
         return 1.0
-    rows, size = _count(coming[0]) / _count(output), _rms(output)
+    rows, size = count_of(coming[0]) / count_of(output), rms_of(output)
     if not size:
         return math.inf
-    return max(1.0, _rms(coming[0]) * math.sqrt(rows) / size)
-
-
-def _of_update(own: Differences, output: Item) -> float:
-    """Return the relative difference of a parameter or state after an update that its gradient explains.
-
-    A step is the learning rate times the gradient, or, where the optimizer keeps its second moment, times its
-    sign: then elements whose gradient is within its difference of 0 may go either way.
-    """
-    group, _, number = output.path.removeprefix("output.").partition(".")
-    number = number.rpartition(".")[2]
-    given = [
-        (item, difference)
-        for item, difference in own.inputs()
-        if item.path.startswith(f"input.{group}.") and item.path.rpartition(".")[2] == number
-    ]
-    if ".params." not in output.path:
-        return 2.0 * max((difference for _, difference in given), default=0.0)
-    size, rate = _rms(output), _rate(own.record, group)
-    if not size:
-        return math.inf
-    explained = 0.0
-    is_sign = any("_sq." in item.path for item in own.record.outputs)
-    for item, difference in given:
-        if ".params." in item.path:
-            explained += difference
-        elif is_sign and ".grads." in item.path:
-            explained += 2.0 * rate / size * math.sqrt(min(1.0, difference))
-        else:
-            explained += rate * _rms(item) / size * difference
-    return explained
-
-
-def _rate(record: FlowRecord, group: str) -> float:
-    """Return the learning rate of a group of parameters; 0 where the record has none."""
-    for item in record.items:
-        if item.path == f"input.{group}.lr":
-            found = (item.element or {}).get("value")
-            return float(found) if isinstance(found, float | int) else 0.0
-    return 0.0
+    return max(1.0, rms_of(coming[0]) * math.sqrt(rows) / size)

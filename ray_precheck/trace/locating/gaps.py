@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from ray_precheck.trace.items import Item
+from ray_precheck.trace.locating.noise import unit_of
 
 # Operators that were not captured read what was given shortly before.
 _RECENT = 64
@@ -27,15 +28,19 @@ class _Given:
 
 @dataclass(slots=True)
 class Surroundings:
-    """The values that were given last. `has_given_floats`: an operator has given a floating value."""
+    """The values that were given last. `has_given_floats`: an operator has given a floating value; `coarsest`
+    is the dtype of those with the fewest digits."""
 
     has_given_floats: bool = False
+    coarsest: str = ""
     _recent: deque[_Given] = field(default_factory=lambda: deque(maxlen=_RECENT))
 
     def note(self, key: str, item: Item, difference: float, *, is_dangling: bool) -> None:
         """Take note of a value that a record gave; `is_dangling`: no captured record gets it."""
         if "float" in item.dtype.lower() or "complex" in item.dtype.lower():
             self.has_given_floats = True
+        if unit_of(item.dtype) > unit_of(self.coarsest):
+            self.coarsest = item.dtype
         count = math.prod(item.shape or ())
         self._recent.append(_Given(key, count, difference, is_dangling))
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 
 from ray_precheck.trace.items import OUTPUT, Item
-from ray_precheck.trace.locating.noise import floor_of, is_other, stands_out
+from ray_precheck.trace.locating.noise import floor_of, is_other, stands_out, unit_of
 from ray_precheck.trace.locating.roots import Root, RootKind
 from ray_precheck.trace.locating.seen import SeenRecord, WalkState
 from ray_precheck.trace.side import BACKWARD
@@ -19,8 +19,11 @@ _OPTIMIZER = "Optimizer."
 _FLOATS = ("float", "bfloat", "complex", "half", "double")
 
 
-def given_roots(state: WalkState, seen: SeenRecord) -> Iterator[Root]:
-    """Yield values that no captured record gave, and that differ from what the golden run had."""
+def given_roots(state: WalkState, seen: SeenRecord, least: float = 0.0) -> Iterator[Root]:
+    """Yield values that no captured record gave, and that differ from what the golden run had.
+
+    `least` is how far what a gap hides may differ, whatever is known of the values before it.
+    """
     entry = seen.record.entry
     is_gradient = entry.direction == BACKWARD or entry.key.startswith(_OPTIMIZER)
     for target, golden in seen.pairs:
@@ -39,14 +42,15 @@ def given_roots(state: WalkState, seen: SeenRecord) -> Iterator[Root]:
             if is_other(difference, by_sums=state.evidence.estimates) and state.is_first_step:
                 yield _other(state, seen, RootKind.WEIGHT, target, difference)
             continue
-        expected = _expected(state, seen, target, giver is not None)
+        expected = max(_expected(state, seen, target, giver is not None), least)
         if giver is None and _is_input(state, target):
             if is_other(difference, by_sums=state.evidence.estimates) and state.is_first_step:
                 yield _other(state, seen, RootKind.INPUT, target, difference)
         elif stands_out(
-            difference,
+            difference - seen.values[target.path].slack,
             expected,
-            target.dtype,
+            # What was not captured may have computed a gradient in a half type, and widened it.
+            max(target.dtype, state.around.coarsest, key=unit_of) if is_gradient else target.dtype,
             is_gradient=is_gradient,
             is_vector=len(target.shape or ()) == 1,
         ):

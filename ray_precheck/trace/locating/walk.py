@@ -142,7 +142,8 @@ class RootWalk:
             yield self._own_root(seen, own)
             return
         if seen.golden is not None and not is_affected:
-            found = [*given_roots(self.state, seen), *argument_roots(seen)]
+            given = given_roots(self.state, seen, self._way.least_in_gaps())
+            found = [*given, *argument_roots(seen)]
             found = [root for root in found if not self._may_be_downstream(root)]
             yield from found
             if found:
@@ -219,6 +220,11 @@ class RootWalk:
             f"the runs drew different random numbers: {entry.key} got the same and gave what differs"
             f" by {seen.worst(OUTPUT):.3g} of its norm; seed both runs alike"
         )
+        if not self.state.evidence.sees_elements:
+            said += (
+                "; or it got the same values in another order, which statistics do not tell: capture with"
+                " --sketch"
+            )
         return Root(RootKind.MASK, entry.key, entry.direction, seen.place, message=said)
 
     def _pass_on(self, seen: SeenRecord, is_affected: bool) -> None:

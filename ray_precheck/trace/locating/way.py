@@ -7,11 +7,12 @@ nothing else tells of them. Called by `walk`.
 import math
 
 from ray_precheck.trace.items import INPUT, OUTPUT
-from ray_precheck.trace.locating.estimate import Differences, estimated_error, is_masked
+from ray_precheck.trace.locating.estimate import Differences, estimated_error
 from ray_precheck.trace.locating.flow import FlowRecord
 from ray_precheck.trace.locating.meetings import is_collective
 from ray_precheck.trace.locating.noise import floor_of, has_half_digits
 from ray_precheck.trace.locating.seen import SeenRecord, WalkState
+from ray_precheck.trace.locating.sizes import is_masked
 from ray_precheck.trace.side import BACKWARD, FORWARD
 
 
@@ -25,6 +26,7 @@ class WayOfRounding:
         self._forwards: dict[str, Differences] = {}
         self._way: dict[str, float] = {}
         self._floors: dict[str, float] = {}
+        self._coarsest = 0.0
 
     def estimate(self, seen: SeenRecord) -> None:
         """Estimate the own error of a record that nothing else tells of, and keep what its gradient needs."""
@@ -44,6 +46,11 @@ class WayOfRounding:
             if math.isfinite(worst):
                 self._floors[record.entry.key] = max(own.floor, worst)
 
+    def least_in_gaps(self) -> float:
+        """Return how far a value that no captured record gave may differ, whatever is known of those before
+        it: where statistics alone tell, the rounding of half types that the run has passed."""
+        return self._coarsest
+
     def _floor(self, seen: SeenRecord) -> float:
         """Return the relative rounding of half types on the way to a record. Statistics of single precision
         show less of it than its elements have, and the next operator may bring it out."""
@@ -54,6 +61,7 @@ class WayOfRounding:
         for item in seen.record.inputs:
             if has_half_digits(item.dtype) and seen.difference(item.path) > 0.0:
                 floor = max(floor, floor_of(item.dtype))
+        self._coarsest = max(self._coarsest, floor)
         if self._floors:  # Most runs of single precision have none.
             givers = {f"{entry.call}.{FORWARD}"} if entry.direction == BACKWARD else set()
             for item in seen.record.inputs:

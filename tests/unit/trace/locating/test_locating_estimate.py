@@ -174,6 +174,30 @@ def test_half_types_round_less_in_proportion_but_not_where_rows_are_added_up():
         assert verdict(call, 4.1 * unit) == "error"
 
 
+def test_a_gradient_of_half_types_that_was_widened_rounds_as_they_do():
+    # That of a weight of float32, which autocast has cast.
+    coming, weight = tensor(1.0, dtype="torch.bfloat16"), tensor(2.0)
+
+    def verdict(call, difference):
+        return _own(record(call, [coming], [weight]), output_0=difference).verdict
+
+    unit = 2.0**-7
+    assert verdict("Functional.linear.0.backward", 0.9 * unit) == "pass"
+    assert verdict("Functional.linear.0.backward", 1.1 * unit) == "error"
+    assert verdict("Functional.linear.0.forward", 0.9 * unit) == "error"
+
+
+def test_operators_that_are_many_in_one_round_more_than_once():
+    def verdict(call, difference):
+        given = tensor(1.0, dtype="torch.bfloat16")
+        return _own(record(call, [given], [given]), output_0=difference).verdict
+
+    unit = 2.0**-7
+    for call in ("Torch.gru_cell.0.backward", "Functional.multi_head_attention_forward.0.forward"):
+        assert verdict(call, 3.9 * unit) == "pass"
+        assert verdict(call, 4.1 * unit) == "error"
+
+
 @pytest.mark.parametrize(
     ("name", "shape", "times"),
     [

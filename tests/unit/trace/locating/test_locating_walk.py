@@ -213,6 +213,57 @@ def test_gradients_that_were_added_up_unseen_scatter_more_than_values():
     assert [root.kind for root in roots(11 * unit)] == [RootKind.GAP]
 
 
+class _ByStatistics(MeasuredForTest):
+    sees_elements = False
+
+    def __init__(self, differences, slack=0.0):
+        super().__init__(differences=differences, estimates=True)
+        self.slack = slack
+
+    def value(self, key, target, golden):
+        return super().value(key, target, golden)._replace(slack=self.slack)
+
+
+def test_a_gradient_of_what_was_not_captured_in_half_types_rounds_as_they_do():
+    half = record(LINEAR, [X, W], [tensor(2.0, dtype="torch.bfloat16")])
+    gradient = record("Functional.relu.0.backward", [tensor(7.0)], [tensor(9.0)])
+    differences = {("Functional.relu.0.backward", "input.0"): 1e-2}
+    evidence = MeasuredForTest(differences=differences)
+    assert walked([half, gradient], evidence, [half, gradient]).roots == []
+    (root,) = walked([*RUN, gradient], evidence, [*RUN, gradient]).roots
+    assert root.kind is RootKind.GAP
+
+
+def test_by_statistics_the_rounding_of_half_types_may_come_out_in_a_gap():
+    half = tensor(7.0, dtype="torch.bfloat16")
+    run = [record(RELU, [half], [half]), record("Torch.exp.0.forward", [tensor(8.0)], [Z])]
+    differences = {(RELU, "input.0"): 1e-9, ("Torch.exp.0.forward", "input.0"): 1e-3}
+    differences |= {(RELU, "output.0"): 1e-9, ("Torch.exp.0.forward", "output.0"): 1e-3}
+    assert walked(run, _ByStatistics(differences), run).roots == []
+    del differences[RELU, "input.0"]
+    (root,) = walked(run, _ByStatistics(differences), run).roots
+    assert (root.kind, root.key) == (RootKind.GAP, "Torch.exp.0.forward")
+
+
+def test_one_element_that_was_rounded_to_its_neighbour_is_no_gap():
+    run = [record(LINEAR, [X, W], [Y]), record(RELU, [tensor(7.0)], [Z])]
+    differences = {(RELU, "input.0"): 1e-2, (RELU, "output.0"): 1e-2}
+    (root,) = walked(run, _ByStatistics(differences), run).roots
+    assert root.kind is RootKind.GAP
+    assert walked(run, _ByStatistics(differences, slack=1e-2), run).roots == []
+
+
+def test_statistics_cannot_tell_other_random_numbers_from_another_order_of_the_input():
+    dropout = "Functional.dropout.0.forward"
+    run = [record(dropout, [X], [Y])]
+    differences = {(dropout, "output.0"): 0.2}
+    (root,) = walked(run, _ByStatistics(differences), run, draws=["dropout"]).roots
+    assert root.kind is RootKind.MASK
+    assert "or it got the same values in another order" in root.message
+    (root,) = walked(run, MeasuredForTest(differences=differences), run, draws=["dropout"]).roots
+    assert "order" not in root.message
+
+
 def test_a_gradient_that_was_not_replayed_is_explained_by_what_its_replayed_forward_pass_kept():
     forward, backward = "Functional.gelu.0.forward", "Functional.gelu.0.backward"
     run = [record(forward, [X], [Y]), record(backward, [tensor(9.0)], [tensor(8.0)])]
