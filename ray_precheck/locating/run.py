@@ -16,6 +16,7 @@ from typing import Any
 
 from ray_precheck.errors import ResumeError, StoppedError
 from ray_precheck.jobs.location.dumps import DumpToLocate, dumps_to_locate
+from ray_precheck.jobs.location.payload import LOCATION_TABLES
 from ray_precheck.jobs.location.rows import LocatedRows
 from ray_precheck.locating.dump import Gathered, search_dump
 from ray_precheck.locating.exchanges import recompute_exchanges
@@ -77,6 +78,8 @@ def run_location(
     with ExitStack() as opened:
         if shared is None:
             shared = opened.enter_context(_alone(config, folder, pairs))
+        if config.resume_csv is not None and not config.force:
+            _require_own_files(folder, shared.stamp, pairs)
         search = LocationSearch(config, folder, shared, first_step, show_progress, on_files)
         whole = _WholeSearch(search, pairs)
         whole.gathered.notes.extend(
@@ -134,6 +137,22 @@ def _stamp_of(resume: Path, places: Iterable[Path]) -> str:
     if not resume.exists():
         raise ResumeError(f"-csv_path: cannot read {resume}: there is no such file")
     return stamp
+
+
+def _require_own_files(folder: Path, stamp: str, pairs: Sequence[DumpToLocate]) -> None:
+    """Require that the files of a search that is gone on with lie where its dumps have theirs: what another
+    search found would be written over.
+
+    Raises:
+        ResumeError: a file is of a dump that is not searched.
+    """
+    places = {folder / pair.place for pair in pairs}
+    for path in sorted(folder.rglob(LOCATION_TABLES.file("result", stamp))):
+        if path.parent not in places:
+            raise ResumeError(
+                f"-csv_path: {path} is of another search than that of {pairs[0].target}; name the captures"
+                " that it was begun with, start a new run, or add --force to go on all the same"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ray_precheck.errors import ResumeError
 from ray_precheck.jobs.location.payload import LOCATION_TABLES, read_measured
 from ray_precheck.jobs.location.replay import own_error
 from ray_precheck.locating import LocationReport, locate_captures
@@ -64,6 +65,21 @@ def _with_wrong_tanh() -> list[Call]:
 def _rows(report: LocationReport) -> list[dict[str, str]]:
     with report.table.open(encoding="utf-8-sig", newline="") as file:
         return list(csv.DictReader(file))
+
+
+def test_a_search_of_another_capture_does_not_write_over_the_files_of_one(tmp_path: Path) -> None:
+    target = _capture(tmp_path / "target", _with_wrong_tanh())
+    report = locate_captures(target, out=tmp_path / "out", devices=(1,))
+    before = report.table.read_bytes()
+    for rank in (0, 1):
+        _capture(tmp_path / f"ranks/step0/rank{rank}", CALLS)
+    (begun,) = (tmp_path / "out").glob("locate_calls_*.csv")
+    for resumed in (begun, tmp_path / "out"):
+        with pytest.raises(ResumeError, match="is of another search than that of"):
+            locate_captures(tmp_path / "ranks", resume_csv=resumed, devices=(1,))
+    assert report.table.read_bytes() == before
+    again = locate_captures(target, resume_csv=begun, devices=(1,))
+    assert again.table.read_bytes() == before
 
 
 def test_one_capture_names_the_operator_the_place_in_its_output_and_what_it_reached(

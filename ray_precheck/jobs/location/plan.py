@@ -29,6 +29,7 @@ from ray_precheck.trace.locating.flow import FlowRecord
 from ray_precheck.trace.locating.meetings import is_collective
 from ray_precheck.trace.side import API, BACKWARD, FORWARD, CaptureSide, RecordEntry
 
+_UPDATE = "Optimizer."
 # Seconds on one core: a replay of small tensors, and a byte of the target's tensors.
 _CALL_S, _BYTE_S = 0.015, 4e-8
 
@@ -126,12 +127,18 @@ def _partners(target: CaptureSide, golden: CaptureSide, *, exact: bool) -> dict[
         for match in align(ours, theirs, exact=exact)
         if len(match.target) == len(match.golden) == 1
     }
-    if not found:
+    if all(map(_is_update, found)) and not all(_is_update(call.name) for call in ours):
+        # Every training has the update of an optimizer.
         raise UsageError(
             f"{target.path} and {golden.path} have no call in common: the first has {_first(ours)}, the"
             f" second {_first(theirs)}; are they captures of the same model?"
         )
     return found
+
+
+def _is_update(call: str) -> bool:
+    """Return whether a call is the update of an optimizer."""
+    return call.startswith(_UPDATE)
 
 
 def _names(side: CaptureSide) -> list[str]:

@@ -16,6 +16,9 @@ from ray_precheck.trace.side import BACKWARD
 # Numbers that a program computes from tensors differ by rounding.
 _SAME_NUMBER = 1e-5
 _OPTIMIZER = "Optimizer."
+# The names of parameters in the record of an update, and what wrappers of torch add to them.
+_NAMES = ".names."
+_WRAPPERS = frozenset(("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
 _FLOATS = ("float", "bfloat", "complex", "half", "double")
 
 
@@ -95,19 +98,33 @@ def _other(
 
 
 def argument_roots(seen: SeenRecord) -> Iterator[Root]:
-    """Yield arguments that are no tensors and are not those of the golden run."""
+    """Yield arguments that are no tensors and are not those of the golden run; of names of parameters the
+    first one."""
     entry = seen.record.entry
+    is_update, has_other_names = entry.key.startswith(_OPTIMIZER), False
     for target, golden in seen.pairs:
         if target is None or golden is None or target.part == OUTPUT:
             continue
         if target.is_tensor or golden.is_tensor:
             continue
-        said = other_argument(target, golden, is_exact=entry.key.startswith(_OPTIMIZER))
+        if is_update and _NAMES in target.path:
+            if has_other_names or _unwrapped(target) == _unwrapped(golden):
+                continue
+            has_other_names = True
+        said = other_argument(target, golden, is_exact=is_update)
         if said:
             yield Root(
                 RootKind.CONFIGURATION, entry.key, entry.direction, seen.place, target.path,
                 message=f"the runs were configured differently: {entry.key}.{target.path} {said}",
             )  # fmt: skip
+
+
+def _unwrapped(name: Item) -> list[str]:
+    """Return the parts of a parameter's name without those of `DistributedDataParallel`, `torch.compile` and
+    other wrappers of a model."""
+    return [
+        part for part in str((name.element or {}).get("value")).split(".") if part not in _WRAPPERS
+    ]
 
 
 def _gap(

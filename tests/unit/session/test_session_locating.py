@@ -138,6 +138,18 @@ def test_captures_without_a_common_call_are_refused(tmp_path: Path) -> None:
     assert "have no call in common" in refused(tmp_path, one, two)
 
 
+def test_the_update_of_an_optimizer_alone_makes_no_common_call(tmp_path: Path) -> None:
+    update = ("Optimizer.SGD.0.forward", [A], [B])
+    other = np.ones((3, 5, 2), np.float32)
+    one = write_capture(tmp_path / "target", [CALLS[0], update], files=False)
+    two = write_capture(
+        tmp_path / "golden", [("Mint.conv2d.0.forward", [other], [other]), update], files=False
+    )
+    assert "have no call in common" in refused(tmp_path, one, two)
+    three = write_capture(tmp_path / "updates", [update], files=False)
+    assert locate_captures(three, two, out=tmp_path / "both").compared == 1
+
+
 def test_folders_without_a_common_rank_are_refused(tmp_path: Path) -> None:
     for rank in (0, 1):
         write_capture(tmp_path / f"target/step0/rank{rank}", CALLS, files=False)

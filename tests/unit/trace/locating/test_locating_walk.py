@@ -101,6 +101,18 @@ def test_a_random_operator_that_got_the_same_and_gave_something_else_had_another
     assert walked(dropped, evidence, dropped).roots == []
 
 
+def test_the_first_parameter_of_another_name_is_said_but_not_what_a_wrapper_adds():
+    def run(*names):
+        group = {"names": [{"type": "str", "value": name} for name in names]}
+        return [record("Optimizer.SGD.0.forward", [group], [])]
+
+    wrapped = run("module.fc.weight", "module._orig_mod.fc.bias")
+    plain = run("fc.weight", "fc.bias")
+    assert walked(wrapped, MeasuredForTest(), plain).roots == []
+    (root,) = walked(run("a", "b"), MeasuredForTest(), plain).roots
+    assert "names.0 is a where the golden run has fc.weight" in root.message
+
+
 def test_an_argument_that_is_no_tensor_is_a_matter_of_configuration():
     def run(value):
         eps = {"type": "float", "value": value}
