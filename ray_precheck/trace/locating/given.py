@@ -18,6 +18,7 @@ _SAME_NUMBER = 1e-5
 _OPTIMIZER = "Optimizer."
 # The names of parameters in the record of an update, and what wrappers of torch add to them.
 _NAMES = ".names."
+_STATE = ".state."
 _WRAPPERS = frozenset(("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
 _FLOATS = ("float", "bfloat", "complex", "half", "double")
 
@@ -45,6 +46,8 @@ def given_roots(state: WalkState, seen: SeenRecord, least: float = 0.0) -> Itera
             if is_other(difference, by_sums=state.evidence.estimates) and state.is_first_step:
                 yield _other(state, seen, RootKind.WEIGHT, target, difference)
             continue
+        if giver is None and not state.is_first_step and _is_state(seen, target):
+            continue  # The update of the step before gave it, as it gave the weights.
         expected = max(_expected(state, seen, target, giver is not None), least)
         if giver is None and _is_input(state, target):
             if is_other(difference, by_sums=state.evidence.estimates) and state.is_first_step:
@@ -58,6 +61,11 @@ def given_roots(state: WalkState, seen: SeenRecord, least: float = 0.0) -> Itera
             is_vector=len(target.shape or ()) == 1,
         ):
             yield _gap(state, seen, target, golden, difference, expected)
+
+
+def _is_state(seen: SeenRecord, item: Item) -> bool:
+    """Return whether a value is what an optimizer has kept from the step before."""
+    return seen.record.entry.key.startswith(_OPTIMIZER) and _STATE in item.path
 
 
 def _is_input(state: WalkState, item: Item) -> bool:
@@ -137,13 +145,19 @@ def _gap(
         before = _target_of(state, theirs.key) if theirs is not None else ""
     else:
         before = giver.key if giver is not None else ""
+    partners = state.golden.partners if state.golden is not None else {}
+    is_extra = giver is not None and giver.key not in partners
     before = before or state.around.before(item)
     between = f"between {before} and {entry.key}" if before else f"before {entry.key}"
-    said = (
-        f"{entry.key}.{item.path} differs by {difference:.3g} of its norm, where what the run gave before"
-        f" differs by {expected:.3g}: an operator {between} was not captured, or it comes from outside;"
-        " capture what lies there with --list or at level mix, or as a custom operator"
-    )
+    said = f"{entry.key}.{item.path} differs by {difference:.3g} of its norm, "
+    if is_extra:
+        said += f"and is what {before} gave, a call that the golden run does not have"
+    else:
+        said += (
+            f"where what the run gave before differs by {expected:.3g}: an operator {between} was not"
+            " captured, or it comes from outside; capture what lies there with --list or at level mix, or"
+            " as a custom operator"
+        )
     return Root(
         RootKind.GAP, entry.key, entry.direction, seen.place, item.path,
         own=difference / max(expected, floor_of(item.dtype), 1e-300), message=said, before=before,

@@ -141,6 +141,26 @@ def test_a_value_that_changed_on_its_way_is_a_gap_though_its_giver_is_known():
     assert (root.kind, root.before) == (RootKind.GAP, LINEAR)
 
 
+def test_a_call_that_the_golden_run_does_not_have_is_named_where_its_value_is_used():
+    extra = record("Tensor.flip.0.forward", [Y], [tensor(7.0)])
+    relu = record(RELU, [tensor(7.0)], [Z])
+    run = [record(LINEAR, [X, W], [Y]), extra, relu]
+    evidence = MeasuredForTest(differences={(RELU, "input.0"): 0.5})
+    (root,) = walked(run, evidence, [run[0], relu]).roots
+    assert (root.kind, root.key, root.before) == (RootKind.GAP, RELU, "Tensor.flip.0.forward")
+    said = "is what Tensor.flip.0.forward gave, a call that the golden run does not have"
+    assert said in root.message
+
+
+def test_the_step_before_gave_an_optimizer_its_states():
+    update = "Optimizer.Adam.0.forward"
+    group = {"state": {"exp_avg": [tensor(77.0)]}}
+    run = [*RUN, record(update, [group], [])]
+    evidence = MeasuredForTest(differences={(update, "input.0.state.exp_avg.0"): 0.1})
+    assert walked(run, evidence, run, is_first_step=False).roots == []
+    assert [root.key for root in walked(run, evidence, run).roots] == [update]
+
+
 def test_what_may_lie_downstream_of_a_root_is_no_gap():
     hidden = tensor(7.0)
     gradient = record("Functional.relu.0.backward", [hidden], [tensor(9.0)])
