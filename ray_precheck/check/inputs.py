@@ -23,7 +23,7 @@ from ray_precheck.datagen.generate import (
 )
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.frameworks.base import Leaf, map_leaves
-from ray_precheck.operators.autocast import CASTS_ARGUMENTS
+from ray_precheck.operators.autocast import CASTS_ARGUMENTS, SUMS_NARROWLY
 from ray_precheck.schema.dtypes import DTYPES, round_to_dtype
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import HostCall, HostTensor, TensorSpec, walk_specs
@@ -53,14 +53,17 @@ class Inputs(Decoded):
     def gradient_as_computed(self, gradient: Leaf) -> Leaf:
         """Return a gradient in the dtype in which it was computed.
 
-        Autocast widens it for an argument that it has cast. Kernels of normalisations, which take weights
-        of float32 beside tensors of a half type, may add up the gradients of these weights in the half
-        type: torch 2.13's layer_norm on the CPU does. A gradient with a digit more was not computed so.
+        Autocast widens it for an argument that it has cast. Kernels of normalisations that take weights of
+        float32 beside tensors of a half type may add up the gradients of these weights in the half type, each
+        thread its share: torch 2.13's layer_norm on the CPU does. Another one with a digit more was not
+        computed so.
         """
-        half = self._half_type
+        half, record = self._half_type, self.record
         if not half or not isinstance(gradient, HostTensor):
             return gradient
         found = _cast(half, gradient)
+        if SUMS_NARROWLY.of(record.name.type_name, record.framework):
+            return found
         return found if np.array_equal(found.data, gradient.data, equal_nan=True) else gradient
 
     @property

@@ -1,6 +1,7 @@
-"""Operators to which PyTorch's autocast hands arguments that it has cast to a lower precision.
+"""Operators that compute in a lower precision than some of their arguments have.
 
-Goes out: a table. Called by `check.inputs`, which casts the arguments of the bench in the same way. The
+Goes out: tables. Called by `check.inputs`. To those of the first one PyTorch's autocast hands arguments that
+it has cast to a lower precision; the arguments of the bench are cast in the same way. The
 lists of torch's devices differ a little; a call counts only if its recorded outputs have the dtype of
 autocast.
 """
@@ -19,5 +20,13 @@ CASTS_ARGUMENTS = table_of_names(
     torch.nn.functional: linear multi_head_attention_forward prelu scaled_dot_product_attention
     torch: conv_tbc gru gru_cell lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell
     torch.linalg: multi_dot vecdot
+    """,
+)
+# Which add up the gradients of their weights in the type of their input: see `bench.rounded`.
+SUMS_NARROWLY = table_of_names(
+    "gradients of weights summed in the type of the input",
+    """
+    torch torch.nn.functional: layer_norm rms_norm
+    torch: native_layer_norm
     """,
 )

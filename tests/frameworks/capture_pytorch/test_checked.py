@@ -133,14 +133,19 @@ def test_a_step_under_autocast_passes(checked: Checked, task: str) -> None:
     assert {check.tested_dtype for check in linear.checks} == {"torch.bfloat16"}
 
 
+@pytest.mark.parametrize("threads", [1, 2])
 def test_gradients_that_a_norm_sums_up_in_the_half_type_of_its_input_are_held_to_that(
-    checked: Checked,
+    checked: Checked, threads: int
 ) -> None:
-    """As torch's layer_norm on the CPU does, where the weights are of float32."""
+    """As torch's layer_norm on the CPU does, where the weights are of float32; it adds up what the threads
+    have in float32."""
     x, weight = torch.randn(300, 16).bfloat16(), torch.ones(16, requires_grad=True)
 
     def program() -> None:
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
         F.layer_norm(x, (16,), weight).float().square().mean().backward()
+        torch.set_num_threads(before)
 
     def scale_gradient(by: float) -> Callable[[Path], None]:
         def damage(folder: Path) -> None:
