@@ -8,7 +8,12 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from ray_precheck.jobs.location.payload import MeasuredEvidence
-from ray_precheck.jobs.location.plan import LocationPlan, drawing_calls, run_records_of
+from ray_precheck.jobs.location.plan import (
+    LocationPlan,
+    RunRecords,
+    drawing_calls,
+    run_records_of,
+)
 from ray_precheck.operators.overflow import READS_NO_VALUES, UNINITIALISED
 from ray_precheck.trace.difference.reading import reading_of
 from ray_precheck.trace.items import Item
@@ -16,9 +21,11 @@ from ray_precheck.trace.locating.estimated import EstimatedEvidence
 from ray_precheck.trace.locating.evidence import Evidence, OwnError, ValueEvidence
 from ray_precheck.trace.locating.flow import FlowRecord, flow_of
 from ray_precheck.trace.locating.meetings import meetings_of, overwritten
-from ray_precheck.trace.locating.roots import Located
+from ray_precheck.trace.locating.roots import INFINITE, UNCHECKED, Located, Root, RootKind
 from ray_precheck.trace.locating.seen import GoldenRun, WalkState
 from ray_precheck.trace.locating.walk import RootWalk
+from ray_precheck.trace.overflow.births import follow
+from ray_precheck.trace.overflow.finding import Birth
 from ray_precheck.trace.side import FORWARD, CaptureSide
 
 
@@ -76,7 +83,33 @@ def located_in(
         lambda record: _meaningless(framework, record),
         meetings=meetings_of(target) if golden is not None else {},
     )
-    return RootWalk(state).run(ours.records)
+    located = RootWalk(state).run(ours.records)
+    located.roots += _births_that_nothing_checked(target, located, ours)
+    return located
+
+
+def _births_that_nothing_checked(
+    target: CaptureSide, located: Located, ours: RunRecords
+) -> list[Root]:
+    """Return the records that could not be checked, and whose statistics say that they made NaN or infinities
+    of finite values."""
+    suspects = {
+        each.key: each
+        for each in located.passed
+        if each.verdict == UNCHECKED
+        and any(item.is_finite is False for item in ours.by_key[each.key].outputs)
+    }
+    if not suspects:
+        return []
+    born = (each for each in follow(target).alarms if each.birth in (Birth.BORN, Birth.CAST))
+    found = {each.key: each for each in reversed(list(born)) if each.key in suspects}
+    return [
+        Root(
+            RootKind.NON_FINITE, key, suspects[key].direction, suspects[key].place, each.tensor, INFINITE,
+            message=f"{each.found.words} in {each.dtype}, {each.message}; {suspects[key].message}",
+        )
+        for key, each in found.items()
+    ]  # fmt: skip
 
 
 def _meaningless(framework: str, record: FlowRecord) -> Sequence[str]:

@@ -1,5 +1,6 @@
 """What a search by statistics leaves alone: unset memory, and the rounding of half types that they hide."""
 
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.jobs.location.plan import plan_location
+from ray_precheck.jobs.location.payload import MeasuredEvidence
+from ray_precheck.jobs.location.plan import LocationPlan, plan_location
 from ray_precheck.jobs.location.walk import located_in
+from ray_precheck.trace.locating.evidence import OwnError
+from ray_precheck.trace.locating.roots import RootKind
 from ray_precheck.trace.side import open_side
 
 sys.path.append(str(Path(__file__).parents[2] / "trace"))
@@ -146,3 +150,27 @@ def test_what_differed_on_the_way_may_come_out_again(
         }
 
     assert roots_of(tmp_path, run(1.0), run(0.0)) == roots
+
+
+@pytest.mark.parametrize(("given", "is_born"), [(1.0, True), (math.nan, False)])
+def test_nan_that_was_born_where_nothing_could_be_checked_is_said(
+    tmp_path: Path, given: float, is_born: bool
+) -> None:
+    key = "Torch.unknown.0.forward"
+    records = {
+        "Torch.neg.0.forward": forward([tensor(given)], [tensor(given)]),
+        key: forward([tensor(given)], [tensor(math.nan)]),
+        "Torch.other.0.forward": forward([tensor(math.nan)], [tensor(math.nan)]),
+    }
+    skipped = dict.fromkeys((key, "Torch.other.0.forward"), OwnError("SKIP", message="no bench"))
+    with open_side(write_dump(tmp_path, records)) as side:
+        plan = LocationPlan((), {}, (), is_replayed=True)
+        evidence = MeasuredEvidence({}, skipped)
+        located = located_in(side, None, plan, evidence, is_first_step=True)
+    born = [(root.key, root.kind) for root in located.roots]
+    assert born == ([(key, RootKind.NON_FINITE)] if is_born else [])
+    if is_born:
+        assert (
+            "NaN in float32, born here: all floating inputs were finite" in located.roots[0].message
+        )
+        assert located.roots[0].message.endswith("no bench")
