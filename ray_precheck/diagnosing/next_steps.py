@@ -11,6 +11,7 @@ from typing import TypeAlias
 from ray_precheck.diagnosing.blame import culprits_of
 from ray_precheck.diagnosing.findings import Findings, SuspectCheck
 from ray_precheck.report.location import saved_call
+from ray_precheck.schema.result import Verdict
 from ray_precheck.trace.locating.places import RootPlace
 from ray_precheck.trace.locating.roots import RootKind
 
@@ -75,18 +76,19 @@ def _on_the_device(findings: Findings, page: Path) -> Iterator[Step]:
     """Yield what follows from the precheck: other kernels where it errs here, else the device itself."""
     for check in findings.checks:
         wrong = [row.name for row in check.rows if row.is_error]
+        passes = any(row.verdict is Verdict.PASS for row in check.rows)
         kind = check.report.summary.environment.kind
         if wrong:
             yield _wrong_here(check, wrong, page)
             return
-        if check.rows and kind == "cpu":
+        if passes and kind == "cpu":
             yield (
                 "It passes on the CPU of this machine. Run it on the device that made the capture (a machine"
                 " that has the NPU, or gpu for npu):",
                 _run_ut(check, page),
             )
             return
-        if check.rows:
+        if passes:
             yield (
                 f"It passes on this machine's {kind} when it runs alone. See whether it gives the same twice,"
                 " and which kernel it depends on:",

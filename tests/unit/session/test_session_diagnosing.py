@@ -163,6 +163,16 @@ def test_an_operator_that_errs_here_too_is_taken_to_other_kernels(
     assert "ray-precheck naive" in found[TITLES[7]]
 
 
+@pytest.mark.parametrize("kind", ["cpu", "npu"])
+def test_an_operator_that_could_not_be_checked_does_not_pass(
+    tmp_path: Path, device: StandIn, kind: str
+) -> None:
+    device.verdict, device.kind = Verdict.SKIP, kind
+    assert main(pair(tmp_path, calls(1.01))) == 1
+    assert "could not be checked" in sections(page_of(tmp_path))[TITLES[5]]
+    assert "It passes on" not in page_of(tmp_path)
+
+
 def test_an_operator_that_passes_alone_on_an_accelerator_is_run_twice(
     tmp_path: Path, device: StandIn
 ) -> None:
