@@ -87,6 +87,11 @@ NO_FUNCTION_MODE = PrivatePart(
     "keeps what a capture asks of tensors from the modes and subclasses of the script, and its own",
     "each such question passes through them, which takes a microsecond",
 )
+NO_TRANSFORMS = PrivatePart(
+    ("torch._C:_DisableFuncTorch",),
+    "reads what a transform of torch.func has wrapped, which wraps whatever is computed within it",
+    "a capture of a script that uses torch.func may end with a sentence",
+)
 GRAPH_TASK = PrivatePart(
     ("torch._C:_current_graph_task_id",),
     "tells calls that a backward pass recomputes from those of the forward pass",
@@ -153,6 +158,7 @@ ALL = (
     COMPILER,
     FUNCTION_MODE,
     NO_FUNCTION_MODE,
+    NO_TRANSFORMS,
     GRAPH_TASK,
     RECOMPUTATION,
     AUTOGRAD_ENGINE,

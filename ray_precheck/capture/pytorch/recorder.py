@@ -89,6 +89,7 @@ class TorchRecorder:
         self._in_backward = private_parts.find(private_parts.GRAPH_TASK)
         # `quiet` alone would do, but each question to a tensor would still ask the mode.
         self._unseen = private_parts.find(private_parts.NO_FUNCTION_MODE) or nullcontext
+        self._untransformed = private_parts.find(private_parts.NO_TRANSFORMS) or nullcontext
         # The calls of checkpointed regions by name, place and inputs, until they are computed again.
         self._regions: dict[tuple[str, int, str], list[str]] = {}
         self._counts: dict[str, Iterator[int]] = defaultdict(itertools.count)
@@ -179,7 +180,7 @@ class TorchRecorder:
         quiet = mode is not None and mode.quiet
         if mode is not None:
             mode.quiet = True
-        with self._unseen():
+        with self._unseen(), self._untransformed():
             result, error = caught(action)
         if mode is not None:
             mode.quiet = quiet

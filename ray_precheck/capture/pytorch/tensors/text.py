@@ -55,12 +55,12 @@ class TensorTexts:
             return known.text
         needs = '"requires_grad": true' if tensor.requires_grad else '"requires_grad": false'
         kind = type(tensor)
-        usual = kind is torch.Tensor or kind is torch.nn.Parameter
+        usual = (kind is torch.Tensor or kind is torch.nn.Parameter) and not _is_wrapped(tensor)
         if usual and tensor.layout is torch.strided and not tensor.is_meta:
             try:
                 text = f"{self._header(tensor)}, {self._values_text(tensor)}, {needs}"
             except (RuntimeError, NotImplementedError):
-                pass  # it has no memory: a transform has wrapped it
+                pass  # it has no memory
             else:
                 if not tensor.is_inference():  # which has no version
                     self._known[id(tensor)] = _Known(weakref.ref(tensor), _state(tensor), text)
@@ -77,8 +77,10 @@ class TensorTexts:
         if kind not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
             _, found, _ = _kind_of(tensor)
             tensor = found if found is not None else torch.empty(0, device="meta")
-        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-            tensor = _unwrapped(tensor)
+        if _is_wrapped(tensor):
+            shape, tensor = tensor.shape, _unwrapped(tensor)
+            if tensor.shape != shape:  # `vmap` calls the function once, with all that it maps over
+                return None
         if tensor.is_meta or tensor.layout is not torch.strided:
             return None
         return None if tensor.is_cpu and is_freed(tensor) else tensor
@@ -93,7 +95,7 @@ class TensorTexts:
     def _unusual(self, tensor: torch.Tensor, needs: str) -> str:
         kind, dense, more = _kind_of(tensor)
         header = _header_of(kind, tensor if dense is None else dense)
-        if tensor.layout is not torch.strided:
+        if tensor.layout is not torch.strided or _is_wrapped(tensor):
             header = _header_of(kind, tensor)
         values = NO_STATISTICS
         if dense is not None and not dense.is_meta and dense.layout is torch.strided:
@@ -140,12 +142,15 @@ def _stored_values(tensor: torch.Tensor) -> torch.Tensor:
 
 def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor that transforms of `torch.func` have wrapped, or a subclass holds."""
-    functorch = torch._C._functorch
     for _ in range(_DEEPEST):
-        if not functorch.is_functorch_wrapped_tensor(tensor):
+        if not _is_wrapped(tensor):
             break
-        tensor = functorch.get_unwrapped(tensor)
+        tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor
+
+
+def _is_wrapped(tensor: torch.Tensor) -> bool:
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def _placement(tensor: Any) -> str:
