@@ -87,10 +87,35 @@ NO_FUNCTION_MODE = PrivatePart(
     "keeps what a capture asks of tensors from the modes and subclasses of the script, and its own",
     "each such question passes through them, which takes a microsecond",
 )
+TRANSFORM = PrivatePart(
+    ("torch._C._functorch:peek_interpreter_stack",),
+    "sees whether a transform of torch.func wraps what a capture computes within it",
+    "a capture of a script that uses torch.func may end with a sentence",
+)
 NO_TRANSFORMS = PrivatePart(
     ("torch._C:_DisableFuncTorch",),
-    "reads what a transform of torch.func has wrapped, which wraps whatever is computed within it",
-    "a capture of a script that uses torch.func may end with a sentence",
+    "keeps what a capture computes from the transforms of torch.func",
+    TRANSFORM.otherwise,
+)
+DISPATCH_MODES = PrivatePart(
+    ("torch._C:_len_torch_dispatch_stack",),
+    "sees whether a mode of the script would see what a capture computes",
+    "a mode that counts operators counts those of the capture, too",
+)
+NO_DISPATCH_MODES = PrivatePart(
+    ("torch.utils._python_dispatch:_disable_current_modes",),
+    "keeps what a capture computes from the modes of the script",
+    DISPATCH_MODES.otherwise,
+)
+TRACE = PrivatePart(
+    ("torch._C:_get_tracing_state",),
+    "sees whether torch.jit.trace would take what a capture computes for a part of the model",
+    "a script that calls torch.jit.trace may not find its traces equal",
+)
+SET_TRACE = PrivatePart(
+    ("torch._C:_set_tracing_state",),
+    "keeps what a capture computes out of the graphs of torch.jit.trace",
+    TRACE.otherwise,
 )
 GRAPH_TASK = PrivatePart(
     ("torch._C:_current_graph_task_id",),
@@ -158,7 +183,12 @@ ALL = (
     COMPILER,
     FUNCTION_MODE,
     NO_FUNCTION_MODE,
+    TRANSFORM,
     NO_TRANSFORMS,
+    DISPATCH_MODES,
+    NO_DISPATCH_MODES,
+    TRACE,
+    SET_TRACE,
     GRAPH_TASK,
     RECOMPUTATION,
     AUTOGRAD_ENGINE,

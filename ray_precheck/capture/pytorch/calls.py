@@ -45,6 +45,10 @@ _DETOURS = {
     "floor_divide_": ("__ifloordiv__",),
     **{name: (f"__{name}__",) for name in ("ne", "lt", "le", "gt", "ge")},
 }
+# True while torch.export runs a program, and where torch.compile reads one; torch 2.0 lacks it.
+is_compiling: Callable[[], bool] = getattr(
+    getattr(torch, "compiler", None), "is_compiling", lambda: False
+)
 
 
 class Sink(Protocol):
@@ -81,7 +85,7 @@ class CallMode(TorchFunctionMode):
     ) -> Any:
         """Record a call if its function is recorded, and make it."""
         kwargs = kwargs or {}
-        name = None if self.paused or self.quiet else self._names[func]
+        name = None if self.paused or self.quiet or is_compiling() else self._names[func]
         if name is None:
             return func(*args, **kwargs)
         if func in _SPLIT:

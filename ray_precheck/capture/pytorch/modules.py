@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ray_precheck.capture.pytorch.calls import is_compiling
 from ray_precheck.capture.pytorch.gradients import edges_of
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
 from ray_precheck.capture.pytorch.tensors.nested import tensors_in
@@ -77,6 +78,8 @@ class ModuleCalls:
         mine = self
 
         def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling():  # torch.export tries the module on tensors without values
+                return original(self, *args, **kwargs)
             name = mine._names.of(self)
             if not name or mine._recorder.stopped:
                 return original(self, *args, **kwargs)

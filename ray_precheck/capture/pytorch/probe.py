@@ -24,7 +24,7 @@ from torch.optim.optimizer import (
 
 from ray_precheck.capture.births import step_log
 from ray_precheck.capture.pytorch.backward_passes import backward_passes_seen
-from ray_precheck.capture.pytorch.calls import CallMode, Sink
+from ray_precheck.capture.pytorch.calls import CallMode, Sink, is_compiling
 from ray_precheck.capture.pytorch.collectives import Collectives
 from ray_precheck.capture.pytorch.compiled import regions_told_apart
 from ray_precheck.capture.pytorch.modules import ModuleCalls, ModuleNames
@@ -39,10 +39,6 @@ from ray_precheck.capture.writing.log import TENSORS
 # Frames of these files are no part of the program that is looked at.
 _OWN = (str(Path(__file__).parents[1]), torch.overrides.__file__)
 _RECOMPUTES = "torch/utils/checkpoint.py"
-# torch.compile takes it for true where it reads a program; torch 2.0 lacks it.
-is_compiling: Callable[[], bool] = getattr(
-    getattr(torch, "compiler", None), "is_compiling", lambda: False
-)
 
 
 class TorchProbe:

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from ray_precheck import private_parts
+from ray_precheck.capture.pytorch.aside import Aside
 from ray_precheck.capture.pytorch.elements import Elements, autocast_field
 from ray_precheck.capture.pytorch.gradients import (
     MODULE,
@@ -89,7 +90,7 @@ class TorchRecorder:
         self._in_backward = private_parts.find(private_parts.GRAPH_TASK)
         # `quiet` alone would do, but each question to a tensor would still ask the mode.
         self._unseen = private_parts.find(private_parts.NO_FUNCTION_MODE) or nullcontext
-        self._untransformed = private_parts.find(private_parts.NO_TRANSFORMS) or nullcontext
+        self._aside = Aside()
         # The calls of checkpointed regions by name, place and inputs, until they are computed again.
         self._regions: dict[tuple[str, int, str], list[str]] = {}
         self._counts: dict[str, Iterator[int]] = defaultdict(itertools.count)
@@ -180,8 +181,12 @@ class TorchRecorder:
         quiet = mode is not None and mode.quiet
         if mode is not None:
             mode.quiet = True
-        with self._unseen(), self._untransformed():
-            result, error = caught(action)
+
+        def unseen() -> T:
+            with self._unseen(), self._aside():
+                return action()
+
+        result, error = caught(unseen)
         if mode is not None:
             mode.quiet = quiet
         if error is not None:

@@ -1,10 +1,11 @@
-"""Calls inside the transforms of torch.func."""
+"""Captures of scripts that transform, trace or watch their own calls."""
 
 from typing import Any
 
 import pytest
 import torch
 from torch.func import grad, hessian, vmap
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def _cubes(x: torch.Tensor) -> torch.Tensor:
@@ -42,3 +43,55 @@ def test_a_call_that_is_mapped_has_the_shapes_that_it_got(captured: Any) -> None
     assert (given["shape"], given["Max"], given["Min"]) == ([3], 6.0, 1.0)
     assert (made["shape"], made["Max"], made["Min"]) == ([], 15.0, 6.0)
     assert "data_name" not in given  # the values of all rows are no values of this call
+
+
+class _Seen(TorchDispatchMode):
+    """A mode of a script, which counts what is computed."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_of_the_script_does_not_see_what_the_capture_computes(captured: Any) -> None:
+    x = torch.rand(200, 200, requires_grad=True)
+
+    def computed() -> int:
+        with _Seen() as seen:
+            (torch.sin(x.t()) @ x).sum().backward()
+        return seen.count
+
+    plain, counts = computed(), []
+    captured(lambda: counts.append(computed()), task="tensor", sketch=True)
+
+    assert counts == [plain]
+
+
+def test_a_traced_program_has_nothing_of_the_capture(captured: Any) -> None:
+    model = torch.nn.Linear(3, 3)
+    x = torch.rand(2, 3)
+
+    def graph() -> list[str]:
+        traced = torch.jit.trace(model, x)  # type: ignore[no-untyped-call]
+        return [node.kind() for node in traced.inlined_graph.nodes()]
+
+    plain, graphs = graph(), []
+    captured(lambda: graphs.append(graph()), task="tensor", level="mix", model=model)
+
+    assert graphs == [plain]
+
+
+def test_an_exported_program_keeps_its_dynamic_sizes(captured: Any) -> None:
+    model = torch.nn.Linear(3, 3)
+    programs: list[Any] = []
+
+    def export() -> None:
+        sizes = {"input": {0: torch.export.Dim("batch")}}
+        program = torch.export.export(model, (torch.rand(5, 3),), dynamic_shapes=sizes)
+        programs.append(program.module())
+
+    captured(export, level="mix", model=model)
+
+    assert programs[0](torch.rand(7, 3)).shape == (7, 3)

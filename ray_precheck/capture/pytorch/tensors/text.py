@@ -59,8 +59,8 @@ class TensorTexts:
         if usual and tensor.layout is torch.strided and not tensor.is_meta:
             try:
                 text = f"{self._header(tensor)}, {self._values_text(tensor)}, {needs}"
-            except (RuntimeError, NotImplementedError):
-                pass  # it has no memory
+            except (RuntimeError, NotImplementedError, TypeError):
+                pass  # it has no memory, or its values are quantized
             else:
                 if not tensor.is_inference():  # which has no version
                     self._known[id(tensor)] = _Known(weakref.ref(tensor), _state(tensor), text)
@@ -74,7 +74,10 @@ class TensorTexts:
     def dense(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return the dense tensor whose values are looked at, None where there are none."""
         kind = type(tensor)
-        if kind not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+        if tensor.is_quantized:
+            return None  # its values stand in it as integers
+        usual = kind is torch.Tensor or kind is torch.nn.Parameter
+        if not usual or tensor.layout is not torch.strided or tensor.is_nested:
             _, found, _ = _kind_of(tensor)
             tensor = found if found is not None else torch.empty(0, device="meta")
         if _is_wrapped(tensor):
@@ -95,7 +98,7 @@ class TensorTexts:
     def _unusual(self, tensor: torch.Tensor, needs: str) -> str:
         kind, dense, more = _kind_of(tensor)
         header = _header_of(kind, tensor if dense is None else dense)
-        if tensor.layout is not torch.strided or _is_wrapped(tensor):
+        if not tensor.is_nested and (tensor.layout is not torch.strided or _is_odd(tensor)):
             header = _header_of(kind, tensor)
         values = NO_STATISTICS
         if dense is not None and not dense.is_meta and dense.layout is torch.strided:
@@ -109,8 +112,13 @@ class TensorTexts:
 def _header_of(kind: str, tensor: torch.Tensor) -> str:
     return (
         f'"type": "{kind}", "dtype": "{tensor.dtype}",'
-        f' "shape": {[int(size) for size in tensor.shape]}'
+        f' "shape": {[_size(size) for size in tensor.shape]}'
     )
+
+
+def _size(size: Any) -> int:
+    """Return a size, -1 of a symbol: to ask one for its value would fix it in the program that is made."""
+    return -1 if isinstance(size, torch.SymInt) else int(size)
 
 
 def _kind_of(tensor: torch.Tensor) -> tuple[str, torch.Tensor | None, str]:
@@ -127,7 +135,7 @@ def _kind_of(tensor: torch.Tensor) -> tuple[str, torch.Tensor | None, str]:
     if tensor.layout is not torch.strided:
         return "torch.Tensor", _stored_values(tensor), f', "layout": "{tensor.layout}"'
     if tensor.is_quantized:
-        return "torch.Tensor", tensor.int_repr(), ""
+        return "torch.Tensor", tensor.dequantize(), ""
     if tensor.is_meta:
         return "torch.Tensor", None, ""
     return "torch.Tensor", _unwrapped(tensor), ""
@@ -169,3 +177,8 @@ def _placement(tensor: Any) -> str:
         f', "device_mesh": {mesh}, "placements": [{", ".join(placements)}],'
         f' "global_shape": {list(tensor.shape)}'
     )
+
+
+def _is_odd(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor of the usual class has no values of its own dtype in its memory."""
+    return tensor.is_quantized or _is_wrapped(tensor)
