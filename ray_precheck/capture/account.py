@@ -107,14 +107,20 @@ def _steps_that_never_came(settings: CaptureSettings, wrote: Sequence[Account]) 
 
 
 def _oddities(accounts: Sequence[Account]) -> list[str]:
-    found = {f"capturing stopped: {account.failure}" for account in accounts if account.failure}
+    found = [f"capturing stopped: {account.failure}" for account in accounts if account.failure]
+    return sorted({*found, *entries_without_a_call(accounts)})
+
+
+def entries_without_a_call(accounts: Sequence[Account]) -> list[str]:
+    """Return a sentence for each entry of the scope and the list that met no call."""
     missing: dict[str, list[str]] = {}
     for account in accounts:
         for entry, near in account.missing.items():
             missing.setdefault(entry, near)
+    found = []
     for entry, near in missing.items():
         hint = f"; the nearest names are {', '.join(near)}" if near else ""
-        found.add(f"{entry!r} of the scope or list met no call{hint}")
+        found.append(f"{entry!r} of the scope or list met no call{hint}")
     return sorted(found)
 
 
@@ -149,4 +155,4 @@ def _why_nothing(settings: CaptureSettings, accounts: Sequence[Account]) -> str:
 def _made(settings: CaptureSettings, steps: int) -> str:
     how = {BY_OPTIMIZER: "of the optimizer", BY_FORWARD: "from one call of the model to the next"}
     kind = how.get(settings.step_by, "by ray_precheck.capture.step()")
-    return f"{steps or 'no'} step{'s' * (steps != 1)} {kind} {'was' if steps < 2 else 'were'} made"
+    return f"{steps or 'no'} step{'s' * (steps > 1)} {kind} {'was' if steps < 2 else 'were'} made"

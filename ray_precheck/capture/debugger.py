@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from ray_precheck.capture.account import entries_without_a_call
 from ray_precheck.capture.capturing import find_probe, find_saved_tensors
 from ray_precheck.capture.msprobe_config import DebuggerConfig, read_config
 from ray_precheck.capture.session import Session, say
@@ -217,6 +218,8 @@ class PrecisionDebugger:
         account, steps = session.account, session.settings.steps
         if self._config.is_debug:  # what `save` writes is in no account
             return
+        for text in entries_without_a_call([account]):
+            say(text)
         if not account.captured and not account.removed and not account.failure:
             asked = f", step {numbers_text(steps)} was asked for" if steps is not None else ""
             say(

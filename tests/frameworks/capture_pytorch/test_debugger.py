@@ -154,6 +154,19 @@ def test_a_range_of_tokens_is_counted_by_calls_of_the_model(tmp_path: Path) -> N
     ]
 
 
+def test_an_entry_of_the_list_that_met_no_call_is_named_at_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    debugger = made(tmp_path, task="statistics", statistics={"list": ["Torch.expp"]})
+    debugger.start()
+    torch.exp(torch.ones(2))
+    debugger.stop()
+    debugger.step()
+    debugger._close()
+    said = capsys.readouterr().err
+    assert "'Torch.expp' of the scope or list met no call; the nearest names are Torch.exp" in said
+
+
 def test_checksums_are_those_of_the_bytes() -> None:
     values = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3).t()
     raw = values.contiguous().view(torch.uint8).numpy().tobytes()

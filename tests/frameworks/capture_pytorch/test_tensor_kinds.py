@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+pytestmark = pytest.mark.frameworks
+
 _OPTIONS = [{}, {"task": "tensor"}, {"sketch": True}, {"summary_mode": "md5"}]
 
 

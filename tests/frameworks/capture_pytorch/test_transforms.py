@@ -7,6 +7,8 @@ import torch
 from torch.func import grad, hessian, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
+pytestmark = pytest.mark.frameworks
+
 
 def _cubes(x: torch.Tensor) -> torch.Tensor:
     return x.pow(3).sum()

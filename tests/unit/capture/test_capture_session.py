@@ -121,6 +121,7 @@ def test_a_script_that_calls_no_model_is_told_so(tmp_path: Path) -> None:
     run.session.start(at_first_forward=True)
     run.session.stop()
     assert "no torch.nn.Module with parameters was called" in run.sentence
+    assert "(no step of the optimizer was made)" in run.sentence
     assert not (tmp_path / "dump").exists()
 
 

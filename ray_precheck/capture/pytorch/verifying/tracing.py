@@ -22,8 +22,8 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import Optimizer
 
 from ray_precheck.capture.probe import StepProbe
-from ray_precheck.capture.pytorch.calls import Sink, detour
-from ray_precheck.capture.pytorch.probe import TorchProbe, is_compiling
+from ray_precheck.capture.pytorch.calls import Sink, detour, is_compiling
+from ray_precheck.capture.pytorch.probe import TorchProbe
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
 from ray_precheck.capture.pytorch.updates.optimizers import Arguments
 from ray_precheck.capture.pytorch.verifying.digests import digest_of, random_digests
