@@ -94,11 +94,13 @@ class CellCalls:
             with recorder.inside(key):
                 return original(cell, *args, **kwargs)
         parent = recorder.parent
+        recorder.settle()
         before = recorder.guarded(key, lambda: recorder.before(key, args, kwargs)) or ""
         edges = recorder.guarded(key, lambda: recorder.edges(args, kwargs)) or []
         try:
             with recorder.inside(key):
                 result = original(cell, *args, **kwargs)
+                recorder.settle()
         finally:
             recorder.scope.leave(key)
         frame = sys._getframe(1)

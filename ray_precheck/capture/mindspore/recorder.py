@@ -65,6 +65,7 @@ class StepRecorder:
         executor = private_parts.find(private_parts.MINDSPORE_EXECUTOR)
         # Whether a function runs whose gradients will be asked for.
         self._keeps_gradients: Callable[[], bool] = getattr(executor, "requires_grad", bool)
+        self._wait: Callable[[], None] = getattr(executor, "sync", lambda: None)
         self._place = ""
         self._counts: dict[str, Iterator[int]] = defaultdict(itertools.count)
         self._borders: list[NodeBorder | ArrivingGradients] = []
@@ -83,9 +84,11 @@ class StepRecorder:
         forward = f"{key}.forward"
         if self.stopped or not self.scope.wants(forward):
             return function(*args, **kwargs)
+        self.settle()
         before = self.guarded(forward, lambda: self.before(forward, args, kwargs)) or ""
         edges = self.guarded(forward, lambda: self.edges(args, kwargs)) or []
         result = function(*args, **kwargs)
+        self.settle()
 
         def record() -> None:
             output = args[0] if name.returns_nothing else result
@@ -136,6 +139,15 @@ class StepRecorder:
             )
         self._log.raise_born()
         return result
+
+    def settle(self) -> None:
+        """Wait for the operators that were called so far, and let the error of one reach the script.
+
+        MindSpore raises it, once, where a value is read next: if the capture read it, the script would go
+        on without its error.
+        """
+        if not self.stopped and self.settings.task != STRUCTURE:
+            self._wait()
 
     def number(self, name: str) -> int:
         """Return the number of the next call of that name."""
