@@ -14,6 +14,7 @@ from typing import Any
 
 from ray_precheck.capture.account import closing_sentence
 from ray_precheck.capture.probe import Probe
+from ray_precheck.capture.scope import Scope
 from ray_precheck.capture.session import Session, say
 from ray_precheck.capture.settings import BY_HAND, CaptureSettings, capture_settings
 from ray_precheck.capture.writing.claim import require_own
@@ -49,7 +50,9 @@ class Capture:
         **settings: Any,
     ) -> None:
         chosen = capture_settings(path=path, **settings)
-        probe = find_probe(framework)
+        Scope(chosen.scope, chosen.chosen)
+        require_models(model)
+        probe = find_probe(framework or framework_behind(model))
         require_own(chosen, probe.framework)
         self._session = Session(chosen, probe, models=model)
 
@@ -156,6 +159,31 @@ def find_probe(framework: str) -> Probe:
 
         return MindSporeProbe()
     raise UsageError(f"framework is {framework!r}; expected pytorch or mindspore")
+
+
+def framework_behind(model: Any) -> str:
+    """Return the framework of a model, "" where there is no model."""
+    models = model if isinstance(model, list | tuple) else [model]
+    for each in models:
+        for kind in type(each).__mro__:
+            root = kind.__module__.partition(".")[0]
+            if root in ("torch", "mindspore"):
+                return "pytorch" if root == "torch" else root
+    return ""
+
+
+def require_models(model: Any) -> None:
+    """Require that an argument is a model, a list of models, or None.
+
+    Raises:
+        UsageError: it is none of them.
+    """
+    for each in model if isinstance(model, list | tuple) else [model]:
+        if each is not None and not framework_behind(each):
+            raise UsageError(
+                f"model is a {type(each).__name__}; expected a torch.nn.Module, a mindspore.nn.Cell, or a"
+                " list of them"
+            )
 
 
 def find_saved_tensors(framework: str) -> Callable[[CaptureSettings, Path], FrameworkValues]:

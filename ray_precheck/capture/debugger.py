@@ -16,7 +16,12 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from ray_precheck.capture.account import entries_without_a_call
-from ray_precheck.capture.capturing import find_probe, find_saved_tensors
+from ray_precheck.capture.capturing import (
+    find_probe,
+    find_saved_tensors,
+    framework_behind,
+    require_models,
+)
 from ray_precheck.capture.msprobe_config import DebuggerConfig, read_config
 from ray_precheck.capture.session import Session, say
 from ray_precheck.capture.settings import numbers_text
@@ -96,7 +101,7 @@ class PrecisionDebugger:
         self._look_again()
         if self._config.enabled is False:
             return
-        _require_models(model)
+        require_models(model)
         session = self._opened(model)
         if rank_id is not None:
             session.rank = _rank(rank_id)
@@ -200,7 +205,7 @@ class PrecisionDebugger:
 
     def _opened(self, model: Any) -> Session:
         if self._session is None:
-            probe = find_probe(self._framework or _framework_of(model))
+            probe = find_probe(self._framework or framework_behind(model))
             self._session = Session(self._config.settings, probe, models=model)
             self._session.watch()
             atexit.register(self._close)
@@ -282,26 +287,6 @@ class PrecisionDebugger:
         self._config = DebuggerConfig(was.settings, enabled, was.is_debug, was.notices)
         if not enabled and self._session is not None:
             self._session.pause()
-
-
-def _framework_of(model: Any) -> str:
-    """Return the framework of a model, "" where there is no model."""
-    models = model if isinstance(model, list | tuple) else [model]
-    for each in models:
-        for kind in type(each).__mro__:
-            root = kind.__module__.partition(".")[0]
-            if root in ("torch", "mindspore"):
-                return "pytorch" if root == "torch" else root
-    return ""
-
-
-def _require_models(model: Any) -> None:
-    for each in model if isinstance(model, list | tuple) else [model]:
-        if each is not None and not _framework_of(each):
-            raise UsageError(
-                f"model is a {type(each).__name__}; expected a torch.nn.Module, a mindspore.nn.Cell, or a"
-                " list of them"
-            )
 
 
 def _rank(rank: Any) -> int:

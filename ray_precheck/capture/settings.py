@@ -230,7 +230,7 @@ def capture_settings(**given: Any) -> CaptureSettings:
     Raises:
         UsageError: an argument is unknown or wrong; the sentence lists what there is.
     """
-    names = sorted(CaptureSettings.__dataclass_fields__)
+    names = sorted(each.name for each in fields(CaptureSettings))
     unknown = sorted(set(given) - set(names))
     if unknown:
         raise UsageError(
@@ -244,7 +244,10 @@ def capture_settings(**given: Any) -> CaptureSettings:
         given[name] = numbers_of(name, given.get(name))
     for name in ("scope", "chosen", "tensor_list", "custom_op_namespaces", "slices"):
         if name in given:
-            given[name] = tuple(given[name])
+            given[name] = _several(given[name])
+    if len(given.get("scope", ())) == 1:
+        given["scope"] = _parts(given["scope"][0])
+    Number("the size of the dumps in bytes", least=1)("max_bytes", given.get("max_bytes"))
     if "data_mode" in given:
         given["data_mode"] = modes_of(given["data_mode"])
     if given.get("task") == STRUCTURE and given.get("level", "L1") == "L1":
@@ -257,6 +260,11 @@ def capture_settings(**given: Any) -> CaptureSettings:
             " structure, --summary-mode xor, and --data-mode without input or output"
         )
     return settings
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    """Return the values of an argument that may be a single text, or None for no value."""
+    return (value,) if isinstance(value, str) else tuple(value or ())
 
 
 def _shows_overflows(settings: CaptureSettings) -> bool:
@@ -302,6 +310,8 @@ def folder_of(path: str | os.PathLike[str]) -> Path:
     Raises:
         UsageError: it is a file, or lies in one.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise UsageError(f"captures are written into a folder, but {path!r} is no path")
     folder = Path(path).absolute()
     for part in (folder, *folder.parents):
         if part.exists() and not part.is_dir():

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
+from ray_precheck.capture.scope import Scope
 from ray_precheck.capture.settings import capture_settings
 from ray_precheck.capture.verifying.steps import StepRuns
 from ray_precheck.capture.verifying.verdict import LookingVerdict, verify_runs
@@ -45,6 +46,7 @@ def verify(
     make = _step_runs_of(models)
     with tempfile.TemporaryDirectory(prefix="ray_precheck_verify_") as folder:
         chosen = capture_settings(path=folder, **settings)
+        Scope(chosen.scope, chosen.chosen)
         runs = make(step, models, optimizers, chosen)
         try:
             return verify_runs(runs.run)
