@@ -87,6 +87,11 @@ NO_FUNCTION_MODE = PrivatePart(
     "keeps what a capture asks of tensors from the modes and subclasses of the script, and its own",
     "each such question passes through them, which takes a microsecond",
 )
+DEFAULT_DEVICE = PrivatePart(
+    ("torch:_GLOBAL_DEVICE_CONTEXT",),
+    "puts the capture's mode above that of torch.set_default_device, which has to be the lowest",
+    "a script that sets a default device before a captured step cannot take it back within it",
+)
 TRANSFORM = PrivatePart(
     ("torch._C._functorch:peek_interpreter_stack",),
     "sees whether a transform of torch.func wraps what a capture computes within it",
@@ -183,6 +188,7 @@ ALL = (
     COMPILER,
     FUNCTION_MODE,
     NO_FUNCTION_MODE,
+    DEFAULT_DEVICE,
     TRANSFORM,
     NO_TRANSFORMS,
     DISPATCH_MODES,

@@ -10,6 +10,7 @@ A mode sees a function whatever name it was called by, and not the functions tha
 import functools
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
@@ -21,6 +22,7 @@ import torch.overrides
 from torch.overrides import TorchFunctionMode
 
 from ray_precheck import private_parts
+from ray_precheck.capture.pytorch.mode_stack import put_on, take_off
 from ray_precheck.capture.pytorch.names import CallName, FunctionNames, call_name
 
 # Torch's own files between a caller and an operator that is written in Python.
@@ -76,6 +78,8 @@ class CallMode(TorchFunctionMode):
         self._operator = threading.local()
         # Paused in the step of an optimizer, quiet while the capture itself computes.
         self.paused = self.quiet = False
+        # Its captured step is not under way, whatever stack it is still on.
+        self._is_over = False
         self._operators = {
             dunder: call_name("Tensor", dunder) for names in _DETOURS.values() for dunder in names
         }
@@ -85,7 +89,8 @@ class CallMode(TorchFunctionMode):
     ) -> Any:
         """Record a call if its function is recorded, and make it."""
         kwargs = kwargs or {}
-        name = None if self.paused or self.quiet or is_compiling() else self._names[func]
+        is_off = self.paused or self.quiet or self._is_over or is_compiling()
+        name = None if is_off else self._names[func]
         if name is None:
             return func(*args, **kwargs)
         if func in _SPLIT:
@@ -105,6 +110,19 @@ class CallMode(TorchFunctionMode):
         is_method = name.prefix == "Tensor"
         given, named = self._forms.written(func, frame, args, kwargs, is_method)
         return self._sink.call(name, frame, given, named, functools.partial(func, *args, **kwargs))
+
+    @contextmanager
+    def through_step(self) -> Iterator[None]:
+        """Have the mode on in this thread for the time of a captured step, wherever the step ends."""
+        sweep()
+        self._is_over = False
+        put_on(self)
+        try:
+            yield
+        finally:
+            self._is_over = True
+            if not take_off(lambda mode: mode is self):
+                _LEFT.add(self)
 
     @contextmanager
     def on(self) -> Iterator[None]:
@@ -151,6 +169,16 @@ class CallMode(TorchFunctionMode):
                 operator.name = ""
 
         return named
+
+
+# Modes whose step has ended where they could not be taken off.
+_LEFT: "weakref.WeakSet[CallMode]" = weakref.WeakSet()
+
+
+def sweep() -> None:
+    """Take modes off the stack of this thread that were left there when their steps ended."""
+    if _LEFT:
+        take_off(lambda mode: isinstance(mode, CallMode) and mode._is_over)
 
 
 @contextmanager

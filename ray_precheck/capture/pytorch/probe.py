@@ -24,7 +24,7 @@ from torch.optim.optimizer import (
 
 from ray_precheck.capture.births import step_log
 from ray_precheck.capture.pytorch.backward_passes import backward_passes_seen
-from ray_precheck.capture.pytorch.calls import CallMode, Sink, is_compiling
+from ray_precheck.capture.pytorch.calls import CallMode, Sink, is_compiling, sweep
 from ray_precheck.capture.pytorch.collectives import Collectives
 from ray_precheck.capture.pytorch.compiled import regions_told_apart
 from ray_precheck.capture.pytorch.modules import ModuleCalls, ModuleNames
@@ -84,6 +84,7 @@ class TorchProbe:
         def called(module: torch.nn.Module, _: Any) -> None:
             if is_compiling():  # torch.compile reads the hook as a part of the module
                 return
+            sweep()
             if self._on_step is None:  # an optimizer's hook has ended the last step
                 self._remove_hooks()
                 return
@@ -262,7 +263,7 @@ class TorchStep:
             self._hooks.enter_context(backward_passes_seen(self._mode))
             self._hooks.enter_context(Collectives(self._recorder).watched())
             self._hooks.enter_context(self._mode.operators_named())
-            self._hooks.enter_context(self._mode)
+            self._hooks.enter_context(self._mode.through_step())
             self.updates = self._updates
 
     def forget_all(self) -> None:
