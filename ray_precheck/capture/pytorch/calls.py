@@ -22,7 +22,7 @@ import torch.overrides
 from torch.overrides import TorchFunctionMode
 
 from ray_precheck import private_parts
-from ray_precheck.capture.pytorch.mode_stack import put_on, take_off
+from ray_precheck.capture.pytorch.mode_stack import put_mode_on, take_modes_off
 from ray_precheck.capture.pytorch.names import CallName, FunctionNames, call_name
 
 # Torch's own files between a caller and an operator that is written in Python.
@@ -114,14 +114,14 @@ class CallMode(TorchFunctionMode):
     @contextmanager
     def through_step(self) -> Iterator[None]:
         """Have the mode on in this thread for the time of a captured step, wherever the step ends."""
-        sweep()
+        sweep_modes()
         self._is_over = False
-        put_on(self)
+        put_mode_on(self)
         try:
             yield
         finally:
             self._is_over = True
-            if not take_off(lambda mode: mode is self):
+            if not take_modes_off(lambda mode: mode is self):
                 _LEFT.add(self)
 
     @contextmanager
@@ -175,10 +175,10 @@ class CallMode(TorchFunctionMode):
 _LEFT: "weakref.WeakSet[CallMode]" = weakref.WeakSet()
 
 
-def sweep() -> None:
+def sweep_modes() -> None:
     """Take modes off the stack of this thread that were left there when their steps ended."""
     if _LEFT:
-        take_off(lambda mode: isinstance(mode, CallMode) and mode._is_over)
+        take_modes_off(lambda mode: isinstance(mode, CallMode) and mode._is_over)
 
 
 @contextmanager

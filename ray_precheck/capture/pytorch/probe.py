@@ -24,7 +24,7 @@ from torch.optim.optimizer import (
 
 from ray_precheck.capture.births import step_log
 from ray_precheck.capture.pytorch.backward_passes import backward_passes_seen
-from ray_precheck.capture.pytorch.calls import CallMode, Sink, is_compiling, sweep
+from ray_precheck.capture.pytorch.calls import CallMode, Sink, is_compiling, sweep_modes
 from ray_precheck.capture.pytorch.collectives import Collectives
 from ray_precheck.capture.pytorch.compiled import regions_told_apart
 from ray_precheck.capture.pytorch.modules import ModuleCalls, ModuleNames
@@ -84,7 +84,7 @@ class TorchProbe:
         def called(module: torch.nn.Module, _: Any) -> None:
             if is_compiling():  # torch.compile reads the hook as a part of the module
                 return
-            sweep()
+            sweep_modes()
             if self._on_step is None:  # an optimizer's hook has ended the last step
                 self._remove_hooks()
                 return
