@@ -13,6 +13,12 @@ from ray_precheck.schema.dtypes import canonical_dtype
 from ray_precheck.schema.values import TensorSpec
 from ray_precheck.trace.difference.elements import element_difference
 from ray_precheck.trace.difference.layout import other_layout, other_order, same_statistics
+from ray_precheck.trace.difference.magnitudes import (
+    beside_mask,
+    is_out_of_range,
+    may_be_masked,
+    scaled_distance,
+)
 from ray_precheck.trace.difference.reading import Reading
 from ray_precheck.trace.difference.row import ComparisonMode, TensorRow
 from ray_precheck.trace.difference.statistics import statistics_cells
@@ -86,8 +92,19 @@ def _measure_elements(row: TensorRow, target: Item, golden: Item, reading: Readi
     rtol, atol = tolerances(ours.dtype, theirs.dtype)
     row.elements = element_difference(ours, theirs, rtol, atol)
     row.relative_l2 = row.elements.relative_l2
+    if is_out_of_range(row.elements):
+        row.relative_l2 = scaled_distance(ours, theirs)
+    if may_be_masked(row.elements, _largest(golden)):
+        row.beside = beside_mask(ours, theirs)
     if row.relative_l2 > _MOVED and same_statistics(target, golden):
         row.layout = other_order(ours, theirs)
+
+
+def _largest(item: Item) -> float | None:
+    """Return the largest magnitude of a tensor, as its statistics say; None where they do not."""
+    ends = [end for name in ("Max", "Min") if (end := item.number(name)) is not None]
+    largest = max(map(abs, ends), default=math.nan) if len(ends) == 2 else math.nan
+    return largest if math.isfinite(largest) else None
 
 
 def _open(item: Item, tensors: MappedTensors | None) -> MappedTensor:

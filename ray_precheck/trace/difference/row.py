@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ray_precheck.trace.difference.elements import ElementDifference
+from ray_precheck.trace.difference.magnitudes import BesideMask
 from ray_precheck.trace.items import OUTPUT, Item
 
 PASS, WARNING, ERROR, UNMATCHED = "pass", "warning", "error", "unmatched"
@@ -32,7 +33,8 @@ class TensorRow:
     (`statistics.statistics_cells`). `elements` is there where both files were read. `unread` says why
     files were not compared. `layout` says that other shapes, or values in another order, hold the same
     values. `relative_l2` is measured, or with `estimated` an estimate from sketches; `noise` is the
-    relative L2 distance of two golden runs. All three are None where they are not known.
+    relative L2 distance of two golden runs. All three are None where they are not known. `beside` is there
+    where a mask hides how far the other elements are apart.
     """
 
     target_name: str
@@ -48,6 +50,7 @@ class TensorRow:
     relative_l2: float | None = None
     estimated: bool = False
     noise: float | None = None
+    beside: BesideMask | None = None
     result: str = ""
     messages: list[str] = field(default_factory=list)
 

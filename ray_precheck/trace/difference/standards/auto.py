@@ -14,6 +14,9 @@ times their largest distance), or if half of the digits are lost; else it is a w
 not known, so that they are an error by the digits alone. What comes from upstream may have been rounded to a
 coarser dtype there, so that the digits are those of bfloat16 unless the caller says otherwise (`unit`).
 
+Masks are nearly all of a norm: where the magnitudes have a gap below them (`magnitudes`), the elements below
+the gap are judged by themselves.
+
 Always an error: NaN and infinities that are not the same on both sides, other shapes, another kind of dtype,
 other arguments. Integers and truth values have to be equal. They are a warning where a comparison of floats
 may have turned over: an operator whose float inputs differ, or an input whose maker is not known, unless
@@ -92,15 +95,19 @@ def _judge_floats(
         return
     if row.elements is not None and row.elements.max_abs < _flushed(row):
         return
-    floor = max(rounded, row.noise or 0.0)
+    beside = row.beside if row.beside and found.value == row.beside.relative_l2 else None
+    # The noise of golden runs was measured with the mask.
+    noise = row.noise if beside is None else None
+    floor = max(rounded, noise or 0.0)
     limit = _factor(row) * floor
     if found.value <= limit:
         return
     least = "at least " if found.is_bound else "about " if row.estimated else ""
-    basis = "noise of golden runs" if (row.noise or 0.0) > rounded else "rounding"
+    basis = "noise of golden runs" if (noise or 0.0) > rounded else "rounding"
+    where = f" beside {beside.masked} masked elements" if beside is not None else ""
     words = (
-        f"relative L2 is {least}{found.value:.4g}, {found.value / floor:.3g} times what {basis} explains"
-        f" ({floor:.4g})"
+        f"relative L2{where} is {least}{found.value:.4g}, {found.value / floor:.3g} times what {basis}"
+        f" explains ({floor:.4g})"
     )
     if row.elements is not None and row.elements.worst >= 0:
         place = index_of(row, row.elements.worst)
@@ -114,8 +121,8 @@ def _judge_floats(
     elsewhere = ".backward" in row.target_name or row.target_name.startswith("Optimizer.")
     upstream = inherited or not row.is_output or elsewhere
     lost = math.sqrt(max(unit, coarsest) if upstream else unit)
-    mild = row.noise is None and found.value <= lost
-    unknown = upstream or found.is_bound
+    mild = noise is None and found.value <= lost
+    unknown = upstream or found.is_bound or beside is not None
     row.note(WARNING if mild and unknown else ERROR, words)
 
 

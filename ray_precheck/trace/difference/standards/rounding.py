@@ -159,10 +159,12 @@ def distance_apart(row: TensorRow) -> Apart | None:
 
     Max, Min, Mean and Norm cannot change by more than the tensor does: for |t - g| in the L2 norm,
     |d Norm| and |d Max| are at most that, and |d Mean| at most that by sqrt(N). A golden norm that is not
-    known, or overflowed, is at most max(|Max|, |Min|) sqrt(N).
+    known, or overflowed, is at most max(|Max|, |Min|) sqrt(N). Where a mask hides the distance, it is that of
+    the elements below the mask.
     """
     if row.relative_l2 is not None:
-        return Apart(row.relative_l2, False)
+        beside = row.beside.relative_l2 if row.beside is not None else 0.0
+        return Apart(max(row.relative_l2, beside), False)
     target, golden = row.target, row.golden
     if target is None or golden is None or not row.tensors or row.reshaped or not row.statistics:
         return None
