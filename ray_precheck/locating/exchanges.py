@@ -20,7 +20,7 @@ from ray_precheck.runtime.driving import RunSetting, write_rows
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.store.opening import opened_run
 from ray_precheck.store.resume import discard_run
-from ray_precheck.trace.locating.collectives import Recomputed
+from ray_precheck.trace.locating.ranks.collectives import Recomputed
 
 
 def recompute_exchanges(

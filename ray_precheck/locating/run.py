@@ -29,8 +29,8 @@ from ray_precheck.runtime.places.choice import Cluster
 from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.store.opening import results_folder
 from ray_precheck.store.stamps import newest_there, release_stamp, reserved_stamp, stamp_in
-from ray_precheck.trace.locating.collectives import Recomputed, joined_dumps
 from ray_precheck.trace.locating.places import DumpRoots, ranked
+from ray_precheck.trace.locating.ranks.collectives import Recomputed, joined_dumps
 
 _BEGIN = "locate_"
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 
 from scripts.locate_faults.cases import write_cases
-from scripts.locate_faults.making import maker_of
-from scripts.locate_faults.models import make_victim
-from scripts.locate_faults.plan import Counts
+from scripts.locate_faults.planting.making import maker_of
+from scripts.locate_faults.planting.models import make_victim
+from scripts.locate_faults.planting.plan import Counts
 
 
 def main() -> None:

@@ -18,19 +18,19 @@ from functools import partial
 from pathlib import Path
 
 from scripts.locate_faults.cases import CASES_FILE, HONEST, Judged, read_cases, write_cases
-from scripts.locate_faults.collective import collective_cases
-from scripts.locate_faults.foreign import MSPROBE, compared
-from scripts.locate_faults.locating import located, ways_of
-from scripts.locate_faults.plan import Counts
-from scripts.locate_faults.remembering import forget
-from scripts.locate_faults.replaying import Replay, named_by
-from scripts.locate_faults.tables import (
+from scripts.locate_faults.looking.foreign import MSPROBE, compared
+from scripts.locate_faults.looking.locating import located, ways_of
+from scripts.locate_faults.looking.remembering import forget
+from scripts.locate_faults.looking.replaying import Replay, named_by
+from scripts.locate_faults.looking.tables import (
     REPLAY,
     misses,
     table_of_faults,
     table_of_honest,
     table_of_replay,
 )
+from scripts.locate_faults.planting.collective import collective_cases
+from scripts.locate_faults.planting.plan import Counts
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL_NAMES = ("qwen3", "mixtral", "swin", "gpt2", "t5", "resnet", "densenet", "vit", "bert")

@@ -28,15 +28,8 @@ from scripts.locate_faults.cases import (  # noqa: E402
     read_cases,
     write_cases,
 )
-from scripts.locate_faults.collective import collective_cases  # noqa: E402
-from scripts.locate_faults.making import maker_of  # noqa: E402
-from scripts.locate_faults.plan import Counts  # noqa: E402
-from scripts.locate_faults.planted import FAULTS  # noqa: E402
-from scripts.locate_faults.replaying import Replay  # noqa: E402
-from scripts.locate_faults.runs import MadeStep  # noqa: E402
-from scripts.locate_faults.sizes import Size, size_of  # noqa: E402
-from scripts.locate_faults.sums import summed_otherwise  # noqa: E402
-from scripts.locate_faults.tables import (  # noqa: E402
+from scripts.locate_faults.looking.replaying import Replay  # noqa: E402
+from scripts.locate_faults.looking.tables import (  # noqa: E402
     REPLAY,
     is_alone,
     is_first,
@@ -44,8 +37,15 @@ from scripts.locate_faults.tables import (  # noqa: E402
     table_of_faults,
     table_of_honest,
 )
-from scripts.locate_faults.twins import SKETCHES, STATISTICS, twin_of  # noqa: E402
-from scripts.locate_faults.watching import is_random  # noqa: E402
+from scripts.locate_faults.planting.collective import collective_cases  # noqa: E402
+from scripts.locate_faults.planting.making import maker_of  # noqa: E402
+from scripts.locate_faults.planting.plan import Counts  # noqa: E402
+from scripts.locate_faults.planting.planted import FAULTS  # noqa: E402
+from scripts.locate_faults.planting.runs import MadeStep  # noqa: E402
+from scripts.locate_faults.planting.sizes import Size, size_of  # noqa: E402
+from scripts.locate_faults.planting.sums import summed_otherwise  # noqa: E402
+from scripts.locate_faults.planting.twins import SKETCHES, STATISTICS, twin_of  # noqa: E402
+from scripts.locate_faults.planting.watching import is_random  # noqa: E402
 
 pytestmark = pytest.mark.frameworks
 

@@ -20,12 +20,12 @@ from ray_precheck.schema.result import Verdict
 from ray_precheck.store.columns import decode_name, decode_row, encode_name, encode_row, encode_text
 from ray_precheck.store.repair import rows_below
 from ray_precheck.store.tables import Tables
-from ray_precheck.trace.locating.collectives import Recomputed
-from ray_precheck.trace.locating.exchange import (
+from ray_precheck.trace.locating.ranks.collectives import Recomputed
+from ray_precheck.trace.locating.ranks.exchange import (
     RankRecord,
     made_by,
 )
-from ray_precheck.trace.locating.meetings import Meeting, meetings_of
+from ray_precheck.trace.locating.ranks.meetings import Meeting, meetings_of
 from ray_precheck.trace.side import CaptureSide, record_from_json
 
 # `locate_collectives_calls_{timestamp}.csv` and `locate_collectives_ranks_{timestamp}.csv`.

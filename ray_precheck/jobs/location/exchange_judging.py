@@ -21,8 +21,8 @@ from ray_precheck.schema.dtypes import CHUNK_ELEMENTS, DTYPES, Array
 from ray_precheck.schema.values import TensorSpec
 from ray_precheck.trace.difference.measuring import dtype_of
 from ray_precheck.trace.items import Item
-from ray_precheck.trace.locating.collectives import Recomputed
-from ray_precheck.trace.locating.exchange import LARGEST, MEAN, PRODUCT, SMALLEST, Made
+from ray_precheck.trace.locating.ranks.collectives import Recomputed
+from ray_precheck.trace.locating.ranks.exchange import LARGEST, MEAN, PRODUCT, SMALLEST, Made
 from ray_precheck.trace.locating.roots import INFINITE
 
 _MORE_ROUNDINGS = 2

@@ -26,7 +26,7 @@ from ray_precheck.trace.alignment.calls import Call, calls_of
 from ray_precheck.trace.difference.reading import kinds_of
 from ray_precheck.trace.difference.row import ComparisonMode
 from ray_precheck.trace.locating.flow import FlowRecord
-from ray_precheck.trace.locating.meetings import is_collective
+from ray_precheck.trace.locating.ranks.meetings import is_collective
 from ray_precheck.trace.side import API, BACKWARD, FORWARD, CaptureSide, RecordEntry
 
 _UPDATE = "Optimizer."

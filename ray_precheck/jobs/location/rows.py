@@ -14,9 +14,9 @@ from pathlib import Path
 from ray_precheck.store.columns import decode_name, decode_row, encode_name, encode_row, encode_text
 from ray_precheck.store.repair import rows_below
 from ray_precheck.store.tables import Tables
-from ray_precheck.trace.locating.meetings import Meeting
+from ray_precheck.trace.locating.ranks.meetings import Meeting
+from ray_precheck.trace.locating.ranks.sharing import SharedRecord
 from ray_precheck.trace.locating.roots import Located, Passed, Root, RootKind
-from ray_precheck.trace.locating.sharing import SharedRecord
 
 # `locate_dumps_{timestamp}.csv` and `locate_roots_{timestamp}.csv`. A row of the roots is of a root, of a
 # record before a gap, of a record that is no root, of one of a collective, or of a link between affected

@@ -17,10 +17,10 @@ from ray_precheck.jobs.location.plan import (
 from ray_precheck.operators.overflow import READS_NO_VALUES, UNINITIALISED
 from ray_precheck.trace.difference.reading import reading_of
 from ray_precheck.trace.items import Item
-from ray_precheck.trace.locating.estimated import EstimatedEvidence
+from ray_precheck.trace.locating.estimates.estimated import EstimatedEvidence
 from ray_precheck.trace.locating.evidence import Evidence, OwnError, ValueEvidence
 from ray_precheck.trace.locating.flow import FlowRecord, flow_of
-from ray_precheck.trace.locating.meetings import meetings_of, overwritten
+from ray_precheck.trace.locating.ranks.meetings import meetings_of, overwritten
 from ray_precheck.trace.locating.roots import INFINITE, UNCHECKED, Located, Root, RootKind
 from ray_precheck.trace.locating.seen import GoldenRun, WalkState
 from ray_precheck.trace.locating.walk import RootWalk

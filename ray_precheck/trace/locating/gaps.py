@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from ray_precheck.trace.items import Item
-from ray_precheck.trace.locating.noise import unit_of
+from ray_precheck.trace.locating.estimates.noise import unit_of
 
 # Operators that were not captured read what was given shortly before.
 _RECENT = 64

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 
 from ray_precheck.trace.items import OUTPUT, Item
-from ray_precheck.trace.locating.noise import floor_of, is_other, stands_out, unit_of
+from ray_precheck.trace.locating.estimates.noise import floor_of, is_other, stands_out, unit_of
 from ray_precheck.trace.locating.roots import Root, RootKind
 from ray_precheck.trace.locating.seen import SeenRecord, WalkState
 from ray_precheck.trace.side import BACKWARD

@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from ray_precheck.trace.locating.meetings import ranges_of
+from ray_precheck.trace.locating.ranks.meetings import ranges_of
 from ray_precheck.trace.locating.roots import INHERITED, Located, Passed, Root, RootKind
 
 COLUMNS = (

@@ -6,7 +6,7 @@ Goes out: the nouns `RootKind`, `Root` and `Located`. Made by `walk`, ranked by 
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ray_precheck.trace.locating.sharing import SharedRecord
+from ray_precheck.trace.locating.ranks.sharing import SharedRecord
 
 INFINITE = float("inf")
 

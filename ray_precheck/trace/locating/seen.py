@@ -11,7 +11,7 @@ from ray_precheck.trace.difference.pairing import Pair
 from ray_precheck.trace.locating.evidence import Evidence, OwnError, ValueEvidence
 from ray_precheck.trace.locating.flow import Flow, FlowRecord, Producer
 from ray_precheck.trace.locating.gaps import Surroundings
-from ray_precheck.trace.locating.meetings import Meeting
+from ray_precheck.trace.locating.ranks.meetings import Meeting
 from ray_precheck.trace.locating.weights import Weights
 
 

@@ -17,10 +17,12 @@ from dataclasses import dataclass, field, replace
 
 from ray_precheck.trace.difference.pairing import pair_items
 from ray_precheck.trace.items import INPUT, OUTPUT, PARAMETERS
+from ray_precheck.trace.locating.estimates.way import WayOfRounding
 from ray_precheck.trace.locating.evidence import OwnError
 from ray_precheck.trace.locating.flow import FlowRecord
 from ray_precheck.trace.locating.given import argument_roots, given_roots
 from ray_precheck.trace.locating.graph import reached_from
+from ray_precheck.trace.locating.ranks.sharing import shared_record
 from ray_precheck.trace.locating.roots import (
     INFINITE,
     INHERITED,
@@ -31,9 +33,7 @@ from ray_precheck.trace.locating.roots import (
     RootKind,
 )
 from ray_precheck.trace.locating.seen import SeenRecord, WalkState
-from ray_precheck.trace.locating.sharing import shared_record
 from ray_precheck.trace.locating.unset import UnsetMemory
-from ray_precheck.trace.locating.way import WayOfRounding
 from ray_precheck.trace.side import BACKWARD, FORWARD
 
 # A random mask of another seed changes an output by at least this share of its norm: one element in 400.

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from ray_precheck.trace.locating.collectives import Recomputed, joined_dumps
 from ray_precheck.trace.locating.flow import flow_of
-from ray_precheck.trace.locating.meetings import Meeting
 from ray_precheck.trace.locating.places import DumpRoots, ranked
+from ray_precheck.trace.locating.ranks.collectives import Recomputed, joined_dumps
+from ray_precheck.trace.locating.ranks.meetings import Meeting
+from ray_precheck.trace.locating.ranks.sharing import SharedRecord
 from ray_precheck.trace.locating.roots import Located, Passed, Root, RootKind
 from ray_precheck.trace.locating.seen import GoldenRun, WalkState
-from ray_precheck.trace.locating.sharing import SharedRecord
 from ray_precheck.trace.locating.walk import RootWalk
 from tests.unit.trace.locating.run_records import MeasuredForTest, record, tensor
 

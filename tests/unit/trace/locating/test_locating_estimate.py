@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from ray_precheck.trace.locating.estimate import Differences, estimated_error
+from ray_precheck.trace.locating.estimates.estimate import Differences, estimated_error
+from ray_precheck.trace.locating.estimates.noise import narrow_sum_of, suspicious
 from ray_precheck.trace.locating.evidence import ValueEvidence
-from ray_precheck.trace.locating.noise import narrow_sum_of, suspicious
 from tests.unit.trace.locating.run_records import record, tensor
 
 UNIT = 4 * 2.0**-23

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from ray_precheck.trace.items import Item
-from ray_precheck.trace.locating import estimated
-from ray_precheck.trace.locating.estimated import EstimatedEvidence, statistics_difference
+from ray_precheck.trace.locating.estimates import estimated
+from ray_precheck.trace.locating.estimates.estimated import EstimatedEvidence, statistics_difference
 from tests.unit.trace.locating.run_records import tensor
 
 FINITE = [0.0, -0.0, 1.0, -2.5, 1e-300, 3e38, 1e308]

@@ -2,8 +2,8 @@
 
 import pytest
 
+from ray_precheck.trace.locating.estimates.updates import explained_update
 from ray_precheck.trace.locating.evidence import ValueEvidence
-from ray_precheck.trace.locating.updates import explained_update
 from tests.unit.trace.locating.run_records import record, tensor
 
 RATE = 1e-3

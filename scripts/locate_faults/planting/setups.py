@@ -12,7 +12,7 @@ import torch
 
 from scripts.capture_parity.models import Batch
 from scripts.locate_faults.cases import DATA, EPSILON, MASK, WEIGHT
-from scripts.locate_faults.runs import Bench, TrainedStep
+from scripts.locate_faults.planting.runs import Bench, TrainedStep
 
 _OTHER_RANDOM_STATE = 71
 _OTHER_EPSILON = 1e-5

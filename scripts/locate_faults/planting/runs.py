@@ -27,7 +27,7 @@ from ray_precheck.capture.pytorch.recorder import TorchRecorder
 from ray_precheck.capture.session import Session
 from ray_precheck.capture.settings import capture_settings
 from scripts.capture_parity.models import Batch, TrainedModel
-from scripts.locate_faults.sums import summed_otherwise
+from scripts.locate_faults.planting.sums import summed_otherwise
 
 _RANDOM_STATE = 17
 

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from ray_precheck.trace.items import Item
+from ray_precheck.trace.locating.estimates.noise import floor_of, narrow_sum_of, suspicious, unit_of
+from ray_precheck.trace.locating.estimates.sizes import MASKED, count_of, norm_of, rms_of
+from ray_precheck.trace.locating.estimates.updates import explained_update
 from ray_precheck.trace.locating.evidence import OwnError, ValueEvidence
 from ray_precheck.trace.locating.flow import FlowRecord
-from ray_precheck.trace.locating.noise import floor_of, narrow_sum_of, suspicious, unit_of
-from ray_precheck.trace.locating.sizes import MASKED, count_of, norm_of, rms_of
-from ray_precheck.trace.locating.updates import explained_update
 from ray_precheck.trace.side import BACKWARD
 
 _SUMS = ("add", "sub", "sum", "mean", "cumsum", "addmm", "baddbmm")

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ray_precheck.trace.items import Item
-from ray_precheck.trace.locating.meetings import Meeting
-from ray_precheck.trace.locating.noise import floor_of, stands_out
+from ray_precheck.trace.locating.estimates.noise import floor_of, stands_out
+from ray_precheck.trace.locating.ranks.meetings import Meeting
 from ray_precheck.trace.locating.seen import SeenRecord, WalkState
 
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from ray_precheck.foreign import caught
-from scripts.locate_faults.planted import Change
-from scripts.locate_faults.runs import Act, MadeStep, only_tensor, unseen
-from scripts.locate_faults.sizes import Size, size_of
-from scripts.locate_faults.watching import tensors_of, widened
+from scripts.locate_faults.planting.planted import Change
+from scripts.locate_faults.planting.runs import Act, MadeStep, only_tensor, unseen
+from scripts.locate_faults.planting.sizes import Size, size_of
+from scripts.locate_faults.planting.watching import tensors_of, widened
 
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 # The identity of a node and the number of its output, or of a leaf and `_LEAF`.

@@ -1,6 +1,6 @@
 """msprobe's compare on the same pairs: the first row whose Result is `error`.
 
-    python -m scripts.locate_faults.foreign PAIRS ROWS
+    python -m scripts.locate_faults.looking.foreign PAIRS ROWS
 
 Comes in: pairs of dump.json, as JSON `[[target, golden], ...]`. Goes out: for each the rows that do not
 pass, as JSON `[[[name, result, message], ...], ...]`, null where msprobe raised. `compared` starts it as a
@@ -36,7 +36,13 @@ def compared(
     with tempfile.TemporaryDirectory() as folder:
         asked, answered = Path(folder) / "pairs.json", Path(folder) / "rows.json"
         asked.write_text(json.dumps([[str(one), str(other)] for one, other in pairs]))
-        words = [sys.executable, "-m", "scripts.locate_faults.foreign", str(asked), str(answered)]
+        words = [
+            sys.executable,
+            "-m",
+            "scripts.locate_faults.looking.foreign",
+            str(asked),
+            str(answered),
+        ]
         done = subprocess.run(
             words, env=environment, capture_output=True, text=True, timeout=_LIMIT_S
         )

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from scripts.locate_faults.replaying import digest_of
+from scripts.locate_faults.looking.replaying import digest_of
 
 _known: dict[bytes, Any] = {}
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from scripts.locate_faults.cases import HONEST, FaultCase
-from scripts.locate_faults.remembering import remembered
-from scripts.locate_faults.twins import SKETCHES, STATISTICS, twin_of
+from scripts.locate_faults.looking.remembering import remembered
+from scripts.locate_faults.planting.twins import SKETCHES, STATISTICS, twin_of
 
 ONE, TWO = "one capture", "two captures"
 TWO_SKETCHES, TWO_STATISTICS = "two, sketches", "two, statistics"

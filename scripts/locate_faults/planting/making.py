@@ -21,17 +21,17 @@ from scripts.locate_faults.cases import (
     FaultCase,
     Judged,
 )
-from scripts.locate_faults.gradients import GradientFault, GradientWatch
-from scripts.locate_faults.plan import Counts, FaultPlan, plan_faults
-from scripts.locate_faults.planted import FAULTS
-from scripts.locate_faults.replaying import Replay, named_by
-from scripts.locate_faults.runs import Act, Bench, OtherSums, TrainedStep
-from scripts.locate_faults.setups import setups_of
-from scripts.locate_faults.sizes import Size, worst_size
-from scripts.locate_faults.tables import REPLAY
-from scripts.locate_faults.updates import UPDATE as UPDATES
-from scripts.locate_faults.updates import UpdateFault, UpdateWatch
-from scripts.locate_faults.watching import (
+from scripts.locate_faults.looking.replaying import Replay, named_by
+from scripts.locate_faults.looking.tables import REPLAY
+from scripts.locate_faults.planting.gradients import GradientFault, GradientWatch
+from scripts.locate_faults.planting.plan import Counts, FaultPlan, plan_faults
+from scripts.locate_faults.planting.planted import FAULTS
+from scripts.locate_faults.planting.runs import Act, Bench, OtherSums, TrainedStep
+from scripts.locate_faults.planting.setups import setups_of
+from scripts.locate_faults.planting.sizes import Size, worst_size
+from scripts.locate_faults.planting.updates import UPDATE as UPDATES
+from scripts.locate_faults.planting.updates import UpdateFault, UpdateWatch
+from scripts.locate_faults.planting.watching import (
     CallWatch,
     Hidden,
     Listing,

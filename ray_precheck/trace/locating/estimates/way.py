@@ -7,12 +7,12 @@ nothing else tells of them. Called by `walk`.
 import math
 
 from ray_precheck.trace.items import INPUT, OUTPUT
-from ray_precheck.trace.locating.estimate import Differences, estimated_error
+from ray_precheck.trace.locating.estimates.estimate import Differences, estimated_error
+from ray_precheck.trace.locating.estimates.noise import floor_of, has_half_digits
+from ray_precheck.trace.locating.estimates.sizes import is_masked
 from ray_precheck.trace.locating.flow import FlowRecord
-from ray_precheck.trace.locating.meetings import is_collective
-from ray_precheck.trace.locating.noise import floor_of, has_half_digits
+from ray_precheck.trace.locating.ranks.meetings import is_collective
 from ray_precheck.trace.locating.seen import SeenRecord, WalkState
-from ray_precheck.trace.locating.sizes import is_masked
 from ray_precheck.trace.side import BACKWARD, FORWARD
 
 

@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 
 from ray_precheck.trace.items import Item
+from ray_precheck.trace.locating.estimates.sizes import rms_of
 from ray_precheck.trace.locating.flow import FlowRecord
-from ray_precheck.trace.locating.sizes import rms_of
 
 # Whose step is the learning rate times the gradient; the others divide it by its own size, or take its sign.
 _PROPORTIONAL = ("Optimizer.SGD.", "Optimizer.ASGD.")

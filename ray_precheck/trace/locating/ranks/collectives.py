@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ray_precheck.trace.locating.meetings import ranges_of
 from ray_precheck.trace.locating.places import DumpRoots
+from ray_precheck.trace.locating.ranks.meetings import ranges_of
+from ray_precheck.trace.locating.ranks.sharing import SharedRecord
 from ray_precheck.trace.locating.roots import INHERITED, Passed, Root, RootKind
-from ray_precheck.trace.locating.sharing import SharedRecord
 
 # As for a single record: an output that differs by more than so many times what explains it is wrong.
 _SUSPICIOUS = 10.0

@@ -1,6 +1,6 @@
 """Two processes that train a small model together (gloo), and a collective that is wrong on one of them.
 
-    python -m scripts.locate_faults.collective FOLDER DTYPE RANK
+    python -m scripts.locate_faults.planting.collective FOLDER DTYPE RANK
 
 Comes in: a folder, and a dtype. Goes out: captures of both ranks, honest ones and faulty ones, and their
 cases. `collective_cases` starts both processes; called by `main`. A fault changes what the collective
@@ -111,7 +111,7 @@ def run_rank(folder: Path, dtype: torch.dtype, rank: int) -> None:
 def collective_cases(folder: Path, dtype: str) -> list[Judged]:
     """Capture with two processes; return the cases, of which nothing is judged yet."""
     folder.mkdir(parents=True)
-    words = [sys.executable, "-m", "scripts.locate_faults.collective", str(folder), dtype]
+    words = [sys.executable, "-m", "scripts.locate_faults.planting.collective", str(folder), dtype]
     environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
     ranks = [subprocess.Popen([*words, str(rank)], env=environment) for rank in range(_WORLD)]
     if any(rank.wait(_LIMIT_S) for rank in ranks):

@@ -13,8 +13,8 @@ from typing import Any
 from ray_precheck.capture.measures.sketch import estimated_norm
 from ray_precheck.trace.difference.reading import Source as CaptureSource
 from ray_precheck.trace.items import Item
+from ray_precheck.trace.locating.estimates.noise import has_half_digits, unit_of
 from ray_precheck.trace.locating.evidence import OwnError, ValueEvidence
-from ray_precheck.trace.locating.noise import has_half_digits, unit_of
 
 _STATISTICS = ("Max", "Min", "Mean", "Norm")
 # The first ones are those of one element each, which two honest kernels may round otherwise.

@@ -1,0 +1,1 @@
+"""Own errors where nothing was replayed: estimated from statistics and sketches."""

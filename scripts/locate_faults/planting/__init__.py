@@ -1,0 +1,1 @@
+"""Captures of models with a fault in each, and the truth of what it moves."""
