@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from ray_precheck.capture.mindspore.names import FunctionPlace, OperatorName
 from ray_precheck.capture.mindspore.patches import Patches
-from ray_precheck.capture.mindspore.recorder import StepRecorder
+from ray_precheck.capture.mindspore.recorder import MindSporeRecorder
 from ray_precheck.capture.mindspore.regions import keep_out_of_compilers, tracing
 
 
@@ -58,7 +58,10 @@ class Calls:
     level."""
 
     def __init__(
-        self, places: Sequence[FunctionPlace], recorder: StepRecorder, sink: CallSink | None = None
+        self,
+        places: Sequence[FunctionPlace],
+        recorder: MindSporeRecorder,
+        sink: CallSink | None = None,
     ) -> None:
         self._places = places
         self._sink = sink or recorder

@@ -13,7 +13,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import nn
 
-from ray_precheck.capture.mindspore.recorder import StepRecorder
+from ray_precheck.capture.mindspore.recorder import MindSporeRecorder
 
 GRAPH_MODE = (
     "the script runs MindSpore in graph mode, in which the calls of operators cannot be seen; capture it with"
@@ -57,7 +57,7 @@ class CellNames:
 class CellCalls:
     """Records the calls of Cells."""
 
-    def __init__(self, names: CellNames, recorder: StepRecorder) -> None:
+    def __init__(self, names: CellNames, recorder: MindSporeRecorder) -> None:
         self._names = names
         self._recorder = recorder
         self._watched: dict[int, Any] = {}
@@ -108,7 +108,7 @@ class CellCalls:
         def record() -> None:
             own = own_parameters(cell)
             fields = before + recorder.after(key, result) + recorder.parameters(key, own)
-            recorder.write(key, fields.removeprefix(", "), recorder.stack_of(frame), parent)
+            recorder.write(key, fields, recorder.stack_of(frame), parent)
             self._watch_parameters(name, own)
             recorder.watch(f"{name}.backward.{number}", edges, result, None)
 
@@ -147,7 +147,7 @@ class CellCalls:
         """Write the gradients of the parameters, those of a Cell together."""
         if not self._recorder.stopped:
             for key, fields in self._gradients.items():
-                self._recorder.write(key, ", ".join(fields.values()), None, None)
+                self._recorder.write(key, ", ".join(filter(None, fields.values())), None, None)
         self._gradients.clear()
 
 

@@ -24,7 +24,7 @@ from ray_precheck.capture.mindspore.cells import (
 )
 from ray_precheck.capture.mindspore.detour import CellDetour, StepWatch
 from ray_precheck.capture.mindspore.names import FunctionPlace, OperatorName, recorded_functions
-from ray_precheck.capture.mindspore.recorder import StepRecorder
+from ray_precheck.capture.mindspore.recorder import MindSporeRecorder
 from ray_precheck.capture.mindspore.scalers import ScaledUpdates
 from ray_precheck.capture.session import say
 from ray_precheck.capture.settings import BORDER, CaptureSettings
@@ -126,7 +126,7 @@ class MindSporeProbe:
             on_failure(reason)
 
         log = step_log(settings, folder, header, self._stacks.lines)
-        recorder = StepRecorder(settings, log, self._stacks, failed)
+        recorder = MindSporeRecorder(settings, log, self._stacks, failed)
         cells = CellCalls(self._cells, recorder)
         calls = Calls(self._places, recorder, self.sink_around(recorder))
 
@@ -138,7 +138,7 @@ class MindSporeProbe:
         self._step = MindSporeStep(recorder, hooks, put_on, calls, log.noted)
         return self._step
 
-    def sink_around(self, recorder: StepRecorder) -> CallSink | None:
+    def sink_around(self, recorder: MindSporeRecorder) -> CallSink | None:
         """Return what takes each call in the recorder's place, at every level; None for the recorder."""
         return None
 
@@ -148,7 +148,7 @@ class MindSporeStep:
 
     def __init__(
         self,
-        recorder: StepRecorder,
+        recorder: MindSporeRecorder,
         hooks: ExitStack,
         put_on: Callable[[], None],
         calls: Calls,

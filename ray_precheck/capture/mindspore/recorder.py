@@ -4,10 +4,7 @@ Comes in: calls, Cells and gradients, while they happen. Goes out: their records
 by `probe` for each captured step.
 """
 
-import itertools
-from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -25,23 +22,19 @@ from ray_precheck.capture.mindspore.gradients import (
 )
 from ray_precheck.capture.mindspore.names import OperatorName, region_name
 from ray_precheck.capture.mindspore.tensors import MindSporeTensors
-from ray_precheck.capture.scope import Scope
-from ray_precheck.capture.settings import FULL, STRUCTURE, CaptureSettings
+from ray_precheck.capture.recording import StepRecorder
+from ray_precheck.capture.settings import STRUCTURE, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.log import TENSORS, StepLog
 from ray_precheck.capture.writing.sketches import SketchFile
-from ray_precheck.capture.writing.text import quoted
 from ray_precheck.foreign import caught
 
 _DEEPEST = 10
 T = TypeVar("T")
 
 
-class StepRecorder:
-    """Writes the records of calls into the log of a step.
-
-    Where the log cannot be written any more it tells `on_failure` why, and records nothing from then on.
-    """
+class MindSporeRecorder(StepRecorder):
+    """Writes the records of a step of a MindSpore program."""
 
     def __init__(
         self,
@@ -50,26 +43,17 @@ class StepRecorder:
         stacks: Stacks,
         on_failure: Callable[[str], None],
     ) -> None:
-        self.settings = settings
-        self.stopped = False
-        self.scope = Scope(settings.scope, settings.chosen, settings.risk_level)
-        self.records = 0
-        self._log = log
-        self._stacks = stacks
-        self._on_failure = on_failure
+        super().__init__(settings, log, stacks, on_failure)
+        self.elements = MindSporeElements(self._tensor)
         self._sketches = SketchFile(log.folder) if settings.sketch else None
         self._texts = MindSporeTensors(settings, log.folder / TENSORS, self._sketches)
-        self._elements = MindSporeElements(self._tensor)
         self._numbers = OutputNumbers()
         self._sees_nodes = private_parts.find(private_parts.MINDSPORE_NODE) is not None
         executor = private_parts.find(private_parts.MINDSPORE_EXECUTOR)
         # Whether a function runs whose gradients will be asked for.
         self._keeps_gradients: Callable[[], bool] = getattr(executor, "requires_grad", bool)
         self._wait: Callable[[], None] = getattr(executor, "sync", lambda: None)
-        self._place = ""
-        self._counts: dict[str, Iterator[int]] = defaultdict(itertools.count)
         self._borders: list[NodeBorder | ArrivingGradients] = []
-        self._cells: list[str] = []
 
     def call(
         self,
@@ -95,7 +79,7 @@ class StepRecorder:
             if name.collective:
                 _wait_for(result)
                 output = (*args, *kwargs.values())
-            stack = self._stacks.of(frame).number if self.settings.stacks else None
+            stack = self.stack_of(frame)
             self.write(forward, before + self.after(forward, output), stack, self.parent)
             self.watch(f"{key}.backward", edges, output, stack)
 
@@ -119,9 +103,7 @@ class StepRecorder:
 
         def record() -> None:
             fields = self.before(key, args, kwargs) + self.after(key, result)
-            comma = ", " if fields else ""
-            stack = self._stacks.of(frame).number if self.settings.stacks else None
-            self.write(key, f'{fields}{comma}"compiled": true', stack, self.parent)
+            self.write(key, f'{fields}, "compiled": true', self.stack_of(frame), self.parent)
 
         self.guarded(key, record)
 
@@ -149,33 +131,11 @@ class StepRecorder:
         if not self.stopped and self.settings.task != STRUCTURE:
             self._wait()
 
-    def number(self, name: str) -> int:
-        """Return the number of the next call of that name."""
-        return next(self._counts[name])
-
     def edges(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Edge | None]:
         """Return where the gradients of the inputs go; [] where none are wanted."""
         if not self._sees_nodes or not self.settings.wants("backward"):
             return []
         return self._numbers.edges(tensors_within((args, kwargs)))
-
-    def before(self, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Return the fields of what a call gets."""
-        if self.settings.task == STRUCTURE or not self.settings.wants("forward", "input"):
-            return ""
-        self._place = key
-        return (
-            f'"input_args": {self._elements.arguments(args, "input")},'
-            f' "input_kwargs": {self._elements.keywords(kwargs, "kwargs")}'
-        )
-
-    def after(self, key: str, output: Any) -> str:
-        """Return the fields of what a call gave."""
-        if self.settings.task == STRUCTURE or not self.settings.wants("forward", "output"):
-            return ""
-        self._place = key
-        comma = ", " if self.settings.wants("forward", "input") else ""
-        return f'{comma}"output": {self._elements.outputs(output)}'
 
     def watch(self, key: str, edges: list[Edge | None], output: Any, stack: int | None) -> None:
         """Record the gradients of a call when they have passed through it."""
@@ -197,69 +157,12 @@ class StepRecorder:
     ) -> None:
         if self.stopped:
             return
-        settings, elements, fields = self.settings, self._elements, []
-        self._place = key
-        if settings.task != STRUCTURE:
-            if settings.wants("backward", "input"):
-                fields.append(f'"input": {elements.arguments(tuple(seen.arrived), "input")}')
-            if settings.wants("backward", "output"):
-                fields.append(f'"output": {elements.arguments(tuple(seen.passed_on), "output")}')
-        self.write(key, ", ".join(fields), stack, parent)
-
-    def write(self, key: str, fields: str, stack: int | None, parent: str | None) -> None:
-        """Write a record; where it cannot be written the capture ends."""
-        try:
-            self._log.record(key, fields, stack, parent)
-            self.records += 1
-            if self.settings.max_bytes is not None:
-                self._require_room(self.settings.max_bytes)
-        except OSError as error:
-            self.fail(f"{self._log.folder} cannot be written: {error.strerror or error}")
-
-    def _require_room(self, most: int) -> None:
-        """End the capture where the step has as many bytes as it may have."""
-        if self._log.size + self._texts.written_bytes >= most:
-            self.fail(FULL)
-
-    def fail(self, reason: str) -> None:
-        """Record nothing any more."""
-        if not self.stopped:
-            self.stopped = True
-            self._on_failure(reason)
-
-    def parameters(self, key: str, values: dict[str, ms.Parameter]) -> str:
-        """Return the field of a Cell's own parameters."""
-        if self.settings.task == STRUCTURE:
-            return ""
-        self._place = key
-        texts = [
-            f"{quoted(name)}: {self._elements.one(each, f'parameters.{name}')}"
-            for name, each in values.items()
-        ]
-        return f', "parameters": {{{", ".join(texts)}}}'
-
-    def gradient_of_parameter(self, key: str, name: str, gradient: ms.Tensor) -> str:
-        """Return the field of the gradient of a parameter."""
-        self._place = key
-        return f"{quoted(name)}: [{self._elements.one(gradient, name)}]"
-
-    @contextmanager
-    def inside(self, key: str) -> Iterator[None]:
-        """Name a Cell as the parent of what is recorded within."""
-        self._cells.append(key)
-        try:
-            yield
-        finally:
-            self._cells.pop()
+        self.write(key, self.around(key, seen.arrived, seen.passed_on), stack, parent)
 
     @property
-    def parent(self) -> str | None:
-        """The innermost Cell that runs."""
-        return self._cells[-1] if self._cells else None
-
-    def stack_of(self, frame: FrameType) -> int | None:
-        """Return the number of the stack that ends with a frame."""
-        return self._stacks.of(frame).number if self.settings.stacks else None
+    def tensor_bytes(self) -> int:
+        """How many bytes of tensors the step has in files."""
+        return self._texts.written_bytes
 
     def _tensor(self, tensor: ms.Tensor, place: str) -> str:
         try:

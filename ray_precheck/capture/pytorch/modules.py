@@ -181,5 +181,5 @@ class ModuleCalls:
     def _write_gradients(self) -> None:
         """Write the gradients of the parameters, those of a module together."""
         for key, fields in self._gradients.items():
-            self._recorder.write(key, ", ".join(fields.values()), None, None)
+            self._recorder.write(key, ", ".join(filter(None, fields.values())), None, None)
         self._gradients.clear()

@@ -4,12 +4,10 @@ Comes in: calls, modules and gradients, while they happen. Goes out: their recor
 by `step` for each captured step.
 """
 
-import itertools
 import re
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from types import FrameType
 from typing import Any, Protocol, TypeVar
 
@@ -36,8 +34,8 @@ from ray_precheck.capture.pytorch.tensors.summary import host_summary
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts
 from ray_precheck.capture.pytorch.tensors.values import sliced, statistics, values_look
 from ray_precheck.capture.pytorch.twice import input_places
-from ray_precheck.capture.scope import Scope
-from ray_precheck.capture.settings import FULL, STATISTICS, STRUCTURE, CaptureSettings
+from ray_precheck.capture.recording import StepRecorder
+from ray_precheck.capture.settings import STATISTICS, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.elements import NULL, statistics_text
 from ray_precheck.capture.writing.log import TENSORS, StepLog
@@ -56,11 +54,8 @@ class Mode(Protocol):
     quiet: bool
 
 
-class TorchRecorder:
-    """Writes the records of calls into the log of a step.
-
-    Where the log cannot be written any more it tells `on_failure` why, and records nothing from then on.
-    """
+class TorchRecorder(StepRecorder):
+    """Writes the records of a step of a PyTorch program."""
 
     def __init__(
         self,
@@ -69,23 +64,18 @@ class TorchRecorder:
         stacks: Stacks,
         on_failure: Callable[[str], None],
     ) -> None:
-        self.settings = settings
-        self.stopped = False
+        super().__init__(settings, log, stacks, on_failure)
+        self.elements = Elements(self._tensor)
         self.mode: Mode | None = None
         self.knows_compiled = False
-        self._log = log
-        self._stacks = stacks
-        self._on_failure = on_failure
-        self._device = DeviceValues(self._write)
+        self._device = DeviceValues(self._arrived)
         self._look, ordered = values_look(settings.summary_mode)
         self._seen = SeenTensors(self._values, ordered=ordered)
         self._texts = TensorTexts(self._seen.of)
-        self._elements = Elements(self._tensor)
         self._files = CapturedFiles(log.folder / TENSORS) if settings.saves_tensors else None
         self._sketching = (
             Sketching(SketchFile(log.folder), self._device) if settings.sketch else None
         )
-        self._place = ""
         self._changed = False
         self._in_backward = private_parts.find(private_parts.GRAPH_TASK)
         # `quiet` alone would do, but each question to a tensor would still ask the mode.
@@ -93,11 +83,7 @@ class TorchRecorder:
         self._aside = Aside()
         # The calls of checkpointed regions by name, place and inputs, until they are computed again.
         self._regions: dict[tuple[str, int, str], list[str]] = {}
-        self._counts: dict[str, Iterator[int]] = defaultdict(itertools.count)
         self._borders: list[Border] = []
-        self._modules: list[str] = []
-        self.scope = Scope(settings.scope, settings.chosen, settings.risk_level)
-        self.records = 0
 
     def call(
         self,
@@ -165,10 +151,8 @@ class TorchRecorder:
         args, kwargs = tuple(local.get("args", ())), dict(local.get("kwargs", {}))
 
         def record() -> None:
-            fields = self.before(key, args, kwargs)
-            comma = ", " if fields else ""
-            stack = self._stacks.of(frame.f_back).number if self.settings.stacks else None
-            self.write(key, f'{fields}{comma}"compiled": true', stack, self.parent)
+            fields = self.before(key, args, kwargs) + ', "compiled": true'
+            self.write(key, fields, self.stack_of(frame.f_back), self.parent)
 
         self.guarded(key, record)
 
@@ -198,29 +182,12 @@ class TorchRecorder:
             self._log.raise_born()
         return result
 
-    def number(self, name: str) -> int:
-        """Return the number of the next call of that name."""
-        return next(self._counts[name])
-
-    def before(self, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Return the fields of what a call gets."""
-        if self.settings.task == STRUCTURE or not self.settings.wants("forward", "input"):
-            return ""
-        self._place = key
-        return (
-            f'"input_args": {self._elements.arguments(args, "input")},'
-            f' "input_kwargs": {self._elements.keywords(kwargs, "kwargs")}'
-        )
-
     def after(self, key: str, output: Any, *, changed: bool = False) -> str:
         """Return the fields of what a call gave, with its version if the call has changed it."""
-        if self.settings.task == STRUCTURE or not self.settings.wants("forward", "output"):
-            return ""
-        self._place, self._changed = key, changed
-        comma = ", " if self.settings.wants("forward", "input") else ""
-        text = self._elements.outputs(output)
+        self._changed = changed
+        fields = super().after(key, output)
         self._changed = False
-        return f'{comma}"output": {text}'
+        return fields
 
     def _recomputed(self, name: str, key: str, inner: int, before: str) -> str:
         """Return the field that names the call that a checkpointed region computes again.
@@ -261,78 +228,27 @@ class TorchRecorder:
     ) -> None:
         if self.stopped:
             return
-        settings, elements, fields = self.settings, self._elements, []
-        self._place = key
-        if settings.task != STRUCTURE:
-            if settings.wants("backward", "input"):
-                fields.append(f'"input": {elements.arguments(tuple(seen.arrived), "input")}')
-            if settings.wants("backward", "output"):
-                fields.append(f'"output": {elements.arguments(tuple(seen.passed_on), "output")}')
-            if seen.gradient_of:
-                # Texts, as msprobe's `compare` looks for a word in each of them.
-                indices = [NULL if index is None else f'"{index}"' for index in seen.gradient_of]
-                fields.append(f'"gradient_of": [{", ".join(indices)}]')
-        self.write(key, ", ".join(fields), stack, parent)
+        fields = self.around(key, seen.arrived, seen.passed_on)
+        if fields and seen.gradient_of:
+            # Texts, as msprobe's `compare` looks for a word in each of them.
+            indices = [NULL if index is None else f'"{index}"' for index in seen.gradient_of]
+            fields += f', "gradient_of": [{", ".join(indices)}]'
+        self.write(key, fields, stack, parent)
 
     def write(self, key: str, fields: str, stack: int | None, parent: str | None) -> None:
         """Write a record, when its statistics have arrived; if it cannot be written the capture ends."""
         if MARK in fields:
             self._device.record(fields, key, stack, parent)
         else:
-            self._write(fields, key, stack, parent)
+            super().write(key, fields, stack, parent)
 
-    def _write(self, fields: str, key: str, stack: int | None, parent: str | None) -> None:
-        try:
-            self._log.record(key, fields, stack, parent)
-            self.records += 1
-            if self.settings.max_bytes is not None:
-                self._require_room(self.settings.max_bytes)
-        except OSError as error:
-            self.fail(f"{self._log.folder} cannot be written: {error.strerror or error}")
-
-    def _require_room(self, most: int) -> None:
-        """End the capture where the step has as many bytes as it may have."""
-        written = self._files.written_bytes if self._files is not None else 0
-        if self._log.size + written >= most:
-            self.fail(FULL)
-
-    def fail(self, reason: str) -> None:
-        """Record nothing any more."""
-        if not self.stopped:
-            self.stopped = True
-            self._on_failure(reason)
-
-    def parameters(self, key: str, values: Mapping[str, torch.Tensor]) -> str:
-        """Return the field of a module's own parameters."""
-        self._place = key
-        texts = [
-            f"{quoted(name)}: {self._elements.one(each, f'parameters.{name}')}"
-            for name, each in values.items()
-        ]
-        return f', "parameters": {{{", ".join(texts)}}}'
-
-    def gradient_of_parameter(self, key: str, name: str, gradient: torch.Tensor) -> str:
-        """Return the field of the gradient of a parameter."""
-        self._place = key
-        return f"{quoted(name)}: [{self._elements.one(gradient, name)}]"
-
-    @contextmanager
-    def inside(self, key: str) -> Iterator[None]:
-        """Name a module as the parent of what is recorded within."""
-        self._modules.append(key)
-        try:
-            yield
-        finally:
-            self._modules.pop()
+    def _arrived(self, fields: str, key: str, stack: int | None, parent: str | None) -> None:
+        super().write(key, fields, stack, parent)
 
     @property
-    def parent(self) -> str | None:
-        """The innermost module that runs."""
-        return self._modules[-1] if self._modules else None
-
-    def stack_of(self, frame: FrameType) -> int | None:
-        """Return the number of the stack that ends with a frame."""
-        return self._stacks.of(frame).number if self.settings.stacks else None
+    def tensor_bytes(self) -> int:
+        """How many bytes of tensors the step has in files."""
+        return self._files.written_bytes if self._files is not None else 0
 
     def stack_here(self) -> int | None:
         """Return the number of the stack that leads to the caller."""

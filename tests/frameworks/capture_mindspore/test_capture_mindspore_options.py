@@ -111,3 +111,11 @@ def test_gradients_of_nodes_are_refused_with_a_sentence(
     assert said.count("\n") == 1
     assert "gradients is node, and those of MindSpore's calls are at the operator's border" in said
     assert not list(tmp_path.glob("step*/*/dump.json"))
+
+
+def test_a_structure_has_records_and_no_values(captured: Captured) -> None:
+    net = nn.SequentialCell(nn.Dense(3, 2))
+    grad = ms.grad(lambda x: mint.sum(net(x)), None, net.trainable_params())
+    records = captured(lambda: grad(Tensor(A)), task="structure", level="mix", model=net)
+    assert {"Mint.sum.0.forward", "Cell.0.Dense.parameters_grad.0"} <= set(records)
+    assert {name for record in records.values() for name in record} <= {"stack", "parent"}

@@ -131,7 +131,7 @@ def test_a_fault_in_the_capture_leaves_the_program_alone(
 
     exp = mint.exp
     with Capture(tmp_path / "dump", framework="mindspore", step_by="manual"):
-        monkeypatch.setattr(recorder_module.StepRecorder, "before", fault)
+        monkeypatch.setattr(recorder_module.MindSporeRecorder, "before", fault)
         assert mint.exp(X).asnumpy()[0, 0] == 1.0
         assert mint.exp is exp
     said = capsys.readouterr().err

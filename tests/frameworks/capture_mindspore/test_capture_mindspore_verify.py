@@ -13,7 +13,7 @@ import pytest
 from mindspore import Tensor, amp, mint, nn, ops
 
 from ray_precheck.capture import verify
-from ray_precheck.capture.mindspore.recorder import StepRecorder
+from ray_precheck.capture.mindspore.recorder import MindSporeRecorder
 from ray_precheck.capture.mindspore.verifying.tracing import MindSporeTracingProbe
 from ray_precheck.capture.settings import capture_settings
 from ray_precheck.capture.verifying.trace import TracedRun, Traces
@@ -77,14 +77,14 @@ def planted(
     monkeypatch: pytest.MonkeyPatch, name: str, key: str, fault: Callable[[Any], object]
 ) -> None:
     """Let a method of the recorder change something where it handles a key; `fault` gets its value."""
-    original = getattr(StepRecorder, name)
+    original = getattr(MindSporeRecorder, name)
 
     def faulty(self: Any, found: str, value: Any, *more: Any) -> Any:
         if found.startswith(key):
             fault(value)
         return original(self, found, value, *more)
 
-    monkeypatch.setattr(StepRecorder, name, faulty)
+    monkeypatch.setattr(MindSporeRecorder, name, faulty)
 
 
 def one_ulp(tensor: Any) -> None:

@@ -412,3 +412,21 @@ def test_torchs_own_table_of_functions_has_no_detours(tmp_path: Path) -> None:
         [sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True
     )
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_a_structure_has_records_and_no_values(tmp_path: Path, level: str) -> None:
+    from ray_precheck.capture import Capture
+
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+    capture = Capture(
+        tmp_path, task="structure", level=level, step_by="manual", framework="pytorch", model=model
+    )
+    with capture, torch.autocast("cpu", dtype=torch.bfloat16):
+        model(torch.randn(2, 3)).sum().backward()
+    (dump,) = tmp_path.glob("step0/*/dump.json")
+    records = json.loads(dump.read_text())["data"]
+    assert any(".Linear.forward" in key for key in records)
+    assert any("linear" in key for key in records) == (level == "mix")
+    fields = {name for record in records.values() for name in record}
+    assert fields <= {"stack", "parent", "autocast"}

@@ -12,7 +12,7 @@ from typing import Any
 
 from ray_precheck.capture.mindspore.gradients import node_of
 from ray_precheck.capture.mindspore.names import OperatorName, region_name
-from ray_precheck.capture.mindspore.recorder import StepRecorder, tensors_within
+from ray_precheck.capture.mindspore.recorder import MindSporeRecorder, tensors_within
 from ray_precheck.capture.mindspore.verifying.digests import (
     mindspore_digest_of,
     mindspore_random_digest,
@@ -26,7 +26,7 @@ _UNFILLED = ("empty", "resize")
 class MindSporeOperatorDigests:
     """Takes digests around each call; `recorder` makes its record, or none."""
 
-    def __init__(self, recorder: StepRecorder | None) -> None:
+    def __init__(self, recorder: MindSporeRecorder | None) -> None:
         self.sights: list[Sight] = []
         self._recorder = recorder
         self._counts: dict[str, Iterator[int]] = defaultdict(itertools.count)

@@ -17,7 +17,7 @@ from mindspore import mint, nn
 from ray_precheck.capture.mindspore.calls import CallSink
 from ray_precheck.capture.mindspore.detour import StepWatch, is_optimizer
 from ray_precheck.capture.mindspore.probe import MindSporeProbe
-from ray_precheck.capture.mindspore.recorder import StepRecorder
+from ray_precheck.capture.mindspore.recorder import MindSporeRecorder
 from ray_precheck.capture.mindspore.verifying.digests import (
     mindspore_digest_of,
     mindspore_random_digests,
@@ -67,7 +67,7 @@ class MindSporeTracingProbe(MindSporeProbe):
         self.traced = TracedMindSporeStep(captured, self._trace_ended)
         return self.traced
 
-    def sink_around(self, recorder: StepRecorder) -> CallSink | None:
+    def sink_around(self, recorder: MindSporeRecorder) -> CallSink | None:
         """Return what takes digests around each call, in a watched run."""
         if not self._run.is_watched:
             return None

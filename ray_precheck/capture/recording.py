@@ -1,0 +1,144 @@
+"""What the recorders of all frameworks share: which calls have records, and the text of these.
+
+Comes in: calls, modules and gradients, from the recorder of a framework. Goes out: their records, in the log
+of a step. `capture.pytorch.recorder` and `capture.mindspore.recorder` derive from it.
+"""
+
+import itertools
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from ray_precheck.capture.scope import Scope
+from ray_precheck.capture.settings import FULL, STRUCTURE, CaptureSettings
+from ray_precheck.capture.stacks import Stacks
+from ray_precheck.capture.writing.elements import PlainElements
+from ray_precheck.capture.writing.log import StepLog
+from ray_precheck.capture.writing.text import quoted
+
+
+class StepRecorder(ABC):
+    """Writes the records of calls into the log of a step.
+
+    Where the log cannot be written any more it tells `on_failure` why, and records nothing from then on.
+    """
+
+    # Writes values; made by the framework.
+    elements: PlainElements
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        log: StepLog,
+        stacks: Stacks,
+        on_failure: Callable[[str], None],
+    ) -> None:
+        self.settings = settings
+        self.stopped = False
+        self.scope = Scope(settings.scope, settings.chosen, settings.risk_level)
+        self.records = 0
+        self._log = log
+        self._stacks = stacks
+        self._on_failure = on_failure
+        # The record whose values are written.
+        self._place = ""
+        self._counts: dict[str, Iterator[int]] = defaultdict(itertools.count)
+        self._modules: list[str] = []
+
+    @property
+    @abstractmethod
+    def tensor_bytes(self) -> int:
+        """How many bytes of tensors the step has in files."""
+
+    def number(self, name: str) -> int:
+        """Return the number of the next call of that name."""
+        return next(self._counts[name])
+
+    def before(self, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Return the fields of what a call gets."""
+        if self.settings.task == STRUCTURE or not self.settings.wants("forward", "input"):
+            return ""
+        self._place = key
+        return (
+            f'"input_args": {self.elements.arguments(args, "input")},'
+            f' "input_kwargs": {self.elements.keywords(kwargs, "kwargs")}'
+        )
+
+    def after(self, key: str, output: Any) -> str:
+        """Return the fields of what a call gave, which follow those of `before`."""
+        if self.settings.task == STRUCTURE or not self.settings.wants("forward", "output"):
+            return ""
+        self._place = key
+        return f', "output": {self.elements.outputs(output)}'
+
+    def around(self, key: str, arrived: Sequence[Any], passed_on: Sequence[Any]) -> str:
+        """Return the fields of the gradients that arrived at the outputs of a call, and that it passed on."""
+        if self.settings.task == STRUCTURE:
+            return ""
+        self._place = key
+        fields = ""
+        if self.settings.wants("backward", "input"):
+            fields += f', "input": {self.elements.arguments(tuple(arrived), "input")}'
+        if self.settings.wants("backward", "output"):
+            fields += f', "output": {self.elements.arguments(tuple(passed_on), "output")}'
+        return fields
+
+    def parameters(self, key: str, values: Mapping[str, Any]) -> str:
+        """Return the field of a module's own parameters, which follows others."""
+        if self.settings.task == STRUCTURE:
+            return ""
+        self._place = key
+        texts = [
+            f"{quoted(name)}: {self.elements.one(each, f'parameters.{name}')}"
+            for name, each in values.items()
+        ]
+        return f', "parameters": {{{", ".join(texts)}}}'
+
+    def gradient_of_parameter(self, key: str, name: str, gradient: Any) -> str:
+        """Return the field of the gradient of a parameter."""
+        if self.settings.task == STRUCTURE:
+            return ""
+        self._place = key
+        return f"{quoted(name)}: [{self.elements.one(gradient, name)}]"
+
+    def write(self, key: str, fields: str, stack: int | None, parent: str | None) -> None:
+        """Write a record, or end the capture. The first field may begin with a comma."""
+        try:
+            self._log.record(key, fields.removeprefix(", "), stack, parent)
+            self.records += 1
+            if self.settings.max_bytes is not None:
+                self._require_room(self.settings.max_bytes)
+        except OSError as error:
+            self.fail(f"{self._log.folder} cannot be written: {error.strerror or error}")
+
+    def _require_room(self, most: int) -> None:
+        """End the capture where the step has as many bytes as it may have."""
+        if self._log.size + self.tensor_bytes >= most:
+            self.fail(FULL)
+
+    def fail(self, reason: str) -> None:
+        """Record nothing any more."""
+        if not self.stopped:
+            self.stopped = True
+            self._on_failure(reason)
+
+    @contextmanager
+    def inside(self, key: str) -> Iterator[None]:
+        """Name a module as the parent of what is recorded within."""
+        self._modules.append(key)
+        try:
+            yield
+        finally:
+            self._modules.pop()
+
+    @property
+    def parent(self) -> str | None:
+        """The innermost module that runs."""
+        return self._modules[-1] if self._modules else None
+
+    def stack_of(self, frame: FrameType | None) -> int | None:
+        """Return the number of the stack that ends with a frame."""
+        return self._stacks.of(frame).number if self.settings.stacks else None
