@@ -334,3 +334,17 @@ def test_changes_in_place_and_several_outputs_pass(checked: Checked, task: str) 
 
     results = checked(program, task)
     assert wrong(results) == []
+
+
+@pytest.mark.parametrize("dtype", [BFLOAT16, torch.float16])
+def test_a_loss_that_torch_rounds_in_several_steps_is_honest(
+    checked: Callable[..., list[TaskResult]], dtype: torch.dtype
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, 60, (27,), generator=generator)
+    logits = [torch.randn(27, 60, generator=generator).to(dtype) for _ in range(40)]
+    results = checked(
+        lambda: [F.cross_entropy(each, labels, label_smoothing=0.1) for each in logits]
+    )
+    assert len(results) == 40
+    assert [result.forward for result in results] == [Verdict.PASS] * 40

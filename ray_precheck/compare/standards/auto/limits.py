@@ -66,6 +66,8 @@ def allowed(type_name: str, dtype: str, framework: str = "") -> Allowed:
         return rule
     if allowance.input_units and dtype in COMPUTED_IN:
         return replace(rule, input_units=allowance.input_units)
+    if allowance.half_units and dtype not in COMPUTED_IN:
+        return replace(rule, units=allowance.half_units)
     if allowance.share and dtype in _IN_FLOAT32:
         return replace(rule, share=allowance.share, adds=allowance.adds)
     return rule
