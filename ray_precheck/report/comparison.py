@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.dump.shown import printable
-from ray_precheck.errors import UsageError
+from ray_precheck.report.files.output_file import write_report
 from ray_precheck.store.columns import decode_name
 from ray_precheck.store.repair import rows_below
 from ray_precheck.store.rows import row_cells
@@ -180,10 +180,7 @@ def write_comparison_json(path: Path, entries: Iterable[tuple[str, ComparisonSum
         UsageError: the file cannot be written.
     """
     content = {label: _as_json(summary) for label, summary in entries}
-    try:
-        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write --json {path}: {error.strerror}") from None
+    write_report("--json", path, [(json.dumps(content, indent=1) + "\n").encode()])
 
 
 def _as_json(summary: ComparisonSummary) -> dict[str, Any]:

@@ -175,7 +175,8 @@ def _nothing(records: int, judged: int, unchecked: int, *, is_compared: bool) ->
     else:
         yield "no operator is to blame: each gave what its inputs and rounding explain"
     if unchecked:
-        yield f"{unchecked} records could not be checked; a golden run (-gp) tells what lies in them"
+        many = "record" if unchecked == 1 else "records"
+        yield f"{unchecked} {many} could not be checked; a golden run (-gp) tells what lies in them"
 
 
 def _suspect(found: RootPlace, table: Path, errors: Mapping[str, Path]) -> Iterator[str]:

@@ -64,7 +64,10 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from ray_precheck.comparing import ComparisonConfig, run_comparison
     from ray_precheck.report.comparison import format_comparison_summary, write_comparison_json
+    from ray_precheck.report.files.output_file import require_writable
 
+    if options.json is not None:
+        require_writable("--json", Path(options.json))
     if options.mode != "auto":
         note(f"-m {options.mode} changes nothing: captures of PyTorch and MindSpore are compared")
     config = ComparisonConfig(**given_values(options, ComparisonConfig))

@@ -46,6 +46,18 @@ def test_strict_counts_a_dump_that_only_one_side_has(tmp_path: Path) -> None:
     assert run(*sides, "--strict") == 1
 
 
+def test_a_json_file_that_cannot_be_written_is_told_before_anything_is_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = write(tmp_path / "one", {"neg": 1.0})
+    out, found = tmp_path / "out", tmp_path / "none" / "found.json"
+    assert run("-tp", one, "-gp", one, "-o", out, "--json", found) == 2
+    assert (
+        f"--json: the folder {found.parent} of found.json is not there" in capsys.readouterr().err
+    )
+    assert not out.exists()
+
+
 def test_a_file_that_is_no_table_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
