@@ -11,7 +11,7 @@ import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any, Protocol
@@ -68,10 +68,14 @@ class Sink(Protocol):
 
 
 class CallMode(TorchFunctionMode):
-    """Hands each call of a recorded function to a sink."""
+    """Hands each call of a recorded function to a sink. The modes `below` were on before the capture began:
+    what they do to a call belongs to the call."""
 
-    def __init__(self, names: FunctionNames, sink: Sink) -> None:
+    def __init__(
+        self, names: FunctionNames, sink: Sink, below: Sequence[TorchFunctionMode] = ()
+    ) -> None:
         super().__init__()
+        self._below = tuple(below)
         self._names = names
         self._sink = sink
         self._forms = names.forms
@@ -116,7 +120,7 @@ class CallMode(TorchFunctionMode):
         """Have the mode on in this thread for the time of a captured step, wherever the step ends."""
         sweep_modes()
         self._is_over = False
-        put_mode_on(self)
+        put_mode_on(self, self._below)
         try:
             yield
         finally:

@@ -9,21 +9,30 @@ torch takes a mode off while it handles a call, such as `backward`, in which an 
 mode is left where it is, does nothing any more, and is swept away later.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from torch.overrides import TorchFunctionMode
 
 from ray_precheck import private_parts
 
 
-def put_mode_on(mode: TorchFunctionMode) -> None:
+def modes_on() -> tuple[TorchFunctionMode, ...]:
+    """Return the modes on this thread's stack, the lowest first."""
+    modes = _taken()
+    _put(modes)
+    return tuple(modes)
+
+
+def put_mode_on(mode: TorchFunctionMode, below: Sequence[TorchFunctionMode] = ()) -> None:
     """Put a mode on this thread's stack, beneath those of the script, which then may be taken off first.
 
-    The device that the script has set as its default is a mode that has to be the lowest.
+    Above it are neither the modes `below`, which were on before the capture began, nor the device that the
+    script has set as its default, which is a mode that has to be the lowest.
     """
     modes = _taken()
     default = getattr(private_parts.find(private_parts.DEFAULT_DEVICE), "device_context", None)
-    place = 1 if modes and modes[0] is default else 0
+    lower = {id(each) for each in (*below, default)}
+    place = next((at for at, each in enumerate(modes) if id(each) not in lower), len(modes))
     _put([*modes[:place], mode, *modes[place:]])
 
 

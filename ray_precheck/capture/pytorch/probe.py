@@ -5,7 +5,7 @@ by `session.find_probe`.
 """
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -21,12 +21,14 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.overrides import TorchFunctionMode
 
 from ray_precheck.capture.births import step_log
 from ray_precheck.capture.pytorch.backward_passes import backward_passes_seen
 from ray_precheck.capture.pytorch.calls import CallMode, Sink, is_compiling, sweep_modes
 from ray_precheck.capture.pytorch.collectives import Collectives
 from ray_precheck.capture.pytorch.compiled import regions_told_apart
+from ray_precheck.capture.pytorch.mode_stack import modes_on
 from ray_precheck.capture.pytorch.modules import ModuleCalls, ModuleNames
 from ray_precheck.capture.pytorch.names import FunctionNames, call_name
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
@@ -57,6 +59,8 @@ class TorchProbe:
         self._stacks = Stacks(_OWN, _RECOMPUTES)
         self._names: FunctionNames | None = None
         self._modules: ModuleNames | None = None
+        # What was on when the capture began: it stays below.
+        self._below: tuple[TorchFunctionMode, ...] = ()
         self._step: TorchStep | None = None
         self._on_step: Callable[[], None] | None = None
         self._in_hook = False
@@ -80,6 +84,7 @@ class TorchProbe:
         first.
         """
         self._on_step = on_step
+        self._below = modes_on()
 
         def called(module: torch.nn.Module, _: Any) -> None:
             if is_compiling():  # torch.compile reads the hook as a part of the module
@@ -199,7 +204,7 @@ class TorchProbe:
         log = step_log(settings, folder, header, self._stacks.lines)
         recorder = TorchRecorder(settings, log, self._stacks, on_failure)
         sink = self.sink_around(recorder)
-        self._step = TorchStep(recorder, self._names, self._modules, log.noted, sink)
+        self._step = TorchStep(recorder, self._names, self._modules, log.noted, sink, self._below)
         return self._step
 
     def sink_around(self, recorder: TorchRecorder) -> Sink | None:
@@ -217,6 +222,7 @@ class TorchStep:
         module_names: ModuleNames,
         noted: dict[str, object],
         sink: Sink | None = None,
+        below: Sequence[TorchFunctionMode] = (),
     ) -> None:
         self.scope = recorder.scope
         self._recorder = recorder
@@ -228,7 +234,7 @@ class TorchStep:
         self._modules = ModuleCalls(module_names, recorder) if settings.modules else None
         self._mode: CallMode | None = None
         if settings.calls or sink is not None:
-            self._mode = recorder.mode = CallMode(names, sink or recorder)
+            self._mode = recorder.mode = CallMode(names, sink or recorder, below)
         self._updates: OptimizerSteps | None = None
         if self._mode is not None and settings.calls:
             self._updates = OptimizerSteps(

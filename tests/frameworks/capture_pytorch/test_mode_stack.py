@@ -22,6 +22,14 @@ class _Own(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class _Doubled(TorchFunctionMode):
+    """Makes each sum twice as large, as a wrong kernel would."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        return out * 2 if getattr(func, "__name__", "") == "sum" else out
+
+
 def _training() -> Callable[[], None]:
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -78,6 +86,18 @@ def test_modes_of_the_script_go_where_the_script_takes_them_off(
         train()
     assert _get_current_function_mode_stack() == []
     assert "Functional.linear.0.forward" in _data(tmp_path, 3)
+
+
+def test_what_a_mode_around_the_capture_does_to_a_call_belongs_to_the_call(tmp_path: Path) -> None:
+    train = _training()
+    with _Doubled(), Capture(tmp_path, framework="pytorch"):
+        train()
+        train()
+    for step in (0, 1):
+        (output,) = _data(tmp_path, step)["Tensor.sum.0.forward"]["output"]
+        (given,) = _data(tmp_path, step)["Tensor.sum.0.forward"]["input_args"]
+        assert output["Max"] == pytest.approx(2 * 2 * given["Mean"], rel=1e-5)
+    assert _get_current_function_mode_stack() == []
 
 
 def test_a_default_device_can_be_taken_back(tmp_path: Path) -> None:
