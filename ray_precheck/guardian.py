@@ -37,6 +37,8 @@ def guard(command: Callable[[Announce], int], epitaph: Callable[[str, str], None
     readable, writable = os.pipe()
     guardian = os.getpid()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    # Before the child is there, which may end, and leave orphans, before this process runs again.
+    adopt_orphans()
     child = os.fork()
     if child == 0:
         os.close(readable)
@@ -73,8 +75,7 @@ def _leave(command: Callable[[Announce], int], writable: int) -> None:
 
 
 def _watch_over(child: int) -> int:
-    """Pass signals on, inherit the child's orphans; return how the child ends."""
-    adopt_orphans()
+    """Pass signals on until the child ends; return how it ends."""
     while True:
         told = signal.sigwaitinfo(_AWAITED)
         # Ctrl-C on a terminal is sent to both, by the kernel: a code above 0 (sigaction(2)).

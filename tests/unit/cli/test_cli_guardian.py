@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -24,12 +25,13 @@ def command(announce):
     {body}
     return 0
 
+{before}
 print("over", guard(command, lambda said, how: print("epitaph", said, how, sep="|")), flush=True)
 """
 
 
-def run(body: str) -> "subprocess.Popen[str]":
-    source = PROGRAM.format(body=body)
+def run(body: str, before: str = "") -> "subprocess.Popen[str]":
+    source = PROGRAM.format(body=body, before=before)
     return subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True)
 
 
@@ -68,7 +70,7 @@ def test_an_exception_is_an_end_of_its_own() -> None:
 def test_a_signal_is_passed_on_to_the_command(number: signal.Signals) -> None:
     body = (
         f"signal.signal({int(number)}, lambda *_: sys.exit(7)); print('ready', flush=True);"
-        "time.sleep(60)"
+        "[time.sleep(0.1) for _ in range(600)]"  # a signal just before a long one is heard after it
     )
     process = run(body)
     assert process.stdout is not None
@@ -84,7 +86,7 @@ def test_ctrl_c_on_a_terminal_which_the_command_hears_itself_is_not_passed_on() 
         "print('heard', len(heard), flush=True)"
     )
     master, terminal = os.openpty()
-    source = PROGRAM.format(body=body)
+    source = PROGRAM.format(body=body, before="")
     # A session of its own, whose terminal this is.
     shell = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
     start = f"{shell} os.execv(sys.executable, [sys.executable, '-c', {source!r}])"
@@ -100,13 +102,21 @@ def test_ctrl_c_on_a_terminal_which_the_command_hears_itself_is_not_passed_on() 
     os.close(terminal)
 
 
-def test_what_the_command_leaves_behind_is_ended(tmp_path: Path) -> None:
+# The guardian may not run for a second after it has started the command.
+@pytest.mark.parametrize("delay_s", [0, 1])
+def test_what_the_command_leaves_behind_is_ended(tmp_path: Path, delay_s: int) -> None:
     pid_file = tmp_path / "pid"
-    sleeper = "subprocess.Popen(['sleep', '600'], start_new_session=True).pid"
+    sleeper = "subprocess.Popen(['sleep', '600'], start_new_session=True, stdout=2).pid"
     body = f"open({str(pid_file)!r}, 'w').write(str({sleeper})); os._exit(9)"
-    output = run(body).communicate(timeout=60)[0]
+    late = f"def late():\n    child = fork()\n    child and time.sleep({delay_s})\n    return child"
+    output = run(body, f"fork = os.fork\n{late}\nos.fork = late").communicate(timeout=60)[0]
     assert output.endswith("over 3\n")
-    assert not psutil.pid_exists(int(pid_file.read_text()))
+    left = int(pid_file.read_text())
+    try:
+        assert not psutil.pid_exists(left)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(left, signal.SIGKILL)
 
 
 def test_the_command_ends_with_a_guardian_that_is_killed() -> None:
