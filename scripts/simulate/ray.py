@@ -84,24 +84,31 @@ def measure_with(
         small, large = (_Messages.measured(actors, dump, size, rounds) for size in (SMALL, LARGE))
     book_s = _book_per_record_s(rounds)
     write_small, write_large = _write_s(SMALL, rounds), _write_s(LARGE_WRITE, 1 + rounds // 10)
-    get = _line(small.get_s, large.get_s)
-    send = _line(small.send_s, large.send_s)
-    record = _line(small.record_s, large.record_s)
-    write = _line(write_small, write_large, LARGE_WRITE)
+    get = line_through(small.get_s, large.get_s)
+    send = line_through(small.send_s, large.send_s)
+    record = line_through(small.record_s, large.record_s)
+    write = line_through(write_small, write_large, large=LARGE_WRITE)
     few, many = min(flights), max(flights)
-    slope = max(0.0, waits[many] - waits[few]) / (many - few)
+    wait = line_through(waits[few], waits[many], few, many)
     own_s = small.send_s + small.get_s
     costs = DriverCosts(
-        waits[few] - few * slope, slope, *get, *send, *record, small.acknowledge_s, book_s,
+        *wait, *get, *send, *record, small.acknowledge_s, book_s,
         max(0.0, small.round_trip_s - own_s) / 2, *write,
     )  # fmt: skip
     return costs, waits
 
 
-def _line(small_s: float, large_s: float, large: int = LARGE) -> tuple[float, float]:
-    """Return the cost of a message, and of each record in it."""
-    slope = max(0.0, (large_s - small_s) / (large - SMALL))
-    return max(0.0, small_s - SMALL * slope), slope
+def line_through(
+    small_s: float, large_s: float, small: int = SMALL, large: int = LARGE
+) -> tuple[float, float]:
+    """Return the cost of a message and of each item in it, from two measured messages; none is negative.
+
+    On a busy machine the larger message may take less than the smaller, then an item costs nothing; or
+    so much more that the message itself would cost less than nothing, then its items cost all of it.
+    """
+    each_s = max(0.0, (large_s - small_s) / (large - small))
+    message_s = small_s - small * each_s
+    return (message_s, each_s) if message_s >= 0 else (0.0, large_s / large)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The costs of Ray's messages that the simulation of large clusters takes are measured on what runs."""
 
 from collections.abc import Iterator
+from dataclasses import astuple
 
 import pytest
 
@@ -25,8 +26,17 @@ def test_every_message_costs_something_and_a_run_can_be_simulated_with_it(
 ) -> None:
     costs, waits = measure_with(actors, flights=(4, 32), rounds=20)
     assert set(waits) == {4, 32}
-    for seconds in (costs.wait_s, costs.send_s, costs.get_s, costs.record_s, costs.write_s):
+    # A busy machine may make the message of one record, or its record, look free, and never both.
+    assert all(seconds >= 0 for seconds in astuple(costs))
+    for seconds in (
+        costs.wait_s + costs.wait_per_flight_s,
+        costs.send_s + costs.send_per_record_s,
+        costs.get_s + costs.get_per_record_s,
+        costs.record_s + costs.record_per_record_s,
+        costs.write_s + costs.write_per_record_s,
+    ):
         assert 0 < seconds < 10
     account = World(draw_workload("20ms", 500, seed=1), Setup(4, costs=costs)).run()
     assert set(account.recorded) == {1}
-    assert account.driver_s > account.messages * costs.get_s > 0
+    assert account.messages > 0
+    assert account.driver_s > account.messages * costs.get_s
