@@ -23,7 +23,7 @@ PORT = 6479
 _HEALTH_CHECKS = {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "1000",
-    "RAY_health_check_timeout_ms": "1000",
+    "RAY_health_check_timeout_ms": "3000",
     "RAY_health_check_failure_threshold": "3",
 }
 
@@ -135,7 +135,7 @@ class Network:
         for number in gone:
             self._remove(number)
         log = self.folder / "head" / "session_latest" / "logs" / "gcs_server.out"
-        until = time.monotonic() + 60
+        until = time.monotonic() + 300
         for number in gone:
             death = re.compile(rf"address: {re.escape(self.host(number))} .* marked dead")
             while len(death.findall(log.read_text())) < self._starts[number]:
@@ -216,7 +216,7 @@ class Network:
 
     def _wait_for(self, number: int) -> None:
         log = self.folder / f"node{number}.log"
-        until = time.monotonic() + 180
+        until = time.monotonic() + 300
         while "Ray runtime started" not in log.read_text():
             assert self._processes[number].poll() is None, log.read_text()
             assert time.monotonic() < until, log.read_text()

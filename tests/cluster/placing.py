@@ -43,7 +43,7 @@ def whereabouts(slots: Sequence[DeviceSlot]) -> list[tuple[str, str, str]]:
         .remote(slot)
         for slot in slots
     ]
-    found: list[tuple[str, str, str]] = ray.get([a.where.remote() for a in actors], timeout=120)
+    found: list[tuple[str, str, str]] = ray.get([a.where.remote() for a in actors], timeout=400)
     for actor in actors:
         ray.kill(actor)
     return found
@@ -65,7 +65,7 @@ def main() -> None:
         said: list[str] = []
         roster = Roster(nodes, __version__, said.append)
         for line in sys.stdin:
-            until = time.monotonic() + 60
+            until = time.monotonic() + 300
             while len(nodes := roster.nodes()) != int(line) and time.monotonic() < until:
                 time.sleep(0.2)
             changes = follow_nodes(request, list(slots.values()), nodes)

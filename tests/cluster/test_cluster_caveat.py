@@ -32,7 +32,7 @@ def test_hf32_that_stays_on_is_said_at_the_end_and_kept(tmp_path: Path) -> None:
     command += ["-api_info", str(tmp_path / "dump.json"), "-o", str(out), "--json", str(machine)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(
-        command, capture_output=True, text=True, env=environment, timeout=200, check=False
+        command, capture_output=True, text=True, env=environment, timeout=400, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "Note:     HF32 stays on\n" in done.stdout
@@ -41,5 +41,5 @@ def test_hf32_that_stays_on_is_said_at_the_end_and_kept(tmp_path: Path) -> None:
     assert json.loads(noted.read_text())["environment"]["device caveats"] == ["HF32 stays on"]
     (result,) = out.glob("accuracy_checking_result_*.csv")
     command = [sys.executable, "-m", "ray_precheck", "summary", str(result)]
-    again = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    again = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert "Note:     HF32 stays on\n" in again.stdout

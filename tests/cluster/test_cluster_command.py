@@ -30,7 +30,7 @@ TORCH_DUMP = DATA / "torch_cnn" / "dump.json"
 
 
 def precheck(
-    *arguments: object, timeout_s: float = 120, **environment: str
+    *arguments: object, timeout_s: float = 400, **environment: str
 ) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [*COMMAND, *map(str, arguments)],
@@ -96,7 +96,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "print(report.summary.total, {'torch', 'mindspore', 'pandas'} & set(sys.modules))"
     )
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     (folder / "stdout").write_text(done.stdout + done.stderr)
     return folder
 
@@ -161,14 +161,14 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (token, token.parent)]
     process.terminate()
     listen(lambda: process.poll() is not None)
-    printed, _ = process.communicate(timeout=60)
+    printed, _ = process.communicate(timeout=400)
     return Stopped(process.returncode, printed, heard, children, programs, environment, *modes)
 
 
 def test_sigterm_stops_in_good_order(stopped: Stopped) -> None:
     assert stopped.returncode == 3
     assert "To go on:" in stopped.printed
-    _, alive = psutil.wait_procs(stopped.processes, timeout=10)
+    _, alive = psutil.wait_procs(stopped.processes, timeout=60)
     assert alive == []
 
 
@@ -305,7 +305,7 @@ def test_kill_9_of_the_whole_tree_twice_and_a_resume_give_the_same_bytes(
     resumed = precheck(*command)
     assert resumed.returncode == 1, resumed.stderr
     assert both_files(tmp_path) == both_files(undisturbed)
-    _, alive = psutil.wait_procs(trees, timeout=10)
+    _, alive = psutil.wait_procs(trees, timeout=60)
     assert alive == []
 
 

@@ -46,7 +46,7 @@ def run(
 ) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [*COMMAND, *map(str, arguments)],
-        capture_output=True, text=True, timeout=280, check=False,
+        capture_output=True, text=True, timeout=400, check=False,
         env=environment(temporary, *path),
     )  # fmt: skip
 

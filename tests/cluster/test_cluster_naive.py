@@ -58,7 +58,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path: Path, alone: NaiveRepo
     begun = subprocess.Popen(
         command, env=environment, stderr=subprocess.DEVNULL, start_new_session=True
     )
-    until = time.monotonic() + 120
+    until = time.monotonic() + 300
     while not (rows := _rows_so_far(tmp_path)) and begun.poll() is None:
         assert time.monotonic() < until
         time.sleep(0.01)

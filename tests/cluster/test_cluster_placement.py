@@ -265,7 +265,7 @@ def test_another_version_of_the_package_is_refused_unless_its_node_is_left_out(
         arguments = ["run_ut", "-api_info", str(dump), "-o", str(tmp_path / "out"), *options]
         code += f"raise SystemExit(main({[*arguments, '--address', network.address]!r}))"
         process = network.spawn(1, [sys.executable, "-c", code], subprocess.PIPE)
-        output = process.communicate(timeout=120)[0].decode()
+        output = process.communicate(timeout=400)[0].decode()
         return process.returncode, output
 
     everywhere = ("--devices", "all", "--device-type", "cpu")

@@ -67,7 +67,7 @@ def test_a_completed_run_answers_without_ray(tmp_path: Path, cluster_address: st
         "print(report.completed, report.summary.total, 'ray' in sys.modules)"
     )
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert done.stdout == "True 5 False\n", done.stderr
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 

@@ -69,7 +69,7 @@ def run_on(
     command = [sys.executable, "-c", f"{prelude}{COMMAND}", "run_ut", "-api_info", str(dump)]
     where = ["-o", str(out), "--address", network.address, *devices, *options]
     run = network.spawn(1, [*command, *where], subprocess.PIPE)
-    output = run.communicate(timeout=200)[0].decode()
+    output = run.communicate(timeout=400)[0].decode()
     assert "Traceback" not in output, output
     (result,) = out.glob("accuracy_checking_result_*.csv")
     return PrecheckReport(summarise(run_files(result)), run.returncode in (0, 1)), output

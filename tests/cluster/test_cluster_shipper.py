@@ -79,7 +79,7 @@ def ship_all(dump: Dump) -> list[Tensors]:
     try:
         for ticket, batch in enumerate(batches):
             shipper.prepare(ticket, batch)
-        until = time.monotonic() + 120
+        until = time.monotonic() + 300
         while len(arrived) < len(batches):
             assert time.monotonic() < until
             for ticket in shipper.ready():

@@ -87,7 +87,7 @@ def test_another_patch_release_of_python_is_told_and_runs(
                 sys.executable, "-m", "ray_precheck", "run_ut", "-api_info", str(dump),
                 "-o", str(tmp_path), "--address", address, "--device-type", "cpu",
             ],
-            capture_output=True, text=True, timeout=120, check=False,
+            capture_output=True, text=True, timeout=400, check=False,
         )  # fmt: skip
     assert run.returncode == 0, run.stderr
     table = run.stderr[run.stderr.index("warning: versions differ") :].splitlines()

@@ -65,7 +65,7 @@ class Machines(Network):
     def run(self, number: int, *command: object) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
             ["ip", "netns", "exec", self.namespace(number), *map(str, command)],
-            capture_output=True, text=True, check=False, timeout=200, env=self.environment,
+            capture_output=True, text=True, check=False, timeout=400, env=self.environment,
         )  # fmt: skip
 
     def start(self, number: int) -> None:
@@ -114,11 +114,11 @@ def test_a_head_and_two_workers_do_the_run_together_and_stop_leaves_no_process(
     options = ["run_ut", "-api_info", DUMP, "-o", tmp_path, "-d", 0, 1, 2]
     run = machines.spawn(1, in_its_shell(machines.state(1), *options), subprocess.PIPE)
     worked: set[int] = set()
-    until = time.monotonic() + 120
+    until = time.monotonic() + 300
     while run.poll() is None and time.monotonic() < until:
         worked |= {n for n in (1, 2, 3) if any("Worker" in title for title in machines.titles(n))}
         time.sleep(0.1)
-    output = run.communicate(timeout=60)[0].decode()
+    output = run.communicate(timeout=400)[0].decode()
     assert run.returncode == 1, output  # torch_cnn has three errors
     assert worked == {1, 2, 3}
     assert files_of(tmp_path) == alone
@@ -172,7 +172,7 @@ def test_on_loopback_stop_ends_its_own_cluster_and_no_other(
 
     def call(*command: object) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            list(map(str, command)), capture_output=True, text=True, check=False, timeout=200,
+            list(map(str, command)), capture_output=True, text=True, check=False, timeout=400,
             env=environment,
         )  # fmt: skip
 

@@ -53,7 +53,7 @@ def test_a_slurm_job_runs_on_all_its_nodes_and_leaves_no_process(
         options = ["run_ut", "-api_info", DUMP, "-o", tmp_path, "-d", 0, 1, 2]
         command = [SCRIPTS / "slurm.sbatch", *options]
         job = machines.spawn(1, list(map(str, command)), subprocess.PIPE)
-        output = job.communicate(timeout=200)[0].decode()
+        output = job.communicate(timeout=400)[0].decode()
         assert job.returncode == 1, output  # torch_cnn has three errors
         assert "going on with the nodes" not in output
         assert files_of(tmp_path) == alone

@@ -39,7 +39,7 @@ class Head:
     def call(self, script: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
             [self.checkout / "cluster" / script, *map(str, arguments)],
-            capture_output=True, text=True, check=False, timeout=200, env=self.environment,
+            capture_output=True, text=True, check=False, timeout=400, env=self.environment,
         )  # fmt: skip
 
     def submit(self, *arguments: object) -> "subprocess.CompletedProcess[str]":

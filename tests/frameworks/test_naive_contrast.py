@@ -1,6 +1,7 @@
 """Calls under default and plain kernels: which side is wrong, which switch does it, what does not repeat."""
 
 import itertools
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,12 @@ MUL = call("Torch.mul", tensor(3, 4), tensor(3, 4))
 MATMUL = call("Torch.matmul", leaf(8, 32), leaf(32, 4), grads=[tensor(8, 4)])
 
 
-def contraster_of(framework: str) -> Contraster:
+def contraster_of(framework: str, count: int = 3) -> Contraster:
     """Without the switches of the environment: what a test changes in this process holds in no other."""
     switches = [each for each in switches_of(framework) if not each.environment]
     settings = CheckSettings(framework, "statistics", Path(), standard=Auto(), device_type="cpu")
     checker, board = Checker(settings, "cpu"), SwitchBoard(switches, "cpu")
-    return Contraster(checker, board, PlainProcesses(settings, "cpu"), 3)
+    return Contraster(checker, board, PlainProcesses(settings, "cpu"), count)
 
 
 @pytest.fixture(scope="module")
@@ -237,15 +238,38 @@ def test_a_call_that_neither_side_can_run_is_skipped_with_its_reason(
     assert (found.forward, found.message) == (Verdict.SKIP, "no such thing")
 
 
-def test_a_race_of_threads_is_found(contraster: Contraster) -> None:
+def test_a_race_of_threads_is_found() -> None:
     """max_unpool of indices that occur twice writes both values to one place, in any order."""
     indices = whole(1, 1, 64, 64, high=3)
     sizes = {"kernel_size": 2, "output_size": [128, 128]}
+    # Where other work of the machine lets the threads run one after the other, few runs differ.
     found = contrasted(
-        contraster, call("Functional.max_unpool2d", tensor(1, 1, 64, 64), indices, **sizes)
+        contraster_of("pytorch", count=100),
+        call("Functional.max_unpool2d", tensor(1, 1, 64, 64), indices, **sizes),
     )
     assert found.verdict is Verdict.ERROR
     assert found.switches == ("threads",)
+
+
+@pytest.mark.parametrize("share", [0.15, 0.5, 0.9])
+@pytest.mark.parametrize("factor", [1.01, 1 + 2**-23], ids=["wrong", "unlike"])
+def test_a_switch_under_which_a_race_was_won_by_luck_is_not_named(
+    contraster: Contraster, monkeypatch: pytest.MonkeyPatch, share: float, factor: float
+) -> None:
+    draw = random.Random(0)
+    broken(monkeypatch, contraster, lambda: nnpack() and draw.random() < share, factor)
+    every = [contrasted(contraster, MUL) for _ in range(60)]
+    assert {each.switches for each in every if each.verdict is Verdict.ERROR} == {("nnpack",)}
+
+
+def test_a_race_that_is_too_rare_names_no_switch_and_says_so(
+    contraster: Contraster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = itertools.count()
+    broken(monkeypatch, contraster, lambda: nnpack() and next(runs) in (1, 40), 1 + 2**-23)
+    found = contrasted(contraster, MUL)
+    assert (found.verdict, found.switches) == (Verdict.ERROR, ())
+    assert found.said[1:] == ("in 300 runs too few differ to tell which switch ends that",)
 
 
 @NEEDS_MINDSPORE

@@ -377,7 +377,9 @@ JSON = st.recursive(
 
 
 @settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None,
+    max_examples=150,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.dictionaries(TEXTS, JSON, max_size=5), st.dictionaries(TEXTS, JSON, max_size=5))
 def test_any_header_and_any_records_are_refused_or_planned(

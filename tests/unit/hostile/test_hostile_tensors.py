@@ -71,7 +71,10 @@ def test_a_link_to_itself_and_a_folder_are_no_files(folder: Path) -> None:
     assert "no file" in refused(folder, "folder.npy")
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     st.lists(
         st.sampled_from(["..", ".", "up", "dump_tensor_data", "", "secret.npy", "ok.npy", "~"]),

@@ -99,7 +99,7 @@ class StandIns:
         return self.calls_file.read_text().splitlines() if self.calls_file.exists() else []
 
     def wait_for_call(self, start: str) -> None:
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while not any(call.startswith(start) for call in self.calls()):
             assert time.monotonic() < until, self.calls()
             time.sleep(0.05)

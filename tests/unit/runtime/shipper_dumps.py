@@ -100,7 +100,7 @@ def shipping(
 
 
 def until(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 20
+    limit = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < limit
         time.sleep(0.001)
@@ -112,7 +112,7 @@ def settle(shipper: Shipper) -> None:
     Its steps are lists of files, and parcels; a list may only now have had its parcel begun.
     """
     for _ in range(2):
-        shipper._executor.submit(lambda: None).result(20)
+        shipper._executor.submit(lambda: None).result(60)
 
 
 def await_ready(shipper: Shipper, *tickets: int) -> None:

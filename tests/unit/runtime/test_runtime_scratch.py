@@ -51,7 +51,7 @@ def test_it_is_gone_soon_after_its_process_was_killed(temporary: Path) -> None:
     assert folder.is_dir()
     process.kill()
     process.communicate()
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while folder.exists():
         assert time.monotonic() < until
         time.sleep(0.05)

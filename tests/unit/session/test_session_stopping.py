@@ -51,7 +51,7 @@ def waited(process: subprocess.Popen[bytes], out: Path) -> None:
 
 def is_alone(group: int) -> bool:
     """Return whether no process of a group is left."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while time.monotonic() < end:
         try:
             os.killpg(group, 0)

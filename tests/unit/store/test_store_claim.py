@@ -28,7 +28,7 @@ STAMP = "20260101120000"
 _HOLDER = (
     "import sys, time; from pathlib import Path; from ray_precheck.store.claim import claimed;"
     "held = claimed(Path(sys.argv[1])); held.__enter__(); print('ready', flush=True);"
-    "time.sleep(60)"
+    "time.sleep(600)"
 )
 
 

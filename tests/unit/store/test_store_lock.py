@@ -49,7 +49,7 @@ def test_the_lock_ends_with_a_process_that_is_killed(tmp_path: Path) -> None:
     source = (
         "import sys, time; from pathlib import Path; from ray_precheck.store.journal import Journal;"
         "journal = Journal.open(Path(sys.argv[1]), Path(sys.argv[2])); print('ready', flush=True);"
-        "time.sleep(60)"
+        "time.sleep(600)"
     )
     command = [sys.executable, "-c", source, str(files.result), str(files.details)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:

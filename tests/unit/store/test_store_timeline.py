@@ -252,7 +252,10 @@ SPAN = st.builds(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(st.lists(st.lists(SPAN, max_size=8), max_size=4))
 @example([[Span("node-a", "npu:0", "\ud800", "check", BEGAN_S, 1.0)] * 3])
 def test_any_spans_over_any_number_of_runs_make_a_file_that_keeps_to_the_format(
