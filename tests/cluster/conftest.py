@@ -147,3 +147,11 @@ def cluster_address() -> Iterator[str]:
     """Return the address of a running cluster of one node."""
     with started_head(_FOLDER, "--num-cpus=2", "--object-store-memory=134217728") as address:
         yield address
+
+
+@pytest.fixture
+def go() -> Iterator[Path]:
+    """Return the file for which some broken calls wait; it is not there before the test makes it."""
+    file = MARKS / "go"
+    yield file
+    file.unlink(missing_ok=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import DATA
-from dumps import additions, killer, slow, write_dump
+from dumps import additions, broken, killer, write_dump
 
 import ray_precheck
 
@@ -227,17 +227,19 @@ def _listening(process: psutil.Process) -> set[str]:
 
 
 def long_dump(folder: Path) -> Path:
-    """Write a dump that takes some seconds, in batches of a few records."""
-    parts = [slow(number, size=500) for number in range(12)]
+    """Write a dump whose later calls take long until the file `go` is there."""
+    parts = [broken("modified_bessel_i1", number) for number in range(60)]
     return write_dump(folder / "long.json", additions(20), *parts)
 
 
 def test_on_a_terminal_ctrl_c_shows_the_summary_and_the_command_that_goes_on(
-    tmp_path: Path,
+    tmp_path: Path, go: Path
 ) -> None:
     undisturbed = tmp_path / "undisturbed"
     dump = long_dump(tmp_path)
+    go.touch()
     whole = precheck("run_ut", "-api_info", dump, "-o", undisturbed)
+    go.unlink()
     out = tmp_path / "with a space"
     leader, follower = pty.openpty()
     process = subprocess.Popen(
@@ -252,7 +254,7 @@ def test_on_a_terminal_ctrl_c_shows_the_summary_and_the_command_that_goes_on(
             screen += os.read(leader, 4096).decode(errors="replace")
         except OSError:
             break
-        if not interrupted and re.search(r" [1-9]\d*/32 \[.*pass", screen):
+        if not interrupted and re.search(r" [1-9]\d*/80 \[.*pass", screen):
             os.killpg(process.pid, signal.SIGINT)
             interrupted = True
     assert interrupted, screen
@@ -262,6 +264,7 @@ def test_on_a_terminal_ctrl_c_shows_the_summary_and_the_command_that_goes_on(
     assert ("Worst output of each API" if has_error else "Nearest to their limits") in screen
     go_on = re.search(r"ray-precheck (run_ut .* -csv_path .*?)\r", screen)
     assert go_on is not None
+    go.touch()
     resumed = precheck(*shlex.split(go_on.group(1)))
     assert resumed.returncode == whole.returncode, resumed.stderr
     assert both_files(out) == both_files(undisturbed)

@@ -1,14 +1,12 @@
 """Two captures are compared on a cluster: the bytes do not depend on who does it."""
 
 import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
+from processes import own_processes
 
 from ray_precheck.comparing import ComparisonReport, compare_captures
 
@@ -95,12 +93,10 @@ def test_a_worker_that_is_killed_costs_no_row(
     killed: list[int] = []
 
     def kill_one(*arguments: Any) -> None:
-        for process in psutil.process_iter(["cmdline"]):
-            if not killed and "ray_precheck.runtime.workers" in " ".join(
-                process.info["cmdline"] or ()
-            ):
+        for process in own_processes("ray_precheck.runtime.workers"):
+            if not killed:
                 killed.append(process.pid)
-                os.kill(process.pid, signal.SIGKILL)
+                process.kill()
 
     from ray_precheck.runtime.progress import Progress
 

@@ -1,5 +1,6 @@
 """Faults while a run goes on: hangs, killed workers, a lost disk, devices that do not start."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -7,15 +8,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
 import psutil
 import pytest
 import ray
-from conftest import DATA
+from conftest import DATA, MARKS
 from dumps import additions, broken, slow, write_dump
+from processes import killing, own_processes
 
 from ray_precheck import PrecheckReport, StoppedError, precheck
 from ray_precheck.runtime.actors import ActorLost
@@ -107,51 +108,25 @@ def test_memory_that_the_estimate_misses_is_an_error_of_that_record_alone(
     assert message == "ran out of memory: MemoryError (a worker may take 0.5 GiB, --max-memory)"
 
 
-@contextmanager
-def killing(title: str, times: int) -> Iterator[list[int]]:
-    """Kill (SIGKILL) a process of this cluster with this title, so often; yields the killed pids."""
-    killed: list[int] = []
-    over = threading.Event()
-
-    def hunt() -> None:
-        while len(killed) < times and not over.is_set():
-            for process in own_processes(title):
-                if process.pid not in killed:
-                    with suppress(psutil.Error, ProcessLookupError):  # It has just ended itself.
-                        process.kill()
-                        killed.append(process.pid)
-                    time.sleep(1)
-                    break
-            time.sleep(0.05)
-
-    thread = threading.Thread(target=hunt)
-    thread.start()
-    try:
-        yield killed
-    finally:
-        over.set()
-        thread.join()
-
-
-def own_processes(title: str) -> list[psutil.Process]:
-    """Return the processes of this session's cluster whose command line has this text."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if title in " ".join(process.info["cmdline"] or []):
-            with suppress(psutil.Error, ProcessLookupError):
-                if (
-                    process.environ().get("RAY_AUTH_TOKEN_PATH")
-                    == os.environ["RAY_AUTH_TOKEN_PATH"]
-                ):
-                    found.append(process)
-    return found
+@pytest.fixture(scope="module")
+def lingering(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a dump of a real step and of calls that take long until the file `go` is there."""
+    calls = json.loads(TORCH_DUMP.read_text())["data"]
+    # They come first: they cost the most.
+    long = [broken("modified_bessel_i1", number, 300) for number in range(400)]
+    return write_dump(tmp_path_factory.mktemp("lingering") / "dump.json", calls, *long)
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, cluster_address: str) -> PrecheckReport:
-    """Return the report of a run of `TORCH_DUMP` of which no process is killed."""
+def undisturbed(
+    tmp_path_factory: pytest.TempPathFactory, cluster_address: str, lingering: Path
+) -> PrecheckReport:
+    """Return the report of a run of this dump of which no process is killed."""
     out = tmp_path_factory.mktemp("undisturbed")
-    return precheck(TORCH_DUMP, out=out, address=cluster_address, devices=(0, 1))
+    (MARKS / "go").touch()
+    report = precheck(lingering, out=out, address=cluster_address, devices=(0, 1))
+    (MARKS / "go").unlink()
+    return report
 
 
 @pytest.mark.parametrize(
@@ -159,10 +134,17 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, cluster_address: str) 
     [("ray::Worker.run", 1), ("ray_precheck.runtime.workers.check_process", 2), ("ray::Writer", 2)],
 )
 def test_processes_killed_from_outside_cost_nothing(
-    tmp_path: Path, cluster_address: str, undisturbed: PrecheckReport, title: str, times: int
+    tmp_path: Path,
+    cluster_address: str,
+    lingering: Path,
+    undisturbed: PrecheckReport,
+    go: Path,
+    title: str,
+    times: int,
 ) -> None:
-    with killing(title, times) as killed:
-        report = precheck(TORCH_DUMP, out=tmp_path, address=cluster_address, devices=(0, 1))
+    # The run is not over before all are killed.
+    with killing(title, times, then=go.touch) as killed:
+        report = precheck(lingering, out=tmp_path, address=cluster_address, devices=(0, 1))
     assert len(killed) == times
     assert report.completed
     assert report.files.result.read_bytes() == undisturbed.files.result.read_bytes()
@@ -226,7 +208,8 @@ def test_a_removed_out_folder_stops_the_run_with_one_sentence(
     def remove() -> None:
         while not list(out.glob("*details*")):
             time.sleep(0.01)
-        shutil.rmtree(out)
+        while out.exists():  # The writer may put a file into it meanwhile.
+            shutil.rmtree(out, ignore_errors=True)
 
     thread = threading.Thread(target=remove)
     thread.start()

@@ -1,0 +1,53 @@
+"""Processes of this session's cluster: other sessions of the tests run beside it on the machine."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import psutil
+
+
+def own_processes(title: str) -> list[psutil.Process]:
+    """Return the processes of this session's cluster whose command line has this text."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if title in " ".join(process.info["cmdline"] or []):
+            with suppress(psutil.Error, ProcessLookupError):
+                if (
+                    process.environ().get("RAY_AUTH_TOKEN_PATH")
+                    == os.environ["RAY_AUTH_TOKEN_PATH"]
+                ):
+                    found.append(process)
+    return found
+
+
+@contextmanager
+def killing(title: str, times: int, then: Callable[[], object]) -> Iterator[list[int]]:
+    """Kill (SIGKILL) a process of this cluster with this title, so often; yields the killed pids.
+
+    `then` is called when all are dead, or nobody waits for that any more.
+    """
+    killed: list[int] = []
+    over = threading.Event()
+
+    def hunt() -> None:
+        while len(killed) < times and not over.is_set():
+            for process in own_processes(title):
+                if process.pid not in killed:
+                    with suppress(psutil.Error, ProcessLookupError):  # It has just ended itself.
+                        process.kill()
+                        killed.append(process.pid)
+                    time.sleep(1)
+                    break
+            time.sleep(0.05)
+        then()
+
+    thread = threading.Thread(target=hunt)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        over.set()
+        thread.join()
