@@ -3,10 +3,11 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import psutil
+from conftest import GO, MARKS
 
 
 def own_processes(title: str) -> list[psutil.Process]:
@@ -24,15 +25,20 @@ def own_processes(title: str) -> list[psutil.Process]:
 
 
 @contextmanager
-def killing(title: str, times: int, then: Callable[[], object]) -> Iterator[list[int]]:
+def killing(title: str, times: int) -> Iterator[list[int]]:
     """Kill (SIGKILL) a process of this cluster with this title, so often; yields the killed pids.
 
-    `then` is called when all are dead, or nobody waits for that any more.
+    The first is killed when a call is under way that waits for `GO`; such calls hold the run until all
+    are dead.
     """
     killed: list[int] = []
     over = threading.Event()
+    for mark in MARKS.glob("machine*"):
+        mark.unlink()
 
     def hunt() -> None:
+        while not (list(MARKS.glob("machine*")) or over.is_set()):
+            time.sleep(0.01)
         while len(killed) < times and not over.is_set():
             for process in own_processes(title):
                 if process.pid not in killed:
@@ -42,7 +48,7 @@ def killing(title: str, times: int, then: Callable[[], object]) -> Iterator[list
                     time.sleep(1)
                     break
             time.sleep(0.05)
-        then()
+        GO.touch()
 
     thread = threading.Thread(target=hunt)
     thread.start()
@@ -51,3 +57,4 @@ def killing(title: str, times: int, then: Callable[[], object]) -> Iterator[list
     finally:
         over.set()
         thread.join()
+        GO.unlink()

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import DATA
+from conftest import DATA, released
 from dumps import additions, broken, killer, write_dump
 
 import ray_precheck
@@ -227,19 +227,18 @@ def _listening(process: psutil.Process) -> set[str]:
 
 
 def long_dump(folder: Path) -> Path:
-    """Write a dump whose later calls take long until the file `go` is there."""
+    """Write a dump whose later calls take long until `GO` is there."""
     parts = [broken("modified_bessel_i1", number) for number in range(60)]
     return write_dump(folder / "long.json", additions(20), *parts)
 
 
 def test_on_a_terminal_ctrl_c_shows_the_summary_and_the_command_that_goes_on(
-    tmp_path: Path, go: Path
+    tmp_path: Path,
 ) -> None:
     undisturbed = tmp_path / "undisturbed"
     dump = long_dump(tmp_path)
-    go.touch()
-    whole = precheck("run_ut", "-api_info", dump, "-o", undisturbed)
-    go.unlink()
+    with released():
+        whole = precheck("run_ut", "-api_info", dump, "-o", undisturbed)
     out = tmp_path / "with a space"
     leader, follower = pty.openpty()
     process = subprocess.Popen(
@@ -264,8 +263,8 @@ def test_on_a_terminal_ctrl_c_shows_the_summary_and_the_command_that_goes_on(
     assert ("Worst output of each API" if has_error else "Nearest to their limits") in screen
     go_on = re.search(r"ray-precheck (run_ut .* -csv_path .*?)\r", screen)
     assert go_on is not None
-    go.touch()
-    resumed = precheck(*shlex.split(go_on.group(1)))
+    with released():
+        resumed = precheck(*shlex.split(go_on.group(1)))
     assert resumed.returncode == whole.returncode, resumed.stderr
     assert both_files(out) == both_files(undisturbed)
 

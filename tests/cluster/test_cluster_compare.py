@@ -93,14 +93,13 @@ def test_a_worker_that_is_killed_costs_no_row(
     killed: list[int] = []
 
     def kill_one(*arguments: Any) -> None:
-        for process in own_processes("ray_precheck.runtime.workers"):
-            if not killed:
-                killed.append(process.pid)
-                process.kill()
+        if not killed and (workers := own_processes("ray_precheck.runtime.workers")):
+            killed.append(workers[0].pid)
+            workers[0].kill()
 
     from ray_precheck.runtime.progress import Progress
 
-    monkeypatch.setattr(Progress, "tick", kill_one)
+    monkeypatch.setattr(Progress, "add", kill_one)
     report = compared(captures, tmp_path, address=cluster_address, devices=(0, 1))
     assert killed
     assert contents(report) == alone

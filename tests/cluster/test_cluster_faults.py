@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import psutil
 import pytest
 import ray
-from conftest import DATA, MARKS
+from conftest import DATA, released
 from dumps import additions, broken, slow, write_dump
 from processes import killing, own_processes
 
@@ -109,10 +109,9 @@ def test_memory_that_the_estimate_misses_is_an_error_of_that_record_alone(
 
 @pytest.fixture(scope="module")
 def lingering(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a dump of a real step and of calls that take long until the file `go` is there."""
+    """Return a dump of a real step, with calls of all sizes between its own that wait for `GO`."""
     calls = json.loads(TORCH_DUMP.read_text())["data"]
-    # They come first: they cost the most.
-    long = [broken("modified_bessel_i1", number, 300) for number in range(400)]
+    long = [broken("modified_bessel_i1", number, 2 * number + 4) for number in range(200)]
     return write_dump(tmp_path_factory.mktemp("lingering") / "dump.json", calls, *long)
 
 
@@ -122,10 +121,8 @@ def undisturbed(
 ) -> PrecheckReport:
     """Return the report of a run of this dump of which no process is killed."""
     out = tmp_path_factory.mktemp("undisturbed")
-    (MARKS / "go").touch()
-    report = precheck(lingering, out=out, address=cluster_address, devices=(0, 1))
-    (MARKS / "go").unlink()
-    return report
+    with released():
+        return precheck(lingering, out=out, address=cluster_address, devices=(0, 1))
 
 
 @pytest.mark.parametrize(
@@ -137,12 +134,11 @@ def test_processes_killed_from_outside_cost_nothing(
     cluster_address: str,
     lingering: Path,
     undisturbed: PrecheckReport,
-    go: Path,
     title: str,
     times: int,
 ) -> None:
     # The run is not over before all are killed.
-    with killing(title, times, then=go.touch) as killed:
+    with killing(title, times) as killed:
         report = precheck(lingering, out=tmp_path, address=cluster_address, devices=(0, 1))
     assert len(killed) == times
     assert report.completed

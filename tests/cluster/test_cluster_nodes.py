@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import MARKS
+from conftest import released
 from dumps import additions, broken, write_dump
 from networks import Network, can_make_networks
 from squares import TABLES, Squares
@@ -57,10 +57,9 @@ def undisturbed(
     """Return both files of a run on one machine."""
     from ray_precheck import precheck
 
-    (MARKS / "go").touch()
     out = tmp_path_factory.mktemp("alone")
-    report = precheck(dump, out=out, devices=(0, 1), address=cluster_address)
-    (MARKS / "go").unlink()
+    with released():
+        report = precheck(dump, out=out, devices=(0, 1), address=cluster_address)
     assert report.completed, report
     assert report.summary.total == report.summary.passes == 500
     return report.files.result.read_bytes(), report.files.details.read_bytes()
