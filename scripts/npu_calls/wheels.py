@@ -6,7 +6,6 @@ its stubs, the list of its files, and those texts of its libraries that the look
 """
 
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -85,11 +84,11 @@ def _download(package: str, release: str, folder: Path) -> Path:
         _pip(package, release, Path(place))
         (wheel,) = Path(place).glob("*.whl")
         made = folder / "-".join(wheel.name.split("-")[:2])
-        try:
-            _unpack(wheel, made)
-        except BaseException:
-            shutil.rmtree(made, ignore_errors=True)
-            raise
+        whole = Path(place, "whole")
+        _unpack(wheel, whole)
+        # At once: a folder that is there is taken for whole. The newest release may be the first one.
+        if not made.exists():
+            whole.rename(made)
     return made
 
 

@@ -2,11 +2,13 @@
 
 import ast
 import textwrap
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from scripts.npu_calls import main as command
+from scripts.npu_calls import wheels
 from scripts.npu_calls.everything import Everything, collect_everything
 from scripts.npu_calls.facts import Fact
 from scripts.npu_calls.lookup import Presence, Sighting, has_fact, look_up
@@ -34,6 +36,32 @@ def collected(folder: Path, source: str, **others: str) -> Everything:
 
 def texts(found: Everything) -> set[str]:
     return {use.text for use in found.uses}
+
+
+def test_a_wheel_whose_unpacking_is_cut_short_is_not_taken_for_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bring(package: str, release: str, place: Path) -> None:
+        with zipfile.ZipFile(place / "torch_npu-2.4.0-cp311-linux.whl", "w") as wheel:
+            wheel.writestr("torch_npu/__init__.py", "")
+            wheel.writestr("torch_npu/lib/libtorch_npu.so", b"npu_format_cast HF32")
+
+    def killed(library: bytes) -> list[str]:
+        assert [path for path in folder.iterdir() if path.name.startswith("torch_npu")] == []
+        raise KeyboardInterrupt
+
+    folder = tmp_path / "wheels"
+    monkeypatch.setattr(wheels, "RELEASES", {"torch_npu": ("2.4.0", "2.4.*")})
+    monkeypatch.setattr(wheels, "_pip", bring)
+    with monkeypatch.context() as patched:
+        patched.setattr(wheels, "_texts_in", killed)
+        with pytest.raises(KeyboardInterrupt):
+            list(wheels.unpacked("torch_npu", folder))
+    assert list(folder.iterdir()) == []
+    # The newest release of 2.4 is the first one here.
+    for found in wheels.unpacked("torch_npu", folder):
+        assert (found.version, found.texts) == ("2.4.0", ("npu_format_cast HF32",))
+    assert [path.name for path in folder.iterdir()] == ["torch_npu-2.4.0"]
 
 
 class TestOurSources:
