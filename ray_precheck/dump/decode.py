@@ -8,7 +8,7 @@ over them. This is the only module in which bare dicts of the dump are handled.
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -66,7 +66,7 @@ def decode_record(
         grads_out = _specs(behind, _GRADS_OUT, "backward", words)
         gradient_of = _gradient_of(behind, len(grads_out))
     kwargs = _field(ahead, "input_kwargs", "forward", dict)
-    return ApiRecord(
+    record = ApiRecord(
         name=key.name,
         args=_specs(ahead, _ARGUMENTS, "forward", words),
         kwargs=tuple(
@@ -80,6 +80,19 @@ def decode_record(
         autocast=_autocast(ahead, words),
         framework=framework,
     )
+    if ahead.get("changed") is None:
+        return record
+    return replace(record, changed=_changed(record, ahead, words))
+
+
+def _changed(
+    record: ApiRecord, ahead: dict[str, Any], words: "Words"
+) -> tuple[tuple[str, TensorSpec], ...]:
+    """Return the tensors that a call changed, with the paths of the arguments that they are."""
+    after = _field(ahead, "changed", "forward", dict)
+    arguments = {path for path, _ in record.input_tensors()}
+    specs = ((path, decode_value(after[path], path, words)) for path in arguments & after.keys())
+    return tuple(sorted((path, spec) for path, spec in specs if isinstance(spec, TensorSpec)))
 
 
 def _load(raw: bytes, direction: str) -> dict[str, Any]:

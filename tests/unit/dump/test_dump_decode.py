@@ -310,7 +310,27 @@ def test_our_captures_say_to_which_input_each_gradient_belongs() -> None:
     assert found.gradient_of is None
 
 
-def test_records_of_msprobe_say_nothing_of_either() -> None:
+def test_our_captures_say_which_tensors_a_call_changed() -> None:
+    forward = {
+        "input_args": [tensor(), [tensor(), {"type": "int", "value": 2}]],
+        "input_kwargs": {"out": tensor()},
+        "changed": {
+            "input_kwargs.out": tensor(shape=[5], data_name="after.npy"),
+            "input_args.1.0": tensor(shape=[4]),
+            "input_args.1.1": tensor(),  # a number, and a path that the call does not have
+            "input_args.7": tensor(),
+        },
+    }
+    found = decode_record("Torch.add.0", json.dumps(forward).encode(), None).changed
+    assert found is not None
+    assert [(path, spec.shape) for path, spec in found] == [
+        ("input_args.1.0", (4,)),
+        ("input_kwargs.out", (5,)),
+    ]
+    assert found[1][1].data_name == "after.npy"
+
+
+def test_records_of_msprobe_say_nothing_of_them() -> None:
     raw = json.dumps({"input_args": [tensor()]}).encode()
     found = decode_record("Torch.add.0", raw, json.dumps({"output": [tensor()]}).encode())
-    assert (found.gradient_of, found.autocast) == (None, "")
+    assert (found.gradient_of, found.autocast, found.changed) == (None, "", None)

@@ -232,3 +232,9 @@ def test_gradients_of_no_input_are_broken(places: Any) -> None:
 def test_autocast_to_no_float_is_broken(dtype: Any) -> None:
     with pytest.raises(NotCheckable, match="autocast must be a dtype of floats"):
         decode_record("Torch.add.0", json.dumps({"autocast": dtype}).encode(), None)
+
+
+@pytest.mark.parametrize("changed", [[], "0", 3])
+def test_changed_tensors_stand_under_their_paths(changed: Any) -> None:
+    with pytest.raises(NotCheckable, match="changed must be a dict"):
+        decode_record("Torch.add.0", json.dumps({"changed": changed}).encode(), None)
