@@ -20,18 +20,28 @@ NAMESPACES = {
 }
 # Modules whose functions are those of another namespace.
 _SAME = {"torch.functional": "torch"}
+# Further names of functions of torch, beside the one that its documentation lists. Captures of ours had
+# `Torch.spmm` for every `torch.mm`.
+UNDOCUMENTED = {
+    "torch.dsmm": "torch.mm",
+    "torch.spmm": "torch.mm",
+    "torch.hsmm": "torch.hspmm",
+    "torch.saddmm": "torch.sspaddmm",
+}
 
 
 @functools.lru_cache(1 << 14)
 def full_name(type_name: str, framework: str) -> str:
     """Return the full name of the API that a dump of a framework calls `Prefix.api`.
 
-    A prefix that the framework does not have stays: it is the prefix of a user's own operators.
+    A prefix that the framework does not have stays: it is the prefix of a user's own operators. Of a
+    function with several names it is the documented one.
     """
     prefix, _, api = type_name.partition(".")
     name = f"{_namespaces(framework).get(prefix, prefix)}.{api}"
     namespace, _, last = name.rpartition(".")
-    return f"{_SAME.get(namespace, namespace)}.{last}"
+    name = f"{_SAME.get(namespace, namespace)}.{last}"
+    return UNDOCUMENTED.get(name, name)
 
 
 @functools.lru_cache(1 << 14)

@@ -5,7 +5,7 @@ where its calls are not recorded. Called once for each function.
 
 A function is found by what it is, not by the name it was called by, so that `from torch import relu` is
 seen too. One that stands in several places (`torch.conv2d` is `torch.nn.functional.conv2d`) has the first
-of Functional, Torch, Tensor.
+of Functional, Torch, Tensor, and there the name that torch documents (`torch.mm` is `torch.spmm` too).
 """
 
 import functools
@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional
 
 from ray_precheck.capture.pytorch.callform import CallForms
+from ray_precheck.operators.names import UNDOCUMENTED
 
 # Prefixes of msprobe for operators of these namespaces; the others have the namespace's own name.
 _OP_PREFIXES = {"aten": "Aten", "npu": "NPU"}
@@ -140,7 +141,8 @@ def call_name(prefix: str, name: str, is_python: bool = False) -> CallName:
 
 @functools.cache
 def _standard_functions() -> dict[Callable[..., Any], CallName]:
-    """Return the functions of torch's namespaces; of several names in one, that which torch gave it."""
+    """Return the functions of torch's namespaces; of several documented names in one, that which torch
+    gave it."""
     found: dict[Callable[..., Any], CallName] = {}
     for prefix, root, names in _roots():
         for name in names:
@@ -163,7 +165,8 @@ def _roots() -> Iterable[tuple[str, Any, Iterable[str]]]:
     for submodule in _SUBMODULES:
         module = getattr(torch, submodule)
         yield "Torch", module, [name for name in dir(module) if not name.startswith("_")]
-    yield "Torch", torch, [name for name in dir(torch) if not _is_hidden(name)]
+    of_torch = [name for name in dir(torch) if f"torch.{name}" not in UNDOCUMENTED]
+    yield "Torch", torch, [name for name in of_torch if not _is_hidden(name)]
     functional = torch.nn.functional
     public = [name for name in dir(functional) if not _is_hidden(name)]
     yield "Functional", functional, [name for name in public if _is_own(functional, name)]

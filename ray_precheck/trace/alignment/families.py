@@ -83,7 +83,8 @@ _SYNONYMS: Mapping[str, str] = _pairs(
     atan2: arctan2; trunc: fix; transpose: swapaxes swapdims; movedim: moveaxis;
     reshape: view view_as reshape_as; expand: expand_as broadcast_to; flip: reverse;
     to: float double half bfloat16 int long short bool type type_as astype cast cuda npu cpu;
-    matmul: mm bmm; det: linalg.det matrix_determinant; inverse: linalg.inv;
+    matmul: mm bmm spmm dsmm; hspmm: hsmm; sspaddmm: saddmm;
+    det: linalg.det matrix_determinant; inverse: linalg.inv;
     unsqueeze: expand_dims; unbind: unstack; topk: top_k; detach: stop_gradient;
     gather: gather_d gather_elements; where: select_where; linear: dense; bilinear: bidense;
     amax: reduce_max; amin: reduce_min; sum: reduce_sum; mean: reduce_mean;
