@@ -24,6 +24,7 @@ class CheckSettings:
     nothing; with `sends_evidence` that folder is on another machine, and the tensors are sent with
     the result. `memory_limit_bytes` is the limit for the tensors of one record, 0 for no limit.
     `device_type` is the kind of the run's devices, which a bench worker cannot see itself.
+    `knows_layouts`: a tensor of the dump without strides was contiguous.
     """
 
     framework: str
@@ -37,6 +38,7 @@ class CheckSettings:
     standard: Standard = MSPROBE
     bench_modules: tuple[BenchModule, ...] = ()
     device_type: str = ""
+    knows_layouts: bool = False
 
     def tests_own_kernel(self, kind: str) -> bool:
         """Return whether the tested results come from torch's CPU kernels, which the bench uses too, in

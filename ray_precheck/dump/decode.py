@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from ray_precheck.dump.layouts import layout_of, require_earlier
 from ray_precheck.dump.names import ApiKey, parse_key
 from ray_precheck.dump.shown import shown
 from ray_precheck.errors import NotCheckable
@@ -80,6 +81,7 @@ def decode_record(
         autocast=_autocast(ahead, words),
         framework=framework,
     )
+    require_earlier(record.input_tensors())
     if ahead.get("changed") is None:
         return record
     return replace(record, changed=_changed(record, ahead, words))
@@ -214,9 +216,11 @@ def _decode_tensor(value: dict[str, Any], path: str, words: "Words") -> ValueSpe
         raise NotCheckable(f"{path}: Min {shown(low)} is larger than Max {shown(high)}")
     requires_grad = value.get("requires_grad")
     data_name = value.get("data_name")
+    shape = _shape(value.get("shape"), path)
+    stride, offset, shares = layout_of(value, shape, path)
     return TensorSpec(
         dtype=dtype,
-        shape=_shape(value.get("shape"), path),
+        shape=shape,
         low=low,
         high=high,
         requires_grad=requires_grad if isinstance(requires_grad, bool) else None,
@@ -225,6 +229,9 @@ def _decode_tensor(value: dict[str, Any], path: str, words: "Words") -> ValueSpe
         norm=_statistic(value.get("Norm")),
         finite_low=_finite(value.get("Min_except_inf_nan")),
         finite_high=_finite(value.get("Max_except_inf_nan")),
+        stride=stride,
+        offset=offset,
+        shares=shares,
     )
 
 

@@ -76,7 +76,8 @@ class Dump:
     """An open dump.json: header fields, the calls in file order, and the file to read them from.
 
     `task` is how its calls are checked: tensor with captured files, statistics with generated inputs.
-    `framework` is "" where the header does not name it and no record tells.
+    `framework` is "" where the header does not name it and no record tells. `knows_layouts`: a tensor
+    of it without strides was contiguous.
     """
 
     path: Path
@@ -86,6 +87,7 @@ class Dump:
     file: BinaryIO
     calls: list[DumpCall] = field(default_factory=list)
     log: Log | None = None
+    knows_layouts: bool = False
 
     @property
     def note(self) -> str:
@@ -221,7 +223,8 @@ def _read_dump(file: BinaryIO, path: Path, on_progress: OnProgress) -> Dump:
     size = os.fstat(file.fileno()).st_size
     on_progress(size, size)
     framework = framework or _guess_framework(file, calls)
-    return Dump(path, _checked_as(task, folder), framework, folder, file, calls, log)
+    knows = "layouts" in fields and read_value(file, fields["layouts"]).strip() == b"true"
+    return Dump(path, _checked_as(task, folder), framework, folder, file, calls, log, knows)
 
 
 def _checked_as(task: str, folder: Path) -> str:

@@ -23,6 +23,10 @@ class TensorSpec:
     where the dump has null. `finite_low` and `finite_high` are the extremes of the finite elements, which
     captures of msprobe's first versions have where Min or Max is not finite. `requires_grad` is None where
     the framework does not record it (MindSpore).
+
+    `stride` and `offset`, in elements, say how it lay in its memory: None and 0 for a contiguous tensor
+    at the beginning of its own, and where the dump does not know. `shares` is the argument path of an
+    earlier tensor of the same call that lay in the same memory, "" for none.
     """
 
     dtype: str
@@ -35,6 +39,9 @@ class TensorSpec:
     norm: Bound = None
     finite_low: float | None = None
     finite_high: float | None = None
+    stride: tuple[int, ...] | None = None
+    offset: int = 0
+    shares: str = ""
 
     @property
     def size(self) -> int:

@@ -97,6 +97,7 @@ class Subject:
             standard=self.asked.standard,
             bench_modules=self.asked.bench_modules,
             device_type=self.places.request.kind,
+            knows_layouts=self.dump.knows_layouts,
         )
 
     def plan(self, done: set[str], progress: Progress) -> TaskPlan:

@@ -54,6 +54,18 @@ def test_every_kind_of_tensor_has_dtype_shape_and_extremes(kind: str) -> None:
     assert decoded(tensor(type=kind)) == TensorSpec("float32", (2, 3), -2, 1.5, mean=0.1, norm=3.0)
 
 
+def test_tensors_have_the_layouts_that_were_captured() -> None:
+    views = [tensor(), [tensor(stride=[1, 2], shares="input_args.0")]]
+    fields = {"out": tensor(stride=[0, 0], offset=5, shares="input_args.1.0")}
+    raw = json.dumps({"input_args": views, "input_kwargs": fields}).encode()
+    specs = dict(decode_record("Torch.add.0", raw, None).input_tensors())
+    assert {path: (spec.stride, spec.offset, spec.shares) for path, spec in specs.items()} == {
+        "input_args.0": (None, 0, ""),
+        "input_args.1.0": ((1, 2), 0, "input_args.0"),
+        "input_kwargs.out": ((0, 0), 5, "input_args.1.0"),
+    }
+
+
 def test_a_tensor_keeps_its_gradient_flag_and_its_file() -> None:
     spec = decoded(tensor(requires_grad=True, data_name="Torch.add.0.forward.input.0.pt", md5="ff"))
     assert isinstance(spec, TensorSpec)

@@ -75,6 +75,9 @@ def test_long_values_are_shown_shortened() -> None:
     assert text.endswith("...")
 
 
+PLANE = {"type": "torch.Tensor", "dtype": "torch.int8", "shape": [2, 3]}
+
+
 @pytest.mark.parametrize(
     ("element", "says"),
     [
@@ -99,6 +102,14 @@ def test_long_values_are_shown_shortened() -> None:
             {"type": "torch.Tensor", "dtype": "torch.int8", "shape": [1], "Max": [1]},
             "Max or Min [1] is not a number",
         ),
+        ({**PLANE, "stride": [3]}, "stride [3] is not a list of 2 steps of 0 or more"),
+        ({**PLANE, "stride": [1, -2]}, "stride [1, -2] is not a list"),
+        ({**PLANE, "stride": [1, True]}, "stride [1, True] is not a list"),
+        ({**PLANE, "stride": [1, 2**63]}, "stride [1, 9223372036854775808] is not a list"),
+        ({**PLANE, "stride": "1, 2"}, "stride '1, 2' is not a list"),
+        ({**PLANE, "offset": -1}, "offset -1 is not a count of elements"),
+        ({**PLANE, "offset": 1.5}, "offset 1.5 is not a count of elements"),
+        ({**PLANE, "shares": 0}, "shares 0 is not the path of an argument"),
         ({"type": "int", "value": None}, "None is not of type int"),
         ({"type": "int", "value": 0.5}, "0.5 is not of type int"),
         ({"type": "bool", "value": 1}, "1 is not of type bool"),
@@ -118,6 +129,15 @@ def test_an_element_that_contradicts_the_format_is_named_with_its_place(
     text = broken_element(element)
     assert text.startswith("forward input_args.1: ")
     assert says in text
+
+
+@pytest.mark.parametrize(
+    "path", ["input_args.1", "input_args.2.0", "input_args.0", "x", "output.0"]
+)
+def test_a_tensor_shares_the_memory_of_an_earlier_one(path: str) -> None:
+    arguments = [{"type": "int", "value": 1}, {**PLANE, "shares": path}, [PLANE]]
+    text = broken(json.dumps({"input_args": arguments, "output": [PLANE]}).encode())
+    assert text == f"forward input_args.1: shares {path!r} names no tensor before it"
 
 
 def test_the_place_of_a_nested_element_is_its_whole_path() -> None:

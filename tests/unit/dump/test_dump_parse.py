@@ -309,6 +309,17 @@ def test_a_value_of_blanks_is_no_object(tmp_path: Path) -> None:
         assert "must be an object of API records" in refused(path)
 
 
+@pytest.mark.parametrize(
+    ("said", "knows"), [("-", False), (True, True), (False, False), ("true", False), ([1], False)]
+)
+def test_the_header_says_whether_layouts_were_captured(
+    tmp_path: Path, said: Any, knows: bool
+) -> None:
+    data = {"Torch.add.0.forward": FORWARD}
+    with open_dump(written(tmp_path, data, layouts=said)) as dump:
+        assert dump.knows_layouts is knows
+
+
 def test_a_header_behind_the_records_is_read_too(tmp_path: Path) -> None:
     path = tmp_path / "dump.json"
     data = {f"Torch.add.{number}.forward": FORWARD for number in range(1000)}
