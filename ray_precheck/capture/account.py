@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from ray_precheck.capture.dark import COMPLETE, dark_sentence
 from ray_precheck.capture.settings import BY_FORWARD, BY_OPTIMIZER, CaptureSettings, numbers_text
 
 _FRAMEWORKS = {"pytorch": "PyTorch", "mindspore": "MindSpore"}
@@ -21,8 +22,8 @@ class Account:
     """What one process saw so far.
 
     `steps` are those that ended, `captured` the numbers of steps that are written, `records` how many
-    records these have. `is_open` is the folder of the step that is being captured. `has_ended` tells a
-    process that came to its end from one that was killed.
+    records these have, `dark` what had no record in them (None: not known). `is_open` is the folder of the
+    step that is being captured. `has_ended` tells a process that came to its end from one that was killed.
     """
 
     process: int
@@ -36,6 +37,7 @@ class Account:
     records: int = 0
     failure: str = ""
     missing: dict[str, list[str]] = field(default_factory=dict)
+    dark: dict[str, object] | None = None
     is_open: str = ""
     has_ended: bool = False
 
@@ -70,7 +72,7 @@ def closing_sentence(
                 f"process {account.process} was ended in the middle of {folder}, whose log can be read;"
                 f" ray-precheck capture --finish {settings.path} makes a dump.json of it"
             )
-    parts += _oddities(wrote)
+    parts += [*_oddities(wrote), *_what_was_dark(wrote)]
     if left_over:
         names = sorted({str(folder.relative_to(settings.path)) for folder in left_over})
         shown = ", ".join(names[:3]) + (" and others" if len(names) > 3 else "")
@@ -104,6 +106,16 @@ def _steps_that_never_came(settings: CaptureSettings, wrote: Sequence[Account]) 
     if not missing:
         return []
     return [f"step {numbers_text(missing)} never came: {_made(settings, reached)}"]
+
+
+def _what_was_dark(wrote: Sequence[Account]) -> list[str]:
+    """Return what had no record, or that all is there, which is not said of a capture that was cut short."""
+    said = dark_sentence(account.dark for account in wrote)
+    is_whole = all(
+        account.captured and not account.failure and (account.has_ended or not account.is_open)
+        for account in wrote
+    )
+    return [said] if said and (is_whole or said != COMPLETE) else []
 
 
 def _oddities(accounts: Sequence[Account]) -> list[str]:

@@ -96,8 +96,7 @@ class Capture:
         session.stop()
         account = session.account
         text = closing_sentence(session.settings, [account])
-        # A failure was told when it happened.
-        if not account.failure and (";" in text or not account.captured):
+        if not account.failure:  # which was told when it happened
             say(text)
 
     def __enter__(self) -> "Capture":

@@ -21,6 +21,10 @@ class StepProbe(Protocol):
     def records(self) -> int:
         """How many records were written so far."""
 
+    @property
+    def dark(self) -> dict[str, object] | None:
+        """What had no record, as the dump's header says it; None where nothing is known."""
+
     def pause(self) -> None:
         """Take the hooks away; what is underway (gradients of recorded calls) is still recorded."""
 

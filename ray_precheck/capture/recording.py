@@ -9,15 +9,20 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ray_precheck.capture.dark import DarkPlaces, modules_around, place_of
 from ray_precheck.capture.scope import Scope
-from ray_precheck.capture.settings import FULL, STRUCTURE, CaptureSettings
+from ray_precheck.capture.settings import ALL_RISKS, FULL, STRUCTURE, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.elements import PlainElements
 from ray_precheck.capture.writing.log import StepLog
 from ray_precheck.capture.writing.text import quoted
+
+# Files in this folder are no part of the program that is captured.
+_OWN = str(Path(__file__).parents[1])
 
 
 class StepRecorder(ABC):
@@ -28,6 +33,9 @@ class StepRecorder(ABC):
 
     # Writes values; made by the framework.
     elements: PlainElements
+    # Where the framework's own files are, and its method in which each call of a module runs.
+    framework_folder: str
+    module_call: str
 
     def __init__(
         self,
@@ -40,6 +48,10 @@ class StepRecorder(ABC):
         self.stopped = False
         self.scope = Scope(settings.scope, settings.chosen, settings.risk_level)
         self.records = 0
+        # What ran in this step without a record.
+        self.dark = DarkPlaces()
+        # What a sentence calls the first of nested modules; the probe knows their names.
+        self.module_shown: Callable[[list[Any]], str] = lambda modules: ""
         self._log = log
         self._stacks = stacks
         self._on_failure = on_failure
@@ -104,6 +116,17 @@ class StepRecorder(ABC):
         self._place = key
         return f"{quoted(name)}: [{self.elements.one(gradient, name)}]"
 
+    @property
+    def sees_all(self) -> bool:
+        """Whether every call of the step is to have a record: else what has none is no dark place."""
+        chosen = self.settings
+        is_part = chosen.scope or chosen.chosen or chosen.custom_op_namespaces
+        return chosen.calls and not is_part and chosen.risk_level == ALL_RISKS
+
+    def dark_header(self) -> dict[str, object] | None:
+        """Return the header's field of dark places; None where it would say nothing."""
+        return self.dark.header() if self.sees_all or len(self.dark) else None
+
     def write(self, key: str, fields: str, stack: int | None, parent: str | None) -> None:
         """Write a record, or end the capture. The first field may begin with a comma."""
         try:
@@ -118,6 +141,22 @@ class StepRecorder(ABC):
         """End the capture where the step has as many bytes as it may have."""
         if self._log.size + self.tensor_bytes >= most:
             self.fail(FULL)
+
+    def note_dark(self, what: str, frame: FrameType | None) -> None:
+        """Take note of what ran without a record where a frame is."""
+        module = self.module_shown(modules_around(frame, self.module_call))
+        self.dark.note(what, module=module, place=place_of(frame, (self.framework_folder, _OWN)))
+
+    def _finish_log(self) -> None:
+        """Turn the log into the dump; where the capture has stopped it stays."""
+        if self.stopped:
+            self._log.close()
+            return
+        dark = self.dark_header()
+        if dark is not None:
+            self._log.noted["dark"] = dark
+        self.stopped = True  # Cells that enclose the end of the step have no record
+        self._log.finish(with_construct=self.settings.modules)
 
     def fail(self, reason: str) -> None:
         """Record nothing any more."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.capture.account import Account
+from ray_precheck.capture.dark import added
 from ray_precheck.capture.probe import Probe, StepProbe
 from ray_precheck.capture.settings import (
     BY_FORWARD,
@@ -270,6 +271,7 @@ class Session:
         """Take note of a step that was written, and remove the oldest one where enough are kept."""
         account, keep = self.account, self.settings.keep_steps
         account.is_open = ""
+        account.dark = added(account.dark, opened.dark)
         account.captured.append(self.number)
         account.records += opened.records
         missing = opened.scope.missing()

@@ -45,6 +45,14 @@ class CellNames:
             if cell is not model:
                 self._names.setdefault(id(cell), f"Cell.{prefix}{name}.{type(cell).__name__}")
 
+    def shown(self, cells: list[Any]) -> str:
+        """Return the place in its model of the first of nested cells, of which the last is the
+        model; "" for that itself."""
+        if not cells:
+            return ""
+        self.of(cells[-1])
+        return self._names.get(id(cells[0]), type(cells[0]).__name__).removeprefix("Cell.")
+
     def of(self, cell: nn.Cell) -> str:
         """Return the name of a Cell, "" for a model itself; an unknown one is a model of its own."""
         name = self._names.get(id(cell))

@@ -127,6 +127,7 @@ class MindSporeProbe:
 
         log = step_log(settings, folder, header, self._stacks.lines)
         recorder = MindSporeRecorder(settings, log, self._stacks, failed)
+        recorder.module_shown = self._cells.shown
         cells = CellCalls(self._cells, recorder)
         calls = Calls(self._places, recorder, self.sink_around(recorder))
 
@@ -168,6 +169,11 @@ class MindSporeStep:
     def records(self) -> int:
         """How many records were written so far."""
         return self._recorder.records
+
+    @property
+    def dark(self) -> dict[str, object] | None:
+        """What had no record, as the dump's header says it; None where nothing is known."""
+        return self._recorder.dark_header()
 
     def pause(self) -> None:
         """Take the hooks away."""

@@ -5,6 +5,7 @@ by `probe` for each captured step.
 """
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -35,6 +36,9 @@ T = TypeVar("T")
 
 class MindSporeRecorder(StepRecorder):
     """Writes the records of a step of a MindSpore program."""
+
+    framework_folder = str(Path(ms.__file__).parent)
+    module_call = "__call__"
 
     def __init__(
         self,
@@ -104,6 +108,7 @@ class MindSporeRecorder(StepRecorder):
         def record() -> None:
             fields = self.before(key, args, kwargs) + self.after(key, result)
             self.write(key, f'{fields}, "compiled": true', self.stack_of(frame), self.parent)
+            self.note_dark(f"the function {name.partition('.')[2]}, compiled by ms.jit", frame)
 
         self.guarded(key, record)
 
@@ -182,11 +187,7 @@ class MindSporeRecorder(StepRecorder):
         self._borders.clear()
         if self._sketches is not None:
             self._sketches.close() if self.stopped else self._sketches.finish()
-        if self.stopped:
-            self._log.close()
-        else:
-            self.stopped = True  # Cells that enclose the end of the step have no record
-            self._log.finish(with_construct=self.settings.modules)
+        self._finish_log()
 
     def abandon(self) -> None:
         """Record nothing any more, and close the log as it is."""

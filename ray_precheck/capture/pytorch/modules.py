@@ -56,6 +56,14 @@ class ModuleNames:
             name = self._parameters.setdefault(id(parameter), "")
         return name
 
+    def shown(self, modules: list[Any]) -> str:
+        """Return the place in its model of the first of nested modules, of which the last is the
+        model; "" for that itself."""
+        if not modules:
+            return ""
+        self.add_model(modules[-1])
+        return self._names.get(id(modules[0]), type(modules[0]).__name__).removeprefix("Module.")
+
     def of(self, module: torch.nn.Module) -> str:
         """Return the name of a module, "" for a model itself; an unknown one is a model of its own."""
         self.add_model(module)

@@ -203,6 +203,7 @@ class TorchProbe:
         self._scalers.watch()
         log = step_log(settings, folder, header, self._stacks.lines)
         recorder = TorchRecorder(settings, log, self._stacks, on_failure)
+        recorder.module_shown = self._modules.shown
         sink = self.sink_around(recorder)
         self._step = TorchStep(recorder, self._names, self._modules, log.noted, sink, self._below)
         return self._step
@@ -250,6 +251,11 @@ class TorchStep:
     def records(self) -> int:
         """How many records were written so far."""
         return self._recorder.records
+
+    @property
+    def dark(self) -> dict[str, object] | None:
+        """What had no record, as the dump's header says it; None where nothing is known."""
+        return self._recorder.dark_header()
 
     def pause(self) -> None:
         """Take the hooks away; gradients of calls that were recorded are still recorded."""

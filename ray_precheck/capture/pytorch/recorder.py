@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, TypeVar
 
@@ -56,6 +57,9 @@ class Mode(Protocol):
 
 class TorchRecorder(StepRecorder):
     """Writes the records of a step of a PyTorch program."""
+
+    framework_folder = str(Path(torch.__file__).parent)
+    module_call = "_call_impl"
 
     def __init__(
         self,
@@ -153,6 +157,7 @@ class TorchRecorder(StepRecorder):
         def record() -> None:
             fields = self.before(key, args, kwargs) + ', "compiled": true'
             self.write(key, fields, self.stack_of(frame.f_back), self.parent)
+            self.note_dark(f"the compiled function {name.partition('.')[2]}", frame.f_back)
 
         self.guarded(key, record)
 
@@ -315,10 +320,7 @@ class TorchRecorder(StepRecorder):
             self.guarded("the end of the step", self._device.finish)
         if self._sketching is not None:
             self._sketching.close() if self.stopped else self._sketching.finish()
-        if self.stopped:
-            self._log.close()
-        else:
-            self._log.finish(with_construct=self.settings.modules)
+        self._finish_log()
 
     def abandon(self) -> None:
         """Record nothing any more, and close the files as they are."""

@@ -22,6 +22,8 @@ _NO_CALL = ("name-regex((?!))",)
 class TracedStepProbe(ABC):
     """The step as the session sees it; `ended` takes its trace, `digest` is that of a framework's values."""
 
+    dark: dict[str, object] | None = None
+
     def __init__(
         self,
         captured: StepProbe | None,

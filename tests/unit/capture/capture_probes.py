@@ -16,6 +16,7 @@ class CountingStep:
         self.settings = settings
         self.folder = folder
         self.records = 0
+        self.dark: dict[str, object] | None = {"count": 0, "places": []}
         self.words: list[str] = []
         folder.mkdir(parents=True, exist_ok=True)
 
