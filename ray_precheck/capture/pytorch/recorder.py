@@ -263,7 +263,7 @@ class TorchRecorder(StepRecorder):
         if self.settings.slices:
             tensor = sliced(tensor, self.settings.slices)
         fields = self._texts.fields(tensor)
-        if self._changed:
+        if self._changed and not tensor.is_inference():  # which has no version
             fields += f', "version": {tensor._version}'
         if self._files is None and self._sketching is None:
             return f"{{{fields}}}"

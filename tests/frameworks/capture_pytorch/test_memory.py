@@ -1,5 +1,6 @@
 """What a capture looks at stays as it was, and memory that has changed hands is looked at again."""
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from ray_precheck.capture.pytorch.tensors.glimpse import glimpse_of
 from ray_precheck.capture.pytorch.tensors.memory import array_of, borrowed_array, borrowed_bytes
 from ray_precheck.capture.pytorch.tensors.seen import SeenTensors
 from ray_precheck.capture.pytorch.tensors.summary import host_summary
@@ -118,3 +120,74 @@ def test_memory_that_was_given_to_another_tensor_is_looked_at_again() -> None:
         others.append(torch.full((_LARGE,), 2.0))
     assert others[-1]._version == first._version
     assert seen.of(others[-1]) == "2.0"
+
+
+def _scale(x: torch.Tensor) -> None:
+    """Scale as a gradient scaler does, whose kernel raises no version."""
+    torch._amp_foreach_non_finite_check_and_unscale_([x], torch.zeros(1), torch.tensor(2.0))
+
+
+def _through_numpy(x: torch.Tensor) -> None:
+    x.numpy().reshape(-1)[-1] = 2.0
+
+
+def _through_address(x: torch.Tensor) -> None:
+    """Write into 5 % of the memory, as an extension does."""
+    length = max(x.numel() // 20, 1)
+    values = torch.full((length,), 3.0)
+    place = x.data_ptr() + x.numel() // 3 * x.element_size()
+    ctypes.memmove(place, values.data_ptr(), length * x.element_size())
+
+
+@pytest.mark.parametrize("options", [*OPTIONS[:4], {"level": "mix", "task": "tensor"}], ids=str)
+@pytest.mark.parametrize("size", [1, 3, 4096, 4097, 100_000])
+@pytest.mark.parametrize("change", [_scale, _through_numpy, _through_address])
+def test_values_that_change_without_a_version_are_looked_at_again(
+    captured: Callable[..., dict[str, Any]],
+    options: dict[str, Any],
+    size: int,
+    change: Callable[[torch.Tensor], None],
+) -> None:
+    x = torch.ones(size)
+
+    def action() -> None:
+        torch.sum(x)
+        version = x._version
+        change(x)
+        assert x._version == version
+        torch.sum(x)
+        torch.sum(x.reshape(-1, 1))
+
+    records = captured(action, **options)
+    given = [records[f"Torch.sum.{number}.forward"]["input_args"][0] for number in range(3)]
+    assert [each["Max"] for each in given] == [1.0, x.max().item(), x.max().item()]
+    if options.get("summary_mode"):
+        assert given[0]["md5"] != given[1]["md5"]
+
+
+@pytest.mark.parametrize("shape", [(200, 300), (20, 30, 40), (3, 4, 5, 6, 7, 8, 9)])
+def test_a_glimpse_of_a_view_is_of_its_own_elements(shape: tuple[int, ...]) -> None:
+    whole = torch.zeros(shape)
+    view = whole[..., 1:2]
+    assert not view.is_contiguous()
+    look = glimpse_of(view)
+    before = look(view)
+    whole[..., 2:] = 1  # beside it
+    assert look(view) == before
+    view += 1
+    assert look(view) != before
+
+
+def test_a_glimpse_of_a_large_tensor_sees_a_change_of_a_few_percent() -> None:
+    x = torch.zeros(1000, 512)
+    look = glimpse_of(x)
+    before = look(x)
+    for start in range(0, x.numel(), 7919):
+        piece = x.view(-1)[start : start + x.numel() // 30]
+        piece += 1
+        assert look(x) != before
+        piece.zero_()
+        assert look(x) == before
+    columns = x[:, 100:132]
+    columns += 1
+    assert look(x) != before

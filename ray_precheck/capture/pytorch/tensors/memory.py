@@ -73,6 +73,14 @@ def borrowed_array(flat: torch.Tensor) -> np.ndarray[Any, Any]:
     return np.ndarray((flat.numel(),), _FLOAT, _ALL_MEMORY, _place_of(flat))
 
 
+def borrowed(
+    tensor: torch.Tensor, shape: tuple[int, ...], dtype: "np.dtype[Any]", strides: tuple[int, ...]
+) -> np.ndarray[Any, Any]:
+    """Return a part of a tensor's memory from its first element, as `borrowed_array` does; strides are in
+    bytes."""
+    return np.ndarray(shape, dtype, _ALL_MEMORY, _place_of(tensor), strides)
+
+
 def borrowed_bytes(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """Return the bytes of a contiguous tensor on the CPU that has elements, as `borrowed_array` does."""
     size = tensor.numel() * tensor.element_size()

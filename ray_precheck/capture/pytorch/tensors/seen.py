@@ -3,19 +3,20 @@
 Comes in: a tensor. Goes out: what is known of its values, as text. Called for each tensor of each call:
 most are the output of one call and the input of the next, or a view of one, and are looked at once.
 
-A tensor holds the values of an earlier one if memory, version and layout are the same, and if the tensor
+A tensor holds the values of an earlier one if memory, version and layout are the same, if the tensor
 object that was looked at is still alive and has this memory, which so cannot have been given to another
-one meanwhile (FSDP takes the memory of parameters away that live on). Calls that may change memory
-without a new version (`.data`) make the cache `forget` it. FSDP fills the memory of a parameter again
-without a new version, too: its values are others only after a step of an optimizer, which makes the
-cache `forget_all`.
+one meanwhile (FSDP takes the memory of parameters away that live on), and if a `glimpse` of the memory
+shows the same. Calls that are known to change memory make the cache `forget` it; after the step of an
+optimizer, which may change any, it is made to `forget_all`.
 """
 
 import weakref
 from collections.abc import Callable, Hashable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
+
+from ray_precheck.capture.pytorch.tensors.glimpse import Glimpse, covers_memory, glimpse_of
 
 Look: TypeAlias = Callable[[torch.Tensor], str]
 
@@ -23,6 +24,8 @@ Look: TypeAlias = Callable[[torch.Tensor], str]
 class _Known(NamedTuple):
     tensor: "weakref.ref[torch.Tensor]"
     version: int
+    glimpse: Glimpse
+    shown: Any
     text: str
 
 
@@ -55,15 +58,27 @@ class SeenTensors:
             known = known_here.get(key)
             if known is not None and known.version == version:
                 holder = known.tensor()
-                if holder is not None and holder.untyped_storage().data_ptr() == memory:
+                if (
+                    holder is not None
+                    and holder.untyped_storage().data_ptr() == memory
+                    and known.glimpse(tensor) == known.shown
+                ):
                     return known.text
         self.looked += 1
+        glimpse = glimpse_of(tensor)
+        shown = glimpse(tensor)
         text = self._look(tensor)
-        known_here[key] = _Known(weakref.ref(tensor), version, text)
+        known_here[key] = _Known(weakref.ref(tensor), version, glimpse, shown, text)
         return text
 
     def _layout(self, tensor: torch.Tensor) -> Hashable:
-        """Return which values of its memory a tensor has, and in which order where that counts."""
+        """Return which values of its memory a tensor has, in which order where that counts, and what is made
+        of them: a lazy conjugate or negative has the memory of another tensor."""
+        if tensor.is_neg() or tensor.is_conj():
+            return self._places(tensor), tensor.is_neg(), tensor.is_conj()
+        return self._places(tensor)
+
+    def _places(self, tensor: torch.Tensor) -> Hashable:
         offset, dtype = tensor.storage_offset(), tensor.dtype
         if self._ordered:
             return offset, dtype, tensor.shape, tensor.stride()
@@ -82,15 +97,3 @@ class SeenTensors:
     def forget_all(self) -> None:
         """Forget everything: at the end of a step, and after each step of an optimizer."""
         self._by_memory.clear()
-
-
-def covers_memory(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Return whether a tensor takes each element of one piece of memory once, in any order."""
-    expected = 1
-    for stride, size in sorted(zip(strides, sizes, strict=True)):
-        if size == 1:
-            continue
-        if stride != expected:
-            return False
-        expected *= size
-    return True

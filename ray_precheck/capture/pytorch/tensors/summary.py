@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from ray_precheck.capture.pytorch.tensors.glimpse import covers_memory
 from ray_precheck.capture.pytorch.tensors.memory import array_of, borrowed_array
-from ray_precheck.capture.pytorch.tensors.seen import covers_memory
 from ray_precheck.capture.writing.elements import TensorSummary as TensorSummary
 
 # Values whose squares may vanish or overflow in float32 although they are finite.

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ray_precheck.capture.pytorch.tensors.glimpse import Glimpse, glimpse_of
 from ray_precheck.capture.pytorch.tensors.memory import is_freed
 from ray_precheck.capture.writing.elements import NO_STATISTICS
 from ray_precheck.capture.writing.text import quoted
@@ -32,6 +33,8 @@ _FAKE, _UNDER_WAY, _NESTED = (
 class _Known(NamedTuple):
     tensor: "weakref.ref[torch.Tensor]"
     state: tuple[object, ...]
+    glimpse: Glimpse
+    shown: Any
     text: str
 
 
@@ -51,7 +54,12 @@ class TensorTexts:
     def fields(self, tensor: torch.Tensor) -> str:
         """Return the fields of a tensor, from its type to whether it requires a gradient."""
         known = self._known.get(id(tensor))
-        if known is not None and known.tensor() is tensor and known.state == _state(tensor):
+        if (
+            known is not None
+            and known.tensor() is tensor
+            and known.state == _state(tensor)
+            and known.glimpse(tensor) == known.shown
+        ):
             return known.text
         needs = '"requires_grad": true' if tensor.requires_grad else '"requires_grad": false'
         kind = type(tensor)
@@ -63,7 +71,10 @@ class TensorTexts:
                 pass  # it has no memory, or its values are quantized
             else:
                 if not tensor.is_inference():  # which has no version
-                    self._known[id(tensor)] = _Known(weakref.ref(tensor), _state(tensor), text)
+                    glimpse = glimpse_of(tensor)
+                    self._known[id(tensor)] = _Known(
+                        weakref.ref(tensor), _state(tensor), glimpse, glimpse(tensor), text
+                    )
                 return text
         return self._unusual(tensor, needs)
 
@@ -86,7 +97,9 @@ class TensorTexts:
                 return None
         if tensor.is_meta or tensor.layout is not torch.strided:
             return None
-        return None if tensor.is_cpu and is_freed(tensor) else tensor
+        if tensor.is_cpu and is_freed(tensor):
+            return tensor.clone() if tensor._is_zerotensor() else None
+        return tensor
 
     def _header(self, tensor: torch.Tensor) -> str:
         key = (tensor.dtype, tensor.shape)
@@ -130,6 +143,8 @@ def _kind_of(tensor: torch.Tensor) -> tuple[str, torch.Tensor | None, str]:
         return _FAKE, None, ""
     if kind == "AsyncCollectiveTensor":
         return _UNDER_WAY, None, ""
+    if kind == "FunctionalTensor":
+        return "torch.Tensor", _unwrapped(tensor.elem), ""  # type: ignore[attr-defined]
     if tensor.is_nested:
         return _NESTED, tensor.values(), ""
     if tensor.layout is not torch.strided:
@@ -151,10 +166,14 @@ def _stored_values(tensor: torch.Tensor) -> torch.Tensor:
 def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor that transforms of `torch.func` have wrapped, or a subclass holds."""
     for _ in range(_DEEPEST):
-        if not _is_wrapped(tensor):
+        if torch._is_functional_tensor(tensor):
+            torch._sync(tensor)  # type: ignore[attr-defined, no-untyped-call] # changes wait in it
+            tensor = torch._from_functional_tensor(tensor)
+        elif _is_wrapped(tensor):
+            tensor = torch._C._functorch.get_unwrapped(tensor)
+        else:
             break
-        tensor = torch._C._functorch.get_unwrapped(tensor)
-    return tensor
+    return tensor.clone() if tensor._is_zerotensor() else tensor
 
 
 def _is_wrapped(tensor: torch.Tensor) -> bool:
