@@ -9,12 +9,19 @@ product and a view). The nodes between its outputs and its inputs are found by w
 down; hooks on those that lead out of the operator see what each input gets from this operator alone,
 where a hook on the input itself would see the sum over all its users. What several nodes give to one
 input is added in the order in which it arrives, as autograd does.
+
+One output may be made from another (h of a cell from its c): what reaches that one by a way within the
+operator is taken away again from what has arrived there.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
+
+from ray_precheck.capture.pytorch.tensors.text import unwrapped
 
 # A node of autograd's graph and the number of its output, or a leaf and `_LEAF`.
 Edge: TypeAlias = tuple[Any, int]
@@ -44,6 +51,7 @@ def _edge(tensor: torch.Tensor) -> Edge:
 class PassedGradients(NamedTuple):
     """What one backward pass through an operator saw; None where there is no gradient.
 
+    `inside` has by the number of an output what reached it from others by ways within the operator.
     `gradient_of` has for each of `passed_on` the number of the input that gets it, None for a part of the
     node that is no tensor of the call.
     """
@@ -51,6 +59,28 @@ class PassedGradients(NamedTuple):
     arrived: Sequence[torch.Tensor | None]
     passed_on: Sequence[torch.Tensor | None]
     gradient_of: Sequence[int | None]
+    inside: Mapping[int, Sequence[torch.Tensor]] = MappingProxyType({})
+
+    def from_outside(self) -> list[torch.Tensor | None]:
+        """Return what arrived from outside of the operator, as exact as the sums were; None for nothing."""
+        found = list(self.arrived)
+        for index, several in self.inside.items():
+            arrived = found[index]
+            if arrived is not None:
+                found[index] = _without(arrived, several)
+        return found
+
+
+def _without(arrived: torch.Tensor, several: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """Return a sum without some of its parts, None for nothing; infinity and NaN are of those.
+
+    Within `vmap` it is that of all that is mapped over.
+    """
+    arrived, inside = unwrapped(arrived), functools.reduce(torch.add, map(unwrapped, several))
+    with torch.no_grad():
+        is_same = (arrived == inside) | ((arrived != arrived) & (inside != inside))
+        rest = (arrived - inside).masked_fill(is_same, 0)
+        return rest if bool((rest != 0).any()) else None
 
 
 OnGradients: TypeAlias = Callable[[PassedGradients], None]
@@ -103,11 +133,11 @@ def watch_border(
             given_back.setdefault(node, []).append((number, index, same))
     if not roots and not given_back:
         return None
-    exits, inner = _exits(roots, wanted, places or {}) if wanted else ({}, True)
-    if not by_inputs and not inner and len(roots) == 1:
+    found = _ways(roots, wanted, places or {}) if wanted else Ways({}, {}, True)
+    if not by_inputs and not found.inner and len(roots) == 1:
         (node,) = roots
-        return Border.of_one(node, exits.get(node, []), done)
-    border = Border.of_several(roots, exits, len(outputs), inputs, done)
+        return Border.of_one(node, found.exits.get(node, []), done)
+    border = Border.of_several(roots, found, len(outputs), inputs, done)
     if places is None:
         border.add_up([indices for indices in wanted.values() if len(indices) > 1])
     for node, given in given_back.items():
@@ -133,15 +163,25 @@ class Exit(NamedTuple):
     dtype: torch.dtype | None = None
 
 
-def _exits(
-    roots: Iterable[Any], wanted: Mapping[Any, Sequence[int]], places: Places
-) -> tuple[dict[Any, list[Exit]], bool]:
-    """Return the nodes that lead to an input, and whether there are nodes between.
+class Ways(NamedTuple):
+    """The nodes that lead to an input; those that lead to an output, each with a place and the number of that
+    output; and whether there are nodes between."""
+
+    exits: dict[Any, list[Exit]]
+    to_outputs: dict[Any, list[tuple[int, int]]]
+    inner: bool
+
+
+def _ways(
+    roots: Mapping[Any, Mapping[int, int]], wanted: Mapping[Any, Sequence[int]], places: Places
+) -> Ways:
+    """Return the nodes by which gradients go within the operator.
 
     The graph is walked in the order of the operands. A tensor that is given twice (x * x) takes its places
     in this order, unless `places` name them.
     """
     exits: dict[Any, list[Exit]] = {}
+    to_outputs: dict[Any, list[tuple[int, int]]] = {}
     taken: dict[Any, int] = {}
     visited, inner = set(roots), False
     # The next node is the last one; each has the edges that are still to be looked at.
@@ -165,7 +205,9 @@ def _exits(
             inner = True
             visited.add(following)
             stack.append((following, enumerate(following.next_functions)))
-    return exits, inner
+        elif following in roots and number in roots[following]:
+            to_outputs.setdefault(node, []).append((place, roots[following][number]))
+    return Ways(exits, to_outputs, inner)
 
 
 def _input_behind(
@@ -197,6 +239,8 @@ class Border:
         self._done = done
         self._arrived: list[torch.Tensor | None] = [None] * outputs
         self._passed_on: dict[int, torch.Tensor | None] = dict.fromkeys(inputs)
+        # What has reached an output from within the operator.
+        self._inside: dict[int, list[torch.Tensor]] = {}
         self._first_of: dict[int, int] = {}
         self._waiting = 0
         self._seen = False
@@ -222,7 +266,7 @@ class Border:
     def of_several(
         cls,
         roots: dict[Any, dict[int, int]],
-        exits: dict[Any, list[Exit]],
+        ways: Ways,
         outputs: int,
         inputs: Sequence[Edge | None],
         done: OnGradients,
@@ -230,8 +274,10 @@ class Border:
         """Watch the nodes of the outputs, and those that lead to the inputs."""
         indices = [index for index, edge in enumerate(inputs) if edge is not None]
         border = cls(done, outputs, indices)
-        for node in dict.fromkeys([*roots, *exits]):
-            border._watch(node, roots.get(node, {}), exits.get(node, ()))
+        for node, places in ways.to_outputs.items():
+            border._watch_inside(node, places)
+        for node in dict.fromkeys([*roots, *ways.exits]):
+            border._watch(node, roots.get(node, {}), ways.exits.get(node, ()))
         return border
 
     def add_up(self, places: Iterable[Sequence[int]]) -> None:
@@ -258,6 +304,22 @@ class Border:
                 self._hand_over()
 
         self._handles.append(node.register_prehook(hook))
+
+    def _watch_inside(self, node: Any, places: Sequence[tuple[int, int]]) -> None:
+        """Watch what a node passes on to outputs, before these pass it on."""
+        fired = False
+
+        def hook(passed_on: tuple[Any, ...], _: tuple[Any, ...]) -> None:
+            nonlocal fired
+            if fired or self._waiting <= 0:
+                return
+            fired = True
+            for place, index in places:
+                gradient = passed_on[place]
+                if gradient is not None:
+                    self._inside.setdefault(index, []).append(gradient)
+
+        self._handles.append(node.register_hook(hook))
 
     def _watch(self, node: Any, outputs: dict[int, int], exits: Sequence[Exit]) -> None:
         self._waiting += 1
@@ -295,5 +357,6 @@ class Border:
     def _hand_over(self) -> None:
         self._waiting = 0
         indices = [None if index in self._first_of else index for index in self._passed_on]
-        self._done(PassedGradients(self._arrived, list(self._passed_on.values()), indices))
-        self._arrived, self._passed_on = [], {}
+        passed_on = list(self._passed_on.values())
+        self._done(PassedGradients(self._arrived, passed_on, indices, self._inside))
+        self._arrived, self._passed_on, self._inside = [], {}, {}

@@ -233,7 +233,7 @@ class TorchRecorder(StepRecorder):
     ) -> None:
         if self.stopped:
             return
-        fields = self.around(key, seen.arrived, seen.passed_on)
+        fields = self.around(key, seen.from_outside(), seen.passed_on)
         if fields and seen.gradient_of:
             # Texts, as msprobe's `compare` looks for a word in each of them.
             indices = [NULL if index is None else f'"{index}"' for index in seen.gradient_of]

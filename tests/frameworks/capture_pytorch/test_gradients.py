@@ -11,6 +11,8 @@ import torch.nn.functional
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
+from ray_precheck.capture.pytorch.tensors.nested import tensors_in
+
 pytestmark = pytest.mark.frameworks
 
 
@@ -424,3 +426,53 @@ def test_what_the_capture_computes_itself_has_no_record(captured: Any) -> None:
     records = captured(lambda: model(x).sum().backward(), level="mix", model=model)
     calls = {key.split(".")[1] for key in records if not key.startswith("Module.")}
     assert calls == {"linear", "sum"}
+
+
+class _Stages(torch.nn.Module):
+    """Gives each stage, of which the next one is made, as models with hidden states do."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first = torch.tanh(x)
+        second = first * 2
+        return second, first, second + first, first.view(-1)
+
+
+_CELL, _LSTM, _GRU = torch.nn.LSTMCell(4, 4), torch.nn.LSTM(4, 4, 2), torch.nn.GRU(4, 4, 2)
+_STAGES = torch.nn.Sequential(_Stages())
+_SEVERAL: dict[str, Callable[[torch.Tensor], Any]] = {
+    "Torch.lstm_cell.0.backward": _CELL,
+    "Torch.lstm.0.backward": lambda x: tensors_in(_LSTM(x[None])),
+    "Torch.gru.0.backward": lambda x: _GRU(x[None]),
+    "Torch.max.0.backward": lambda x: torch.max(x, 1)[:1],
+    "Torch.unbind.0.backward": torch.unbind,
+    "Torch.linalg.qr.0.backward": torch.linalg.qr,
+    "Module.0._Stages.backward.0": _STAGES,
+}
+
+
+@pytest.mark.parametrize("used", ["all", "first", "last"])
+@pytest.mark.parametrize("key", _SEVERAL)
+def test_an_output_has_the_gradient_from_outside_of_the_call(
+    captured: Any, key: str, used: str
+) -> None:
+    function = _SEVERAL[key]
+    torch.manual_seed(1)
+    x = torch.randn(4, 4, requires_grad=True)
+    given: list[torch.Tensor | None] = []
+
+    def action() -> None:
+        outputs = function(x * 1)
+        places = {"all": range(len(outputs)), "first": [0], "last": [len(outputs) - 1]}[used]
+        given[:] = [
+            torch.randn_like(each) if i in places else None for i, each in enumerate(outputs)
+        ]
+        chosen = [i for i, each in enumerate(given) if each is not None]
+        torch.autograd.backward([outputs[i] for i in chosen], [given[i] for i in chosen])
+
+    arrived = captured(action, level="mix", model=_STAGES)[key]["input"]
+    assert len(arrived) >= len(given)
+    for found, expected in zip(arrived, given, strict=False):
+        if expected is None:
+            assert found is None or found["Norm"] == 0
+        else:
+            assert shown(found) == summary(expected)

@@ -96,7 +96,7 @@ class HookSink:
             now = self.kind
             if self._stopped or type(now) is not type(kind) or os.getpid() != self._process:
                 return
-            args, output = tuple(seen.passed_on), tuple(seen.arrived)
+            args, output = tuple(seen.passed_on), tuple(seen.from_outside())
             if now.ready(place, False):
                 now.after(place, now.before(args), args, output)
 

@@ -92,7 +92,7 @@ class TensorTexts:
             _, found, _ = _kind_of(tensor)
             tensor = found if found is not None else torch.empty(0, device="meta")
         if _is_wrapped(tensor):
-            shape, tensor = tensor.shape, _unwrapped(tensor)
+            shape, tensor = tensor.shape, unwrapped(tensor)
             if tensor.shape != shape:  # `vmap` calls the function once, with all that it maps over
                 return None
         if tensor.is_meta or tensor.layout is not torch.strided:
@@ -144,7 +144,7 @@ def _kind_of(tensor: torch.Tensor) -> tuple[str, torch.Tensor | None, str]:
     if kind == "AsyncCollectiveTensor":
         return _UNDER_WAY, None, ""
     if kind == "FunctionalTensor":
-        return "torch.Tensor", _unwrapped(tensor.elem), ""  # type: ignore[attr-defined]
+        return "torch.Tensor", unwrapped(tensor.elem), ""  # type: ignore[attr-defined]
     if tensor.is_nested:
         return _NESTED, tensor.values(), ""
     if tensor.layout is not torch.strided:
@@ -153,7 +153,7 @@ def _kind_of(tensor: torch.Tensor) -> tuple[str, torch.Tensor | None, str]:
         return "torch.Tensor", tensor.dequantize(), ""
     if tensor.is_meta:
         return "torch.Tensor", None, ""
-    return "torch.Tensor", _unwrapped(tensor), ""
+    return "torch.Tensor", unwrapped(tensor), ""
 
 
 def _stored_values(tensor: torch.Tensor) -> torch.Tensor:
@@ -163,7 +163,7 @@ def _stored_values(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.values()
 
 
-def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor that transforms of `torch.func` have wrapped, or a subclass holds."""
     for _ in range(_DEEPEST):
         if torch._is_functional_tensor(tensor):
