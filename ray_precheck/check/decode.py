@@ -13,6 +13,7 @@ from ray_precheck.compare.standards.msprobe import MSPROBE
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan
+from ray_precheck.plan.changes import changed_tensors
 from ray_precheck.plan.drawing import is_random
 from ray_precheck.plan.select import changes_its_input, skip_by_name, skip_by_record
 from ray_precheck.schema.dtypes import is_differentiable
@@ -60,12 +61,13 @@ def call_plan(record: ApiRecord) -> CallPlan:
     one, or for all floating tensors if it flags none (MindSpore has no such flags).
     """
     in_place = changes_its_input(record)
+    changed = tuple(each.position for each in changed_tensors(record))
     if not record.has_backward:
-        return CallPlan(in_place=in_place, autocast=record.autocast)
+        return CallPlan(in_place=in_place, autocast=record.autocast, changed=changed)
     tensors = [spec for _, spec in record.input_tensors()]
     floating = [i for i, spec in enumerate(tensors) if is_differentiable(spec.dtype)]
     flagged = [i for i in floating if tensors[i].requires_grad]
-    return CallPlan(tuple(flagged or floating), in_place, record.autocast)
+    return CallPlan(tuple(flagged or floating), in_place, record.autocast, changed)
 
 
 def _require_memory(record: ApiRecord, settings: CheckSettings) -> None:

@@ -23,7 +23,7 @@ from ray_precheck.datagen.generate import (
 )
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.frameworks.base import Leaf, map_leaves
-from ray_precheck.operators.autocast import CASTS_ARGUMENTS, SUMS_NARROWLY
+from ray_precheck.operators.autocast import CASTS_ARGUMENTS, NARROW_STATISTICS, SUMS_NARROWLY
 from ray_precheck.schema.dtypes import DTYPES, round_to_dtype
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import HostCall, HostTensor, TensorSpec, walk_specs
@@ -65,6 +65,12 @@ class Inputs(Decoded):
         if SUMS_NARROWLY.of(record.name.type_name, record.framework):
             return found
         return found if np.array_equal(found.data, gradient.data, equal_nan=True) else gradient
+
+    def statistics_as_computed(self, statistics: HostTensor) -> HostTensor:
+        """Return running statistics in the dtype in which they were computed, as a gradient is returned."""
+        narrow = NARROW_STATISTICS.of(self.record.name.type_name, self.record.framework)
+        found: HostTensor = self.gradient_as_computed(statistics) if narrow else statistics
+        return found
 
     @property
     def _half_type(self) -> str:

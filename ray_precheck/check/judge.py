@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from ray_precheck.check.changed import changed_pairs
 from ray_precheck.check.inputs import Inputs, cotangents_of
 from ray_precheck.check.judged import DirectionCheck, compared
 from ray_precheck.check.measured import Failure
@@ -23,7 +24,7 @@ from ray_precheck.check.sides.raised import describe
 from ray_precheck.compare.ambiguous import chosen_like
 from ray_precheck.compare.comparison import no_peers
 from ray_precheck.errors import NotCheckable
-from ray_precheck.frameworks.base import Leaf
+from ray_precheck.frameworks.base import Execution, Leaf, changed_by
 from ray_precheck.operators.effects import SIZED_BY_VALUES
 from ray_precheck.schema.dtypes import DTYPES, Array, saturated_like
 from ray_precheck.schema.record import ApiRecord
@@ -53,7 +54,7 @@ def judge_forward(benched: Benched, terms: Terms) -> DirectionCheck:
     expected = chosen_like(name, inputs.call, tested, bench.execution.outputs, terms.framework)
     if len(tested) != len(expected):
         return _wrong_count(benched, terms, len(tested), len(expected))
-    judge, peers = terms.judge(name, "forward"), _peers(benched, terms, lambda run, _: run.outputs)
+    judge, peers = terms.judge(name, "forward"), _peers(benched, terms, _outputs_and_changed)
     rows = tuple(
         compared(
             inputs.output_name("forward", position),
@@ -64,9 +65,30 @@ def judge_forward(benched: Benched, terms: Terms) -> DirectionCheck:
         )
         for position, (mine, other) in enumerate(zip(tested, expected, strict=True))
     )
-    notes = tuple(filter(None, [benched.tested.note]))
-    result = DirectionCheck(rows, notes, recompute=lambda call, _: benched.run_again(call).outputs)
+    pairs, unknown = changed_pairs(benched)
+    numbers = [len(expected) + pair.number for pair in pairs]
+    rows += tuple(
+        compared(
+            f"{name}.forward.changed.{pair.name}",
+            pair.tested,
+            _overflowing_like(pair.tested, pair.bench),
+            terms.judge(name, "changed"),
+            peers(number, pair.tested),
+        )
+        for number, pair in zip(numbers, pairs, strict=True)
+    )
+
+    def recompute(call: HostCall, _: list[HostTensor | None]) -> list[Leaf]:
+        leaves = _outputs_and_changed(benched.run_again(call), [])
+        return [*leaves[: len(expected)], *(leaves[number] for number in numbers)]
+
+    notes = tuple(filter(None, [benched.tested.note, *unknown]))
+    result = DirectionCheck(rows, notes, recompute=recompute)
     return replace(result, notes=(*notes, *_length_note(inputs.record, result)))
+
+
+def _outputs_and_changed(run: Execution, _: list[HostTensor | None]) -> list[Leaf]:
+    return [*run.outputs, *changed_by(run)]
 
 
 def _overflowing_like(tested: Leaf, bench: Leaf) -> Leaf:

@@ -30,7 +30,8 @@ class Measured:
     these are the results of a second try with safer inputs; "" for a first try. `inputs` are the
     generated inputs and cotangents by argument path, if the bench gets them instead of drawing them
     again; `notes` are the sentences about them for the Message. `caveat` is a sentence about a limit
-    of float32's precision on this device, "" for none.
+    of float32's precision on this device, "" for none. `changed` are the tensors that the call may have
+    changed, as they were after it.
     """
 
     outputs: list[Leaf] | None
@@ -42,9 +43,11 @@ class Measured:
     inputs: Mapping[str, HostTensor] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     caveat: str = ""
+    changed: tuple[HostTensor, ...] = ()
 
     @property
     def nbytes(self) -> int:
         """The bytes of all tensors."""
         leaves = [*(self.outputs or ()), *(self.gradients or ()), *self.inputs.values()]
+        leaves += self.changed
         return sum(leaf.data.nbytes for leaf in leaves if isinstance(leaf, HostTensor))

@@ -45,7 +45,7 @@ class Comparison:
     """One output, or one gradient, beside its bench.
 
     `type_name` is the API without its number (`Mint.matmul`) in a dump of `framework` ("": unknown),
-    `direction` forward or backward. `dtype` is the canonical dtype of the tested output and
+    `direction` forward, backward, or changed. `dtype` is the canonical dtype of the tested output and
     `device_out` its carrier array; `bench_out` is the bench in float64, complex128 or integers, before
     it is rounded to `dtype`, and `metrics` are the distances to it after rounding. `peers` are the
     results of honest implementations for the same inputs, carrier arrays of `dtype` computed without a

@@ -23,16 +23,18 @@ class CallPlan:
     `differentiable` are the tensors whose gradients are compared, by their positions among all input
     tensors in order; empty where backward is not checked. `in_place`: the API changes its first
     argument. `autocast`: the dtype in which PyTorch's autocast lets the device compute, "" without it; the
-    bench gets inputs that are cast already.
+    bench gets inputs that are cast already. `changed` are further tensors that the call may change, by
+    their positions, in order.
     """
 
     differentiable: tuple[int, ...] = ()
     in_place: bool = False
     autocast: str = ""
+    changed: tuple[int, ...] = ()
 
 
 class Execution(Protocol):
-    """A call that has run forward."""
+    """A call that has run forward; see `changed_by` for an attribute that it may have, too."""
 
     outputs: list[Leaf]
 
@@ -42,6 +44,12 @@ class Execution(Protocol):
 
         `cotangents` are the incoming gradients, one for each output; None stands for zeros.
         """
+
+
+def changed_by(execution: Execution) -> tuple[HostTensor, ...]:
+    """Return the tensors of `CallPlan.changed` as the call left them, `execution.changed`; () if the backend
+    does not tell."""
+    return tuple(getattr(execution, "changed", ()))
 
 
 class Backend(Protocol):

@@ -30,3 +30,9 @@ SUMS_NARROWLY = table_of_names(
     torch: native_layer_norm
     """,
 )
+# Whose running statistics take the type of an input of a half type on their way, though they are kept in
+# float32: torch 2.13 on the CPU, where the weights are not float32.
+NARROW_STATISTICS = table_of_names(
+    "running statistics by way of the type of the input",
+    "torch torch.nn.functional: instance_norm",
+)

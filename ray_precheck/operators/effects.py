@@ -1,9 +1,9 @@
-"""Properties of operators that a check must know: in place, reading bits, size by values, linear.
+"""Properties of operators that a check must know: in place, what else changes, reading bits, linear.
 
 Goes out: tables. Called by `plan.select` and by the checks.
 """
 
-from ray_precheck.operators.table import table_of_names
+from ray_precheck.operators.table import FactTable, table_of_names
 
 # Operators that change their first argument although their name does not end in one underscore.
 AUGMENTED = table_of_names(
@@ -13,6 +13,56 @@ AUGMENTED = table_of_names(
         __iadd__ __ifloordiv__ __imod__ __imul__ __isub__ __itruediv__ __setitem__
     torch.Tensor: __iand__ __idiv__ __ilshift__ __ior__ __ipow__ __irshift__ __ixor__
     """,
+)
+# Tensors that operators change beside what they return and beside a first argument in place: the parameters
+# up to the last such one, which has a !. What follows it is the name of another parameter, without which
+# this one stays as it is, and which stands here, too. torch's own schemas have the same (`Tensor(a!)`), but
+# for those of batch_norm.
+_STATISTICS = "running_mean! running_var!"
+_WITH_WEIGHTS = f"input weight bias {_STATISTICS}"
+CHANGES: FactTable[str] = FactTable(
+    "changes",
+    [
+        (
+            """
+            torch.nn.functional: batch_norm instance_norm
+            mindspore.mint.nn.functional mindspore.ops: batch_norm
+            """,
+            f"input {_STATISTICS}",
+        ),
+        (
+            """
+            torch:
+                batch_norm instance_norm native_batch_norm cudnn_batch_norm miopen_batch_norm
+                _native_batch_norm_legit _batch_norm_with_update
+            """,
+            _WITH_WEIGHTS,
+        ),
+        (
+            "torch: batch_norm_gather_stats batch_norm_gather_stats_with_counts",
+            f"input mean invstd {_STATISTICS}",
+        ),
+        ("torch: batch_norm_update_stats", f"input {_STATISTICS}"),
+        (
+            """
+            torch.nn.functional mindspore.mint.nn.functional: embedding
+            """,
+            "input weight!max_norm padding_idx max_norm",
+        ),
+        ("torch.nn.functional: embedding_bag", "input weight!max_norm offsets max_norm"),
+        (
+            "torch: fused_moving_avg_obs_fake_quant _fused_moving_avg_obs_fq_helper",
+            "self observer_on fake_quant_on running_min! running_max! scale! zero_point!",
+        ),
+        ("torch: _amp_foreach_non_finite_check_and_unscale_", "self found_inf!"),
+        ("torch: _amp_update_scale_", "self growth_tracker!"),
+        (
+            "torch: _fused_adam_ _fused_adamw_",
+            "self grads! exp_avgs! exp_avg_sqs! max_exp_avg_sqs!",
+        ),
+        ("torch: _fused_sgd_", "self grads! momentum_buffer_list!"),
+        ("torch: _fused_adagrad_", "self grads! state_sums! state_steps!"),
+    ],
 )
 # Operators that read the bits of their input as another dtype, if a dtype is among their arguments.
 READS_BITS = table_of_names("reads bits", "torch.Tensor mindspore.Tensor: view")

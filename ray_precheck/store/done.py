@@ -16,7 +16,7 @@ from ray_precheck.store.repair import rows_below
 from ray_precheck.store.rows import row_cells, rows_by_call
 from ray_precheck.store.tables import API_TABLES, Tables
 
-_OUTPUTS = ("forward.output.", "backward.output.")
+_OUTPUTS = ("forward.output.", "forward.changed.", "backward.output.")
 
 
 class ResultRow(NamedTuple):

@@ -60,9 +60,10 @@ def save_error_data(
     """Write inputs, incoming gradients, and both sides of every failing output.
 
     Files are `{api}.forward.input.{i}.npy`, `{api}.forward.output.{device|bench}.{i}.npy`, likewise
-    backward, and `{api}.json`. `tested` says whose results failed: the device's own, or captured
-    ones (dump), which are saved under `device` too. `seed` is the run's, by which a random API
-    draws the same numbers again. `replay` has the facts that a script needs to run the call.
+    backward, `{api}.forward.changed.{device|bench}.{name}.npy`, and `{api}.json`. `tested` says whose
+    results failed: the device's own, or captured ones (dump), which are saved under `device` too. `seed` is
+    the run's, by which a random API draws the same numbers again. `replay` has the facts that a script
+    needs to run the call.
 
     Raises:
         OSError: the folder cannot be written.
@@ -82,10 +83,10 @@ def save_error_data(
     for position, cotangent in enumerate(cotangents):
         save(f"{stem}.backward.input.{position}", cotangent)
     for name in failing:
-        direction, _, number = name.split(".")[-3:]
+        place, number = ".".join(name.split(".")[-3:-1]), name.rpartition(".")[2]
         device_out, bench_out = pairs[name]
-        save(f"{stem}.{direction}.output.device.{number}", device_out)
-        save(f"{stem}.{direction}.output.bench.{number}", bench_out)
+        save(f"{stem}.{place}.device.{number}", device_out)
+        save(f"{stem}.{place}.bench.{number}", bench_out)
     description = {
         "version": _VERSION,
         "api": payload.name,

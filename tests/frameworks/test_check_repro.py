@@ -194,6 +194,36 @@ def test_gradients_are_shown_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert f"backward.output.{number}: worst at [" in shown.stdout
 
 
+def test_what_a_call_changes_is_shown_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(function: Any) -> Any:
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            out = function(*args, **kwargs)
+            args[2].mul_(5)
+            return out
+
+        return kernel
+
+    checker = statistics_checker("pytorch", error_folder=tmp_path)
+    replace_kernel(monkeypatch, checker.device(), wrong)
+    statistics = tensor(4), tensor(4, low=0.5)
+    result = checker.check(call("Functional.batch_norm", tensor(8, 4), *statistics, training=True))
+    assert "forward.changed.running_var: " in result.message
+    script = repro_script(tmp_path / "Functional.batch_norm.0.json")
+    again = """
+import torch
+def wrong(right):
+    def kernel(x, mean, var, **more):
+        out = right(x, mean, var, **more)
+        var.mul_(5)
+        return out
+    return kernel
+torch.nn.functional.batch_norm = wrong(torch.nn.functional.batch_norm)"""
+    shown = run(script, again)
+    assert (shown.returncode, shown.stderr) == (1, "")
+    assert shown.stdout.startswith("forward.changed.running_var: worst at [")
+    assert run(script).returncode == 0
+
+
 def test_of_another_rule_half_of_what_the_run_found_is_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,10 +9,11 @@ from operator import itemgetter
 from ray_precheck.datagen.generate import TensorSource
 from ray_precheck.datagen.meaning_optimizers import PREFIX as OPTIMIZER
 from ray_precheck.errors import NotCheckable
-from ray_precheck.frameworks.base import Leaf
+from ray_precheck.frameworks.base import CallPlan, Leaf, map_leaves
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import (
     Constant,
+    HostCall,
     HostTensor,
     MappingSpec,
     SequenceSpec,
@@ -38,6 +39,36 @@ def captured_outputs(record: ApiRecord, source: TensorSource) -> list[Leaf] | No
         else:
             _collect(spec, path, source, leaves)
     return leaves
+
+
+def tensors_of(call: HostCall) -> list[HostTensor]:
+    """Return the tensors of a call in the order of the arguments."""
+    found: list[HostTensor] = []
+
+    def collect(value: Leaf) -> None:
+        if isinstance(value, HostTensor):
+            found.append(value)
+
+    map_leaves((call.args, call.kwargs), collect)
+    return found
+
+
+def captured_changes(
+    record: ApiRecord, source: TensorSource, call: HostCall, plan: CallPlan
+) -> tuple[HostTensor, ...] | None:
+    """Return the tensors of `plan.changed` as they were after the call; None where the dump does not say.
+
+    Raises:
+        NotCheckable: a file cannot be used.
+    """
+    if record.changed is None:
+        return None
+    after, before = dict(record.changed), tensors_of(call)
+    paths = [path for path, _ in record.input_tensors()]
+    return tuple(
+        source.tensor(after[paths[i]], f"changed {paths[i]}") if paths[i] in after else before[i]
+        for i in plan.changed
+    )
 
 
 def _collect_group(group: MappingSpec, path: str, source: TensorSource, leaves: list[Leaf]) -> None:

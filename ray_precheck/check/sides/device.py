@@ -20,7 +20,7 @@ from ray_precheck.check.sides.captured import has_captured_gradients
 from ray_precheck.check.sides.raised import describe
 from ray_precheck.check.sides.tested import UnderTest
 from ray_precheck.errors import BackendMissingError, NotCheckable
-from ray_precheck.frameworks.base import Backend
+from ray_precheck.frameworks.base import Backend, changed_by
 from ray_precheck.frameworks.registry import open_backend
 from ray_precheck.plan.drawing import seed_of
 from ray_precheck.schema.phase import Phase
@@ -105,7 +105,7 @@ class Device:
             measured, cotangents = _measure(self.backend(), inputs)
         self.has_raised |= measured.error is not None or measured.gradient_error is not None
         measured = replace(measured, caveat=self.caveat)
-        return UnderTest(inputs, measured.outputs, measured, cotangents)
+        return UnderTest(inputs, measured.outputs, measured, cotangents, changed=measured.changed)
 
     def run_gradients(self, tested: UnderTest) -> UnderTest:
         """Return a call with the gradients that are tested: the device computes them if the dump has
@@ -163,17 +163,17 @@ def _measure(backend: Backend, inputs: Inputs) -> tuple[Measured, Cotangents | N
     tried = attempt_forward(backend, inputs.record.name, inputs.call, inputs.plan)
     if tried.execution is None:
         return Measured(None, _failure(backend, tried.error)), None
-    outputs = tried.execution.outputs
+    outputs, changed = tried.execution.outputs, changed_by(tried.execution)
     if not inputs.plan.differentiable:
-        return Measured(outputs), None
+        return Measured(outputs, changed=changed), None
     cotangents: Cotangents | None = None
     try:
         cotangents = cotangents_of(inputs, outputs)
         gradients, error = attempt_gradients(tried, cotangents)
     except NotCheckable as reason:
-        return Measured(outputs, no_gradients=str(reason)), cotangents
+        return Measured(outputs, no_gradients=str(reason), changed=changed), cotangents
     failure = None if error is None else _failure(backend, error)
-    return Measured(outputs, None, gradients, failure), cotangents
+    return Measured(outputs, None, gradients, failure, changed=changed), cotangents
 
 
 def _failure(backend: Backend, error: Exception | None) -> Failure:

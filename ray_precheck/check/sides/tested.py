@@ -10,7 +10,7 @@ from typing import Any
 from ray_precheck.check.inputs import Inputs
 from ray_precheck.check.measured import Measured
 from ray_precheck.check.sides.attempt import Attempt
-from ray_precheck.check.sides.captured import captured_outputs
+from ray_precheck.check.sides.captured import captured_changes, captured_outputs
 from ray_precheck.datagen.generate import GeneratedTensors
 from ray_precheck.frameworks.base import Leaf
 from ray_precheck.schema.values import HostTensor
@@ -23,7 +23,8 @@ class UnderTest:
     `measured` are the results of the device, None where it has not run. `cotangents` are the incoming
     gradients of a device that has run in this process. `is_captured`: the outputs are the dump's.
     `bench` is the outcome of the bench's forward pass, if the second try has run it. `note` is the
-    sentence that the device was tested because the dump lacks a result, "" if it was not.
+    sentence that the device was tested because the dump lacks a result, "" if it was not. `changed` are the
+    tensors of `CallPlan.changed` after the call, None where the dump does not have them.
     """
 
     inputs: Inputs
@@ -33,6 +34,7 @@ class UnderTest:
     is_captured: bool = False
     bench: Attempt | None = None
     note: str = ""
+    changed: tuple[HostTensor, ...] | None = None
 
     @property
     def caveat(self) -> str:
@@ -55,12 +57,15 @@ def held_by_dump(inputs: Inputs, measured: Measured | None) -> UnderTest | None:
         NotCheckable: a file cannot be used, or the dump does not describe an output.
     """
     outputs = captured_outputs(inputs.record, inputs.source)
-    return None if outputs is None else UnderTest(inputs, outputs, measured, is_captured=True)
+    if outputs is None:
+        return None
+    changed = captured_changes(inputs.record, inputs.source, inputs.call, inputs.plan)
+    return UnderTest(inputs, outputs, measured, is_captured=True, changed=changed)
 
 
 def measured_elsewhere(inputs: Inputs, measured: Measured, note: str) -> UnderTest:
     """Return a call with the results of a device in another process."""
-    return UnderTest(inputs, measured.outputs, measured, note=note)
+    return UnderTest(inputs, measured.outputs, measured, note=note, changed=measured.changed)
 
 
 def handed_over(tested: UnderTest) -> Measured:

@@ -37,6 +37,11 @@ _LARGEST_BYTES = 1 << 20
 _WORDS: dict[str, tuple[str, ...]] = {"level": tuple(RATIO_LIMITS)}
 
 
+def _direction_of(comparison: Comparison) -> str:
+    """Return the direction in a rule's words: what a call changes is changed forward."""
+    return "backward" if comparison.direction == "backward" else "forward"
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """Which outputs a standard is for; () is all of them."""
@@ -51,7 +56,7 @@ class Rule:
         return (
             self.names_api(comparison.type_name)
             and _is_any(self.dtypes, comparison.dtype)
-            and _is_any(self.directions, comparison.direction)
+            and _is_any(self.directions, _direction_of(comparison))
         )
 
     def names_api(self, type_name: str) -> bool:

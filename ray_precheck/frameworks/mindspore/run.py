@@ -55,6 +55,7 @@ class MindSporeExecution:
         self._face = face
         self._tensors: list[ms.Tensor] = []
         self._results: list[Any] = []
+        self._kept: list[ms.Tensor] = []
         self._pull_back: Callable[..., Any] | None = None
         map_leaves((call.args, call.kwargs), self._collect)
         leaves = [self._tensors[i] for i in plan.differentiable]
@@ -65,6 +66,7 @@ class MindSporeExecution:
             else:
                 self._results = self._run(self._tensors)
             self.outputs: list[Leaf] = [self._to_host(leaf) for leaf in self._results]
+            self.changed = [_tensor_to_host(tensor) for tensor in self._kept]
 
     def gradients(self, cotangents: list[HostTensor | None]) -> list[HostTensor | None]:
         """Return the gradients of the differentiable inputs; None stands for zero cotangents."""
@@ -101,6 +103,7 @@ class MindSporeExecution:
         return tuple(leaf for leaf in self._results if _is_differentiable(leaf))
 
     def _run(self, tensors: list[ms.Tensor]) -> list[Any]:
+        self._kept = [tensors[position] for position in self._plan.changed]
         supply = iter(tensors)
 
         def argument(value: Any) -> Any:

@@ -143,6 +143,7 @@ class _RemoteRun:
         self._ask = ask
         self._number = ran.number
         self.outputs: list[Leaf] = ran.outputs
+        self.changed = ran.changed
 
     def gradients(self, cotangents: list[HostTensor | None]) -> list[HostTensor]:
         """Return the gradients of the differentiable inputs; None stands for zero cotangents."""

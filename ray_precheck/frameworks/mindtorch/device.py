@@ -111,7 +111,7 @@ class MindTorchDevice:
                 self._last = None  # Its tensors go before the next ones come.
                 self._last = self._run(self._resolve(name), self._arguments(name, call), plan)
                 self._number += 1
-                return messages.Ran(self._number, self._last.outputs)
+                return messages.Ran(self._number, self._last.outputs, self._last.changed)
             case messages.Gradients(number, cotangents):
                 if self._last is None or number != self._number:
                     raise RuntimeError("another call has run since")

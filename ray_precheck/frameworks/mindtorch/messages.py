@@ -40,10 +40,12 @@ class Gradients:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """The flattened outputs of a call, and its number, by which its gradients are asked for."""
+    """The flattened outputs of a call and what it changed, and its number, by which its gradients are asked
+    for."""
 
     number: int
     outputs: list[Leaf]
+    changed: list[HostTensor]
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,7 @@ class TorchExecution:
         self._plan = plan
         self._open = plan.differentiable
         self._leaves: list[torch.Tensor] = []
+        self._kept: list[torch.Tensor] = []
         self._seen = 0
         try:
             result = self._called(function, call)
@@ -106,10 +107,11 @@ class TorchExecution:
         self._function, self._call = function, call
         self._results = flatten_outputs(result, torch.is_tensor)
         self.outputs: list[Leaf] = [_to_host(leaf) for leaf in self._results]
+        self.changed = [_tensor_to_host(tensor) for tensor in self._kept]
 
     def _called(self, function: Callable[..., Any], call: HostCall) -> Any:
         """Call the function with new tensors, of which those at `_open` require a gradient."""
-        self._leaves, self._seen = [], 0
+        self._leaves, self._kept, self._seen = [], [], 0
         args = map_leaves(call.args, self._argument)
         kwargs = map_leaves(call.kwargs, self._argument)
         grads = torch.set_grad_enabled(bool(self._open))
@@ -138,11 +140,13 @@ class TorchExecution:
             return self._place.constant(value)
         tensor = self._place.to_torch(value)
         position, self._seen = self._seen, self._seen + 1
-        if position not in self._open:
-            return tensor
-        self._leaves.append(tensor.requires_grad_())
-        # A leaf that requires a gradient cannot be changed in place.
-        return tensor.clone() if self._plan.in_place else tensor
+        if position in self._open:
+            self._leaves.append(tensor.requires_grad_())
+            # A leaf that requires a gradient cannot be changed in place.
+            tensor = tensor.clone() if self._plan.in_place else tensor
+        if position in self._plan.changed:
+            self._kept.append(tensor)
+        return tensor
 
     def gradients(self, cotangents: list[HostTensor | None]) -> list[HostTensor | None]:
         """Return the gradients of the differentiable inputs, zeros where an input has no part and None

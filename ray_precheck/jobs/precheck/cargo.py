@@ -88,7 +88,9 @@ def _tensors(record: ApiRecord, with_results: bool) -> Iterator[TensorSpec]:
     specs: Iterable[Any] = chain(
         (spec for _, spec in record.input_leaves()),
         record.grads_in or (),
-        chain(record.outputs, record.grads_out or ()) if with_results else (),
+        chain(record.outputs, record.grads_out or (), dict(record.changed or ()).values())
+        if with_results
+        else (),
     )
     leaves = (leaf for spec in specs for _, leaf in walk_specs(spec, ""))
     return (leaf for leaf in leaves if isinstance(leaf, TensorSpec))

@@ -11,6 +11,8 @@ can judge.
 """
 
 import textwrap
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ import numpy as np
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.errors import NotCheckable, PrecheckError, UsageError
 from ray_precheck.frameworks.known import load_part
+from ray_precheck.plan.changes import changed_tensors
 from ray_precheck.plan.drawing import is_random, seed_of
 from ray_precheck.report.repro.call import CallText, script_of
 from ray_precheck.report.repro.text import Aim, FailingOutput, Needs
@@ -55,10 +58,12 @@ def _needs(data: ErrorData, record: ApiRecord) -> Needs:
     Raises:
         NotCheckable: a saved file cannot be read.
     """
-    rows = tuple(_row(data, name) for name in data.failing if _side(data, name, "bench"))
+    changed = {each.name: each.position for each in changed_tensors(record)}
+    rows = tuple(_row(data, name, changed) for name in data.failing if _side(data, name, "bench"))
     aim = Aim.COMPARE
     if not rows and is_random(record):
-        rows = tuple(_row(data, name) for name in data.failing if _side(data, name, "device"))
+        failing = (name for name in data.failing if _side(data, name, "device"))
+        rows = tuple(_row(data, name, changed) for name in failing)
         aim = Aim.DRAW
     if not rows:
         aim = Aim.RAISE if "the device raised" in data.replay.message else Aim.LOOK
@@ -91,16 +96,24 @@ def _needs(data: ErrorData, record: ApiRecord) -> Needs:
     )
 
 
-def _row(data: ErrorData, name: str) -> FailingOutput:
-    """Return a failing output with the limit of its error.
+def _row(data: ErrorData, name: str, changed: Mapping[str, int]) -> FailingOutput:
+    """Return a failing output with the limit of its error; `changed` are the inputs that the call changes.
 
     Raises:
         NotCheckable: a saved file cannot be read.
     """
-    direction, _, number = name.split(".")
-    device = _side(data, name, "device")
-    row = FailingOutput(direction, int(number), _LIMIT, data.dtypes.get(device, ""))
-    bench = _side(data, name, "bench")
+    direction, kind, label = name.split(".")
+    device, bench = (_side(data, name, side) for side in ("device", "bench"))
+    is_changed = kind == "changed"
+    if is_changed and label not in changed:
+        raise NotCheckable(f"the call has no tensor {label} that it changes")
+    row = FailingOutput(
+        direction,
+        changed[label] if is_changed else int(label),
+        _LIMIT,
+        data.dtypes.get(device, ""),
+        changed=label if is_changed else "",
+    )
     if not bench or not device or data.replay.standard == "msprobe":
         return row
     tested, wanted = data.source.file(device), data.source.file(bench)
@@ -111,13 +124,13 @@ def _row(data: ErrorData, name: str) -> FailingOutput:
         wide = np.complex128 if np.iscomplexobj(expected) else np.float64
         error = np.abs(tested.data.astype(wide) - expected.astype(wide))
     largest = float(np.nan_to_num(error, nan=np.inf, posinf=np.inf).max(initial=0.0))
-    return FailingOutput(direction, int(number), 0.5 * largest or _LIMIT, row.dtype)
+    return replace(row, limit=0.5 * largest or _LIMIT)
 
 
 def _side(data: ErrorData, name: str, side: str) -> str:
     """Return the file of a failing output on one side, "" if there is none."""
-    direction, _, number = name.split(".")
-    file = f"{data.stem}.{direction}.output.{side}.{number}.npy"
+    place, _, number = name.rpartition(".")
+    file = f"{data.stem}.{place}.{side}.{number}.npy"
     return file if data.dtypes.get(file) in DTYPES else ""
 
 
@@ -145,9 +158,7 @@ def _leaves(
     if not asked:
         return differentiable, tuple(row for row in rows if row.direction == "forward")
     placed = tuple(
-        FailingOutput(row.direction, row.number, row.limit, row.dtype, asked.index(row.number))
-        if row.direction == "backward"
-        else row
+        replace(row, place=asked.index(row.number)) if row.direction == "backward" else row
         for row in rows
         if row.direction == "forward" or row.number in asked
     )

@@ -26,7 +26,8 @@ class Aim(Enum):
 class FailingOutput:
     """A failing output: its direction and number, the limit of its error, the dtype that was tested.
 
-    `place` is that of a gradient among those that the script computes.
+    `place` is that of a gradient among those that the script computes. `changed` is the name of a tensor
+    that the call changes, "" for an output; its number is that of the input.
     """
 
     direction: str
@@ -34,15 +35,25 @@ class FailingOutput:
     limit: float
     dtype: str
     place: int = 0
+    changed: str = ""
 
     @property
     def name(self) -> str:
         """As in the detail rows: forward.output.0."""
-        return f"{self.direction}.output.{self.number}"
+        return self.file("").replace("..", ".")
 
     def file(self, side: str) -> str:
         """The name of its file: forward.output.bench.0."""
+        if self.changed:
+            return f"{self.direction}.changed.{side}.{self.changed}"
         return f"{self.direction}.output.{side}.{self.number}"
+
+    @property
+    def value(self) -> str:
+        """What the script has computed for it."""
+        if self.direction == "backward":
+            return f"grads[{self.place}]"
+        return f"{'x' if self.changed else 'outs'}[{self.number}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,11 +233,7 @@ def end_lines(needs: Needs, run: list[str], saved: list[str]) -> Iterator[str]:
         yield from _captured(needs, run, saved)
     else:
         yield from run
-        here = [
-            f"grads[{row.place}]" if row.direction == "backward" else f"outs[{row.number}]"
-            for row in needs.rows
-        ]
-        yield from _judged(needs, here, saved)
+        yield from _judged(needs, [row.value for row in needs.rows], saved)
         yield from _ENDINGS[needs.aim].splitlines()
 
 
@@ -279,7 +286,7 @@ def _captured(needs: Needs, run: list[str], saved: list[str]) -> Iterator[str]:
         yield "# What this machine makes of the call is only printed."
         yield from run
         yield from (
-            f'show("{row.name}", outs[{row.number}], {_against(needs, row, old)})'
+            f'show("{row.name}", {row.value}, {_against(needs, row, old)})'
             for row, old in zip(needs.rows, saved, strict=True)
             if row.direction == "forward"
         )

@@ -1,0 +1,217 @@
+"""What a call changes beside its outputs is compared as they are: running statistics, `out`, states."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from records import (
+    call,
+    leaf,
+    replace_kernel,
+    statistics_checker,
+    tensor,
+    whole,
+)
+
+from ray_precheck.compare.standards.registry import STANDARDS
+from ray_precheck.schema.result import TaskResult, Verdict
+from ray_precheck.schema.task import TaskPayload
+
+pytestmark = pytest.mark.frameworks
+STANDARD = pytest.mark.parametrize("standard", ["msprobe", "auto"])
+HALVES = ("bfloat16", "float16")
+Kernel = Callable[..., Any]
+
+
+def batch_norm(dtype: str = "float32", statistics: str = "float32", **more: Any) -> TaskPayload:
+    """A call as msprobe records it: with its statistics before the call, and none after it."""
+    x = leaf(8, 5, 6, 6, dtype=dtype, low=-3.0, high=5.0)
+    mean, var = (tensor(5, dtype=statistics, low=low, high=2.0) for low in (-1.0, 0.5))
+    weights = (leaf(5, dtype=statistics), leaf(5, dtype=statistics))
+    return call(
+        "Functional.batch_norm",
+        *(x, mean, var, *weights),
+        grads=[tensor(8, 5, 6, 6, dtype=dtype)],
+        **{"training": True, "momentum": 0.1, "eps": 1e-5, **more},
+    )
+
+
+def instance_norm(dtype: str = "float32", **more: Any) -> TaskPayload:
+    x = leaf(4, 5, 6, 6, dtype=dtype, low=-3.0, high=5.0)
+    mean, var = (tensor(5, low=low, high=2.0) for low in (-1.0, 0.5))
+    options = {"use_input_stats": True, "momentum": 0.2, **more}
+    output = tensor(4, 5, 6, 6, dtype=dtype)
+    return call("Functional.instance_norm", x, mean, var, output=output, **options)
+
+
+def embedding(dtype: str = "float32", max_norm: float | None = 0.5) -> TaskPayload:
+    """A call of F.embedding as nn.Embedding makes it; the rows that it looks up are renormalised."""
+    words, weight = whole(6, high=8), tensor(9, 4, dtype=dtype)
+    return call("Functional.embedding", words, weight, None, max_norm, 2.0, False, False)
+
+
+def low_level(name: str) -> TaskPayload:
+    mean, var = tensor(5), tensor(5, low=0.5, high=2.0)
+    return call(
+        f"Torch.{name}", tensor(8, 5, 6, 6), tensor(5), tensor(5), mean, var, True, 0.1, 1e-5
+    )
+
+
+def checked(
+    payload: TaskPayload,
+    standard: str,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[Kernel], Kernel] | None = None,
+    framework: str = "pytorch",
+) -> TaskResult:
+    checker = statistics_checker(framework, standard=STANDARDS[standard]())
+    if fault is not None:
+        replace_kernel(monkeypatch, checker.device(), fault)
+    return checker.check(payload)
+
+
+def changed(result: TaskResult) -> dict[str, str]:
+    """Return the verdicts of what the call changed, by name."""
+    rows = ((check.name.partition(".forward.changed."), check.verdict) for check in result.checks)
+    return {name: verdict.value for (_, found, name), verdict in rows if found}
+
+
+def after(place: int, edit: Callable[[Any, Any], Any]) -> Callable[[Kernel], Kernel]:
+    """Return a change of a kernel after which one of its arguments is `edit(before, after)`."""
+
+    def change(function: Kernel) -> Kernel:
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            before = args[place].clone() if torch.is_tensor(args[place]) else args[place] * 1
+            result = function(*args, **kwargs)
+            with torch.no_grad():
+                args[place][...] = edit(before, args[place])
+            return result
+
+        return kernel
+
+    return change
+
+
+def biased(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    """Return the variance after a step with n in the place of n - 1."""
+    n = 8 * 6 * 6
+    return 0.9 * before + (after - 0.9 * before) * ((n - 1) / n)
+
+
+MEAN, VAR = "running_mean", "running_var"
+FAULTS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
+    "mean x3": (MEAN, lambda _, after: after * 3),
+    "var x5": (VAR, lambda _, after: after * 5),
+    "mean stays": (MEAN, lambda before, _: before),
+    "momentum of the mean": (MEAN, lambda before, after: before + 2 * (after - before)),
+    "momentum of the variance": (VAR, lambda before, after: before + 2 * (after - before)),
+    "one channel": (VAR, lambda before, after: torch.cat([after[:4], before[4:]])),
+    "biased variance": (VAR, biased),
+}
+NORMS = {
+    "batch_norm": batch_norm,
+    "instance_norm": instance_norm,
+}
+
+
+@STANDARD
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("dtype", ["float32", *HALVES])
+@pytest.mark.parametrize("norm", NORMS)
+def test_wrong_running_statistics_are_found(
+    norm: str, dtype: str, fault: str, standard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, edit = FAULTS[fault]
+    if norm == "instance_norm" and fault == "biased variance":
+        pytest.skip("of the plane of a channel the bias is another one")
+    result = checked(NORMS[norm](dtype), standard, monkeypatch, after(1 + (name == VAR), edit))
+    assert changed(result)[name] == "error", result.message
+    assert result.forward is Verdict.ERROR
+    assert f"forward.changed.{name}: " in result.message
+
+
+HONEST = {
+    "batch_norm": batch_norm(),
+    "without weights": call(
+        "Functional.batch_norm", leaf(8, 5), tensor(5), tensor(5, low=0.1), training=True
+    ),
+    "cumulative average": batch_norm(momentum=0.25),
+    "one sample for each channel and batch": call(
+        "Functional.batch_norm",
+        leaf(2, 5),
+        tensor(5),
+        tensor(5, low=0.1),
+        training=True,
+        momentum=1.0,
+    ),
+    "a large offset": call(
+        "Functional.batch_norm",
+        leaf(64, 5, 9, low=990.0, high=1000.0),
+        tensor(5),
+        tensor(5, low=0.1),
+        training=True,
+    ),
+    "instance_norm": instance_norm(),
+    "native_batch_norm": low_level("native_batch_norm"),
+    "embedding": embedding(),
+}
+HONEST_HALVES = {
+    f"{name} {dtype}": payload
+    for dtype in HALVES
+    for name, payload in {
+        "batch_norm": batch_norm(dtype),
+        "batch_norm, all": batch_norm(dtype, dtype),
+        "instance_norm": instance_norm(dtype),
+        "embedding": embedding(dtype),
+    }.items()
+}
+
+
+@pytest.mark.parametrize("name", [*HONEST, *HONEST_HALVES])
+def test_honest_changes_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    payload = {**HONEST, **HONEST_HALVES}[name]
+    for standard in ("auto", "msprobe") if name in HONEST else ("auto",):
+        result = checked(payload, standard, monkeypatch)
+        found = changed(result)
+        assert found
+        assert set(found.values()) == {"pass"}, result.message
+        assert result.forward is Verdict.PASS, result.message
+
+
+@STANDARD
+@pytest.mark.parametrize(
+    "payload",
+    [
+        batch_norm(training=False),
+        call("Functional.batch_norm", leaf(8, 5), None, None, training=True),
+        instance_norm(use_input_stats=False),
+        embedding(max_norm=None),
+        batch_norm(momentum=0.0),
+    ],
+    ids=["evaluated", "no statistics", "no statistics of the input", "no norm", "no momentum"],
+)
+def test_what_stays_has_no_row(
+    payload: TaskPayload, standard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = checked(payload, standard, monkeypatch)
+    assert (changed(result), result.forward) == ({}, Verdict.PASS)
+
+
+@STANDARD
+def test_a_kernel_that_changes_what_has_to_stay_is_found(
+    standard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touched = after(2, lambda _, after: after * 0.9)
+    result = checked(batch_norm(training=False), standard, monkeypatch, touched)
+    assert (changed(result), result.forward) == ({VAR: "error"}, Verdict.ERROR)
+
+
+@STANDARD
+@pytest.mark.parametrize("dtype", ["float32", *HALVES])
+def test_weights_that_a_lookup_does_not_renormalise_are_found(
+    dtype: str, standard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stays = after(1, lambda before, _: before)
+    result = checked(embedding(dtype), standard, monkeypatch, stays)
+    assert changed(result) == {"weight": "error"}
