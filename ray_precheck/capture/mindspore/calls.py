@@ -19,6 +19,12 @@ from typing import Any, Protocol
 
 from ray_precheck.capture.mindspore.names import FunctionPlace, OperatorName
 from ray_precheck.capture.mindspore.patches import Patches
+from ray_precheck.capture.mindspore.primitives import (
+    attributes_of,
+    entries_of_overloads,
+    primitive_name,
+    recorded_primitives,
+)
 from ray_precheck.capture.mindspore.recorder import MindSporeRecorder
 from ray_precheck.capture.mindspore.regions import keep_out_of_compilers, tracing
 
@@ -83,11 +89,16 @@ class Calls:
             self.patches.take_away()
 
     def _replace_functions(self) -> None:
+        for kind in recorded_primitives():
+            self.patches.put(kind, "__call__", self._seen_primitive(vars(kind)["__call__"]))
         by_function: dict[int, tuple[Any, Any]] = {}
         for owner, attribute, name, function in self._places:
             replacement = self._seen(name, function)
             self.patches.put(owner, attribute, replacement)
             by_function.setdefault(id(function), (function, replacement))
+        for entry, function in entries_of_overloads():
+            if id(function) in by_function:
+                by_function[id(entry)] = (entry, by_function[id(function)][1])
         self.patches.put_where_imported(by_function)
 
     def _seen(self, name: OperatorName, function: Any) -> Callable[..., Any]:
@@ -101,6 +112,28 @@ class Calls:
             inside.call = True
             try:
                 return record(name, sys._getframe(1), args, kwargs, function)
+            finally:
+                inside.call = False
+
+        return seen
+
+    def _seen_primitive(self, original: Any) -> Callable[..., Any]:
+        """Return the call of a class of primitives, which records itself with the primitive's attributes."""
+        inside, record, tracing = self._inside, self._sink.call, self._tracing
+
+        @functools.wraps(original)
+        def seen(primitive: Any, *args: Any, **kwargs: Any) -> Any:
+            name = None if inside.call or tracing() else primitive_name(type(primitive))
+            if name is None:
+                return original(primitive, *args, **kwargs)
+
+            def run(*_: Any, **__: Any) -> Any:
+                return original(primitive, *args, **kwargs)
+
+            inside.call = True
+            try:
+                told = {**attributes_of(primitive), **kwargs}
+                return record(name, sys._getframe(1), args, told, run)
             finally:
                 inside.call = False
 

@@ -11,8 +11,14 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 _ABSENT = object()
-# The insides of these packages are not looked through for functions imported by name.
+# The insides of these packages are not looked through for functions imported by name, but for the parts of
+# MindSpore that call operators as a program does.
 _LEFT_ALONE = frozenset({"mindspore", "ray_precheck", "numpy", "ray"})
+_LOOKED_THROUGH = ("mindspore.nn", "mindspore.mint.", "mindspore.train", "mindspore.experimental")
+
+
+def _is_left_alone(module: str) -> bool:
+    return module.partition(".")[0] in _LEFT_ALONE and not module.startswith(_LOOKED_THROUGH)
 
 
 class _Patch(NamedTuple):
@@ -50,7 +56,7 @@ class Patches:
         `replacements` has by the identity of a function itself and its replacement.
         """
         for name, module in list(sys.modules.items()):
-            if not isinstance(module, ModuleType) or name.partition(".")[0] in _LEFT_ALONE:
+            if not isinstance(module, ModuleType) or _is_left_alone(name):
                 continue
             for attribute, value in list(vars(module).items()):
                 found = replacements.get(id(value))

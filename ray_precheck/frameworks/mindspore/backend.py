@@ -18,6 +18,7 @@ from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Execution, require_answer
 from ray_precheck.frameworks.denied import require_allowed
 from ray_precheck.frameworks.hf32 import mindspore_hf32_off
+from ray_precheck.frameworks.mindspore.descriptor import FRAMEWORK
 from ray_precheck.frameworks.mindspore.run import (
     MindSporeExecution,
     MindSporeFace,
@@ -37,6 +38,8 @@ _ROOTS: dict[str, Any] = {
 _FUNCTION_TYPES = (FunctionType, ops.Primitive, ops.MultitypeFuncGraph)
 # Where operators are that mindspore.ops does not export (mindspore.ops.auto_generate).
 _ALSO = {"Functional": ops.auto_generate}
+# Where primitives are that mindspore.ops does not export: Cells of mindspore.nn call them.
+_HOMES_OF_PRIMITIVES = ("nn_ops", "_inner_ops", "math_ops", "array_ops", "_rl_inner_ops")
 _SUBMODULES = {"Mint": ("", "linalg", "special", "nn.functional")}
 _NO_KERNEL = (
     "only supports Ascend",
@@ -73,13 +76,13 @@ class MindSporeBackend:
 
     def resolve(self, name: ApiName) -> Callable[..., Any]:
         """Return MindSpore's function for an API of the dump."""
-        if name.prefix not in _ROOTS:
-            known = ", ".join(_ROOTS)
+        if name.prefix not in FRAMEWORK.prefixes:
+            known = ", ".join(FRAMEWORK.prefixes)
             raise NotCheckable(
                 f"prefix {name.prefix} is not supported for MindSpore (supported: {known})"
             )
         require_allowed(name, "mindspore")
-        function = _lookup(name)
+        function = _primitive(name.api) if name.prefix == "Primitive" else _lookup(name)
         if function is None:
             raise NotCheckable(
                 f"{name.type_name} is not an operator of MindSpore {ms.__version__} that may be called"
@@ -144,6 +147,30 @@ def _lookup(name: ApiName) -> Callable[..., Any] | None:
         return None
     home = getattr(found, "__module__", None) or ""
     return found if home.split(".")[0] in ("mindspore", "_c_expression") else None
+
+
+def _primitive(name: str) -> Callable[..., Any] | None:
+    """Return a function that makes a primitive from keyword arguments and calls it; None for other names.
+
+    Found are MindSpore's own classes of operators, and what its functions call without a primitive.
+    """
+    homes = (ops, ops.operations, *map(_operations, _HOMES_OF_PRIMITIVES), ops.auto_generate)
+    found = next((vars(home)[name] for home in homes if name in vars(home)), None)
+    if name.endswith("_impl"):
+        return found if callable(found) else None
+    if not isinstance(found, type) or not issubclass(found, ops.Primitive):
+        return None
+    kind = found
+
+    def call(*args: Any, **attributes: Any) -> Any:
+        # A dump has a tuple as a list.
+        return kind(**{key: _as_tuple(value) for key, value in attributes.items()})(*args)
+
+    return call
+
+
+def _operations(name: str) -> Any:
+    return getattr(ops.operations, name, ops)
 
 
 def _to_mindspore(tensor: HostTensor) -> ms.Tensor:

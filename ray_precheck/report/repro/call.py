@@ -63,10 +63,12 @@ class CallText:
     def call(self) -> str:
         """Return the call as an expression of x, the list of the tensors."""
         record = self._record
-        arguments = [
-            *(self._value(spec, f"input_args.{i}") for i, spec in enumerate(record.args)),
-            *self._keywords(),
-        ]
+        given = [self._value(spec, f"input_args.{i}") for i, spec in enumerate(record.args)]
+        if record.name.prefix == "Primitive":
+            # It is made with its attributes, and called with the rest.
+            made = f"{self._function() or 'UNKNOWN'}({', '.join(self._keywords())})"
+            return f"{made}({', '.join(given)})"
+        arguments = [*given, *self._keywords()]
         function = self._function()
         if function is None:
             return f"UNKNOWN({', '.join(arguments)})"

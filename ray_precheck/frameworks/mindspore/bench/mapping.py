@@ -13,6 +13,7 @@ from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.denied import require_allowed
 from ray_precheck.frameworks.mindspore.bench.rows import MINT_ROWS
 from ray_precheck.frameworks.mindspore.bench.rows_ops import OPS_NAMESAKES, OPS_ROWS
+from ray_precheck.frameworks.mindspore.bench.rows_primitives import PRIMITIVE_ROWS
 from ray_precheck.frameworks.mindspore.bench.rows_rare import RARE_ROWS
 from ray_precheck.frameworks.mindspore.bench.rows_tensor import TENSOR_NAMESAKES, TENSOR_ROWS
 from ray_precheck.frameworks.mindspore.bench.unmapped import missing_reason
@@ -30,7 +31,7 @@ _TORCH_PREFIXES = {
     "Functional": ("Torch", "Functional"),
 }
 _VERIFIED = {"Tensor": TENSOR_NAMESAKES, "Functional": OPS_NAMESAKES}
-ROWS = one_table("references of MindSpore", MINT_ROWS, TENSOR_ROWS, OPS_ROWS, RARE_ROWS)
+ROWS = one_table("references of MindSpore", MINT_ROWS, TENSOR_ROWS, OPS_ROWS, RARE_ROWS, PRIMITIVE_ROWS)
 
 
 def resolve_mindspore(name: ApiName) -> Callable[..., Any]:

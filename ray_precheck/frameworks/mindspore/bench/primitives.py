@@ -1,0 +1,374 @@
+"""References in torch for MindSpore's primitives whose attributes have no namesake in torch.
+
+Comes in: torch tensors (float64 in place of floats), MindSpore's arguments, and the attributes with which the
+primitive was made, by name. Goes out: the results according to MindSpore's documentation. Named by
+`rows_primitives`.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from ray_precheck.errors import NotCheckable
+from ray_precheck.frameworks.mindspore.bench import indexed
+from ray_precheck.frameworks.mindspore.bench.references import to_float
+from ray_precheck.schema.uncompared import Uncompared
+
+Tensor = torch.Tensor
+_KEPT = Uncompared("it is what the kernel keeps for its backward pass")
+
+
+def matmul(
+    left: Tensor, right: Tensor, transpose_a: bool = False, transpose_b: bool = False
+) -> Tensor:
+    """Multiply matrices, each one transposed first where its attribute says so."""
+    return (left.mT if transpose_a else left) @ (right.mT if transpose_b else right)
+
+
+def bias_add(tensor: Tensor, bias: Tensor, data_format: str = "NCHW") -> Tensor:
+    """Add a bias along the dimension of the channels."""
+    if data_format == "NHWC":
+        return tensor + bias
+    return tensor + bias.reshape(-1, *[1] * (tensor.ndim - 2))
+
+
+def div_no_nan(left: Tensor, right: Tensor) -> Tensor:
+    """Divide, with 0 where the divisor is 0."""
+    left, right = torch.broadcast_tensors(left, right)
+    return torch.where(right == 0, 0.0, left / torch.where(right == 0, 1, right))
+
+
+def reduced(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a reduction over an axis, several, or all of them where there is none."""
+
+    def reduce(tensor: Tensor, axis: Any = (), keep_dims: bool = False, **_: Any) -> Tensor:
+        axes = [axis] if isinstance(axis, int) else list(axis or range(tensor.ndim))
+        for dim in sorted((each % max(1, tensor.ndim) for each in axes), reverse=True):
+            tensor = function(tensor, dim, keep_dims)
+        return tensor
+
+    return reduce
+
+
+def extreme(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what gives the index of an extreme along an axis, and its value."""
+
+    def found(tensor: Tensor, axis: int = 0, keep_dims: bool = False) -> Any:
+        values, indices = function(tensor, axis, keep_dims)
+        return indices, values
+
+    return found
+
+
+def index_of_extreme(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return what gives the index of an extreme along an axis, in a dtype."""
+
+    def found(tensor: Tensor, axis: int = -1, output_type: Any = torch.int32) -> Tensor:
+        return function(tensor, axis).to(output_type)
+
+    return found
+
+
+def squeeze(tensor: Tensor, axis: int | Sequence[int] = ()) -> Tensor:
+    """Drop dimensions of size 1, all of them where none are named."""
+    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    return torch.squeeze(tensor, axes) if axes else torch.squeeze(tensor)
+
+
+def split(tensor: Tensor, axis: int = 0, output_num: int = 1) -> Any:
+    """Split into parts of one size."""
+    return torch.split(tensor, tensor.shape[axis] // output_num, axis)
+
+
+def cumsum(tensor: Tensor, axis: int, exclusive: bool = False, reverse: bool = False) -> Tensor:
+    """Sum up along an axis, from its end, or without the element itself."""
+    values = tensor.flip(axis) if reverse else tensor
+    total = torch.cumsum(values, axis)
+    total = total - values if exclusive else total
+    return total.flip(axis) if reverse else total
+
+
+def fill(dtype: Any, shape: Sequence[int], value: Any) -> Tensor:
+    """Return a tensor of one value."""
+    return torch.full(tuple(shape), value, dtype=dtype)
+
+
+def scalar_to_tensor(value: Any, dtype: Any = None) -> Tensor:
+    """Return a tensor without dimensions."""
+    return torch.tensor(value, dtype=dtype or torch.float64)
+
+
+def pad(tensor: Tensor, paddings: Sequence[Sequence[int]]) -> Tensor:
+    """Pad with zeros, given the widths before and after for each dimension."""
+    return functional.pad(tensor, [width for pair in reversed(paddings) for width in pair])
+
+
+def mirror_pad(tensor: Tensor, paddings: Tensor, mode: str = "REFLECT") -> Tensor:
+    """Pad with a mirror image, with the border's element (SYMMETRIC) or without it."""
+    for dim, (before, after) in enumerate(paddings.tolist()):
+        size, places = tensor.shape[dim], torch.arange(-before, tensor.shape[dim] + after)
+        step = 1 if mode == "SYMMETRIC" else 0
+        places = torch.where(places < 0, -places - step, places)
+        places = torch.where(places >= size, 2 * (size - 1) + step - places, places)
+        tensor = tensor.index_select(dim, places)
+    return tensor
+
+
+def strided_slice(
+    tensor: Tensor, begin: Any, end: Any, strides: Any, shrink_axis_mask: int = 0, **masks: int
+) -> Tensor:
+    """Take a slice of each dimension; those of a mask are indexed."""
+    if any(masks.values()):
+        raise NotCheckable(f"a StridedSlice with {', '.join(masks)} has no bench")
+    if not shrink_axis_mask:
+        return indexed.strided_slice(tensor, begin, end, strides)
+    index = tuple(
+        first if shrink_axis_mask >> dim & 1 else slice(first, last, step)
+        for dim, (first, last, step) in enumerate(zip(begin, end, strides, strict=True))
+    )
+    return tensor[index]
+
+
+def l2_normalize(tensor: Tensor, axis: Any = 0, epsilon: float = 1e-4) -> Tensor:
+    """Divide by the norm along an axis, whose square is at least epsilon."""
+    axes = axis if isinstance(axis, int) else tuple(axis)
+    return tensor / tensor.square().sum(axes, keepdim=True).clamp(min=epsilon).sqrt()
+
+
+def layer_norm(
+    tensor: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    begin_norm_axis: int = 1,
+    begin_params_axis: int = 1,
+    epsilon: float = 1e-7,
+) -> Any:
+    """Normalise over the last dimensions; the third output is the variance on one device, and 1 / standard
+    deviation on another."""
+    dims = tuple(range(begin_norm_axis % tensor.ndim, tensor.ndim))
+    variance, mean = torch.var_mean(tensor, dims, correction=0, keepdim=True)
+    normal = (tensor - mean) * torch.rsqrt(variance + epsilon)
+    return normal * gamma + beta, mean, _KEPT
+
+
+def batch_norm(
+    tensor: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    is_training: bool = False,
+    epsilon: float = 1e-5,
+    momentum: float = 0.1,
+    data_format: str = "NCHW",
+) -> Any:
+    """Normalise each channel, with the batch's statistics in training; mean and variance then move towards
+    these by the momentum. The other outputs are what the kernel of a device keeps."""
+    given = tensor if data_format == "NCHW" else tensor.movedim(-1, 1)
+    found = functional.batch_norm(given, mean, variance, scale, bias, is_training, momentum, epsilon)
+    return (found if data_format == "NCHW" else found.movedim(1, -1)), _KEPT, _KEPT, _KEPT, _KEPT
+
+
+def _pairs(value: Any, count: int) -> list[int]:
+    """Return a number for each spatial dimension; four numbers are those of NCHW."""
+    numbers = [value] * count if isinstance(value, int) else list(value)
+    return numbers[-count:]
+
+
+def _same(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
+    """Return the padding before and after with which the output has ceil(size / stride) elements."""
+    need = (math.ceil(size / stride) - 1) * stride + dilation * (kernel - 1) + 1 - size
+    return max(need, 0) // 2, max(need, 0) - max(need, 0) // 2
+
+
+def _paddings(
+    pad_mode: str, pad: Any, sizes: Sequence[int], windows: Sequence[tuple[int, int, int]]
+) -> list[int]:
+    """Return the padding before and after each spatial dimension, the first one first."""
+    mode = str(pad_mode).lower()
+    if mode == "same":
+        found = (
+            _same(size, *window) for size, window in zip(sizes, windows, strict=True)
+        )
+        return [width for pair in found for width in pair]
+    if mode == "pad":
+        widths = [pad] if isinstance(pad, int) else list(pad)
+        return widths * 2 * len(sizes) if len(widths) == 1 else widths
+    return [0] * 2 * len(sizes)
+
+
+def _padded(tensor: Tensor, widths: Sequence[int], value: float = 0.0) -> Tensor:
+    pairs = [widths[place : place + 2] for place in range(0, len(widths), 2)]
+    return functional.pad(tensor, [width for pair in reversed(pairs) for width in pair], value=value)
+
+
+def _windows(weight: Sequence[int], stride: Any, dilation: Any) -> list[tuple[int, int, int]]:
+    count = len(weight)
+    return list(zip(weight, _pairs(stride, count), _pairs(dilation, count), strict=True))
+
+
+def _require_channels_first(data_format: str) -> None:
+    if not data_format.startswith("NC"):
+        raise NotCheckable(f"the bench knows no data_format {data_format!r} of this primitive")
+
+
+def conv(
+    tensor: Tensor,
+    weight: Tensor,
+    pad_mode: str = "valid",
+    pad: Any = 0,
+    stride: Any = 1,
+    dilation: Any = 1,
+    group: int = 1,
+    data_format: str = "NCHW",
+    **_: Any,
+) -> Tensor:
+    """Convolve over two dimensions or three."""
+    _require_channels_first(data_format)
+    windows = _windows(weight.shape[2:], stride, dilation)
+    widths = _paddings(pad_mode, pad, tensor.shape[2:], windows)
+    function = functional.conv2d if weight.ndim == 4 else functional.conv3d
+    strides, dilations = ([each[place] for each in windows] for place in (1, 2))
+    result: Tensor = function(
+        _padded(tensor, widths), weight, stride=strides, dilation=dilations, groups=group
+    )
+    return result
+
+
+def conv_transpose(
+    tensor: Tensor,
+    weight: Tensor,
+    input_size: Any,
+    pad_mode: str = "valid",
+    pad: Any = 0,
+    stride: Any = 1,
+    dilation: Any = 1,
+    group: int = 1,
+    data_format: str = "NCHW",
+    **_: Any,
+) -> Tensor:
+    """Return the gradient of a convolution's input, which has a given size."""
+    _require_channels_first(data_format)
+    sizes = [int(each) for each in input_size][2:]
+    windows = _windows(weight.shape[2:], stride, dilation)
+    widths = _paddings(pad_mode, pad, sizes, windows)
+    strides, dilations = ([each[place] for each in windows] for place in (1, 2))
+    full = functional.conv_transpose2d(
+        tensor, weight, stride=strides, dilation=dilations, groups=group
+    )
+    for dim, size in enumerate(sizes):
+        before, after = widths[2 * dim : 2 * dim + 2]
+        lacking = size + before + after - full.shape[dim + 2]
+        full = _padded(full, [0, lacking] if dim else [0, lacking, 0, 0])
+        full = full.narrow(dim + 2, before, size)
+    return full
+
+
+def max_pool(
+    tensor: Tensor,
+    kernel_size: Any = 1,
+    strides: Any = 1,
+    pad_mode: str = "valid",
+    data_format: str = "NCHW",
+) -> Tensor:
+    """Take the maximum of each window."""
+    _require_channels_first(data_format)
+    windows = _windows(_pairs(kernel_size, 2), strides, 1)
+    widths = _paddings(pad_mode, 0, tensor.shape[2:], windows)
+    result: Tensor = functional.max_pool2d(
+        _padded(tensor, widths, -math.inf), [w[0] for w in windows], [w[1] for w in windows]
+    )
+    return result
+
+
+def avg_pool(
+    tensor: Tensor,
+    kernel_size: Any = 1,
+    strides: Any = 1,
+    pad_mode: str = "valid",
+    data_format: str = "NCHW",
+) -> Tensor:
+    """Take the mean of each window, without the padding."""
+    _require_channels_first(data_format)
+    windows = _windows(_pairs(kernel_size, 2), strides, 1)
+    widths = _paddings(pad_mode, 0, tensor.shape[2:], windows)
+    kernel, step = [w[0] for w in windows], [w[1] for w in windows]
+    total = functional.avg_pool2d(_padded(tensor, widths), kernel, step)
+    share = functional.avg_pool2d(_padded(torch.ones_like(tensor[:1, :1]), widths), kernel, step)
+    return total / share
+
+
+def softmax_cross_entropy(logits: Tensor, labels: Tensor) -> Any:
+    """Return the loss of each row, and its gradient."""
+    log_probability = torch.log_softmax(logits, -1)
+    loss = -(labels * log_probability).sum(-1)
+    return loss, (log_probability.exp() - labels).detach()
+
+
+def sparse_softmax_cross_entropy(logits: Tensor, labels: Tensor, is_grad: bool = False) -> Tensor:
+    """Return the mean loss, or its gradient."""
+    if not is_grad:
+        return functional.cross_entropy(logits, labels.long())
+    hot = functional.one_hot(labels.long(), logits.shape[-1])
+    return (torch.softmax(logits, -1) - hot) / labels.numel()
+
+
+def nll_loss(
+    logits: Tensor, labels: Tensor, weight: Tensor, reduction: str = "mean", ignore_index: int = -100
+) -> Any:
+    """Return the negative log likelihood, and the sum of the weights."""
+    loss = functional.nll_loss(
+        logits, labels.long(), weight, ignore_index=ignore_index, reduction=reduction
+    )
+    used = labels[labels != ignore_index].long()
+    return loss, weight[used].sum() if reduction != "none" else _KEPT
+
+
+def lstm(
+    tensor: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    weights: Tensor,
+    input_size: int,
+    hidden_size: int,
+    num_layers: int = 1,
+    has_bias: bool = True,
+    bidirectional: bool = False,
+    dropout: float = 0.0,
+    proj_size: int = 0,
+) -> Any:
+    """Run one layer in one direction, with the weights in one tensor as the CPU's kernel has them."""
+    if num_layers != 1 or bidirectional or proj_size or dropout:
+        raise NotCheckable("an LSTM of several layers, two directions, or with dropout has no bench")
+    parts = [4 * hidden_size * input_size, 4 * hidden_size * hidden_size, 4 * hidden_size * has_bias]
+    if weights.numel() != sum(parts):
+        raise NotCheckable("the weights of this LSTM are not in the order that the CPU has")
+    flat = to_float(weights.reshape(-1))
+    into, within, bias = torch.split(flat, parts)
+    state, memory, outputs = hidden[0], cell[0], []
+    for step in tensor:
+        gates = step @ into.reshape(-1, input_size).T + state @ within.reshape(-1, hidden_size).T
+        gates = gates + bias if has_bias else gates
+        entry, forget, new, exit_gate = gates.chunk(4, -1)
+        memory = torch.sigmoid(forget) * memory + torch.sigmoid(entry) * torch.tanh(new)
+        state = torch.sigmoid(exit_gate) * torch.tanh(memory)
+        outputs.append(state)
+    return torch.stack(outputs), state.unsqueeze(0), memory.unsqueeze(0), _KEPT, _KEPT
+
+
+def assign(variable: Tensor, value: Tensor) -> Tensor:
+    """Write values into a variable."""
+    return variable.copy_(value)
+
+
+def assign_add(variable: Tensor, value: Any) -> Tensor:
+    """Add values to a variable."""
+    return variable.add_(value)
+
+
+def assign_sub(variable: Tensor, value: Any) -> Tensor:
+    """Subtract values from a variable."""
+    return variable.sub_(value)
