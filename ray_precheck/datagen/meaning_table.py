@@ -279,6 +279,10 @@ TABLE: FactTable[tuple[MeaningRow, ...]] = FactTable(
             (row("input weight bias running_mean running_var", running_var=_POSITIVE),),
         ),
         (
+            "mindspore.ops.operations: BatchNorm",
+            (row("x scale bias mean variance", variance=_POSITIVE),),
+        ),
+        (
             f"{_NETWORK}: batch_norm",
             (row("input running_mean running_var", running_var=_POSITIVE),),
         ),

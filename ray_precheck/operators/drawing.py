@@ -91,6 +91,7 @@ _ALWAYS = """
     torch.nn.functional mindspore.ops: gumbel_softmax
     mindspore.Tensor: cauchy log_normal
     mindspore.Tensor mindspore.ops: random_categorical
+    mindspore.ops.operations: Dropout
     mindspore.ops:
         bernoulli_ext gamma laplace random_gamma random_poisson shuffle standard_laplace
         standard_normal
@@ -115,6 +116,7 @@ _FRACTIONAL_POOLS = """
 """
 _BATCH_NORMS = """
     torch torch.nn.functional mindspore.mint.nn.functional mindspore.ops: batch_norm
+    mindspore.ops.operations: BatchNorm
     torch torch.nn.functional: instance_norm
     torch: _native_batch_norm_legit cudnn_batch_norm miopen_batch_norm native_batch_norm
 """
@@ -148,6 +150,7 @@ UNSEEDED = table_of_names(
     "unseeded",
     """
     mindspore.ops: dropout1d dropout2d dropout3d bernoulli
+    mindspore.ops.operations: Dropout
     mindspore.mint.nn.functional: dropout2d
     mindspore.ops mindspore.Tensor: random_categorical
     mindspore.Tensor: cauchy log_normal

@@ -12,6 +12,7 @@ import functools
 from collections.abc import Iterator, Mapping
 
 from ray_precheck.frameworks.known import built_in_frameworks, find_framework, is_framework
+from ray_precheck.operators.primitives import FUNCTIONS
 
 # framework of the dump -> prefix of its keys -> namespace of the full names, torch's first
 NAMESPACES = {
@@ -47,7 +48,12 @@ def full_name(type_name: str, framework: str) -> str:
 @functools.lru_cache(1 << 14)
 def full_names(type_name: str, framework: str = "") -> tuple[str, ...]:
     """Return the full names that `Prefix.api` may mean: one if the framework is known, else one for each
-    framework that has the prefix, torch's first."""
+    framework that has the prefix, torch's first; behind that of a primitive the function that computes the
+    same."""
+    prefix, _, api = type_name.partition(".")
+    if prefix == "Primitive" and framework in ("", "mindspore"):
+        same = (f"mindspore.ops.{FUNCTIONS[api]}",) if api in FUNCTIONS else ()
+        return (full_name(type_name, "mindspore"), *same)
     if framework:
         return (full_name(type_name, framework),)
     return tuple(dict.fromkeys(full_name(type_name, each) for each in NAMESPACES))

@@ -5,7 +5,8 @@ and which gradients passed through it. Entered by `probe` for the time of a capt
 MindSpore is changed outside of it.
 
 MindSpore asks nobody before it runs a function, as torch's function modes are, so the functions are replaced
-where they stand and where they were imported by name. What a recorded function calls itself is not recorded.
+where they stand and where they were imported by name, and the calls of primitives in their classes. What a
+recorded function calls itself is not recorded.
 A region that `ms.jit` compiles has one record.
 """
 
@@ -123,7 +124,8 @@ class Calls:
 
         @functools.wraps(original)
         def seen(primitive: Any, *args: Any, **kwargs: Any) -> Any:
-            name = None if inside.call or tracing() else primitive_name(type(primitive))
+            kind: Any = type(primitive)
+            name = None if inside.call or tracing() else primitive_name(kind)
             if name is None:
                 return original(primitive, *args, **kwargs)
 

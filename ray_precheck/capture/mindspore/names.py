@@ -66,13 +66,13 @@ _NO_OPERATORS = _names(
 )
 # These are two or three calls of other methods, each of which has a record, as with msprobe.
 _MADE_OF_OTHERS = _names("__rtruediv__ approximate_equal astype expand ptp to_")
-# What stands beside the operators in `mindspore.ops` and `mindspore.mint`.
+# What stands beside the operators in `mindspore.ops` and `mindspore.mint`, or says something about a tensor.
 _HELPERS = _names(
     """
     add_flags constexpr custom_info_register derivative get_grad get_vm_impl_fn grad jacfwd jacrev jet
     jit_forbidden_register jit_view_unsupported jvp kernel linearize make_row_tensor make_sparse_tensor
-    move_to ms_kernel op_info_register prim_arg_register prim_attr_register print_ reshard
-    set_comm_ops_inplace tensordump value_and_grad vjp vmap
+    move_to ms_kernel op_info_register prim_arg_register prim_attr_register print_ rank reshard
+    set_comm_ops_inplace shape size tensordump value_and_grad vjp vmap
     """
 )
 _SPARSE = ("coo_", "csr_")

@@ -29,6 +29,7 @@ _NO_OPERATORS = frozenset(
 )
 _HOMES_OF_NONE = (
     "mindspore.ops.primitive",
+    "mindspore.ops._utils.arg_dtype_cast",
     "mindspore.ops.operations._scalar_ops",
     "mindspore.ops.operations._sequence_ops",
     "mindspore.ops.operations._map_tensor_ops",
@@ -39,12 +40,12 @@ _HOMES_OF_NONE = (
 
 def recorded_primitives() -> list[type]:
     """Return the classes that say how a primitive is called: those of operators, and their bases."""
-    found = {id(each): each for each in _below(Primitive)}.values()
-    own = [each for each in found if "__call__" in vars(each) and not _is_helper(each)]
+    found: dict[int, type] = {id(each): each for each in _below(Primitive)}
+    own = [each for each in found.values() if "__call__" in vars(each) and not _is_helper(each)]
     return [Primitive, *own, *_direct_classes()]
 
 
-def _below(base: type) -> Iterator[type]:
+def _below(base: Any) -> Iterator[type]:
     for each in base.__subclasses__():
         yield each
         yield from _below(each)
@@ -69,7 +70,7 @@ def _direct_classes() -> dict[type, str]:
 
 
 @cache
-def primitive_name(kind: type) -> OperatorName | None:
+def primitive_name(kind: Any) -> OperatorName | None:
     """Return the name of a class of primitives, None for one that is no operator."""
     direct = _direct_classes().get(kind)
     if direct is None and _is_helper(kind):

@@ -48,7 +48,8 @@ def _dropped(call: RandomCall, api: str) -> tuple[Mask, Dropping]:
         raise NotCheckable(f"its output has shape {list(out.shape)}, its input {list(x.shape)}")
     make, by_dims = DROPPINGS[api]
     units = None if by_dims is None else by_dims.get(len(x.shape), _CHANNEL_DIMS)
-    dropping = make(call.number("p"), units)
+    keeps = "keep_prob" in call.arguments  # a primitive of MindSpore
+    dropping = make(1 - call.number("keep_prob") if keeps else call.number("p"), units)
     return mask_of(x, out, dropping), dropping
 
 

@@ -233,6 +233,14 @@ RULES: FactTable[RandomRule] = FactTable(
             "torch: native_dropout",
             replace(_drops("dropout"), others=random_drops.returned_mask),
         ),
+        (
+            "mindspore.ops.operations: Dropout",
+            replace(
+                _drops("dropout"),
+                signature="input keep_prob=0.5",
+                others=random_drops.returned_mask,
+            ),
+        ),
         ("torch.nn.functional mindspore.ops: dropout1d", _drops("dropout1d")),
         (
             "torch.nn.functional mindspore.mint.nn.functional mindspore.ops: dropout2d",

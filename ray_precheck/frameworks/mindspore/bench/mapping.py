@@ -31,7 +31,9 @@ _TORCH_PREFIXES = {
     "Functional": ("Torch", "Functional"),
 }
 _VERIFIED = {"Tensor": TENSOR_NAMESAKES, "Functional": OPS_NAMESAKES}
-ROWS = one_table("references of MindSpore", MINT_ROWS, TENSOR_ROWS, OPS_ROWS, RARE_ROWS, PRIMITIVE_ROWS)
+ROWS = one_table(
+    "references of MindSpore", MINT_ROWS, TENSOR_ROWS, OPS_ROWS, RARE_ROWS, PRIMITIVE_ROWS
+)
 
 
 def resolve_mindspore(name: ApiName) -> Callable[..., Any]:

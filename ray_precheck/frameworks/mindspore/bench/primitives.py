@@ -37,8 +37,7 @@ def bias_add(tensor: Tensor, bias: Tensor, data_format: str = "NCHW") -> Tensor:
 
 def div_no_nan(left: Tensor, right: Tensor) -> Tensor:
     """Divide, with 0 where the divisor is 0."""
-    left, right = torch.broadcast_tensors(left, right)
-    return torch.where(right == 0, 0.0, left / torch.where(right == 0, 1, right))
+    return torch.where(right == 0, 0.0, left / torch.where(right == 0, 1.0, right))
 
 
 def reduced(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -138,6 +137,11 @@ def l2_normalize(tensor: Tensor, axis: Any = 0, epsilon: float = 1e-4) -> Tensor
     return tensor / tensor.square().sum(axes, keepdim=True).clamp(min=epsilon).sqrt()
 
 
+def softmax(tensor: Tensor, axis: int | Sequence[int] = -1) -> Tensor:
+    """Return the softmax along an axis, which may be the only one of a tuple."""
+    return torch.softmax(tensor, axis if isinstance(axis, int) else int(*axis))
+
+
 def layer_norm(
     tensor: Tensor,
     gamma: Tensor,
@@ -168,7 +172,9 @@ def batch_norm(
     """Normalise each channel, with the batch's statistics in training; mean and variance then move towards
     these by the momentum. The other outputs are what the kernel of a device keeps."""
     given = tensor if data_format == "NCHW" else tensor.movedim(-1, 1)
-    found = functional.batch_norm(given, mean, variance, scale, bias, is_training, momentum, epsilon)
+    found = functional.batch_norm(
+        given, mean, variance, scale, bias, is_training, momentum, epsilon
+    )
     return (found if data_format == "NCHW" else found.movedim(1, -1)), _KEPT, _KEPT, _KEPT, _KEPT
 
 
@@ -190,9 +196,7 @@ def _paddings(
     """Return the padding before and after each spatial dimension, the first one first."""
     mode = str(pad_mode).lower()
     if mode == "same":
-        found = (
-            _same(size, *window) for size, window in zip(sizes, windows, strict=True)
-        )
+        found = (_same(size, *window) for size, window in zip(sizes, windows, strict=True))
         return [width for pair in found for width in pair]
     if mode == "pad":
         widths = [pad] if isinstance(pad, int) else list(pad)
@@ -202,7 +206,9 @@ def _paddings(
 
 def _padded(tensor: Tensor, widths: Sequence[int], value: float = 0.0) -> Tensor:
     pairs = [widths[place : place + 2] for place in range(0, len(widths), 2)]
-    return functional.pad(tensor, [width for pair in reversed(pairs) for width in pair], value=value)
+    return functional.pad(
+        tensor, [width for pair in reversed(pairs) for width in pair], value=value
+    )
 
 
 def _windows(weight: Sequence[int], stride: Any, dilation: Any) -> list[tuple[int, int, int]]:
@@ -317,7 +323,11 @@ def sparse_softmax_cross_entropy(logits: Tensor, labels: Tensor, is_grad: bool =
 
 
 def nll_loss(
-    logits: Tensor, labels: Tensor, weight: Tensor, reduction: str = "mean", ignore_index: int = -100
+    logits: Tensor,
+    labels: Tensor,
+    weight: Tensor,
+    reduction: str = "mean",
+    ignore_index: int = -100,
 ) -> Any:
     """Return the negative log likelihood, and the sum of the weights."""
     loss = functional.nll_loss(
@@ -342,8 +352,14 @@ def lstm(
 ) -> Any:
     """Run one layer in one direction, with the weights in one tensor as the CPU's kernel has them."""
     if num_layers != 1 or bidirectional or proj_size or dropout:
-        raise NotCheckable("an LSTM of several layers, two directions, or with dropout has no bench")
-    parts = [4 * hidden_size * input_size, 4 * hidden_size * hidden_size, 4 * hidden_size * has_bias]
+        raise NotCheckable(
+            "an LSTM of several layers, two directions, or with dropout has no bench"
+        )
+    parts = [
+        4 * hidden_size * input_size,
+        4 * hidden_size * hidden_size,
+        4 * hidden_size * has_bias,
+    ]
     if weights.numel() != sum(parts):
         raise NotCheckable("the weights of this LSTM are not in the order that the CPU has")
     flat = to_float(weights.reshape(-1))

@@ -10,36 +10,15 @@ import torch
 from ray_precheck.frameworks.mindspore.bench import indexed, primitives, references
 from ray_precheck.frameworks.mindspore.bench.rows import elementwise
 from ray_precheck.frameworks.pytorch.signatures import Row, rows
+from ray_precheck.operators.primitives import ACTIVATIONS, OF_ONE, OF_TWO
 from ray_precheck.operators.table import one_table
 
-
-def _named(text: str) -> dict[str, str]:
-    """Return torch's name by MindSpore's, of words `Primitive=torch_name`."""
-    return dict(word.split("=") for word in text.split())
-
-
-_OF_ONE = _named(
-    """Abs=abs Acos=acos Acosh=acosh Asin=asin Asinh=asinh Atan=atan Atanh=atanh Ceil=ceil Cos=cos Cosh=cosh
-    Erf=erf Erfc=erfc Exp=exp Expm1=expm1 Floor=floor IsFinite=isfinite IsInf=isinf IsNan=isnan Log=log
-    Log1p=log1p LogicalNot=logical_not Neg=neg OnesLike=ones_like Reciprocal=reciprocal Inv=reciprocal
-    Rint=round Rsqrt=rsqrt Sigmoid=sigmoid Sign=sign Sin=sin Sinh=sinh Sqrt=sqrt Square=square Tan=tan
-    Tanh=tanh Trunc=trunc ZerosLike=zeros_like"""
-)
-_OF_TWO = _named(
-    """Add=add Atan2=atan2 Div=div Equal=eq FloorDiv=floor_divide FloorMod=remainder Greater=gt
-    GreaterEqual=ge Less=lt LessEqual=le LogicalAnd=logical_and LogicalOr=logical_or Maximum=maximum
-    Minimum=minimum Mul=mul NotEqual=ne Pow=pow RealDiv=div Sub=sub Xlogy=xlogy"""
-)
-_ACTIVATIONS = _named(
-    """HSigmoid=hardsigmoid HSwish=hardswish LogSigmoid=logsigmoid Mish=mish ReLU=relu
-    ReLU6=relu6 SeLU=selu SiLU=silu Softplus=softplus Softsign=softsign"""
-)
 _ND = "input_x indices updates"
 _CONV = (
-    "x w * out_channel> kernel_size> mode> pad_mode pad stride dilation group data_format in_channel>"
+    "x w>weight * out_channel> kernel_size> mode> pad_mode pad stride dilation group data_format in_channel>"
     " pad_list>"
 )
-_INPUT_GRADIENT = _CONV.replace("x w *", "x w input_size *")
+_INPUT_GRADIENT = _CONV.replace("weight *", "weight input_size *")
 _POOL = "x * kernel_size strides pad_mode data_format"
 _REDUCED = "x axis * keep_dims skip_mode>"
 
@@ -84,8 +63,8 @@ _LAYERS: dict[str, tuple[Row, ...]] = {
     "NLLLoss": rows(primitives.nll_loss, "logits labels weight * reduction ignore_index"),
     "PReLU": rows("Functional.prelu", "x weight"),
     "SmoothL1Loss": rows("Functional.smooth_l1_loss", "x target * beta reduction='none'"),
-    "Softmax": rows("Torch.softmax", "x * axis:int>dim=-1"),
-    "softmax_impl": rows("Torch.softmax", "x axis:int>dim=-1"),
+    "Softmax": rows(primitives.softmax, "x * axis"),
+    "softmax_impl": rows(primitives.softmax, "x axis"),
     "SoftmaxCrossEntropyWithLogits": rows(primitives.softmax_cross_entropy, "x labels"),
     "SoftShrink": rows("Functional.softshrink", "x * lambd"),
     "SparseSoftmaxCrossEntropyWithLogits": rows(
@@ -165,9 +144,9 @@ PRIMITIVE_ROWS: dict[str, tuple[Row, ...]] = {
     f"Primitive.{name}": row
     for name, row in one_table(
         "references of primitives",
-        {name: rows(f"Torch.{target}", "x") for name, target in _OF_ONE.items()},
-        {name: elementwise(target, "x", "y") for name, target in _OF_TWO.items()},
-        {name: rows(f"Functional.{target}", "x") for name, target in _ACTIVATIONS.items()},
+        {name: rows(f"Torch.{target}", "x") for name, target in OF_ONE.items()},
+        {name: elementwise(target, "x", "y") for name, target in OF_TWO.items()},
+        {name: rows(f"Functional.{target}", "x") for name, target in ACTIVATIONS.items()},
         _LAYERS,
         _SHAPES,
         _REDUCTIONS,

@@ -1,0 +1,91 @@
+"""Networks of mindspore.nn and mint.nn: each operator of a step has a record, and each record is checked."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mindspore import Tensor, nn, ops
+from records import capture_settings, failing, payloads_of
+
+from ray_precheck.check.checker import Checker
+from ray_precheck.compare.standards.registry import STANDARDS
+from ray_precheck.schema.result import TaskResult, Verdict
+from scripts.mindspore_networks import NETWORKS, captured_step, gradients_of
+
+Captured = Callable[..., dict[str, Any]]
+# The table of scripts.mindspore_networks has all of them, in both tasks.
+SOME = ["MLP", "CNN with BatchNorm", "LSTM", "autoencoder", "language model", "classifier"]
+
+
+def checked(folder: Path) -> list[TaskResult]:
+    checker = Checker(capture_settings(str(folder), standard=STANDARDS["auto"]()), "cpu")
+    return [checker.check(payload) for payload in payloads_of(str(folder))]
+
+
+@pytest.mark.parametrize("name", [*SOME, "own primitives"])
+def test_each_operator_of_a_network_has_a_record_that_is_checked(name: str, tmp_path: Path) -> None:
+    net, inputs, loss = NETWORKS[name]()
+    records, seen = captured_step(net, lambda: gradients_of(net, inputs, loss), tmp_path)
+    assert seen.outside == {}
+    assert sum(key.startswith("Primitive.") for key in records) > 1
+    (folder,) = tmp_path.glob("step0/*")
+    results = checked(folder)
+    assert list(failing(results)) == []
+    odd = [r for r in results if Verdict.SKIP in (r.forward, r.backward)]
+    assert [f"{r.name}: {r.message}" for r in odd] == []
+    assert sum(r.backward is Verdict.PASS for r in results) > 3
+
+
+def test_a_primitive_is_recorded_with_its_attributes_and_once(captured: Captured) -> None:
+    a, b = Tensor(np.ones((2, 3), np.float32)), Tensor(np.ones((4, 3), np.float32))
+    records = captured(lambda: [ops.MatMul(transpose_b=True)(a, b), ops.matmul(a, b.T)])
+    record = records["Primitive.MatMul.0.forward"]
+    assert record["input_kwargs"] == {
+        "transpose_a": {"type": "bool", "value": False},
+        "transpose_b": {"type": "bool", "value": True},
+    }
+    assert record["output"][0]["shape"] == [2, 4]
+    assert [key for key in records if "atmul" in key.lower() or "MatMul" in key] == [
+        "Primitive.MatMul.0.forward",
+        "Functional.matmul.0.forward",
+    ]
+
+
+def test_what_says_something_about_a_tensor_has_no_record(captured: Captured) -> None:
+    x = Tensor(np.ones((2, 3), np.float32))
+    records = captured(lambda: [ops.shape(x), ops.Shape()(x), ops.rank(x), ops.Rank()(x)])
+    assert records == {}
+
+
+def test_a_wrong_kernel_of_a_primitive_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is wrong where the stride is 2, as a record says by an attribute."""
+    net, inputs, loss = NETWORKS["CNN with BatchNorm"]()
+    captured_step(net, lambda: gradients_of(net, inputs, loss), tmp_path)
+    right = ops.Conv2D.__call__
+
+    def wrong(self: Any, *args: Any) -> Any:
+        out = right(self, *args)
+        return out * 1.01 if self.stride[-1] == 2 else out
+
+    monkeypatch.setattr(ops.Conv2D, "__call__", wrong)
+    (folder,) = tmp_path.glob("step0/*")
+    blamed = {check.name for check in failing(checked(folder))}
+    assert blamed == {
+        "Primitive.Conv2D.1.forward.output.0",
+        "Primitive.Conv2D.1.backward.output.0",
+        "Primitive.Conv2D.1.backward.output.1",
+    }
+
+
+def test_cells_are_the_parents_of_their_primitives(captured: Captured, tmp_path: Path) -> None:
+    net = nn.SequentialCell(nn.Dense(3, 2), nn.ReLU())
+    captured(lambda: net(Tensor(np.ones((2, 3), np.float32))), model=net, level="mix")
+    (path,) = tmp_path.glob("dump/step0/*/construct.json")
+    construct = json.loads(path.read_text())
+    assert construct["Primitive.MatMul.0.forward"] == "Cell.0.Dense.forward.0"
+    assert construct["Primitive.ReLU.0.forward"] == "Cell.1.ReLU.forward.0"
