@@ -28,6 +28,7 @@ from ray_precheck.capture.pytorch.gradients import (
 from ray_precheck.capture.pytorch.names import CallName
 from ray_precheck.capture.pytorch.tensors.device_values import MARK, DeviceValues
 from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
+from ray_precheck.capture.pytorch.tensors.glimpse import Glimpses
 from ray_precheck.capture.pytorch.tensors.nested import tensors_in
 from ray_precheck.capture.pytorch.tensors.seen import SeenTensors
 from ray_precheck.capture.pytorch.tensors.sketching import Sketching
@@ -74,12 +75,15 @@ class TorchRecorder(StepRecorder):
         self.knows_compiled = False
         self._device = DeviceValues(self._arrived)
         self._look, ordered = values_look(settings.summary_mode)
-        self._seen = SeenTensors(self._values, ordered=ordered)
-        self._texts = TensorTexts(self._seen.of)
-        self._files = CapturedFiles(log.folder / TENSORS) if settings.saves_tensors else None
-        self._sketching = (
-            Sketching(SketchFile(log.folder), self._device) if settings.sketch else None
-        )
+        self._glimpses = Glimpses()
+        glimpse = self._glimpses.of
+        self._seen = SeenTensors(self._values, ordered=ordered, glimpse=glimpse)
+        self._texts = TensorTexts(self._seen.of, glimpse)
+        self._files = self._sketching = None
+        if settings.saves_tensors:
+            self._files = CapturedFiles(log.folder / TENSORS, glimpse)
+        if settings.sketch:
+            self._sketching = Sketching(SketchFile(log.folder), self._device, glimpse)
         self._changed = False
         self._in_backward = private_parts.find(private_parts.GRAPH_TASK)
         # `quiet` alone would do, but each question to a tensor would still ask the mode.
@@ -262,6 +266,7 @@ class TorchRecorder(StepRecorder):
     def _tensor(self, tensor: torch.Tensor, place: str) -> str:
         if self.settings.slices:
             tensor = sliced(tensor, self.settings.slices)
+        self._glimpses.begin()
         fields = self._texts.fields(tensor)
         if self._changed and not tensor.is_inference():  # which has no version
             fields += f', "version": {tensor._version}'

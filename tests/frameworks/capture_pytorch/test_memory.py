@@ -170,8 +170,7 @@ def test_a_glimpse_of_a_view_is_of_its_own_elements(shape: tuple[int, ...]) -> N
     whole = torch.zeros(shape)
     view = whole[..., 1:2]
     assert not view.is_contiguous()
-    look = glimpse_of(view)
-    before = look(view)
+    look, before = glimpse_of(view)
     whole[..., 2:] = 1  # beside it
     assert look(view) == before
     view += 1
@@ -180,8 +179,7 @@ def test_a_glimpse_of_a_view_is_of_its_own_elements(shape: tuple[int, ...]) -> N
 
 def test_a_glimpse_of_a_large_tensor_sees_a_change_of_a_few_percent() -> None:
     x = torch.zeros(1000, 512)
-    look = glimpse_of(x)
-    before = look(x)
+    look, before = glimpse_of(x)
     for start in range(0, x.numel(), 7919):
         piece = x.view(-1)[start : start + x.numel() // 30]
         piece += 1

@@ -13,16 +13,19 @@ from pathlib import Path
 import torch
 
 from ray_precheck.capture.pytorch.tensors import archive
+from ray_precheck.capture.pytorch.tensors.glimpse import Glimpse, glimpse_of
 from ray_precheck.capture.pytorch.tensors.seen import SeenTensors
 
 
 class CapturedFiles:
     """Writes tensors into a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, glimpse: Callable[[torch.Tensor], Glimpse] = glimpse_of
+    ) -> None:
         self._folder = folder
         self._name = ""
-        self._seen = SeenTensors(self._write, ordered=True)
+        self._seen = SeenTensors(self._write, ordered=True, glimpse=glimpse)
         self.written_bytes = 0
         folder.mkdir(parents=True, exist_ok=True)
 

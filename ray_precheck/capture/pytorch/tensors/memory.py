@@ -74,11 +74,16 @@ def borrowed_array(flat: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def borrowed(
-    tensor: torch.Tensor, shape: tuple[int, ...], dtype: "np.dtype[Any]", strides: tuple[int, ...]
+    place: int, shape: tuple[int, ...], dtype: "np.dtype[Any]", strides: tuple[int, ...]
 ) -> np.ndarray[Any, Any]:
-    """Return a part of a tensor's memory from its first element, as `borrowed_array` does; strides are in
-    bytes."""
-    return np.ndarray(shape, dtype, _ALL_MEMORY, _place_of(tensor), strides)
+    """Return memory of a tensor from an address, as `borrowed_array` does; strides are in bytes."""
+    return np.ndarray(shape, dtype, _ALL_MEMORY, place - _FIRST, strides)
+
+
+def held_bytes(place: int, size: int) -> bytes:
+    """Return a copy of some memory of a tensor, which the caller holds."""
+    found: bytes = _ALL_MEMORY[place - _FIRST : place - _FIRST + size]
+    return found
 
 
 def borrowed_bytes(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -8,6 +8,7 @@ its placement gives it: the sketches of all parts add up to that of the whole.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from ray_precheck.capture.measures.health import health_of, health_text
 from ray_precheck.capture.measures.sketch import sketch
 from ray_precheck.capture.pytorch.tensors.device_values import DeviceValues
+from ray_precheck.capture.pytorch.tensors.glimpse import Glimpse, glimpse_of
 from ray_precheck.capture.pytorch.tensors.memory import array_of
 from ray_precheck.capture.pytorch.tensors.seen import SeenTensors
 from ray_precheck.capture.pytorch.tensors.sketch import (
@@ -32,10 +34,15 @@ from ray_precheck.capture.writing.sketches import SketchFile
 class Sketching:
     """Writes sketches, those of the same tensor once."""
 
-    def __init__(self, file: SketchFile, device: DeviceValues) -> None:
+    def __init__(
+        self,
+        file: SketchFile,
+        device: DeviceValues,
+        glimpse: Callable[[torch.Tensor], Glimpse] = glimpse_of,
+    ) -> None:
         self._file = file
         self._device = device
-        self._seen = SeenTensors(self._dense, ordered=True)
+        self._seen = SeenTensors(self._dense, ordered=True, glimpse=glimpse)
         self._ends: tuple[torch.Tensor | None, tuple[float, float] | None] = None, None
 
     def note(self, tensor: torch.Tensor, summary: TensorSummary | None) -> None:

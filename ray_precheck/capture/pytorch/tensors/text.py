@@ -34,7 +34,6 @@ class _Known(NamedTuple):
     tensor: "weakref.ref[torch.Tensor]"
     state: tuple[object, ...]
     glimpse: Glimpse
-    shown: Any
     text: str
 
 
@@ -46,8 +45,13 @@ def _state(tensor: torch.Tensor) -> tuple[object, ...]:
 class TensorTexts:
     """Writes tensors; `values_text` says what is known of the values of a dense one."""
 
-    def __init__(self, values_text: Callable[[torch.Tensor], str]) -> None:
+    def __init__(
+        self,
+        values_text: Callable[[torch.Tensor], str],
+        glimpse: Callable[[torch.Tensor], Glimpse] = glimpse_of,
+    ) -> None:
         self._values_text = values_text
+        self._glimpse = glimpse
         self._headers: dict[tuple[torch.dtype, torch.Size], str] = {}
         self._known: dict[int, _Known] = {}
 
@@ -58,7 +62,7 @@ class TensorTexts:
             known is not None
             and known.tensor() is tensor
             and known.state == _state(tensor)
-            and known.glimpse(tensor) == known.shown
+            and known.glimpse[0](tensor) == known.glimpse[1]
         ):
             return known.text
         needs = '"requires_grad": true' if tensor.requires_grad else '"requires_grad": false'
@@ -71,9 +75,8 @@ class TensorTexts:
                 pass  # it has no memory, or its values are quantized
             else:
                 if not tensor.is_inference():  # which has no version
-                    glimpse = glimpse_of(tensor)
                     self._known[id(tensor)] = _Known(
-                        weakref.ref(tensor), _state(tensor), glimpse, glimpse(tensor), text
+                        weakref.ref(tensor), _state(tensor), self._glimpse(tensor), text
                     )
                 return text
         return self._unusual(tensor, needs)
