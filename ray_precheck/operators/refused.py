@@ -21,6 +21,8 @@ _OF_A_KIND = (
 _AN_ITERATOR = "its result is an iterator"
 _COMPLEX32 = "its result is complex32, which NumPy does not hold"
 _PRIVATE = "its name is private"
+# Kernels on lists of tensors and those of gradient scalers, which torch's own Python calls.
+PRIVATE_BUT_CALLED = ("_foreach_", "_amp_")
 _PREFIXES_OF_LIBRARIES = ("cudnn_", "miopen_", "mkldnn_", "fbgemm_", "quantized_")
 
 _EVERYWHERE = """torch torch.nn.functional torch.Tensor torch.ops.aten torch_npu mindspore.mint
@@ -111,6 +113,6 @@ def _refused_form(part: str) -> str:
     if part.startswith(_PREFIXES_OF_LIBRARIES):
         return _OF_A_LIBRARY
     dunder = part.startswith("__") and part.endswith("__")
-    if part.startswith("_") and not dunder and not part.startswith("_foreach_"):
+    if part.startswith("_") and not dunder and not part.startswith(PRIVATE_BUT_CALLED):
         return _PRIVATE
     return ""

@@ -173,7 +173,9 @@ def _roots() -> Iterable[tuple[str, Any, Iterable[str]]]:
 
 
 def _is_hidden(name: str) -> bool:
-    return name.startswith("_") and not name.startswith(("_foreach_", "_fused_", "_scaled_"))
+    return name.startswith("_") and not name.startswith(
+        ("_foreach_", "_fused_", "_scaled_", "_amp_")
+    )
 
 
 def _is_own(functional: types.ModuleType, name: str) -> bool:

@@ -134,7 +134,9 @@ class TorchRecorder(StepRecorder):
         """Write the record of a call that has ended, and wait for its gradients."""
         if name.in_place or "out" in kwargs:
             self.forget(args[0] if name.in_place and args else kwargs.get("out"))
-        output = args[0] if name.returns_nothing else result
+        # A kernel in place on a list may return nothing.
+        is_first = name.returns_nothing or (name.in_place and result is None and args)
+        output = args[0] if is_first else result
         found = self._stacks.of(frame)
         stack = found.number if self.settings.stacks else None
         parent = self.parent

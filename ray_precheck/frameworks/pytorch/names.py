@@ -16,6 +16,7 @@ from torch.overrides import get_overridable_functions
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.denied import require_allowed
 from ray_precheck.frameworks.pytorch.descriptor import NAMESPACES
+from ray_precheck.operators.refused import PRIVATE_BUT_CALLED
 from ray_precheck.schema.record import ApiName
 
 _ROOTS: dict[str, Any] = {
@@ -109,7 +110,7 @@ def _lookup(root: Any, dotted: str) -> Any:
 def _is_allowed(name: ApiName, function: Callable[..., Any]) -> bool:
     if name.api in _ALSO_ALLOWED[name.prefix]:
         return True
-    if name.prefix == "Torch" and name.api.startswith("_foreach_"):
+    if name.prefix == "Torch" and name.api.startswith(PRIVATE_BUT_CALLED):
         return True
     return function in _overridable() or _is_in_place_form(name)
 

@@ -336,6 +336,34 @@ def test_changes_in_place_and_several_outputs_pass(checked: Checked, task: str) 
     assert wrong(results) == []
 
 
+@TASKS
+@pytest.mark.parametrize("overflow", [False, True])
+def test_a_step_of_cells_that_is_scaled_and_clipped_passes(
+    checked: Checked, task: str, overflow: bool
+) -> None:
+    torch.manual_seed(0)
+    cells = torch.nn.ModuleList([torch.nn.LSTMCell(4, 3), torch.nn.LSTMCell(3, 3)])
+    optimizer = torch.optim.SGD(cells.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+    def program() -> None:
+        first = second = (torch.zeros(2, 3), torch.zeros(2, 3))
+        for x in torch.randn(3, 2, 4):
+            first = cells[0](x, first)
+            second = cells[1](first[0], second)
+        loss = second[0].square().mean() * (float("inf") if overflow else 1.0)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(cells.parameters(), 0.1)
+        scaler.step(optimizer)
+        scaler.update()
+
+    results = checked(program, task)
+    assert wrong(results) == []
+    for name in ("_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_"):
+        assert overflow or of(results, f"Torch.{name}.0").forward is Verdict.PASS
+
+
 @pytest.mark.parametrize("dtype", [BFLOAT16, torch.float16])
 def test_a_loss_that_torch_rounds_in_several_steps_is_honest(
     checked: Callable[..., list[TaskResult]], dtype: torch.dtype

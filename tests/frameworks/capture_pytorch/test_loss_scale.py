@@ -153,3 +153,36 @@ def test_the_precheck_reads_a_dump_with_a_loss_scale(tmp_path: Path) -> None:
     with open_dump(path) as dump:
         assert (dump.framework, dump.task) == ("pytorch", "statistics")
         assert any(call.name.startswith("Functional.linear") for call in dump.calls)
+
+
+@pytest.mark.parametrize("overflow", [False, True])
+def test_unscaled_gradients_are_those_that_are_clipped(tmp_path: Path, overflow: bool) -> None:
+    """The usual recipe: unscale, then clip, then step."""
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1)
+    unscaled: list[torch.Tensor] = []
+    with Capture(tmp_path, framework="pytorch", task="tensor", step_by="manual"):
+        loss = model(torch.ones(2, 4)).square().mean() * (float("inf") if overflow else 1.0)
+        scaler.scale(loss).backward()
+        for parameter in model.parameters():
+            torch.sum(parameter.grad)
+        scaler.unscale_(optimizer)
+        unscaled += [parameter.grad.clone() for parameter in model.parameters()]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        scaler.step(optimizer)
+        scaler.update()
+    (path,) = tmp_path.glob("step0/*/dump.json")
+    records = json.loads(path.read_text())["data"]
+
+    def values(element: dict[str, Any]) -> torch.Tensor:
+        found: torch.Tensor = torch.load(path.parent / "dump_tensor_data" / element["data_name"])
+        return found
+
+    call = "Torch._amp_foreach_non_finite_check_and_unscale_.0.forward"
+    places = (records[call]["output"], records["Torch._foreach_norm.0.forward"]["input_args"][0])
+    for place in places:
+        for element, expected in zip(place, unscaled, strict=True):
+            assert torch.equal(values(element).nan_to_num(), expected.nan_to_num())
+    (scale,) = records["Torch._amp_update_scale_.0.forward"]["output"]
+    assert scale["Max"] == (512.0 if overflow else 2048.0)
