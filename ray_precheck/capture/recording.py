@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 from ray_precheck.capture.dark import DarkPlaces, modules_around, place_of
 from ray_precheck.capture.scope import Scope
@@ -20,6 +20,9 @@ from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.elements import PlainElements
 from ray_precheck.capture.writing.log import StepLog
 from ray_precheck.capture.writing.text import quoted
+from ray_precheck.datagen.meaning_table import looks_of
+
+_NOTHING: Mapping[str, str] = {}
 
 # Files in this folder are no part of the program that is captured.
 _OWN = str(Path(__file__).parents[1])
@@ -36,6 +39,7 @@ class StepRecorder(ABC):
     # Where the framework's own files are, and its method in which each call of a module runs.
     framework_folder: str
     module_call: str
+    framework: ClassVar[str]
 
     def __init__(
         self,
@@ -57,6 +61,8 @@ class StepRecorder(ABC):
         self._on_failure = on_failure
         # The record whose values are written.
         self._place = ""
+        # What is looked at of the arguments that are written, by their places.
+        self._looks = _NOTHING
         self._counts: dict[str, Iterator[int]] = defaultdict(itertools.count)
         self._modules: list[str] = []
 
@@ -74,10 +80,18 @@ class StepRecorder(ABC):
         if self.settings.task == STRUCTURE or not self.settings.wants("forward", "input"):
             return ""
         self._place = key
-        return (
+        self._looks = looks_of(key.rsplit(".", 2)[0], self.framework)
+        fields = (
             f'"input_args": {self.elements.arguments(args, "input")},'
             f' "input_kwargs": {self.elements.keywords(kwargs, "kwargs")}'
         )
+        self._looks = _NOTHING
+        return fields
+
+    def look_at(self, place: str) -> str | None:
+        """Return what is to be looked at of the values at a place of the call's arguments."""
+        looks = self._looks
+        return looks.get(place) or looks.get(place.rpartition(".")[0])
 
     def after(self, key: str, output: Any) -> str:
         """Return the fields of what a call gave, which follow those of `before`."""

@@ -22,6 +22,7 @@ from ray_precheck.datagen.draws import (
     whole_numbers,
 )
 from ray_precheck.datagen.meaning import Meaning
+from ray_precheck.datagen.meaning_rows import with_nan, without_zero_rows
 from ray_precheck.datagen.meaning_table import meanings_of
 from ray_precheck.datagen.ranges import ValueRange, value_range
 from ray_precheck.datagen.safer import SAFE_MEANING, describe_safer, safe_spec, smallest_extent
@@ -134,11 +135,14 @@ class GeneratedTensors:
             data = meaning.beside(data, self._draw(spec_beside, path_beside).data)
         elif meaning is not None and spec.size:
             data = meaning.shaped(data, spec, self._generator(f"{meaning.stream(path)}\0meaning"))
+        if spec.structure is not None and spec.structure.nan and self._is_recorded:
+            data = with_nan(data, spec, self._generator(f"{path}\0nan"))
         return HostTensor(spec.dtype, np.asarray(data))
 
     def _drawn(self, spec: TensorSpec, span: ValueRange, generator: np.random.Generator) -> Array:
         kind = DTYPES[spec.dtype].kind
-        body = recorded_body(spec, span) if self._is_recorded and kind != "bool" else None
+        wanted = self._is_recorded and kind != "bool"
+        body = recorded_body(without_zero_rows(spec), span) if wanted else None
         if kind == "float":
             return floats(generator, span, spec.shape, spec.dtype, body)
         if kind == "complex":

@@ -88,9 +88,78 @@ class Within(Meaning):
         return _over(spec, low, high) if low <= high else _over(spec, *usual)
 
 
-def index_into(extent: int) -> Within:
+@dataclass(frozen=True, slots=True)
+class Indices(Within):
+    """Indices that may be alike, between the same bounds: they are, as often as the dump tells, else a
+    quarter of them is. Those of one shape are alike at the same places in a call."""
+
+    whole: bool = True
+
+    def shaped(self, values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
+        """Return the drawn indices, some of them several times."""
+        return repeated(values, spec, generator) if is_whole(spec) else values
+
+    def stream(self, path: str) -> str:
+        """Return the stream of all the index tensors of the call."""
+        return "indices"
+
+
+def index_into(extent: int) -> Indices:
     """Return the meaning of an index into a dimension, from the front or from the back."""
-    return Within(-extent, extent - 1, (0, extent - 1), whole=True)
+    return Indices(-extent, extent - 1, (0, extent - 1))
+
+
+def repeated(values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
+    """Return drawn numbers with as many different ones as the dump tells, without it with three quarters
+    of them at most. The smallest and the largest one stay."""
+    wanted = spec.structure.distinct if spec.structure else None
+    flat = values.reshape(-1)
+    if wanted is None:
+        if 2 < flat.size <= _MOST_UNREPEATED:
+            _repeat_some(flat, generator)
+        return values
+    found = np.unique(flat)
+    if len(found) > wanted:
+        kept = found[spread_places(generator.random(wanted), len(found))]
+        kept[-1], kept[0] = found[-1], found[0]
+        # Each becomes the nearest of those that stay, which moves the mean least.
+        middles = 0.5 * (kept[:-1].astype(np.float64) + kept[1:])
+        flat[:] = kept[np.searchsorted(middles, flat)]
+    elif len(found) < wanted and is_whole(spec):
+        _add_others(flat, found, wanted - len(found), spec, generator)
+    return values
+
+
+# Of more indices some are alike by chance, for any table of weights.
+_MOST_UNREPEATED = 1 << 16
+
+
+def _repeat_some(flat: Array, generator: np.random.Generator) -> None:
+    """Copy numbers to other places, until a quarter of them is not the first of its kind."""
+    _, first = np.unique(flat, return_index=True)
+    count = max(flat.size // 4, 1)
+    if flat.size - len(first) >= count or len(first) < 3:
+        return
+    order = generator.permutation(flat.size)
+    order = order[(order != flat.argmin()) & (order != flat.argmax())]
+    count = min(count, len(order))
+    sources = generator.integers(flat.size, size=count)
+    flat[order[:count]] = flat[sources]
+
+
+def _add_others(
+    flat: Array, found: Array, count: int, spec: TensorSpec, generator: np.random.Generator
+) -> None:
+    """Put numbers that do not occur at the places of those that occur already."""
+    low, high = int(spec.low or 0), int(spec.high or 0)
+    low = max(low, 0) if high >= 0 else low  # what is below 0 may be no index
+    places = max(high - low + 1, 0)
+    share = generator.random(min(places, 2 * count + len(found)))
+    tried = low + spread_places(share, places)
+    others = generator.permutation(np.setdiff1d(tried, found))[:count]
+    _, first = np.unique(flat, return_index=True)
+    again = generator.permutation(np.setdiff1d(np.arange(flat.size), first))[: len(others)]
+    flat[again] = others[: len(again)].astype(flat.dtype)
 
 
 def spread_places(share: Array, places: int) -> Array:
@@ -199,7 +268,12 @@ class Coordinates(Meaning):
             chosen = generator.permutation(spread_places(generator.random(rows), places))
             columns = np.unravel_index(chosen, extents)
             return np.stack(columns, -1).reshape(spec.shape).astype(values.dtype)
-        return np.minimum(values, np.array(extents, values.dtype) - 1)
+        found = np.minimum(values, np.array(extents, values.dtype) - 1)
+        if not self.distinct and rows > 2:  # some places are addressed again
+            order, count = generator.permutation(rows), max(rows // 4, 1)
+            lines = found.reshape(rows, depth)
+            lines[order[:count]] = lines[order[count : 2 * count]]
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +292,8 @@ class Classes(Meaning):
     def shaped(self, values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
         """Return classes, and the ignored one as often as the mean tells, else a tenth."""
         if not is_whole(spec) or not self._ignores(spec):
-            return values
+            told = spec.structure is not None and spec.structure.distinct
+            return repeated(values, spec, generator) if told and is_whole(spec) else values
         assert spec.high is not None
         assert self.ignored is not None
         highest = min(max(int(spec.high), 0), self.count - 1)

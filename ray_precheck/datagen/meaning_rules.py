@@ -13,9 +13,13 @@ from ray_precheck.datagen.meaning import (
     Classes,
     Coordinates,
     Distinct,
+    Indices,
     Meaning,
     Within,
     index_into,
+)
+from ray_precheck.datagen.meaning_rows import (
+    Rowwise,
 )
 from ray_precheck.datagen.meaning_values import (
     Causal,
@@ -85,9 +89,38 @@ class Arguments:
 Rule = Callable[[Arguments], Meaning | None]
 
 
+@dataclass(frozen=True, slots=True)
+class MeaningRow:
+    """One order of arguments, and the rules of those that have a meaning."""
+
+    names: tuple[str, ...]
+    rules: dict[str, Rule]
+
+
+def row(names: str, **rules: Rule) -> MeaningRow:
+    """Return a row; `names` are written with blanks between them."""
+    return MeaningRow(tuple(names.split()), rules)
+
+
+# What a capture looks at of an argument, beside rows: how many values differ.
+INDICES, DIFFERENT = "indices", "different"
+
+
+def looked_at(look: str, rule: Rule) -> Rule:
+    """Return the rule of an argument at whose values a capture looks: `INDICES`, `DIFFERENT`, or rows."""
+    rule.__dict__["look"] = look
+    return rule
+
+
 def always(meaning: Meaning) -> Rule:
     """Return the rule of an argument that means the same in every call."""
-    return lambda _: meaning
+
+    def rule(_: Arguments) -> Meaning:
+        return meaning
+
+    if isinstance(meaning, Indices):
+        return looked_at(INDICES, rule)
+    return looked_at(meaning.look, rule) if isinstance(meaning, Rowwise) else rule
 
 
 def _extent(arguments: Arguments, tensor: str, dim: str, default: int | None) -> int | None:
@@ -110,7 +143,7 @@ def along(tensor: str, dim: str = "dim", default: int | None = None) -> Rule:
         extent = _extent(arguments, tensor, dim, default)
         return index_into(extent) if extent else None
 
-    return rule
+    return looked_at(INDICES, rule)
 
 
 def distinct_along(
@@ -140,9 +173,9 @@ def rows_of(tensor: str) -> Rule:
 
     def rule(arguments: Arguments) -> Meaning | None:
         shape = arguments.shape(tensor)
-        return Within(0, shape[0] - 1, whole=True) if shape and shape[0] else None
+        return Indices(0, shape[0] - 1) if shape and shape[0] else None
 
-    return rule
+    return looked_at(INDICES, rule)
 
 
 def below(*names: str, of_output: bool = False) -> Rule:
@@ -152,21 +185,27 @@ def below(*names: str, of_output: bool = False) -> Rule:
         for name in names:
             limit = arguments.value(name)
             if type(limit) is int and limit > 0:
-                return Within(0, limit - 1, whole=True)
+                return Indices(0, limit - 1)
         shape = arguments.out_shape()
-        return Within(0, shape[-1] - 1, whole=True) if of_output and shape and shape[-1] else None
+        return Indices(0, shape[-1] - 1) if of_output and shape and shape[-1] else None
 
-    return rule
+    return looked_at(INDICES, rule)
 
 
-def coordinates(tensor: str = "", shape: str = "", *, distinct: bool = False) -> Rule:
-    """Return the rule of coordinates into a tensor, or into a shape that is an argument."""
+def coordinates(
+    tensor: str = "", shape: str = "", *, distinct: bool = False, parted: bool = False
+) -> Rule:
+    """Return the rule of coordinates into a tensor, or into a shape that is an argument.
+
+    With `parted` no place is addressed twice where gradients are compared: those of a product are not
+    the ones of MindSpore there.
+    """
 
     def rule(arguments: Arguments) -> Meaning | None:
         extents = arguments.value(shape) if shape else arguments.shape(tensor)
         if not isinstance(extents, tuple) or not all(type(e) is int for e in extents):
             return None
-        return Coordinates(extents, distinct)
+        return Coordinates(extents, distinct or (parted and arguments.record.has_backward))
 
     return rule
 
@@ -181,6 +220,9 @@ def classes(arguments: Arguments) -> Meaning | None:
         return Probabilities(axis)
     ignored = arguments.value("ignore_index", -100)
     return Classes(shape[axis], ignored if type(ignored) is int else None)
+
+
+looked_at(INDICES, classes)
 
 
 def ctc_targets(arguments: Arguments) -> Meaning | None:

@@ -12,14 +12,18 @@ To add an API: a row here, and where its arguments mean something new, a rule in
 `datagen.meaning_rules`, or a kind of values in `datagen.meaning_values`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from functools import lru_cache
 
-from ray_precheck.datagen.meaning import Meaning, Within
+from ray_precheck.datagen.meaning import Indices, Meaning, Within
 from ray_precheck.datagen.meaning_optimizers import PREFIX as OPTIMIZER
 from ray_precheck.datagen.meaning_optimizers import optimizer_meanings
+from ray_precheck.datagen.meaning_row_rules import ROWS
+from ray_precheck.datagen.meaning_rows import Rowwise
 from ray_precheck.datagen.meaning_rules import (
+    INDICES,
     Arguments,
-    Rule,
+    MeaningRow,
     along,
     always,
     bag_offsets,
@@ -34,6 +38,7 @@ from ray_precheck.datagen.meaning_rules import (
     lengths_of,
     ranked_like,
     repeats,
+    row,
     rows_of,
     running_lengths,
     same_if_alike,
@@ -46,20 +51,6 @@ from ray_precheck.operators.table import FactTable
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.values import TensorSpec
 
-
-@dataclass(frozen=True, slots=True)
-class MeaningRow:
-    """One order of arguments, and the rules of those that have a meaning."""
-
-    names: tuple[str, ...]
-    rules: dict[str, Rule]
-
-
-def row(names: str, **rules: Rule) -> MeaningRow:
-    """Return a row; `names` are written with blanks between them."""
-    return MeaningRow(tuple(names.split()), rules)
-
-
 _DIM = "input dim|axis index"
 _SCATTER = "input dim|axis index src|value"
 _ND = "input_x|x|input indices updates"
@@ -68,6 +59,7 @@ _BY_AXIS = row("input|input_params indices|input_indices axis", indices=along("i
 _ADDED_BY_AXIS = row("input|x indices y axis", indices=along("input", "axis"))
 _ADDED_BY_ROW = row(_ND, indices=rows_of("input_x"))
 _ADDED_AT = row(_ND, indices=coordinates("input_x"))
+_SCALED_AT = row(_ND, indices=coordinates("input_x", parted=True))
 _WRITTEN_AT = row(_ND, indices=coordinates("input_x", distinct=True))
 _SEGMENTS = row("input segment_ids num_segments", segment_ids=below("num_segments"))
 _TORCH_LOSS = "input target weight size_average ignore_index reduce reduction label_smoothing"
@@ -127,6 +119,7 @@ TABLE: FactTable[tuple[MeaningRow, ...]] = FactTable(
                 ),
             ),
         ),
+        (f"{_ALL}: bincount", (row("input", input=always(Indices(0, float("inf"), (0, 9)))),)),
         # Indices that are written through; where several may be alike, sums are made.
         (f"{_OF_TORCH}: index_add", (_BY_DIM,)),
         ("mindspore.Tensor: index_add", (_BY_DIM, _ADDED_BY_AXIS)),
@@ -173,10 +166,14 @@ TABLE: FactTable[tuple[MeaningRow, ...]] = FactTable(
         ("mindspore.ops: tensor_scatter_update scatter_nd_update", (_WRITTEN_AT,)),
         (
             """mindspore.ops:
-                tensor_scatter_add tensor_scatter_sub tensor_scatter_mul tensor_scatter_div
-                tensor_scatter_max tensor_scatter_min scatter_nd_add scatter_nd_sub
-                scatter_nd_mul scatter_nd_div scatter_nd_max scatter_nd_min""",
+                tensor_scatter_add tensor_scatter_sub tensor_scatter_max tensor_scatter_min
+                scatter_nd_add scatter_nd_sub scatter_nd_max scatter_nd_min""",
             (_ADDED_AT,),
+        ),
+        (
+            """mindspore.ops:
+                tensor_scatter_mul tensor_scatter_div scatter_nd_mul scatter_nd_div""",
+            (_SCALED_AT,),
         ),
         (
             """mindspore.ops: unsorted_segment_sum
@@ -273,19 +270,7 @@ TABLE: FactTable[tuple[MeaningRow, ...]] = FactTable(
             (row("input seq_lengths seq_dim batch_dim", seq_lengths=lengths_of("input")),),
         ),
         (f"{_ALL}: repeat_interleave", (row("input repeats dim", repeats=repeats),)),
-        # Statistics of a batch.
-        (
-            "torch: batch_norm",
-            (row("input weight bias running_mean running_var", running_var=_POSITIVE),),
-        ),
-        (
-            "mindspore.ops.operations: BatchNorm",
-            (row("x scale bias mean variance", variance=_POSITIVE),),
-        ),
-        (
-            f"{_NETWORK}: batch_norm",
-            (row("input running_mean running_var", running_var=_POSITIVE),),
-        ),
+        *ROWS,
         # Steps of optimisers.
         (
             f"{_ALL}: addcmul",
@@ -302,7 +287,7 @@ TABLE: FactTable[tuple[MeaningRow, ...]] = FactTable(
         ),
         (
             "torch.nn.functional: multi_head_attention_forward",
-            (row("query", attn_mask=always(Causal())),),
+            (row("query", attn_mask=always(Causal()), key_padding_mask=always(Rowwise())),),
         ),
         (f"{_SOME}: masked_fill", (row("input mask value", mask=filled_mask),)),
         ("torch_npu: npu_scaled_masked_softmax", (row("x mask", mask=always(Causal())),)),
@@ -387,4 +372,23 @@ def _ruled(record: ApiRecord, candidate: MeaningRow) -> dict[str, Meaning]:
         meaning = rule(arguments)
         if meaning is not None:
             found[place[0]] = meaning
+    return found
+
+
+@lru_cache(1 << 12)
+def looks_of(type_name: str, framework: str) -> Mapping[str, str]:
+    """Return at which arguments of an operator a capture looks, and at what of them, by their places in a
+    record: `{"input.1": "indices", "kwargs.indices": "indices"}`."""
+    prefix, _, api = type_name.partition(".")
+    if api in _INDEXING[:1] or api in ("index_put", "index_put_"):
+        return dict.fromkeys(("input.1", "kwargs.indices"), INDICES)
+    found: dict[str, str] = {}
+    for candidate in rows_about(ApiName(prefix, api, 0), framework):
+        for name, rule in candidate.rules.items():
+            look = getattr(rule, "look", None)
+            places = [i for i, known in enumerate(candidate.names) if name in known.split("|")]
+            if look is not None:
+                words = {word for i in places for word in candidate.names[i].split("|")} | {name}
+                named = [f"kwargs.{word}" for word in sorted(words)]
+                found |= dict.fromkeys([*(f"input.{i}" for i in places), *named], look)
     return found

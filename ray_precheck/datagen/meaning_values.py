@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ray_precheck.datagen.meaning import Meaning, Within, is_known, is_whole, spread_places
+from ray_precheck.datagen.meaning_rows import Rowwise
 from ray_precheck.schema.dtypes import CHUNK_ELEMENTS, DTYPES, Array, round_to_dtype
 from ray_precheck.schema.values import TensorSpec
 
@@ -163,15 +164,20 @@ class Matrix(Meaning):
 
 
 @dataclass(frozen=True, slots=True)
-class Causal(Meaning):
+class Causal(Rowwise):
     """An attention mask that hides what comes later: above the diagonal stands True,
     1 or what the dump recorded as the lowest. Where the statistics contradict it
-    the drawn values stay."""
+    the drawn values stay. Rows that hide everything are there if the record has some."""
 
     hides_where_true: bool = True
 
     def shaped(self, values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
         """Return the mask for every matrix of the last two dimensions."""
+        found = self._masked(values, spec)
+        # Not super(): a dataclass with slots is another class than the one that is named here.
+        return found if spec.structure is None else Rowwise.shaped(self, found, spec, generator)
+
+    def _masked(self, values: Array, spec: TensorSpec) -> Array:
         if len(spec.shape) < 2:
             return values
         later = np.triu(np.ones(spec.shape[-2:], bool), 1 + spec.shape[-1] - spec.shape[-2])

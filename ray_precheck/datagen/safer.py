@@ -33,7 +33,7 @@ def safe_spec(spec: TensorSpec, below: int) -> TensorSpec:
         return spec
     else:
         low, high = SAFE_FLOATS
-    return replace(spec, low=low, high=high, mean=None, norm=None)
+    return replace(spec, low=low, high=high, mean=None, norm=None, structure=None)
 
 
 def describe_safer(below: int) -> str:

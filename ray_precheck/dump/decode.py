@@ -17,6 +17,7 @@ import orjson
 from ray_precheck.dump.layouts import layout_of, require_earlier
 from ray_precheck.dump.names import ApiKey, parse_key
 from ray_precheck.dump.shown import shown
+from ray_precheck.dump.structure import structure_of
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.known import built_in_frameworks, find_framework
 from ray_precheck.schema.dtypes import DTYPES, canonical_dtype
@@ -232,6 +233,7 @@ def _decode_tensor(value: dict[str, Any], path: str, words: "Words") -> ValueSpe
         stride=stride,
         offset=offset,
         shares=shares,
+        structure=structure_of(value, shape, path),
     )
 
 

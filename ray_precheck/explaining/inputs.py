@@ -4,12 +4,11 @@ Comes in: the rows of the table of meanings. Goes out: lines of text. Called by
 `explaining.explanation`. The docstring of a rule is the sentence on its argument.
 """
 
+import sys
 from collections.abc import Iterator
 
-from ray_precheck.datagen import meaning_rules
 from ray_precheck.datagen.meaning import Meaning, Within
-from ray_precheck.datagen.meaning_rules import Rule
-from ray_precheck.datagen.meaning_table import MeaningRow
+from ray_precheck.datagen.meaning_rules import MeaningRow, Rule
 
 _OPENINGS = ("Return the rule of ", "Return the meaning of ")
 
@@ -28,7 +27,8 @@ def _meaning_of(rule: Rule) -> str:
     if maker == "always":
         cells = [cell.cell_contents for cell in getattr(rule, "__closure__", None) or ()]
         return next((_always(cell) for cell in cells if isinstance(cell, Meaning)), "")
-    text = " ".join((getattr(meaning_rules, maker).__doc__ or "").split())
+    module = sys.modules[rule.__module__]
+    text = " ".join((getattr(module, maker).__doc__ or "").split())
     for opening in _OPENINGS:
         text = text.removeprefix(opening)
     return text.rstrip(".")

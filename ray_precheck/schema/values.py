@@ -16,6 +16,27 @@ Bound = float | int | bool | None
 
 
 @dataclass(frozen=True, slots=True)
+class Structure:
+    """What a look at a tensor's values has shown, beside their statistics.
+
+    `distinct` is the number of different values, None where it was not counted. Of `rows` rows (the
+    operator decides what a row is: `datagen.meaning_rows`) `zero_rows` hold nothing but 0, `masked_rows`
+    one value of -1e4 or less, and `equal_rows` one other value. `row_means` are the smallest and the
+    largest mean of a row, where these are large beside `row_deviation`, the root of the mean variance
+    within the rows. `nan` elements are NaN.
+    """
+
+    distinct: int | None = None
+    rows: int = 0
+    zero_rows: int = 0
+    masked_rows: int = 0
+    equal_rows: int = 0
+    row_means: tuple[float, float] | None = None
+    row_deviation: float = 0.0
+    nan: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TensorSpec:
     """A tensor in a dump: canonical dtype, shape, recorded statistics and the captured file.
 
@@ -26,7 +47,8 @@ class TensorSpec:
 
     `stride` and `offset`, in elements, say how it lay in its memory: None and 0 for a contiguous tensor
     at the beginning of its own, and where the dump does not know. `shares` is the argument path of an
-    earlier tensor of the same call that lay in the same memory, "" for none.
+    earlier tensor of the same call that lay in the same memory, "" for none. `structure` is None where the
+    dump tells nothing but statistics.
     """
 
     dtype: str
@@ -42,6 +64,7 @@ class TensorSpec:
     stride: tuple[int, ...] | None = None
     offset: int = 0
     shares: str = ""
+    structure: Structure | None = None
 
     @property
     def size(self) -> int:

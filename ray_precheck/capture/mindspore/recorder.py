@@ -39,6 +39,7 @@ class MindSporeRecorder(StepRecorder):
 
     framework_folder = str(Path(ms.__file__).parent)
     module_call = "__call__"
+    framework = "mindspore"
 
     def __init__(
         self,
@@ -172,7 +173,9 @@ class MindSporeRecorder(StepRecorder):
     def _tensor(self, tensor: ms.Tensor, place: str) -> str:
         try:
             is_saved = self.settings.wants_tensors(self._place)
-            return self._texts.text(tensor, f"{self._place}.{place}", is_saved=is_saved)
+            look = self.look_at(place) if self._looks else None
+            name = f"{self._place}.{place}"
+            return self._texts.text(tensor, name, is_saved=is_saved, look=look)
         except OSError as error:
             self.fail(
                 f"the tensor {self._place}.{place} cannot be written to {self._log.folder}:"

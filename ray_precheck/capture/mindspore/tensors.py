@@ -18,6 +18,7 @@ from ray_precheck.capture.measures.checksums import crc32_text, raw_bytes, xor_t
 from ray_precheck.capture.measures.health import health_of, health_text
 from ray_precheck.capture.measures.part import chosen_part
 from ray_precheck.capture.measures.sketch import sketch
+from ray_precheck.capture.measures.structure import structure_field
 from ray_precheck.capture.mindspore.summary import summary_of, values_on_host
 from ray_precheck.capture.settings import CaptureSettings
 from ray_precheck.capture.writing.elements import statistics_text
@@ -52,8 +53,8 @@ class MindSporeTensors:
         """How many bytes of files and sketches were written."""
         return self._file_bytes + (0 if self._sketches is None else self._sketches.size)
 
-    def text(self, tensor: ms.Tensor, name: str, *, is_saved: bool) -> str:
-        """Return a tensor as JSON.
+    def text(self, tensor: ms.Tensor, name: str, *, is_saved: bool, look: str | None = None) -> str:
+        """Return a tensor as JSON; `look` says what of its structure is looked at.
 
         Raises:
             OSError: its file or its sketch cannot be written.
@@ -72,6 +73,9 @@ class MindSporeTensors:
             text += f', "layout": {_layout_text(layout)}'
         if values is None:
             return f"{{{text}}}"
+        nan = '"Max": NaN' in text
+        if look is not None or nan:
+            text += _structure(values, look, nan)
         if self._sketches is not None and values.size:
             health = health_text(health_of(values, str(tensor.dtype).lower()))
             text += f", {self._sketches.append(sketch(values))}"
@@ -91,6 +95,12 @@ class MindSporeTensors:
         if mode == "md5" and values is not None:
             text += f', "md5": {crc32_text(raw_bytes(values))}'
         return text
+
+
+def _structure(values: np.ndarray[Any, Any], look: str | None, nan: bool) -> str:
+    if values.dtype == np.float16:
+        values = values.astype(np.float32)
+    return structure_field(lambda at: values[at], values.shape, values.dtype.kind, look, nan)
 
 
 def _xor_text(values: np.ndarray[Any, Any]) -> str:

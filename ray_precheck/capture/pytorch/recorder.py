@@ -34,7 +34,7 @@ from ray_precheck.capture.pytorch.tensors.seen import SeenTensors
 from ray_precheck.capture.pytorch.tensors.sketching import Sketching
 from ray_precheck.capture.pytorch.tensors.summary import host_summary
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts
-from ray_precheck.capture.pytorch.tensors.values import sliced, statistics, values_look
+from ray_precheck.capture.pytorch.tensors.values import sliced, statistics, structure, values_look
 from ray_precheck.capture.pytorch.twice import input_places
 from ray_precheck.capture.recording import StepRecorder
 from ray_precheck.capture.settings import STATISTICS, CaptureSettings
@@ -47,6 +47,7 @@ from ray_precheck.foreign import caught
 
 # The same tensor requires a gradient in the second run of a checkpointed region only.
 _NEEDS_GRADIENT = re.compile(r', "(?:requires_grad": (?:true|false)|data_name": "[^"]*")')
+_NAN = '"Max": NaN'
 T = TypeVar("T")
 
 
@@ -61,6 +62,7 @@ class TorchRecorder(StepRecorder):
 
     framework_folder = str(Path(torch.__file__).parent)
     module_call = "_call_impl"
+    framework = "pytorch"
 
     def __init__(
         self,
@@ -272,6 +274,8 @@ class TorchRecorder(StepRecorder):
         fields = self._texts.fields(tensor)
         if self._changed and not tensor.is_inference():  # which has no version
             fields += f', "version": {tensor._version}'
+        if self._looks or _NAN in fields:
+            fields += self._structure(tensor, self.look_at(place), _NAN in fields)
         if self._files is None and self._sketching is None:
             return f"{{{fields}}}"
         dense = self._texts.dense(tensor)
@@ -281,6 +285,13 @@ class TorchRecorder(StepRecorder):
         if self._files is not None and is_saved and dense is not None:
             fields += self._saved(self._files, dense, f"{self._place}.{place}")
         return f"{{{fields}}}"
+
+    def _structure(self, tensor: torch.Tensor, look: str | None, nan: bool) -> str:
+        """Return what a look at a tensor on the CPU shows; of others only statistics are read."""
+        if look is None and not nan:
+            return ""
+        dense = self._texts.dense(tensor) if tensor.is_cpu else None
+        return "" if dense is None else structure(dense, look, nan)
 
     def _saved(self, files: CapturedFiles, dense: torch.Tensor, name: str) -> str:
         """Save a tensor, and return the field that names its file."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from test_datagen_meaning_table import ARGS, GRAD, INDEX, ROOT, X, floats, ints, record
 
-from ray_precheck.datagen.meaning import Classes, Coordinates, Distinct, Meaning, Within
+from ray_precheck.datagen.meaning import Classes, Coordinates, Distinct, Indices, Meaning, Within
 from ray_precheck.datagen.meaning_table import meanings_of
 from ray_precheck.datagen.meaning_values import Causal, Parts, Ranked
 from ray_precheck.schema.record import ApiRecord
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.unit
 BAG = floats(20, 3)
 MASK = TensorSpec("bool", (7, 7))
 OFFSETS = Parts(10, running=True, from_zero=True, open_end=True)
-WEIGHT_ROWS = Within(0, 19, whole=True)
+WEIGHT_ROWS = Indices(0, 19)
 CASES: dict[str, tuple[ApiRecord, dict[str, Meaning]]] = {
     "gather beyond the last dimension": (record("Torch.gather", X, 2, INDEX), {}),
     "scatter along the first dimension": (
@@ -33,11 +33,11 @@ CASES: dict[str, tuple[ApiRecord, dict[str, Meaning]]] = {
     ),
     "one_hot of a single number": (
         record("Functional.one_hot", ints(), -1, out=ints(6)),
-        {"0": Within(0, 5, whole=True)},
+        {"0": Indices(0, 5)},
     ),
     "one_hot with a second dimension": (
         record("Functional.one_hot", ints(3, 4), -1, out=ints(3, 4, 6)),
-        {"0": Within(0, 5, whole=True)},
+        {"0": Indices(0, 5)},
     ),
     "cross_entropy of one sample": (
         record("Functional.cross_entropy", floats(5), ints()),

@@ -15,8 +15,9 @@ import torch
 
 from ray_precheck.capture.measures.checksums import crc32_text, xor_text
 from ray_precheck.capture.measures.part import chosen_part
+from ray_precheck.capture.measures.structure import structure_field
 from ray_precheck.capture.pytorch.tensors.memory import array_of
-from ray_precheck.capture.pytorch.tensors.summary import host_summary
+from ray_precheck.capture.pytorch.tensors.summary import WITHOUT_VALUES, host_summary
 from ray_precheck.capture.settings import TensorSlice
 from ray_precheck.capture.writing.elements import statistics_text
 
@@ -33,6 +34,28 @@ def values_look(summary_mode: str) -> tuple[Callable[[torch.Tensor], str], bool]
 def statistics(tensor: torch.Tensor) -> str:
     """Return the largest and the smallest value, mean and norm of a tensor, as far as its dtype has them."""
     return statistics_text(host_summary(tensor))
+
+
+def structure(tensor: torch.Tensor, look: str | None, nan: bool) -> str:
+    """Return the field that tells of the structure of a dense tensor on the CPU; `nan`: it has NaN."""
+    if tensor.dtype in WITHOUT_VALUES or not tensor.numel():
+        return ""
+    tensor = tensor.detach().resolve_neg()
+    if tensor.dtype is torch.bfloat16:
+        bits = array_of(tensor.view(torch.int16))
+        return structure_field(lambda at: _widened(bits[at]), bits.shape, "f", look, nan)
+    values = array_of(tensor)
+    if values.dtype == np.float16:
+        return structure_field(
+            lambda at: values[at].astype(np.float32), values.shape, "f", look, nan
+        )
+    return structure_field(lambda at: values[at], values.shape, values.dtype.kind, look, nan)
+
+
+def _widened(bits: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+    """Return the numbers that the bits of bfloat16 stand for, in float32."""
+    wide: np.ndarray[Any, Any] = np.atleast_1d(bits).astype(np.uint16).astype(np.uint32)
+    return np.asarray(np.left_shift(wide, np.uint32(16)).view(np.float32))
 
 
 def _with_checksum(tensor: torch.Tensor) -> str:
