@@ -1,0 +1,305 @@
+"""The kinds of wrong kernels: which kernel, when it is wrong, how, and which call of which program shows it.
+
+`api` is the name in dumps of the calls that count, without their number; `kernels` are operators of torch's
+dispatcher, which autograd and composites call.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from scripts.attack import conditions as on
+from scripts.attack import damages as by
+from scripts.attack.conditions import At, Condition
+from scripts.attack.damages import Damage
+
+ALL = ("float32", "bfloat16", "float16")
+FLOAT32 = ("float32",)
+
+
+@dataclass(frozen=True)
+class WrongKind:
+    """A kernel that is wrong under one condition."""
+
+    group: str
+    name: str
+    program: str
+    api: str
+    kernels: tuple[str, ...]
+    when: Condition
+    wrong: Damage
+    dtypes: tuple[str, ...] = ALL
+
+
+def _misreading(
+    group: str, when: Callable[[At], Condition], wrong: Callable[[At], Damage], table: str
+) -> Iterator[WrongKind]:
+    """Yield the kinds of a table: name, program, api, kernel and the argument that is misread."""
+    for line in table.strip().splitlines():
+        name, program, api, kernel, at = (word.strip() for word in line.split("|"))
+        api, kernel = _LONG.get(api, api), _LONG.get(kernel, kernel)
+        yield WrongKind(group, name, program, api, (kernel,), when(int(at)), wrong(int(at)))
+
+
+_LONG = {
+    "ATTENTION": "Functional.scaled_dot_product_attention",
+    "FLASH": "_scaled_dot_product_flash_attention_for_cpu",
+}
+_STRIDED = """
+gelu                      | gated     | Functional.gelu          | gelu                 | 0
+softmax over dimension 1  | gated     | Torch.softmax            | _softmax             | 0
+layer_norm                | gated     | Functional.layer_norm    | native_layer_norm    | 0
+cumsum                    | gated     | Torch.cumsum             | cumsum               | 0
+flip                      | gated     | Tensor.flip              | flip                 | 0
+cat                       | attention | Torch.cat                | cat                  | 0
+attention, heads          | attention | ATTENTION | FLASH | 0
+reshape                   | attention | Tensor.reshape           | clone                | 0
+contiguous                | attention | Tensor.contiguous        | clone                | 0
+copy_ of                  | serving   | Tensor.copy_             | copy_                | 1
+clone                     | serving   | Torch.clone              | clone                | 0
+to                        | serving   | Tensor.to                | _to_copy             | 0
+triu                      | serving   | Torch.triu               | triu                 | 0
+roll                      | serving   | Torch.roll               | roll                 | 0
+index_copy_               | serving   | Tensor.index_copy_       | index_copy_          | 3
+cross_entropy             | language  | Functional.cross_entropy | _log_softmax         | 0
+embedding, tokens         | language  | Functional.embedding     | embedding            | 1
+fft                       | complexes | Torch.fft.fft            | _fft_c2c             | 0
+"""
+_CHANNELS_LAST = """
+conv2d              | pictures | Functional.conv2d              | convolution              | 0
+conv2d, weight      | pictures | Functional.conv2d              | convolution              | 1
+batch_norm          | pictures | Functional.batch_norm          | native_batch_norm        | 0
+group_norm          | pictures | Functional.group_norm          | native_group_norm        | 0
+max_pool2d          | pictures | Functional.max_pool2d          | max_pool2d_with_indices  | 0
+avg_pool2d          | pictures | Functional.avg_pool2d          | avg_pool2d               | 0
+adaptive_avg_pool2d | pictures | Functional.adaptive_avg_pool2d | _adaptive_avg_pool2d     | 0
+interpolate         | pictures | Functional.interpolate         | upsample_nearest2d       | 0
+pad                 | pictures | Functional.pad                 | constant_pad_nd          | 0
+pixel_shuffle       | pictures | Functional.pixel_shuffle       | pixel_shuffle            | 0
+relu                | pictures | Functional.relu                | relu                     | 0
+conv2d, gradient    | pictures | Functional.conv2d              | convolution_backward     | 0
+"""
+_EXPANDED = """
+masked_fill, mask      | attention | Torch.masked_fill  | masked_fill | 1
+reshape of shared keys | attention | Tensor.reshape     | clone       | 0
+gather, index          | graph     | Torch.gather       | gather      | 2
+scatter_add, index     | graph     | Tensor.scatter_add | scatter_add | 2
+"""
+_GRADIENT = """
+gelu        | gradients | Functional.gelu        | gelu_backward              | 0
+layer_norm  | gradients | Functional.layer_norm  | native_layer_norm_backward | 0
+softmax     | gradients | Torch.softmax          | _softmax_backward_data     | 0
+tanh        | gradients | Torch.tanh             | tanh_backward              | 0
+conv1d      | gradients | Functional.conv1d      | convolution_backward       | 0
+log_softmax | gradients | Functional.log_softmax | _log_softmax_backward_data | 0
+embedding   | language  | Functional.embedding   | embedding_dense_backward   | 0
+"""
+_OFFSET = """
+difference of shifted rows | gated     | Tensor.__sub__ | sub     | 0
+product with a chunk       | gated     | Tensor.__mul__ | mul     | 1
+negative of a half         | gated     | Tensor.neg     | neg     | 0
+sigmoid of the last rows   | gated     | Torch.sigmoid  | sigmoid | 0
+attention, values          | attention | ATTENTION | FLASH | 2
+"""
+_STEPPED = """
+sin of every second  | gated | Torch.sin  | sin  | 0
+tanh of every second | gated | Torch.tanh | tanh | 0
+exp of every fourth  | gated | Torch.exp  | exp  | 0
+"""
+
+
+def _layouts() -> Iterator[WrongKind]:
+    yield from _misreading("transposed", on.strided, by.misread, _STRIDED)
+    yield from _misreading("channels_last", on.channels_last, by.misread, _CHANNELS_LAST)
+    yield from _misreading("expanded", on.expanded, by.misread, _EXPANDED)
+    yield from _misreading("expanded gradient", on.expanded, by.misread, _GRADIENT)
+    yield from _misreading("offset", on.offset, by.from_the_beginning, _OFFSET)
+    yield from _misreading("large strides", on.stepped, by.misread, _STEPPED)
+    turned = "transposed gradient"
+    for name, kernel in (("silu", "silu_backward"), ("contiguous", "clone")):
+        api = {"silu": "Functional.silu", "contiguous": "Tensor.contiguous"}[name]
+        yield WrongKind(turned, name, "gradients", api, (kernel,), on.strided(), by.misread())
+
+
+def _memory() -> Iterator[WrongKind]:
+    """One memory twice; destinations; conjugates and negatives that are not computed yet."""
+    group, same = "one memory twice", on.same_memory(0, 1)
+    wrong = by.editing(by.larger())
+    yield WrongKind(group, "product with itself", "serving", "Torch.mul", ("mul",), same, wrong)
+    yield WrongKind(group, "mul_ by itself", "serving", "Tensor.mul_", ("mul_",), same, wrong)
+    yield WrongKind(group, "sum with itself, out=", "serving", "Torch.add", ("add",), same, wrong)
+    yield WrongKind(
+        group, "mm with its transpose", "serving", "Torch.mm", ("mm",), same, by.rolling
+    )
+    group = "destination"
+    into = on.both(on.not_contiguous(0), on.dims(0, 4))
+    yield WrongKind(
+        group, "copy_ into a slice", "serving", "Tensor.copy_", ("copy_",), into, by.rolling
+    )
+    yield WrongKind(
+        group, "setitem", "serving", "Tensor.__setitem__", ("copy_",), on.offset(), by.rolling
+    )
+    group, bits, wrong = "conj and neg bits", on.conjugated(), by.bits_ignored()
+    for name, kernel in (("mm", "mm"), ("mul", "clone"), ("add", "clone")):
+        yield WrongKind(group, name, "complexes", f"Torch.{name}", (kernel,), bits, wrong, FLOAT32)
+
+
+def _sparse() -> Iterator[WrongKind]:
+    group, wrong = "sparse", by.rolling
+    csr, coo = on.in_layout(0, torch.sparse_csr), on.in_layout(1, torch.sparse_coo)
+    last, twice = by.coalesced_last, on.index_repeats(0)
+    yield WrongKind(
+        group, "CSR product", "sparse_graph", "Tensor.__matmul__", ("mm",), csr, wrong, FLOAT32
+    )
+    product = ("_sparse_addmm", "_sparse_mm")
+    yield WrongKind(
+        group, "COO product", "sparse_graph", "Torch.sparse.mm", product, coo, wrong, FLOAT32
+    )
+    yield WrongKind(
+        group, "coalesce", "sparse_graph", "Tensor.coalesce", ("_coalesce",), twice, last, FLOAT32
+    )
+
+
+_UPDATES = """
+embedding, gradient    | language | Functional.embedding | embedding_dense_backward | 1 | 0 |
+indexing, gradient     | graph    | Tensor.__getitem__   | index_put                | 1 | 2 |
+index_select, gradient | graph    | Tensor.index_select  | index_add                | 2 | 3 | 1
+index_add              | graph    | Tensor.index_add     | index_add                | 2 | 3 | 1
+index_add_             | graph    | Tensor.index_add_    | index_add_               | 2 | 3 | 1
+index_put_             | graph    | Tensor.index_put_    | index_put_               | 1 | 2 |
+scatter_add            | graph    | Tensor.scatter_add   | scatter_add              | 2 | 3 | 1
+gather, gradient       | graph    | Torch.gather         | scatter_add              | 2 | 3 | 1
+"""
+
+
+def _repeated() -> Iterator[WrongKind]:
+    group = "repeated indices"
+    for line in _UPDATES.strip().splitlines():
+        name, program, api, kernel, *places = (word.strip() for word in line.split("|"))
+        index, values = int(places[0]), int(places[1])
+        dim = int(places[2]) if places[2] else None
+        when = on.index_repeats(index) if dim is None else on.index_repeats_along(index, dim)
+        wrong = by.updates_lost(index, values, dim)
+        yield WrongKind(group, name, program, api, (kernel,), when, wrong)
+    once = by.editing(by.at_most_one)
+    yield WrongKind(
+        group, "bincount", "graph", "Torch.bincount", ("bincount",), on.index_repeats(0), once
+    )
+
+
+def _masked() -> Iterator[WrongKind]:
+    group, program, kernel = "masked rows", "attention", ("_softmax",)
+    whole, partly = on.row_where(on.masked_whole), on.row_where(on.masked_partly)
+    wrong = by.rows_spoiled(on.masked_whole, 1.0)
+    yield WrongKind(group, "softmax of -inf", program, "Torch.softmax", kernel, whole, wrong)
+    wrong = by.rows_spoiled(on.masked_whole, 0.0)
+    yield WrongKind(
+        group, "softmax of the smallest", program, "Tensor.softmax", kernel, whole, wrong
+    )
+    yield WrongKind(
+        group, "softmax, in part", program, "Torch.softmax", kernel, partly, by.mask_ignored()
+    )
+    attention, flash, mask = _LONG["ATTENTION"], (_LONG["FLASH"],), "attn_mask"
+    opened = by.mask_opened(mask)
+    yield WrongKind(
+        group, "attention without keys", program, attention, flash, on.masked_rows_of(mask), opened
+    )
+    ignored = on.argument(1, lambda labels: bool((labels == -100).any()))
+    for kernel in ("nll_loss2d_forward", "nll_loss2d_backward"):
+        name = f"ignored labels, {kernel.rpartition('_')[2]}"
+        loss, doubled = "Functional.cross_entropy", by.editing(by.larger(2.0))
+        when = ignored if kernel.endswith("forward") else on.always
+        yield WrongKind(group, name, "language", loss, (kernel,), when, doubled)
+
+
+def _values() -> Iterator[WrongKind]:
+    """Ties, rows of zeros, channels that are far from zero."""
+    program, group = "choices", "ties"
+    ties = on.row_where(on.repeats_values)
+    yield WrongKind(group, "stable sort", program, "Torch.sort", ("sort",), ties, by.unstable)
+    yield WrongKind(group, "stable argsort", program, "Torch.argsort", ("sort",), ties, by.unstable)
+    wrong = by.editing(by.only_first)
+    yield WrongKind(group, "gradient of amax", program, "Torch.amax", ("eq",), on.always, wrong)
+    wrong = by.editing(by.first_place_twice, 1)
+    yield WrongKind(group, "topk", program, "Torch.topk", ("topk",), ties, wrong)
+    group, zeros = "rows of zeros", on.row_where(on.zero)
+    norm, wrong = "Torch.linalg.vector_norm", by.rows_spoiled(on.zero, 1.0)
+    yield WrongKind(group, "norm", program, norm, ("linalg_vector_norm",), zeros, wrong)
+    yield WrongKind(
+        group, "gradient of norm", program, norm, ("masked_fill_",), on.always, by.not_done
+    )
+    wrong = by.rows_spoiled(on.zero, float("nan"))
+    layer, kernel = "Functional.layer_norm", ("native_layer_norm",)
+    yield WrongKind(group, "layer_norm", program, layer, kernel, zeros, wrong)
+    group, far, wrong = "far from zero", on.row_where(on.far_from_zero), by.one_pass()
+    yield WrongKind(group, "layer_norm", program, layer, kernel, far, wrong)
+    yield WrongKind(group, "var", program, "Torch.var", ("var",), far, wrong)
+    yield WrongKind(group, "std", program, "Tensor.std", ("std",), far, wrong)
+    kernel, far = ("native_batch_norm",), on.channels_far_from_zero()
+    yield WrongKind(group, "batch_norm", "pictures", "Functional.batch_norm", kernel, far, wrong)
+
+
+def _changed() -> Iterator[WrongKind]:
+    """Arguments that a call changes."""
+    group, norm, kernel = "changed argument", "Functional.batch_norm", ("native_batch_norm",)
+    for name in ("running_mean", "running_var"):
+        wrong = by.leaving(name, 3.0 if name == "running_mean" else 5.0)
+        yield WrongKind(group, f"batch_norm, {name}", "pictures", norm, kernel, on.always, wrong)
+    norm, one = "Functional.instance_norm", on.dims(0, 1)
+    yield WrongKind(group, "instance_norm", "pictures", norm, ("copy_",), one, by.leaving(0))
+    for name, at in (("values", "max"), ("indices", "max_values")):
+        wrong = by.leaving(at)
+        yield WrongKind(
+            group, f"max, out= {name}", "serving", "Torch.max", ("max",), on.always, wrong
+        )
+    kernel, wrong = ("embedding_renorm_",), by.editing(by.last_row_scaled)
+    bounded = "Functional.embedding"
+    yield WrongKind(group, "embedding, max_norm", "language", bounded, kernel, on.always, wrong)
+    for name in ("_foreach_lerp_", "_foreach_mul_"):
+        wrong = by.editing(by.larger(), 1)
+        yield WrongKind(group, name, "updates", f"Torch.{name}", (name,), on.always, wrong)
+    for name, kernel, at in (
+        ("AdamW, exp_avg", "addcdiv_", 1),
+        ("AdamW, exp_avg_sq", "addcmul_", 0),
+        ("Adam, fused, exp_avgs", "_fused_adam_", 2),
+        ("Adam, fused, exp_avg_sqs", "_fused_adam_", 3),
+        ("SGD, momentum", "_foreach_add_", 1),
+    ):
+        api = f"Optimizer.{name.partition(',')[0]}"
+        yield WrongKind(group, name, "updates", api, (kernel,), on.always, by.leaving(at))
+
+
+def _shapes() -> Iterator[WrongKind]:
+    program, group, lost = "shapes", "odd tail", by.editing(by.tail_lost())
+    for api, kernel, at in (
+        ("Functional.gelu", "gelu", 0),
+        ("Functional.layer_norm", "native_layer_norm", 0),
+        ("Tensor.softmax", "_softmax", 0),
+        ("Tensor.cumsum", "cumsum", 0),
+        ("Functional.linear", "addmm", 2),
+    ):
+        yield WrongKind(group, kernel, program, api, (kernel,), on.odd_tail(at), lost)
+    group, wrong = "dimension of 1", by.editing(by.larger())
+    yield WrongKind(group, "mean", program, "Tensor.mean", ("mean",), on.single(0, 1), wrong)
+    yield WrongKind(
+        group, "softmax", program, "Functional.softmax", ("_softmax",), on.single(0, -1), wrong
+    )
+    group, two = "both broadcast", on.both_broadcast(0, 1)
+    for name in ("sub", "maximum"):
+        yield WrongKind(group, name, program, f"Torch.{name}", (name,), two, by.rolling)
+    group, number = "number as a tensor", on.number(1)
+    for name in ("mul", "div"):
+        yield WrongKind(group, name, "serving", f"Torch.{name}", (name,), number, wrong)
+
+
+KINDS: tuple[WrongKind, ...] = (
+    *_layouts(),
+    *_memory(),
+    *_sparse(),
+    *_repeated(),
+    *_masked(),
+    *_values(),
+    *_changed(),
+    *_shapes(),
+)

@@ -1,0 +1,55 @@
+"""Kernels that are wrong only under a condition are met and found: a short form of `scripts.attack`."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from scripts.attack.kinds import KINDS, WrongKind  # noqa: E402
+from scripts.attack.record import attack, honest, is_met  # noqa: E402
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
+
+# One or two of every group: the kind, a dtype and a task.
+SHORT = [
+    ("destination: setitem", "float32", "statistics"),
+    ("repeated indices: embedding, gradient", "bfloat16", "statistics"),
+    ("repeated indices: index_put_", "float32", "tensor"),
+    ("masked rows: softmax, in part", "float16", "tensor"),
+    ("ties: gradient of amax", "float32", "tensor"),
+    ("far from zero: layer_norm", "float32", "statistics"),
+    ("changed argument: max, out= indices", "float32", "statistics"),
+    ("changed argument: AdamW, exp_avg", "float32", "tensor"),
+    ("odd tail: gelu", "bfloat16", "statistics"),
+    ("both broadcast: sub", "float32", "statistics"),
+    ("number as a tensor: mul", "float16", "statistics"),
+]
+BY_NAME = {f"{kind.group}: {kind.name}": kind for kind in KINDS}
+CASES = pytest.mark.parametrize(("name", "dtype", "task"), SHORT)
+
+
+@CASES
+def test_a_kernel_that_is_wrong_under_a_condition_is_met_and_found(
+    name: str, dtype: str, task: str
+) -> None:
+    tried = attack(BY_NAME[name], dtype, task, "auto")
+    assert tried.hits > 0, tried.said
+    assert tried.found, tried.said
+
+
+@CASES
+def test_the_same_kernel_without_its_fault_is_not_accused(name: str, dtype: str, task: str) -> None:
+    tried = attack(BY_NAME[name], dtype, task, "auto", is_on=False)
+    assert tried.calls > 0
+    assert not tried.accused
+
+
+@pytest.mark.parametrize("program", ["serving", "graph"])
+def test_an_honest_program_is_not_accused(program: str) -> None:
+    calls, accused = honest(program, "float32", "tensor", "auto")
+    assert calls > 15
+    assert accused == []
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.group}: {kind.name}")
+def test_the_program_of_a_kind_meets_its_condition(kind: WrongKind) -> None:
+    assert is_met(kind, "float32")
