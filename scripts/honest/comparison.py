@@ -1,0 +1,234 @@
+"""Every tensor of a dump against what the independent recorder saw of the same program.
+
+Comes in: a dump.json (with files of tensors, or statistics alone) and the calls of the recorder. Goes
+out: how many tensors were looked at, and a line for each that is another one.
+"""
+
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from scripts.honest.recorder import SeenCall
+
+# Memory that was never written holds anything.
+_UNWRITTEN = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"})
+_ROUNDING = 1e-5
+Json = dict[str, Any]
+
+
+@dataclass
+class Compared:
+    """What a comparison came to."""
+
+    records: int = 0
+    tensors: int = 0
+    gradients: int = 0
+    unseen: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+
+def compare_dump(path: Path, calls: Sequence[SeenCall]) -> Compared:
+    """Compare all API records of a dump with the calls of a run of the same program."""
+    dump = json.loads(path.read_bytes())
+    data: dict[str, Json] = dump["data"]
+    found = Compared()
+    by_name: dict[str, list[SeenCall]] = defaultdict(list)
+    for call in calls:
+        by_name[_plain(call.name)].append(call)
+    left = list(calls)
+    folder = path.parent / "dump_tensor_data" if dump["task"] == "tensor" else None
+    for key, record in data.items():
+        call_name, _, direction = key.rpartition(".")
+        if direction != "forward" or key.startswith(("Module.", "Optimizer.")):
+            continue
+        found.records += 1
+        elements = [*_elements(record)]
+        if not elements:
+            continue
+        name = _plain(call_name.rpartition(".")[0].rpartition(".")[2])
+        call = _taken(by_name[name], elements, folder) or _taken(left, elements, folder)
+        if call is None:
+            found.unseen.append(key)
+            continue
+        left.remove(call)
+        by_name[_plain(call.name)] = [
+            each for each in by_name[_plain(call.name)] if each is not call
+        ]
+        _compare_forward(found, key, elements, call, folder)
+        backward = data.get(f"{call_name}.backward")
+        if backward is not None:
+            _compare_backward(found, f"{call_name}.backward", backward, call, folder)
+    return found
+
+
+def _plain(name: str) -> str:
+    """Return a name of a function without what tells a dunder, and one in place, from the others."""
+    name = re.sub(r"^__(.*)__$", r"\1", name).strip("_")
+    return {"truediv": "div", "rtruediv": "rdiv", "itruediv": "idiv", "invert": "bitwise_not"}.get(
+        name, name
+    )
+
+
+def _elements(record: Json) -> Iterator[tuple[str, str, Json]]:
+    """Yield the tensors of a forward record: the part of the record, the place in it, the element."""
+    for part in ("input_args", "input_kwargs", "output"):
+        for place, element in _tensors(record.get(part)):
+            yield part, place, element
+    for place, element in (record.get("changed") or {}).items():
+        yield "changed", place.partition(".")[2] or place, element
+
+
+def _tensors(value: Any, path: str = "") -> Iterator[tuple[str, Json]]:
+    if isinstance(value, dict) and "dtype" in value and "shape" in value:
+        yield path, value
+    elif isinstance(value, dict) and "type" not in value:
+        for key, item in value.items():
+            yield from _tensors(item, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _tensors(item, f"{path}.{number}" if path else str(number))
+
+
+def _taken(
+    calls: list[SeenCall], elements: Sequence[tuple[str, str, Json]], folder: Path | None
+) -> SeenCall | None:
+    """Return the call of a record from those that are left: the first with its values, or its shapes."""
+    alike = [call for call in calls if _has_shapes(call, elements)]
+    for call in alike:
+        if all(_same(*pair, folder) for pair in _pairs(call, elements)):
+            return call
+    return alike[0] if alike else None
+
+
+def _seen(call: SeenCall, part: str, place: str) -> torch.Tensor | None:
+    if part == "output":
+        number = list(range(len(call.outputs)))
+        at = place.partition(".")[0]
+        return call.outputs[int(at)] if at.isdigit() and int(at) in number else None
+    if part == "changed":
+        return call.after.get(place)
+    return call.inputs.get(place)
+
+
+def _has_shapes(call: SeenCall, elements: Sequence[tuple[str, str, Json]]) -> bool:
+    for part, place, element in elements:
+        seen = _seen(call, part, place)
+        if seen is None or list(seen.shape) != element["shape"]:
+            return False
+    return True
+
+
+def _pairs(
+    call: SeenCall, elements: Sequence[tuple[str, str, Json]]
+) -> Iterator[tuple[Json, torch.Tensor]]:
+    for part, place, element in elements:
+        seen = _seen(call, part, place)
+        if seen is not None:
+            yield element, seen
+
+
+def _compare_forward(
+    found: Compared,
+    key: str,
+    elements: Sequence[tuple[str, str, Json]],
+    call: SeenCall,
+    folder: Path | None,
+) -> None:
+    for part, place, element in elements:
+        seen = _seen(call, part, place)
+        if seen is None or call.name in _UNWRITTEN:
+            continue
+        found.tensors += 1
+        if not _same(element, seen, folder):
+            found.wrong.append(f"{key} {part}.{place}: {_told(element, seen, folder)}")
+
+
+def _compare_backward(
+    found: Compared, key: str, record: Json, call: SeenCall, folder: Path | None
+) -> None:
+    places: Sequence[str | None] = record.get("gradient_of") or []
+    for number, (place, element) in enumerate(zip(places, record["output"], strict=False)):
+        seen = call.passed.get(int(place)) if place is not None else None
+        if seen and isinstance(element, dict):
+            _compare_gradient(found, f"{key} output.{number}", element, seen, folder)
+    for number, element in enumerate(record["input"]):
+        if isinstance(element, dict) and call.arrived.get(number):
+            name = f"{key} input.{number}"
+            _compare_gradient(found, name, element, call.arrived[number], folder)
+
+
+def _compare_gradient(
+    found: Compared, where: str, element: Json, seen: Sequence[torch.Tensor], folder: Path | None
+) -> None:
+    """Compare a gradient with those of all backward passes; a sum's order may round it otherwise."""
+    if "dtype" not in element:
+        return
+    found.gradients += 1
+    if not any(_same(element, each, folder, rounding=_ROUNDING) for each in seen):
+        found.wrong.append(f"{where}: {_told(element, seen[0], folder)}")
+
+
+def _same(element: Json, seen: torch.Tensor, folder: Path | None, *, rounding: float = 0.0) -> bool:
+    if list(seen.shape) != element["shape"]:
+        return False
+    if folder is not None and "data_name" in element:
+        return _equal(_loaded(folder, element), seen, rounding)
+    return _statistics_agree(element, seen)
+
+
+def _loaded(folder: Path, element: Json) -> torch.Tensor:
+    loaded = torch.load(folder / element["data_name"], weights_only=True)
+    assert torch.is_tensor(loaded)
+    if loaded.is_quantized:
+        return loaded.dequantize()
+    return loaded if loaded.layout is torch.strided else loaded.to_dense()
+
+
+def _equal(saved: torch.Tensor, seen: torch.Tensor, rounding: float) -> bool:
+    if saved.shape != seen.shape or saved.dtype != seen.dtype:
+        return False
+    if not (seen.is_floating_point() or seen.is_complex()):
+        return torch.equal(saved, seen)
+    kind = torch.complex128 if seen.is_complex() else torch.float64
+    one, two = saved.to(kind), seen.to(kind)
+    largest = float(two.abs().nan_to_num(0, 0, 0).max()) if two.numel() else 0.0
+    return torch.allclose(one, two, rtol=rounding, atol=rounding * largest, equal_nan=True)
+
+
+def _statistics_agree(element: Json, seen: torch.Tensor) -> bool:
+    if not seen.numel() or element.get("Max") is None or not seen.is_floating_point():
+        return True
+    wide = seen.double()
+    if not bool(wide.isfinite().all()):
+        return True
+    expected = {"Max": wide.max(), "Min": wide.min(), "Mean": wide.mean(), "Norm": wide.norm()}
+    if not seen.dim():
+        expected["Norm"] = wide
+    largest = float(wide.abs().max())
+    for name, value in expected.items():
+        recorded = element.get(name)
+        limit = 1e-5 * largest * (math.sqrt(seen.numel()) if name == "Norm" else 1)
+        if recorded is None or abs(float(recorded) - float(value)) > limit:
+            return False
+    return True
+
+
+def _told(element: Json, seen: torch.Tensor, folder: Path | None) -> str:
+    if folder is None or "data_name" not in element:
+        recorded = {name: element.get(name) for name in ("Max", "Min", "Mean", "Norm")}
+        wide = seen.double() if not seen.is_complex() else seen.abs().double()
+        values = [float(f(wide)) for f in (torch.max, torch.min, torch.mean, torch.norm)]
+        return f"{recorded}, seen {values}"
+    saved = _loaded(folder, element)
+    if saved.shape != seen.shape or saved.dtype != seen.dtype:
+        return f"{saved.dtype} {list(saved.shape)}, seen {seen.dtype} {list(seen.shape)}"
+    kind = torch.complex128 if seen.is_complex() else torch.float64
+    apart = (saved.to(kind) - seen.to(kind)).abs()
+    return f"{int((apart > 0).sum())} of {apart.numel()} elements, by {float(apart.max()):.3g}"

@@ -1,0 +1,128 @@
+"""A recorder that owes nothing to the package: clones of what every call of torch got and gave.
+
+Comes in: a program that runs under it. Goes out: a list of `SeenCall` in the order of the calls. Gradients
+are those of hooks on tensors: on each output, and on an alias of each input, through which one call alone is
+connected. It is a mode of torch of its own, in a run of its own.
+"""
+
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+Leaf = tuple[str, torch.Tensor]
+
+
+@dataclass(eq=False)
+class SeenCall:
+    """A call: its name, tensors by their place among the arguments and the outputs, and gradients.
+
+    `after` has the inputs once the call has run; `arrived` has the gradients of the outputs by number, and
+    `passed` those of the inputs by number among the tensors, one of each backward pass.
+    """
+
+    name: str
+    inputs: dict[str, torch.Tensor]
+    after: dict[str, torch.Tensor] = field(default_factory=dict)
+    outputs: list[torch.Tensor] = field(default_factory=list)
+    arrived: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+    passed: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+
+
+class IndependentRecorder(TorchFunctionMode):
+    """Records every call of torch of this thread.
+
+    `derived` are names of calls whose inputs get an alias, so that the gradient of this call alone is seen.
+    """
+
+    def __init__(self, derived: Container[str] = ()) -> None:
+        super().__init__()
+        self.calls: list[SeenCall] = []
+        self._derived = derived
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in ("__get__", "__set__", "__delete__"):
+            return func(*args, **kwargs)
+        call = SeenCall(name, _values(args, kwargs))
+        if name in self._derived and torch.is_grad_enabled():
+            args, kwargs = _aliased(call, args, kwargs)
+        result = func(*args, **kwargs)
+        call.after = _values(args, kwargs)
+        given = args[0] if result is None and args else result
+        tensors = [tensor for _, tensor in leaves_of(given)]
+        call.outputs = [printed_value(tensor) for tensor in tensors]
+        if torch.is_grad_enabled() and not torch._C._functorch.maybe_current_level():
+            for number, tensor in enumerate(tensors):
+                if tensor.requires_grad and tensor.grad_fn is not None:
+                    _listen(tensor, call.arrived.setdefault(number, []))
+        self.calls.append(call)
+        return result
+
+
+def leaves_of(value: Any, path: str = "") -> Iterator[Leaf]:
+    """Yield tensors with their places in nested lists and dicts, as `1.0` or `out`."""
+    if torch.is_tensor(value):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves_of(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list | tuple) and not isinstance(value, torch.Size):
+        for number, item in enumerate(value):
+            yield from leaves_of(item, f"{path}.{number}" if path else str(number))
+
+
+def printed_value(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of what torch would print of a tensor, contiguous and dense."""
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        tensor = tensor.detach()
+        if isinstance(tensor, torch.nn.Parameter) or type(tensor) is not torch.Tensor:
+            tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+                tensor = torch._C._functorch.get_unwrapped(tensor)
+        if tensor.is_quantized:
+            tensor = tensor.dequantize()
+        if tensor.layout is not torch.strided:
+            tensor = tensor.to_dense()
+        return tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+
+
+def _values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, torch.Tensor]:
+    return {
+        path: printed_value(tensor)
+        for path, tensor in [*leaves_of(args), *leaves_of(kwargs)]
+        if not tensor.is_meta
+    }
+
+
+def _aliased(
+    call: SeenCall, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    numbers = count()
+
+    def alias(value: Any) -> Any:
+        if torch.is_tensor(value):
+            number = next(numbers)
+            if not value.requires_grad or value.layout is not torch.strided:
+                return value
+            with torch._C.DisableTorchFunction():
+                other = value.view_as(value)
+            _listen(other, call.passed.setdefault(number, []))
+            return other
+        if type(value) in (list, tuple):
+            return type(value)(map(alias, value))
+        return value
+
+    return tuple(map(alias, args)), {key: alias(value) for key, value in kwargs.items()}
+
+
+def _listen(tensor: torch.Tensor, into: list[torch.Tensor]) -> None:
+    hook: Callable[[torch.Tensor], None] = lambda grad: into.append(printed_value(grad))  # noqa: E731
+    tensor.register_hook(hook)
