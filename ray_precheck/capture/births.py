@@ -28,7 +28,11 @@ Lines = Callable[[int], list[str]]
 def step_log(
     settings: CaptureSettings, folder: Path, header: dict[str, object], lines_of: Lines
 ) -> StepLog:
-    """Return the log of a step, which watches for births where the settings ask for it."""
+    """Return the log of a step, which watches for births where the settings ask for it.
+
+    Its header says that a tensor without strides was contiguous.
+    """
+    header["layouts"] = True
     if not settings.overflow:
         return StepLog(folder, header, lines_of)
     return WatchedLog(settings, folder, header, lines_of)

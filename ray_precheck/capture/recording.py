@@ -26,6 +26,8 @@ _NOTHING: Mapping[str, str] = {}
 
 # Files in this folder are no part of the program that is captured.
 _OWN = str(Path(__file__).parents[1])
+# The argument paths of the places of arguments.
+_ARGUMENTS = {"input": "input_args", "kwargs": "input_kwargs"}
 
 
 class StepRecorder(ABC):
@@ -63,6 +65,10 @@ class StepRecorder(ABC):
         self._place = ""
         # What is looked at of the arguments that are written, by their places.
         self._looks = _NOTHING
+        # The places of the arguments of a call by the memory in which they lie, while they are written, and
+        # the first tensor among them, whose memory is looked up when there is a second one.
+        self._memory: dict[int, str] | None = None
+        self._first: tuple[Any, str] | None = None
         self._counts: dict[str, Iterator[int]] = defaultdict(itertools.count)
         self._modules: list[str] = []
 
@@ -81,17 +87,39 @@ class StepRecorder(ABC):
             return ""
         self._place = key
         self._looks = looks_of(key.rsplit(".", 2)[0], self.framework)
+        self._memory, self._first = {}, None
         fields = (
             f'"input_args": {self.elements.arguments(args, "input")},'
             f' "input_kwargs": {self.elements.keywords(kwargs, "kwargs")}'
         )
-        self._looks = _NOTHING
+        self._looks, self._memory, self._first = _NOTHING, None, None
         return fields
 
     def look_at(self, place: str) -> str | None:
         """Return what is to be looked at of the values at a place of the call's arguments."""
         looks = self._looks
         return looks.get(place) or looks.get(place.rpartition(".")[0])
+
+    def shared(self, tensor: Any, place: str) -> str:
+        """Return the field of an argument that lies in the memory of an earlier one, "" for others."""
+        memory = self._memory
+        if memory is None:
+            return ""
+        if not memory:
+            if self._first is None:
+                self._first = tensor, place
+                return ""
+            memory[self.memory_of(self._first[0])] = self._first[1]
+        address = self.memory_of(tensor)
+        earlier = memory.setdefault(address, place)
+        if not address or earlier == place:
+            return ""
+        kind, _, rest = earlier.partition(".")
+        return f', "shares": {quoted(f"{_ARGUMENTS[kind]}.{rest}")}'
+
+    @abstractmethod
+    def memory_of(self, tensor: Any) -> int:
+        """Return the address of the memory that a tensor lies in, whole or in part; 0 if it has none."""
 
     def after(self, key: str, output: Any) -> str:
         """Return the fields of what a call gave, which follow those of `before`."""

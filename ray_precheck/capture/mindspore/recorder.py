@@ -174,14 +174,19 @@ class MindSporeRecorder(StepRecorder):
         try:
             is_saved = self.settings.wants_tensors(self._place)
             look = self.look_at(place) if self._looks else None
-            name = f"{self._place}.{place}"
-            return self._texts.text(tensor, name, is_saved=is_saved, look=look)
+            name, more = f"{self._place}.{place}", self.shared(tensor, place)
+            return self._texts.text(tensor, name, more, is_saved=is_saved, look=look)
         except OSError as error:
             self.fail(
                 f"the tensor {self._place}.{place} cannot be written to {self._log.folder}:"
                 f" {error.strerror or error}"
             )
             return "null"
+
+    def memory_of(self, tensor: ms.Tensor) -> int:
+        """Return the address of the memory that a tensor lies in, whole or in part; 0 if it has none."""
+        storage = None if tensor.has_init else getattr(tensor, "untyped_storage", None)
+        return 0 if storage is None else int(storage().data_ptr())
 
     def finish(self) -> None:
         """Write what has not come to its end, and turn the log into the dump."""

@@ -53,8 +53,16 @@ class MindSporeTensors:
         """How many bytes of files and sketches were written."""
         return self._file_bytes + (0 if self._sketches is None else self._sketches.size)
 
-    def text(self, tensor: ms.Tensor, name: str, *, is_saved: bool, look: str | None = None) -> str:
-        """Return a tensor as JSON; `look` says what of its structure is looked at.
+    def text(
+        self,
+        tensor: ms.Tensor,
+        name: str,
+        more: str = "",
+        *,
+        is_saved: bool,
+        look: str | None = None,
+    ) -> str:
+        """Return a tensor as JSON, with `more` of its fields; `look` says what of its structure is looked at.
 
         Raises:
             OSError: its file or its sketch cannot be written.
@@ -66,8 +74,10 @@ class MindSporeTensors:
             shape = values.shape
         text = (
             f'"type": "mindspore.Tensor", "dtype": "{tensor.dtype}",'
-            f' "shape": {list(shape)}, {self._values_text(values)}'
+            f' "shape": {list(shape)}, {self._values_text(values)}{more}'
         )
+        if values is not None:
+            text += _memory_text(tensor)
         layout = getattr(tensor, "layout", None)
         if layout is not None:
             text += f', "layout": {_layout_text(layout)}'
@@ -105,6 +115,14 @@ def _structure(values: np.ndarray[Any, Any], look: str | None, nan: bool) -> str
 
 def _xor_text(values: np.ndarray[Any, Any]) -> str:
     return xor_text(raw_bytes(values), None if values.ndim else values.item())
+
+
+def _memory_text(tensor: ms.Tensor) -> str:
+    """Return the fields that say how a tensor lies in its memory; "" for a contiguous one at the
+    beginning of its own."""
+    text = "" if tensor.is_contiguous() else f', "stride": {list(tensor.stride())}'
+    offset = tensor.storage_offset()
+    return f'{text}, "offset": {offset}' if offset else text
 
 
 def _layout_text(layout: Any) -> str:

@@ -33,7 +33,7 @@ from ray_precheck.capture.pytorch.tensors.nested import tensors_in
 from ray_precheck.capture.pytorch.tensors.seen import SeenTensors
 from ray_precheck.capture.pytorch.tensors.sketching import Sketching
 from ray_precheck.capture.pytorch.tensors.summary import host_summary
-from ray_precheck.capture.pytorch.tensors.text import TensorTexts
+from ray_precheck.capture.pytorch.tensors.text import TensorTexts, address_of
 from ray_precheck.capture.pytorch.tensors.values import sliced, statistics, structure, values_look
 from ray_precheck.capture.pytorch.twice import input_places
 from ray_precheck.capture.recording import StepRecorder
@@ -271,7 +271,7 @@ class TorchRecorder(StepRecorder):
         if self.settings.slices:
             tensor = sliced(tensor, self.settings.slices)
         self._glimpses.begin()
-        fields = self._texts.fields(tensor)
+        fields = self._texts.fields(tensor) + self.shared(tensor, place)
         if self._changed and not tensor.is_inference():  # which has no version
             fields += f', "version": {tensor._version}'
         if self._looks or _NAN in fields:
@@ -292,6 +292,10 @@ class TorchRecorder(StepRecorder):
             return ""
         dense = self._texts.dense(tensor) if tensor.is_cpu else None
         return "" if dense is None else structure(dense, look, nan)
+
+    def memory_of(self, tensor: torch.Tensor) -> int:
+        """Return the address of the memory that a tensor lies in, whole or in part; 0 if it has none."""
+        return address_of(tensor)
 
     def _saved(self, files: CapturedFiles, dense: torch.Tensor, name: str) -> str:
         """Save a tensor, and return the field that names its file."""

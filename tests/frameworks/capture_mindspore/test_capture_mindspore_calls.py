@@ -217,3 +217,30 @@ def test_random_numbers_are_those_of_a_run_without_capture(captured: Captured) -
     plain, seen = draw(), []
     captured(lambda: seen.append(draw()))
     assert np.array_equal(plain, seen[0])
+
+
+def test_records_say_how_tensors_lie_in_memory_and_which_share_it(captured: Captured) -> None:
+    x = Tensor(A)
+
+    def action() -> None:
+        mint.add(x, x)
+        mint.matmul(mint.transpose(x, 0, 1), mint.narrow(x, 1, 1, 2))
+        mint.sin(mint.broadcast_to(mint.narrow(x, 0, 1, 1), (4, 3)))
+        mint.add(x, Tensor(A))
+
+    records = captured(action)
+
+    def layouts(call: str) -> list[dict[str, Any]]:
+        given = records[f"{call}.forward"]["input_args"]
+        return [{k: v for k, v in each.items() if k in LAYOUT} for each in given]
+
+    assert layouts("Mint.add.0") == [{}, {"shares": "input_args.0"}]
+    assert layouts("Mint.matmul.0") == [
+        {"stride": [1, 3]},
+        {"stride": [3, 1], "offset": 1, "shares": "input_args.0"},
+    ]
+    assert layouts("Mint.sin.0") == [{"stride": [0, 1], "offset": 3}]
+    assert layouts("Mint.add.1") == [{}, {}]
+
+
+LAYOUT = ("stride", "offset", "shares")

@@ -378,6 +378,7 @@ def test_the_dump_has_msprobes_header(tmp_path: Any) -> None:
         "framework": "pytorch",
         "dump_data_dir": None,
         "dark": {"count": 0, "places": []},
+        "layouts": True,
     }
     stacks = json.loads((folder / "stack.json").read_text())
     lines = next(lines for names, lines in stacks.values() if "Tensor.__add__.0.forward" in names)

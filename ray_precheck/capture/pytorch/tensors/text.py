@@ -39,7 +39,33 @@ class _Known(NamedTuple):
 
 def _state(tensor: torch.Tensor) -> tuple[object, ...]:
     """Return what a tensor object would not keep if it were given other values."""
-    return tensor._version, tensor.data_ptr(), tensor.requires_grad, tensor.shape, tensor.dtype
+    return (
+        tensor._version,
+        tensor.data_ptr(),
+        tensor.requires_grad,
+        tensor.shape,
+        tensor.dtype,
+        tensor.stride(),
+    )
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """Return the address of the memory that a tensor of torch's own class lies in; 0 for others."""
+    kind = type(tensor)
+    if (kind is torch.Tensor or kind is torch.nn.Parameter) and tensor.layout is torch.strided:
+        try:
+            return tensor.untyped_storage().data_ptr()
+        except (RuntimeError, NotImplementedError):
+            pass  # a transform of torch.func has wrapped it
+    return 0
+
+
+def _layout(tensor: torch.Tensor) -> str:
+    """Return the fields that say how a dense tensor lies in its memory; "" for a contiguous one at the
+    beginning of its own."""
+    text = "" if tensor.is_contiguous() else f', "stride": {list(tensor.stride())}'
+    offset = tensor.storage_offset()
+    return f'{text}, "offset": {offset}' if offset else text
 
 
 class TensorTexts:
@@ -70,7 +96,8 @@ class TensorTexts:
         usual = (kind is torch.Tensor or kind is torch.nn.Parameter) and not _is_wrapped(tensor)
         if usual and tensor.layout is torch.strided and not tensor.is_meta:
             try:
-                text = f"{self._header(tensor)}, {self._values_text(tensor)}, {needs}"
+                values = self._values_text(tensor)
+                text = f"{self._header(tensor)}, {values}, {needs}{_layout(tensor)}"
             except (RuntimeError, NotImplementedError, TypeError):
                 pass  # it has no memory, or its values are quantized
             else:
@@ -116,6 +143,8 @@ class TensorTexts:
         header = _header_of(kind, tensor if dense is None else dense)
         if not tensor.is_nested and (tensor.layout is not torch.strided or _is_odd(tensor)):
             header = _header_of(kind, tensor)
+        elif dense is not None and not dense.is_meta:
+            more += _layout(dense)
         values = NO_STATISTICS
         if dense is not None and not dense.is_meta and dense.layout is torch.strided:
             try:
