@@ -165,6 +165,11 @@ MINDSPORE_SEEDS = PrivatePart(
     "puts the seeds of random operators back before each run of a step that is verified",
     "a step with a random operator does not repeat itself, and nothing can be said of it",
 )
+MINDSPORE_STRIDES = PrivatePart(
+    ("mindspore.ops.auto_generate:as_strided",),
+    "places the inputs of a call in memory as they lay in the captured program",
+    "MindSpore's inputs are contiguous",
+)
 TENSOR_REBUILDING = PrivatePart(
     ("torch._utils:_rebuild_tensor_v2",),
     "is named by the files of captured tensors, which are written without torch.save",
@@ -182,6 +187,7 @@ ALL = (
     MINDSPORE_JIT_TRACE,
     MINDSPORE_NODE,
     MINDSPORE_SEEDS,
+    MINDSPORE_STRIDES,
     DECOMPOSITIONS,
     DISPATCH_MODE,
     EVAL_FRAME,

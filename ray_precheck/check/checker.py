@@ -22,8 +22,14 @@ from ray_precheck.check.inputs import (
     make_inputs,
     source_as_measured,
     source_of,
+    transposed_inputs,
 )
-from ray_precheck.check.judge import judge_backward, judge_forward
+from ray_precheck.check.judge import (
+    backward_transposed,
+    forward_transposed,
+    judge_backward,
+    judge_forward,
+)
 from ray_precheck.check.judged import DirectionCheck, Judged
 from ray_precheck.check.measured import Measured
 from ray_precheck.check.phases import PhaseClock
@@ -37,6 +43,7 @@ from ray_precheck.check.row import make_row
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.check.sides.bench import Benched, run_bench
 from ray_precheck.check.sides.device import Device, DeviceNeeded
+from ray_precheck.check.sides.layouts import layout_notes, run_transposed
 from ray_precheck.check.sides.second_try import run_twice
 from ray_precheck.check.sides.tested import UnderTest, handed_over, held_by_dump, measured_elsewhere
 from ray_precheck.datagen.generate import TensorSource
@@ -168,7 +175,7 @@ class Checker:
         def walk() -> Measured:
             inputs = self._inputs(payload, files=files, keeps=with_inputs)
             with self._clock.during(Phase.BENCH):
-                tested = run_twice(self._device, self.bench, inputs)
+                tested = self._run(inputs)
             return handed_over(tested)
 
         return self._timed(payload, walk)
@@ -250,7 +257,12 @@ class Checker:
         note = self._device.stands_in("outputs") if self.terms.tests_dump else ""
         if measured is not None:
             return measured_elsewhere(inputs, measured, note)
-        return replace(run_twice(self._device, self.bench, inputs), note=note)
+        return replace(self._run(inputs), note=note)
+
+    def _run(self, inputs: Inputs) -> UnderTest:
+        """Run the device, again with safer inputs and with transposed ones where these are wanted."""
+        tested = run_twice(self._device, self.bench, inputs)
+        return run_transposed(self._device, tested, self._settings)
 
     def judge(self, inputs: Inputs, measured: Measured | None = None) -> Judged:
         """Run both sides, judge and explain: forward, then backward.
@@ -264,12 +276,18 @@ class Checker:
             walk = self._random_outputs if inputs.is_random else self._outputs
             forward, gradients = walk(tested)
             forward = replace(forward, caveat=tested.caveat)
-            return Judged(tested.inputs, forward, _backward(inputs, forward, gradients))
+            backward = _backward(inputs, forward, gradients)
+            notes = (*forward.notes, *layout_notes(tested, self._settings))
+            judged = Judged(tested.inputs, replace(forward, notes=notes), backward)
+            if not (forward.is_transposed or backward.is_transposed):
+                return judged
+            return replace(judged, inputs=transposed_inputs(tested.inputs) or tested.inputs)
 
     def _outputs(self, tested: UnderTest) -> tuple[DirectionCheck, Gradients]:
         """Return the check of the outputs, and a function that checks the gradients."""
         benched = run_bench(self.bench, tested)
         forward = judge_forward(benched, self.terms)
+        forward = forward_transposed(benched, self.terms, forward)
         explained = with_explanations(tested.inputs, forward, self.terms.standard)
         return explained, lambda: self._gradients(benched)
 
@@ -285,7 +303,9 @@ class Checker:
 
     def _gradients(self, benched: Benched) -> DirectionCheck:
         tested = self._device.run_gradients(benched.tested)
-        judged = judge_backward(replace(benched, tested=tested), self.terms)
+        benched = replace(benched, tested=tested)
+        judged = judge_backward(benched, self.terms)
+        judged = backward_transposed(benched, self.terms, judged)
         explained = with_explanations(tested.inputs, judged, self.terms.standard)
         return replace(explained, caveat=tested.caveat)
 

@@ -4,7 +4,7 @@ Comes in: a `TaskPayload`. Goes out: `Decoded`. Called by the checker, first of 
 cannot be checked end here, before any of their tensors is allocated.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ray_precheck.bench.run import Bench
 from ray_precheck.check.memory import needed_bytes
@@ -13,6 +13,7 @@ from ray_precheck.compare.standards.msprobe import MSPROBE
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan
+from ray_precheck.operators.effects import READS_LAYOUT
 from ray_precheck.plan.changes import changed_tensors
 from ray_precheck.plan.drawing import is_random
 from ray_precheck.plan.select import changes_its_input, skip_by_name, skip_by_record
@@ -62,12 +63,14 @@ def call_plan(record: ApiRecord) -> CallPlan:
     """
     in_place = changes_its_input(record)
     changed = tuple(each.position for each in changed_tensors(record))
+    reads = bool(READS_LAYOUT.of(record.name.type_name, record.framework))
+    plan = CallPlan((), in_place, record.autocast, changed, reads)
     if not record.has_backward:
-        return CallPlan(in_place=in_place, autocast=record.autocast, changed=changed)
+        return plan
     tensors = [spec for _, spec in record.input_tensors()]
     floating = [i for i, spec in enumerate(tensors) if is_differentiable(spec.dtype)]
     flagged = [i for i in floating if tensors[i].requires_grad]
-    return CallPlan(tuple(flagged or floating), in_place, record.autocast, changed)
+    return replace(plan, differentiable=tuple(flagged or floating))
 
 
 def _require_memory(record: ApiRecord, settings: CheckSettings) -> None:

@@ -32,6 +32,7 @@ def with_evidence(
         settings.standard.name,
         result.message,
         device,
+        inputs.is_transposed,
     )
     try:
         with ExitStack() as stack:

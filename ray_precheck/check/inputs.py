@@ -5,7 +5,8 @@ saved for a replay. Goes out: `Inputs`. Called by the checker; the later station
 gradients from the same source.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +22,14 @@ from ray_precheck.datagen.generate import (
     build_call,
     generated_tensors,
 )
+from ray_precheck.datagen.layouts import placed, placed_alone, transposed
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.frameworks.base import Leaf, map_leaves
 from ray_precheck.operators.autocast import CASTS_ARGUMENTS, NARROW_STATISTICS, SUMS_NARROWLY
 from ray_precheck.schema.dtypes import DTYPES, round_to_dtype
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import HostCall, HostTensor, TensorSpec, walk_specs
-from ray_precheck.store.error_data import SavedTensors
+from ray_precheck.store.error_data import SavedTensors, input_tensors
 
 if TYPE_CHECKING:
     from ray_precheck.dump.tensors import TensorFiles
@@ -37,18 +39,23 @@ _HALF_TYPES = frozenset({"float16", "bfloat16"})
 
 @dataclass(frozen=True, slots=True)
 class Inputs(Decoded):
-    """A call with its arguments. `source` has made them, and makes the incoming gradients."""
+    """A call with its arguments. `source` has made them, and makes the incoming gradients.
+
+    `unplaced` are the paths of the arguments that do not lie in memory as the dump says. `is_transposed`:
+    inputs and incoming gradients have another order of dimensions in memory.
+    """
 
     source: TensorSource
     call: HostCall
+    unplaced: tuple[str, ...] = ()
+    is_transposed: bool = False
 
     @property
     def bench_call(self) -> HostCall:
-        """The call as the bench gets it: what autocast casts for the device is cast before it is widened."""
-        if not self._is_cast:
-            return self.call
-        cast = partial(_cast, self.record.autocast)
-        return HostCall(map_leaves(self.call.args, cast), map_leaves(self.call.kwargs, cast))
+        """The call as the bench gets it: contiguous, unless it reads layouts; and what autocast casts for the
+        device is cast before it is widened."""
+        call = self.call if self.plan.reads_layout else _mapped(self.call, _contiguous)
+        return _mapped(call, partial(_cast, self.record.autocast)) if self._is_cast else call
 
     def gradient_as_computed(self, gradient: Leaf) -> Leaf:
         """Return a gradient in the dtype in which it was computed.
@@ -93,6 +100,15 @@ class Inputs(Decoded):
         return f"{self.record.name}.{direction}.output.{position}"
 
 
+def _mapped(call: HostCall, convert: Callable[[Any], Any]) -> HostCall:
+    return HostCall(map_leaves(call.args, convert), map_leaves(call.kwargs, convert))
+
+
+def _contiguous(value: Any) -> Any:
+    has_layout = isinstance(value, HostTensor) and value.layout is not None
+    return replace(value, layout=None) if has_layout else value
+
+
 def _cast(dtype: str, value: Any) -> Any:
     """Return a float tensor in a dtype; autocast leaves float64 as it is."""
     if not isinstance(value, HostTensor) or value.dtype in (dtype, "float64"):
@@ -108,8 +124,41 @@ def make_inputs(decoded: Decoded, source: TensorSource) -> Inputs:
     Raises:
         NotCheckable: an argument is not described well enough, or its file cannot be used.
     """
-    call = build_call(decoded.record, source)
-    return Inputs(decoded.payload, decoded.record, decoded.plan, decoded.is_random, source, call)
+    call, unplaced = _with_layouts(build_call(decoded.record, source), decoded.record, source)
+    made = Inputs(
+        decoded.payload, decoded.record, decoded.plan, decoded.is_random, source, call, unplaced
+    )
+    if isinstance(source, SavedTensors) and source.is_transposed:
+        return transposed_inputs(made) or made
+    return made
+
+
+def _with_layouts(
+    call: HostCall, record: ApiRecord, source: TensorSource
+) -> tuple[HostCall, tuple[str, ...]]:
+    """Return a call whose tensors lie in memory as the dump says, and the paths of those that do not."""
+    specs = list(record.input_tensors())
+    if not any(spec.stride is not None or spec.offset or spec.shares for _, spec in specs):
+        return call, ()
+    tensors = list(input_tensors(call).values())
+    generated = isinstance(source, GeneratedTensors)
+    found, unplaced = placed(tensors, specs, may_change=generated)
+    supply = iter(found)
+    return _mapped(
+        call, lambda leaf: next(supply) if isinstance(leaf, HostTensor) else leaf
+    ), tuple(unplaced)
+
+
+def transposed_inputs(inputs: Inputs) -> Inputs | None:
+    """Return a call with the same inputs, transposed in memory; None where that changes nothing."""
+    found = _mapped(inputs.call, _transposed)
+    pairs = zip(input_tensors(found).values(), input_tensors(inputs.call).values(), strict=True)
+    has_changed = any(mine is not before for mine, before in pairs)
+    return replace(inputs, call=found, is_transposed=True) if has_changed else None
+
+
+def _transposed(value: Any) -> Any:
+    return transposed(value) if isinstance(value, HostTensor) else value
 
 
 def safer_inputs(inputs: Inputs, why: str) -> Inputs:
@@ -158,8 +207,26 @@ def cotangents_of(inputs: Inputs, outputs: list[Leaf]) -> list[HostTensor | None
     Raises:
         NotCheckable: the incoming gradients in the dump do not fit the outputs.
     """
+    found = _incoming(inputs, outputs)
+    return [_transposed(cotangent) for cotangent in found] if inputs.is_transposed else found
+
+
+def _incoming(inputs: Inputs, outputs: list[Leaf]) -> list[HostTensor | None]:
     if isinstance(inputs.source, SavedTensors):
-        return inputs.source.cotangents(len(outputs))
+        return _placed_again(inputs.source.cotangents(len(outputs)), inputs.record)
     tensors = [leaf if isinstance(leaf, HostTensor) else None for leaf in outputs]
     generated = isinstance(inputs.source, GeneratedTensors)
     return assign_cotangents(inputs.record, tensors, inputs.source, may_reshape=generated)
+
+
+def _placed_again(saved: list[HostTensor | None], record: ApiRecord) -> list[HostTensor | None]:
+    """Return saved incoming gradients with the layouts of the record, where each is of an output."""
+    specs = record.grads_in or ()
+    if len(specs) != len(saved):
+        return saved
+    return [
+        placed_alone(tensor, spec, may_change=False)
+        if tensor is not None and isinstance(spec, TensorSpec)
+        else tensor
+        for tensor, spec in zip(saved, specs, strict=True)
+    ]

@@ -13,7 +13,7 @@ import numpy as np
 
 from ray_precheck.check.changed import changed_pairs
 from ray_precheck.check.inputs import Inputs, cotangents_of
-from ray_precheck.check.judged import DirectionCheck, compared
+from ray_precheck.check.judged import Compared, DirectionCheck, compared
 from ray_precheck.check.measured import Failure
 from ray_precheck.check.settings import Terms
 from ray_precheck.check.sides.attempt import attempt, attempt_gradients
@@ -89,6 +89,54 @@ def judge_forward(benched: Benched, terms: Terms) -> DirectionCheck:
 
 def _outputs_and_changed(run: Execution, _: list[HostTensor | None]) -> list[Leaf]:
     return [*run.outputs, *changed_by(run)]
+
+
+def forward_transposed(benched: Benched, terms: Terms, plain: DirectionCheck) -> DirectionCheck:
+    """Return the check of the outputs with transposed inputs, if it alone has errors, else the plain one."""
+    measured = benched.tested.measured
+    other = measured.transposed if measured is not None else None
+    if other is None or plain.verdict is not Verdict.PASS:
+        return plain
+    tested = replace(benched.tested, outputs=other.outputs, changed=other.changed)
+    return _if_worse(plain, judge_forward(replace(benched, tested=tested), terms))
+
+
+def backward_transposed(benched: Benched, terms: Terms, plain: DirectionCheck) -> DirectionCheck:
+    """Return the check of the gradients with transposed inputs, if it alone has errors."""
+    measured, inputs = benched.tested.measured, benched.tested.inputs
+    other = measured.transposed if measured is not None else None
+    if other is None or other.gradients is None or plain.verdict is not Verdict.PASS:
+        return plain
+    if benched.attempt.execution is None or len(other.gradients) != len(plain.rows):
+        return plain
+    try:
+        bench = benched.attempt.execution.outputs
+        _require_same_choice(inputs, terms.framework, other.outputs or (), bench)
+    except NotCheckable:
+        return plain
+    judge = terms.judge(inputs.record.name, "backward")
+    peers = _peers(benched, terms, lambda run, moved: run.gradients(moved), plain.cotangents)
+    grads = [inputs.gradient_as_computed(grad) for grad in other.gradients]
+    rows = tuple(
+        compared(row.check.name, mine, row.bench, judge, peers(position, mine))
+        for position, (mine, row) in enumerate(zip(grads, plain.rows, strict=True))
+    )
+    return _if_worse(plain, replace(plain, rows=rows))
+
+
+def _if_worse(plain: DirectionCheck, again: DirectionCheck) -> DirectionCheck:
+    if again.verdict is not Verdict.ERROR:
+        return plain
+    return replace(again, rows=tuple(map(_said, again.rows)), is_transposed=True)
+
+
+def _said(row: Compared) -> Compared:
+    """Return a row whose Message says with which inputs it fails."""
+    check = row.check
+    if check.verdict is not Verdict.ERROR:
+        return row
+    message = f"{check.message}, with transposed inputs alone (contiguous ones pass)"
+    return replace(row, check=replace(check, message=message))
 
 
 def _overflowing_like(tested: Leaf, bench: Leaf) -> Leaf:

@@ -47,7 +47,8 @@ class DirectionCheck:
     `ruled` is a verdict that does not depend on the rows: the device raised, or the direction was
     not checked at all. `cotangents` are the incoming gradients. `recompute` runs the bench again to
     explain an error, None where there is no bench. `caveat` is a sentence about a limit of the
-    device's precision that may explain errors of float32, "" for none.
+    device's precision that may explain errors of float32, "" for none. `is_transposed`: it is that of
+    the run with transposed inputs, which alone has errors.
     """
 
     rows: tuple[Compared, ...] = ()
@@ -57,6 +58,7 @@ class DirectionCheck:
     cotangents: tuple[HostTensor | None, ...] = ()
     recompute: Recompute | None = None
     caveat: str = ""
+    is_transposed: bool = False
 
     @property
     def checks(self) -> tuple[OutputCheck, ...]:

@@ -31,7 +31,8 @@ class Measured:
     generated inputs and cotangents by argument path, if the bench gets them instead of drawing them
     again; `notes` are the sentences about them for the Message. `caveat` is a sentence about a limit
     of float32's precision on this device, "" for none. `changed` are the tensors that the call may have
-    changed, as they were after it.
+    changed, as they were after it. `is_transposed_too`: the device has run a second time with transposed
+    inputs; `transposed` are the results of that run, if they differ.
     """
 
     outputs: list[Leaf] | None
@@ -44,10 +45,13 @@ class Measured:
     notes: tuple[str, ...] = ()
     caveat: str = ""
     changed: tuple[HostTensor, ...] = ()
+    is_transposed_too: bool = False
+    transposed: "Measured | None" = None
 
     @property
     def nbytes(self) -> int:
         """The bytes of all tensors."""
         leaves = [*(self.outputs or ()), *(self.gradients or ()), *self.inputs.values()]
         leaves += self.changed
-        return sum(leaf.data.nbytes for leaf in leaves if isinstance(leaf, HostTensor))
+        own = sum(leaf.data.nbytes for leaf in leaves if isinstance(leaf, HostTensor))
+        return own + (0 if self.transposed is None else self.transposed.nbytes)

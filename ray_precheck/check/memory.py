@@ -4,6 +4,7 @@ Comes in: an `ApiRecord`. Goes out: bytes. Called by the checker, which skips ca
 much.
 """
 
+from ray_precheck.datagen.layouts import buffers_of
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import TensorSpec, walk_specs
@@ -15,7 +16,8 @@ def needed_bytes(record: ApiRecord, *, with_peers: bool = False) -> int:
     """Return the bytes that the tensors of a call take at the same time, on one host.
 
     Every tensor exists on the host, on the device and, in float64, in the bench; outputs once more as
-    the bench's result on the host. With a backward record each input has a gradient like an output.
+    the bench's result on the host. Tensors that are not contiguous lie in a buffer on the host and on the
+    device. With a backward record each input has a gradient like an output.
     `with_peers`: the standard compares with other implementations on the CPU, one at a time. Each of
     them takes as much as the bench, and three times its results for the estimate of its rounding
     errors; the results of two are kept.
@@ -29,6 +31,7 @@ def needed_bytes(record: ApiRecord, *, with_peers: bool = False) -> int:
     ]
     total = sum(_copies(spec) for spec in (*inputs, *results))
     total += sum(spec.size * _FLOAT64_BYTES for spec in results)
+    total += sum(spec.nbytes + _host_bytes(spec) for spec in buffers_of(record))
     if record.has_backward:
         total += sum(_copies(spec) + spec.size * _FLOAT64_BYTES for spec in inputs)
     if with_peers:

@@ -7,6 +7,7 @@ Called by `check`, once for device and bench alike.
 from dataclasses import replace
 
 from ray_precheck.datagen.generate import TensorSource
+from ray_precheck.datagen.layouts import placed_alone
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.dtypes import DTYPES, is_differentiable, round_to_dtype
 from ray_precheck.schema.record import ApiRecord
@@ -51,10 +52,12 @@ def assign_cotangents(
         if chosen is None and may_reshape and free:
             chosen = next(iter(free))
             # The norm is that of as many elements as were recorded.
-            spec = replace(spec, shape=free[chosen].shape, norm=None)
+            shape = free[chosen].shape
+            spec = replace(spec, shape=shape, norm=None, stride=None, offset=0)
         if chosen is not None:
             tensor = source.tensor(spec, f"backward input.{position}")
-            cotangents[chosen] = _shaped_like(tensor, free[chosen])
+            cotangent = _shaped_like(tensor, free[chosen])
+            cotangents[chosen] = placed_alone(cotangent, spec, may_change=may_reshape)
     if all(cotangent is None for cotangent in cotangents):
         shapes = [list(spec.shape) for spec in grads if isinstance(spec, TensorSpec)]
         raise NotCheckable(f"no output fits the incoming gradients of shapes {shapes}")

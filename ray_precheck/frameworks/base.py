@@ -24,13 +24,15 @@ class CallPlan:
     tensors in order; empty where backward is not checked. `in_place`: the API changes its first
     argument. `autocast`: the dtype in which PyTorch's autocast lets the device compute, "" without it; the
     bench gets inputs that are cast already. `changed` are further tensors that the call may change, by
-    their positions, in order.
+    their positions, in order. `reads_layout`: the API's results depend on how its inputs lie in memory, so
+    that the bench gets them with their layouts.
     """
 
     differentiable: tuple[int, ...] = ()
     in_place: bool = False
     autocast: str = ""
     changed: tuple[int, ...] = ()
+    reads_layout: bool = False
 
 
 class Execution(Protocol):

@@ -1,4 +1,4 @@
-"""Properties of operators that a check must know: in place, what else changes, reading bits, linear.
+"""Properties of operators that a check must know: in place, what else changes, reading bits, layouts.
 
 Goes out: tables. Called by `plan.select` and by the checks.
 """
@@ -66,6 +66,29 @@ CHANGES: FactTable[str] = FactTable(
 )
 # Operators that read the bits of their input as another dtype, if a dtype is among their arguments.
 READS_BITS = table_of_names("reads bits", "torch.Tensor mindspore.Tensor: view")
+# Operators whose results depend on how their input lies in memory.
+READS_LAYOUT = table_of_names(
+    "reads the layout",
+    """
+    torch: as_strided as_strided_ as_strided_copy as_strided_scatter
+    torch.Tensor: as_strided as_strided_ as_strided_scatter dim_order is_contiguous storage_offset stride
+    """,
+)
+# Operators that compute nothing: what may be wrong in them is how they read and write memory.
+ONLY_LAYOUT = table_of_names(
+    "only the layout",
+    """
+    torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops:
+        broadcast_to flatten permute reshape squeeze transpose unsqueeze
+    torch torch.Tensor mindspore.mint mindspore.Tensor: clone
+    torch torch.Tensor: adjoint moveaxis movedim swapaxes swapdims t unflatten
+    torch torch.Tensor mindspore.mint: narrow
+    torch.Tensor mindspore.Tensor: __getitem__ contiguous copy_ expand expand_as view view_as
+    torch.Tensor: bfloat16 cpu cuda double float half to type type_as
+    mindspore.Tensor: astype swapaxes to
+    torch torch.Tensor: ravel
+    """,
+)
 # Operators the shape of whose output depends on the values of their input.
 SIZED_BY_VALUES = table_of_names(
     "sized by values",

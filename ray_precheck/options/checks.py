@@ -22,6 +22,7 @@ STANDARDS = (
 STANDARD_FILES = (".yaml", ".yml")
 RECORDED, UNIFORM = "recorded", "uniform"
 DISTRIBUTIONS = (RECORDED, UNIFORM)
+AUTO, ALWAYS, NEVER = "auto", "on", "off"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,19 @@ class CheckOptions:
         rule=OneOf(DISTRIBUTIONS),
         rows="distribution",
         before=UNIFORM,
+    )
+    layouts: str = option(
+        AUTO,
+        "--layouts",
+        help="run each call again with transposed inputs: on (as without a word), off, auto (default)",
+        more="A kernel may be wrong for some strides alone. `auto`: with the standard `auto`, cheap calls of"
+        " a dump that does not say how its tensors lay in memory (captures of this package do)",
+        takes=Takes.PERHAPS,
+        metavar="WHEN",
+        becomes=lambda word: word or ALWAYS,
+        rule=OneOf((AUTO, ALWAYS, NEVER)),
+        rows="layouts",
+        before=NEVER,
     )
     # The session adds a digest of the files to the settings.
     bench_modules: tuple[str | Path, ...] = option(

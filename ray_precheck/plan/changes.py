@@ -28,19 +28,26 @@ class Changed(NamedTuple):
 
 
 def changed_tensors(record: ApiRecord) -> tuple[Changed, ...]:
-    """Return the tensors that a call may change, but for those that are its outputs."""
+    """Return the tensors that a call may change, but for those that are its outputs, or lie in the memory of
+    one: a bench that has them apart does not change them."""
     names, marked = _parameters(record)
     told = {path for path, _ in record.changed or ()}
     if not marked and not told:
         return ()
     in_place = changes_its_input(record)
     found: list[Changed] = []
+    first: dict[str, str] = {}
+    outputs: set[str] = set()
+    for path, spec in record.input_tensors():
+        first[path] = first.get(spec.shares, path)
+        if path == "input_kwargs.out" or (in_place and path == "input_args.0"):
+            outputs.add(first[path])
     for position, (path, _) in enumerate(record.input_tensors()):
         match = _PATH.fullmatch(path)
         assert match is not None
         index = -1 if match["position"] is None else int(match["position"])
         name = match["name"] if index < 0 else names[index] if index < len(names) else ""
-        is_output = match["name"] == "out" or (in_place and index == 0)
+        is_output = match["name"] == "out" or (in_place and index == 0) or first[path] in outputs
         if not is_output and (path in told or name in marked):
             label = f"{name}{match['rest']}" if name else path
             found.append(Changed(position, path, re.sub(r"\W", "_", label)))

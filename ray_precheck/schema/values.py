@@ -120,11 +120,28 @@ ValueSpec = TensorSpec | Constant | Symbol | SequenceSpec | MappingSpec | Unknow
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """How a tensor lies in memory: steps and offset, in elements, in a buffer `(N,)` of its carrier.
+
+    Arguments of one call whose `buffer` is the same array share memory.
+    """
+
+    stride: tuple[int, ...]
+    offset: int
+    buffer: Array
+
+
+@dataclass(frozen=True, slots=True)
 class HostTensor:
-    """A tensor's data on the host: canonical dtype and its carrier array (see `schema.dtypes`)."""
+    """A tensor's data on the host: canonical dtype and its carrier array (see `schema.dtypes`).
+
+    `layout` is how the tested side has to place it in its memory, None for a contiguous tensor of its
+    own; it says nothing about `data`, and a bench need not care.
+    """
 
     dtype: str
     data: Array
+    layout: Layout | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -34,7 +34,8 @@ class Replay:
     first two.
 
     `standard` is the name of the rule of the verdicts, `message` the Message of the call, and
-    `device` the kind of device that was tested, "" if it is unknown.
+    `device` the kind of device that was tested, "" if it is unknown. `is_transposed`: the call fails with
+    inputs that are transposed in memory.
     """
 
     differentiable: tuple[int, ...] = ()
@@ -42,6 +43,7 @@ class Replay:
     standard: str = "msprobe"
     message: str = ""
     device: str = ""
+    is_transposed: bool = False
 
 
 def save_error_data(
@@ -176,11 +178,21 @@ class ErrorData:
 
 
 class SavedTensors:
-    """The tensors of a saved API; incoming gradients are found by their position."""
+    """The tensors of a saved API; incoming gradients are found by their position.
+
+    `is_transposed`: it failed with inputs that were transposed in memory.
+    """
 
     def __init__(
-        self, folder: Path, inputs: dict[str, str], stem: str, dtypes: dict[str, str]
+        self,
+        folder: Path,
+        inputs: dict[str, str],
+        stem: str,
+        dtypes: dict[str, str],
+        *,
+        is_transposed: bool = False,
     ) -> None:
+        self.is_transposed = is_transposed
         self._folder = folder
         self._inputs = inputs
         self._stem = stem
@@ -244,10 +256,11 @@ def load_error_data(path: Path) -> ErrorData:
         )
         stem = path.name.removesuffix(".json")
         inputs, dtypes = dict(found["inputs"]), dict(found["dtypes"])
+        is_transposed = found.get("is_transposed") is True
         return ErrorData(
             payload,
             found["framework"],
-            SavedTensors(path.parent, inputs, stem, dtypes),
+            SavedTensors(path.parent, inputs, stem, dtypes, is_transposed=is_transposed),
             str(found.get("tested", "device")),
             int(found.get("seed", 0)),
             path.parent,
@@ -261,6 +274,7 @@ def load_error_data(path: Path) -> ErrorData:
                 str(found.get("standard", "msprobe")),
                 str(found.get("message", "")),
                 str(found.get("device", "")),
+                is_transposed,
             ),
         )
     except OSError as error:

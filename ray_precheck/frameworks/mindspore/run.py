@@ -54,6 +54,7 @@ class MindSporeExecution:
         self._plan = plan
         self._face = face
         self._tensors: list[ms.Tensor] = []
+        self._memory: dict[int, ms.Tensor] = {}
         self._results: list[Any] = []
         self._kept: list[ms.Tensor] = []
         self._pull_back: Callable[..., Any] | None = None
@@ -90,15 +91,25 @@ class MindSporeExecution:
 
     def _collect(self, value: Any) -> Any:
         if isinstance(value, HostTensor):
-            self._tensors.append(self._face.to_device(value))
+            self._tensors.append(self._placed(value))
         return value
+
+    def _placed(self, tensor: HostTensor) -> ms.Tensor:
+        """Return a tensor of the device with its layout, where this MindSpore has tensors with one."""
+        layout = tensor.layout
+        as_strided = private_parts.find(private_parts.MINDSPORE_STRIDES) if layout else None
+        if layout is None or as_strided is None:
+            return self._face.to_device(tensor)
+        key = id(layout.buffer)
+        if key not in self._memory:
+            self._memory[key] = self._face.to_device(HostTensor(tensor.dtype, layout.buffer))
+        found: ms.Tensor = as_strided(self._memory[key], tensor.shape, layout.stride, layout.offset)
+        return found
 
     def _run_leaves(self, *leaves: ms.Tensor) -> Any:
         tensors = list(self._tensors)
         for position, leaf in zip(self._plan.differentiable, leaves, strict=True):
-            # An input of vjp cannot be changed in place; multiplying by 1 copies it, but for the
-            # denormals that are flushed anyway (Tensor.clone has no kernel on the CPU).
-            tensors[position] = leaf * 1 if self._plan.in_place else leaf
+            tensors[position] = _copy(leaf) if self._plan.in_place else leaf
         self._results = self._run(tensors)
         return tuple(leaf for leaf in self._results if _is_differentiable(leaf))
 
@@ -117,11 +128,24 @@ class MindSporeExecution:
 
     def _cotangent(self, cotangent: HostTensor | None, leaf: ms.Tensor) -> ms.Tensor:
         if cotangent is not None:
-            return self._face.to_device(cotangent)
+            return self._placed(cotangent)
         return ms.Tensor(np.zeros(leaf.shape, dtype=np.float32), dtype=leaf.dtype)
 
     def _to_host(self, leaf: Any) -> Leaf:
         return _tensor_to_host(leaf) if _is_tensor(leaf) else self._face.plain(leaf)
+
+
+def _copy(leaf: ms.Tensor) -> ms.Tensor:
+    """Return a copy of an input of vjp, which cannot be changed in place, with its order of dimensions.
+
+    Multiplying by 1 copies it, but for the denormals that are flushed anyway (Tensor.clone has no kernel on
+    the CPU).
+    """
+    order = sorted(range(leaf.ndim), key=lambda axis: -leaf.stride()[axis])
+    if order == list(range(leaf.ndim)):
+        return leaf * 1
+    back = tuple(order.index(axis) for axis in range(leaf.ndim))
+    return ms.mint.permute(ms.mint.permute(leaf, tuple(order)) * 1, back)
 
 
 def _weak(method: Callable[..., Any]) -> Callable[..., Any]:

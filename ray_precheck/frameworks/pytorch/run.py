@@ -15,7 +15,7 @@ import torch
 
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Leaf, flatten_outputs, map_leaves
-from ray_precheck.schema.dtypes import DTYPES
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import HostCall, HostTensor, Symbol
 
 _DEVICE_TEXT = re.compile(r"(cpu|cuda|npu|gpu)(:\d+)?")
@@ -41,9 +41,26 @@ class TorchPlace:
             return _WIDE[kind]
         return _of_torch(name)  # type: ignore[no-any-return]
 
-    def to_torch(self, tensor: HostTensor) -> torch.Tensor:
-        """Return a copy of a host tensor: in-place APIs must not change the host's array."""
-        return torch.tensor(tensor.data).to(device=self.device, dtype=self.dtype(tensor.dtype))
+    def to_torch(
+        self, tensor: HostTensor, memory: dict[int, torch.Tensor] | None = None
+    ) -> torch.Tensor:
+        """Return a copy of a host tensor: in-place APIs must not change the host's array.
+
+        It has the host tensor's layout; of incoming gradients a bench has copies that are contiguous.
+        `memory` holds the buffers of a call, which arguments share.
+        """
+        layout = tensor.layout
+        if layout is None or (memory is None and self.widen):
+            return self._copy(tensor.data, tensor.dtype)
+        buffers = {} if memory is None else memory
+        buffer = buffers.get(id(layout.buffer))
+        if buffer is None:
+            buffer = buffers[id(layout.buffer)] = self._copy(layout.buffer, tensor.dtype)
+        # For autograd no view, so that it can be a leaf and can be changed in place.
+        return buffer.as_strided(tensor.shape, layout.stride, layout.offset).detach()
+
+    def _copy(self, data: Array, dtype: str) -> torch.Tensor:
+        return torch.tensor(data).to(device=self.device, dtype=self.dtype(dtype))
 
     @contextmanager
     def default_dtype(self) -> Iterator[None]:
@@ -95,6 +112,7 @@ class TorchExecution:
         self._open = plan.differentiable
         self._leaves: list[torch.Tensor] = []
         self._kept: list[torch.Tensor] = []
+        self._memory: dict[int, torch.Tensor] = {}
         self._seen = 0
         try:
             result = self._called(function, call)
@@ -111,7 +129,7 @@ class TorchExecution:
 
     def _called(self, function: Callable[..., Any], call: HostCall) -> Any:
         """Call the function with new tensors, of which those at `_open` require a gradient."""
-        self._leaves, self._kept, self._seen = [], [], 0
+        self._leaves, self._kept, self._memory, self._seen = [], [], {}, 0
         args = map_leaves(call.args, self._argument)
         kwargs = map_leaves(call.kwargs, self._argument)
         grads = torch.set_grad_enabled(bool(self._open))
@@ -138,15 +156,23 @@ class TorchExecution:
     def _argument(self, value: Any) -> Any:
         if not isinstance(value, HostTensor):
             return self._place.constant(value)
-        tensor = self._place.to_torch(value)
+        tensor = self._place.to_torch(value, self._memory)
         position, self._seen = self._seen, self._seen + 1
         if position in self._open:
-            self._leaves.append(tensor.requires_grad_())
-            # A leaf that requires a gradient cannot be changed in place.
-            tensor = tensor.clone() if self._plan.in_place else tensor
+            tensor = self._open_tensor(tensor, has_layout=value.layout is not None)
         if position in self._plan.changed:
             self._kept.append(tensor)
         return tensor
+
+    def _open_tensor(self, tensor: torch.Tensor, *, has_layout: bool) -> torch.Tensor:
+        """Return an argument with gradients. A leaf with them cannot be changed in place, and a clone may
+        have another layout."""
+        is_placed = self._plan.in_place and has_layout
+        leaf = (tensor.clone() if is_placed else tensor).requires_grad_()
+        self._leaves.append(leaf)
+        if is_placed:
+            return _InPlaceOf.apply(leaf, [tensor])  # type: ignore[no-any-return,no-untyped-call]
+        return leaf.clone() if self._plan.in_place else leaf
 
     def gradients(self, cotangents: list[HostTensor | None]) -> list[HostTensor | None]:
         """Return the gradients of the differentiable inputs, zeros where an input has no part and None
@@ -227,6 +253,20 @@ class TorchExecution:
         if not outputs:
             raise NotCheckable("no output depends on an input that requires a gradient")
         return outputs, incoming
+
+
+class _InPlaceOf(torch.autograd.Function):
+    """Gives a tensor that has the values of a leaf, and gradients pass from it to the leaf."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor, tensor: list[torch.Tensor]) -> torch.Tensor:
+        """Return the only tensor of a list, in which autograd does not see it."""
+        return tensor[0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Pass the gradient on."""
+        return gradients[0], None
 
 
 def _to_host(leaf: Any) -> Leaf:

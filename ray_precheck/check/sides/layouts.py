@@ -1,0 +1,94 @@
+"""The second run of a call on the device, with transposed inputs.
+
+Comes in: `UnderTest`. Goes out: the same, with the results of the second run where they differ. Called by the
+checker wherever it runs the device, also for the device's half of a divided check.
+
+A kernel may be wrong for some strides alone. The values are the same, and so is the bench: what is judged
+again are outputs and gradients of which a bit differs.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ray_precheck.check.inputs import Inputs, transposed_inputs
+from ray_precheck.check.settings import CheckSettings
+from ray_precheck.check.sides.device import Device
+from ray_precheck.check.sides.tested import UnderTest
+from ray_precheck.frameworks.base import Leaf
+from ray_precheck.operators.effects import ONLY_LAYOUT
+from ray_precheck.options.checks import ALWAYS, NEVER
+from ray_precheck.schema.values import HostTensor
+
+_AUTO = "auto"
+_NOT_EXERCISED = "layout not exercised"
+# Calls with more elements in their inputs are costly.
+_CHEAP_ELEMENTS = 1 << 20
+
+
+def run_transposed(device: Device, tested: UnderTest, settings: CheckSettings) -> UnderTest:
+    """Run a call again with transposed inputs, where the options ask for it.
+
+    A call that raises with them has one run: many kernels refuse such inputs, and rightly so.
+
+    Raises:
+        OutOfMemory: an allocation failed.
+    """
+    measured, inputs = tested.measured, tested.inputs
+    if measured is None or measured.outputs is None or not _is_wanted(inputs, settings):
+        return tested
+    other = transposed_inputs(inputs)
+    again = None if other is None else device.run(other).measured
+    if again is None or again.outputs is None or again.gradient_error is not None:
+        return tested
+    differs = not _same(measured.outputs, again.outputs)
+    differs = differs or not _same(measured.changed, again.changed)
+    differs = differs or not _same(measured.gradients or (), again.gradients or ())
+    return tested.with_measured(transposed=again if differs else None, is_transposed_too=True)
+
+
+def _is_wanted(inputs: Inputs, settings: CheckSettings) -> bool:
+    choice = settings.options.layouts
+    if choice == NEVER or inputs.is_random or inputs.plan.reads_layout or inputs.is_transposed:
+        return False
+    if choice == ALWAYS:
+        return True
+    elements = sum(spec.size for _, spec in inputs.record.input_tensors())
+    is_unknown = settings.standard.name == _AUTO and not settings.knows_layouts
+    return is_unknown and elements <= _CHEAP_ELEMENTS
+
+
+def _same(ones: Sequence[Leaf], others: Sequence[Leaf]) -> bool:
+    return len(ones) == len(others) and all(map(_is_same, ones, others))
+
+
+def _is_same(one: Leaf, other: Leaf) -> bool:
+    if not isinstance(one, HostTensor) or not isinstance(other, HostTensor):
+        return type(one) is type(other) and bool(one == other)
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    is_float = one.data.dtype.kind in "fc"
+    return np.array_equal(one.data, other.data, equal_nan=is_float)
+
+
+def layout_notes(tested: UnderTest, settings: CheckSettings) -> list[str]:
+    """Return what the Message says of a call whose inputs were contiguous here, though perhaps not in the
+    captured program."""
+    inputs = tested.inputs
+    is_transposed_too = tested.measured is not None and tested.measured.is_transposed_too
+    if tested.is_captured or is_transposed_too or inputs.is_transposed:
+        return []
+    if inputs.unplaced:
+        named = ", ".join(inputs.unplaced)
+        return [
+            f"{_NOT_EXERCISED}: {named} cannot lie in memory as the dump says, and was contiguous"
+        ]
+    record = inputs.record
+    specs = [spec for _, spec in record.input_tensors()]
+    is_known = settings.knows_layouts or any(spec.stride is not None for spec in specs)
+    has_work = ONLY_LAYOUT.of(record.name.type_name, record.framework) and specs
+    if is_known or not has_work or specs[0].size <= 1:
+        return []
+    return [
+        f"{_NOT_EXERCISED}: the dump does not say it, and the inputs were contiguous; see --layouts"
+    ]
