@@ -36,6 +36,7 @@ class Account:
     replaced: int = 0
     records: int = 0
     failure: str = ""
+    cut_short: str = ""
     missing: dict[str, list[str]] = field(default_factory=dict)
     dark: dict[str, object] | None = None
     is_open: str = ""
@@ -112,7 +113,9 @@ def _what_was_dark(wrote: Sequence[Account]) -> list[str]:
     """Return what had no record, or that all is there, which is not said of a capture that was cut short."""
     said = dark_sentence(account.dark for account in wrote)
     is_whole = all(
-        account.captured and not account.failure and (account.has_ended or not account.is_open)
+        account.captured
+        and not (account.failure or account.cut_short)
+        and (account.has_ended or not account.is_open)
         for account in wrote
     )
     return [said] if said and (is_whole or said != COMPLETE) else []
@@ -120,6 +123,11 @@ def _what_was_dark(wrote: Sequence[Account]) -> list[str]:
 
 def _oddities(accounts: Sequence[Account]) -> list[str]:
     found = [f"capturing stopped: {account.failure}" for account in accounts if account.failure]
+    found += [
+        f"the last step was cut short: {account.cut_short}"
+        for account in accounts
+        if account.cut_short
+    ]
     return sorted({*found, *entries_without_a_call(accounts)})
 
 

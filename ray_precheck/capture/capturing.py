@@ -15,7 +15,7 @@ from typing import Any
 from ray_precheck.capture.account import closing_sentence
 from ray_precheck.capture.probe import Probe
 from ray_precheck.capture.scope import Scope
-from ray_precheck.capture.session import Session, say
+from ray_precheck.capture.session import Session, raised, say
 from ray_precheck.capture.settings import BY_HAND, CaptureSettings, capture_settings
 from ray_precheck.capture.writing.claim import require_own
 from ray_precheck.capture.writing.saved import FrameworkValues
@@ -83,17 +83,23 @@ class Capture:
         """
         begin_running(self._session)
         self._session.start()
-        atexit.register(self.stop)
+        atexit.register(self._stop_at_exit)
         return self
 
+    def _stop_at_exit(self) -> None:
+        self._stop(raised(getattr(sys, "last_value", None)))
+
     def stop(self) -> None:
-        """End the capture and write the step that is open; say so where something did not come."""
+        """End the capture and write the step that is open; say what came of it."""
+        self._stop("")
+
+    def _stop(self, cut_short: str) -> None:
         session = self._session
         if session not in _running:
             return
         _running.remove(session)
-        atexit.unregister(self.stop)
-        session.stop()
+        atexit.unregister(self._stop_at_exit)
+        session.stop(cut_short)
         account = session.account
         text = closing_sentence(session.settings, [account])
         if not account.failure:  # which was told when it happened
@@ -108,7 +114,7 @@ class Capture:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.stop()
+        self._stop(raised(error))
 
 
 def begin_running(session: Session) -> None:

@@ -219,7 +219,7 @@ class PrecisionDebugger:
         if self._saver is not None:
             self._saver.finish()
             return
-        session.stop()
+        session.stop_at_exit()
         account, steps = session.account, session.settings.steps
         if self._config.is_debug:  # what `save` writes is in no account
             return

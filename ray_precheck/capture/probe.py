@@ -31,8 +31,9 @@ class StepProbe(Protocol):
     def resume(self) -> None:
         """Put the hooks on again after `pause`; numbers of calls go on."""
 
-    def finish(self) -> None:
-        """Take the hooks away, and write the files of the step into its folder."""
+    def finish(self, cut_short: str = "") -> None:
+        """Take the hooks away, and write the files of the step into its folder; `cut_short` is why it did not
+        come to its end."""
 
     def abandon(self) -> None:
         """Write nothing any more, and close the files as they are; hooks that stay do nothing.

@@ -50,7 +50,7 @@ def _begin(framework: str, found: dict[str, Any]) -> None:
     _SESSIONS[framework] = session
     session.start(at_first_forward=True)
     note(session.account)
-    atexit.register(session.stop)
+    atexit.register(session.stop_at_exit)
 
 
 def _lead(framework: str) -> None:

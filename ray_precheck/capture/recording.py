@@ -51,7 +51,7 @@ class StepRecorder(ABC):
         on_failure: Callable[[str], None],
     ) -> None:
         self.settings = settings
-        self.stopped = False
+        self.stopped, self._stopped_by = False, ""
         self.scope = Scope(settings.scope, settings.chosen, settings.risk_level)
         self.records = 0
         # What ran in this step without a record.
@@ -189,21 +189,21 @@ class StepRecorder(ABC):
         module = self.module_shown(modules_around(frame, self.module_call))
         self.dark.note(what, module=module, place=place_of(frame, (self.framework_folder, _OWN)))
 
-    def _finish_log(self) -> None:
+    def _finish_log(self, cut_short: str) -> None:
         """Turn the log into the dump; where the capture has stopped it stays."""
         if self.stopped:
-            self._log.close()
+            self._log.close(self._stopped_by)
             return
         dark = self.dark_header()
         if dark is not None:
             self._log.noted["dark"] = dark
         self.stopped = True  # Cells that enclose the end of the step have no record
-        self._log.finish(with_construct=self.settings.modules)
+        self._log.finish(with_construct=self.settings.modules, cut_short=cut_short)
 
     def fail(self, reason: str) -> None:
         """Record nothing any more."""
         if not self.stopped:
-            self.stopped = True
+            self.stopped, self._stopped_by = True, reason
             self._on_failure(reason)
 
     @contextmanager

@@ -39,6 +39,13 @@ def say(text: str) -> None:
     print(f"ray-precheck capture: {text}", file=sys.stderr, flush=True)
 
 
+def raised(error: BaseException | None) -> str:
+    """Return why a step was cut short that an exception has ended; "" without one."""
+    if error is None or isinstance(error, SystemExit):
+        return ""
+    return f"the step raised {type(error).__name__}"
+
+
 class Session:
     """Which steps are captured, and where each goes.
 
@@ -125,14 +132,18 @@ class Session:
         else:
             self._begin()
 
-    def stop(self) -> None:
-        """End the step that is open, and the capture."""
+    def stop_at_exit(self) -> None:
+        """End the capture with its process, which an exception may have ended."""
+        self.stop(raised(getattr(sys, "last_value", None)))
+
+    def stop(self, cut_short: str = "") -> None:
+        """End the step that is open, and the capture; `cut_short` is why the step did not come to its end."""
         if not self._is_ours:
             return
         if self._is_idle():
             self._drop()
         else:
-            self._end()
+            self._end(cut_short)
         self._probe.unwatch_steps()
         self.account.has_ended = True
         self._on_change(self.account)
@@ -254,14 +265,15 @@ class Session:
             reason = f"the dumps of this process have reached {size:g} GB (--max-gb)"
         self.fail(reason)
 
-    def _end(self) -> None:
+    def _end(self, cut_short: str = "") -> None:
         opened, folder = self._open, self._folder
         self._open = self._folder = None
         if opened is None or folder is None or not self._is_ours:
             return
         try:
-            opened.finish()
+            opened.finish(cut_short)
             if not self.account.failure:
+                self.account.cut_short = cut_short
                 self._take(self._with_rank(folder), opened)
         except OSError as error:
             self.fail(f"{folder} cannot be written: {error.strerror or error}")

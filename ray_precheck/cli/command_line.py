@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ray_precheck.cli.exit_codes import STOPPED
+from ray_precheck.cli.exit_codes import NOTHING_CHECKED, PASSED, STOPPED
 from ray_precheck.cli.going_on import resume_command
 from ray_precheck.cli.invocation import Execute, Invocation
 from ray_precheck.cli.parser import COMMANDS, build_parser
 from ray_precheck.cli.streams import outlive_readers
+from ray_precheck.dump.cut_short import cuts_told
 from ray_precheck.errors import PrecheckError
 from ray_precheck.guardian import guard
 
@@ -48,7 +49,10 @@ def main(
     try:
         options = build_parser().parse_args(given)
         execute: Execute = options.execute
-        code = execute(options, Invocation(tuple(given), announce))
+        with cuts_told(_say_first) as cuts:
+            code = execute(options, Invocation(tuple(given), announce))
+        if cuts and code == PASSED:
+            code = NOTHING_CHECKED  # what was to be looked at was not there
         sys.stdout.flush()  # A full disk is an error that is still said in a sentence here.
         return code
     except PrecheckError as error:
@@ -69,3 +73,7 @@ def main(
             f"ray-precheck: internal error: {text} (--debug shows the traceback)", file=sys.stderr
         )
         return STOPPED
+
+
+def _say_first(text: str) -> None:
+    print(f"warning: {text}.", file=sys.stderr, flush=True)

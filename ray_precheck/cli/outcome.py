@@ -97,4 +97,5 @@ def exit_code(summary: "Summary", state: "RunState") -> int:
         return STOPPED
     if summary.errors:
         return IN_ERROR
-    return NOTHING_CHECKED if summary.checked_nothing else PASSED
+    cut_short = summary.settings is not None and summary.settings.cut_short
+    return NOTHING_CHECKED if summary.checked_nothing or cut_short else PASSED

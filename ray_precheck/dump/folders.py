@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ray_precheck.dump.cut_short import tell_cuts
 from ray_precheck.errors import DumpError
 
 DUMP_FILE, LOG_FILE = "dump.json", "dump.jsonl"
@@ -49,6 +50,17 @@ class FoundDumps:
 
 
 def find_dumps(path: Path) -> FoundDumps:
+    """Return the dumps that a path names: itself, where it is no folder. Tells of those that were cut short.
+
+    Raises:
+        DumpError: see `dumps_below`.
+    """
+    found = dumps_below(path)
+    tell_cuts(each.path for each in found.dumps)
+    return found
+
+
+def dumps_below(path: Path) -> FoundDumps:
     """Return the dumps that a path names: itself, where it is no folder.
 
     Raises:

@@ -8,7 +8,6 @@ record, and ends with a line break. What stands behind the last line break was b
 process was killed, and is not looked at. The file is read once, in chunks.
 """
 
-import fcntl
 import io
 import json
 import os
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO
 
+from ray_precheck.dump.cut_short import FIELD, KILLED, end_of_dump
 from ray_precheck.dump.scan import (
     CHUNK_BYTES,
     ByteRange,
@@ -31,6 +31,7 @@ from ray_precheck.dump.shown import shown
 from ray_precheck.errors import DumpError, NothingToCheckError
 
 LARGEST_HEADER_BYTES = 1 << 20
+DATA = b'"data": {\n'
 _BORDER, _COMMA = b"}\n{", b",\n"
 # The beginning of a line, up to the brace of the record; a quote in the key is escaped.
 _KEY = re.compile(rb'\{"([^"\\]*(?:\\.[^"\\]*)*)": \{')
@@ -41,12 +42,14 @@ _span = partial(tuple.__new__, ByteRange)
 class Log:
     """The whole lines of a log: its header, the end of the last one in bytes, and the count of records.
 
-    `end` and `records` grow while its members are taken.
+    `end` and `records` grow while its members are taken. `cut_short` is why it ends.
     """
 
     header: bytes
     end: int
     records: int = 0
+    cut_short: str = KILLED
+    is_ended: bool = False
 
 
 def scan_log(file: BinaryIO, path: str, on_progress: OnProgress) -> tuple[Log, list[Member]]:
@@ -91,6 +94,8 @@ def log_members(log: Log, file: BinaryIO, path: str, on_progress: OnProgress) ->
             yield _long_member(log, chunk, file, end, path)
         else:
             return
+        if log.is_ended:
+            return
         if log.records > limit:
             raise too_many(path, limit)
         on_progress(log.end, size)
@@ -104,6 +109,9 @@ def _members(log: Log, chunk: bytes, whole: int, path: str) -> Iterator[Member]:
         key = _KEY.match(chunk, begin, end)
         if key is None or chunk[end - 2 : end] != b"}}":
             raise _broken(log, chunk[begin:end], path)
+        if key[1] == FIELD.encode():
+            log.cut_short, log.is_ended = reason_of(chunk[begin:end]), True
+            return
         log.records += 1
         log.end = base + end + 1
         yield _text(key[1]), _span((base + key.end() - 1, base + end - 1))
@@ -162,14 +170,25 @@ def whole_lines(log: Log, file: BinaryIO) -> Iterator[bytes]:
         yield chunk
 
 
-def as_dump(header: bytes, lines: Iterable[bytes]) -> Iterator[bytes]:
+def reason_of(line: bytes) -> str:
+    """Return what the last line of a log says of its end."""
+    return str(json.loads(line)[FIELD].get("reason", KILLED))
+
+
+def as_dump(header: bytes, lines: Iterable[bytes], cut_short: str = "") -> Iterator[bytes]:
     """Yield the bytes of the dump.json that a log becomes; `lines` may be cut anywhere.
 
     Records are not decoded: the borders between the lines become commas, which takes less than a
     millisecond for each megabyte.
     """
     begin = header.rstrip()[:-1]
-    yield begin + (b"" if begin == b"{" else b", ") + b'"data": {\n'
+    yield begin + (b"" if begin == b"{" else b", ") + DATA
+    yield from records_text(lines)
+    yield end_of_dump(cut_short)
+
+
+def records_text(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the text of `data` behind its brace."""
     kept, first = b"", True
     for chunk in lines:
         if first and chunk:
@@ -179,19 +198,4 @@ def as_dump(header: bytes, lines: Iterable[bytes]) -> Iterator[bytes]:
         waiting = 2 if text.endswith(b"}\n") else 1 if text.endswith(b"}") else 0
         kept = text[len(text) - waiting :]
         yield text[: len(text) - waiting].replace(_BORDER, _COMMA)
-    yield b"\n}}\n"
-
-
-def is_being_written(file: BinaryIO) -> bool:
-    """Return whether another process holds the lock of a log, which ends with that process.
-
-    False on a file system without locks.
-    """
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        fcntl.flock(file, fcntl.LOCK_UN)
-    except BlockingIOError:
-        return True
-    except OSError:
-        pass
-    return False
+    yield b"\n}"

@@ -21,11 +21,11 @@ from typing import BinaryIO
 
 import orjson
 
+from ray_precheck.dump.cut_short import cut_note, is_being_written
 from ray_precheck.dump.folders import LOG_FILE, standing_for
 from ray_precheck.dump.log import (
     Log,
     as_dump,
-    is_being_written,
     log_members,
     scan_log,
     whole_lines,
@@ -91,9 +91,9 @@ class Dump:
 
     @property
     def note(self) -> str:
-        """A sentence about a dump that is the log of a capture; "" for a whole one."""
+        """A sentence about a dump that was cut short, or is the log of a capture; "" for a whole one."""
         if self.log is None:
-            return ""
+            return cut_note(self.path)
         begin = f"{self.path} is the log of a capture that"
         if is_being_written(self.file):
             return f"{begin} is still being written; read up to record {self.log.records}"
@@ -122,7 +122,9 @@ class Dump:
         """
         state = hashlib.sha256()
         if self.log is not None:
-            for piece in as_dump(self.log.header, whole_lines(self.log, self.file)):
+            for piece in as_dump(
+                self.log.header, whole_lines(self.log, self.file), self.log.cut_short
+            ):
                 state.update(piece)
             return state.hexdigest()
         self.file.seek(0)

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from ray_precheck.dump.cut_short import heard_cuts
 from ray_precheck.options.files import ResumeOptions
 from ray_precheck.store.resume import RunFiles, hold_files, resume_run, run_files, start_run
+from ray_precheck.store.settings import note_cuts
 from ray_precheck.store.tables import API_TABLES, Tables
 
 
@@ -55,13 +57,17 @@ def opened_run(
         ResumeError: the files cannot be gone on with, or another run has them; see `resume_run`.
         StoppedError: the disk is full.
     """
+    cuts = heard_cuts(getattr(options, "dump", None))
     if resumed is None:
         with contextlib.ExitStack() as held:
-            yield OpenedRun(_begun(new, fingerprint, tables, held), set(), True)
+            files = _begun(new, fingerprint, tables, held)
+            note_cuts(files.settings, cuts)
+            yield OpenedRun(files, set(), True)
         return
     with hold_files(run_files(resumed, tables)) as files:
         force, retry = options.force, options.retry
         done = resume_run(files, names, fingerprint, force=force, retry=retry, tables=tables)
+        note_cuts(files.settings, cuts)
         yield OpenedRun(files, done, False)
 
 

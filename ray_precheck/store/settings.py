@@ -24,7 +24,7 @@ from ray_precheck.store.rows import replace_file
 
 # The values of options in runs that were made before the options existed, whose files lack them.
 _BEFORE_THERE_WAS = {each.rows: each.before for each in options_of(RunConfig) if each.before}
-_ENVIRONMENT = "environment"
+_ENVIRONMENT, _CUT_SHORT = "environment", "cut_short"
 _WHOLE_PAIR = re.compile(r'"([^"\\]+)": "([^"\\]*)"')
 
 
@@ -35,7 +35,8 @@ class RunSettings:
     `adopted`: msprobe wrote some of the rows, for which there are no details. `completed` are the
     bytes of the result CSV and of the details when the run was completed, None before. `cut`: the
     file was torn, so that a setting which is not there may have been anything. `environment` is
-    made by `schema.environment`; a run may be resumed in another environment.
+    made by `schema.environment`; a run may be resumed in another environment. `cut_short` are sentences about
+    the captures that were checked and are not whole.
     """
 
     fingerprint: dict[str, str]
@@ -43,6 +44,7 @@ class RunSettings:
     completed: tuple[int, int] | None = None
     cut: bool = False
     environment: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    cut_short: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def made_with(self) -> dict[str, str]:
@@ -85,6 +87,7 @@ def load_settings(path: Path) -> RunSettings | None:
         completed,
         whole is None,
         environment if isinstance(environment, dict) else {},
+        tuple(cuts) if isinstance(cuts := found.get(_CUT_SHORT), list) else (),
     )
 
 
@@ -106,6 +109,8 @@ def save_settings(path: Path, settings: RunSettings) -> None:
     content: dict[str, Any] = dict(settings.fingerprint)
     if settings.adopted:
         content["adopted"] = True
+    if settings.cut_short:
+        content[_CUT_SHORT] = list(settings.cut_short)
     if settings.environment:
         content[_ENVIRONMENT] = dict(settings.environment)
     if settings.completed is not None:
@@ -124,6 +129,17 @@ def note_environment(path: Path, environment: Mapping[str, Any]) -> None:
         settings = load_settings(path)
         if settings is not None and settings.environment != environment:
             save_settings(path, replace(settings, environment=environment))
+
+
+def note_cuts(path: Path, cut_short: tuple[str, ...]) -> None:
+    """Note in the settings file, where there is one, which captures were cut short.
+
+    If this fails, the command `summary` does not say it.
+    """
+    with contextlib.suppress(OSError):
+        settings = load_settings(path)
+        if settings is not None and cut_short and settings.cut_short != cut_short:
+            save_settings(path, replace(settings, cut_short=cut_short))
 
 
 def noted_environment(path: Path) -> Environment:

@@ -18,8 +18,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
+from ray_precheck.dump.cut_short import cut_note, is_being_written
 from ray_precheck.dump.folders import LOG_FILE, standing_for
-from ray_precheck.dump.log import Log, is_being_written, log_members, scan_log
+from ray_precheck.dump.log import Log, log_members, scan_log
 from ray_precheck.dump.names import split_key
 from ray_precheck.dump.scan import (
     CHUNK_BYTES,
@@ -107,7 +108,7 @@ class CaptureSide(AbstractContextManager["CaptureSide"]):
     def note(self) -> str:
         """A sentence about a capture that was cut off; "" for a whole one."""
         if self.log is None:
-            return ""
+            return cut_note(self.path)
         state = "is still being written" if is_being_written(self.file) else "was cut off"
         return f"{self.path} is the log of a capture that {state}: its {self.log.records} records are used"
 

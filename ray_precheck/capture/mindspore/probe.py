@@ -207,11 +207,11 @@ class MindSporeStep:
             return function(*args, **kwargs)
         return self._calls.custom(OperatorName(prefix, name), frame, function, args, kwargs)
 
-    def finish(self) -> None:
+    def finish(self, cut_short: str = "") -> None:
         """Take the hooks away, and write the files of the step."""
         self._is_open = False
         self.pause()
-        self._recorder.finish()
+        self._recorder.finish(cut_short)
 
     def abandon(self) -> None:
         """Write nothing any more, and close the log as it is."""

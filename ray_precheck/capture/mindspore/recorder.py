@@ -188,14 +188,14 @@ class MindSporeRecorder(StepRecorder):
         storage = None if tensor.has_init else getattr(tensor, "untyped_storage", None)
         return 0 if storage is None else int(storage().data_ptr())
 
-    def finish(self) -> None:
+    def finish(self, cut_short: str = "") -> None:
         """Write what has not come to its end, and turn the log into the dump."""
         for border in self._borders:
             border.close()
         self._borders.clear()
         if self._sketches is not None:
             self._sketches.close() if self.stopped else self._sketches.finish()
-        self._finish_log()
+        self._finish_log(cut_short)
 
     def abandon(self) -> None:
         """Record nothing any more, and close the log as it is."""

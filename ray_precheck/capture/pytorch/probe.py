@@ -318,7 +318,7 @@ class TorchStep:
         finally:
             self._mode.paused = False
 
-    def finish(self) -> None:
+    def finish(self, cut_short: str = "") -> None:
         """Take the hooks away, and write the files of the step."""
         self._is_open = False
         updates, self._updates = self._updates, None
@@ -327,7 +327,7 @@ class TorchStep:
         self.pause()
         if self._modules is not None:
             self._modules.finish()
-        self._recorder.finish()
+        self._recorder.finish(cut_short)
 
     def abandon(self) -> None:
         """Write nothing any more, and close the log as it is."""

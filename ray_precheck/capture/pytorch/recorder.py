@@ -332,7 +332,7 @@ class TorchRecorder(StepRecorder):
             if other is not None:
                 other.forget_all()
 
-    def finish(self) -> None:
+    def finish(self, cut_short: str = "") -> None:
         """Write what has not come to its end, and turn the log into the dump."""
         for border in self._borders:
             border.close()
@@ -342,7 +342,7 @@ class TorchRecorder(StepRecorder):
             self.guarded("the end of the step", self._device.finish)
         if self._sketching is not None:
             self._sketching.close() if self.stopped else self._sketching.finish()
-        self._finish_log()
+        self._finish_log(cut_short)
 
     def abandon(self) -> None:
         """Record nothing any more, and close the files as they are."""

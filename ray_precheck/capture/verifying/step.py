@@ -51,10 +51,10 @@ class TracedStepProbe(ABC):
         if self._captured is not None:
             self._captured.resume()
 
-    def finish(self) -> None:
+    def finish(self, cut_short: str = "") -> None:
         """End the capture of the step; then take what the step came to."""
         if self._captured is not None:
-            self._captured.finish()
+            self._captured.finish(cut_short)
         self.collect(self._trace)
         self._trace.records = self.records
         self._ended(self._trace)

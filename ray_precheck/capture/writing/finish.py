@@ -18,8 +18,16 @@ import orjson
 
 from ray_precheck.capture.writing.lines import open_locked
 from ray_precheck.capture.writing.log import DUMP, LOG, STACK_LOG, remove_log, write_dump
-from ray_precheck.dump.folders import find_dumps, standing_for
-from ray_precheck.dump.log import as_dump, scan_log
+from ray_precheck.dump.cut_short import FIELD, KILLED
+from ray_precheck.dump.folders import dumps_below, standing_for
+from ray_precheck.dump.log import (
+    DATA,
+    LARGEST_HEADER_BYTES,
+    as_dump,
+    reason_of,
+    records_text,
+    scan_log,
+)
 from ray_precheck.dump.scan import silent
 from ray_precheck.dump.shown import shown
 from ray_precheck.errors import DumpError
@@ -30,12 +38,13 @@ _LEVELS_WITH_MODULES = ("L0", "mix")
 
 @dataclass(frozen=True, slots=True)
 class FinishedLog:
-    """A folder that had a log: how many records its dump.json has now; or the sentence that says why the
-    log is still there."""
+    """A folder that had a log: how many records its dump.json has now, and why no more; or the sentence that
+    says why the log is still there."""
 
     folder: Path
     records: int = 0
     problem: str = ""
+    cut_short: str = ""
 
 
 def finish_folder(path: Path) -> list[FinishedLog]:
@@ -51,7 +60,7 @@ def finish_folder(path: Path) -> list[FinishedLog]:
     if not path.is_dir() and (path.name not in (LOG, DUMP) or not path.exists()):
         problem = "is no folder" if path.exists() else "does not exist"
         raise DumpError(f"{path} {problem}; name the folder of a capture, of a step or of a rank")
-    folders = [found.path.parent for found in find_dumps(path).dumps]
+    folders = [found.path.parent for found in dumps_below(path).dumps]
     return [done for folder in folders if (done := _finished(folder)) is not None]
 
 
@@ -75,10 +84,10 @@ def _finished(folder: Path) -> FinishedLog | None:
 
 def _finish(folder: Path, file: BinaryIO) -> FinishedLog:
     contents = _read(folder / LOG, file)
-    dump = as_dump(contents.header, contents.kept_lines(file))
+    dump = as_dump(contents.header, contents.kept_lines(file), contents.cut_short)
     if (folder / DUMP).exists():
         # Only the removal of the log is missing, if it is the same capture.
-        if not _holds(folder / DUMP, dump):
+        if not _holds(folder / DUMP, records_text(contents.kept_lines(file))):
             raise DumpError(
                 f"{folder} has a {DUMP} of another capture than its {LOG}; move one of the two to"
                 " another folder"
@@ -93,7 +102,7 @@ def _finish(folder: Path, file: BinaryIO) -> FinishedLog:
             contents.parents if contents.has_modules else {},
             is_durable=True,
         )
-    return FinishedLog(folder, len(contents.parents))
+    return FinishedLog(folder, len(contents.parents), cut_short=contents.cut_short)
 
 
 @dataclass(slots=True)
@@ -110,6 +119,7 @@ class _Contents:
     keys: dict[int, list[str]] = field(default_factory=dict)
     stacks: dict[int, list[str]] = field(default_factory=dict)
     repeated: set[int] = field(default_factory=set)
+    cut_short: str = KILLED
 
     def take(self, key: str, record: dict[str, Any]) -> None:
         """Note the record on the next line."""
@@ -145,6 +155,9 @@ def _read(path: Path, file: BinaryIO) -> _Contents:
         members = list(_json(line, number, path).items())
         if len(members) != 1 or not isinstance(members[0][1], dict):
             raise _broken(line, number, path)
+        if members[0][0] == FIELD:
+            contents.cut_short = reason_of(line)
+            break
         contents.take(*members[0])
     stack_path = path.with_name(STACK_LOG)
     if stack_path.exists():
@@ -186,6 +199,10 @@ def _broken(line: bytes, number: int, path: Path) -> DumpError:
 
 
 def _holds(path: Path, pieces: Iterable[bytes]) -> bool:
-    """Return whether a file holds exactly these bytes."""
+    """Return whether a dump has these bytes of records; its header may say more than that of a log."""
     with path.open("rb") as file:
-        return all(file.read(len(piece)) == piece for piece in pieces) and not (file.read(1))
+        begin = file.read(LARGEST_HEADER_BYTES)
+        if DATA not in begin:
+            return False
+        file.seek(begin.index(DATA) + len(DATA))
+        return all(file.read(len(piece)) == piece for piece in pieces)

@@ -18,11 +18,12 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from ray_precheck.capture.writing.lines import LineFile
 from ray_precheck.capture.writing.text import array, quoted
+from ray_precheck.dump.cut_short import end_of_log
 from ray_precheck.dump.log import Log, as_dump, whole_lines
 
 LOG, STACK_LOG = "dump.jsonl", "stack.jsonl"
@@ -124,13 +125,21 @@ class StepLog:
         if is_new:
             self._keys.pop(stack, None)
 
-    def close(self) -> None:
-        """Close the log as it is; `finish_folder` makes a dump of it."""
+    def close(self, cut_short: str = "") -> None:
+        """Close the log as it is, with the reason where there is one; `finish_folder` makes a dump of it."""
+        if cut_short and self._log.is_open:
+            with self._lock:
+                self._end_log(cut_short)
         self._log.close()
         self._stack_log.close()
 
-    def finish(self, with_construct: bool) -> None:
-        """Write the dump's files and remove the log; after `close` or in a forked child, do nothing.
+    def _end_log(self, cut_short: str) -> None:
+        with suppress(OSError):  # without its last line a log is that of a killed process
+            self._log.append(end_of_log(cut_short))
+
+    def finish(self, with_construct: bool, cut_short: str = "") -> None:
+        """Write the dump's files, which say why the step was `cut_short`, and remove the log; after `close`
+        or in a forked child, do nothing.
 
         Raises:
             OSError: the files cannot be written; the log stays.
@@ -141,12 +150,15 @@ class StepLog:
             try:
                 header = self._header.encode()
                 log = Log(header, self._log.size, len(self._parents))
+                self._end_log(cut_short)
                 stacks = {number: self._lines_of(number) for number in self._keys}
                 with (self.folder / LOG).open("rb") as source:
                     write_dump(
                         self.folder,
                         as_dump(
-                            json.dumps(self._fields | self.noted).encode(), whole_lines(log, source)
+                            json.dumps(self._fields | self.noted).encode(),
+                            whole_lines(log, source),
+                            cut_short,
                         ),
                         self._keys,
                         stacks,

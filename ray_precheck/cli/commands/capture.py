@@ -80,7 +80,8 @@ def _finish(folder: Path) -> int:
 
     done = finish_folder(folder)
     for each in done:
-        print(each.problem or f"{each.folder}: {each.records} records in dump.json")
+        cut = f"{each.folder} was cut short: {each.cut_short}"
+        print(each.problem or f"{cut}; {each.records} records in dump.json")
     if not done:
         print(f"{folder} has no log: all its dumps are finished")
     return UNUSABLE if any(each.problem for each in done) else PASSED

@@ -45,6 +45,8 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     except OSError as error:
         raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
     state = state_of(summary)
+    for cut in summary.settings.cut_short if summary.settings is not None else ():
+        print(f"warning: {cut}.")
     print(f"{result.name}: {state.sentence}")
     print(format_summary(summary))
     write_report_files(options, summary, state)

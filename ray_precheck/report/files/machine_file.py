@@ -7,6 +7,7 @@ the command line. Its keys, all of them always there:
     state         finished, running or stopped
     stop_reason   why it stopped, or which process is running it; "" if neither, or if it is unknown
     exit_code     that of the command
+    cut_short     sentences about captures that were checked and are not whole
     counts        calls with a row, how many are pass, error and skip, and planned: calls of the dump,
                   0 if that is unknown
     forward       passes, errors (by what was compared), broken (the device could not run it: error
@@ -98,6 +99,7 @@ def _head(summary: Summary, state: RunState, exit_code: int) -> dict[str, Any]:
         "state": state.progress.value,
         "stop_reason": state.reason,
         "exit_code": exit_code,
+        "cut_short": [] if summary.settings is None else list(summary.settings.cut_short),
         "counts": {
             "calls": summary.total,
             "pass": summary.passes,

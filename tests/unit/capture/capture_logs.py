@@ -45,9 +45,11 @@ def begun(folder: Path, records: Sequence[Record] = RECORDS, level: str = "L1") 
     return log
 
 
-def undisturbed(folder: Path, records: Sequence[Record] = RECORDS, level: str = "L1") -> Path:
-    """The folder of a step that came to its end."""
-    begun(folder, records, level).finish(level != "L1")
+def undisturbed(
+    folder: Path, records: Sequence[Record] = RECORDS, level: str = "L1", cut_short: str = ""
+) -> Path:
+    """The folder of a step that came to its end, or whose process lived to say why it did not."""
+    begun(folder, records, level).finish(level != "L1", cut_short)
     return folder
 
 

@@ -33,7 +33,7 @@ class CountingStep:
     def resume(self) -> None:
         self.words.append("resume")
 
-    def finish(self) -> None:
+    def finish(self, cut_short: str = "") -> None:
         self.words.append("finish")
         (self.folder / "dump.json").touch()
 

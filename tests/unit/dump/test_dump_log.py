@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ray_precheck.dump import log as log_module
+from ray_precheck.dump.cut_short import KILLED
 from ray_precheck.dump.folders import find_dumps
 from ray_precheck.dump.log import as_dump
 from ray_precheck.dump.parse import Dump, open_dump
@@ -45,7 +46,7 @@ def finished(folder: Path, lines: list[bytes]) -> Path:
     """The dump.json that a log with these lines becomes, in a folder of its own."""
     folder.mkdir()
     path = folder / "dump.json"
-    path.write_bytes(b"".join(as_dump(HEADER_LINE, lines)))
+    path.write_bytes(b"".join(as_dump(HEADER_LINE, lines, KILLED)))
     return path
 
 
@@ -74,7 +75,7 @@ def test_a_log_reads_as_the_dump_that_it_becomes(
             assert dump.digest() == hashlib.sha256(whole.read_bytes()).hexdigest()
     joined = b"".join(LINES)
     cut = [joined[at : at + chunk_bytes] for at in range(0, len(joined), chunk_bytes)]
-    assert b"".join(as_dump(HEADER_LINE, cut)) == whole.read_bytes()
+    assert b"".join(as_dump(HEADER_LINE, cut, KILLED)) == whole.read_bytes()
 
 
 def test_a_line_longer_than_a_chunk_is_one_record(
