@@ -16,6 +16,7 @@ from ray_precheck.check.sides.captured import tensors_of
 from ray_precheck.frameworks.base import changed_by
 from ray_precheck.frameworks.known import find_framework
 from ray_precheck.frameworks.pytorch.names import resolve_torch
+from ray_precheck.operators.effects import CHANGES
 from ray_precheck.plan.changes import changed_tensors
 from ray_precheck.schema.values import HostTensor
 
@@ -57,11 +58,13 @@ def changed_pairs(benched: Benched) -> tuple[list[ChangedPair], list[str]]:
 
 
 def _is_judge(benched: Benched) -> bool:
-    """Return whether the bench is torch's own function under the name in the dump, which changes what the
-    tested one has to change. Other references may only return the outputs."""
-    name = benched.tested.inputs.record.name
-    is_torch = find_framework(benched.tested.inputs.record.framework or "pytorch").is_bench
-    return is_torch and benched.function is resolve_torch(name)
+    """Return whether the bench changes what the tested function has to change: torch's own function of that
+    name does, and the references of operators that are known to. Others may only return the outputs."""
+    record = benched.tested.inputs.record
+    if CHANGES.of(record.name.type_name, record.framework):
+        return not benched.author
+    is_torch = find_framework(record.framework or "pytorch").is_bench
+    return is_torch and benched.function is resolve_torch(record.name)
 
 
 def _is_same(before: HostTensor, after: HostTensor) -> bool:

@@ -38,6 +38,7 @@ CHANGES: FactTable[str] = FactTable(
             """,
             _WITH_WEIGHTS,
         ),
+        ("mindspore.ops.operations: BatchNorm", "input_x scale bias mean! variance!"),
         (
             "torch: batch_norm_gather_stats batch_norm_gather_stats_with_counts",
             f"input mean invstd {_STATISTICS}",

@@ -2,7 +2,8 @@
 
 Comes in: the JSON of a record, decoded. Goes out: an `Item` for each tensor and each other value. Called
 by whatever compares records. The names are msprobe's: `input.0`, `input.1.0` for a value in a list,
-`input.dim` for a keyword, `output.0`, `parameters.weight`.
+`input.dim` for a keyword, `output.0`, `parameters.weight`. An argument that the call has changed is an
+output, too: `changed.1` is `input.1` after the call.
 """
 
 import math
@@ -17,6 +18,7 @@ _PARTS = {
     "input": "input",
     "parameters": "parameters",
     "output": "output",
+    "changed": "output",
 }
 INPUT, PARAMETERS, OUTPUT, GRADIENTS, SAVED = (
     "input",
@@ -29,6 +31,7 @@ INPUT, PARAMETERS, OUTPUT, GRADIENTS, SAVED = (
 _NUMBERED = {part: [f"{part}.{number}" for number in range(64)] for part in _PARTS.values()}
 # Deeper nests than any program's: a record that was made to overflow the stack is cut here.
 _DEEPEST = 400
+_CHANGED = "changed."
 _P2P = "torch.distributed.P2POp"
 
 
@@ -39,6 +42,11 @@ class Item(NamedTuple):
     path: str
     part: str
     element: Mapping[str, Any] | None
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it is an argument as the call has left it."""
+        return self.path.startswith(_CHANGED)
 
     @property
     def type_name(self) -> str:
@@ -146,6 +154,10 @@ def items_of(record: Mapping[str, Any], key: str = "") -> list[Item]:
         if name not in record:
             continue
         values = record[name]
+        if f"{name}." == _CHANGED and isinstance(values, dict):
+            for path, each in values.items():
+                found += _leaves(each, f"{_CHANGED}{path.partition('.')[2]}", part, 1)
+            continue
         if not isinstance(values, list):
             found += _leaves(values, part, part, 0)
             continue

@@ -4,7 +4,7 @@ Comes in: calls, Cells and gradients, while they happen. Goes out: their records
 by `probe` for each captured step.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import mindspore as ms
 
 from ray_precheck import private_parts
+from ray_precheck.capture.changes import Given, silently_changed
 from ray_precheck.capture.mindspore.elements import MindSporeElements
 from ray_precheck.capture.mindspore.gradients import (
     ArrivingGradients,
@@ -22,12 +23,14 @@ from ray_precheck.capture.mindspore.gradients import (
     watch_nodes,
 )
 from ray_precheck.capture.mindspore.names import OperatorName, region_name
+from ray_precheck.capture.mindspore.summary import values_on_host
 from ray_precheck.capture.mindspore.tensors import MindSporeTensors
 from ray_precheck.capture.recording import StepRecorder
 from ray_precheck.capture.settings import STRUCTURE, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.log import TENSORS, StepLog
 from ray_precheck.capture.writing.sketches import SketchFile
+from ray_precheck.capture.writing.text import mapping
 from ray_precheck.foreign import caught
 
 _DEEPEST = 10
@@ -76,6 +79,8 @@ class MindSporeRecorder(StepRecorder):
         self.settle()
         before = self.guarded(forward, lambda: self.before(forward, args, kwargs)) or ""
         edges = self.guarded(forward, lambda: self.edges(args, kwargs)) or []
+        silent = silently_changed(name.key, "mindspore")
+        given = self.guarded(forward, lambda: _given(silent, args, kwargs)) if silent else None
         result = function(*args, **kwargs)
         self.settle()
 
@@ -85,12 +90,24 @@ class MindSporeRecorder(StepRecorder):
                 _wait_for(result)
                 output = (*args, *kwargs.values())
             stack = self.stack_of(frame)
-            self.write(forward, before + self.after(forward, output), stack, self.parent)
+            fields = before + self.after(forward, output)
+            if given and self.settings.wants("forward", "output"):
+                fields += self._changes(given)
+            self.write(forward, fields, stack, self.parent)
             self.watch(f"{key}.backward", edges, output, stack)
 
         if not self.stopped:
             self.guarded(forward, record)
         return result
+
+    def _changes(self, given: list[Given]) -> str:
+        """Return the field of the tensors that a call has changed."""
+        found = [
+            (each.path, self._tensor(each.tensor, each.place_after))
+            for each in given
+            if _values(each.tensor) != each.known
+        ]
+        return f', "changed": {mapping(found)}'
 
     def compiled(
         self,
@@ -202,6 +219,22 @@ class MindSporeRecorder(StepRecorder):
         if not self.stopped:
             self.stopped = True
             self._log.close()
+
+
+def _given(silent: Set[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Given]:
+    """Return the tensors at places that a call may change; MindSpore's versions tell nothing of them."""
+    places = [(f"input.{place}", value) for place, value in enumerate(args)]
+    places += [(f"kwargs.{name}", value) for name, value in kwargs.items()]
+    return [
+        Given(value, 0, place, _values(value))
+        for place, value in places
+        if place in silent and isinstance(value, ms.Tensor)
+    ]
+
+
+def _values(tensor: ms.Tensor) -> bytes:
+    values = values_on_host(tensor)
+    return b"" if values is None else values.tobytes()
 
 
 def _wait_for(handle: Any, depth: int = 0) -> None:

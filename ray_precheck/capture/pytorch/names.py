@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional
 
+from ray_precheck.capture.changes import places_of, silently_changed
 from ray_precheck.capture.pytorch.callform import CallForms
 from ray_precheck.operators.names import UNDOCUMENTED
 
@@ -45,6 +46,8 @@ class CallName(NamedTuple):
     in_place: bool = False
     returns_nothing: bool = False
     is_python: bool = False
+    # The arguments that it may change without a new version: "input.1", "kwargs.running_mean".
+    silent: frozenset[str] = frozenset()
 
     @property
     def key(self) -> str:
@@ -130,13 +133,27 @@ class FunctionNames(dict[Any, "CallName | None"]):
             "_c10d_functional",
         ):
             return None
-        return call_name(_OP_PREFIXES.get(namespace, namespace), name)
+        found = call_name(_OP_PREFIXES.get(namespace, namespace), name)
+        return found._replace(silent=found.silent | _written_by(packet))
+
+
+def _written_by(packet: Any) -> frozenset[str]:
+    """Return the arguments that the schemas of an operator say it writes to; kernels of others may do so
+    without a new version."""
+    schemas = (getattr(packet, overload)._schema for overload in packet.overloads())
+    return places_of(
+        (place, argument.name)
+        for schema in schemas
+        for place, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
 
 
 def call_name(prefix: str, name: str, is_python: bool = False) -> CallName:
     """Return the name of a function; what ends with one underscore changes its first argument."""
     in_place = name in _IN_PLACE_DUNDERS or (name.endswith("_") and not name.endswith("__"))
-    return CallName(prefix, name, in_place, name == "__setitem__", is_python)
+    silent = silently_changed(f"{prefix}.{name}", "pytorch")
+    return CallName(prefix, name, in_place, name == "__setitem__", is_python, silent)
 
 
 @functools.cache

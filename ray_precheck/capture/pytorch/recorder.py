@@ -15,7 +15,9 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from ray_precheck import private_parts
+from ray_precheck.capture.changes import Given
 from ray_precheck.capture.pytorch.aside import Aside
+from ray_precheck.capture.pytorch.changed import outputs_among, touched_by, version_of
 from ray_precheck.capture.pytorch.elements import Elements, autocast_field
 from ray_precheck.capture.pytorch.gradients import (
     MODULE,
@@ -42,7 +44,7 @@ from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.elements import NULL, statistics_text
 from ray_precheck.capture.writing.log import TENSORS, StepLog
 from ray_precheck.capture.writing.sketches import SketchFile
-from ray_precheck.capture.writing.text import quoted
+from ray_precheck.capture.writing.text import mapping, quoted
 from ray_precheck.foreign import caught
 
 # The same tensor requires a gradient in the second run of a checkpointed region only.
@@ -87,6 +89,8 @@ class TorchRecorder(StepRecorder):
         if settings.sketch:
             self._sketching = Sketching(SketchFile(log.folder), self._device, glimpse)
         self._changed = False
+        # Where the tensors are noted that the call at hand gets.
+        self._given: list[Given] | None = None
         self._in_backward = private_parts.find(private_parts.GRAPH_TASK)
         # `quiet` alone would do, but each question to a tensor would still ask the mode.
         self._unseen = private_parts.find(private_parts.NO_FUNCTION_MODE) or nullcontext
@@ -108,7 +112,8 @@ class TorchRecorder(StepRecorder):
         if self.stopped or not self.scope.wants(f"{key}.forward"):
             return run()
         forward = f"{key}.forward"
-        before = self.guarded(forward, lambda: self.before(forward, args, kwargs))
+        given: list[Given] = []
+        before = self.guarded(forward, lambda: self._before_noted(forward, args, kwargs, given))
         # Asked before the call, because one in place gives its argument another node.
         edges = edges_of(tensors_in((args, kwargs))) if torch.is_grad_enabled() else []
         result = run()
@@ -116,7 +121,7 @@ class TorchRecorder(StepRecorder):
             self.guarded(
                 forward,
                 lambda: self._called(
-                    name, key, before or "", edges, args, kwargs, run, result, frame
+                    name, key, before or "", edges, args, kwargs, run, result, frame, given
                 ),
             )
         return result
@@ -132,10 +137,13 @@ class TorchRecorder(StepRecorder):
         run: Callable[[], Any],
         result: Any,
         frame: FrameType,
+        given: list[Given],
     ) -> None:
         """Write the record of a call that has ended, and wait for its gradients."""
-        if name.in_place or "out" in kwargs:
-            self.forget(args[0] if name.in_place and args else kwargs.get("out"))
+        touched = touched_by(name, given)
+        if name.in_place or touched or "out" in kwargs:
+            first = args[0] if name.in_place and args else kwargs.get("out")
+            self.forget((first, [each.tensor for each in touched]))
         # A kernel in place on a list may return nothing.
         is_first = name.returns_nothing or (name.in_place and result is None and args)
         output = args[0] if is_first else result
@@ -143,6 +151,10 @@ class TorchRecorder(StepRecorder):
         stack = found.number if self.settings.stacks else None
         parent = self.parent
         fields = before + self.after(f"{key}.forward", output, changed=name.in_place)
+        if touched and self.settings.wants("forward", "output"):
+            fields += self._changes(
+                touched, outputs_among(name, args, kwargs, output), bool(name.silent)
+            )
         if found.inner:
             fields += self._recomputed(name.key, key, found.inner, before)
         fields += autocast_field(result)
@@ -152,6 +164,26 @@ class TorchRecorder(StepRecorder):
             outputs = tensors_in(output)
             places = input_places(run, edges, outputs)
             self.watch(f"{key}.backward", edges, outputs, stack, backward, places)
+
+    def _before_noted(
+        self, key: str, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[Given]
+    ) -> str:
+        """Return the fields of what a call gets, and note its tensors."""
+        self._given = given
+        try:
+            return self.before(key, args, kwargs)
+        finally:
+            self._given = None
+
+    def _changes(self, touched: list[Given], outputs: frozenset[int], is_silent: bool) -> str:
+        """Return the field of the tensors that a call has changed, but for the memory of its outputs."""
+        found = []
+        for each in touched:
+            is_output = address_of(each.tensor) in outputs
+            if not is_output and self._texts.fields(each.tensor) != each.known:
+                found.append((each.path, self._element(each.tensor, each.place_after)))
+        # Of operators that change their arguments it is said that nothing was changed, too.
+        return f', "changed": {mapping(found)}' if found or is_silent else ""
 
     def compiled(self, frame: FrameType) -> None:
         """Record the call of a compiled function, which is made by a frame of torch's."""
@@ -270,8 +302,14 @@ class TorchRecorder(StepRecorder):
     def _tensor(self, tensor: torch.Tensor, place: str) -> str:
         if self.settings.slices:
             tensor = sliced(tensor, self.settings.slices)
+        return self._element(tensor, place)
+
+    def _element(self, tensor: torch.Tensor, place: str) -> str:
         self._glimpses.begin()
-        fields = self._texts.fields(tensor) + self.shared(tensor, place)
+        fields = self._texts.fields(tensor)
+        if self._given is not None:
+            self._given.append(Given(tensor, version_of(tensor), place, fields))
+        fields += self.shared(tensor, place)
         if self._changed and not tensor.is_inference():  # which has no version
             fields += f', "version": {tensor._version}'
         if self._looks or _NAN in fields:

@@ -80,7 +80,7 @@ def _call(entry: RecordEntry, record: Mapping[str, Any]) -> Call:
             continue
         if item.part == INPUT:
             inputs.append(shape)
-        elif item.part in _GIVEN:
+        elif item.part in _GIVEN and not item.is_changed:  # which dumps of others do not have
             outputs.append(shape)
             given.append(item)
     family = _family(entry, type_name)

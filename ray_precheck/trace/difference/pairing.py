@@ -29,14 +29,14 @@ def pair_items(
     left = [*range(len(golden))]
     places = {id(item): place for items in (target, golden) for item, place in _places(items)}
     by_shape: list[_Key] = [
-        lambda item: (item.part, places[id(item)], _alike(item)),
-        lambda item: (item.part, _alike(item)),
+        lambda item: (_part(item), places[id(item)], _alike(item)),
+        lambda item: (_part(item), _alike(item)),
     ]
     keys: list[_Key] = [lambda item: (item.path, item.part), *by_shape]
     if not same_framework:
         keys = [lambda item: (item.path, item.part, _alike(item)), *by_shape, keys[0]]
     keys.append(
-        lambda item: (item.part, places[id(item)]) if item.is_tensor else (id(item), item.path)
+        lambda item: (_part(item), places[id(item)]) if item.is_tensor else (id(item), item.path)
     )
     for key in keys:
         if not left or len(matches) == len(target):
@@ -60,10 +60,15 @@ def _places(items: Sequence[Item]) -> list[tuple[Item, int]]:
     counts: dict[Hashable, int] = {}
     found = []
     for item in items:
-        kind = (item.part, item.is_tensor)
+        kind = (_part(item), item.is_tensor)
         found.append((item, counts.get(kind, 0)))
         counts[kind] = counts.get(kind, 0) + 1
     return found
+
+
+def _part(item: Item) -> Hashable:
+    """Return the part in which an item may have a partner: what a call has changed is none of its results."""
+    return item.part, item.is_changed
 
 
 def _alike(item: Item) -> Hashable:

@@ -10,6 +10,7 @@ import pytest
 from mindspore import Tensor, nn, ops
 from records import capture_settings, failing, payloads_of
 
+from ray_precheck.capture import Capture
 from ray_precheck.check.checker import Checker
 from ray_precheck.compare.standards.registry import STANDARDS
 from ray_precheck.schema.result import TaskResult, Verdict
@@ -89,3 +90,39 @@ def test_cells_are_the_parents_of_their_primitives(captured: Captured, tmp_path:
     construct = json.loads(path.read_text())
     assert construct["Primitive.MatMul.0.forward"] == "Cell.0.Dense.forward.0"
     assert construct["Primitive.ReLU.0.forward"] == "Cell.1.ReLU.forward.0"
+
+
+@pytest.mark.parametrize("task", ["tensor", "statistics"])
+def test_statistics_that_a_norm_changes_stand_in_its_record_and_are_checked(
+    task: str, tmp_path: Path
+) -> None:
+    x = Tensor(np.random.rand(8, 3).astype(np.float32))
+    mean, var, scale, shift = (Tensor(np.ones(3, np.float32)) for _ in range(4))
+    norm = nn.BatchNorm1d(3)
+    norm.set_train()
+
+    def program() -> None:
+        norm(x)
+        for training in (True, False):
+            ops.batch_norm(x, mean, var, scale, shift, training)
+
+    with Capture(tmp_path, step_by="manual", framework="mindspore", task=task):
+        program()
+    (folder,) = tmp_path.glob("step0/*")
+    records = json.loads((folder / "dump.json").read_text())["data"]
+    assert {key: list(each["changed"]) for key, each in records.items() if "changed" in each} == {
+        "Primitive.BatchNorm.0.forward": ["input_args.3", "input_args.4"],
+        "Functional.batch_norm.0.forward": ["input_args.1", "input_args.2"],
+        "Functional.batch_norm.1.forward": [],
+    }
+    results = checked(folder)
+    assert [
+        check.name.partition(".forward.")[2]
+        for r in results
+        for check in r.checks
+        if "changed" in check.name
+    ] == [
+        *("changed.mean", "changed.variance"),
+        *("changed.running_mean", "changed.running_var"),
+    ]
+    assert list(failing(results)) == []

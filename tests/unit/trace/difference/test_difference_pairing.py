@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
-from captured_pairs import items, statistics
+from captured_pairs import items, record, statistics
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ray_precheck.trace.difference.pairing import pair_items
-from ray_precheck.trace.items import Item
+from ray_precheck.trace.items import Item, items_of
 
 pytestmark = pytest.mark.unit
 
@@ -60,6 +60,21 @@ def test_what_only_the_golden_side_has_comes_at_the_end_of_its_part() -> None:
     assert paths(pair_items(target, golden)) == [
         ("input.0", "input.0"), ("", "input.1"), ("output.0", "output.0"),
     ]  # fmt: skip
+
+
+def test_what_a_call_has_changed_is_an_output_that_is_paired_with_its_like_alone() -> None:
+    changed = {"input_args.1": of_shape(3), "input_kwargs.mean": of_shape(3)}
+    ours = items_of({**record([of_shape(3)], [of_shape(2)]), "changed": changed})
+    assert [(each.path, each.part) for each in ours[1:]] == [
+        ("output.0", "output"), ("changed.1", "output"), ("changed.mean", "output"),
+    ]  # fmt: skip
+    golden = items(
+        [of_shape(3)], [of_shape(2), of_shape(3)]
+    )  # of another framework, or a dump of others
+    for same in (True, False):
+        assert paths(pair_items(ours, golden, same_framework=same))[1:] == [
+            *(("output.0", "output.0"), ("changed.1", ""), ("changed.mean", ""), ("", "output.1")),
+        ]
 
 
 def test_a_side_without_values_leaves_all_of_the_other_alone() -> None:

@@ -2,8 +2,10 @@
 
 import pytest
 
-from ray_precheck.trace.locating.flow import flow_of, writes_in_place
-from tests.unit.trace.locating.run_records import record, tensor
+from ray_precheck.trace.items import items_of
+from ray_precheck.trace.locating.flow import FlowRecord, flow_of, writes_in_place
+from ray_precheck.trace.side import entry_of
+from tests.unit.trace.locating.run_records import WHERE, record, tensor
 
 ONE, TWO, THREE = "Torch.exp.0.forward", "Torch.log.0.forward", "Torch.add.0.forward"
 
@@ -16,6 +18,15 @@ def _giver(records, path="input.0", content=None):
 def test_equal_statistics_link_a_value_with_its_giver():
     run = [record(ONE, [tensor(1.0)], [tensor(2.0)]), record(TWO, [tensor(2.0)], [tensor(3.0)])]
     assert _giver(run) == (ONE, "output.0")
+
+
+def test_what_a_call_changes_comes_from_it():
+    raw = {"input_args": [tensor(1), tensor(2)], "changed": {"input_args.1": tensor(3)}}
+    norm = FlowRecord(entry_of("Functional.batch_norm.0.forward", WHERE), items_of(raw))
+    later = record("Functional.batch_norm.1.forward", [tensor(4), tensor(3)], [tensor(5)])
+    found = flow_of([norm, later]).producer("Functional.batch_norm.1.forward", "input.1")
+    assert found is not None
+    assert (found.key, found.path) == ("Functional.batch_norm.0.forward", "changed.1")
 
 
 def test_a_view_with_sums_in_another_order_is_the_same_value():
