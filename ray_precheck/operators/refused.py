@@ -21,8 +21,8 @@ _OF_A_KIND = (
 _AN_ITERATOR = "its result is an iterator"
 _COMPLEX32 = "its result is complex32, which NumPy does not hold"
 _PRIVATE = "its name is private"
-# Kernels on lists of tensors and those of gradient scalers, which torch's own Python calls.
-PRIVATE_BUT_CALLED = ("_foreach_", "_amp_")
+# Kernels on lists of tensors, of gradient scalers and of optimizers, which torch's own Python calls.
+PRIVATE_BUT_CALLED = ("_foreach_", "_amp_", "_fused_adam", "_fused_adagrad_", "_fused_sgd_")
 _PREFIXES_OF_LIBRARIES = ("cudnn_", "miopen_", "mkldnn_", "fbgemm_", "quantized_")
 
 _EVERYWHERE = """torch torch.nn.functional torch.Tensor torch.ops.aten torch_npu mindspore.mint
