@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 import torch
 from records import (
+    NEEDS_MINDSPORE,
     call,
     leaf,
+    ms_tensor,
     replace_kernel,
     statistics_checker,
     tensor,
@@ -215,3 +217,175 @@ def test_weights_that_a_lookup_does_not_renormalise_are_found(
     stays = after(1, lambda before, _: before)
     result = checked(embedding(dtype), standard, monkeypatch, stays)
     assert changed(result) == {"weight": "error"}
+
+
+def written_to_out(place: int, edit: Callable[[Any], Any]) -> Callable[[Kernel], Kernel]:
+    """Return a change of a kernel after which one of the tensors of `out` is edited."""
+
+    def change(function: Kernel) -> Kernel:
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
+            out = kwargs["out"] if isinstance(kwargs["out"], list | tuple) else [kwargs["out"]]
+            out[place].copy_(edit(out[place]))
+            return result
+
+        return kernel
+
+    return change
+
+
+def in_list(position: int, place: int) -> Callable[[Kernel], Kernel]:
+    """Return a change of a kernel after which a tensor in a list is a tenth too large."""
+
+    def change(function: Kernel) -> Kernel:
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
+            args[position][place].mul_(1.1)
+            return result
+
+        return kernel
+
+    return change
+
+
+def fused(name: str, dtype: str) -> TaskPayload:
+    """A step of a fused optimizer, which changes its lists of states."""
+
+    def states(low: float, high: float) -> list[Any]:
+        return [
+            tensor(40, 3, dtype=dtype, low=low, high=high),
+            tensor(7, dtype=dtype, low=low, high=high),
+        ]
+
+    shared = {"lr": 0.01, "weight_decay": 0.1, "maximize": False}
+    steps = [tensor(low=3.0, high=9.0)] * 2
+    given, squares = (states(-1.0, 1.0), states(-0.1, 0.1)), states(1e-4, 1e-2)
+    if "sgd" in name:
+        options = {"momentum": 0.9, "dampening": 0.0, "nesterov": False, "is_first_step": False}
+        return call(f"Torch.{name}", *given, states(-0.1, 0.1), **shared, **options)
+    if "adagrad" in name:
+        return call(f"Torch.{name}", *given, squares, steps, lr_decay=0.0, eps=1e-8, **shared)
+    betas = {"amsgrad": False, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8}
+    return call(f"Torch.{name}", *given, states(-0.1, 0.1), squares, [], steps, **betas, **shared)
+
+
+def tenth(_: Any, after: Any) -> Any:
+    return after * 1.1
+
+
+def others(dtype: str) -> dict[str, tuple[TaskPayload, Callable[[Kernel], Kernel], str]]:
+    """Return calls with what goes wrong in them, and the row that has to say so."""
+
+    def of(*shape: int) -> Any:
+        return tensor(*shape, dtype=dtype)
+
+    def named(name: str, *args: Any, **kwargs: Any) -> TaskPayload:
+        return call(name, *args, **kwargs)
+
+    best, order = [of(3), whole(3)], [of(3, 4), whole(3, 4)]
+    pair = [of(3), of(4)]
+    first = "output.0"
+    found = {
+        "add": (
+            named("Torch.add", of(3, 4), of(3, 4), out=of(3, 4)),
+            written_to_out(0, lambda t: t * 1.1),
+            first,
+        ),
+        "max": (
+            named("Torch.max", of(3, 4), 1, out=best),
+            written_to_out(1, lambda t: (t + 1) % 4),
+            "output.1",
+        ),
+        "sort": (
+            named("Torch.sort", of(3, 4), out=order),
+            written_to_out(1, lambda t: t.flip(-1)),
+            "output.1",
+        ),
+        "_foreach_add_": (named("Torch._foreach_add_", pair, pair), in_list(0, 1), "output.1"),
+        "_foreach_lerp_": (
+            named("Torch._foreach_lerp_", pair, pair, 0.3),
+            in_list(0, 1),
+            "output.1",
+        ),
+        "index_put_": (
+            named("Tensor.index_put_", of(3, 4), [whole(2, high=2)], of(2, 4)),
+            after(0, tenth),
+            first,
+        ),
+        "scatter_": (
+            named("Tensor.scatter_", of(3, 4), 1, whole(3, 2), of(3, 2)),
+            after(0, tenth),
+            first,
+        ),
+        "index_add_": (
+            named("Tensor.index_add_", of(3, 4), 0, whole(2, high=2), of(2, 4)),
+            after(0, tenth),
+            first,
+        ),
+        "_fused_adam_": (fused("_fused_adam_", dtype), in_list(3, 1), "changed.exp_avg_sqs_1"),
+        "_fused_adamw_": (fused("_fused_adamw_", dtype), in_list(2, 0), "changed.exp_avgs_0"),
+        "_fused_adagrad_": (fused("_fused_adagrad_", dtype), in_list(2, 1), "changed.state_sums_1"),
+    }
+    if dtype != "float32":
+        return found
+    scale, tracker = tensor(low=1.0, high=2.0), tensor(dtype="int32", low=0, high=3)
+    none, one = tensor(low=0.0, high=0.0), tensor(1, low=0.0, high=0.0)
+    unscaled = [tensor(4), tensor(3)], one, tensor(low=0.5, high=0.5)
+    return found | {
+        "embedding_bag": (
+            named("Functional.embedding_bag", whole(6, high=8), of(9, 4), whole(2), 0.3),
+            after(1, lambda before, _: before),
+            "changed.weight",
+        ),
+        # torch 2.13's kernel on the CPU is wrong in half types itself, from 16 elements on.
+        "_fused_sgd_": (
+            fused("_fused_sgd_", dtype),
+            in_list(2, 1),
+            "changed.momentum_buffer_list_1",
+        ),
+        "frexp": (
+            named("Torch.frexp", tensor(8), out=[tensor(8), tensor(8, dtype="int32")]),
+            written_to_out(1, lambda t: t + 1),
+            "output.1",
+        ),
+        "_amp_update_scale_": (
+            named("Torch._amp_update_scale_", scale, tracker, none, 2.0, 0.5, 2000),
+            after(1, lambda before, _: before + 2),
+            "changed.growth_tracker",
+        ),
+        "_amp_foreach_non_finite_check_and_unscale_": (
+            named("Torch._amp_foreach_non_finite_check_and_unscale_", *unscaled),
+            after(1, lambda before, _: before + 1),
+            "changed.found_inf",
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [(n, d) for d in ("float32", *HALVES) for n in others(d)]
+)
+def test_out_lists_and_states_that_are_wrong_are_found(
+    name: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payload, fault, row = others(dtype)[name]
+    for standard in ("auto", "msprobe"):
+        if standard == "auto" or dtype == "float32":
+            assert checked(payload, standard, monkeypatch).forward is Verdict.PASS
+        result = checked(payload, standard, monkeypatch, fault)
+        assert f"forward.{row}: " in result.message, result.message
+
+
+@NEEDS_MINDSPORE
+@STANDARD
+@pytest.mark.parametrize("fault", ["mean x3", "var x5", "mean stays"])
+def test_wrong_statistics_of_mindspore_are_found(
+    fault: str, standard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, edit = FAULTS[fault]
+    x, vector = ms_tensor(8, 5, 6, 6, low=-3.0, high=5.0), ms_tensor(5, low=0.5, high=2.0)
+    payload = call("Functional.batch_norm", x, vector, vector, vector, vector, True, 0.1)
+    honest = checked(payload, standard, monkeypatch, framework="mindspore")
+    assert changed(honest) == {MEAN: "pass", VAR: "pass"}, honest.message
+    place = 1 + (name == VAR)
+    result = checked(payload, standard, monkeypatch, after(place, edit), "mindspore")
+    assert changed(result)[name] == "error", result.message
