@@ -135,7 +135,7 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         if func is _ATEN.index_put.default and not (len(args) > 3 and args[3]):
             return False
         first = args[0] if args else None
-        if not torch.is_tensor(first) or kwargs.get("dtype") is not None:
+        if not torch.is_tensor(first) or kwargs.get("dtype") is not None or _is_sparse(args):
             return False
         return self._narrow.get(first.dtype) in _IN_FLOAT32
 
@@ -180,6 +180,10 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         if not torch.is_tensor(value) or value.dtype not in self._narrow:
             return value
         return value.to(self._narrow[value.dtype]).to(value.dtype)
+
+
+def _is_sparse(args: tuple[Any, ...]) -> bool:
+    return any(torch.is_tensor(each) and each.layout is not torch.strided for each in args)
 
 
 def _in_place(result: Any, rounded: Callable[[Any], Any]) -> Any:

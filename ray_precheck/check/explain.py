@@ -150,11 +150,12 @@ def _explains(change: float, metrics: Metrics) -> bool:
 
 
 def _absolute(tensor: HostTensor) -> HostTensor:
-    return HostTensor(tensor.dtype, np.abs(tensor.data))
+    return replace(tensor, data=np.abs(tensor.data), layout=None)
 
 
 def _nudged(tensor: HostTensor, generator: np.random.Generator) -> HostTensor:
     """Return a float64 tensor whose elements moved by half an ulp, up or down at random."""
     wide = tensor.data.astype(np.float64)
     signs = generator.choice([-0.5, 0.5], size=wide.shape)
-    return HostTensor("float64", np.asarray(wide + signs * quantum(wide, tensor.dtype)))
+    moved = np.asarray(wide + signs * quantum(wide, tensor.dtype))
+    return replace(tensor, dtype="float64", data=moved, layout=None)

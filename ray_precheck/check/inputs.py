@@ -115,7 +115,7 @@ def _cast(dtype: str, value: Any) -> Any:
         return value
     if DTYPES[value.dtype].kind != "float":
         return value
-    return HostTensor(dtype, round_to_dtype(value.data, dtype))
+    return replace(value, dtype=dtype, data=round_to_dtype(value.data, dtype), layout=None)
 
 
 def make_inputs(decoded: Decoded, source: TensorSource) -> Inputs:

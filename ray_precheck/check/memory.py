@@ -22,7 +22,8 @@ def needed_bytes(record: ApiRecord, *, with_peers: bool = False) -> int:
     them takes as much as the bench, and three times its results for the estimate of its rounding
     errors; the results of two are kept.
     """
-    inputs = [spec for _, spec in record.input_tensors()]
+    whole = [spec for _, spec in record.input_tensors()]
+    inputs = [spec.stored for spec in whole]
     results = [
         leaf
         for spec in (*record.outputs, *(record.grads_in or ()))
@@ -33,6 +34,8 @@ def needed_bytes(record: ApiRecord, *, with_peers: bool = False) -> int:
     total += sum(spec.size * _FLOAT64_BYTES for spec in results)
     total += sum(spec.nbytes + _host_bytes(spec) for spec in buffers_of(record))
     if record.has_backward:
+        # The gradients of sparse inputs are compared with all their elements.
+        inputs = [spec for spec in whole if spec.storage is None or spec.requires_grad is not False]
         total += sum(_copies(spec) + spec.size * _FLOAT64_BYTES for spec in inputs)
     if with_peers:
         compared = [*results, *(inputs if record.has_backward else ())]

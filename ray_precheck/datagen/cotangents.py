@@ -53,9 +53,9 @@ def assign_cotangents(
             chosen = next(iter(free))
             # The norm is that of as many elements as were recorded.
             shape = free[chosen].shape
-            spec = replace(spec, shape=shape, norm=None, stride=None, offset=0)
+            spec = replace(spec, shape=shape, norm=None, stride=None, offset=0, storage=None)
         if chosen is not None:
-            tensor = source.tensor(spec, f"backward input.{position}")
+            tensor = source.tensor(spec, f"backward input.{position}").dense
             cotangent = _shaped_like(tensor, free[chosen])
             cotangents[chosen] = placed_alone(cotangent, spec, may_change=may_reshape)
     if all(cotangent is None for cotangent in cotangents):
@@ -71,4 +71,4 @@ def _shaped_like(tensor: HostTensor, output: HostTensor) -> HostTensor:
         data = data.real  # a record may name a complex gradient for a real output
     if tensor.dtype != output.dtype:
         data = round_to_dtype(data, output.dtype)
-    return HostTensor(output.dtype, data)
+    return replace(output, data=data, layout=None)

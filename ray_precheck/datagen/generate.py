@@ -9,6 +9,7 @@ copies of each other.
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,11 +27,13 @@ from ray_precheck.datagen.meaning_rows import with_nan, without_zero_rows
 from ray_precheck.datagen.meaning_table import meanings_of
 from ray_precheck.datagen.ranges import ValueRange, value_range
 from ray_precheck.datagen.safer import SAFE_MEANING, describe_safer, safe_spec, smallest_extent
+from ray_precheck.datagen.storages import as_whole_numbers, with_indices
 from ray_precheck.dump.shown import shown
 from ray_precheck.errors import NotCheckable
 from ray_precheck.options.checks import RECORDED
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.record import ApiRecord
+from ray_precheck.schema.storage import Quantized, Sparse, Storage
 from ray_precheck.schema.values import (
     Constant,
     HostCall,
@@ -120,6 +123,8 @@ class GeneratedTensors:
         return tensor
 
     def _draw(self, spec: TensorSpec, path: str) -> HostTensor:
+        if spec.storage is not None:
+            return self._draw_stored(spec, spec.storage, path)
         _require_array(spec, path)
         meaning = self._meanings.get(path)
         if self._below is not None and path.startswith(_INPUTS):
@@ -138,6 +143,15 @@ class GeneratedTensors:
         if spec.structure is not None and spec.structure.nan and self._is_recorded:
             data = with_nan(data, spec, self._generator(f"{path}\0nan"))
         return HostTensor(spec.dtype, np.asarray(data))
+
+    def _draw_stored(self, spec: TensorSpec, storage: Storage, path: str) -> HostTensor:
+        """Draw the values that a tensor stores, and the places of those of a sparse one."""
+        values = replace(spec.stored, storage=None)
+        if isinstance(storage, Quantized):
+            values = as_whole_numbers(values, storage)
+        elif isinstance(storage, Sparse):
+            storage = with_indices(storage, self._generator(f"{path}\0indices"))
+        return HostTensor(spec.dtype, self._draw(values, path).data, storage=storage)
 
     def _drawn(self, spec: TensorSpec, span: ValueRange, generator: np.random.Generator) -> Array:
         kind = DTYPES[spec.dtype].kind

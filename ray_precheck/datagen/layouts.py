@@ -162,6 +162,8 @@ def placed_alone(tensor: HostTensor, spec: TensorSpec, *, may_change: bool) -> H
 def transposed(tensor: HostTensor) -> HostTensor:
     """Return a tensor with the same values and its dimensions in another order in memory: reversed, of
     images the channels last. One with a layout, or with no other order, stays as it is."""
+    if tensor.storage is not None:
+        return tensor
     axes = list(range(tensor.data.ndim))
     order = [axes[0], *axes[2:], axes[1]] if len(axes) in _CHANNELS_LAST else axes[::-1]
     found = _reordered(tensor, order)

@@ -45,6 +45,7 @@ from ray_precheck.datagen.meaning_rules import (
     sorted_without_sorter,
     target_probabilities,
 )
+from ray_precheck.datagen.meaning_sparse import MADE, sparse_meanings
 from ray_precheck.datagen.meaning_subscripts import index_put_meanings, subscript_meanings
 from ray_precheck.datagen.meaning_values import Causal, Matrix, Probabilities, Signs, Sorted
 from ray_precheck.operators.table import FactTable
@@ -346,6 +347,8 @@ def meanings_of(record: ApiRecord) -> dict[str, Meaning]:
         return subscript_meanings(record, written=api == "__setitem__")
     if api in ("index_put", "index_put_"):
         return index_put_meanings(record)
+    if api in MADE:
+        return sparse_meanings(record)
     if record.name.prefix == OPTIMIZER:
         return optimizer_meanings(record)
     for candidate in rows_about(record.name, record.framework):

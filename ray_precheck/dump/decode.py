@@ -17,10 +17,11 @@ import orjson
 from ray_precheck.dump.layouts import layout_of, require_earlier
 from ray_precheck.dump.names import ApiKey, parse_key
 from ray_precheck.dump.shown import shown
-from ray_precheck.dump.structure import structure_of
+from ray_precheck.dump.storage import decode_storage
+from ray_precheck.dump.structure import finite, structure_of
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.known import built_in_frameworks, find_framework
-from ray_precheck.schema.dtypes import DTYPES, canonical_dtype
+from ray_precheck.schema.dtypes import DTYPES, QUANTIZED, canonical_dtype
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import (
     Bound,
@@ -219,6 +220,9 @@ def _decode_tensor(value: dict[str, Any], path: str, words: "Words") -> ValueSpe
     data_name = value.get("data_name")
     shape = _shape(value.get("shape"), path)
     stride, offset, shares = layout_of(value, shape, path)
+    storage = decode_storage(value, shape, path)
+    if isinstance(storage, UnknownSpec):
+        return storage
     return TensorSpec(
         dtype=dtype,
         shape=shape,
@@ -228,12 +232,13 @@ def _decode_tensor(value: dict[str, Any], path: str, words: "Words") -> ValueSpe
         data_name=data_name if isinstance(data_name, str) else None,
         mean=_statistic(value.get("Mean")),
         norm=_statistic(value.get("Norm")),
-        finite_low=_finite(value.get("Min_except_inf_nan")),
-        finite_high=_finite(value.get("Max_except_inf_nan")),
+        finite_low=finite(value.get("Min_except_inf_nan")),
+        finite_high=finite(value.get("Max_except_inf_nan")),
         stride=stride,
         offset=offset,
         shares=shares,
         structure=structure_of(value, shape, path),
+        storage=storage,
     )
 
 
@@ -272,15 +277,6 @@ def _statistic(value: Any) -> Bound:
     """Return Mean or Norm; None for a value that is no number, because inputs can be drawn without
     them."""
     return value if isinstance(value, int | float) else None
-
-
-def _finite(value: Any) -> float | None:
-    """Return a finite extreme; None if the record has none, or if it is NaN or infinite."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
 
 
 def _plain(*kinds: type) -> Callable[[dict[str, Any], str], ValueSpec]:
@@ -331,7 +327,8 @@ def _decode_dtype(value: dict[str, Any], words: "Words") -> ValueSpec:
     dtype = _dtype(value.get("value"), words)
     if dtype is None:
         return UnknownSpec(f"dtype {shown(value.get('value'))} is not supported")
-    return Symbol("dtype", dtype)
+    name = str(value.get("value")).rpartition(".")[2]
+    return Symbol("dtype", name if name in QUANTIZED else dtype)
 
 
 def _decode_device(value: dict[str, Any], path: str) -> ValueSpec:

@@ -21,6 +21,7 @@ from ray_precheck.dump.tensors import (
     UNREADABLE,
     FolderFiles,
     TensorFiles,
+    elements_of,
     is_captured,
     require_dtype,
     require_npy_size,
@@ -30,6 +31,7 @@ from ray_precheck.dump.tensors import (
 from ray_precheck.dump.torch_archives import BFLOAT16, read_plain_tensor
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.dtypes import DTYPES, Array
+from ray_precheck.schema.storage import Quantized
 from ray_precheck.schema.values import TensorSpec
 
 
@@ -79,6 +81,9 @@ class MappedTensors:
         file = PurePath(spec.data_name)
         with self._files.open(spec.data_name) as opened:
             raw, widen = _READERS[file.suffix](opened, file.name, spec, self._is_mapped)
+        if isinstance(spec.storage, Quantized):
+            meant = spec.storage.meant(raw.reshape(spec.shape)).astype(np.float32)
+            return MappedTensor("float32", spec.shape, meant.reshape(-1))
         if widen is None:
             require_dtype(raw.dtype, file.name, spec)
             carrier = np.dtype(DTYPES[spec.dtype].carrier)
@@ -147,6 +152,8 @@ def _open_by_torch(opened: BufferedReader, name: str, spec: TensorSpec, is_mappe
         if not isinstance(value, torch.Tensor):
             raise NotCheckable(f"{name} holds a {type(value).__name__}, not a tensor")
         require_shape(tuple(value.shape), name, spec)
+        if value.layout is not torch.strided:
+            value = torch.from_numpy(elements_of(value.detach()))
         value = value.detach().resolve_conj().resolve_neg()
         if not value.is_contiguous():
             if value.numel() * value.element_size() > value.untyped_storage().nbytes():

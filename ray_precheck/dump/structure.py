@@ -84,3 +84,12 @@ def _is_finite(value: Any) -> bool:
         return type(value) in (int, float) and math.isfinite(value)
     except OverflowError:
         return False
+
+
+def finite(value: Any) -> float | None:
+    """Return a finite extreme; None if the record has none, or if it is NaN or infinite."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None

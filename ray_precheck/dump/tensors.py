@@ -7,24 +7,27 @@ and no name may lead out of the dump's folder. Bytes that came from another mach
 the same checks, and problems of that machine are reported here in the same words.
 """
 
+import math
 import os
 import re
 import struct
 import tokenize
 import zipfile
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from io import BufferedReader
 from pathlib import Path, PurePath
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from ray_precheck.dump.shown import shown
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.dtypes import DTYPES, Array
+from ray_precheck.schema.storage import Sparse, Storage
 from ray_precheck.schema.values import HostTensor, TensorSpec
 
+T = TypeVar("T")
 # The exceptions of np.load and torch.load on broken or made-up files; neither documents them.
 UNREADABLE = (
     OSError,
@@ -45,6 +48,8 @@ UNREADABLE = (
 _LARGEST_ELEMENT_BYTES = 16
 _LARGEST_HEADER_BYTES = 1 << 16
 _LONGEST_REASON = 200
+# Sparse tensors are compared element by element up to this size, which takes 1 GiB in float32.
+MOST_DENSE = 1 << 28
 # The address of an object differs in each process, so a row with it would differ too.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -169,6 +174,9 @@ def _in_memory(content: Array | SizeOnly) -> BufferedReader:
 
 def most_file_bytes(spec: TensorSpec) -> int:
     """Return the size of the largest `.npy` file that is read for a tensor."""
+    if isinstance(spec.storage, Sparse):
+        places = spec.storage.nnz * (len(spec.shape) + 1) + math.prod(spec.shape[:-1])
+        return (spec.stored.size + places) * _LARGEST_ELEMENT_BYTES + _LARGEST_HEADER_BYTES
     return spec.size * _LARGEST_ELEMENT_BYTES + _LARGEST_HEADER_BYTES
 
 
@@ -199,9 +207,26 @@ class CapturedTensors:
             NotCheckable: no file is recorded, it is missing or unreadable, or it does not fit.
         """
         try:
-            return HostTensor(spec.dtype, self._carrier_array(spec))
+            if isinstance(spec.storage, Sparse):
+                return self._sparse(spec, spec.storage)
+            return HostTensor(spec.dtype, self._carrier_array(spec), storage=spec.storage)
         except NotCheckable as reason:
             raise NotCheckable(f"{path}: {reason}") from None
+
+    def _sparse(self, spec: TensorSpec, storage: Sparse) -> HostTensor:
+        """Return a sparse tensor, which its file holds as torch writes it."""
+        name = PurePath(spec.data_name or "").name
+        if PurePath(name).suffix != ".pt":
+            raise NotCheckable(f"the dump names no .pt file for this sparse tensor: {shown(name)}")
+        with self._files.open(spec.data_name or "") as opened:
+            found = _read_sparse(opened, name, spec)
+        mine = found.storage
+        assert isinstance(mine, Sparse)
+        if (mine.layout, mine.nnz, mine.block) != (storage.layout, storage.nnz, storage.block):
+            raise NotCheckable(f"{name} holds another sparse tensor than the dump says")
+        require_dtype(found.data.dtype, name, spec)
+        data = found.data.astype(DTYPES[spec.dtype].carrier, copy=False)
+        return replace(found, data=data, storage=replace(mine, coalesced=storage.coalesced))
 
     def _carrier_array(self, spec: TensorSpec) -> Array:
         if not spec.data_name:
@@ -221,11 +246,11 @@ class RememberedTensors(CapturedTensors):
 
     def __init__(self, files: TensorFiles | Path) -> None:
         super().__init__(files)
-        self._read: dict[tuple[str, str, tuple[int, ...]], HostTensor] = {}
+        self._read: dict[tuple[str, str, tuple[int, ...], Storage | None], HostTensor] = {}
 
     def tensor(self, spec: TensorSpec, path: str) -> HostTensor:
         """Return the captured tensor of `spec`; see `CapturedTensors.tensor`."""
-        key = (spec.data_name or "", spec.dtype, spec.shape)
+        key = (spec.data_name or "", spec.dtype, spec.shape, spec.storage)
         found = self._read.get(key)
         if found is None:
             found = self._read[key] = super().tensor(spec, path)
@@ -271,6 +296,14 @@ def _read_npy(opened: BufferedReader, name: str, spec: TensorSpec) -> Array:
 
 
 def _read_pt(opened: BufferedReader, name: str, spec: TensorSpec) -> Array:
+    return _of_pt(opened, name, spec, lambda value: _dense_elements(value, name))
+
+
+def _read_sparse(opened: BufferedReader, name: str, spec: TensorSpec) -> HostTensor:
+    return _of_pt(opened, name, spec, lambda value: _sparse_host(value, name, spec.dtype))
+
+
+def _of_pt(opened: BufferedReader, name: str, spec: TensorSpec, convert: Callable[[Any], T]) -> T:
     import pickle
 
     import torch
@@ -281,9 +314,39 @@ def _read_pt(opened: BufferedReader, name: str, spec: TensorSpec) -> Array:
             raise NotCheckable(f"{name} holds a {type(value).__name__}, not a tensor")
         # Before it is copied: a few numbers can be expanded to any shape.
         require_shape(value.shape, name, spec)
-        return _to_numpy(value.detach())
+        return convert(value.detach())
     except (*UNREADABLE, pickle.UnpicklingError) as error:
         raise unreadable(name, error) from None
+
+
+def _dense_elements(value: Any, name: str) -> Array:
+    import torch
+
+    if value.layout is not torch.strided:
+        raise NotCheckable(f"{name} holds a sparse tensor, the dump does not say so")
+    return _to_numpy(value)
+
+
+def _sparse_host(value: Any, name: str, dtype: str) -> HostTensor:
+    import torch
+
+    from ray_precheck.frameworks.pytorch.storages import host_of
+
+    if value.layout is torch.strided or value.is_nested:
+        raise NotCheckable(f"{name} holds a dense tensor, the dump says a sparse one")
+    stored = value._values() if value.layout is torch.sparse_coo else value.values()
+    return host_of(value, _to_numpy(stored), dtype)
+
+
+def elements_of(value: Any) -> Array:
+    """Return all elements of a tensor, those of a sparse one that are not stored among them."""
+    import torch
+
+    if value.layout is torch.strided:
+        return _to_numpy(value)
+    if value.numel() > MOST_DENSE:
+        raise NotCheckable(f"it is sparse, and has more than {MOST_DENSE} elements")
+    return _sparse_host(value, "", "").dense.data
 
 
 def unreadable(name: str, error: Exception) -> NotCheckable:

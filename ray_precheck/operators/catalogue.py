@@ -8,7 +8,13 @@ from typing import Any
 from ray_precheck.operators.accuracy import ALLOWANCE, LEVEL, PUBLISHED_STANDARD
 from ray_precheck.operators.ambiguous import AMBIGUOUS
 from ray_precheck.operators.drawing import DRAWING, UNSEEDED
-from ray_precheck.operators.effects import AUGMENTED, MULTILINEAR, READS_BITS, SIZED_BY_VALUES
+from ray_precheck.operators.effects import (
+    AUGMENTED,
+    MULTILINEAR,
+    OF_A_STORAGE,
+    READS_BITS,
+    SIZED_BY_VALUES,
+)
 from ray_precheck.operators.refused import REFUSED
 from ray_precheck.operators.table import FactTable
 
@@ -19,6 +25,7 @@ TABLES: tuple[FactTable[Any], ...] = (
     AMBIGUOUS,
     AUGMENTED,
     READS_BITS,
+    OF_A_STORAGE,
     SIZED_BY_VALUES,
     MULTILINEAR,
     PUBLISHED_STANDARD,

@@ -90,6 +90,19 @@ ONLY_LAYOUT = table_of_names(
     torch torch.Tensor: ravel
     """,
 )
+# Operators whose input is sparse, quantized or nested: others they do not take, or compute in another way.
+OF_A_STORAGE = table_of_names(
+    "of a storage",
+    """
+    torch.sparse: mm addmm sum softmax log_softmax sampled_addmm spsolve
+    torch torch.Tensor: smm sspaddmm dequantize int_repr q_per_channel_axis
+        q_per_channel_scales q_per_channel_zero_points
+    torch: hspmm
+    torch.Tensor: sparse_mask coalesce indices values crow_indices col_indices ccol_indices row_indices
+        to_padded_tensor
+    torch.nested: to_padded_tensor
+    """,
+)
 # Operators the shape of whose output depends on the values of their input.
 SIZED_BY_VALUES = table_of_names(
     "sized by values",

@@ -14,15 +14,23 @@ _MORE_THAN_ITS_TENSORS = "it touches more than its tensors"
 _UNINITIALISED = "its result is uninitialised memory"
 _OF_THE_DTYPE = "its result describes the dtype, which is another one in the bench"
 _OF_A_LIBRARY = "it is a kernel of one library; capture the API that calls it"
-_OF_A_LAYOUT = "torch reads its indices unchecked, and a sparse layout cannot be made from extremes"
-_OF_A_KIND = (
-    "its input is a sparse, quantized or nested tensor, whose parts a dump does not describe"
-)
 _AN_ITERATOR = "its result is an iterator"
 _COMPLEX32 = "its result is complex32, which NumPy does not hold"
 _PRIVATE = "its name is private"
-# Kernels on lists of tensors, of gradient scalers and of optimizers, which torch's own Python calls.
-PRIVATE_BUT_CALLED = ("_foreach_", "_amp_", "_fused_adam", "_fused_adagrad_", "_fused_sgd_")
+# Kernels on lists of tensors, of gradient scalers, and others that torch's own Python or programs call.
+PRIVATE_BUT_CALLED = (
+    "_foreach_",
+    "_amp_",
+    "_fused_adam",
+    "_fused_adagrad_",
+    "_fused_sgd_",
+    "_scaled_mm",
+    "_scaled_grouped_mm",
+    "_fake_quantize_learnable_",
+    "_nested_tensor_from_mask",
+    "_transformer_encoder_layer_fwd",
+    "_native_multi_head_attention",
+)
 _PREFIXES_OF_LIBRARIES = ("cudnn_", "miopen_", "mkldnn_", "fbgemm_", "quantized_")
 
 _EVERYWHERE = """torch torch.nn.functional torch.Tensor torch.ops.aten torch_npu mindspore.mint
@@ -60,25 +68,6 @@ REFUSED: FactTable[str] = FactTable(
             empty_quantized
             """,
             _UNINITIALISED,
-        ),
-        (
-            f"""
-            {_EVERYWHERE}:
-            sparse_compressed_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor
-            sparse_bsc_tensor
-            """,
-            _OF_A_LAYOUT,
-        ),
-        (
-            f"""
-            {_EVERYWHERE}:
-            coalesce is_coalesced indices values crow_indices col_indices ccol_indices row_indices
-            indices_copy values_copy crow_indices_copy col_indices_copy ccol_indices_copy
-            row_indices_copy sparse_dim dense_dim sparse_mask smm sspaddmm saddmm hspmm hsmm
-            to_padded_tensor q_scale q_zero_point q_per_channel_axis q_per_channel_scales
-            q_per_channel_zero_points qscheme int_repr
-            """,
-            _OF_A_KIND,
         ),
         (f"{_EVERYWHERE}: __iter__", _AN_ITERATOR),
         (f"{_EVERYWHERE}: chalf", _COMPLEX32),

@@ -8,9 +8,9 @@ import functools
 
 from ray_precheck.frameworks.known import built_in_frameworks, find_framework
 from ray_precheck.operators.drawing import DRAWING, Unjudged
-from ray_precheck.operators.effects import AUGMENTED, READS_BITS
+from ray_precheck.operators.effects import AUGMENTED, OF_A_STORAGE, READS_BITS
 from ray_precheck.schema.record import ApiName, ApiRecord
-from ray_precheck.schema.values import Constant, Symbol, ValueSpec
+from ray_precheck.schema.values import Constant, Symbol, TensorSpec, UnknownSpec, ValueSpec
 
 
 def skip_by_name(name: ApiName, framework: str) -> str:
@@ -50,8 +50,19 @@ def skip_by_record(record: ApiRecord) -> str:
         _is_dtype(spec) for spec in (*record.args, *dict(record.kwargs).values())
     ):
         return "it reads the bits of its input as another dtype, but the bench has float64 bits"
+    if OF_A_STORAGE.of(type_name, record.framework):
+        leaves = [spec for _, spec in record.input_leaves()]
+        if not any(_has_storage(spec) for spec in leaves):
+            return "its input is a sparse, quantized or nested tensor, which the dump does not describe"
     drawing = DRAWING.of(type_name, record.framework)
     return drawing.reason if isinstance(drawing, Unjudged) else ""
+
+
+def _has_storage(spec: ValueSpec) -> bool:
+    """Return whether a tensor's storage is described, or its reason says that it is not."""
+    return isinstance(spec, UnknownSpec) or (
+        isinstance(spec, TensorSpec) and spec.storage is not None
+    )
 
 
 def _is_dtype(spec: ValueSpec) -> bool:

@@ -56,8 +56,10 @@ _OTHERS = (
     DType("complex128", "complex", 128, "complex128", 52, -1022, float(np.finfo(np.float64).max)),
 )
 DTYPES: dict[str, DType] = {dtype.name: dtype for dtype in (*_FLOATS, *_OTHERS)}
-
+# torch's whole numbers that stand for others by a scale and a zero point, by the numbers that are stored.
+QUANTIZED = {"qint8": "int8", "quint8": "uint8", "qint32": "int32"}
 _ALIASES = {
+    **QUANTIZED,
     "float": "float32",
     "double": "float64",
     "half": "float16",
@@ -75,7 +77,7 @@ _ALIASES = {
 def canonical_dtype(text: str) -> str | None:
     """Return the canonical name of a dtype as a dump spells it, None if it is unknown.
 
-    `Float32`, `mindspore.float32`, `torch.float32` and `float32` are all `float32`.
+    `Float32`, `mindspore.float32`, `torch.float32` and `float32` are all `float32`; `torch.qint8` is `int8`.
     """
     name = text.rsplit(".", 1)[-1].strip().lower()
     name = _ALIASES.get(name, name)

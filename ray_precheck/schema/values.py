@@ -7,10 +7,11 @@ the bench and back.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ray_precheck.schema.dtypes import DTYPES, Array
+from ray_precheck.schema.storage import Sparse, Storage
 
 Bound = float | int | bool | None
 
@@ -48,7 +49,8 @@ class TensorSpec:
     `stride` and `offset`, in elements, say how it lay in its memory: None and 0 for a contiguous tensor
     at the beginning of its own, and where the dump does not know. `shares` is the argument path of an
     earlier tensor of the same call that lay in the same memory, "" for none. `structure` is None where the
-    dump tells nothing but statistics.
+    dump tells nothing but statistics. `storage` is how a sparse, quantized or nested tensor holds its values,
+    None for all others.
     """
 
     dtype: str
@@ -65,6 +67,7 @@ class TensorSpec:
     offset: int = 0
     shares: str = ""
     structure: Structure | None = None
+    storage: Storage | None = None
 
     @property
     def size(self) -> int:
@@ -73,6 +76,13 @@ class TensorSpec:
         for extent in self.shape:
             size *= extent
         return size
+
+    @property
+    def stored(self) -> "TensorSpec":
+        """The values that a sparse tensor stores, as a tensor; any other tensor itself."""
+        if not isinstance(self.storage, Sparse):
+            return self
+        return replace(self, shape=self.storage.values_shape, storage=None)
 
     @property
     def nbytes(self) -> int:
@@ -137,16 +147,27 @@ class HostTensor:
 
     `layout` is how the tested side has to place it in its memory, None for a contiguous tensor of its
     own; it says nothing about `data`, and a bench need not care.
+    The data of a sparse, quantized or nested tensor are the values that it stores, in the way of `storage`.
     """
 
     dtype: str
     data: Array
     layout: Layout | None = None
+    storage: Storage | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the data."""
+        """The shape of the tensor; of a nested one that of the values."""
+        if isinstance(self.storage, Sparse):
+            return self.storage.shape
         return tuple(self.data.shape)
+
+    @property
+    def dense(self) -> "HostTensor":
+        """A sparse tensor with all its elements; any other tensor itself."""
+        if not isinstance(self.storage, Sparse):
+            return self
+        return HostTensor(self.dtype, self.storage.dense(self.data))
 
 
 @dataclass(frozen=True, slots=True)

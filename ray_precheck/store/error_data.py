@@ -9,7 +9,7 @@ stored as their bits (uint16, uint8); the JSON has the dtype of every file.
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from ray_precheck.errors import NotCheckable, UsageError
 from ray_precheck.schema.dtypes import DTYPES, Array
+from ray_precheck.schema.storage import Sparse, Storage
 from ray_precheck.schema.task import TaskPayload
 from ray_precheck.schema.values import HostCall, HostTensor, TensorSpec
 
@@ -78,6 +79,8 @@ def save_error_data(
         if isinstance(leaf, HostTensor):
             dtypes[f"{name}.npy"] = leaf.dtype
             np.save(folder / f"{name}.npy", _stored(leaf), allow_pickle=False)
+            for number, indices in enumerate(_indices(leaf.storage)):
+                np.save(folder / f"{name}.indices{number}.npy", indices, allow_pickle=False)
 
     inputs = input_tensors(call)
     for position, tensor in enumerate(inputs.values()):
@@ -147,6 +150,10 @@ def _stored(tensor: HostTensor) -> Array:
     return np.asarray(bits).view(f"uint{DTYPES[tensor.dtype].bits}")
 
 
+def _indices(storage: Storage | None) -> tuple[Array, ...]:
+    return storage.indices if isinstance(storage, Sparse) else ()
+
+
 def _restored(data: Array, dtype: str) -> HostTensor:
     if DTYPES[dtype].carrier == dtype:
         return HostTensor(dtype, data)
@@ -209,7 +216,16 @@ class SavedTensors:
         dtype = self._dtypes.get(name, spec.dtype)
         if Path(name).name != name or dtype not in DTYPES:
             raise NotCheckable(f"{path}: {name} of dtype {dtype} is no file of a saved API")
-        return self._load(name, dtype, path)
+        found = self._load(name, dtype, path)
+        if spec.storage is None or path not in self._inputs:
+            return found
+        storage = spec.storage
+        if isinstance(storage, Sparse):
+            stem, count = name.removesuffix(".npy"), 1 if storage.layout == "coo" else 2
+            files = [f"{stem}.indices{number}.npy" for number in range(count)]
+            indices = tuple(self._load(file, "int64", path).data for file in files)
+            storage = replace(storage, indices=indices)
+        return replace(found, storage=storage)
 
     def cotangents(self, count: int) -> list[HostTensor | None]:
         """Return the saved incoming gradients of `count` outputs, None where there was none.

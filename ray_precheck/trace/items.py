@@ -11,6 +11,10 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from ray_precheck.dump.storage import decode_storage
+from ray_precheck.errors import NotCheckable
+from ray_precheck.schema.values import TensorSpec, UnknownSpec
+
 # The parts of a record in the order in which a comparison has them, and what their names begin with.
 _PARTS = {
     "input_args": "input",
@@ -85,6 +89,18 @@ class Item(NamedTuple):
             if type(size) is not int:
                 return None
         return tuple(found)
+
+    def spec(self, dtype: str) -> TensorSpec:
+        """Return what a reader of its file wants to know, of its canonical dtype.
+
+        Raises:
+            NotCheckable: the dump's description contradicts itself.
+        """
+        shape = self.shape or ()
+        storage = decode_storage(self.element or {}, shape, self.path)
+        if isinstance(storage, UnknownSpec):
+            raise NotCheckable(storage.reason)
+        return TensorSpec(dtype, shape, data_name=self.file or None, storage=storage)
 
     @property
     def file(self) -> str:

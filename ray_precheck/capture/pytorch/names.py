@@ -30,7 +30,21 @@ _OWN_MODULES = (
     "torch",
     *(f"torch.{name}" for name in ("nn.functional", "_C._nn", "_jit_internal")),
 )
-_SUBMODULES = ("linalg", "fft", "special")
+_SUBMODULES = ("linalg", "fft", "special", "sparse", "nested")
+# Functions of torch with a private name that other functions of torch call: those of public ones without an
+# override of their own, and those that quantized and nested layers call.
+_CALLED_WITHIN = {"_sparse_sum": "sparse.sum"}
+_PRIVATE = (
+    "_foreach_",
+    "_fused_",
+    "_scaled_",
+    "_amp_",
+    "_fake_quantize_learnable_",
+    "_nested_",
+    "_sparse_",
+    "_transformer_encoder_layer_fwd",
+    "_native_multi_head_attention",
+)
 
 
 class CallName(NamedTuple):
@@ -190,9 +204,7 @@ def _roots() -> Iterable[tuple[str, Any, Iterable[str]]]:
 
 
 def _is_hidden(name: str) -> bool:
-    return name.startswith("_") and not name.startswith(
-        ("_foreach_", "_fused_", "_scaled_", "_amp_")
-    )
+    return name.startswith("_") and not name.startswith(_PRIVATE)
 
 
 def _is_own(functional: types.ModuleType, name: str) -> bool:
@@ -203,4 +215,6 @@ def _is_own(functional: types.ModuleType, name: str) -> bool:
 
 def _full(root: Any, name: str) -> str:
     submodule = getattr(root, "__name__", "").rpartition(".")[2]
+    if root is torch:
+        return _CALLED_WITHIN.get(name, name)
     return f"{submodule}.{name}" if submodule in _SUBMODULES else name

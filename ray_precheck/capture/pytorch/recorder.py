@@ -320,8 +320,10 @@ class TorchRecorder(StepRecorder):
         if self._sketching is not None:
             fields += self._sketching.fields(tensor, dense)
         is_saved = self._files is not None and self.settings.wants_tensors(self._place)
-        if self._files is not None and is_saved and dense is not None:
-            fields += self._saved(self._files, dense, f"{self._place}.{place}")
+        if self._files is not None and is_saved:
+            whole = self._texts.saved(tensor, dense)
+            if whole is not None:
+                fields += self._saved(self._files, whole, f"{self._place}.{place}")
         return f"{{{fields}}}"
 
     def _structure(self, tensor: torch.Tensor, look: str | None, nan: bool) -> str:

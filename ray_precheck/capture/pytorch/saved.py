@@ -48,6 +48,7 @@ class SavedTorchTensors:
             tensor = sliced(tensor, self._settings.slices)
         fields = self._texts.fields(tensor)
         dense = self._texts.dense(tensor) if self._files is not None else None
+        dense = self._texts.saved(tensor, dense)
         if self._files is None or dense is None:
             return f"{{{fields}}}"
         return f'{{{fields}, "data_name": {quoted(self._files.save(dense, place))}}}'

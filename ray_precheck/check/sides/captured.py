@@ -83,7 +83,7 @@ def _collect_group(group: MappingSpec, path: str, source: TensorSource, leaves: 
 
 def _collect(spec: ValueSpec, path: str, source: TensorSource, leaves: list[Leaf]) -> None:
     if isinstance(spec, TensorSpec):
-        leaves.append(source.tensor(spec, path))
+        leaves.append(source.tensor(spec, path).dense)
     elif isinstance(spec, Constant):
         leaves.append(spec.value)
     elif isinstance(spec, SequenceSpec) and not _has_tensor(spec):
@@ -175,6 +175,6 @@ def _matched(
             " --tested device checks the gradients of its arguments"
         )
     return {
-        mine: (theirs, source.tensor(tensors[theirs], f"backward output.{theirs}"))
+        mine: (theirs, source.tensor(tensors[theirs], f"backward output.{theirs}").dense)
         for mine, theirs in pairs.items()
     }

@@ -13,7 +13,7 @@ it is the kernel under test.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
 import numpy as np
@@ -25,6 +25,7 @@ from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Execution, Leaf, map_leaves
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
 from ray_precheck.schema.dtypes import DTYPES, Array, quantum, round_to_dtype
+from ray_precheck.schema.storage import Sparse
 from ray_precheck.schema.values import HostCall, HostTensor
 
 Cotangents = Sequence[HostTensor | None]
@@ -94,6 +95,16 @@ class Peers:
         call, incoming = self.call, list(self.cotangents)
         if way.moves:
             call, incoming = _moved_call(call, incoming, way.moves, dtype)
+        dense = _dense_call(call, self.plan) if way.rounds else None
+        if dense is not None:
+            found, error = attempt(lambda: self._computed(way, dtype, dense, incoming))
+            if error is None and found is not None:
+                return found
+        return self._computed(way, dtype, call, incoming)
+
+    def _computed(
+        self, way: Way, dtype: str, call: HostCall, incoming: list[HostTensor | None]
+    ) -> Sequence[Leaf]:
         with way.context(dtype):
             place = TorchPlace(widen=way.widen)
             return self.pick(TorchExecution(self.function, call, self.plan, place), incoming)
@@ -154,6 +165,22 @@ class PeersOfLeaf(Sequence[Array]):
         self._found.append(data)
 
 
+def _dense_call(call: HostCall, plan: CallPlan) -> HostCall | None:
+    """Return a call with all elements of its sparse tensors, whose sums are taken apart; None for one
+    without, and where the gradient of one is asked for, which kernels compute at its places alone."""
+    tensors: list[HostTensor] = []
+
+    def dense(value: Any) -> Any:
+        if not isinstance(value, HostTensor):
+            return value
+        tensors.append(value)
+        return value.dense
+
+    found = HostCall(map_leaves(call.args, dense), map_leaves(call.kwargs, dense))
+    sparse = {at for at, each in enumerate(tensors) if isinstance(each.storage, Sparse)}
+    return found if sparse and not sparse & set(plan.differentiable) else None
+
+
 def _moved_call(
     call: HostCall, incoming: list[HostTensor | None], moves: float, tested: str
 ) -> tuple[HostCall, list[HostTensor | None]]:
@@ -173,7 +200,8 @@ def _moved_call(
         finest = "float32" if widened and value.dtype != "float64" else value.dtype
         shares = generator.uniform(0.5, 1.0, size=wide.shape)
         shares *= generator.choice([-1.0, 1.0], size=wide.shape)
-        return HostTensor("float64", np.asarray(wide + moves * shares * quantum(wide, finest)))
+        found = np.asarray(wide + moves * shares * quantum(wide, finest))
+        return replace(value, dtype="float64", data=found, layout=None)
 
     changed = HostCall(map_leaves(call.args, moved), map_leaves(call.kwargs, moved))
     return changed, [moved(cotangent) for cotangent in incoming]

@@ -34,6 +34,12 @@ _ALSO_ALLOWED = {
         tril_indices triu_indices bartlett_window blackman_window hamming_window hann_window
         kaiser_window polar heaviside sigmoid tanh range vander fill as_strided segment_reduce
         sparse_coo_tensor fft.fftfreq fft.rfftfreq embedding_renorm_
+        sparse_compressed_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor
+        sparse_bsc_tensor sparse.mm sparse.addmm sparse.sum sparse.softmax sparse.log_softmax
+        sparse.sampled_addmm sparse.spdiags sparse.spsolve nested.to_padded_tensor
+        _scaled_mm _scaled_grouped_mm _fake_quantize_learnable_per_tensor_affine
+        _fake_quantize_learnable_per_channel_affine _nested_tensor_from_mask
+        _transformer_encoder_layer_fwd _native_multi_head_attention
         rand rand_like randn randn_like randint randint_like randperm normal""".split()
     ),
     "Functional": frozenset(
@@ -47,6 +53,11 @@ _ALSO_ALLOWED = {
     "VF": frozenset[str](),
 }
 
+# What makes sparse tensors.
+_UNCHECKED = frozenset(
+    """sparse_coo_tensor sparse_compressed_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor
+    sparse_bsc_tensor""".split()
+)
 _ABSENT = object()
 # Methods that move to an accelerator: here to the device under test, and for the bench to the CPU.
 _MOVES = frozenset("cuda hpu ipu mtia npu xpu".split())
@@ -67,6 +78,8 @@ def resolve_torch(name: ApiName) -> Callable[..., Any]:
     require_allowed(name, "pytorch")
     if name.prefix == "Tensor" and name.api in _MOVES:
         return _moved
+    if name.prefix == "Torch" and name.api in _UNCHECKED:
+        return functools.partial(_checked, getattr(torch, name.api))
     function = _lookup(_ROOTS[name.prefix], name.api)
     if function is _ABSENT:
         raise NotCheckable(absence(f"{NAMESPACES[name.prefix]}.{name.api}"))
@@ -80,6 +93,11 @@ def resolve_torch(name: ApiName) -> Callable[..., Any]:
 def _moved(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     """Return a copy: a tensor of a call is already on the device that is asked for."""
     return tensor.clone()
+
+
+def _checked(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Make a sparse tensor of indices that are looked at first: kernels read them unchecked."""
+    return function(*args, **{**kwargs, "check_invariants": True})
 
 
 def absence(full_name: str) -> str:

@@ -15,6 +15,7 @@ import torch
 
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Leaf, flatten_outputs, map_leaves
+from ray_precheck.frameworks.pytorch.storages import built, in_layout_of, taken_apart
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import HostCall, HostTensor, Symbol
 
@@ -49,6 +50,8 @@ class TorchPlace:
         It has the host tensor's layout; of incoming gradients a bench has copies that are contiguous.
         `memory` holds the buffers of a call, which arguments share.
         """
+        if tensor.storage is not None:
+            return built(tensor.storage, self._copy(tensor.data, tensor.dtype))
         layout = tensor.layout
         if layout is None or (memory is None and self.widen):
             return self._copy(tensor.data, tensor.dtype)
@@ -84,7 +87,7 @@ class TorchPlace:
         """Return a symbol, or a text that names a device, as torch's own object."""
         if isinstance(value, Symbol):
             if value.kind == "dtype":
-                return self.dtype(value.value)
+                return self.dtype(value.value) if value.value in DTYPES else _of_torch(value.value)
             if value.kind == "device":
                 return torch.device(self.device)
             return _of_torch(value.value)
@@ -249,7 +252,7 @@ class TorchExecution:
             # them is real.
             arrived = arrived if leaf.is_complex() or not arrived.is_complex() else arrived.real
             outputs.append(leaf)
-            incoming.append(arrived.to(leaf.dtype))
+            incoming.append(in_layout_of(leaf, arrived.to(leaf.dtype)))
         if not outputs:
             raise NotCheckable("no output depends on an input that requires a gradient")
         return outputs, incoming
@@ -275,9 +278,7 @@ def _to_host(leaf: Any) -> Leaf:
 
 def _tensor_to_host(tensor: torch.Tensor) -> HostTensor:
     """Return a tensor's values on the host; raises the pending error of an asynchronous device."""
-    values = tensor.detach()
-    if values.layout is not torch.strided:
-        values = values.to_dense()
+    values, storage = taken_apart(tensor.detach())
     if values._is_zerotensor():  # the gradient of sgn; it has no memory, and numpy() refuses it
         values = values.clone()
     name = str(values.dtype).removeprefix("torch.")
@@ -285,4 +286,5 @@ def _tensor_to_host(tensor: torch.Tensor) -> HostTensor:
         raise NotCheckable(f"an output of dtype {values.dtype} cannot be compared")
     if DTYPES[name].carrier != name:
         values = values.to(torch.float32)
-    return HostTensor(name, np.asarray(values.cpu().resolve_conj().resolve_neg().numpy()))
+    data = np.asarray(values.cpu().resolve_conj().resolve_neg().numpy())
+    return HostTensor(name, data, storage=storage)

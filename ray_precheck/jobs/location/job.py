@@ -39,7 +39,6 @@ from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Outcome, Verdict, verdict_in
 from ray_precheck.schema.task import BENCH, DeviceSlot, Task, TaskPayload
-from ray_precheck.schema.values import TensorSpec
 from ray_precheck.store.columns import encode_name, encode_row, encode_text
 from ray_precheck.store.tables import Tables
 from ray_precheck.trace.difference.elements import element_difference
@@ -263,7 +262,7 @@ def _opened(item: Item, tensors: CapturedTensors) -> MappedTensor | None:
     if dtype is None or not item.file:
         return None
     try:
-        found = tensors.tensor(TensorSpec(dtype, item.shape or (), data_name=item.file), item.path)
+        found = tensors.tensor(item.spec(dtype), item.path).dense
     except NotCheckable:
         return None
     return MappedTensor(dtype, found.shape, found.data.reshape(-1))

@@ -10,7 +10,6 @@ from ray_precheck.capture.measures.sketch import estimated_norm
 from ray_precheck.dump.mapped import MappedTensor, MappedTensors
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.dtypes import canonical_dtype
-from ray_precheck.schema.values import TensorSpec
 from ray_precheck.trace.difference.elements import element_difference
 from ray_precheck.trace.difference.layout import other_layout, other_order, same_statistics
 from ray_precheck.trace.difference.magnitudes import (
@@ -113,7 +112,7 @@ def _open(item: Item, tensors: MappedTensors | None) -> MappedTensor:
         raise NotCheckable("the capture has no files of tensors")
     if dtype is None:
         raise NotCheckable(f"the dtype {item.dtype} is not read")
-    return tensors.open(TensorSpec(dtype, item.shape or (), data_name=item.file or None))
+    return tensors.open(item.spec(dtype))
 
 
 def _measure_sketches(row: TensorRow, target: Item, golden: Item, reading: Reading) -> None:

@@ -241,7 +241,7 @@ def test_spellings_of_dtypes_are_understood(spelt: str, name: str) -> None:
     assert canonical_dtype(spelt) == name
 
 
-@pytest.mark.parametrize("spelt", ["", "None", "torch.qint8", "string", "object", "float7", "."])
+@pytest.mark.parametrize("spelt", ["", "None", "torch.quint4x2", "string", "object", "float7", "."])
 def test_unknown_dtypes_are_none(spelt: str) -> None:
     assert canonical_dtype(spelt) is None
 

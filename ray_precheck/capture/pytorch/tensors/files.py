@@ -48,6 +48,8 @@ class CapturedFiles:
     def _write(self, tensor: torch.Tensor) -> str:
         """Write the values alone: a view does not bring the storage that it is a view of."""
         values = tensor.detach()
+        if values.layout is not torch.strided:
+            return self._write_whole(values)
         own = values.untyped_storage().nbytes() == values.numel() * values.element_size()
         if values.is_conj() or values.is_neg():
             values = values.resolve_conj().resolve_neg()
@@ -56,10 +58,17 @@ class CapturedFiles:
         if archive.is_plain(values):
             self._new(self._name, lambda target: archive.save(values, target))
         else:
-            path = self._folder / self._name
-            path.unlink(missing_ok=True)
-            torch.save(values, path)
+            self._write_whole(values)
         self.written_bytes += values.numel() * values.element_size()
+        return self._name
+
+    def _write_whole(self, values: torch.Tensor) -> str:
+        """Write a tensor of a layout or a dtype that only torch itself writes."""
+        path = self._folder / self._name
+        path.unlink(missing_ok=True)
+        torch.save(values, path)
+        if values.layout is not torch.strided:
+            self.written_bytes += path.stat().st_size
         return self._name
 
     def _new(self, name: str, make: Callable[[str], None]) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ray_precheck.capture.pytorch.tensors import storages
 from ray_precheck.capture.pytorch.tensors.glimpse import Glimpse, glimpse_of
 from ray_precheck.capture.pytorch.tensors.memory import is_freed
 from ray_precheck.capture.writing.elements import NO_STATISTICS
@@ -131,6 +132,15 @@ class TensorTexts:
             return tensor.clone() if tensor._is_zerotensor() else None
         return tensor
 
+    def saved(self, tensor: torch.Tensor, dense: torch.Tensor | None) -> torch.Tensor | None:
+        """Return the tensor that is saved: a sparse one whole, of a quantized one the whole numbers."""
+        kind = type(tensor)
+        if (kind is not torch.Tensor and kind is not torch.nn.Parameter) or tensor.is_meta:
+            return dense
+        if tensor.is_quantized:
+            return tensor.int_repr()
+        return tensor if tensor.layout is not torch.strided else dense
+
     def _header(self, tensor: torch.Tensor) -> str:
         key = (tensor.dtype, tensor.shape)
         header = self._headers.get(key)
@@ -178,21 +188,14 @@ def _kind_of(tensor: torch.Tensor) -> tuple[str, torch.Tensor | None, str]:
     if kind == "FunctionalTensor":
         return "torch.Tensor", unwrapped(tensor.elem), ""  # type: ignore[attr-defined]
     if tensor.is_nested:
-        return _NESTED, tensor.values(), ""
+        return _NESTED, tensor.values(), storages.nested_text(tensor)
     if tensor.layout is not torch.strided:
-        return "torch.Tensor", _stored_values(tensor), f', "layout": "{tensor.layout}"'
+        return "torch.Tensor", storages.values_in(tensor), storages.sparse_text(tensor)
     if tensor.is_quantized:
-        return "torch.Tensor", tensor.dequantize(), ""
+        return "torch.Tensor", tensor.dequantize(), storages.quantized_text(tensor)
     if tensor.is_meta:
         return "torch.Tensor", None, ""
     return "torch.Tensor", unwrapped(tensor), ""
-
-
-def _stored_values(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the values that a sparse tensor stores."""
-    if tensor.layout is torch.sparse_coo:
-        return tensor._values()
-    return tensor.values()
 
 
 def unwrapped(tensor: torch.Tensor) -> torch.Tensor:

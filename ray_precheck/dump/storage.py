@@ -1,0 +1,149 @@
+"""How a tensor of a dump holds its values, from JSON to a `Storage`.
+
+Comes in: the JSON of a tensor whose layout or dtype is not the usual one. Goes out: a `Storage`, None for the
+usual one, or an `UnknownSpec` with the reason where the dump does not say enough to build the tensor again.
+Called by `dump.decode`.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ray_precheck.dump.shown import shown
+from ray_precheck.errors import NotCheckable
+from ray_precheck.schema.dtypes import QUANTIZED
+from ray_precheck.schema.storage import COMPRESSED, Nested, Quantized, Sparse, Storage
+from ray_precheck.schema.values import UnknownSpec
+
+_USUAL = (None, "torch.strided")
+_LAYOUT = "torch.sparse_"
+_MOST_CHANNELS = 1 << 20
+
+
+def decode_storage(
+    value: Mapping[str, Any], shape: tuple[int, ...], path: str
+) -> Storage | UnknownSpec | None:
+    """Return how the tensor of an element holds its values.
+
+    Raises:
+        NotCheckable: its description contradicts itself, e.g. more places than the shape has.
+    """
+    layout, kind = value.get("layout"), value.get("type")
+    if isinstance(value.get("nested"), dict):
+        return _nested(value["nested"], shape, path)
+    if isinstance(kind, str) and kind.endswith("NestedTensor"):
+        return UnknownSpec("the dump does not say of which sizes this nested tensor is")
+    dtype = str(value.get("dtype")).rpartition(".")[2]
+    if dtype in QUANTIZED:
+        if value.get("scale") is None or value.get("zero_point") is None:
+            return UnknownSpec(f"the dump has no scale and zero point of this {dtype} tensor")
+        return _quantized(value, shape, path)
+    if not isinstance(layout, str) or not layout.startswith("torch.") or layout in _USUAL:
+        return None
+    found, name = value.get("sparse"), layout.removeprefix(_LAYOUT)
+    if not isinstance(found, dict) or not (name == "coo" or name in COMPRESSED):
+        return UnknownSpec(
+            f"this tensor has the layout {shown(layout)}, of which the dump has no indices"
+        )
+    return _sparse(name, found, shape, path)
+
+
+def _sparse(name: str, found: dict[str, Any], shape: tuple[int, ...], path: str) -> Sparse:
+    block = _numbers(found.get("block", []), f"{path}: block")
+    storage = Sparse(
+        layout=name,
+        shape=shape,
+        nnz=_number(found.get("nnz"), f"{path}: nnz"),
+        dense_dim=_number(found.get("dense_dim", 0), f"{path}: dense_dim"),
+        coalesced=found.get("coalesced") is not False,
+        distinct=_number(found.get("distinct", found.get("nnz")), f"{path}: distinct"),
+        fewest=_number(found.get("fewest", 0), f"{path}: fewest"),
+        most=_number(found.get("most", found.get("nnz")), f"{path}: most"),
+        block=block,
+    )
+    dimensions = len(storage.sparse_shape)
+    fits = storage.dense_dim <= len(shape) and dimensions >= (0 if name == "coo" else 2)
+    fits = fits and (len(block) == 2) is name.startswith("b") and all(block)
+    fits = fits and all(e % s == 0 for e, s in zip(storage.sparse_shape[-2:], block, strict=False))
+    if fits:
+        lines, width = storage.grid
+        low, high = (storage.distinct,) * 2 if name == "coo" else (storage.nnz,) * 2
+        fits = storage.fewest <= storage.most <= width and storage.distinct <= storage.nnz
+        fits = fits and storage.fewest * lines <= low and high <= storage.most * lines
+        fits = fits and (storage.nnz == storage.distinct or not storage.coalesced)
+        fits = fits and (storage.distinct > 0 or not storage.nnz)
+    if not fits:
+        raise NotCheckable(
+            f"{path}: no sparse tensor of shape {shown(list(shape))} is {shown(found)}"
+        )
+    return storage
+
+
+def _quantized(value: Mapping[str, Any], shape: tuple[int, ...], path: str) -> Quantized:
+    axis = value.get("axis")
+    scale, zero_point = (
+        _floats(value[name] if axis is not None else [value[name]], f"{path}: {name}")
+        for name in ("scale", "zero_point")
+    )
+    is_axis = axis is None or (type(axis) is int and 0 <= axis < len(shape))
+    wanted = shape[axis] if is_axis and axis is not None else 1
+    if not is_axis or not len(scale) == len(zero_point) == wanted:
+        raise NotCheckable(
+            f"{path}: {len(scale)} scales and {len(zero_point)} zero points do not fit the axis"
+            f" {shown(axis)} of shape {shown(list(shape))}"
+        )
+    return Quantized(scale, zero_point, axis)
+
+
+def _nested(found: dict[str, Any], shape: tuple[int, ...], path: str) -> Nested:
+    sizes = found.get("sizes", [])
+    if not isinstance(sizes, list):
+        raise NotCheckable(f"{path}: sizes {shown(sizes)} are no lists of numbers")
+    storage = Nested(
+        tuple(_numbers(each, f"{path}: sizes") for each in sizes),
+        _numbers(found.get("offsets", []), f"{path}: offsets"),
+        _numbers(found.get("lengths", []), f"{path}: lengths"),
+        _number(found.get("ragged", 0), f"{path}: ragged"),
+    )
+    if storage.is_jagged:
+        fits = _is_jagged(storage, shape)
+    else:
+        fits = shape == (sum(math.prod(each) for each in storage.sizes),)
+    if not fits:
+        raise NotCheckable(
+            f"{path}: no nested tensor of {shown(list(shape))} values is {shown(found)}"
+        )
+    return storage
+
+
+def _is_jagged(storage: Nested, shape: tuple[int, ...]) -> bool:
+    """Return whether the offsets rise inside of the values, and the lengths stay inside of the offsets."""
+    offsets, ragged = storage.offsets, storage.ragged
+    if not 1 <= ragged <= len(shape):
+        return False
+    steps = [after - before for before, after in itertools.pairwise(offsets)]
+    fits = min(steps, default=0) >= 0 and offsets[-1] <= shape[ragged - 1]
+    if storage.lengths:
+        pairs = zip(storage.lengths, steps, strict=False)
+        fits = fits and len(storage.lengths) == len(steps) and all(n <= step for n, step in pairs)
+    return fits
+
+
+def _number(value: Any, what: str) -> int:
+    if type(value) is not int or value < 0:
+        raise NotCheckable(f"{what} {shown(value)} is not a number of 0 or more")
+    return value
+
+
+def _numbers(values: Any, what: str) -> tuple[int, ...]:
+    if not isinstance(values, list):
+        raise NotCheckable(f"{what} {shown(values)} is no list of numbers")
+    return tuple(_number(each, what) for each in values)
+
+
+def _floats(values: Sequence[Any], what: str) -> tuple[float, ...]:
+    fits = isinstance(values, list) and len(values) <= _MOST_CHANNELS
+    if not fits or not all(type(each) in (int, float) and math.isfinite(each) for each in values):
+        raise NotCheckable(f"{what} {shown(values)} is no finite number, or list of them")
+    return tuple(float(each) for each in values)

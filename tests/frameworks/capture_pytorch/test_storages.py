@@ -1,0 +1,180 @@
+"""Programs with sparse, nested and quantized tensors, captured and prechecked in this process."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from records import capture_settings, failing, payloads_of
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ray_precheck.capture import Capture
+from ray_precheck.check.checker import Checker
+from ray_precheck.compare.standards.registry import STANDARDS
+from ray_precheck.schema.result import TaskResult, Verdict
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
+TASKS = pytest.mark.parametrize("task", ["tensor", "statistics"])
+Program = Callable[[], object]
+
+
+@pytest.fixture
+def checked(tmp_path: Path) -> Callable[..., list[TaskResult]]:
+    """Capture a program, and precheck its dump on this machine's CPU by the standard `auto`."""
+
+    def run(program: Program, task: str, kernel: Any = None) -> list[TaskResult]:
+        with Capture(tmp_path, step_by="manual", framework="pytorch", task=task):
+            program()
+        folder = str(tmp_path / "step0" / f"proc{os.getpid()}")
+        settings = capture_settings(folder, tests_dump=task == "tensor" and kernel is None)
+        terms = {"standard": STANDARDS["auto"]()}
+        checker = Checker(replace(settings, **terms), "cpu")
+        if kernel is not None:
+            plant(checker, kernel)
+        return [checker.check(payload) for payload in payloads_of(folder)]
+
+    return run
+
+
+def plant(checker: Checker, kernel: Any) -> None:
+    """Let the device, and not the bench, run below a mode that may change what kernels give."""
+    device: Any = checker.device()
+    forward = device.forward
+
+    class Below(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return kernel(str(func).removeprefix("aten."), func(*args, **(kwargs or {})), args)
+
+    def wrong_forward(*given: Any) -> Any:
+        with Below():
+            execution = forward(*given)
+        gradients = execution.gradients
+
+        def wrong_gradients(cotangents: Any) -> Any:
+            with Below():
+                return gradients(cotangents)
+
+        execution.gradients = wrong_gradients
+        return execution
+
+    device.forward = wrong_forward
+
+
+def graph_network(adjacency: torch.Tensor) -> Program:
+    """A training step of a graph network, with the products that PyTorch's example has."""
+    torch.manual_seed(1)
+    weights = [torch.nn.Parameter(torch.randn(*shape)) for shape in ((12, 8), (8, 3))]
+    features = torch.randn(adjacency.shape[0], 12)
+
+    def step() -> None:
+        hidden = torch.relu(torch.spmm(adjacency, features @ weights[0]))
+        out = torch.sparse.mm(adjacency, hidden @ weights[1])
+        out = out + adjacency @ out
+        torch.log_softmax(out, 1).mean().backward()
+
+    return step
+
+
+def _adjacency() -> torch.Tensor:
+    torch.manual_seed(0)
+    return (torch.rand(40, 40) * (torch.rand(40, 40) < 0.1)).to_sparse()
+
+
+def sparse_functions() -> None:
+    """What `torch.sparse` and the methods of sparse tensors compute, forward and backward."""
+    torch.manual_seed(2)
+    a = (torch.randn(6, 8) * (torch.rand(6, 8) < 0.4)).to_sparse().requires_grad_()
+    b, c = (torch.randn(*shape, requires_grad=True) for shape in ((8, 5), (6, 5)))
+    (torch.sparse.mm(a, b) + torch.sparse.addmm(c, a, b, beta=0.5)).sin().sum().backward()
+    total = torch.sparse.sum(a, dim=0).to_dense() + torch.sparse.softmax(a, 1).to_dense().sum(0)
+    (total + torch.sparse.log_softmax(a, 1).to_dense().sum(0)).square().sum().backward()
+    twice = torch.sparse_coo_tensor([[0, 0, 5], [1, 1, 7]], torch.randn(3), (6, 8))
+    (a + twice).coalesce().values().sin().sum().backward()
+    rows = a.detach().to_sparse_csr()
+    torch.sparse.sampled_addmm(rows, c.detach(), b.detach().t(), beta=2.0, alpha=0.5)
+    torch.randn(6, 8).sparse_mask(a.detach())
+    (rows * 2.0).to_dense(), rows.crow_indices(), rows.values(), a.detach().t().to_dense()
+    a.detach().mul(3.0), torch.sparse.mm(a.detach(), b.detach().to_sparse())
+    for blocks in (rows.to_sparse_bsr((2, 2)), rows.to_sparse_csc(), rows.to_sparse_bsc((3, 4))):
+        blocks.to_dense()
+    torch.sparse.spdiags(torch.randn(2, 6), torch.tensor([0, 1]), (6, 8))
+
+
+def skipped(results: list[TaskResult]) -> dict[str, str]:
+    return {r.name: r.message for r in results if Verdict.SKIP in (r.forward, r.backward)}
+
+
+def failed(results: list[TaskResult]) -> list[tuple[str, str]]:
+    found = [(check.name, check.message) for check in failing(results)]
+    errors = [r for r in results if Verdict.ERROR in (r.forward, r.backward)]
+    return found or [(r.name, r.message) for r in errors]
+
+
+PROGRAMS = {
+    "coo": lambda: graph_network(_adjacency()),
+    "csr": lambda: graph_network(_adjacency().to_sparse_csr()),
+    "functions": lambda: sparse_functions,
+}
+
+
+@TASKS
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_an_honest_program_passes(checked: Any, program: str, task: str) -> None:
+    results = checked(PROGRAMS[program](), task)
+    assert (failed(results), skipped(results)) == ([], {})
+
+
+def constructors() -> None:
+    """Sparse tensors that are made of their parts."""
+    torch.manual_seed(3)
+    begins, places = torch.tensor([0, 2, 2, 5]), torch.tensor([0, 3, 1, 2, 4])
+    torch.sparse_csr_tensor(begins, places, torch.randn(5), (3, 5))
+    torch.sparse_csc_tensor(begins, places, torch.randn(5), size=(5, 3))
+    torch.sparse_bsr_tensor(begins, places, torch.randn(5, 2, 3), (6, 15))
+    torch.sparse_coo_tensor(torch.tensor([[0, 1, 1], [2, 0, 2]]), torch.randn(3, 4), (2, 3, 4))
+
+
+PROGRAMS["constructors"] = lambda: constructors
+
+
+def _is_sparse(*tensors: Any) -> bool:
+    found = [each for each in tensors if isinstance(each, torch.Tensor)]
+    return any(each.layout is not torch.strided for each in found)
+
+
+def products_of_sparse(name: str, result: Any, args: Any) -> Any:
+    """Products that are wrong in one row, where one side is sparse and in float32."""
+    if name.split(".")[0] in ("mm", "addmm", "_sparse_addmm") and _is_sparse(*args):
+        result[result.abs().sum(1).argmax()] *= 1.01
+    return result
+
+
+def sums_over_a_dimension(name: str, result: Any, args: Any) -> Any:
+    """The sum of all stored values but the last one, as a wrong count gives it."""
+    if name.startswith(("_sparse_sum", "_sparse_softmax", "_sparse_log_softmax")):
+        result._values()[-1] *= 1.01
+    return result
+
+
+FAULTS = {
+    "coo": (products_of_sparse, 3),
+    "csr": (products_of_sparse, 3),
+    "functions": (sums_over_a_dimension, 3),
+}
+
+
+@TASKS
+@pytest.mark.parametrize("program", FAULTS)
+def test_a_kernel_that_is_wrong_for_sparse_tensors_alone_is_found(
+    checked: Any, program: str, task: str
+) -> None:
+    kernel, count = FAULTS[program]
+    found = {
+        name.rsplit(".", 3)[0] for name, _ in failed(checked(PROGRAMS[program](), task, kernel))
+    }
+    assert len(found) >= count, found
