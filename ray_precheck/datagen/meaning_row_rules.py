@@ -10,6 +10,7 @@ from ray_precheck.datagen.meaning import Meaning, Within
 from ray_precheck.datagen.meaning_rows import (
     CHANNELS,
     LINES,
+    NORMED,
     SAMPLES,
     Normed,
     Ordered,
@@ -73,7 +74,8 @@ def scaled_lines(arguments: Arguments) -> Meaning | None:
 
 
 for _look, _rules in (
-    (LINES, (scores, normed_lines, scaled_lines)),
+    (LINES, (scores, scaled_lines)),
+    (NORMED, (normed_lines,)),
     (CHANNELS, (normed_channels,)),
     (SAMPLES, (normed_groups,)),
     (DIFFERENT, (ordered,)),
@@ -163,7 +165,10 @@ ROWS: list[tuple[str, tuple[MeaningRow, ...]]] = [
         "torch torch.nn.functional mindspore.ops: instance_norm",
         (row("input", input=normed_groups),),
     ),
-    (f"{_ALL}: var std var_mean std_mean", (row("input dim|axis", input=always(Rowwise())),)),
+    (
+        f"{_ALL}: var std var_mean std_mean",
+        (row("input dim|axis", input=always(Rowwise(look=NORMED))),),
+    ),
     (
         """torch torch.nn.functional mindspore.mint.nn.functional mindspore.ops: rms_norm
         torch.nn.functional mindspore.mint.nn.functional: normalize""",

@@ -5,8 +5,8 @@ As `datagen.meaning`, whose base class they share. Where the record has a `Struc
 where it has none, a few rows are all equal, masked, zero, or far from 0 beside their own spread, as the
 operator allows. Recorded extremes stay where they are.
 
-A row is a line along the last dimension (`LINES`), a channel, which is dimension 1 with all others
-(`CHANNELS`), or a channel of one sample (`SAMPLES`).
+A row is a line along the last dimension (`LINES`; `NORMED` where its mean counts), a channel, which is
+dimension 1 with all others (`CHANNELS`), or a channel of one sample (`SAMPLES`).
 """
 
 import math
@@ -23,7 +23,7 @@ from ray_precheck.datagen.ranges import value_range
 from ray_precheck.schema.dtypes import DTYPES, Array, round_to_dtype
 from ray_precheck.schema.values import Structure, TensorSpec
 
-LINES, CHANNELS, SAMPLES = "lines", "channels", "samples"
+LINES, NORMED, CHANNELS, SAMPLES = "lines", "normed", "channels", "samples"
 # Scores of this and less are those of a mask.
 MASKED_SCORE = -1e4
 # The share of rows that are unlike the others where the dump tells nothing.
@@ -36,7 +36,7 @@ _OFFSET, _OFFSET_OF_HALF = 64.0, 256.0
 
 def row_count(shape: tuple[int, ...], look: str) -> int:
     """Return how many rows a tensor has, 0 where it has none."""
-    if look == LINES:
+    if look in (LINES, NORMED):
         return math.prod(shape[:-1]) if shape else 0
     if len(shape) < 2:
         return 0

@@ -16,7 +16,15 @@ from typing import Any
 import numpy as np
 
 from ray_precheck.capture.writing.text import mapping, number
-from ray_precheck.datagen.meaning_rows import CHANNELS, LINES, MASKED_SCORE, in_rows, row_count
+from ray_precheck.datagen.meaning_rows import (
+    CHANNELS,
+    LINES,
+    MASKED_SCORE,
+    NORMED,
+    SAMPLES,
+    in_rows,
+    row_count,
+)
 from ray_precheck.datagen.meaning_rules import DIFFERENT, INDICES
 
 Array = np.ndarray[Any, Any]
@@ -25,8 +33,8 @@ Part = Callable[[Any], Array]
 
 # Of so many values different ones are counted, so many rows are looked at first, and so many values of few.
 _MOST_SORTED, _MOST_COUNTED, _MOST_LOOKED_AT = 1 << 12, 1 << 20, 1 << 22
-_MOST_ROWS = 1 << 12
-_FEW_ROWS, _FEW_VALUES = 8, 64
+_MOST_ROWS = 512
+_FEW_ROWS, _FEW_VALUES, _FEW_VALUES_OF_EACH = 8, 64, 8
 # A mean is large beside a deviation from here on.
 _LARGE_MEAN = 16.0
 
@@ -91,7 +99,12 @@ def _look_at_rows(
     if rows < 1 or width < 2:
         return
     counted = _whole_rows(part, shape, look, rows)
-    means = kind == "f" and width >= _FEW_ROWS and _offset(part, shape, look, rows)
+    means = (
+        kind == "f"
+        and look != LINES
+        and width >= _FEW_VALUES_OF_EACH
+        and _offset(part, shape, look, rows)
+    )
     if (not counted and not means) or rows * width > _MOST_LOOKED_AT:
         return
     lines, _ = in_rows(part(...), look, rows)
@@ -107,43 +120,41 @@ def _look_at_rows(
         found |= {"rows": str(rows), **told}
 
 
-def _ends(shape: tuple[int, ...], look: str, at: int) -> tuple[Any, ...]:
-    """Return the index of the first (0) or the last (-1) value of each row; of many rows some."""
+def _ends_or_some(
+    part: Part, shape: tuple[int, ...], look: str, rows: int, most: int, inner: Any
+) -> Array:
+    """Return what `inner` chooses of each dimension of a row, as a line for each row; of more rows than
+    `most` of about so many, which a step along the longest dimension finds at once."""
+    first = 1 if look == CHANNELS else 0
+    last = {CHANNELS: 2, SAMPLES: 2}.get(look, len(shape) - 1)
+    index: list[Any] = [slice(None) if first <= dim < last else inner for dim in range(len(shape))]
+    if rows > most:
+        longest = max(range(first, last), key=shape.__getitem__)
+        index[longest] = slice(None, None, -(-rows // most))
+    values = np.asarray(part(tuple(index)))
+    if isinstance(inner, int):
+        return values
     if look == CHANNELS:
-        return (at, slice(None), *(at for _ in shape[2:]))
-    step = slice(None, None, max(row_count(shape, look) // _MOST_ROWS, 1))
-    if look == LINES:
-        return (step, *(slice(None) for _ in shape[1:-1]), at) if len(shape) > 1 else (at,)
-    return (step, slice(None), *(at for _ in shape[2:]))
+        values = np.moveaxis(values, 1, 0)
+    return values.reshape(math.prod(values.shape[: last - first]), -1)
 
 
 def _whole_rows(part: Part, shape: tuple[int, ...], look: str, rows: int) -> bool:
     """Return whether some row may hold one value alone: its ends are equal."""
-    first, last = (np.atleast_1d(part(_ends(shape, look, at))).reshape(-1) for at in (0, -1))
-    places = np.flatnonzero(first == last)
-    if not len(places) or len(first) != rows:
-        return bool(len(places))
-    # Then the middles of those that are left, where they can be found at once.
-    if look != LINES:
-        return True
-    middle = part((*(slice(None) for _ in shape[:-1]), shape[-1] // 2)).reshape(-1)[places]
-    return bool((middle == first[places]).any())
+    ends = [_ends_or_some(part, shape, look, rows, _MOST_ROWS, end) for end in (0, -1)]
+    return bool((ends[0] == ends[1]).any())
 
 
 def _offset(part: Part, shape: tuple[int, ...], look: str, rows: int) -> bool:
     """Return whether one of a few rows has a large mean, by a few of its values."""
-    chosen = np.unique(np.linspace(0, rows - 1, min(rows, _FEW_ROWS)).astype(np.int64))
-    some = slice(0, _FEW_VALUES)
-    if look == CHANNELS:
-        index: tuple[Any, ...] = (some, chosen, *(slice(0, 4) for _ in shape[2:]))
-        lines = np.moveaxis(part(index), 1, 0).reshape(len(chosen), -1)
-    elif look == LINES:
-        index = (*np.unravel_index(chosen, shape[:-1]), some) if len(shape) > 1 else (some,)
-        lines = part(index).reshape(len(chosen), -1)
-    else:
-        index = (*np.unravel_index(chosen, shape[:2]), *(slice(0, 8) for _ in shape[2:]))
-        lines = part(index).reshape(len(chosen), -1)
-    return bool((np.abs(lines.mean(axis=1)) > _LARGE_MEAN * lines.std(axis=1)).any())
+    some = slice(0, _FEW_VALUES if look == NORMED else _FEW_VALUES_OF_EACH)
+    lines = _ends_or_some(part, shape, look, rows, _FEW_ROWS, some)
+    means = np.add.reduce(lines, axis=1) / lines.shape[1]
+    # All values are on the side of a large mean, which is seen at less cost than a deviation.
+    near = (lines * means[:, None] > 0).all(axis=1)
+    if not near.any():
+        return False
+    return bool((np.abs(means) > _LARGE_MEAN * lines.std(axis=1))[near].any())
 
 
 def _means_of(lines: Array) -> dict[str, str]:

@@ -244,3 +244,39 @@ def test_records_say_how_tensors_lie_in_memory_and_which_share_it(captured: Capt
 
 
 LAYOUT = ("stride", "offset", "shares")
+
+
+def test_the_structure_of_values_is_told_where_it_counts(captured: Any) -> None:
+    x = np.random.default_rng(0).normal(size=(16, 32)).astype(np.float32)
+    x[[3, 8]], x[5] = 0, 2
+    broken = np.where(np.arange(32) == 7, np.nan, x).astype(np.float32)
+    image = (0.01 * np.resize(x, (4, 4, 4, 8)) + 3).astype(np.float32)
+    index = ms.Tensor([5, 7, 5, 0], ms.int64)
+
+    def action() -> None:
+        mint.nn.functional.softmax(ms.Tensor(x), -1)
+        mint.nn.functional.softmax(ms.Tensor(x, ms.float16), -1)
+        mint.nn.functional.group_norm(ms.Tensor(image), 2)
+        ops.gather(ms.Tensor(x), index, 0)
+        ms.Tensor(x)[index]
+        mint.nn.functional.relu(ms.Tensor(broken))
+        ops.Softmax()(ms.Tensor(x))
+
+    found = {
+        key.rpartition(".")[0]: argument["structure"]
+        for key, record in captured(action).items()
+        for argument in record["input_args"]
+        if isinstance(argument, dict) and "structure" in argument
+    }
+    rows = {"rows": 16, "zero_rows": 2, "equal_rows": 1}
+    means = found.pop("MintFunctional.group_norm.0")
+    assert means["rows"] == 16
+    assert 2.9 < means["row_means"][0] < means["row_means"][1] < 3.1
+    assert found == {
+        "MintFunctional.softmax.0": rows,
+        "MintFunctional.softmax.1": rows,
+        "Functional.gather.0": {"distinct": 3},
+        "Tensor.__getitem__.0": {"distinct": 3},
+        "MintFunctional.relu.0": {"nan": 16},
+        "Primitive.Softmax.0": rows,
+    }
