@@ -51,8 +51,8 @@ def normed_lines(arguments: Arguments) -> Meaning | None:
 
 def normed_channels(arguments: Arguments) -> Meaning | None:
     """Return the meaning of numbers whose channels are normalised by mean and deviation over a batch."""
-    bears = _bears_small_deviations(arguments)
-    return Normed(look=CHANNELS, zero=bears, offset=bears)
+    # No offsets: for channels_last torch itself computes the variance as a difference of two sums.
+    return Normed(look=CHANNELS, zero=_bears_small_deviations(arguments))
 
 
 def normed_groups(arguments: Arguments) -> Meaning | None:
@@ -63,8 +63,8 @@ def normed_groups(arguments: Arguments) -> Meaning | None:
     groups = shape[1] if arguments.find("num_groups") is None else groups
     if type(groups) is not int or groups < 1 or shape[1] % groups:
         return None
-    bears = _bears_small_deviations(arguments)
-    return Normed(look=SAMPLES, rows=shape[0] * groups, zero=bears, offset=bears)
+    zero = _bears_small_deviations(arguments)
+    return Normed(look=SAMPLES, rows=shape[0] * groups, zero=zero)
 
 
 def scaled_lines(arguments: Arguments) -> Meaning | None:
