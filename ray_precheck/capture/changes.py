@@ -49,6 +49,10 @@ class Given(NamedTuple):
         return f"changed.{self.place.partition('.')[2]}"
 
 
+# Given(tensor, ...) takes three times as long as tuple.__new__, and each tensor of each call is noted.
+given_of = functools.partial(tuple.__new__, Given)
+
+
 @functools.lru_cache(1 << 12)
 def silently_changed(type_name: str, framework: str) -> frozenset[str]:
     """Return the arguments that calls of an operator may change without a new version: "input.1" and

@@ -5,6 +5,7 @@ much.
 """
 
 from ray_precheck.datagen.layouts import buffers_of
+from ray_precheck.plan.changes import changed_tensors
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import TensorSpec, walk_specs
@@ -18,18 +19,20 @@ def needed_bytes(record: ApiRecord, *, with_peers: bool = False) -> int:
     Every tensor exists on the host, on the device and, in float64, in the bench; outputs once more as
     the bench's result on the host. Tensors that are not contiguous lie in a buffer on the host and on the
     device. With a backward record each input has a gradient like an output.
+    What the call changes is compared as outputs are.
     `with_peers`: the standard compares with other implementations on the CPU, one at a time. Each of
     them takes as much as the bench, and three times its results for the estimate of its rounding
     errors; the results of two are kept.
     """
     whole = [spec for _, spec in record.input_tensors()]
     inputs = [spec.stored for spec in whole]
+    changed = [whole[each.position] for each in changed_tensors(record)]
     results = [
         leaf
         for spec in (*record.outputs, *(record.grads_in or ()))
         for _, leaf in walk_specs(spec, "")
         if isinstance(leaf, TensorSpec)
-    ]
+    ] + changed
     total = sum(_copies(spec) for spec in (*inputs, *results))
     total += sum(spec.size * _FLOAT64_BYTES for spec in results)
     total += sum(spec.nbytes + _host_bytes(spec) for spec in buffers_of(record))

@@ -1,6 +1,10 @@
 """What a call changes beside its outputs is compared as they are: running statistics, `out`, states."""
 
+import pickle
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +20,12 @@ from records import (
     whole,
 )
 
+from ray_precheck.check.checker import Checker
+from ray_precheck.check.measured import Measured
+from ray_precheck.check.settings import CheckSettings
 from ray_precheck.compare.standards.registry import STANDARDS
 from ray_precheck.schema.result import TaskResult, Verdict
-from ray_precheck.schema.task import TaskPayload
+from ray_precheck.schema.task import BENCH, TaskPayload
 
 pytestmark = pytest.mark.frameworks
 STANDARD = pytest.mark.parametrize("standard", ["msprobe", "auto"])
@@ -389,3 +396,30 @@ def test_wrong_statistics_of_mindspore_are_found(
     place = 1 + (name == VAR)
     result = checked(payload, standard, monkeypatch, after(place, edit), "mindspore")
     assert changed(result)[name] == "error", result.message
+
+
+def test_they_go_from_the_process_of_a_device_to_that_of_a_bench() -> None:
+    payload, settings = batch_norm(), CheckSettings("pytorch", "statistics", Path())
+    measured = Checker(settings, "cpu").measure(payload)
+    assert isinstance(measured, Measured)
+    mean, var = measured.changed
+    wrong = replace(measured, changed=(mean, replace(var, data=var.data * 5)))
+    for each, verdict in ((measured, "pass"), (wrong, "error")):
+        arrived = pickle.loads(pickle.dumps(each))
+        result = Checker(settings, BENCH).check(payload, measured=arrived)
+        assert changed(result) == {MEAN: "pass", VAR: verdict}
+    assert measured.nbytes > replace(measured, changed=()).nbytes
+
+
+def test_a_backend_that_does_not_tell_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    checker = statistics_checker("pytorch")
+    forward = checker.device().forward
+
+    def silent(*call: Any) -> Any:
+        run = forward(*call)
+        return SimpleNamespace(outputs=run.outputs, gradients=run.gradients)
+
+    monkeypatch.setattr(checker.device(), "forward", silent)
+    result = checker.check(batch_norm())
+    assert (changed(result), result.forward) == ({}, Verdict.PASS)
+    assert "the backend does not give running_mean, running_var after the call" in result.message

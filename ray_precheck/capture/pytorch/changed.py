@@ -8,26 +8,29 @@ from typing import Any
 
 import torch
 
-from ray_precheck.capture.changes import Given
+from ray_precheck.capture.changes import Given, given_of
 from ray_precheck.capture.pytorch.names import CallName
 from ray_precheck.capture.pytorch.tensors.nested import tensors_in
 from ray_precheck.capture.pytorch.tensors.text import address_of
 
-_NO_VERSION = -1
+_NO_VERSION = -1  # of inference tensors
 
 
-def version_of(tensor: torch.Tensor) -> int:
-    """Return the version of a tensor; an inference tensor has none."""
-    return _NO_VERSION if tensor.is_inference() else tensor._version
+def noted(tensor: torch.Tensor, place: str, fields: str) -> Given:
+    """Return a tensor of a call with its version and what is known of it."""
+    version = _NO_VERSION if tensor.is_inference() else tensor._version
+    return given_of((tensor, version, place, fields))
 
 
 def touched_by(name: CallName, given: list[Given]) -> list[Given]:
     """Return the tensors that have another version since the call, and those that it may change without."""
     silent = name.silent
+    # Attributes of a named tuple take longer than places, and nearly all calls touch nothing.
     return [
         each
         for each in given
-        if version_of(each.tensor) != each.version or (silent and each.root in silent)
+        if (_NO_VERSION if each[0].is_inference() else each[0]._version) != each[1]
+        or (silent and each.root in silent)
     ]
 
 

@@ -17,7 +17,7 @@ import torch
 from ray_precheck import private_parts
 from ray_precheck.capture.changes import Given
 from ray_precheck.capture.pytorch.aside import Aside
-from ray_precheck.capture.pytorch.changed import outputs_among, touched_by, version_of
+from ray_precheck.capture.pytorch.changed import noted, outputs_among, touched_by
 from ray_precheck.capture.pytorch.elements import Elements, autocast_field
 from ray_precheck.capture.pytorch.gradients import (
     MODULE,
@@ -308,7 +308,7 @@ class TorchRecorder(StepRecorder):
         self._glimpses.begin()
         fields = self._texts.fields(tensor)
         if self._given is not None:
-            self._given.append(Given(tensor, version_of(tensor), place, fields))
+            self._given.append(noted(tensor, place, fields))
         fields += self.shared(tensor, place)
         if self._changed and not tensor.is_inference():  # which has no version
             fields += f', "version": {tensor._version}'
