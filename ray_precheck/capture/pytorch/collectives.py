@@ -5,7 +5,8 @@ arguments after it, since a collective writes into them. Put on by `probe` for e
 
 torch.distributed's functions are no operators that a function mode sees: for the time of a step they take a
 detour, in every module that has imported them by name, too. An asynchronous one has its record when it is
-waited for, or at the end of the step, without what it gave.
+waited for, or at the end of the step, without what it gave. Of a batch of sends and receives each has its
+own, when it has arrived, as if it had been called alone.
 """
 
 import functools
@@ -14,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as distributed
 
@@ -47,6 +48,17 @@ _ONLY_WRITTEN: dict[str, frozenset[int | str]] = {
         "reduce_scatter_single": (0, "output"),
     }.items()
 }
+# A batch of these has a record of each; the module in which torch asks which function an operation has.
+_BATCH, _OF_BATCHES = "batch_isend_irecv", ("isend", "irecv")
+_HOME = "torch.distributed.distributed_c10d"
+# What tells that a work has done: by False that it has not.
+_ARRIVALS = ("wait", "is_completed")
+
+
+class _Call(NamedTuple):
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
 
 
 class Collectives:
@@ -69,9 +81,13 @@ class Collectives:
                 told = self._told(name, original)
                 # The script may have put another function there, or taken one, without an import.
                 for holder in dict.fromkeys([*holders, sys.modules["__main__"]]):
-                    if vars(holder).get(name) is original:
+                    is_own = name in _OF_BATCHES and holder.__name__ == _HOME
+                    if vars(holder).get(name) is original and not is_own:
                         detours.enter_context(detour(holder, name, told))
-            detours.enter_context(detour(distributed.Work, "wait", self._waiting()))
+            for word in ("__new__", "__init__"):
+                detours.enter_context(detour(distributed.P2POp, word, _unwrapping(word)))
+            for word in _ARRIVALS:
+                detours.enter_context(detour(distributed.Work, word, self._waiting(word)))
             try:
                 yield
             finally:
@@ -80,32 +96,52 @@ class Collectives:
                 self._pending.clear()
 
     def _told(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
         def collective(*args: Any, **kwargs: Any) -> Any:
             if self._recorder.stopped or getattr(self._thread, "inside", False):
                 return original(*args, **kwargs)  # another collective calls this one
-            return self._call(name, original, args, kwargs, sys._getframe(1))
+            frame = sys._getframe(1)
+            if name == _BATCH:
+                operations = args[0] if args else kwargs.get("p2p_op_list", ())
+                calls = [
+                    _Call(each.op.__name__, (each.tensor, each.peer), {"group": each.group})
+                    for each in operations
+                    if isinstance(each, distributed.P2POp)
+                ]
+            else:
+                calls = [_Call(name, args, kwargs)]
+            return self._call(calls, lambda: original(*args, **kwargs), frame)
 
         return collective
 
-    def _call(
-        self,
-        name: str,
-        original: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        frame: FrameType,
-    ) -> Any:
+    def _call(self, calls: list["_Call"], run: Callable[[], Any], frame: FrameType) -> Any:
+        """Make a collective, or a batch of sends and receives, each of which has a record."""
+        begun = [self._begun(*each, frame) for each in calls]
+        works = _works(result := self._run(run))
+        if len(works) == len(begun):
+            for work, finish in zip(works, begun, strict=True):
+                self._wait_for([work], finish)
+        elif works:
+            self._wait_for(works, lambda done: [finish(done) for finish in begun])
+        else:
+            for finish in begun:
+                finish(True)
+        return result
+
+    def _begun(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType
+    ) -> Callable[[bool], Any]:
+        """Take what a collective gets, and return what writes its record."""
         recorder = self._recorder
         key = f"Distributed.{name}.{recorder.number(f'Distributed.{name}')}.forward"
         if not recorder.scope.wants(key):
-            return original(*args, **kwargs)
+            return lambda _: None
         hidden = _ONLY_WRITTEN.get(name, frozenset())
         shown = tuple(None if index in hidden else each for index, each in enumerate(args))
         named = {word: None if word in hidden else each for word, each in kwargs.items()}
         before = recorder.guarded(key, lambda: recorder.before(key, shown, named)) or ""
         stack = recorder.guarded(key, lambda: recorder.stack_of(frame))
         parent = recorder.parent
-        result = self._run(original, args, kwargs)
 
         def finish(complete: bool) -> None:
             recorder.forget((args, kwargs))
@@ -113,16 +149,9 @@ class Collectives:
             group = _group_field(args, kwargs)
             recorder.write(key, f"{before}{after}{group}", stack, parent)
 
-        works = _works(result)
-        if works:
-            self._wait_for(works, lambda done: recorder.guarded(key, lambda: finish(done)))
-        else:
-            recorder.guarded(key, lambda: finish(True))
-        return result
+        return lambda complete: recorder.guarded(key, lambda: finish(complete))
 
-    def _run(
-        self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _run(self, run: Callable[[], Any]) -> Any:
         """Call a collective; what it calls itself has no records."""
         mode = self._recorder.mode
         quiet = mode is not None and mode.quiet
@@ -130,7 +159,7 @@ class Collectives:
         if mode is not None:
             mode.quiet = True
         try:
-            return original(*args, **kwargs)
+            return run()
         finally:
             self._thread.inside = False
             if mode is not None:
@@ -150,17 +179,32 @@ class Collectives:
         for work in works:
             self._pending[id(work)] = (work, functools.partial(waited, id(work)))
 
-    def _waiting(self) -> Callable[..., Any]:
-        original = distributed.Work.wait
+    def _waiting(self, word: str) -> Callable[..., Any]:
+        original = getattr(distributed.Work, word)
 
+        @functools.wraps(original)
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(work, *args, **kwargs)
             waiting = self._pending.get(id(work))
-            if waiting is not None and not self._recorder.stopped:
+            if waiting is not None and result is not False and not self._recorder.stopped:
                 waiting[1](True)
             return result
 
         return wait
+
+
+def _unwrapping(word: str) -> Any:
+    """Return a method of `P2POp` that takes torch's own function where it is given its detour.
+
+    An operation may live longer than the step, or be older, and torch asks which function it has.
+    """
+    original = getattr(distributed.P2POp, word)
+
+    @functools.wraps(original)
+    def made(first: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(first, getattr(op, "__wrapped__", op), *args, **kwargs)
+
+    return staticmethod(made) if word == "__new__" else made
 
 
 def _imported() -> tuple[int, str, int]:

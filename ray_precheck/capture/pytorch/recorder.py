@@ -35,7 +35,7 @@ from ray_precheck.capture.pytorch.tensors.nested import tensors_in
 from ray_precheck.capture.pytorch.tensors.seen import SeenTensors
 from ray_precheck.capture.pytorch.tensors.sketching import Sketching
 from ray_precheck.capture.pytorch.tensors.summary import host_summary
-from ray_precheck.capture.pytorch.tensors.text import TensorTexts, address_of
+from ray_precheck.capture.pytorch.tensors.text import UNDER_WAY, TensorTexts, address_of
 from ray_precheck.capture.pytorch.tensors.values import sliced, statistics, structure, values_look
 from ray_precheck.capture.pytorch.twice import input_places
 from ray_precheck.capture.recording import StepRecorder
@@ -144,6 +144,8 @@ class TorchRecorder(StepRecorder):
         if name.in_place or touched or "out" in kwargs:
             first = args[0] if name.in_place and args else kwargs.get("out")
             self.forget((first, [each.tensor for each in touched]))
+        if UNDER_WAY in before and not name.in_place:  # the call has waited for it
+            before = self.before(f"{key}.forward", args, kwargs)
         # A kernel in place on a list may return nothing.
         is_first = name.returns_nothing or (name.in_place and result is None and args)
         output = args[0] if is_first else result

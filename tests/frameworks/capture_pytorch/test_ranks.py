@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 import torch.distributed
 
+from ray_precheck.trace.locating.ranks.meetings import meetings_of
+from ray_precheck.trace.side import open_side
+
 pytestmark = [
     pytest.mark.frameworks,
     pytest.mark.skipif(
@@ -208,3 +211,73 @@ def test_a_module_that_comes_for_one_that_was_removed_has_its_collectives_record
         monkeypatch.setitem(sys.modules, name, module)
         captured(lambda module=module: seen.append(module.all_reduce is not original))
     assert seen == [True, True, True]
+
+
+_EXCHANGES = {
+    "batch": """
+    operations = [dist.P2POp(dist.isend, x, peer), dist.P2POp(dist.irecv, y, peer)]
+    works = dist.batch_isend_irecv(operations)
+    works[1].wait()
+    torch.sin(y)
+    y.mul_(0)
+    works[0].wait()
+""",
+    "an older batch": """
+    for work in dist.batch_isend_irecv(older):
+        work.wait()
+    torch.sin(y)
+""",
+    "irecv": """
+    works = [dist.isend(x, group_dst=peer), dist.irecv(y, group_src=peer)]
+    works[1].wait()
+    torch.sin(y)
+    works[0].wait()
+""",
+    "recv": """
+    if rank:
+        dist.recv(y, 0)
+        dist.send(x, 0)
+    else:
+        dist.send(x, 1)
+        dist.recv(y, 1)
+    torch.sin(y)
+""",
+}
+
+
+def test_what_is_received_is_an_output_when_it_has_arrived(tmp_path: Path) -> None:
+    script = "from torch.distributed import _functional_collectives as functional\n"
+    script += "peer, kept = 1 - rank, []\n"
+    for kind, body in _EXCHANGES.items():
+        script += f"""
+x, y = torch.full((3,), rank + 1.0), torch.full((3,), -1.0)
+older = [dist.P2POp(dist.isend, x, peer), dist.P2POp(dist.irecv, y, peer)]
+with Capture(f"{{out}}/{kind}", step_by="manual", task="tensor"):
+    torch.sin(y)
+{body}
+    kept += [[dist.P2POp(dist.isend, x, peer), dist.P2POp(dist.irecv, y, peer)], older]
+"""
+    script += """
+for operations in kept:
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+with Capture(f"{out}/functional", step_by="manual"):
+    functional.all_reduce(torch.ones(3) + rank, "sum", [0, 1]) * 2
+"""
+    run_ranks(script, tmp_path)
+    for kind in _EXCHANGES:
+        words = ("send", "recv") if kind == "recv" else ("isend", "irecv")
+        names = []
+        for rank in range(2):
+            found = records(tmp_path / kind, rank)
+            sent, received = (found[f"Distributed.{word}.0.forward"] for word in words)
+            assert sent["input_args"][0]["Max"] == rank + 1
+            assert received["input_args"][0] is None
+            assert received["output"][0]["Max"] == 2 - rank
+            assert found["Torch.sin.1.forward"]["input_args"][0]["Max"] == 2 - rank
+            with open_side(tmp_path / kind / "step0" / f"rank{rank}" / "dump.json") as side:
+                names.append({each.name_on(rank) for each in meetings_of(side).values()})
+        assert names[0] == names[1] == {"from 0 to 1#0", "from 1 to 0#0"}
+    # It waits where it is used.
+    given = records(tmp_path / "functional", 0)["Tensor.__mul__.0.forward"]["input_args"][0]
+    assert (given["type"], given["Max"]) == ("torch.Tensor", 3.0)

@@ -21,7 +21,7 @@ from ray_precheck.capture.writing.text import quoted
 
 _DEEPEST = 10
 # The types that msprobe writes, which are the full names of torch's classes.
-_FAKE, _UNDER_WAY, _NESTED = (
+_FAKE, UNDER_WAY, _NESTED = (
     f"torch.{name}"
     for name in (
         "_subclasses.fake_tensor.FakeTensor",
@@ -184,7 +184,9 @@ def _kind_of(tensor: torch.Tensor) -> tuple[str, torch.Tensor | None, str]:
     if kind == "FakeTensor":
         return _FAKE, None, ""
     if kind == "AsyncCollectiveTensor":
-        return _UNDER_WAY, None, ""
+        if getattr(tensor, "completed", False):
+            return "torch.Tensor", tensor.elem, ""  # type: ignore[attr-defined]
+        return UNDER_WAY, None, ""
     if kind == "FunctionalTensor":
         return "torch.Tensor", unwrapped(tensor.elem), ""  # type: ignore[attr-defined]
     if tensor.is_nested:

@@ -88,8 +88,8 @@ def meetings_of(side: CaptureSide) -> dict[str, Meeting]:
             continue
         record = side.record(entry)
         operation = operation_of(entry.call)
-        peer = _peer(operation, items_of(record, entry.key))
         group = _group_name(record)
+        peer = _peer(operation, items_of(record, entry.key), ranks_in(group))
         counted = _counted(operation, peer), group, peer
         found[entry.key] = Meeting(operation, group, counts[counted], peer)
         counts[counted] += 1
@@ -113,14 +113,17 @@ def _group_name(record: Mapping[str, Any]) -> str:
     return name if isinstance(name, str) else _WORLD
 
 
-def _peer(operation: str, items: Sequence[Item]) -> int | None:
+def _peer(operation: str, items: Sequence[Item], ranks: Sequence[int]) -> int | None:
+    """Return the other rank, which may be told by its place in the group."""
     if operation not in (*_SENDS, *_RECEIVES):
         return None
-    for path in ("input.1", "input.dst", "input.src"):
+    for path in ("input.1", "input.dst", "input.src", "input.group_dst", "input.group_src"):
         for item in items:
             value = (item.element or {}).get("value")
             if item.path == path and type(value) is int:
-                return value
+                if "group_" not in path:
+                    return value
+                return ranks[value] if 0 <= value < len(ranks) else None
     return None
 
 
