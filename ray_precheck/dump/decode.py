@@ -34,9 +34,8 @@ from ray_precheck.schema.values import (
     ValueSpec,
 )
 
-# The keys of a record, the present spelling first, then that of older captures. As in torch's hooks
-# `grad_output` are the incoming gradients of the outputs (msprobe, core/data_dump/data_processor/base.py
-# of its first versions, analyze_backward).
+# The keys of a record, the present spelling first, then that of older captures: as in torch's hooks
+# `grad_output` came in at the outputs (core/data_dump/data_processor/base.py of msprobe's first versions).
 _ARGUMENTS = ("input_args", "input")
 _GRADS_IN = ("input", "grad_output")
 _GRADS_OUT = ("output", "grad_input")
@@ -44,6 +43,7 @@ MAX_DIMENSIONS = 64
 MAX_NESTING = 64
 LONGEST_KEYWORD = 256
 _MOST_ELEMENTS = 2**63 - 1
+_EXCHANGES = "the call exchanges values with other ranks in its midst; one rank cannot make it"
 _MEMORY_FORMATS = ("contiguous_format", "channels_last", "channels_last_3d", "preserve_format")
 
 
@@ -62,6 +62,8 @@ def decode_record(
         raise NotCheckable("the dump has a backward record of this call but no forward record")
     words = words_of(framework)
     ahead = _load(forward, "forward")
+    if ahead.get("exchanges") is True:
+        raise NotCheckable(_EXCHANGES)
     grads_in = grads_out = gradient_of = None
     if backward is not None:
         behind = _load(backward, "backward")
@@ -84,9 +86,8 @@ def decode_record(
         framework=framework,
     )
     require_earlier(record.input_tensors())
-    if ahead.get("changed") is None:
-        return record
-    return replace(record, changed=_changed(record, ahead, words))
+    told = ahead.get("changed") is not None
+    return replace(record, changed=_changed(record, ahead, words)) if told else record
 
 
 def _changed(

@@ -274,6 +274,7 @@ class TorchStep:
             self._hooks.enter_context(regions_told_apart(self._mode, self._recorder))
             self._hooks.enter_context(backward_passes_seen(self._mode))
             self._hooks.enter_context(Collectives(self._recorder).watched())
+            self._hooks.enter_context(self._recorder.resharding.watched())
             self._hooks.enter_context(self._mode.operators_named())
             self._hooks.enter_context(self._mode.through_step())
             self.updates = self._updates

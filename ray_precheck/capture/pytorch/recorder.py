@@ -28,6 +28,7 @@ from ray_precheck.capture.pytorch.gradients import (
     watch,
 )
 from ray_precheck.capture.pytorch.names import CallName
+from ray_precheck.capture.pytorch.resharding import Resharding
 from ray_precheck.capture.pytorch.tensors.device_values import MARK, DeviceValues
 from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
 from ray_precheck.capture.pytorch.tensors.glimpse import Glimpses
@@ -35,7 +36,7 @@ from ray_precheck.capture.pytorch.tensors.nested import tensors_in
 from ray_precheck.capture.pytorch.tensors.seen import SeenTensors
 from ray_precheck.capture.pytorch.tensors.sketching import Sketching
 from ray_precheck.capture.pytorch.tensors.summary import host_summary
-from ray_precheck.capture.pytorch.tensors.text import UNDER_WAY, TensorTexts, address_of
+from ray_precheck.capture.pytorch.tensors.text import TensorTexts, address_of
 from ray_precheck.capture.pytorch.tensors.values import sliced, statistics, structure, values_look
 from ray_precheck.capture.pytorch.twice import input_places
 from ray_precheck.capture.recording import StepRecorder
@@ -76,6 +77,7 @@ class TorchRecorder(StepRecorder):
         super().__init__(settings, log, stacks, on_failure)
         self.elements = Elements(self._tensor)
         self.mode: Mode | None = None
+        self.resharding = Resharding()
         self.knows_compiled = False
         self._device = DeviceValues(self._arrived)
         self._look, ordered = values_look(settings.summary_mode)
@@ -116,7 +118,8 @@ class TorchRecorder(StepRecorder):
         before = self.guarded(forward, lambda: self._before_noted(forward, args, kwargs, given))
         # Asked before the call, because one in place gives its argument another node.
         edges = edges_of(tensors_in((args, kwargs))) if torch.is_grad_enabled() else []
-        result = run()
+        with self.resharding:
+            result = run()
         if not self.stopped:
             self.guarded(
                 forward,
@@ -144,8 +147,7 @@ class TorchRecorder(StepRecorder):
         if name.in_place or touched or "out" in kwargs:
             first = args[0] if name.in_place and args else kwargs.get("out")
             self.forget((first, [each.tensor for each in touched]))
-        if UNDER_WAY in before and not name.in_place:  # the call has waited for it
-            before = self.before(f"{key}.forward", args, kwargs)
+        before = self.resharding.again(before, self.before, f"{key}.forward", args, kwargs, result)
         # A kernel in place on a list may return nothing.
         is_first = name.returns_nothing or (name.in_place and result is None and args)
         output = args[0] if is_first else result

@@ -7,12 +7,17 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed
+from records import capture_settings, payloads_of
 
+from ray_precheck.check.checker import Checker
+from ray_precheck.compare.standards.registry import STANDARDS
+from ray_precheck.schema.result import Verdict
 from ray_precheck.trace.locating.ranks.meetings import meetings_of
 from ray_precheck.trace.side import open_side
 
@@ -281,3 +286,67 @@ with Capture(f"{out}/functional", step_by="manual"):
     # It waits where it is used.
     given = records(tmp_path / "functional", 0)["Tensor.__mul__.0.forward"]["input_args"][0]
     assert (given["type"], given["Max"]) == ("torch.Tensor", 3.0)
+
+
+def test_the_parts_of_distributed_tensors_are_those_that_the_rank_computed_with(
+    tmp_path: Path,
+) -> None:
+    """Tensor and sequence parallel MLPs with biases, as in PyTorch's tutorial, and relatives of them."""
+    script = """
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module,
+)
+F = nn.functional
+mesh = init_device_mesh("cpu", (world,))
+def made(first, second):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 6))
+    return parallelize_module(net, mesh, {"0": first, "2": second})
+plain = made(ColwiseParallel(), RowwiseParallel())
+split = made(ColwiseParallel(input_layouts=Shard(0)), RowwiseParallel(output_layouts=Shard(0)))
+words = parallelize_module(
+    nn.Sequential(nn.Embedding(12, 8)), mesh, {"0": RowwiseParallel(input_layouts=Replicate())}
+)
+torch.manual_seed(0)
+x, part = torch.randn(4, 10), torch.randn(4, 10) + rank
+logits = distribute_tensor(torch.randn(4, 8), mesh, [Shard(1)])
+rows = distribute_tensor(torch.randn(4, 8), mesh, [Shard(0)])
+left = distribute_tensor(torch.randn(1, 4, 6), mesh, [Shard(2)])
+right = distribute_tensor(torch.randn(1, 6, 3), mesh, [Shard(1)])
+whole = distribute_tensor(torch.randn(1, 4, 3), mesh, [Replicate()])
+labels = distribute_tensor(torch.tensor([1, 7, 3, 4]), mesh, [Replicate()])
+with Capture(out, step_by="manual", task="tensor", level="mix", model=plain):
+    plain(x).square().mean().backward()
+    split(part).square().mean().backward()
+    words(torch.arange(12)).sum()
+    torch.softmax(logits, 1)
+    F.layer_norm(logits, (8,))
+    logits + rows
+    torch.baddbmm(whole, left, right)
+    torch.bmm(left, right) + whole
+    F.cross_entropy(logits, labels)
+    with loss_parallel():
+        F.cross_entropy(logits, labels)
+"""
+    run_ranks(script, tmp_path)
+    for rank in range(2):
+        folder = str(tmp_path / "step0" / f"rank{rank}")
+        checker = Checker(replace(capture_settings(folder), standard=STANDARDS["auto"]()), "cpu")
+        results = {
+            payload.name: checker.check(payload)
+            for payload in payloads_of(folder)
+            if not payload.name.startswith("Module.")
+        }
+        assert [
+            (r.name, r.message)
+            for r in results.values()
+            if Verdict.ERROR in (r.forward, r.backward)
+        ] == []
+        passed = """Functional.linear.1 Functional.linear.2 Functional.linear.3 Functional.embedding.0
+            Torch.softmax.0 Functional.layer_norm.0 Torch.baddbmm.0 Functional.cross_entropy.0"""
+        for name in passed.split():
+            assert results[name].forward is Verdict.PASS, (name, results[name].message)
+        assert "exchanges values" in results["Functional.cross_entropy.1"].message

@@ -180,7 +180,7 @@ def _kind_of(tensor: torch.Tensor) -> tuple[str, torch.Tensor | None, str]:
     """Return the name of a tensor's kind in a dump, the dense tensor in it, and further fields."""
     kind = type(tensor).__name__
     if kind == "DTensor":
-        return "torch.distributed.tensor.DTensor", tensor.to_local(), _placement(tensor)  # type: ignore[attr-defined]
+        return "torch.distributed.tensor.DTensor", *_local(tensor)
     if kind == "FakeTensor":
         return _FAKE, None, ""
     if kind == "AsyncCollectiveTensor":
@@ -198,6 +198,17 @@ def _kind_of(tensor: torch.Tensor) -> tuple[str, torch.Tensor | None, str]:
     if tensor.is_meta:
         return "torch.Tensor", None, ""
     return "torch.Tensor", unwrapped(tensor), ""
+
+
+def _local(tensor: Any) -> tuple[torch.Tensor, str]:
+    """Return the local part of a DTensor, which may not have arrived, and the fields of where it lies."""
+    with torch.no_grad():  # else it is a view that has not arrived
+        local, fields = tensor.to_local(), _placement(tensor)
+    if type(local).__name__ != "AsyncCollectiveTensor":
+        return local, fields
+    if local.completed:
+        return local.elem, fields
+    return local, f'{fields}, "under_way": "{UNDER_WAY}"'
 
 
 def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
