@@ -19,6 +19,7 @@ from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan
 from ray_precheck.frameworks.known import find_framework, load_part
 from ray_precheck.frameworks.pytorch.names import absence
+from ray_precheck.frameworks.pytorch.quantized import on_meaning
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall
@@ -63,7 +64,7 @@ class Bench:
         found = self._references.find(name)
         if found is not None:
             return found
-        return self._resolve(name)
+        return on_meaning(self._resolve(name))
 
     def origin(self, name: ApiName) -> str:
         """Return file and function of a user's own bench, "" for every other."""

@@ -23,8 +23,10 @@ from ray_precheck.check.sides.peers import Peers, Pick
 from ray_precheck.check.sides.raised import describe
 from ray_precheck.compare.ambiguous import chosen_like
 from ray_precheck.compare.comparison import no_peers
+from ray_precheck.compare.steps import quantized_like
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Execution, Leaf, changed_by
+from ray_precheck.operators.ambiguous import AMBIGUOUS, Stepped
 from ray_precheck.operators.effects import SIZED_BY_VALUES
 from ray_precheck.schema.dtypes import DTYPES, Array, saturated_like
 from ray_precheck.schema.record import ApiRecord
@@ -143,6 +145,8 @@ def _overflowing_like(tested: Leaf, bench: Leaf) -> Leaf:
     """Return the bench's leaf, in which elements beyond the tested dtype's range (fp8) become infinity,
     NaN or the largest number, as in the tested leaf: the format allows each of them."""
     tensors = isinstance(tested, HostTensor) and isinstance(bench, HostTensor)
+    if tensors and bench.storage is not None:
+        return quantized_like(tested, bench)
     if not tensors or tested.shape != bench.shape or DTYPES[bench.dtype].kind != "float":
         return bench
     return replace(bench, data=saturated_like(bench.data, tested.data, tested.dtype))
@@ -290,6 +294,8 @@ def _require_same_choice(
     Raises:
         NotCheckable: they chose differently.
     """
+    if isinstance(AMBIGUOUS.of(inputs.record.name.type_name, framework), Stepped):
+        return  # the gradient is that of the input, wherever it is rounded to
     chosen = chosen_like(inputs.record.name, inputs.call, tested, bench, framework)
     for mine, other in zip(chosen, bench, strict=True):
         # Where both chose the same vectors, they differ by factors that are 1 but for rounding.

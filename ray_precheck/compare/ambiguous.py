@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from ray_precheck.compare.signs import stepped_like
-from ray_precheck.operators.ambiguous import AMBIGUOUS, Basis, IndexChoice, SignOfSum
+from ray_precheck.compare.steps import stepped_to
+from ray_precheck.operators.ambiguous import AMBIGUOUS, Basis, IndexChoice, SignOfSum, Stepped
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall, HostTensor
@@ -46,6 +47,8 @@ def chosen_like(
         return list(bench)
     if isinstance(ambiguity, IndexChoice):
         return _selected_like(ambiguity, call, tested, bench)
+    if isinstance(ambiguity, Stepped):
+        return [stepped_to(ambiguity, call, tested[0], bench[0]), *bench[1:]]
     if isinstance(ambiguity, SignOfSum):
         return stepped_like(call, tested, bench)
     if _has_matrices(ambiguity, bench):

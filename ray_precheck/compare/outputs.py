@@ -19,6 +19,7 @@ from ray_precheck.compare.standards.msprobe import MSPROBE
 from ray_precheck.frameworks.dtypes import framework_dtype
 from ray_precheck.schema.dtypes import DTYPES, Array, round_to_dtype
 from ray_precheck.schema.result import Metrics, OutputCheck, Verdict
+from ray_precheck.schema.storage import Quantized
 from ray_precheck.schema.uncompared import Uncompared
 from ray_precheck.schema.values import HostTensor
 
@@ -87,7 +88,10 @@ def _check_tensor(
 ) -> OutputCheck:
     metrics: Metrics | None = None
     columns: Cells = ()
-    if tested.shape != bench.shape:
+    other_way = _stored_otherwise(tested, bench)
+    if other_way:
+        verdict, message = Verdict.ERROR, other_way
+    elif tested.shape != bench.shape:
         verdict = Verdict.ERROR
         message = f"shape {list(tested.shape)} where the bench has {list(bench.shape)}"
     else:
@@ -120,6 +124,28 @@ def _check_tensor(
         message=message,
         columns=columns,
     )
+
+
+def _stored_otherwise(tested: HostTensor, bench: HostTensor) -> str:
+    """Return how two quantized or nested tensors differ beside their values, "" where they do not."""
+    mine, other = tested.storage, bench.storage
+    if mine is None and other is None:
+        return ""
+    if not isinstance(mine, Quantized) or not isinstance(other, Quantized):
+        return "" if mine == other else f"it is a tensor of {mine} where the bench has {other}"
+    if mine.axis == other.axis and len(mine.scale) == len(other.scale):
+        if mine.zero_point != other.zero_point:
+            return (
+                f"zero point {_few(mine.zero_point)} where the bench has {_few(other.zero_point)}"
+            )
+        if np.allclose(mine.scale, other.scale, 2.0**-20, 0.0):
+            return ""
+    return f"scale {_few(mine.scale)} where the bench has {_few(other.scale)}"
+
+
+def _few(numbers: Sequence[float]) -> str:
+    shown = ", ".join(f"{number:.9g}" for number in numbers[:4])
+    return shown if len(numbers) <= 4 else f"{shown}, ..."
 
 
 def nothing_compared(tested: HostTensor, metrics: Metrics | None = None) -> str:

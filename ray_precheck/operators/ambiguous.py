@@ -46,7 +46,17 @@ class SignOfSum:
     """An optimizer's step whose direction is the sign of a sum, which rounding decides near 0."""
 
 
-Ambiguity: TypeAlias = IndexChoice | Basis | SignOfSum
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """Numbers that are rounded to steps of the second argument: half way between two, either is right.
+
+    `axis` is the position of the dimension that has a step for each place, None where there is one step.
+    """
+
+    axis: int | None = None
+
+
+Ambiguity: TypeAlias = IndexChoice | Basis | SignOfSum | Stepped
 _ALL = "torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops"
 
 AMBIGUOUS: FactTable[Ambiguity] = FactTable(
@@ -78,5 +88,13 @@ AMBIGUOUS: FactTable[Ambiguity] = FactTable(
         ("torch torch.Tensor torch.linalg mindspore.ops: eig", Basis(1, values=0)),
         ("torch.linalg mindspore.Tensor mindspore.ops: eigvals", Basis(-1, values=0)),
         ("torch.optim: Lion", SignOfSum()),
+        (
+            "torch: fake_quantize_per_tensor_affine _fake_quantize_learnable_per_tensor_affine",
+            Stepped(),
+        ),
+        (
+            "torch: fake_quantize_per_channel_affine _fake_quantize_learnable_per_channel_affine",
+            Stepped(3),
+        ),
     ],
 )

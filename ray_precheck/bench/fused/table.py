@@ -13,6 +13,7 @@ from ray_precheck.bench.fused import (
     losses,
     norms,
     optimizers,
+    quantized,
     rotary,
     tensors,
 )
@@ -92,4 +93,58 @@ MINDSPORE_ROWS: dict[str, tuple[Row, ...]] = {
     "Functional.rotary_position_embedding": rows(rotary.rotary_mul, "x cos sin mode"),
     "Functional.speed_fusion_attention": rows(attention.npu_fusion_attention, _ATTENTION_V2),
     "Functional.swiglu": rows(activations.swiglu, "input dim"),
+}
+_ASKED = "packed scale zero_point"
+# Names of torch's own functions, and those of `torch.ops.quantized`.
+QUANTIZED_ROWS: dict[str, tuple[Row, ...]] = {
+    "Torch.quantize_per_tensor": rows(
+        quantized.quantize_per_tensor,
+        "input scale zero_point dtype",
+        "self>input scale zero_point dtype",
+    ),
+    "Torch.quantize_per_channel": rows(
+        quantized.quantize_per_channel, "input scales zero_points axis dtype"
+    ),
+    "Torch.quantize_per_tensor_dynamic": rows(
+        quantized.quantize_per_tensor_dynamic, "input dtype reduce_range"
+    ),
+    "Torch.dequantize": rows(quantized.dequantize, "input"),
+    "Tensor.dequantize": rows(quantized.dequantize, "self"),
+    "Torch.int_repr": rows(quantized.int_repr, "input"),
+    "Tensor.int_repr": rows(quantized.int_repr, "self"),
+    "Tensor.q_per_channel_scales": rows(quantized.scales, "self"),
+    "Torch.q_per_channel_scales": rows(quantized.scales, "input"),
+    "Tensor.q_per_channel_zero_points": rows(quantized.zero_points, "self"),
+    "Torch.q_per_channel_zero_points": rows(quantized.zero_points, "input"),
+    "Torch.fake_quantize_per_tensor_affine": rows(
+        quantized.fake_quantize, "input scale zero_point quant_min quant_max"
+    ),
+    "Torch.fake_quantize_per_channel_affine": rows(
+        quantized.fake_quantize_channels, "input scale zero_point axis quant_min quant_max"
+    ),
+    "Torch._fake_quantize_learnable_per_tensor_affine": rows(
+        quantized.learnable, "input scale zero_point quant_min quant_max grad_factor"
+    ),
+    "Torch._fake_quantize_learnable_per_channel_affine": rows(
+        quantized.learnable_channels, "input scale zero_point axis quant_min quant_max grad_factor"
+    ),
+    "Torch._scaled_mm": rows(
+        quantized.scaled_mm,
+        "input mat2 scale_a scale_b bias scale_result out_dtype> use_fast_accum>",
+        "self mat2 scale_a scale_b bias scale_result out_dtype> use_fast_accum>",
+    ),
+    "quantized.linear": rows(quantized.linear, f"x {_ASKED}"),
+    "quantized.linear_relu": rows(quantized.linear_relu, f"x {_ASKED}"),
+    "quantized.linear_dynamic": rows(quantized.linear_dynamic, "x packed reduce_range"),
+    "quantized.linear_relu_dynamic": rows(quantized.linear_relu_dynamic, "x packed reduce_range"),
+    **{f"quantized.conv{n}d": rows(quantized.convolution, f"x {_ASKED}") for n in (1, 2, 3)},
+    **{
+        f"quantized.conv{n}d_relu": rows(quantized.convolution_relu, f"x {_ASKED}")
+        for n in (1, 2, 3)
+    },
+    "quantized.add": rows(quantized.add, "x other scale zero_point"),
+    "quantized.add_relu": rows(quantized.add_relu, "x other scale zero_point"),
+    "quantized.mul": rows(quantized.mul, "x other scale zero_point"),
+    "quantized.mul_relu": rows(quantized.mul_relu, "x other scale zero_point"),
+    "quantized.cat": rows(quantized.cat, "x dim scale zero_point"),
 }

@@ -9,7 +9,8 @@ import torch
 
 from ray_precheck.capture.pytorch import groups
 from ray_precheck.capture.pytorch.tensors.nested import tensors_in
-from ray_precheck.capture.writing.elements import PLAIN, PlainElements
+from ray_precheck.capture.pytorch.tensors.storages import parts_of
+from ray_precheck.capture.writing.elements import NULL, PLAIN, PlainElements
 from ray_precheck.capture.writing.elements import statistics_text as statistics_text
 from ray_precheck.capture.writing.text import array, quoted
 
@@ -55,6 +56,9 @@ class Elements(PlainElements):
         """Return a value that holds others; a size is no list."""
         if isinstance(value, torch.Size):
             return f'{{"type": "torch.Size", "value": {array([repr(int(x)) for x in value])}}}'
+        if isinstance(value, torch.ScriptObject):
+            parts = parts_of(value)
+            return NULL if parts is None else super().nested(parts, place, depth)
         told = groups.written(value, lambda tensor: self._of_tensor(tensor, place))
         return super().nested(value, place, depth) if told is None else told
 

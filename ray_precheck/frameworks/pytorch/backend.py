@@ -16,6 +16,7 @@ from ray_precheck.frameworks.denied import require_allowed
 from ray_precheck.frameworks.hf32 import torch_hf32_off
 from ray_precheck.frameworks.pytorch.names import resolve_torch
 from ray_precheck.frameworks.pytorch.optimizers import resolve_optimizer
+from ray_precheck.frameworks.pytorch.quantized import resolve_quantized
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall
@@ -46,6 +47,8 @@ class TorchBackend:
         """Return torch's function for an API of the dump."""
         if name.prefix == "Optimizer":
             return resolve_optimizer(name)
+        if name.prefix == "quantized":
+            return resolve_quantized(name)
         return _resolve_npu(name) if name.prefix == "NPU" else resolve_torch(name)
 
     def forward(self, function: Callable[..., Any], call: HostCall, plan: CallPlan) -> Execution:

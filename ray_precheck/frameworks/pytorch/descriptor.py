@@ -8,6 +8,7 @@ UNLISTED = {
     "NPU": f"it is an operator of torch_npu without a built-in one; {_OWN}",
     "MindSpeed": f"it is an operator of MindSpeed without a built-in one; {_OWN}",
     "Aten": f"capture the API that calls it (level L1); {_OWN}",
+    "quantized": f"it is an operator of torch.ops.quantized without a built-in one; {_OWN}",
     "Optimizer": f"the updates of SGD, Adam, AdamW, Adafactor and Lion have one; {_OWN}",
 }
 ROOTS = {
@@ -17,6 +18,7 @@ ROOTS = {
     "VF": "torch.",
     "NPU": "torch_npu.",
     "Aten": "torch.ops.aten.",
+    "quantized": "torch.ops.quantized.",
 }
 NAMESPACES = {
     "Torch": "torch",
@@ -27,12 +29,14 @@ NAMESPACES = {
     "NPU": "torch_npu",
     "MindSpeed": "mindspeed",
     "Aten": "torch.ops.aten",
+    "quantized": "torch.ops.quantized",
     "Optimizer": "torch.optim",
     "Distributed": "torch.distributed",
 }
 WRITER = "ray_precheck.report.repro.torch:torch_script"
 RESOLVE = "ray_precheck.frameworks.pytorch.names:resolve_torch"
 NPU_ROWS = "ray_precheck.bench.fused.table:NPU_ROWS"
+QUANTIZED_ROWS = "ray_precheck.bench.fused.table:QUANTIZED_ROWS"
 OPTIMIZER_ROWS = "ray_precheck.bench.optimizers:OPTIMIZER_ROWS"
 _DTYPES = """float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 int8 int16 int32 int64 uint8 uint16
     uint32 uint64 bool complex64 complex128"""
@@ -41,7 +45,7 @@ FRAMEWORK = Framework(
     name="pytorch",
     title="PyTorch",
     package="torch",
-    prefixes=("Functional", "Tensor", "Torch", "VF", "NPU", "Optimizer"),
+    prefixes=("Functional", "Tensor", "Torch", "VF", "NPU", "Optimizer", "quantized"),
     tensor_types=("torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.Parameter"),
     namespaces=NAMESPACES,
     value_types={
@@ -77,7 +81,12 @@ FRAMEWORK = Framework(
     ),
     switches="ray_precheck.frameworks.pytorch.switches:TORCH_SWITCHES",
     bench=RESOLVE,
-    fused=(NPU_ROWS, "ray_precheck.frameworks.pytorch.rows:TORCH_ROWS", OPTIMIZER_ROWS),
+    fused=(
+        NPU_ROWS,
+        "ray_precheck.frameworks.pytorch.rows:TORCH_ROWS",
+        OPTIMIZER_ROWS,
+        QUANTIZED_ROWS,
+    ),
     unlisted=UNLISTED,
     is_bench=True,
     script=Script(writer=WRITER, module="torch", roots=ROOTS),

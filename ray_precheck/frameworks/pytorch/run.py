@@ -14,9 +14,11 @@ import numpy as np
 import torch
 
 from ray_precheck.errors import NotCheckable
-from ray_precheck.frameworks.base import CallPlan, Leaf, flatten_outputs, map_leaves
+from ray_precheck.frameworks.base import CallPlan, Leaf, map_leaves
+from ray_precheck.frameworks.pytorch.quantized import Exact, exact_of, flattened
 from ray_precheck.frameworks.pytorch.storages import built, in_layout_of, taken_apart
 from ray_precheck.schema.dtypes import DTYPES, Array
+from ray_precheck.schema.storage import Quantized
 from ray_precheck.schema.values import HostCall, HostTensor, Symbol
 
 _DEVICE_TEXT = re.compile(r"(cpu|cuda|npu|gpu)(:\d+)?")
@@ -126,7 +128,7 @@ class TorchExecution:
             result = self._called(function, call)
         # No bound method: with a cycle, the tensors would wait for Python's collector.
         self._function, self._call = function, call
-        self._results = flatten_outputs(result, torch.is_tensor)
+        self._results = flattened(result)
         self.outputs: list[Leaf] = [_to_host(leaf) for leaf in self._results]
         self.changed = [_tensor_to_host(tensor) for tensor in self._kept]
 
@@ -159,8 +161,10 @@ class TorchExecution:
     def _argument(self, value: Any) -> Any:
         if not isinstance(value, HostTensor):
             return self._place.constant(value)
-        tensor = self._place.to_torch(value, self._memory)
         position, self._seen = self._seen, self._seen + 1
+        if self._place.widen and isinstance(value.storage, Quantized):
+            return exact_of(value)
+        tensor = self._place.to_torch(value, self._memory)
         if position in self._open:
             tensor = self._open_tensor(tensor, has_layout=value.layout is not None)
         if position in self._plan.changed:
@@ -199,7 +203,7 @@ class TorchExecution:
 
         The graph is made anew, because the call that raised may have freed parts of it.
         """
-        self._results = flatten_outputs(self._called(self._function, self._call), torch.is_tensor)
+        self._results = flattened(self._called(self._function, self._call))
         outputs, incoming = self._differentiated(cotangents)
         grads: list[torch.Tensor | None] = []
         for leaf in self._leaves:
@@ -273,6 +277,8 @@ class _InPlaceOf(torch.autograd.Function):
 
 
 def _to_host(leaf: Any) -> Leaf:
+    if isinstance(leaf, Exact):
+        return leaf.host()
     return _tensor_to_host(leaf) if torch.is_tensor(leaf) else leaf
 
 

@@ -122,13 +122,6 @@ PROGRAMS = {
 }
 
 
-@TASKS
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_an_honest_program_passes(checked: Any, program: str, task: str) -> None:
-    results = checked(PROGRAMS[program](), task)
-    assert (failed(results), skipped(results)) == ([], {})
-
-
 def constructors() -> None:
     """Sparse tensors that are made of their parts."""
     torch.manual_seed(3)
@@ -168,6 +161,87 @@ FAULTS = {
 }
 
 
+def quantized_layers() -> Program:
+    """Layers of whole numbers as `torch.ao.quantization` makes them, and what is around them."""
+    torch.manual_seed(4)
+    q = torch.ops.quantized
+    x = torch.quantize_per_tensor(torch.randn(3, 20), 0.031, 66, torch.quint8)
+    scales, zeros = torch.rand(7) * 0.01 + 0.005, torch.zeros(7, dtype=torch.int64)
+    weight = torch.quantize_per_channel(torch.randn(7, 20) * 0.3, scales, zeros, 0, torch.qint8)
+    packed = q.linear_prepack(weight, torch.randn(7))
+    image = torch.quantize_per_tensor(torch.randn(2, 3, 8, 8), 0.03, 64, torch.quint8)
+    kernel = torch.quantize_per_tensor(torch.randn(4, 3, 3, 3) * 0.2, 0.011, 0, torch.qint8)
+    filters = q.conv2d_prepack(kernel, torch.randn(4), [1, 1], [1, 1], [1, 1], 1)
+
+    def step() -> None:
+        torch.quantize_per_tensor(torch.randn(40, 40), 0.013, 40, torch.quint8)
+        torch.quantize_per_channel(torch.randn(7, 20) * 0.3, scales, zeros, 0, torch.qint8)
+        y = q.linear_relu(x, packed, 0.05, 3)
+        torch.relu(q.add(q.linear(x, packed, 0.06, 60), y, 0.07, 55)).dequantize()
+        q.linear_dynamic(torch.randn(4, 20), packed)
+        z = torch.nn.functional.max_pool2d(q.conv2d_relu(image, filters, 0.04, 0), 2)
+        torch.cat([z, z], 1).flatten(1).int_repr()
+        weight.q_per_channel_scales(), weight.dequantize(), y.int_repr()
+
+    return step
+
+
+def fake_quantization() -> None:
+    """What quantization-aware training computes, forward and backward."""
+    torch.manual_seed(5)
+    x = torch.randn(16, 10, requires_grad=True)
+    scale, zero = torch.tensor([0.013], requires_grad=True), torch.tensor([3.0], requires_grad=True)
+    y = torch.fake_quantize_per_tensor_affine(x, 0.0171, 5, 0, 255)
+    y = y + torch.fake_quantize_per_tensor_affine(
+        x, torch.tensor(0.021), torch.tensor(7), -128, 127
+    )
+    scales, zeros = torch.rand(10) * 0.02 + 0.001, torch.zeros(10, dtype=torch.int32)
+    y = y + torch.fake_quantize_per_channel_affine(x, scales, zeros, 1, -128, 127)
+    y = y + torch._fake_quantize_learnable_per_tensor_affine(x, scale, zero, -128, 127, 0.3)
+    y.sin().sum().backward()
+
+
+def fp8_product() -> None:
+    """A linear layer of fp8 numbers with their scales."""
+    torch.manual_seed(6)
+    a, b = (torch.randn(32, 64).to(torch.float8_e4m3fn) for _ in range(2))
+    one = torch.tensor(0.5)
+    torch._scaled_mm(a, b.t(), one, torch.tensor(0.25), out_dtype=torch.bfloat16)
+    torch._scaled_mm(a, b.t(), one, one, bias=torch.randn(32).bfloat16(), out_dtype=torch.bfloat16)
+
+
+PROGRAMS |= {
+    "quantized": quantized_layers,
+    "fake": lambda: fake_quantization,
+    "fp8": lambda: fp8_product,
+}
+
+
+def quantized_wrongly(name: str, result: Any, args: Any) -> Any:
+    """A zero point that is one off, numbers cut off instead of rounded, a scale that is 2 % off."""
+    if name.startswith("quantize_per_tensor."):
+        return torch.quantize_per_tensor(args[0], args[1], args[2] + 1, args[3])
+    if name.startswith("fake_quantize_per_tensor_affine_cachemask."):
+        cut = ((args[0] / args[1]).trunc() + args[2]).clamp(args[3], args[4])
+        return (cut - args[2]) * args[1], result[1]
+    if name.startswith("_scaled_mm."):
+        return result * 1.02
+    if name.startswith("quantized.linear_relu."):
+        whole = result.int_repr()
+        whole[:, 2] = (whole[:, 2].float() * 1.02 + 1).to(torch.uint8)
+        return torch._make_per_tensor_quantized_tensor(
+            whole, result.q_scale(), result.q_zero_point()
+        )
+    return result
+
+
+FAULTS |= {
+    "quantized": (quantized_wrongly, 2),
+    "fake": (quantized_wrongly, 1),
+    "fp8": (quantized_wrongly, 2),
+}
+
+
 @TASKS
 @pytest.mark.parametrize("program", FAULTS)
 def test_a_kernel_that_is_wrong_for_sparse_tensors_alone_is_found(
@@ -178,3 +252,10 @@ def test_a_kernel_that_is_wrong_for_sparse_tensors_alone_is_found(
         name.rsplit(".", 3)[0] for name, _ in failed(checked(PROGRAMS[program](), task, kernel))
     }
     assert len(found) >= count, found
+
+
+@TASKS
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_an_honest_program_passes(checked: Any, program: str, task: str) -> None:
+    results = checked(PROGRAMS[program](), task)
+    assert (failed(results), skipped(results)) == ([], {})

@@ -94,3 +94,16 @@ def nested_text(tensor: torch.Tensor) -> str:
     if inner._lengths is not None:
         told["lengths"] = inner._lengths.tolist()
     return _text("nested", told)
+
+
+def parts_of(packed: Any) -> dict[str, Any] | None:
+    """Return the parts of packed weights of a quantized layer; None for another object."""
+    kind = str(packed._type())
+    if "quantized." not in kind or not packed._has_method("unpack"):
+        return None
+    weight, bias = packed.unpack()
+    parts = {"weight": weight, "bias": bias}
+    if "Conv" in kind:
+        ways = ("stride", "padding", "dilation", "groups")
+        parts |= {name: getattr(packed, name)() for name in ways}
+    return parts
