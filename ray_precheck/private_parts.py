@@ -127,6 +127,21 @@ GRAPH_TASK = PrivatePart(
     "tells calls that a backward pass recomputes from those of the forward pass",
     "a recomputed call does not name the first one",
 )
+SCRIPT_FUNCTION = PrivatePart(
+    ("torch._C:ScriptFunction",),
+    "names calls of TorchScript functions, which run without Python",
+    "what such a function gives is named as a tensor that no recorded call made",
+)
+SCRIPT_METHOD = PrivatePart(
+    ("torch._C:ScriptMethod",),
+    "names calls of TorchScript modules, which run without Python",
+    "what such a module gives is named as a tensor that no recorded call made",
+)
+LOADER = PrivatePart(
+    ("torch.utils.data.dataloader:_BaseDataLoaderIter",),
+    "knows the tensors of a batch, which come from other processes",
+    "they may be named as tensors that no recorded call made",
+)
 RECOMPUTATION = PrivatePart(
     ("torch.utils.checkpoint:_recomputation_hook",),
     "sees the calls of a checkpointed region when they are computed again",

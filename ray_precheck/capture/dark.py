@@ -13,8 +13,10 @@ A count of 0 says that every call of the step has a record. The field is missing
 recorded at all (L0) or only chosen ones are, and nothing dark was met.
 """
 
+import concurrent.futures
 import os
 import sys
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import FrameType
@@ -25,6 +27,7 @@ MOST_PLACES = 100
 NAMED_PLACES = 3
 _LONGEST_TEXT = 200
 COMPLETE = "it is complete"
+_THREADS = (threading.__file__, os.path.dirname(concurrent.futures.__file__))
 
 
 @dataclass(slots=True)
@@ -113,16 +116,18 @@ def modules_around(frame: FrameType | None, entry: str) -> list[Any]:
     return found
 
 
-def place_of(frame: FrameType | None, left_out: Sequence[str]) -> str:
-    """Return the line of the program that a frame belongs to, as `file:line`.
-
-    It is the innermost frame whose file begins with none of `left_out` (the framework, this package), else
-    the first one.
-    """
+def program_frame(frame: FrameType | None, left_out: Sequence[str]) -> FrameType | None:
+    """Return the innermost frame whose file begins with none of `left_out` (the framework, this package), and
+    is no module of Python's for threads; else the first one."""
     first = frame
-    while frame is not None and frame.f_code.co_filename.startswith(tuple(left_out)):
+    while frame is not None and frame.f_code.co_filename.startswith((*left_out, *_THREADS)):
         frame = frame.f_back
-    frame = frame or first
+    return frame or first
+
+
+def place_of(frame: FrameType | None, left_out: Sequence[str]) -> str:
+    """Return the line of the program that a frame belongs to, as `file:line`."""
+    frame = program_frame(frame, left_out)
     return "" if frame is None else f"{_shown(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 

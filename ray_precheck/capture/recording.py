@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar
 
-from ray_precheck.capture.dark import DarkPlaces, modules_around, place_of
+from ray_precheck.capture.dark import DarkPlaces, modules_around, place_of, program_frame
 from ray_precheck.capture.scope import Scope
 from ray_precheck.capture.settings import ALL_RISKS, FULL, STRUCTURE, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
@@ -186,8 +186,26 @@ class StepRecorder(ABC):
 
     def note_dark(self, what: str, frame: FrameType | None) -> None:
         """Take note of what ran without a record where a frame is."""
+        module, place = self.where(frame)
+        self.dark.note(what, module=module, place=place)
+
+    def where(self, frame: FrameType | None) -> tuple[str, str]:
+        """Return the module and the line of the program that a frame belongs to."""
         module = self.module_shown(modules_around(frame, self.module_call))
-        self.dark.note(what, module=module, place=place_of(frame, (self.framework_folder, _OWN)))
+        return module, place_of(frame, self._left_out)
+
+    def program_frame(self, frame: FrameType) -> FrameType:
+        """Return the frame of the program that a frame belongs to."""
+        return program_frame(frame, self._left_out) or frame
+
+    def modules_at(self, frame: FrameType | None) -> list[str]:
+        """Return the modules that a frame runs in, the innermost first."""
+        modules = modules_around(frame, self.module_call)
+        return [self.module_shown(modules[place:]) for place in range(len(modules))]
+
+    @property
+    def _left_out(self) -> tuple[str, str]:
+        return self.framework_folder, _OWN
 
     def _finish_log(self, cut_short: str) -> None:
         """Turn the log into the dump; where the capture has stopped it stays."""

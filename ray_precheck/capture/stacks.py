@@ -72,6 +72,14 @@ class Stacks:
         return Stack(len(self._lines) - 1, inner)
 
 
+def source_of(code: CodeType) -> str:
+    """Return the lines of a function, "" where there is no source."""
+    lines = [line for _, _, line in code.co_lines() if line]
+    return "".join(
+        linecache.getlines(code.co_filename)[code.co_firstlineno - 1 : max(lines, default=0)]
+    )
+
+
 def line_of(code: CodeType, number: int) -> str:
     """Return a line of a stack as msprobe writes it; "" where there is no source."""
     source = linecache.getline(code.co_filename, number).strip()

@@ -12,7 +12,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import FrameType
 from typing import Any, Protocol
 
@@ -67,6 +67,24 @@ class Sink(Protocol):
         """Record a call around `run`, which makes it, and return what it gives."""
 
 
+class Witness(Protocol):
+    """Takes note of what happens out of sight; see `capture.pytorch.darkness`."""
+
+    def met(self, tensor: torch.Tensor, *, is_itself: bool) -> None:
+        """Take a dense tensor that is looked at for the first time."""
+
+    def asking(
+        self, name: CallName, frame: FrameType, args: tuple[Any, ...]
+    ) -> AbstractContextManager[None]:
+        """Ask for the producers of the tensors that are met within."""
+
+    def note_dark(self, what: str, frame: FrameType | None) -> None:
+        """Name what runs unseen where a frame is."""
+
+    def gave(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
+        """Take what a function gave that has no record."""
+
+
 class CallMode(TorchFunctionMode):
     """Hands each call of a recorded function to a sink. The modes `below` were on before the capture began:
     what they do to a call belongs to the call."""
@@ -82,6 +100,8 @@ class CallMode(TorchFunctionMode):
         self._operator = threading.local()
         # Paused in the step of an optimizer, quiet while the capture itself computes.
         self.paused = self.quiet = False
+        # Takes what functions give that have no record.
+        self.darkness: Witness | None = None
         # Its captured step is not under way, whatever stack it is still on.
         self._is_over = False
         self._operators = {
@@ -96,7 +116,10 @@ class CallMode(TorchFunctionMode):
         is_off = self.paused or self.quiet or self._is_over or is_compiling()
         name = None if is_off else self._names[func]
         if name is None:
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            if self.darkness is not None and not is_off:
+                self.darkness.gave(func, args, result)
+            return result
         if func in _SPLIT:
             with self:
                 return _SPLIT[func](*args)

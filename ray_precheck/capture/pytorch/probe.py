@@ -28,10 +28,12 @@ from ray_precheck.capture.pytorch.backward_passes import backward_passes_seen
 from ray_precheck.capture.pytorch.calls import CallMode, Sink, is_compiling, sweep_modes
 from ray_precheck.capture.pytorch.collectives import Collectives
 from ray_precheck.capture.pytorch.compiled import regions_told_apart
+from ray_precheck.capture.pytorch.darkness import Darkness
 from ray_precheck.capture.pytorch.mode_stack import modes_on
 from ray_precheck.capture.pytorch.modules import ModuleCalls, ModuleNames
 from ray_precheck.capture.pytorch.names import FunctionNames, call_name
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
+from ray_precheck.capture.pytorch.tensors.origins import Origins
 from ray_precheck.capture.pytorch.updates.optimizers import Arguments, OptimizerSteps, is_skipped
 from ray_precheck.capture.pytorch.updates.scalers import ScalerSteps
 from ray_precheck.capture.settings import CaptureSettings
@@ -64,6 +66,7 @@ class TorchProbe:
         self._step: TorchStep | None = None
         self._on_step: Callable[[], None] | None = None
         self._in_hook = False
+        self._origins = Origins()
 
     def rank(self) -> int | None:
         """Return the rank in torch.distributed, None where it is not initialised."""
@@ -205,7 +208,9 @@ class TorchProbe:
         recorder = TorchRecorder(settings, log, self._stacks, on_failure)
         recorder.module_shown = self._modules.shown
         sink = self.sink_around(recorder)
-        self._step = TorchStep(recorder, self._names, self._modules, log.noted, sink, self._below)
+        self._step = TorchStep(
+            recorder, self._names, self._modules, log.noted, sink, self._below, self._origins
+        )
         return self._step
 
     def sink_around(self, recorder: TorchRecorder) -> Sink | None:
@@ -224,6 +229,7 @@ class TorchStep:
         noted: dict[str, object],
         sink: Sink | None = None,
         below: Sequence[TorchFunctionMode] = (),
+        origins: Origins | None = None,
     ) -> None:
         self.scope = recorder.scope
         self._recorder = recorder
@@ -237,6 +243,13 @@ class TorchStep:
         if settings.calls or sink is not None:
             self._mode = recorder.mode = CallMode(names, sink or recorder, below)
         self._updates: OptimizerSteps | None = None
+        self._names = names
+        self._darkness: Darkness | None = None
+        if self._mode is not None and sink is None and origins is not None:
+            self._darkness = Darkness(recorder, origins)
+            self._mode.darkness = self._darkness
+            if self._darkness.asks_origins:
+                recorder.darkness = self._darkness
         if self._mode is not None and settings.calls:
             self._updates = OptimizerSteps(
                 recorder,
@@ -276,6 +289,8 @@ class TorchStep:
             self._hooks.enter_context(Collectives(self._recorder).watched())
             self._hooks.enter_context(self._recorder.resharding.watched())
             self._hooks.enter_context(self._mode.operators_named())
+            if self._darkness is not None:
+                self._hooks.enter_context(self._darkness.watched(self._names))
             self._hooks.enter_context(self._mode.through_step())
             self.updates = self._updates
 

@@ -7,16 +7,17 @@ by `step` for each captured step.
 import re
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from ray_precheck import private_parts
 from ray_precheck.capture.changes import Given
 from ray_precheck.capture.pytorch.aside import Aside
+from ray_precheck.capture.pytorch.calls import CallMode, Witness
 from ray_precheck.capture.pytorch.changed import noted, outputs_among, touched_by
 from ray_precheck.capture.pytorch.elements import Elements, autocast_field
 from ray_precheck.capture.pytorch.gradients import (
@@ -51,13 +52,8 @@ from ray_precheck.foreign import caught
 # The same tensor requires a gradient in the second run of a checkpointed region only.
 _NEEDS_GRADIENT = re.compile(r', "(?:requires_grad": (?:true|false)|data_name": "[^"]*")')
 _NAN = '"Max": NaN'
+_NOTHING: AbstractContextManager[None] = nullcontext()
 T = TypeVar("T")
-
-
-class Mode(Protocol):
-    """The mode that hands calls to a recorder; those that are made while it is `quiet` it does not."""
-
-    quiet: bool
 
 
 class TorchRecorder(StepRecorder):
@@ -76,7 +72,8 @@ class TorchRecorder(StepRecorder):
     ) -> None:
         super().__init__(settings, log, stacks, on_failure)
         self.elements = Elements(self._tensor)
-        self.mode: Mode | None = None
+        self.mode: CallMode | None = None
+        self.darkness: Witness | None = None
         self.resharding = Resharding()
         self.knows_compiled = False
         self._device = DeviceValues(self._arrived)
@@ -93,6 +90,7 @@ class TorchRecorder(StepRecorder):
         self._changed = False
         # Where the tensors are noted that the call at hand gets.
         self._given: list[Given] | None = None
+        self._written: torch.Tensor | None = None
         self._in_backward = private_parts.find(private_parts.GRAPH_TASK)
         # `quiet` alone would do, but each question to a tensor would still ask the mode.
         self._unseen = private_parts.find(private_parts.NO_FUNCTION_MODE) or nullcontext
@@ -115,7 +113,8 @@ class TorchRecorder(StepRecorder):
             return run()
         forward = f"{key}.forward"
         given: list[Given] = []
-        before = self.guarded(forward, lambda: self._before_noted(forward, args, kwargs, given))
+        with self.darkness.asking(name, frame, args) if self.darkness else _NOTHING:
+            before = self.guarded(forward, lambda: self._before_noted(forward, args, kwargs, given))
         # Asked before the call, because one in place gives its argument another node.
         edges = edges_of(tensors_in((args, kwargs))) if torch.is_grad_enabled() else []
         with self.resharding:
@@ -194,14 +193,15 @@ class TorchRecorder(StepRecorder):
         local = frame.f_locals
         function = local.get("fn")
         label = getattr(function, "__qualname__", "") or type(function).__name__
-        name = f"Compiled.{label.replace('<locals>.', '').replace('.', '_')}"
+        label = label.replace("<locals>.", "").replace(".", "_")
+        name = f"Compiled.{label}"
         key = f"{name}.{self.number(name)}.forward"
         args, kwargs = tuple(local.get("args", ())), dict(local.get("kwargs", {}))
 
         def record() -> None:
             fields = self.before(key, args, kwargs) + ', "compiled": true'
             self.write(key, fields, self.stack_of(frame.f_back), self.parent)
-            self.note_dark(f"the compiled function {name.partition('.')[2]}", frame.f_back)
+            (self.darkness or self).note_dark(f"the compiled function {label}", frame.f_back)
 
         self.guarded(key, record)
 
@@ -286,10 +286,8 @@ class TorchRecorder(StepRecorder):
 
     def write(self, key: str, fields: str, stack: int | None, parent: str | None) -> None:
         """Write a record, when its statistics have arrived; if it cannot be written the capture ends."""
-        if MARK in fields:
-            self._device.record(fields, key, stack, parent)
-        else:
-            super().write(key, fields, stack, parent)
+        write = self._device.record if MARK in fields else self._arrived
+        write(fields, key, stack, parent)
 
     def _arrived(self, fields: str, key: str, stack: int | None, parent: str | None) -> None:
         super().write(key, fields, stack, parent)
@@ -309,6 +307,7 @@ class TorchRecorder(StepRecorder):
         return self._element(tensor, place)
 
     def _element(self, tensor: torch.Tensor, place: str) -> str:
+        self._written = tensor
         self._glimpses.begin()
         fields = self._texts.fields(tensor)
         if self._given is not None:
@@ -351,6 +350,8 @@ class TorchRecorder(StepRecorder):
 
     def _values(self, tensor: torch.Tensor) -> str:
         """Return the statistics of a dense tensor, or a mark for those that a device computes."""
+        if self.darkness is not None:
+            self.darkness.met(tensor, is_itself=tensor is self._written)
         if self._sketching is not None and tensor.is_cpu and self._look is statistics:
             summary = host_summary(tensor)
             self._sketching.note(tensor, summary)
@@ -378,6 +379,7 @@ class TorchRecorder(StepRecorder):
 
     def finish(self, cut_short: str = "") -> None:
         """Write what has not come to its end, and turn the log into the dump."""
+        self._written = None
         for border in self._borders:
             border.close()
         self._borders.clear()

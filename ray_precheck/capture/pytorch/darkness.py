@@ -1,0 +1,338 @@
+"""What a captured step of a PyTorch program does out of the capture's sight.
+
+Comes in: the recorder and the mode of a step. Goes out: notes of dark places: functions of TorchScript,
+kernels of Triton, replayed CUDA graphs, values that went through numpy, memory handed to foreign code,
+operators in other threads; and, whatever made them, tensors that came into a recorded call and were made in
+this step by nobody who was seen. Put on by `probe` for each captured step.
+
+A tensor that such a place has made is not named once more where it comes into a call of the same module.
+"""
+
+import functools
+import re
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.autograd.forward_ad
+import torch.utils.data.dataloader
+from torch.overrides import TorchFunctionMode
+
+from ray_precheck import private_parts
+from ray_precheck.capture.pytorch.calls import detour
+from ray_precheck.capture.pytorch.names import CallName, FunctionNames
+from ray_precheck.capture.pytorch.recorder import TorchRecorder
+from ray_precheck.capture.pytorch.tensors.nested import tensors_in
+from ray_precheck.capture.pytorch.tensors.origins import Origins
+from ray_precheck.capture.settings import STRUCTURE
+from ray_precheck.capture.stacks import source_of
+
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
+# By these the values of a tensor leave torch, and come back.
+_LEAVE, _ROOT, _ADDRESS = "leave", "root", "address"
+_WAYS: dict[Any, str] = {
+    torch.Tensor.numpy: _LEAVE,
+    torch.Tensor.__array__: _LEAVE,
+    torch.Tensor.__dlpack__: _LEAVE,
+    torch.Tensor.backward: _ROOT,
+    torch.autograd.backward: _ROOT,
+    torch.autograd.grad: _ROOT,
+    torch.Tensor.data_ptr: _ADDRESS,
+}
+_COME_BACK = ("from_numpy", "frombuffer", "from_dlpack")
+_FOREIGN = frozenset({"ctypes", "_ctypes", "cffi", "numba", "cupy"})
+# What torch makes of tensors or files that no function mode is told of.
+_UNSEEN: tuple[tuple[Any, str], ...] = (
+    (torch, "load"),
+    (torch._VF, "_pack_padded_sequence"),
+    (torch._VF, "_pad_packed_sequence"),
+    (torch.autograd.forward_ad, "unpack_dual"),
+)
+# Recorded calls that make a tensor of an array.
+_OF_ARRAYS = frozenset({"tensor", "as_tensor", "asarray"})
+# Classes whose call makes a tensor of a list, unseen: `torch.FloatTensor([1.0])`.
+_CONSTRUCTOR = re.compile(r"\b[A-Z]?[a-z]*Tensor\(")
+# So many tensors are asked for their age at once; while few objects are new, each at once.
+_AT_ONCE, _FEW_RECORDS = 32, 100
+
+
+class _Stranger(NamedTuple):
+    tensor: torch.Tensor
+    what: str
+    module: str
+    place: str
+    code: CodeType
+
+
+class Darkness:
+    """Takes note of what happens out of sight in one step; `origins` outlast it."""
+
+    def __init__(self, recorder: TorchRecorder, origins: Origins) -> None:
+        self._recorder = recorder
+        self._origins = origins
+        self._dark = recorder.dark
+        self._where = recorder.where
+        self._graph_task = private_parts.find(private_parts.GRAPH_TASK)
+        # True while arguments of a call are written, whose tensors need a producer.
+        self.asks = False
+        self.unknown: list[torch.Tensor] = []
+        self._strangers: list[_Stranger] = []
+        self._named: set[tuple[str, str]] = set()
+        self._left: set[object] = set()
+        self._records = 0
+
+    def met(self, tensor: torch.Tensor, *, is_itself: bool) -> None:
+        """Take a dense tensor that is looked at for the first time; what stands for another is not asked."""
+        origins = self._origins
+        if self.asks and is_itself and type(tensor) is torch.Tensor and not origins.knows(tensor):
+            self.unknown.append(tensor)
+        origins.know(tensor)
+
+    @contextmanager
+    def asking(self, name: CallName, frame: FrameType, args: tuple[Any, ...]) -> Iterator[None]:
+        """Ask for the producers of the tensors that are met within, which a call gets."""
+        if name.name in _OF_ARRAYS and args and not isinstance(args[0], torch.Tensor):
+            self._safely(lambda: self.from_array(args[0], frame))
+        self.asks = True
+        yield
+        self.asks = False
+        if self.unknown:
+            self._safely(lambda: self.ask(name.key, frame))
+
+    def ask(self, name: str, frame: FrameType) -> None:
+        """Ask for the age of the tensors that came into a call without a producer."""
+        unknown, self.unknown = self.unknown, []
+        if self._graph_task is not None and self._graph_task() >= 0:
+            return
+        code = self._recorder.program_frame(frame).f_code
+        for tensor in unknown:
+            node = tensor.grad_fn
+            if node is None and tensor.requires_grad:
+                continue  # like a parameter, it was not computed
+            made = "" if node is None else f" ({node.name()})"
+            what = f"a tensor that no recorded call made{made} and {name} got"
+            self._strangers.append(_Stranger(tensor, what, *self._where(frame), code))
+        self._records += 1
+        if self._records < _FEW_RECORDS or len(self._strangers) >= _AT_ONCE:
+            self.settle()
+
+    def settle(self) -> None:
+        """Name those that were made in this step."""
+        strangers, self._strangers = self._strangers, []
+        made = {id(each) for each in self._origins.made_now(each.tensor for each in strangers)}
+        for each in strangers:
+            file = each.place.rpartition(":")[0]
+            is_new = id(each.tensor) in made and (each.module, file) not in self._named
+            if is_new and not _CONSTRUCTOR.search(source_of(each.code)):
+                self._dark.note(each.what, module=each.module, place=each.place)
+
+    def note_dark(self, what: str, frame: FrameType | None) -> None:
+        """Name what runs unseen where a frame is; what it gives is not asked for its origin."""
+        module, place = self._where(frame)
+        file = place.rpartition(":")[0]
+        self._named |= {(each, file) for each in self._recorder.modules_at(frame) or [""]}
+        self._dark.note(what, module=module, place=place)
+
+    def _safely(self, action: Callable[[], None]) -> None:
+        self._recorder.guarded("what has no record", action)
+
+    def gave(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
+        """Take what a function of torch gave that has no record."""
+        if type(result) in _TENSORS:
+            self._origins.know(result)
+        elif (way := _WAYS.get(func)) is not None:
+            frame = sys._getframe(2)
+            self._safely(lambda: self._went(way, args, result, frame))
+
+    def _went(self, way: str, args: tuple[Any, ...], result: Any, frame: FrameType) -> None:
+        if way == _LEAVE:
+            if args[0].is_floating_point():
+                self._leaves(args[0], frame)
+        elif way == _ADDRESS:
+            if foreign := _foreign_in(frame):
+                self.note_dark(f"memory handed to foreign code ({foreign})", frame)
+        else:
+            self._origins.know_all(result)
+            if self._recorder.darkness is not None:
+                roots = tensors_in(args[:1])
+                self.unknown += [each for each in roots if not self._origins.knows(each)]
+                self.ask("the backward pass", frame)
+
+    def _leaves(self, tensor: torch.Tensor, frame: FrameType) -> None:
+        module, place = self._where(frame)
+        self._left |= {place, ("memory", tensor.data_ptr())}
+        if module:
+            self._left.add(("module", module))
+
+    def came_back(self, array: Any, result: Any, frame: FrameType) -> None:
+        """Take a tensor that was made of foreign memory."""
+        if isinstance(result, torch.Tensor) and result.is_floating_point():
+            self.from_array(array, frame, result.data_ptr())
+        self._origins.know_all(result)
+
+    def from_array(self, array: Any, frame: FrameType, address: int = 0) -> None:
+        """Take what becomes a tensor: it is dark if values of this step may be in it."""
+        found = getattr(array, "__array_interface__", None)
+        if found is not None and np.asarray(array).dtype.kind in "fc":
+            address = found["data"][0]
+        elif found is not None or not address:
+            return
+        module, place = self._where(frame)
+        if not self._left.isdisjoint({place, ("module", module), ("memory", address)}):
+            self.note_dark("values that went through numpy, or another library", frame)
+
+    @property
+    def asks_origins(self) -> bool:
+        """Whether each tensor of a call is looked at, so that one without a producer shows."""
+        recorder = self._recorder
+        settings = recorder.settings
+        wants = settings.wants("forward", "input") and settings.wants("forward", "output")
+        return recorder.sees_all and settings.task != STRUCTURE and not settings.slices and wants
+
+    @contextmanager
+    def watched(self, names: FunctionNames) -> Iterator[None]:
+        """See what is done out of sight, for the time of a captured step."""
+        self._origins.begin()
+        with ExitStack() as hooks:
+            hooks.callback(self._origins.end)
+            for name in _COME_BACK:
+                self._put(hooks, torch, name, self._back)
+            for owner, name in _UNSEEN:
+                self._put(hooks, owner, name, self._given)
+            self._put(hooks, private_parts.find(private_parts.LOADER), "__next__", self._given)
+            for part in (private_parts.SCRIPT_FUNCTION, private_parts.SCRIPT_METHOD):
+                self._put(hooks, private_parts.find(part), "__call__", self._script)
+            self._put(hooks, torch.cuda.CUDAGraph, "replay", self._graph)
+            triton = sys.modules.get("triton.runtime.jit")
+            self._put(hooks, getattr(triton, "JITFunction", None), "run", self._triton)
+            hooks.enter_context(detour(threading.Thread, "start", self._started(names)))
+            yield
+            self.settle()
+
+    def _put(
+        self, hooks: ExitStack, owner: Any, name: str, by: Callable[[Callable[..., Any]], Any]
+    ) -> None:
+        original = getattr(owner, name, None)
+        if original is not None:
+            hooks.enter_context(detour(owner, name, functools.wraps(original)(by(original))))
+
+    def _back(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            frame = sys._getframe(1)
+            self._safely(lambda: self.came_back(args[0] if args else None, result, frame))
+            return result
+
+        return call
+
+    def _given(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            self._safely(lambda: self._origins.know_all(result))
+            return result
+
+        return call
+
+    def _script(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+            frame = sys._getframe(1)
+            result = original(function, *args, **kwargs)
+            self._safely(
+                lambda: self._ran(f"the TorchScript function {function.name}", frame, result)
+            )
+            return result
+
+        return call
+
+    def _ran(self, what: str, frame: FrameType, result: Any) -> None:
+        self.note_dark(what, frame)
+        self._origins.know_all(result)
+
+    def _graph(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(graph: Any) -> Any:
+            frame = sys._getframe(1)
+            self._safely(lambda: self.note_dark("a CUDA graph that is replayed", frame))
+            return original(graph)
+
+        return call
+
+    def _triton(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+            label = getattr(kernel, "__name__", "") or type(kernel).__name__
+            frame = sys._getframe(1)
+            self._safely(lambda: self.note_dark(f"the Triton kernel {label}", frame))
+            return original(kernel, *args, **kwargs)
+
+        return call
+
+    def _started(self, names: FunctionNames) -> Callable[..., Any]:
+        """Return a `Thread.start` that looks at what the thread calls while the step runs."""
+        original, mine = threading.Thread.start, weakref.ref(self)
+
+        def start(thread: threading.Thread) -> None:
+            frame, run = sys._getframe(1), thread.run
+
+            def told(what: str) -> None:
+                darkness = mine()
+                if darkness is not None:
+                    darkness.note_dark(what, frame)
+
+            def watched() -> None:
+                with Elsewhere(names, thread, told, self._origins):
+                    run()
+
+            thread.run = watched  # type: ignore[method-assign]
+            original(thread)
+
+        return start
+
+
+class Elsewhere(TorchFunctionMode):
+    """In a thread that a captured step has started: tells of the first call of an operator there."""
+
+    def __init__(
+        self,
+        names: FunctionNames,
+        thread: threading.Thread,
+        tell: Callable[[str], None],
+        origins: Origins,
+    ) -> None:
+        super().__init__()
+        self._names = names
+        self._thread = thread
+        self._tell: Callable[[str], None] | None = tell
+        self._origins = origins
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Make the call."""
+        result = func(*args, **(kwargs or {}))
+        name = self._names[func]
+        if name is not None:
+            self._origins.know_all(result)
+            if self._tell is not None:
+                tell, self._tell = self._tell, None
+                target = getattr(self._thread, "_target", None)
+                label = getattr(target, "__qualname__", "") or type(self._thread).__name__
+                tell(f"operators in another thread ({label}), {name.key} the first of them")
+        return result
+
+
+def _foreign_in(frame: FrameType) -> str:
+    """Return the library through which a function hands memory on, "" where its module knows none."""
+    for value in list(frame.f_globals.values()) + list(frame.f_locals.values()):
+        kind = type(value)
+        name = (
+            value.__name__ if kind is type(sys) else getattr(value, "__module__", kind.__module__)
+        )
+        root = str(name).partition(".")[0] if isinstance(name, str) else ""
+        if root in _FOREIGN or kind.__module__ in _FOREIGN:
+            return root if root in _FOREIGN else kind.__module__
+    return ""
