@@ -73,7 +73,8 @@ class CheckOptions:
         "--layouts",
         help="run each call again with transposed inputs: on (as without a word), off, auto (default)",
         more="A kernel may be wrong for some strides alone. `auto`: with the standard `auto`, cheap calls of"
-        " a dump that does not say how its tensors lay in memory (captures of this package do)",
+        " a dump that does not say how its tensors lay in memory (captures of this package do): the first"
+        " call of each operator, and some later ones",
         takes=Takes.PERHAPS,
         metavar="WHEN",
         becomes=lambda word: word or ALWAYS,
