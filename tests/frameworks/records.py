@@ -114,8 +114,9 @@ def call(
 
 
 def statistics_checker(framework: str, **options: Any) -> Checker:
-    """Return a checker for generated tensors on the CPU."""
-    return Checker(CheckSettings(framework, "statistics", Path(), **options), "cpu")
+    """Return a checker for generated tensors on the CPU; tensors without strides are contiguous."""
+    terms = {"knows_layouts": True, **options}
+    return Checker(CheckSettings(framework, "statistics", Path(), **terms), "cpu")
 
 
 def capture_settings(capture: str, **options: Any) -> CheckSettings:
