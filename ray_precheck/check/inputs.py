@@ -22,7 +22,7 @@ from ray_precheck.datagen.generate import (
     build_call,
     generated_tensors,
 )
-from ray_precheck.datagen.layouts import placed, placed_alone, transposed
+from ray_precheck.datagen.layouts import placed_alone, placed_together, transposed
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.frameworks.base import Leaf, map_leaves
 from ray_precheck.operators.autocast import CASTS_ARGUMENTS, NARROW_STATISTICS, SUMS_NARROWLY
@@ -142,7 +142,7 @@ def _with_layouts(
         return call, ()
     tensors = list(input_tensors(call).values())
     generated = isinstance(source, GeneratedTensors)
-    found, unplaced = placed(tensors, specs, may_change=generated)
+    found, unplaced = placed_together(tensors, specs, may_change=generated)
     supply = iter(found)
     return _mapped(
         call, lambda leaf: next(supply) if isinstance(leaf, HostTensor) else leaf

@@ -107,7 +107,7 @@ def _closed_up(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[tuple[i
     return tuple(steps), overlaps
 
 
-def placed(
+def placed_together(
     tensors: Sequence[HostTensor], specs: Sequence[tuple[str, TensorSpec]], *, may_change: bool
 ) -> tuple[list[HostTensor], list[str]]:
     """Return the tensors of a call with their layouts, and the paths of those whose layout cannot be had.
@@ -156,7 +156,7 @@ def placed_alone(tensor: HostTensor, spec: TensorSpec, *, may_change: bool) -> H
     if (spec.stride is None and not spec.offset) or tensor.shape != spec.shape:
         return tensor
     alone = replace(spec, dtype=tensor.dtype, shares="")
-    return placed([tensor], [("", alone)], may_change=may_change)[0][0]
+    return placed_together([tensor], [("", alone)], may_change=may_change)[0][0]
 
 
 def transposed(tensor: HostTensor) -> HostTensor:

@@ -47,6 +47,8 @@ def _lines(needs: Needs) -> Iterator[str]:
     if needs.aim is Aim.COMPARE:
         yield 'np.seterr(all="ignore")'
     yield from _load_lines(needs)
+    if needs.places and needs.runs_call:
+        yield from _PLACE_LINES.splitlines()
     yield from flat_lines(needs)
     if needs.rows:
         yield from show_lines(needs, list(_to_numpy(needs)))
@@ -73,6 +75,21 @@ def tensor(name, dtype=None):
     if dtype is not None:  # bfloat16 is saved as its bits, the upper half of a float32.
         data = np.asarray(data.astype(np.uint32) << 16).view(np.float32)
     return ms.Tensor(data, dtype)"""
+
+
+_PLACE_LINES = """
+
+def place(tensors, layouts, count):
+    # They lie in one memory as in the run, each with its (stride, offset).
+    dtype = tensors[0].dtype
+    plain = ms.float32 if dtype == ms.bfloat16 else dtype
+    arrays = [tensor.astype(plain).asnumpy() for tensor in tensors]
+    memory = np.zeros(count, arrays[0].dtype)
+    for array, (stride, offset) in zip(arrays, layouts):
+        steps = [step * memory.itemsize for step in stride]
+        np.lib.stride_tricks.as_strided(memory[offset:], array.shape, steps)[...] = array
+    memory, as_strided = ms.Tensor(memory, dtype), ms.ops.auto_generate.as_strided
+    return [as_strided(memory, a.shape, *layout) for a, layout in zip(arrays, layouts)]"""
 
 
 def _form(needs: Needs) -> str:
@@ -107,6 +124,7 @@ def _run_lines(needs: Needs) -> Iterator[str]:
     """Yield the lines that run the call: x, out, the list outs of its tensors, and grads."""
     if needs.inputs:
         yield f"x = {_tensors(needs, dict(enumerate(needs.inputs)), 'forward')}"
+        yield from (each.line("x") for each in needs.layouts)
     if needs.seed is not None:
         yield f"ms.set_seed({needs.seed})  # The run's seed of this call."
         yield f"ms.manual_seed({needs.seed})"
@@ -141,6 +159,10 @@ def _gradient_lines(needs: Needs) -> Iterator[str]:
         "    return tuple(outs)" if is_plain else f"    return tuple(o for o in outs if {is_float})"
     )
     leaves = ", ".join(f"x[{i}]" for i in needs.leaves)
+    if needs.incoming_layouts:
+        yield from ("", "", f"sens = {incoming}")
+        yield from (each.line("sens") for each in needs.incoming_layouts)
+        incoming = "sens"
     yield from ("", "", "outs = []", f"_, pull_back = ms.vjp(forward, {leaves})")
     if needs.float_outputs != len(needs.cotangents):
         yield f"incoming = dict(zip({list(needs.cotangents)}, {incoming}))"

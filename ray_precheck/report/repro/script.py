@@ -17,16 +17,17 @@ from pathlib import Path
 
 import numpy as np
 
+from ray_precheck.datagen.layouts import placed_alone, placed_together, transposed
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.errors import NotCheckable, PrecheckError, UsageError
 from ray_precheck.frameworks.known import load_part
 from ray_precheck.plan.changes import changed_tensors
 from ray_precheck.plan.drawing import is_random, seed_of
 from ray_precheck.report.repro.call import CallText, script_of
-from ray_precheck.report.repro.text import Aim, FailingOutput, Needs
+from ray_precheck.report.repro.text import Aim, FailingOutput, Needs, Placed
 from ray_precheck.schema.dtypes import DTYPES, is_differentiable, round_to_dtype
 from ray_precheck.schema.record import ApiRecord
-from ray_precheck.schema.values import SequenceSpec, TensorSpec, ValueSpec
+from ray_precheck.schema.values import HostTensor, SequenceSpec, TensorSpec, ValueSpec
 from ray_precheck.store.error_data import ErrorData, load_error_data
 
 # msprobe's limit of MaxAbsErr.
@@ -70,6 +71,7 @@ def _needs(data: ErrorData, record: ApiRecord) -> Needs:
     captured = data.tested == "dump" and bool(rows)
     leaves, rows = _leaves(data, aim, rows, captured=captured)
     text = CallText(data, record)
+    incoming = _cotangents(data) if _needs_gradients(data, aim, rows, captured) else {}
     message = textwrap.shorten(data.replay.message, _LONGEST_MESSAGE, placeholder=" ...")
     return Needs(
         name=_plain(data.payload.name),
@@ -86,7 +88,9 @@ def _needs(data: ErrorData, record: ApiRecord) -> Needs:
         rows=rows,
         inputs=tuple(data.dtypes.get(name, "float32") for name in data.inputs.values()),
         leaves=leaves,
-        cotangents=_cotangents(data) if _needs_gradients(data, aim, rows, captured) else {},
+        cotangents=incoming,
+        layouts=_layouts(data, record),
+        incoming_layouts=_incoming_layouts(data, record, list(incoming)),
         in_place=data.replay.in_place,
         autocast=record.autocast,
         nested=any(not isinstance(spec, TensorSpec) for spec in record.outputs),
@@ -94,6 +98,44 @@ def _needs(data: ErrorData, record: ApiRecord) -> Needs:
         float_outputs=_float_outputs(record.outputs),
         is_complex=any(DTYPES[dtype].kind == "complex" for dtype in data.dtypes.values()),
     )
+
+
+def _layouts(data: ErrorData, record: ApiRecord) -> tuple[Placed, ...]:
+    """Return the layouts of the inputs with which the call failed."""
+    specs = list(record.input_tensors())
+    if not data.replay.is_transposed and not any(
+        spec.stride is not None or spec.offset or spec.shares for _, spec in specs
+    ):
+        return ()
+    tensors = [data.source.file(name) for name in data.inputs.values()]
+    if len(tensors) == len(specs):
+        tensors, _ = placed_together(tensors, specs, may_change=False)
+    return _groups([transposed(t) if data.replay.is_transposed else t for t in tensors])
+
+
+def _incoming_layouts(data: ErrorData, record: ApiRecord, outputs: list[int]) -> tuple[Placed, ...]:
+    """Return the layouts of the incoming gradients of some outputs."""
+    specs = record.grads_in or ()
+    tensors = []
+    for output in outputs:
+        tensor = data.source.file(f"{data.stem}.backward.input.{output}.npy")
+        spec = specs[output] if output < len(specs) else None
+        if isinstance(spec, TensorSpec):
+            tensor = placed_alone(tensor, spec, may_change=False)
+        tensors.append(transposed(tensor) if data.replay.is_transposed else tensor)
+    return _groups(tensors)
+
+
+def _groups(tensors: list[HostTensor]) -> tuple[Placed, ...]:
+    found: dict[int, Placed] = {}
+    for position, tensor in enumerate(tensors):
+        layout = tensor.layout
+        if layout is not None:
+            before = found.get(id(layout.buffer))
+            members = () if before is None else before.members
+            member = (position, layout.stride, layout.offset)
+            found[id(layout.buffer)] = Placed(len(layout.buffer), (*members, member))
+    return tuple(found.values())
 
 
 def _row(data: ErrorData, name: str, changed: Mapping[str, int]) -> FailingOutput:

@@ -57,6 +57,20 @@ class FailingOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class Placed:
+    """Tensors that lie in one buffer of `extent` elements: their positions, steps and offsets."""
+
+    extent: int
+    members: tuple[tuple[int, tuple[int, ...], int], ...]
+
+    def line(self, names: str) -> str:
+        """Return the line that places them; they are the elements of a list of this name."""
+        tensors = ", ".join(f"{names}[{position}]" for position, _, _ in self.members)
+        layouts = [(stride, offset) for _, stride, offset in self.members]
+        return f"{tensors}, = place([{tensors}], {layouts}, {self.extent})"
+
+
+@dataclass(frozen=True, slots=True)
 class Needs:
     """The contents of a script.
 
@@ -66,7 +80,8 @@ class Needs:
     `nested`: an output may be a list of tensors; `outputs` is their number in the dump and
     `float_outputs` the number of those with gradients, None if it is unknown. `captured`: the results
     of the dump were judged. `autocast` is the dtype of PyTorch's autocast, "" without it. `seed` is the seed
-    of the run's draws.
+    of the run's draws. `layouts` are those of x that are not contiguous, `incoming_layouts` those of the list
+    of incoming gradients.
     """
 
     name: str
@@ -90,6 +105,13 @@ class Needs:
     is_complex: bool
     autocast: str
     cotangents: Mapping[int, str] = field(default_factory=dict)
+    layouts: tuple[Placed, ...] = ()
+    incoming_layouts: tuple[Placed, ...] = ()
+
+    @property
+    def places(self) -> bool:
+        """Whether tensors do not lie in memory as they are loaded."""
+        return bool(self.layouts or self.incoming_layouts)
 
     @property
     def dtypes(self) -> set[str]:

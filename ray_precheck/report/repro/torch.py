@@ -45,6 +45,8 @@ def _lines(needs: Needs) -> Iterator[str]:
     if needs.aim is Aim.COMPARE:
         yield 'np.seterr(all="ignore")'
     yield from _load_lines(needs)
+    if needs.places and needs.runs_call:
+        yield from _PLACE_LINES.splitlines()
     yield from flat_lines(needs)
     if needs.rows:
         wide = f".to(torch.{needs.wide})" if needs.is_complex else ".double()"
@@ -54,6 +56,17 @@ def _lines(needs: Needs) -> Iterator[str]:
     yield from ("", "")
     saved = [f'load("{row.file("device")}"{_bits(row.dtype)})' for row in needs.rows]
     yield from end_lines(needs, list(_run_lines(needs)), saved)
+
+
+_PLACE_LINES = """
+
+def place(tensors, layouts, count):
+    # They lie in one memory as in the run, each with its (stride, offset).
+    memory = torch.zeros(count, dtype=tensors[0].dtype, device=DEVICE)
+    for tensor, layout in zip(tensors, layouts):
+        where = torch.arange(count, device=DEVICE).as_strided(tensor.shape, *layout)
+        memory[where.flatten()] = tensor.flatten()
+    return [memory.as_strided(tensor.shape, *layout) for tensor, layout in zip(tensors, layouts)]"""
 
 
 def _load_lines(needs: Needs) -> Iterator[str]:
@@ -86,6 +99,9 @@ def _run_lines(needs: Needs) -> Iterator[str]:
     """Yield the lines that run the call: x, out, the list outs of its tensors, and grads."""
     if needs.inputs:
         yield f"x = {_tensors(dict(enumerate(needs.inputs)), 'forward')}"
+    is_copied = bool(needs.leaves) and needs.in_place
+    lines = [each.line("x") for each in needs.layouts]
+    yield from [] if is_copied else lines
     if needs.leaves:
         positions = list(needs.leaves)
         each = f"x[i].requires_grad_() for i in {positions}"
@@ -93,6 +109,7 @@ def _run_lines(needs: Needs) -> Iterator[str]:
         yield f"leaves = [{only if len(positions) == 1 else each}]"
         if needs.in_place:
             yield "x = [tensor.clone() for tensor in x]"
+            yield from lines
     if needs.seed is not None:
         yield f"torch.manual_seed({needs.seed})  # The run's seed of this call."
     if needs.autocast:
@@ -116,13 +133,18 @@ def _gradient_lines(needs: Needs) -> Iterator[str]:
     zeros = ", materialize_grads=True" if len(needs.leaves) > 1 else ""
     if len(needs.cotangents) == 1:
         (position,) = needs.cotangents
-        yield f"incoming = {incoming[1:-1]}"
+        if needs.incoming_layouts:
+            yield f"incoming = {incoming}"
+            yield from (each.line("incoming") for each in needs.incoming_layouts)
+        else:
+            yield f"incoming = {incoming[1:-1]}"
         yield f"grads = torch.autograd.grad(outs[{position}], leaves, incoming{zeros})"
         return
     positions = list(needs.cotangents)
     is_all = positions == list(range(len(positions)))
     outs = "outs" if is_all else f"[outs[i] for i in {positions}]"
     yield f"incoming = {incoming}"
+    yield from (each.line("incoming") for each in needs.incoming_layouts)
     yield f"pairs = [(o, g) for o, g in zip({outs}, incoming) if o.requires_grad]"
     yield "asked, incoming = zip(*pairs)"
     yield f"grads = torch.autograd.grad(asked, leaves, incoming{zeros})"

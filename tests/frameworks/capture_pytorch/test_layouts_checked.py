@@ -1,6 +1,8 @@
 """Kernels that are wrong for one memory layout alone are run with it, and found."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +19,7 @@ from ray_precheck.compare.standards.user_file import load_standard
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.frameworks.pytorch.backend import TorchBackend
 from ray_precheck.options.checks import CheckOptions
+from ray_precheck.report.repro.script import repro_script
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import Task
 from ray_precheck.session import rerun
@@ -329,6 +332,45 @@ def test_a_saved_failure_is_shown_again_with_its_layout(
             checked(folder, options=CheckOptions(layouts="on"), **saved)
             assert Verdict.ERROR in verdicts(rerun(tmp_path / "errors" / f"{call}.json"))
     assert Verdict.ERROR not in verdicts(rerun(tmp_path / "errors" / f"{call}.json"))
+
+
+BROKEN = """
+import torch
+def wrong(owner, name, applies):
+    right = getattr(owner, name)
+    def kernel(*args, **kwargs):
+        out = right(*args, **kwargs)
+        return out * 1.25 if applies(*args) else out
+    setattr(owner, name, kernel)
+"""
+# The kernel that is wrong in the script's process.
+REPRODUCED = {
+    "transposed leaf": "wrong(torch, 'sin', lambda x: not x.is_contiguous())",
+    "aliased": "wrong(torch, 'mul', lambda x, y: x.data_ptr() == y.data_ptr())",
+    "expanded": "wrong(torch, 'exp', lambda x: 0 in x.stride())",
+    "in place": "wrong(torch.Tensor, 'mul_', lambda x, y: not x.is_contiguous())",
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "transposed"),
+    [("transposed leaf", False), ("aliased", False), ("expanded", False), ("in place", True)],
+)
+def test_a_script_shows_the_failure_with_its_layout(
+    tmp_path: Path, case: str, transposed: bool
+) -> None:
+    program, call, operator, applies = CASES[case]
+    folder = captured(tmp_path / "dump", program, "statistics")
+    if transposed:
+        without_layouts(folder)
+    with with_kernel(WrongKernel(operator, applies)):
+        checked(folder, options=CheckOptions(layouts="on"), error_folder=tmp_path / "errors")
+    script = repro_script(tmp_path / "errors" / f"{call}.json")
+    codes = []
+    for broken in (BROKEN + REPRODUCED[case], ""):
+        done = subprocess.run([sys.executable, "-c", f"{broken}\n{script}"], capture_output=True)
+        codes.append((done.returncode, done.stderr))
+    assert codes == [(1, b""), (0, b"")], script
 
 
 def verdicts(result: TaskResult) -> tuple[Verdict, Verdict]:
