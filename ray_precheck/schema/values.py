@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ray_precheck.schema.dtypes import DTYPES, Array
-from ray_precheck.schema.storage import Sparse, Storage
+from ray_precheck.schema.storage import Nested, Sparse, Storage
 
 Bound = float | int | bool | None
 
@@ -168,6 +168,11 @@ class HostTensor:
         if not isinstance(self.storage, Sparse):
             return self
         return HostTensor(self.dtype, self.storage.dense(self.data))
+
+    @property
+    def flat(self) -> "HostTensor":
+        """The values of a nested tensor as one tensor; any other tensor itself."""
+        return replace(self, storage=None) if isinstance(self.storage, Nested) else self
 
 
 @dataclass(frozen=True, slots=True)

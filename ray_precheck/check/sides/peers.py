@@ -25,8 +25,9 @@ from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Execution, Leaf, map_leaves
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
 from ray_precheck.schema.dtypes import DTYPES, Array, quantum, round_to_dtype
-from ray_precheck.schema.storage import Sparse
+from ray_precheck.schema.storage import Nested, Sparse
 from ray_precheck.schema.values import HostCall, HostTensor
+from ray_precheck.store.error_data import input_tensors
 
 Cotangents = Sequence[HostTensor | None]
 # Gives the compared leaves of an execution of the call, which gets the incoming gradients.
@@ -96,11 +97,33 @@ class Peers:
         if way.moves:
             call, incoming = _moved_call(call, incoming, way.moves, dtype)
         dense = _dense_call(call, self.plan) if way.rounds else None
-        if dense is not None:
-            found, error = attempt(lambda: self._computed(way, dtype, dense, incoming))
+        if dense is not None and self._means_the_same(dense, call, incoming):
+            flat = [None if each is None else each.flat for each in incoming]
+            found, error = attempt(lambda: self._computed(way, dtype, dense, flat))
             if error is None and found is not None:
                 return found
         return self._computed(way, dtype, call, incoming)
+
+    def _means_the_same(
+        self, dense: HostCall, call: HostCall, incoming: list[HostTensor | None]
+    ) -> bool:
+        """Return whether the values of nested tensors, taken as one tensor, give the same results."""
+        given = (*input_tensors(call).values(), *filter(None, incoming))
+        if not any(isinstance(each.storage, Nested) for each in given):
+            return True
+        flat = [None if each is None else each.flat for each in incoming]
+        exact = Way(widen=True)
+        mine, error = attempt(lambda: self._computed(exact, "", dense, flat))
+        other, failed = attempt(lambda: self._computed(exact, "", call, incoming))
+        if error or failed or mine is None or other is None or len(mine) != len(other):
+            return False
+        return all(
+            isinstance(m, HostTensor)
+            and isinstance(o, HostTensor)
+            and m.shape == o.shape
+            and np.allclose(m.data, o.data, 1e-9, 1e-12, equal_nan=True)
+            for m, o in zip(mine, other, strict=True)
+        )
 
     def _computed(
         self, way: Way, dtype: str, call: HostCall, incoming: list[HostTensor | None]
@@ -166,19 +189,23 @@ class PeersOfLeaf(Sequence[Array]):
 
 
 def _dense_call(call: HostCall, plan: CallPlan) -> HostCall | None:
-    """Return a call with all elements of its sparse tensors, whose sums are taken apart; None for one
-    without, and where the gradient of one is asked for, which kernels compute at its places alone."""
+    """Return a call with all elements of its sparse tensors, whose sums are taken apart, and with the values
+    of nested ones; None for one without.
+
+    Also None where the gradient of a sparse one is asked for, which kernels compute at its places alone.
+    """
     tensors: list[HostTensor] = []
 
     def dense(value: Any) -> Any:
         if not isinstance(value, HostTensor):
             return value
         tensors.append(value)
-        return value.dense
+        return value.dense.flat
 
     found = HostCall(map_leaves(call.args, dense), map_leaves(call.kwargs, dense))
     sparse = {at for at, each in enumerate(tensors) if isinstance(each.storage, Sparse)}
-    return found if sparse and not sparse & set(plan.differentiable) else None
+    is_nested = any(isinstance(each.storage, Nested) for each in tensors)
+    return found if (sparse or is_nested) and not sparse & set(plan.differentiable) else None
 
 
 def _moved_call(

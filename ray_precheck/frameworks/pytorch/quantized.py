@@ -110,14 +110,14 @@ def resolve_quantized(name: ApiName) -> Callable[..., Any]:
     return found if pack is None else functools.partial(_packed, found, pack)
 
 
-def _packed(operator: Any, pack: str, x: Any, parts: Any, *others: Any) -> Any:
+def _packed(operator: Any, pack: str, x: Any, parts: Any, *others: Any, **named: Any) -> Any:
     """Call an operator with weights that are packed from their recorded parts."""
     if not isinstance(parts, dict) or "weight" not in parts:
         raise NotCheckable("the dump does not describe the packed weights")
     ways = [list(parts[key]) for key in ("stride", "padding", "dilation") if key in parts]
     groups = [parts["groups"]] if "groups" in parts else []
     weight = getattr(torch.ops.quantized, pack)(parts["weight"], parts.get("bias"), *ways, *groups)
-    return operator(x, weight, *others)
+    return operator(x, weight, *others, **named)
 
 
 def flattened(result: Any) -> list[Any]:

@@ -70,8 +70,14 @@ def _nested(storage: Nested, values: torch.Tensor) -> torch.Tensor:
     if storage.is_jagged:
         device = str(values.device)
         lengths = _whole(storage.lengths, device) if storage.lengths else None
+        extents = storage.lengths or tuple(np.diff(storage.offsets).tolist())
         return torch.nested.nested_tensor_from_jagged(
-            values, _whole(storage.offsets, device), lengths, jagged_dim=storage.ragged
+            values,
+            _whole(storage.offsets, device),
+            lengths,
+            jagged_dim=storage.ragged,
+            min_seqlen=min(extents, default=0),
+            max_seqlen=max(extents, default=0),
         )
     sizes = torch.tensor(storage.sizes, dtype=torch.int64)
     strides, offsets = torch._nested_compute_contiguous_strides_offsets(sizes)

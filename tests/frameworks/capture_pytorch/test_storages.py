@@ -1,6 +1,7 @@
 """Programs with sparse, nested and quantized tensors, captured and prechecked in this process."""
 
 import os
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -210,7 +211,72 @@ def fp8_product() -> None:
     torch._scaled_mm(a, b.t(), one, one, bias=torch.randn(32).bfloat16(), out_dtype=torch.bfloat16)
 
 
+def nested_transformer() -> Program:
+    """An encoder that leaves its padding out, by nested tensors."""
+    torch.manual_seed(7)
+    layer = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=True).eval()
+    lengths = torch.tensor([[5], [3], [2]])
+    words, padding = torch.randn(3, 5, 16), torch.arange(5)[None] >= lengths
+
+    def step() -> None:
+        with torch.no_grad():
+            model(words, src_key_padding_mask=padding)
+
+    return step
+
+
+def nested_functions() -> Program:
+    """Jagged tensors forward and backward, and strided ones."""
+    torch.manual_seed(8)
+    pieces = [torch.randn(2, 8), torch.randn(5, 8)]
+    jagged = torch.nested.nested_tensor(pieces, layout=torch.jagged)
+    strided = torch.nested.nested_tensor(pieces)
+    weight = torch.randn(8, 8, requires_grad=True)
+
+    def step() -> None:
+        y = torch.relu(torch.nn.functional.linear(jagged, weight)) + jagged * 2.0
+        z = torch.nn.functional.layer_norm(y, (8,))
+        torch.nested.to_padded_tensor(z, 0.0).sum().backward()
+        z = torch.nn.functional.linear(strided, weight.detach()) + strided
+        torch.nested.to_padded_tensor(z, 0.0), z.softmax(-1)
+
+    return step
+
+
+def quantized_model() -> Program:
+    """A small network through `torch.ao.quantization`, static and dynamic."""
+    torch.manual_seed(9)
+    quantization: Any = torch.ao.quantization
+    layers = {
+        "stub": quantization.QuantStub(),
+        "conv": torch.nn.Conv2d(3, 6, 3),
+        "relu": torch.nn.ReLU(),
+        "pool": torch.nn.MaxPool2d(2),
+        "flat": torch.nn.Flatten(),
+        "linear": torch.nn.Linear(6 * 2 * 2, 5),
+        "out": quantization.DeQuantStub(),
+    }
+    model: Any = torch.nn.Sequential(OrderedDict(layers)).eval()
+    model.qconfig = quantization.get_default_qconfig("x86")
+    model = quantization.prepare(quantization.fuse_modules(model, [["conv", "relu"]]))
+    images, rows = torch.randn(4, 3, 6, 6), torch.randn(6, 10)
+    model(images)
+    model = quantization.convert(model)
+    plain = torch.nn.Sequential(torch.nn.Linear(10, 20), torch.nn.ReLU(), torch.nn.Linear(20, 3))
+    dynamic = quantization.quantize_dynamic(plain, dtype=torch.qint8)
+
+    def step() -> None:
+        with torch.no_grad():
+            model(images), dynamic(rows)
+
+    return step
+
+
 PROGRAMS |= {
+    "transformer": nested_transformer,
+    "nested": nested_functions,
+    "model": quantized_model,
     "quantized": quantized_layers,
     "fake": lambda: fake_quantization,
     "fp8": lambda: fp8_product,
