@@ -73,8 +73,15 @@ def scaled_lines(arguments: Arguments) -> Meaning | None:
     return None if arguments.record.has_backward else Normed(zero=True)
 
 
+def measured_lines(arguments: Arguments) -> Meaning | None:
+    """Return the meaning of vectors whose length is computed, of which some may be zero."""
+    order = arguments.value("ord", 2)
+    # The gradient of a length is 0 there; that of a sum of roots is infinite.
+    return Normed(zero=True) if order in (2, "fro") else Rowwise()
+
+
 for _look, _rules in (
-    (LINES, (scores, scaled_lines)),
+    (LINES, (scores, scaled_lines, measured_lines)),
     (NORMED, (normed_lines,)),
     (CHANNELS, (normed_channels,)),
     (SAMPLES, (normed_groups,)),
@@ -173,6 +180,12 @@ ROWS: list[tuple[str, tuple[MeaningRow, ...]]] = [
         """torch torch.nn.functional mindspore.mint.nn.functional mindspore.ops: rms_norm
         torch.nn.functional mindspore.mint.nn.functional: normalize""",
         (row("input|x", input=scaled_lines),),
+    ),
+    (
+        """torch.linalg mindspore.mint.linalg: vector_norm
+        torch.linalg: norm
+        torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops: norm""",
+        (row("input|A|x ord|p", input=measured_lines),),
     ),
     (
         "torch torch.nn.functional mindspore.ops: cosine_similarity",

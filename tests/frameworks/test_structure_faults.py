@@ -188,6 +188,7 @@ ZERO = told(X, zero_rows=3, **LINES)
 IMAGE = normal(8, 16, 5, 5)
 OF_CHANNELS = told(IMAGE, rows=16, row_means=[2.0, 2.9], row_deviation=0.01)
 OF_SAMPLES = told(IMAGE, rows=128, row_means=[2.0, 2.9], row_deviation=0.01)
+NORMED, LENGTHS = normal(16, 32, grad=True), tensor(16, 1)
 TIED = told(X, distinct=100)
 
 
@@ -255,6 +256,12 @@ FAULTS = {
         lambda x: call("Functional.cosine_similarity", x, X, dim=-1),
         ZERO,
         X,
+    ),
+    "vector_norm": _both(
+        lambda x, **_: (x * x).sum(-1, keepdim=True).log().mul(0.5).exp(),
+        lambda x: call("Torch.linalg.vector_norm", x, dim=-1, keepdim=True, grads=[LENGTHS]),
+        told(NORMED, zero_rows=3, **LINES),
+        NORMED,
     ),
     "topk": _both(topk_by_value, lambda x: call("Torch.topk", x, 20), TIED, X),
     "sort": _both(sort_by_value, lambda x: call("Torch.sort", x, -1), TIED, X),
