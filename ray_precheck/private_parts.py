@@ -175,6 +175,11 @@ MINDSPORE_NODE = PrivatePart(
     "sees the gradients at the border of each captured call",
     "the gradients that calls and Cells pass on to their inputs are not captured",
 )
+MINDSPORE_AMP = PrivatePart(
+    ("mindspore._c_expression.amp:get_curr_amp_strategy",),
+    "tells whether amp casts what a captured call gets",
+    "calls are checked with the dtypes that they were given, also where amp cast these",
+)
 MINDSPORE_SEEDS = PrivatePart(
     ("mindspore.common.seed:_KERNEL_SEED",),
     "puts the seeds of random operators back before each run of a step that is verified",
@@ -201,6 +206,7 @@ ALL = (
     MINDSPORE_JIT_BYTECODE,
     MINDSPORE_JIT_TRACE,
     MINDSPORE_NODE,
+    MINDSPORE_AMP,
     MINDSPORE_SEEDS,
     MINDSPORE_STRIDES,
     DECOMPOSITIONS,

@@ -7,7 +7,7 @@ gradients from the same source.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from ray_precheck.datagen.generate import (
 from ray_precheck.datagen.layouts import placed_alone, placed_together, transposed
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.frameworks.base import Leaf, map_leaves
+from ray_precheck.frameworks.known import find_framework, is_framework
 from ray_precheck.operators.autocast import CASTS_ARGUMENTS, NARROW_STATISTICS, SUMS_NARROWLY
 from ray_precheck.schema.dtypes import DTYPES, round_to_dtype
 from ray_precheck.schema.record import ApiRecord
@@ -53,9 +54,18 @@ class Inputs(Decoded):
     @property
     def bench_call(self) -> HostCall:
         """The call as the bench gets it: contiguous, unless it reads layouts; and what autocast casts for the
-        device is cast before it is widened."""
+        device is cast before it is widened, but for what the call writes into."""
         call = self.call if self.plan.reads_layout else _mapped(self.call, _contiguous)
-        return _mapped(call, partial(_cast, self.record.autocast)) if self._is_cast else call
+        if not self._is_cast:
+            return call
+        position = count()
+
+        def cast(value: Any) -> Any:
+            if not isinstance(value, HostTensor) or self.plan.writes(next(position)):
+                return value
+            return _cast(self.record.autocast, value)
+
+        return _mapped(call, cast)
 
     def gradient_as_computed(self, gradient: Leaf) -> Leaf:
         """Return a gradient in the dtype in which it was computed.
@@ -81,16 +91,27 @@ class Inputs(Decoded):
 
     @property
     def _half_type(self) -> str:
-        """The half type that all floating outputs of the call have, "" where they have another one."""
+        """The half type in which the call computes, "" where it is another one: that of its casts, where the
+        record tells it, or that of all floating outputs."""
+        if self._tells_casts and self.record.autocast:
+            return self.record.autocast if self.record.autocast in _HALF_TYPES else ""
         leaves = (leaf for spec in self.record.outputs for _, leaf in walk_specs(spec, ""))
         dtypes = {leaf.dtype for leaf in leaves if isinstance(leaf, TensorSpec)}
         floats = {dtype for dtype in dtypes if DTYPES[dtype].kind == "float"}
         return next(iter(floats)) if len(floats) == 1 and floats <= _HALF_TYPES else ""
 
     @property
+    def _tells_casts(self) -> bool:
+        """Whether the field `autocast` says that the arguments of this very call were cast."""
+        framework = self.record.framework
+        return is_framework(framework) and find_framework(framework).autocast_is_told
+
+    @property
     def _is_cast(self) -> bool:
         """Whether autocast has cast the arguments of the call."""
         record = self.record
+        if record.autocast and self._tells_casts:
+            return True
         if not record.autocast or self._half_type != record.autocast:
             return False
         return bool(CASTS_ARGUMENTS.of(record.name.type_name, record.framework))

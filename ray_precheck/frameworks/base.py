@@ -34,6 +34,10 @@ class CallPlan:
     changed: tuple[int, ...] = ()
     reads_layout: bool = False
 
+    def writes(self, position: int) -> bool:
+        """Return whether the call may change the tensor at a position."""
+        return position in self.changed or (self.in_place and not position)
+
 
 class Execution(Protocol):
     """A call that has run forward; see `changed_by` for an attribute that it may have, too."""

@@ -88,6 +88,7 @@ class Framework:
     value_types: Mapping[str, str] = field(default_factory=dict)
     dtype_names: Mapping[str, str] = field(default_factory=dict)
     node_gradients: bool = False
+    autocast_is_told: bool = False
     # The packages that must be installed.
     needs: tuple[str, ...] = ()
     install: str = ""

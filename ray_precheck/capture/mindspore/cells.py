@@ -20,6 +20,9 @@ GRAPH_MODE = (
     " mindspore.set_context(mode=mindspore.PYNATIVE_MODE)"
 )
 
+# What `Cell.to_float` sets, and the dtype in a dump.
+_DTYPES_OF_CELLS = {"FP16": "Float16", "BF16": "BFloat16", "FP32": "Float32"}
+
 
 def in_graph_mode() -> bool:
     """Return whether Cells are compiled as a whole."""
@@ -89,10 +92,30 @@ class CellCalls:
         kwargs: dict[str, Any],
         original: Callable[..., Any],
     ) -> Any:
-        """Make a call of a Cell, with a record if it has a name."""
+        """Make a call of a Cell, and know to which dtype it casts what its operators get."""
         recorder = self._recorder
         if in_graph_mode():
             recorder.fail(GRAPH_MODE)
+        mixed = _DTYPES_OF_CELLS.get(
+            str(getattr(cell, "mixed_precision_type", "")).rpartition(".")[2]
+        )
+        if mixed is None:
+            return self._recorded(cell, args, kwargs, original)
+        recorder.mixed.append(mixed)
+        try:
+            return self._recorded(cell, args, kwargs, original)
+        finally:
+            recorder.mixed.pop()
+
+    def _recorded(
+        self,
+        cell: nn.Cell,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        original: Callable[..., Any],
+    ) -> Any:
+        """Make a call of a Cell, with a record if it has a name."""
+        recorder = self._recorder
         name = "" if recorder.stopped or not recorder.settings.modules else self._names.of(cell)
         if not name:
             return original(cell, *args, **kwargs)

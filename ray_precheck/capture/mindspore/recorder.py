@@ -30,7 +30,7 @@ from ray_precheck.capture.settings import STRUCTURE, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.log import TENSORS, StepLog
 from ray_precheck.capture.writing.sketches import SketchFile
-from ray_precheck.capture.writing.text import mapping
+from ray_precheck.capture.writing.text import mapping, quoted
 from ray_precheck.foreign import caught
 
 _DEEPEST = 10
@@ -62,6 +62,11 @@ class MindSporeRecorder(StepRecorder):
         self._keeps_gradients: Callable[[], bool] = getattr(executor, "requires_grad", bool)
         self._wait: Callable[[], None] = getattr(executor, "sync", lambda: None)
         self._borders: list[NodeBorder | ArrivingGradients] = []
+        # The dtypes to which the Cells that run cast what their operators get (`Cell.to_float`).
+        self.mixed: list[str] = []
+        self._strategy: Callable[[], object] = private_parts.find(private_parts.MINDSPORE_AMP) or (
+            lambda: None
+        )
 
     def call(
         self,
@@ -90,7 +95,7 @@ class MindSporeRecorder(StepRecorder):
                 _wait_for(result)
                 output = (*args, *kwargs.values())
             stack = self.stack_of(frame)
-            fields = before + self.after(forward, output)
+            fields = before + self.after(forward, output) + self._autocast((args, kwargs), output)
             if given and self.settings.wants("forward", "output"):
                 fields += self._changes(given)
             self.write(forward, fields, stack, self.parent)
@@ -108,6 +113,20 @@ class MindSporeRecorder(StepRecorder):
             if _values(each.tensor) != each.known
         ]
         return f', "changed": {mapping(found)}'
+
+    def _autocast(self, given: Any, output: Any) -> str:
+        """Return the field that says to which dtype MindSpore cast what a call got, "" without a cast.
+
+        It is that of the output: of `Cell.to_float`, and of what an operator is listed for by `amp`.
+        """
+        if not self.mixed and self._strategy() is None:
+            return ""
+        floats = (str(t.dtype) for t in tensors_within(output) if t.is_floating_point())
+        dtype = next(floats, self.mixed[-1] if self.mixed else None)
+        is_cast = any(
+            t.is_floating_point() and str(t.dtype) != dtype for t in tensors_within(given)
+        )
+        return f', "autocast": {quoted(dtype)}' if dtype and is_cast else ""
 
     def compiled(
         self,

@@ -47,6 +47,7 @@ FRAMEWORK = Framework(
     },
     value_types=VALUE_TYPES,
     dtype_names=DTYPE_NAMES,
+    autocast_is_told=True,
     install=INSTALL,
     backend="ray_precheck.frameworks.mindspore.backend:MindSporeBackend",
     accelerators=ACCELERATORS,

@@ -115,7 +115,7 @@ class MindSporeExecution:
 
     def _run(self, tensors: list[ms.Tensor]) -> list[Any]:
         self._kept = [tensors[position] for position in self._plan.changed]
-        supply = iter(tensors)
+        supply = iter(self._cast(tensors))
 
         def argument(value: Any) -> Any:
             return next(supply) if isinstance(value, HostTensor) else self._face.constant(value)
@@ -125,6 +125,18 @@ class MindSporeExecution:
         if result is None and self._plan.in_place:
             result = args[0]
         return flatten_outputs(result, _is_tensor)
+
+    def _cast(self, tensors: list[ms.Tensor]) -> list[ms.Tensor]:
+        """Cast what MindSpore cast for the call: all floats, but for what the call writes into."""
+        if not self._plan.autocast:
+            return tensors
+        dtype = getattr(ms, self._plan.autocast)
+        return [
+            ms.ops.cast(tensor, dtype)
+            if tensor.is_floating_point() and not self._plan.writes(position)
+            else tensor
+            for position, tensor in enumerate(tensors)
+        ]
 
     def _cotangent(self, cotangent: HostTensor | None, leaf: ms.Tensor) -> ms.Tensor:
         if cotangent is not None:

@@ -131,6 +131,7 @@ def _run_lines(needs: Needs) -> Iterator[str]:
     if needs.cotangents:
         yield from _gradient_lines(needs)
         return
+    yield from _cast_lines(needs)
     yield f"out = {needs.call}"
     if needs.in_place:
         yield "out = x[0] if out is None else out"
@@ -138,11 +139,20 @@ def _run_lines(needs: Needs) -> Iterator[str]:
         yield f"outs = {outputs_line(needs)}"
 
 
+def _cast_lines(needs: Needs) -> Iterator[str]:
+    """Yield the line that casts the arguments, where MindSpore did so for the captured call."""
+    if needs.autocast:
+        cast = f"each.astype(ms.{needs.autocast}) if each.is_floating_point() else each"
+        these = "x[1:]" if needs.in_place else "x[:]"
+        yield f"{these} = [{cast} for each in {these}]"
+
+
 def _gradient_lines(needs: Needs) -> Iterator[str]:
     """Yield the lines that run the call in a function of the tensors that require a gradient."""
     targets = ", ".join(f"x[{i}]" for i in needs.leaves) + ("," if len(needs.leaves) == 1 else "")
     copies = "(leaf * 1 for leaf in leaves)" if needs.in_place else "leaves"
     yield from ("", "", "def forward(*leaves):", f"    {targets} = {copies}")
+    yield from (f"    {line}" for line in _cast_lines(needs))
     yield f"    out = {needs.call}"
     if needs.in_place:
         yield "    out = x[0] if out is None else out"

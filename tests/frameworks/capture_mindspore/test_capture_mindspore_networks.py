@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, amp, nn, ops
 from records import capture_settings, failing, payloads_of
 
 from ray_precheck.capture import Capture
@@ -126,3 +126,23 @@ def test_statistics_that_a_norm_changes_stand_in_its_record_and_are_checked(
         *("changed.running_mean", "changed.running_var"),
     ]
     assert list(failing(results)) == []
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3", "auto"])
+def test_mixed_precision_is_captured_and_checked_in_the_dtypes_that_were_used(
+    level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O1 rewrites the network, the others cast in C++ what operators get."""
+    monkeypatch.chdir(tmp_path)  # where O1 writes the network's new source
+    net, inputs, loss = NETWORKS["CNN with BatchNorm"]()
+    net = amp.auto_mixed_precision(net, level)
+    records, seen = captured_step(net, lambda: gradients_of(net, inputs, loss), tmp_path)
+    assert seen.outside == {}
+    product = records["Primitive.MatMul.0.forward"]
+    given = [element["dtype"] for element in product["input_args"]]
+    assert given == ["Float16", "Float16"] or product["autocast"] == "Float16"
+    (folder,) = tmp_path.glob("step0/*")
+    results = checked(folder)
+    assert list(failing(results)) == []
+    assert [f"{r.name}: {r.message}" for r in results if r.forward is not Verdict.PASS] == []
+    assert sum(r.backward is Verdict.PASS for r in results) > 5

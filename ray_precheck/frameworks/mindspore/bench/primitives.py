@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.mindspore.bench import indexed
-from ray_precheck.frameworks.mindspore.bench.references import to_float
+from ray_precheck.frameworks.mindspore.bench.references import cast, to_float
 from ray_precheck.schema.uncompared import Uncompared
 
 Tensor = torch.Tensor
@@ -98,6 +98,11 @@ def fill(dtype: Any, shape: Sequence[int], value: Any) -> Tensor:
 def scalar_to_tensor(value: Any, dtype: Any = None) -> Tensor:
     """Return a tensor without dimensions."""
     return torch.tensor(value, dtype=dtype or torch.float64)
+
+
+def mixed_cast(dtype: Any, tensor: Tensor) -> Tensor:
+    """Convert floats to a dtype of floats."""
+    return cast(tensor, dtype) if tensor.is_floating_point() else tensor
 
 
 def pad(tensor: Tensor, paddings: Sequence[Sequence[int]]) -> Tensor:

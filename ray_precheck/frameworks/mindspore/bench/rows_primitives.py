@@ -76,6 +76,7 @@ _LAYERS: dict[str, tuple[Row, ...]] = {
 _SHAPES: dict[str, tuple[Row, ...]] = {
     "BroadcastTo": rows("Torch.broadcast_to", "x * shape>size"),
     "Cast": rows(references.cast, "x dtype"),
+    "MixedPrecisionCast": rows(primitives.mixed_cast, "dtype x>tensor"),
     "Concat": rows("Torch.cat", "tensors * axis>dim=0"),
     "concat_impl": rows("Torch.cat", "tensors axis>dim=0"),
     "ExpandDims": rows("Torch.unsqueeze", "x axis>dim"),
