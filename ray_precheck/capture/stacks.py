@@ -14,21 +14,26 @@ from typing import NamedTuple
 class Stack(NamedTuple):
     """A stack's number, and what was found in it: the part below a frame of a marked file.
 
-    `inner` tells calls in one recomputed region apart; 0 for a call outside of any.
+    `inner` tells calls in one recomputed region apart; 0 for a call outside of any. `again` says that the
+    region is computed again, where a function says so.
     """
 
     number: int
     inner: int
+    again: bool = False
 
 
 class Stacks:
     """Numbers the stacks of calls, and has the lines of each.
 
     Frames of files whose name begins with one of `left_out` have no line. `mark` is the end of the name
-    of a file that recomputes calls.
+    of a file that recomputes calls, `again` are the names of its functions that compute a region once more.
     """
 
-    def __init__(self, left_out: Sequence[str] = (), mark: str = "") -> None:
+    def __init__(
+        self, left_out: Sequence[str] = (), mark: str = "", again: Sequence[str] = ()
+    ) -> None:
+        self._again = again
         self._left_out = tuple(left_out)
         self._mark = mark
         self._numbers: dict[tuple[int, ...], Stack] = {}
@@ -57,19 +62,20 @@ class Stacks:
     def _new(self, frame: FrameType | None) -> Stack:
         lines: list[str] = []
         below: list[int] = []
-        inner = 0
+        inner, again = 0, False
         while frame is not None:
             code = frame.f_code
             self._kept_alive[id(code)] = code
-            if not inner and self._mark and code.co_filename.endswith(self._mark):
-                inner = self._inner.setdefault(tuple(below), len(self._inner) + 1)
+            if self._mark and code.co_filename.endswith(self._mark):
+                inner = inner or self._inner.setdefault(tuple(below), len(self._inner) + 1)
+                again = again or code.co_name in self._again
             below += (id(code), frame.f_lasti)
             if not code.co_filename.startswith(self._left_out):
                 line = line_of(code, frame.f_lineno)
                 lines += [line] if line else []
             frame = frame.f_back
         self._lines.append(lines)
-        return Stack(len(self._lines) - 1, inner)
+        return Stack(len(self._lines) - 1, inner, again)
 
 
 def source_of(code: CodeType) -> str:

@@ -22,9 +22,9 @@ PREFIX = "Primitive"
 # What computes nothing from tensors: constants of Python, sequences, control flow, output to a log.
 _NO_OPERATORS = frozenset(
     """
-    CellBackwardHook DType Depend DynamicRankTensorShape GetGrad HookBackward InsertGradientOf IsConstant
-    IsInstance IsParameter IsSubClass Load MakeTuple Partial Print Rank SameTypeShape Shape ShapeOnly Size
-    TensorShape TileSize TopTypeof UpdateState VersionCheck shape_mul
+    CellBackwardHook DType Depend DynamicRankTensorShape Generator GetGrad HookBackward InsertGradientOf
+    IsConstant IsInstance IsParameter IsSubClass Load MakeTuple Partial Print Rank SameTypeShape Shape
+    ShapeOnly Size TensorShape TileSize TopTypeof UpdateState VersionCheck shape_mul
     """.split()
 )
 _HOMES_OF_NONE = (

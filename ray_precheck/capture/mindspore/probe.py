@@ -34,6 +34,9 @@ from ray_precheck.errors import UsageError
 
 # Frames of these files are no part of the program that is looked at.
 _OWN = (str(Path(__file__).parents[1]),)
+# MindSpore's file that computes a Cell again (`Cell.recompute`), and its functions that do so.
+_RECOMPUTATION = os.path.join("mindspore", "common", "recompute.py")
+_COMPUTES_AGAIN = ("bprop", "recompute")
 NO_NAMESPACES = (
     "custom_op_namespaces has no meaning here: operators of MindSpore have no namespaces; register_custom_api"
     " records the functions that call your own"
@@ -51,7 +54,7 @@ class MindSporeProbe:
 
     def __init__(self) -> None:
         self._detour = CellDetour()
-        self._stacks = Stacks(_OWN)
+        self._stacks = Stacks(_OWN, _RECOMPUTATION, _COMPUTES_AGAIN)
         self._places: list[FunctionPlace] = []
         self._cells: CellNames | None = None
         self._step: MindSporeStep | None = None

@@ -62,6 +62,8 @@ class MindSporeRecorder(StepRecorder):
         self._keeps_gradients: Callable[[], bool] = getattr(executor, "requires_grad", bool)
         self._wait: Callable[[], None] = getattr(executor, "sync", lambda: None)
         self._borders: list[NodeBorder | ArrivingGradients] = []
+        # The calls in recomputed Cells, by their names and inputs.
+        self._regions: dict[tuple[str, str], list[str]] = {}
         # The dtypes to which the Cells that run cast what their operators get (`Cell.to_float`).
         self.mixed: list[str] = []
         self._strategy: Callable[[], object] = private_parts.find(private_parts.MINDSPORE_AMP) or (
@@ -94,10 +96,13 @@ class MindSporeRecorder(StepRecorder):
             if name.collective:
                 _wait_for(result)
                 output = (*args, *kwargs.values())
-            stack = self.stack_of(frame)
+            found = self._stacks.of(frame)
+            stack = found.number if self.settings.stacks else None
             fields = before + self.after(forward, output) + self._autocast((args, kwargs), output)
             if given and self.settings.wants("forward", "output"):
                 fields += self._changes(given)
+            if found.inner:
+                fields += self._recomputed(name.key, forward, before, again=found.again)
             self.write(forward, fields, stack, self.parent)
             self.watch(f"{key}.backward", edges, output, stack)
 
@@ -113,6 +118,14 @@ class MindSporeRecorder(StepRecorder):
             if _values(each.tensor) != each.known
         ]
         return f', "changed": {mapping(found)}'
+
+    def _recomputed(self, name: str, key: str, before: str, *, again: bool) -> str:
+        """Return the field that names the call that a Cell computes again: that with the same inputs."""
+        if not again:
+            self._regions.setdefault((name, before), []).append(key)
+            return ""
+        first = self._regions.get((name, before))
+        return f', "recompute": {quoted(first.pop())}' if first else ""
 
     def _autocast(self, given: Any, output: Any) -> str:
         """Return the field that says to which dtype MindSpore cast what a call got, "" without a cast.

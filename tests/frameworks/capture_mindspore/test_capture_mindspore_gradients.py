@@ -7,7 +7,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, mint
+from mindspore import Tensor, mint, nn
 
 from ray_precheck import private_parts
 
@@ -165,3 +165,25 @@ def test_without_nodes_there_are_the_gradients_that_arrive(
     assert [each["Max"] for each in record["input"]] == [3.0, 1.0]
     assert record["output"] == []
     assert "Mint.exp.0.backward" not in records
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_what_a_cell_computes_again_names_its_first_call(
+    reentrant: bool, captured: Captured
+) -> None:
+    net = nn.SequentialCell(nn.Dense(4, 4), nn.ReLU(), nn.Dense(4, 4))
+    net.recompute(use_reentrant=reentrant)
+    x = Tensor(np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32))
+    head = nn.Dense(4, 2)
+    weights = [*net.trainable_params(), *head.trainable_params()]
+    step = ms.value_and_grad(lambda: (head(net(x)) ** 2).sum(), None, weights)
+    records = captured(step)
+    again = {key: record["recompute"] for key, record in records.items() if "recompute" in record}
+    expected = {
+        "Primitive.MatMul.3.forward": "Primitive.MatMul.0.forward",
+        "Primitive.BiasAdd.3.forward": "Primitive.BiasAdd.0.forward",
+        "Primitive.ReLU.1.forward": "Primitive.ReLU.0.forward",
+    }
+    # Where MindSpore takes up the saved tensors, it stops at the last one that is needed.
+    assert expected.items() <= again.items()
+    assert all(key.split(".")[1] == first.split(".")[1] for key, first in again.items())
