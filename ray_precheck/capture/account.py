@@ -22,8 +22,9 @@ class Account:
     """What one process saw so far.
 
     `steps` are those that ended, `captured` the numbers of steps that are written, `records` how many
-    records these have, `dark` what had no record in them (None: not known). `is_open` is the folder of the
-    step that is being captured. `has_ended` tells a process that came to its end from one that was killed.
+    records these have, `dark` what had no record in them (None: not known). `why_unseen` says why no call of
+    a model was seen. `is_open` is the folder of the step that is being captured. `has_ended` tells a process
+    that came to its end from one that was killed.
     """
 
     process: int
@@ -36,6 +37,7 @@ class Account:
     replaced: int = 0
     records: int = 0
     failure: str = ""
+    why_unseen: str = ""
     cut_short: str = ""
     missing: dict[str, list[str]] = field(default_factory=dict)
     dark: dict[str, object] | None = None
@@ -153,6 +155,8 @@ def _why_nothing(settings: CaptureSettings, accounts: Sequence[Account]) -> str:
         return "; ".join(failures)
     seen = max(accounts, key=lambda account: (account.model_calls, account.steps))
     name = _FRAMEWORKS[seen.framework]
+    if not seen.model_calls and seen.why_unseen:
+        return f"{name} was imported, and {seen.why_unseen}"
     if not seen.model_calls:
         return (
             f"{name} was imported, and no {_MODULES[seen.framework]} with parameters was called, with"

@@ -48,6 +48,10 @@ class Probe(Protocol):
 
     framework: str
 
+    @property
+    def why_unseen(self) -> str:
+        """Why a model was not seen, as half a sentence; "" where nothing is known of it."""
+
     def rank(self) -> int | None:
         """Return this process's rank, None where it has none (yet)."""
 

@@ -145,6 +145,7 @@ class Session:
         else:
             self._end(cut_short)
         self._probe.unwatch_steps()
+        self.account.why_unseen = self._probe.why_unseen
         self.account.has_ended = True
         self._on_change(self.account)
 

@@ -16,7 +16,7 @@ COMMON_PREFIXES = frozenset({"Tensor", "Functional"})
 _COLLECTIVE = "a collective operator needs its other ranks"
 _COMPILED = (
     "it is the one record of a compiled function, whose operators have none; to check these, capture"
-    " without the compiler (PyTorch: TORCH_COMPILE_DISABLE=1 in the environment; MindSpore: no ms.jit)"
+    " without the compiler (PyTorch: TORCH_COMPILE_DISABLE=1 in the environment; MindSpore: MS_JIT=0)"
 )
 REFUSED_PREFIXES = {
     "Distributed": _COLLECTIVE,

@@ -19,7 +19,10 @@ GRAPH_MODE = (
     "the script runs MindSpore in graph mode, in which the calls of operators cannot be seen; capture it with"
     " mindspore.set_context(mode=mindspore.PYNATIVE_MODE)"
 )
-
+COMPILED = (
+    "which ms.jit compiles, and in which the calls of operators cannot be seen; capture it with MS_JIT=0 in"
+    " the environment"
+)
 # What `Cell.to_float` sets, and the dtype in a dump.
 _DTYPES_OF_CELLS = {"FP16": "Float16", "BF16": "BFloat16", "FP32": "Float32"}
 
@@ -51,6 +54,8 @@ class CellNames:
     def shown(self, cells: list[Any]) -> str:
         """Return the place in its model of the first of nested cells, of which the last is the
         model; "" for that itself."""
+        # Whatever has a `__call__` of its own may be around them.
+        cells = [each for each in cells if isinstance(each, nn.Cell)]
         if not cells:
             return ""
         self.of(cells[-1])

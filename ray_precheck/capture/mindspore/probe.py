@@ -17,6 +17,7 @@ from mindspore import mint
 from ray_precheck.capture.births import step_log
 from ray_precheck.capture.mindspore.calls import Calls, CallSink
 from ray_precheck.capture.mindspore.cells import (
+    COMPILED,
     GRAPH_MODE,
     CellCalls,
     CellNames,
@@ -51,6 +52,12 @@ class MindSporeProbe:
     """MindSpore in this process."""
 
     framework = "mindspore"
+
+    @property
+    def why_unseen(self) -> str:
+        """Why no call of a Cell was seen: it was within a function that is compiled."""
+        name = self.scaled.compiled.partition(".")[2]
+        return name and f"its model ran in the function {name}, {COMPILED}"
 
     def __init__(self) -> None:
         self._detour = CellDetour()

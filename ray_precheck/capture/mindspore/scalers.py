@@ -16,6 +16,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import amp, nn
 
+from ray_precheck.capture.mindspore.names import region_name
 from ray_precheck.capture.mindspore.patches import Patches
 from ray_precheck.capture.mindspore.regions import keep_out_of_compilers, tracing
 from ray_precheck.foreign import caught
@@ -28,6 +29,8 @@ class ScaledUpdates:
     """Watches the scaler that is met first, from `watch` until `remove`; `on_skipped` ends a step."""
 
     def __init__(self, note: Note) -> None:
+        # The first function that was met that ms.jit compiles, "" where there was none.
+        self.compiled = ""
         self._note = note
         self._on_skipped: Callable[[], None] = lambda: None
         self._tracing = tracing()
@@ -44,7 +47,10 @@ class ScaledUpdates:
             for name, told in (("scale", self._scale), ("adjust", self._adjust)):
                 if name in vars(kind):
                     self._patches.put(kind, name, self._replaced(vars(kind)[name], told))
-        keep_out_of_compilers(self._patches)
+        keep_out_of_compilers(self._patches, self._region)
+
+    def _region(self, function: Any, *_: Any) -> None:
+        self.compiled = self.compiled or region_name(function)
 
     def remove(self) -> None:
         """Watch no class any more."""

@@ -49,6 +49,7 @@ class TorchProbe:
     """PyTorch in this process."""
 
     framework = "pytorch"
+    why_unseen = ""
 
     def __init__(self) -> None:
         self._handles: list[Any] = []

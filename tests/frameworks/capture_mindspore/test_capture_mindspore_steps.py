@@ -12,7 +12,11 @@ import pytest
 from mindspore import Tensor, mint, nn
 
 from ray_precheck.capture import Capture
+from ray_precheck.capture.account import closing_sentence
 from ray_precheck.capture.mindspore import recorder as recorder_module
+from ray_precheck.capture.mindspore.probe import MindSporeProbe
+from ray_precheck.capture.session import Session
+from ray_precheck.capture.settings import capture_settings
 
 Captured = Callable[..., dict[str, Any]]
 X = Tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
@@ -94,6 +98,23 @@ def test_graph_mode_is_refused_with_a_sentence(
     assert said.count("\n") == 1
     assert "graph mode" in said
     assert "PYNATIVE_MODE" in said
+
+
+def test_a_model_that_runs_in_a_compiled_function_is_said_to_be_there(tmp_path: Path) -> None:
+    net = Net()
+    settings = capture_settings(path=tmp_path / "dump")
+    session = Session(settings, MindSporeProbe(), tell=lambda _: None)
+    session.start(at_first_forward=True)
+
+    @ms.jit
+    def whole(x: Tensor) -> Tensor:
+        return net(x)
+
+    whole(X)
+    session.stop()
+    said = closing_sentence(settings, [session.account])
+    assert "ran in the function test_a_model_that_runs_in_a" in said
+    assert "MS_JIT=0 in the environment" in said
 
 
 def test_graph_mode_in_the_middle_of_a_step_ends_the_capture(

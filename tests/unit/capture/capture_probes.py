@@ -45,6 +45,7 @@ class CountingProbe:
     """A framework whose steps and calls the test makes."""
 
     framework = "pytorch"
+    why_unseen = ""
 
     def __init__(self, rank: int | None = None) -> None:
         self.rank_now = rank
