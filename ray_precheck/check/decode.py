@@ -13,6 +13,7 @@ from ray_precheck.compare.standards.msprobe import MSPROBE
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan
+from ray_precheck.operators.autocast import KEEPS_ALL_BUT_FIRST
 from ray_precheck.operators.effects import READS_LAYOUT
 from ray_precheck.plan.changes import changed_tensors
 from ray_precheck.plan.drawing import is_random
@@ -64,10 +65,13 @@ def call_plan(record: ApiRecord) -> CallPlan:
     in_place = changes_its_input(record)
     changed = tuple(each.position for each in changed_tensors(record))
     reads = bool(READS_LAYOUT.of(record.name.type_name, record.framework))
-    plan = CallPlan((), in_place, record.autocast, changed, reads)
+    tensors = [spec for _, spec in record.input_tensors()]
+    keeps = KEEPS_ALL_BUT_FIRST.of(record.name.type_name, record.framework)
+    written = (*changed, 0) if in_place else changed
+    uncast = tuple(range(1, len(tensors))) if keeps else written
+    plan = CallPlan((), in_place, record.autocast, changed, reads, uncast)
     if not record.has_backward:
         return plan
-    tensors = [spec for _, spec in record.input_tensors()]
     floating = [i for i, spec in enumerate(tensors) if is_differentiable(spec.dtype)]
     flagged = [i for i in floating if tensors[i].requires_grad]
     return replace(plan, differentiable=tuple(flagged or floating))

@@ -61,7 +61,7 @@ class Inputs(Decoded):
         position = count()
 
         def cast(value: Any) -> Any:
-            if not isinstance(value, HostTensor) or self.plan.writes(next(position)):
+            if not isinstance(value, HostTensor) or next(position) in self.plan.uncast:
                 return value
             return _cast(self.record.autocast, value)
 

@@ -25,7 +25,8 @@ class CallPlan:
     argument. `autocast`: the dtype in which PyTorch's autocast lets the device compute, "" without it; the
     bench gets inputs that are cast already. `changed` are further tensors that the call may change, by
     their positions, in order. `reads_layout`: the API's results depend on how its inputs lie in memory, so
-    that the bench gets them with their layouts.
+    that the bench gets them with their layouts. `uncast` are the tensors that keep their dtype where
+    MindSpore casts the others to that of `autocast`: what the call writes into.
     """
 
     differentiable: tuple[int, ...] = ()
@@ -33,10 +34,7 @@ class CallPlan:
     autocast: str = ""
     changed: tuple[int, ...] = ()
     reads_layout: bool = False
-
-    def writes(self, position: int) -> bool:
-        """Return whether the call may change the tensor at a position."""
-        return position in self.changed or (self.in_place and not position)
+    uncast: tuple[int, ...] = ()
 
 
 class Execution(Protocol):

@@ -22,6 +22,11 @@ CASTS_ARGUMENTS = table_of_names(
     torch.linalg: multi_dot vecdot
     """,
 )
+# Which keep the dtype of all tensors but the first, where MindSpore casts what an operator gets: their
+# signatures say that they write into these.
+KEEPS_ALL_BUT_FIRST = table_of_names(
+    "write into all arguments but the first", "mindspore.ops.operations: BatchNorm"
+)
 # Which add up the gradients of their weights in the type of their input: see `bench.rounded`.
 SUMS_NARROWLY = table_of_names(
     "gradients of weights summed in the type of the input",

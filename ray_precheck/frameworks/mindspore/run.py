@@ -133,7 +133,7 @@ class MindSporeExecution:
         dtype = getattr(ms, self._plan.autocast)
         return [
             ms.ops.cast(tensor, dtype)
-            if tensor.is_floating_point() and not self._plan.writes(position)
+            if tensor.is_floating_point() and position not in self._plan.uncast
             else tensor
             for position, tensor in enumerate(tensors)
         ]
