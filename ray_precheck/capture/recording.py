@@ -77,6 +77,11 @@ class StepRecorder(ABC):
     def tensor_bytes(self) -> int:
         """How many bytes of tensors the step has in files."""
 
+    @property
+    def place(self) -> str:
+        """The key of the record whose values are written."""
+        return self._place
+
     def number(self, name: str) -> int:
         """Return the number of the next call of that name."""
         return next(self._counts[name])

@@ -59,7 +59,7 @@ class Elements(PlainElements):
         if isinstance(value, torch.ScriptObject):
             parts = parts_of(value)
             return NULL if parts is None else super().nested(parts, place, depth)
-        told = groups.written(value, lambda tensor: self._of_tensor(tensor, place))
+        told = groups.written(value, lambda tensor: self.of_tensor(tensor, place))
         return super().nested(value, place, depth) if told is None else told
 
 

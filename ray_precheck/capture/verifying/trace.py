@@ -60,7 +60,9 @@ class StepTrace:
     `losses` are what backward passes began with, `outputs` those of the model, `returned` what a step that is
     a function gave, `gradients` those with which
     the optimizer stepped, `weights` the parameters after the step, `random` the states of the generators
-    then. `sights` are of watched runs, `records` of captured ones. `raised` says how a step
+    then. `sights` are of watched runs, `records` of captured ones, with
+    the number of tensors whose values were compared with the dump (`held`) and the places in which it holds
+    others (`wrong`). `raised` says how a step
     ended that did not come to its end, whose digests are those until then.
     """
 
@@ -72,6 +74,8 @@ class StepTrace:
     random: dict[str, str] = field(default_factory=dict)
     sights: list[Sight] = field(default_factory=list)
     records: int = 0
+    held: int = 0
+    wrong: list[str] = field(default_factory=list)
     raised: str = ""
 
     @property

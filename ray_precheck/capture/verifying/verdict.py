@@ -71,6 +71,10 @@ def verify_runs(run: Runs) -> LookingVerdict:
     if not any(trace.records or trace.raised for trace in captured.values()):
         return _unknown("the capture has no record of the step; give it other calls to record")
     changed = _differences(first, captured, _moved(first, second))
+    wrong = [place for trace in captured.values() for place in trace.wrong]
+    if not changed and wrong:
+        sentence = f"the dump holds other values than the tensors held: {_listed(wrong)}"
+        return LookingVerdict(Looking.CHANGED_SOMETHING, sentence)
     if not changed:
         return LookingVerdict(Looking.CHANGED_NOTHING, _equal(first, captured))
     return _changed(changed, first, run)
@@ -203,9 +207,11 @@ def _equal(plain: Traces, captured: Traces) -> str:
         if count:
             parts.append(f"{count:,} {one if count == 1 else several}")
     ranks = f" in {len(plain)} processes" if len(plain) > 1 else ""
+    held = sum(trace.held for trace in captured.values())
+    told = f"; the dump holds what {held:,} tensors held" if held else ""
     return (
         f"looking changed nothing: with {records:,} records and without, {', '.join(parts)} and the"
-        f" random states are bit-equal{ranks}"
+        f" random states are bit-equal{ranks}{told}"
     )
 
 

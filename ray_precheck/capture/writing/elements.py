@@ -111,7 +111,7 @@ class PlainElements:
     bases: ClassVar[tuple[tuple[type, Write], ...]] = BASES
 
     def __init__(self, of_tensor: Callable[[Any, str], str]) -> None:
-        self._of_tensor = of_tensor
+        self.of_tensor = of_tensor
 
     def arguments(self, values: tuple[Any, ...], place: str) -> str:
         """Return an array of arguments."""
@@ -126,7 +126,7 @@ class PlainElements:
     def outputs(self, value: Any, place: str = "output") -> str:
         """Return an array of outputs; a tuple or list has one element for each."""
         if type(value) is self.tensor:
-            return f"[{self._of_tensor(value, f'{place}.0')}]"
+            return f"[{self.of_tensor(value, f'{place}.0')}]"
         values = tuple(value) if isinstance(value, tuple | list) else (value,)
         return self.arguments(values, place)
 
@@ -135,7 +135,7 @@ class PlainElements:
         if value is None:
             return NULL
         if isinstance(value, self.tensor):
-            return self._of_tensor(value, place)
+            return self.of_tensor(value, place)
         write = self.plain.get(type(value))
         if write is not None:
             return write(value)

@@ -1,5 +1,7 @@
 """A step of PyTorch is run with and without capture: what changes it is found and named."""
 
+import ctypes
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ torch = pytest.importorskip("torch")
 from ray_precheck.capture import Capture, verify  # noqa: E402
 from ray_precheck.capture.pytorch.probe import TorchStep  # noqa: E402
 from ray_precheck.capture.pytorch.recorder import TorchRecorder  # noqa: E402
+from ray_precheck.capture.pytorch.tensors import seen, text  # noqa: E402
+from ray_precheck.capture.pytorch.tensors.glimpse import Glimpses  # noqa: E402
 from ray_precheck.capture.verifying.verdict import Looking  # noqa: E402
 from ray_precheck.errors import UsageError  # noqa: E402
 
@@ -294,3 +298,33 @@ def test_a_compiled_module_trains_under_a_capture(training: Training, tmp_path: 
         step()
     assert len(capture.captured) == 1
     assert verify(step, training.net, training.optimizer).changed_nothing
+
+
+@pytest.mark.parametrize("settings", [{}, {"task": "tensor", "level": "mix"}, {"level": "L0"}])
+def test_the_dump_holds_what_the_tensors_held(training: Training, settings: dict[str, Any]) -> None:
+    verdict = verified(training, **settings)
+    assert verdict.changed_nothing, verdict
+    assert re.search(r"the dump holds what \d\d+ tensors held", str(verdict))
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_a_dump_that_holds_other_values_is_named(
+    training: Training, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    """The memory is written without a version, and nothing looks at it."""
+    for module in (text, seen):
+        monkeypatch.setattr(module, "glimpse_of", lambda _: (lambda _: b"", b""))
+    monkeypatch.setattr(Glimpses, "of", lambda self, _: (lambda _: b"", b""))
+    kept = torch.ones(2)
+
+    def step() -> Any:
+        torch.sum(kept)
+        ctypes.memset(kept.data_ptr(), 0, 8)
+        torch.cumsum(kept, 0)
+        kept.fill_(1)
+        return training.step()
+
+    verdict = verify(step, training.net, training.optimizer, task=task)
+    assert verdict.looking is Looking.CHANGED_SOMETHING
+    assert "the dump holds other values than the tensors held" in str(verdict)
+    assert "Torch.cumsum.0.forward input.0" in str(verdict)

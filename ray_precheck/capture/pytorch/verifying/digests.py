@@ -34,6 +34,11 @@ def digest_of(value: Any) -> str:
         return _DIGESTS.of(value)
 
 
+def dense_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the dense tensor whose values a record has, None where it has none."""
+    return _TEXTS.dense(tensor)
+
+
 def _raw(tensor: torch.Tensor) -> Any:
     # A tensor that a transform has wrapped may refuse to be read.
     raw, _ = caught(lambda: _bytes(tensor))

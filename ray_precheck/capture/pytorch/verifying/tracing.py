@@ -27,10 +27,12 @@ from ray_precheck.capture.pytorch.probe import TorchProbe
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
 from ray_precheck.capture.pytorch.updates.optimizers import Arguments
 from ray_precheck.capture.pytorch.verifying.digests import digest_of, random_digests
+from ray_precheck.capture.pytorch.verifying.held import HeldValues
 from ray_precheck.capture.pytorch.verifying.operators import OperatorDigests
 from ray_precheck.capture.settings import CaptureSettings
 from ray_precheck.capture.verifying.step import TracedStepProbe, settings_of_run
 from ray_precheck.capture.verifying.trace import NOTHING, StepTrace, TracedRun
+from ray_precheck.capture.writing.log import TENSORS
 
 
 class TracingProbe(TorchProbe):
@@ -42,6 +44,8 @@ class TracingProbe(TorchProbe):
         self._run = run
         self._traced: TracedStep | None = None
         self._operators: OperatorDigests | None = None
+        self._held: HeldValues | None = None
+        self._folder = Path()
 
     def watch_steps(self, on_step: Callable[[], None], on_forward: Callable[[], None]) -> None:
         """Tell of steps and of calls of the model, as for a capture."""
@@ -81,13 +85,15 @@ class TracingProbe(TorchProbe):
         """Begin a step, and its capture where the run has one."""
         captured: StepProbe | None = None
         if self._run is not TracedRun.PLAIN:
-            chosen = settings_of_run(self._run, settings)
+            chosen, self._folder = settings_of_run(self._run, settings), folder
             captured = super().begin(chosen, folder, models, on_failure)
         self._traced = TracedStep(captured, models, self._trace_ended)
         return self._traced
 
     def sink_around(self, recorder: TorchRecorder) -> Sink | None:
         """Return what takes digests around each call, in a watched run."""
+        if self._run is TracedRun.CAPTURED:
+            self._held = HeldValues(recorder, self._folder / TENSORS)
         if not self._run.is_watched:
             return None
         self._operators = OperatorDigests(recorder if recorder.settings.calls else None)
@@ -96,7 +102,9 @@ class TracingProbe(TorchProbe):
     def _trace_ended(self, trace: StepTrace) -> None:
         if self._operators is not None:
             trace.sights = list(self._operators.sights)
-        self.trace, self._traced = trace, None
+        if self._held is not None:
+            trace.held, trace.wrong = self._held.count, self._held.differences()
+        self.trace, self._traced, self._held = trace, None, None
 
 
 class TracedStep(TracedStepProbe):
