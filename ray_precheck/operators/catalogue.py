@@ -10,6 +10,7 @@ from ray_precheck.operators.ambiguous import AMBIGUOUS
 from ray_precheck.operators.drawing import DRAWING, UNSEEDED
 from ray_precheck.operators.effects import (
     AUGMENTED,
+    CHANGES,
     MULTILINEAR,
     OF_A_STORAGE,
     READS_BITS,
@@ -24,6 +25,7 @@ TABLES: tuple[FactTable[Any], ...] = (
     UNSEEDED,
     AMBIGUOUS,
     AUGMENTED,
+    CHANGES,
     READS_BITS,
     OF_A_STORAGE,
     SIZED_BY_VALUES,

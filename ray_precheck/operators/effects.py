@@ -34,7 +34,7 @@ CHANGES: FactTable[str] = FactTable(
             """
             torch:
                 batch_norm instance_norm native_batch_norm cudnn_batch_norm miopen_batch_norm
-                _native_batch_norm_legit _batch_norm_with_update
+                _native_batch_norm_legit
             """,
             _WITH_WEIGHTS,
         ),

@@ -24,6 +24,7 @@ from ray_precheck.check.checker import Checker
 from ray_precheck.check.measured import Measured
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.compare.standards.registry import STANDARDS
+from ray_precheck.operators.effects import CHANGES
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import BENCH, TaskPayload
 
@@ -423,3 +424,20 @@ def test_a_backend_that_does_not_tell_is_said(monkeypatch: pytest.MonkeyPatch) -
     result = checker.check(batch_norm())
     assert (changed(result), result.forward) == ({}, Verdict.PASS)
     assert "the backend does not give running_mean, running_var after the call" in result.message
+
+
+def test_the_table_says_what_torchs_schemas_say() -> None:
+    compared = 0
+    for name, row in CHANGES.by_name.items():
+        operator = getattr(torch.ops.aten, name.removeprefix("torch."), None)
+        if operator is None:  # of torch.nn.functional, or of MindSpore
+            continue
+        words = row.split()
+        schema = operator.default._schema.arguments
+        written = {a.name for a in schema if a.alias_info is not None and a.alias_info.is_write}
+        marked = {word[:-1] for word in words if word.endswith("!")}
+        if written:
+            assert written - {schema[0].name} == marked, name
+            compared += 1
+        assert [word.rstrip("!") for word in words] == [a.name for a in schema][: len(words)], name
+    assert compared >= 8

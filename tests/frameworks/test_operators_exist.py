@@ -41,6 +41,8 @@ def exists(name: str) -> bool:
 def _in_mindspore(name: str) -> bool:
     from ray_precheck.frameworks.mindspore.backend import _lookup
 
+    if name.startswith("mindspore.ops.operations."):  # a class, whose instances are called
+        return _at(name) is not None
     for framework, type_name in type_names(name):
         prefix, _, api = type_name.partition(".")
         # What its own backend would call; methods and attributes of its tensors besides.
