@@ -78,7 +78,7 @@ class Stacks:
         return Stack(len(self._lines) - 1, inner, again)
 
 
-def source_of(code: CodeType) -> str:
+def function_source(code: CodeType) -> str:
     """Return the lines of a function, "" where there is no source."""
     lines = [line for _, _, line in code.co_lines() if line]
     return "".join(

@@ -31,7 +31,7 @@ from ray_precheck.capture.pytorch.recorder import TorchRecorder
 from ray_precheck.capture.pytorch.tensors.nested import tensors_in
 from ray_precheck.capture.pytorch.tensors.origins import Origins
 from ray_precheck.capture.settings import STRUCTURE
-from ray_precheck.capture.stacks import source_of
+from ray_precheck.capture.stacks import function_source
 
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 # By these the values of a tensor leave torch, and come back.
@@ -129,7 +129,7 @@ class Darkness:
         for each in strangers:
             file = each.place.rpartition(":")[0]
             is_new = id(each.tensor) in made and (each.module, file) not in self._named
-            if is_new and not _CONSTRUCTOR.search(source_of(each.code)):
+            if is_new and not _CONSTRUCTOR.search(function_source(each.code)):
                 self._dark.note(each.what, module=each.module, place=each.place)
 
     def note_dark(self, what: str, frame: FrameType | None) -> None:
