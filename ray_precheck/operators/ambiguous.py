@@ -51,9 +51,11 @@ class Stepped:
     """Numbers that are rounded to steps of the second argument: half way between two, either is right.
 
     `axis` is the position of the dimension that has a step for each place, None where there is one step.
+    One that `observes` chooses the steps itself.
     """
 
     axis: int | None = None
+    observes: bool = False
 
 
 Ambiguity: TypeAlias = IndexChoice | Basis | SignOfSum | Stepped
@@ -96,5 +98,6 @@ AMBIGUOUS: FactTable[Ambiguity] = FactTable(
             "torch: fake_quantize_per_channel_affine _fake_quantize_learnable_per_channel_affine",
             Stepped(3),
         ),
+        ("torch: fused_moving_avg_obs_fake_quant", Stepped(10, observes=True)),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from ray_precheck.compare.steps import observed
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.pytorch.quantized import Exact, rounded_to
 from ray_precheck.schema.storage import Quantized
@@ -228,6 +229,38 @@ def _faked(input: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int
     found = (steps.clamp(low, high) - zero_point) * scale
     passed_on = torch.where(inside, input, x)
     return passed_on + (found - passed_on).detach()
+
+
+def observed_fake_quantize(
+    input: Tensor,
+    observer_on: Tensor,
+    fake_quant_on: Tensor,
+    running_min: Tensor,
+    running_max: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    averaging_const: float,
+    quant_min: int,
+    quant_max: int,
+    ch_axis: int,
+    per_row_fake_quant: bool = False,
+    symmetric_quant: bool = False,
+) -> Tensor:
+    """Return fake quantization in steps of a range that follows the values; what follows is changed."""
+    axis = ch_axis if per_row_fake_quant else None
+    if observer_on.any():
+        before = running_min.numpy(), running_max.numpy()
+        ends, x = (quant_min, quant_max), input.detach().numpy()
+        found = observed(x, before, averaging_const, ends, axis, symmetric_quant)
+        for tensor, values in zip(
+            (running_min, running_max, scale, zero_point), found, strict=True
+        ):
+            tensor.copy_(torch.from_numpy(values).reshape(tensor.shape))
+    if not fake_quant_on.any():
+        return input.clone()
+    if axis is None:
+        return fake_quantize(input, scale, zero_point, quant_min, quant_max)
+    return fake_quantize_channels(input, scale, zero_point, axis, quant_min, quant_max)
 
 
 def scaled_mm(

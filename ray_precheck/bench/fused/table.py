@@ -128,6 +128,11 @@ QUANTIZED_ROWS: dict[str, tuple[Row, ...]] = {
     "Torch._fake_quantize_learnable_per_channel_affine": rows(
         quantized.learnable_channels, "input scale zero_point axis quant_min quant_max grad_factor"
     ),
+    "Torch.fused_moving_avg_obs_fake_quant": rows(
+        quantized.observed_fake_quantize,
+        """input observer_on fake_quant_on running_min running_max scale zero_point averaging_const
+        quant_min quant_max ch_axis per_row_fake_quant symmetric_quant""",
+    ),
     "Torch._scaled_mm": rows(
         quantized.scaled_mm,
         "input mat2 scale_a scale_b bias scale_result out_dtype> use_fast_accum>",

@@ -273,7 +273,28 @@ def quantized_model() -> Program:
     return step
 
 
+def quantization_aware() -> Program:
+    """A training step of a network whose observers and fake quantization torch has fused."""
+    torch.manual_seed(10)
+    quantization: Any = torch.ao.quantization
+    layers = {
+        "stub": quantization.QuantStub(),
+        "conv": torch.nn.Conv2d(3, 6, 3),
+        "norm": torch.nn.BatchNorm2d(6),
+        "relu": torch.nn.ReLU(),
+        "flat": torch.nn.Flatten(),
+        "linear": torch.nn.Linear(6 * 4 * 4, 5),
+    }
+    model: Any = torch.nn.Sequential(OrderedDict(layers)).train()
+    model.qconfig = quantization.get_default_qat_qconfig("x86")
+    fused = quantization.fuse_modules_qat(model, [["conv", "norm", "relu"]])
+    model, images = quantization.prepare_qat(fused), torch.randn(4, 3, 6, 6)
+    model(images)
+    return lambda: model(images).square().mean().backward()
+
+
 PROGRAMS |= {
+    "aware": quantization_aware,
     "transformer": nested_transformer,
     "nested": nested_functions,
     "model": quantized_model,
@@ -290,6 +311,8 @@ def quantized_wrongly(name: str, result: Any, args: Any) -> Any:
     if name.startswith("fake_quantize_per_tensor_affine_cachemask."):
         cut = ((args[0] / args[1]).trunc() + args[2]).clamp(args[3], args[4])
         return (cut - args[2]) * args[1], result[1]
+    if name.startswith("_fused_moving_avg_obs_fq_helper."):
+        return (result[0] * 1.02, *result[1:])
     if name.startswith("_scaled_mm."):
         return result * 1.02
     if name.startswith("quantized.linear_relu."):
@@ -303,6 +326,7 @@ def quantized_wrongly(name: str, result: Any, args: Any) -> Any:
 
 FAULTS |= {
     "quantized": (quantized_wrongly, 2),
+    "aware": (quantized_wrongly, 4),
     "fake": (quantized_wrongly, 1),
     "fp8": (quantized_wrongly, 2),
 }
