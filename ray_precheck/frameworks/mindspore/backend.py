@@ -40,6 +40,23 @@ _FUNCTION_TYPES = (FunctionType, ops.Primitive, ops.MultitypeFuncGraph)
 _ALSO = {"Functional": ops.auto_generate}
 # Where primitives are that mindspore.ops does not export: Cells of mindspore.nn call them.
 _HOMES_OF_PRIMITIVES = ("nn_ops", "_inner_ops", "math_ops", "array_ops", "_rl_inner_ops")
+# The modules of operators that compute: others hold what loads a library (Custom), calls a Python function,
+# prints, writes a file, or talks to other ranks.
+_OPERATOR_MODULES = frozenset(
+    f"mindspore.ops.{name}"
+    for name in (
+        "auto_generate.gen_ops_prim",
+        "operations._inner_ops",
+        "operations._rl_inner_ops",
+        "operations.array_ops",
+        "operations.image_ops",
+        "operations.linalg_ops",
+        "operations.manually_defined.ops_def",
+        "operations.math_ops",
+        "operations.nn_ops",
+        "operations.random_ops",
+    )
+)
 _SUBMODULES = {"Mint": ("", "linalg", "special", "nn.functional")}
 _NO_KERNEL = (
     "only supports Ascend",
@@ -159,6 +176,8 @@ def _primitive(name: str) -> Callable[..., Any] | None:
     if name.endswith("_impl"):
         return found if callable(found) else None
     if not isinstance(found, type) or not issubclass(found, ops.Primitive):
+        return None
+    if found.__module__ not in _OPERATOR_MODULES:
         return None
     kind = found
 

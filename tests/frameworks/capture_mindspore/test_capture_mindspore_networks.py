@@ -13,6 +13,7 @@ from records import capture_settings, failing, payloads_of
 from ray_precheck.capture import Capture
 from ray_precheck.check.checker import Checker
 from ray_precheck.compare.standards.registry import STANDARDS
+from ray_precheck.frameworks.mindspore.backend import _primitive
 from ray_precheck.schema.result import TaskResult, Verdict
 from scripts.mindspore_networks import NETWORKS, captured_step, gradients_of
 
@@ -146,3 +147,14 @@ def test_mixed_precision_is_captured_and_checked_in_the_dtypes_that_were_used(
     assert list(failing(results)) == []
     assert [f"{r.name}: {r.message}" for r in results if r.forward is not Verdict.PASS] == []
     assert sum(r.backward is Verdict.PASS for r in results) > 5
+
+
+@pytest.mark.parametrize(
+    "name", ["Custom", "Print", "TensorDump", "PyFunc", "AllReduce", "Primitive"]
+)
+def test_a_primitive_that_does_more_than_to_compute_is_never_made(
+    name: str, mindspore_checker: Checker
+) -> None:
+    """A dump may hold any name, and `Custom` loads the library that its attribute names."""
+    assert _primitive("Conv2D") is not None
+    assert _primitive(name) is None
