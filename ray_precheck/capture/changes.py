@@ -60,10 +60,10 @@ def silently_changed(type_name: str, framework: str) -> frozenset[str]:
     row = CHANGES.of(type_name, framework)
     words = list(enumerate(row.split())) if row else []
     names = [(place, word[:-1]) for place, word in words if word.endswith("!")]
-    return places_of(names)
+    return argument_places(names)
 
 
-def places_of(arguments: Iterable[tuple[int, str]]) -> frozenset[str]:
+def argument_places(arguments: Iterable[tuple[int, str]]) -> frozenset[str]:
     """Return the places of arguments, by position and by name."""
     return frozenset(
         each for place, name in arguments for each in (f"input.{place}", f"kwargs.{name}")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional
 
-from ray_precheck.capture.changes import places_of, silently_changed
+from ray_precheck.capture.changes import argument_places, silently_changed
 from ray_precheck.capture.pytorch.callform import CallForms
 from ray_precheck.operators.names import UNDOCUMENTED
 
@@ -155,7 +155,7 @@ def _written_by(packet: Any) -> frozenset[str]:
     """Return the arguments that the schemas of an operator say it writes to; kernels of others may do so
     without a new version."""
     schemas = (getattr(packet, overload)._schema for overload in packet.overloads())
-    return places_of(
+    return argument_places(
         (place, argument.name)
         for schema in schemas
         for place, argument in enumerate(schema.arguments)

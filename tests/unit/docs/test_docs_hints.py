@@ -48,15 +48,16 @@ _NO_VARIABLES = {
     "MINDSPORE_SWITCHES", "TORCH_SWITCHES",
     "NOTHING_CHECKED", "NPU_ROWS", "NPU_Stack_Info", "PYNATIVE_MODE", "RIGHT_LEFT",
     "SC_PAGE_SIZE", "SC_PHYS_PAGES",
-    "TORCH_ROWS", "OPTIMIZER_ROWS",
+    "TORCH_ROWS", "OPTIMIZER_ROWS", "QUANTIZED_ROWS",
     # Instructions of Python's bytecode.
     "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_KW", "CALL_METHOD", "KW_NAMES", "LOAD_CONST",
 }  # fmt: skip
-# Read by torch and its MKL, by torch's compiler, and set by launchers of MindSpore.
+# Read by torch and its MKL, by the compilers of torch and MindSpore, and set by launchers of MindSpore.
 _OF_FRAMEWORKS = {
     "ATEN_CPU_CAPABILITY",
     "MKL_CBWR",
     "TORCH_COMPILE_DISABLE",
+    "MS_JIT",
     "RANK_ID",
     "LOCAL_WORLD_SIZE",
 }
