@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from scripts.honest.recorder import SeenCall
 _UNWRITTEN = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"})
 _ROUNDING = 1e-5
 Json = dict[str, Any]
+# The part of a forward record, the number in it, and the tensor's element.
+Place = tuple[str, int, Json]
 
 
 @dataclass
@@ -39,33 +41,59 @@ def compare_dump(path: Path, calls: Sequence[SeenCall]) -> Compared:
     dump = json.loads(path.read_bytes())
     data: dict[str, Json] = dump["data"]
     found = Compared()
-    by_name: dict[str, list[SeenCall]] = defaultdict(list)
-    for call in calls:
-        by_name[_plain(call.name)].append(call)
-    left = list(calls)
     folder = path.parent / "dump_tensor_data" if dump["task"] == "tensor" else None
-    for key, record in data.items():
-        call_name, _, direction = key.rpartition(".")
-        if direction != "forward" or key.startswith(("Module.", "Optimizer.")):
-            continue
-        found.records += 1
-        elements = [*_elements(record)]
-        if not elements:
-            continue
-        name = _plain(call_name.rpartition(".")[0].rpartition(".")[2])
-        call = _taken(by_name[name], elements, folder) or _taken(left, elements, folder)
+    records = {key: [*_elements(data[key])] for key in data if _is_call(key)}
+    found.records = len(records)
+    pairs = _paired({key: each for key, each in records.items() if each}, calls, folder)
+    for key, call in pairs.items():
         if call is None:
             found.unseen.append(key)
             continue
-        left.remove(call)
-        by_name[_plain(call.name)] = [
-            each for each in by_name[_plain(call.name)] if each is not call
-        ]
-        _compare_forward(found, key, elements, call, folder)
-        backward = data.get(f"{call_name}.backward")
-        if backward is not None:
-            _compare_backward(found, f"{call_name}.backward", backward, call, folder)
+        _compare_forward(found, key, records[key], call, folder)
+        backward = f"{key.removesuffix('.forward')}.backward"
+        if backward in data:
+            _compare_backward(found, backward, data[backward], call, folder)
     return found
+
+
+def _is_call(key: str) -> bool:
+    return key.endswith(".forward") and not key.startswith(("Module.", "Optimizer."))
+
+
+def _paired(
+    records: Mapping[str, Sequence[Place]], calls: Sequence[SeenCall], folder: Path | None
+) -> dict[str, SeenCall | None]:
+    """Return the call of each record: that with its name and values, with its values alone, or, where as many
+    calls of a name were seen as recorded, the one at its place among them."""
+    by_name: dict[str, list[SeenCall]] = defaultdict(list)
+    for call in calls:
+        by_name[_plain(call.name)].append(call)
+    keys: dict[str, list[str]] = defaultdict(list)
+    for key in records:
+        keys[_name_of(key)].append(key)
+    found: dict[str, SeenCall | None] = dict.fromkeys(records)
+    left = {id(call): call for call in calls}
+
+    def take(key: str, candidates: Iterable[SeenCall]) -> None:
+        for call in candidates:
+            if id(call) in left and _agrees(call, records[key], folder):
+                found[key] = left.pop(id(call))
+                return
+
+    for key in records:
+        take(key, by_name[_name_of(key)])
+    for key in [key for key, call in found.items() if call is None]:
+        take(key, list(left.values()))
+    for name, same in keys.items():
+        if len(same) == len(by_name[name]):
+            for key, call in zip(same, by_name[name], strict=True):
+                if found[key] is None:
+                    found[key] = call
+    return found
+
+
+def _name_of(key: str) -> str:
+    return _plain(key.split(".")[-3])
 
 
 def _plain(name: str) -> str:
@@ -76,13 +104,18 @@ def _plain(name: str) -> str:
     )
 
 
-def _elements(record: Json) -> Iterator[tuple[str, str, Json]]:
-    """Yield the tensors of a forward record: the part of the record, the place in it, the element."""
-    for part in ("input_args", "input_kwargs", "output"):
-        for place, element in _tensors(record.get(part)):
-            yield part, place, element
-    for place, element in (record.get("changed") or {}).items():
-        yield "changed", place.partition(".")[2] or place, element
+def _elements(record: Json) -> Iterator[Place]:
+    """Yield the tensors of a forward record, numbered as the arguments and the outputs are."""
+    inputs = [("input_args." + p, e) for p, e in _tensors(record.get("input_args"))]
+    inputs += [("input_kwargs." + p, e) for p, e in _tensors(record.get("input_kwargs"))]
+    for number, (_, element) in enumerate(inputs):
+        yield "input", number, element
+    for number, (_, element) in enumerate(_tensors(record.get("output"))):
+        yield "output", number, element
+    numbers = {path: number for number, (path, _) in enumerate(inputs)}
+    for path, element in (record.get("changed") or {}).items():
+        if path in numbers:
+            yield "changed", numbers[path], element
 
 
 def _tensors(value: Any, path: str = "") -> Iterator[tuple[str, Json]]:
@@ -96,58 +129,38 @@ def _tensors(value: Any, path: str = "") -> Iterator[tuple[str, Json]]:
             yield from _tensors(item, f"{path}.{number}" if path else str(number))
 
 
-def _taken(
-    calls: list[SeenCall], elements: Sequence[tuple[str, str, Json]], folder: Path | None
-) -> SeenCall | None:
-    """Return the call of a record from those that are left: the first with its values, or its shapes."""
-    alike = [call for call in calls if _has_shapes(call, elements)]
-    for call in alike:
-        if all(_same(*pair, folder) for pair in _pairs(call, elements)):
-            return call
-    return alike[0] if alike else None
-
-
-def _seen(call: SeenCall, part: str, place: str) -> torch.Tensor | None:
-    if part == "output":
-        number = list(range(len(call.outputs)))
-        at = place.partition(".")[0]
-        return call.outputs[int(at)] if at.isdigit() and int(at) in number else None
-    if part == "changed":
-        return call.after.get(place)
-    return call.inputs.get(place)
-
-
-def _has_shapes(call: SeenCall, elements: Sequence[tuple[str, str, Json]]) -> bool:
-    for part, place, element in elements:
-        seen = _seen(call, part, place)
-        if seen is None or list(seen.shape) != element["shape"]:
+def _agrees(call: SeenCall, elements: Sequence[Place], folder: Path | None) -> bool:
+    """Return whether a call has all tensors of a record, with their values."""
+    if call.name in _UNWRITTEN:
+        elements = [each for each in elements if each[0] != "output"]
+    for part, number, element in elements:
+        seen = _seen(call, part, number)
+        if seen is None or not _same(element, seen, folder):
             return False
     return True
 
 
-def _pairs(
-    call: SeenCall, elements: Sequence[tuple[str, str, Json]]
-) -> Iterator[tuple[Json, torch.Tensor]]:
-    for part, place, element in elements:
-        seen = _seen(call, part, place)
-        if seen is not None:
-            yield element, seen
+def _seen(call: SeenCall, part: str, number: int) -> torch.Tensor | None:
+    among = {"input": call.inputs, "changed": call.after, "output": call.outputs}[part]
+    return among[number] if number < len(among) else None
 
 
 def _compare_forward(
     found: Compared,
     key: str,
-    elements: Sequence[tuple[str, str, Json]],
+    elements: Sequence[Place],
     call: SeenCall,
     folder: Path | None,
 ) -> None:
-    for part, place, element in elements:
-        seen = _seen(call, part, place)
-        if seen is None or call.name in _UNWRITTEN:
+    for part, number, element in elements:
+        seen = _seen(call, part, number)
+        if call.name in _UNWRITTEN:
             continue
         found.tensors += 1
-        if not _same(element, seen, folder):
-            found.wrong.append(f"{key} {part}.{place}: {_told(element, seen, folder)}")
+        if seen is None:
+            found.wrong.append(f"{key} {part}.{number}: the call has no such tensor")
+        elif not _same(element, seen, folder):
+            found.wrong.append(f"{key} {part}.{number}: {_told(element, seen, folder)}")
 
 
 def _compare_backward(

@@ -76,9 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             continue
         everything.append(run_program(name, folder))
         print(row_of_program(everything[-1]), flush=True)
-    if options.verbose:
-        for found in everything:
-            _name_all(found)
+        if options.verbose:
+            _name_all(everything[-1])
     return 0 if all(map(holds, everything)) else 1
 
 
@@ -89,7 +88,7 @@ def _name_all(found: dict[str, Any]) -> None:
     for task in TASKS:
         for what in ("wrong", "unseen", "accused", "skipped"):
             for line in found[task].get(what, []):
-                print(f"{found['program']}, {task}, {what}: {line[:300]}")
+                print(f"{found['program']}, {task}, {what}: {line[:300]}", flush=True)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -18,15 +18,15 @@ Leaf = tuple[str, torch.Tensor]
 
 @dataclass(eq=False)
 class SeenCall:
-    """A call: its name, tensors by their place among the arguments and the outputs, and gradients.
+    """A call: its name, tensors in the order of arguments and outputs, and gradients.
 
     `after` has the inputs once the call has run; `arrived` has the gradients of the outputs by number, and
     `passed` those of the inputs by number among the tensors, one of each backward pass.
     """
 
     name: str
-    inputs: dict[str, torch.Tensor]
-    after: dict[str, torch.Tensor] = field(default_factory=dict)
+    inputs: list[torch.Tensor]
+    after: list[torch.Tensor] = field(default_factory=list)
     outputs: list[torch.Tensor] = field(default_factory=list)
     arrived: dict[int, list[torch.Tensor]] = field(default_factory=dict)
     passed: dict[int, list[torch.Tensor]] = field(default_factory=dict)
@@ -50,6 +50,10 @@ class IndependentRecorder(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in ("__get__", "__set__", "__delete__"):
             return func(*args, **kwargs)
+        if name in _INSIDE:
+            # Python of torch itself, whose calls a capture sees, too.
+            with self:
+                return _INSIDE[name](*args, **kwargs)
         call = SeenCall(name, _values(args, kwargs))
         if name in self._derived and torch.is_grad_enabled():
             args, kwargs = _aliased(call, args, kwargs)
@@ -58,6 +62,10 @@ class IndependentRecorder(TorchFunctionMode):
         given = args[0] if result is None and args else result
         tensors = [tensor for _, tensor in leaves_of(given)]
         call.outputs = [printed_value(tensor) for tensor in tensors]
+        if name in self._derived and len(tensors) > 1 and isinstance(result, tuple):
+            # One output may be computed from another: what comes from outside alone is at an alias.
+            result = type(result)(map(_alias_of, result))
+            tensors = [tensor for _, tensor in leaves_of(result)]
         if torch.is_grad_enabled() and not torch._C._functorch.maybe_current_level():
             for number, tensor in enumerate(tensors):
                 if tensor.requires_grad and tensor.grad_fn is not None:
@@ -87,6 +95,8 @@ def printed_value(tensor: torch.Tensor) -> torch.Tensor:
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
                 tensor = torch._C._functorch.get_unwrapped(tensor)
+        if tensor.is_meta:
+            return tensor
         if tensor.is_quantized:
             tensor = tensor.dequantize()
         if tensor.layout is not torch.strided:
@@ -94,12 +104,39 @@ def printed_value(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
 
 
-def _values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, torch.Tensor]:
-    return {
-        path: printed_value(tensor)
-        for path, tensor in [*leaves_of(args), *leaves_of(kwargs)]
-        if not tensor.is_meta
-    }
+def _values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    return [printed_value(tensor) for _, tensor in [*leaves_of(args), *leaves_of(kwargs)]]
+
+
+def _backward(
+    tensors: Any,
+    gradients: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    *_: Any,
+    **more: Any,
+) -> None:
+    """Run a backward pass with the mode on, where torch's own functions would turn it off."""
+    roots = [tensors] if torch.is_tensor(tensors) else list(tensors)
+    given = more.get("gradient", more.get("grad_tensors", gradients))
+    given = [given] * len(roots) if given is None or torch.is_tensor(given) else list(given)
+    pairs = zip(roots, given, strict=True)
+    with torch._C.DisableTorchFunction():
+        grads = [torch.ones_like(root) if grad is None else grad for root, grad in pairs]
+    run = torch.autograd.graph._engine_run_backward
+    retain = create_graph if retain_graph is None else retain_graph
+    inputs = tuple(more.get("inputs") or ())
+    run(
+        tuple(roots), tuple(grads), retain, create_graph, inputs,
+        allow_unreachable=True, accumulate_grad=True,
+    )  # fmt: skip
+
+
+def _divided(tensor: torch.Tensor, other: Any) -> torch.Tensor:
+    return tensor.reciprocal() * other
+
+
+_INSIDE: dict[str, Callable[..., Any]] = {"backward": _backward, "__rdiv__": _divided}
 
 
 def _aliased(
@@ -112,8 +149,7 @@ def _aliased(
             number = next(numbers)
             if not value.requires_grad or value.layout is not torch.strided:
                 return value
-            with torch._C.DisableTorchFunction():
-                other = value.view_as(value)
+            other = _alias_of(value)
             _listen(other, call.passed.setdefault(number, []))
             return other
         if type(value) in (list, tuple):
@@ -121,6 +157,13 @@ def _aliased(
         return value
 
     return tuple(map(alias, args)), {key: alias(value) for key, value in kwargs.items()}
+
+
+def _alias_of(value: Any) -> Any:
+    if not torch.is_tensor(value) or not value.requires_grad:
+        return value
+    with torch._C.DisableTorchFunction():
+        return value.view_as(value)
 
 
 def _listen(tensor: torch.Tensor, into: list[torch.Tensor]) -> None:
