@@ -98,7 +98,7 @@ def printed_value(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_meta:
             return tensor
         if tensor.is_quantized:
-            tensor = tensor.dequantize()
+            tensor = tensor.int_repr()
         if tensor.layout is not torch.strided:
             tensor = tensor.to_dense()
         return tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)

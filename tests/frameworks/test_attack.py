@@ -4,6 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from ray_precheck.frameworks.pytorch.run import TorchPlace  # noqa: E402
 from scripts.attack.kinds import KINDS, WrongKind  # noqa: E402
 from scripts.attack.record import attack, honest, is_met  # noqa: E402
 
@@ -11,12 +12,24 @@ pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
 # One or two of every group: the kind, a dtype and a task.
 SHORT = [
-    ("destination: setitem", "float32", "statistics"),
+    ("transposed: contiguous", "float32", "statistics"),
+    ("transposed: attention, heads", "bfloat16", "tensor"),
+    ("channels_last: conv2d, gradient", "float32", "tensor"),
+    ("expanded: gather, index", "float32", "statistics"),
+    ("expanded gradient: layer_norm", "float16", "statistics"),
+    ("transposed gradient: silu", "float32", "tensor"),
+    ("offset: difference of shifted rows", "bfloat16", "statistics"),
+    ("large strides: exp of every fourth", "float32", "tensor"),
+    ("one memory twice: mul_ by itself", "float32", "statistics"),
+    ("destination: copy_ into a slice", "float32", "tensor"),
     ("repeated indices: embedding, gradient", "bfloat16", "statistics"),
     ("repeated indices: index_put_", "float32", "tensor"),
-    ("masked rows: softmax, in part", "float16", "tensor"),
-    ("ties: gradient of amax", "float32", "tensor"),
-    ("far from zero: layer_norm", "float32", "statistics"),
+    ("masked rows: softmax of -inf", "float32", "statistics"),
+    ("masked rows: attention without keys", "float16", "statistics"),
+    ("ties: stable sort", "float32", "statistics"),
+    ("rows of zeros: layer_norm", "float32", "statistics"),
+    ("far from zero: batch_norm", "float32", "statistics"),
+    ("changed argument: batch_norm, running_var", "float32", "statistics"),
     ("changed argument: max, out= indices", "float32", "statistics"),
     ("changed argument: AdamW, exp_avg", "float32", "tensor"),
     ("odd tail: gelu", "bfloat16", "statistics"),
@@ -53,3 +66,17 @@ def test_an_honest_program_is_not_accused(program: str) -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.group}: {kind.name}")
 def test_the_program_of_a_kind_meets_its_condition(kind: WrongKind) -> None:
     assert is_met(kind, "float32")
+
+
+def test_the_measure_falls_where_inputs_lose_their_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plain(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clone(memory_format=torch.contiguous_format)
+
+    whole = TorchPlace.to_torch
+    monkeypatch.setattr(
+        TorchPlace, "to_torch", lambda *args, **kwargs: plain(whole(*args, **kwargs))
+    )
+    hits = {
+        name: attack(BY_NAME[name], dtype, task, "auto").hits for name, dtype, task in SHORT[:8]
+    }
+    assert set(hits.values()) == {0}, hits
