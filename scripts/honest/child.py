@@ -8,6 +8,7 @@ independent recorder saw, and what the precheck accuses.
 """
 
 import json
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import Task
 from scripts.honest.comparison import compare_dump
 from scripts.honest.programs import TORCH_PROGRAMS, Results, Training
+from scripts.honest.ranked import RANKED_PROGRAMS, own_rank
 from scripts.honest.recorder import IndependentRecorder
 
 TASKS = ("tensor", "statistics")
@@ -37,6 +39,8 @@ def make_training(name: str) -> Training:
     torch.manual_seed(3)
     if name in TORCH_PROGRAMS:
         training = TORCH_PROGRAMS[name]()
+    elif name in RANKED_PROGRAMS:
+        training = RANKED_PROGRAMS[name]()
     else:
         from scripts.honest.models import MODEL_PROGRAMS
 
@@ -65,7 +69,8 @@ def examine_program(name: str, folder: Path, standard: str = "auto") -> dict[str
         with Capture(out, task=task, step_by="manual", stacks=False):
             results = training()
         for path in out.glob("step0/*/dump.json"):
-            dumps[task] = path
+            if path.parent.name in (f"rank{own_rank()}", f"proc{os.getpid()}"):
+                dumps[task] = path
         found[f"{task}: same bits"] = same_results(plain, results)
     derived = _derived(dumps["tensor"]) if "tensor" in dumps else ()
     # Aliases change in which order gradients are added; where that changes a bit, there are none.

@@ -12,6 +12,8 @@ Exit code 1 where one of it does not hold.
 
 import argparse
 import json
+import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,20 +25,51 @@ from typing import Any
 from scripts.honest.child import TASKS
 from scripts.honest.models import MODEL_PROGRAMS
 from scripts.honest.programs import TORCH_PROGRAMS
+from scripts.honest.ranked import RANKED_PROGRAMS, RANKS
 
 ROOT = Path(__file__).resolve().parents[2]
 _LIMIT_S = 600.0
 
 
-def run_program(name: str, folder: Path) -> dict[str, Any]:
-    """Examine a program in a process of its own."""
+def run_program(name: str, folder: Path) -> list[dict[str, Any]]:
+    """Examine a program in a process of its own, or in those of its ranks."""
     words = [sys.executable, "-W", "ignore", "-m", "scripts.honest.child", name, str(folder)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=_LIMIT_S)
-    for line in done.stdout.splitlines():
-        if line.startswith("RESULT "):
-            found: dict[str, Any] = json.loads(line.removeprefix("RESULT "))
-            return found
-    return {"program": name, "failed": done.stderr[-1500:]}
+    ranks: list[dict[str, str]] = [{}]
+    if name in RANKED_PROGRAMS:
+        where = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(_free_port()),
+            "WORLD_SIZE": str(RANKS),
+        }
+        ranks = [{**where, "RANK": str(rank)} for rank in range(RANKS)]
+    children = [
+        subprocess.Popen(
+            words,
+            cwd=ROOT,
+            env={**os.environ, **each},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for each in ranks
+    ]
+    found = []
+    for rank, child in enumerate(children):
+        out, err = child.communicate(timeout=_LIMIT_S)
+        lines = [line for line in out.splitlines() if line.startswith("RESULT ")]
+        one: dict[str, Any] = {"program": name, "failed": err[-1500:]}
+        if lines:
+            one = json.loads(lines[-1].removeprefix("RESULT "))
+        if len(children) > 1:
+            one["program"] += f", rank {rank}"
+        found.append(one)
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def row_of_program(found: dict[str, Any]) -> str:
@@ -74,10 +107,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name in MODEL_PROGRAMS and find_spec("transformers") is None:
             print(f"| {name} | not run: no transformers |")
             continue
-        everything.append(run_program(name, folder))
-        print(row_of_program(everything[-1]), flush=True)
-        if options.verbose:
-            _name_all(everything[-1])
+        for found in run_program(name, folder):
+            everything.append(found)
+            print(row_of_program(found), flush=True)
+            if options.verbose:
+                _name_all(found)
     return 0 if all(map(holds, everything)) else 1
 
 
@@ -95,7 +129,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m scripts.honest", description=__doc__.split("\n")[0]
     )
-    names = [*TORCH_PROGRAMS, *MODEL_PROGRAMS]
+    names = [*TORCH_PROGRAMS, *RANKED_PROGRAMS, *MODEL_PROGRAMS]
     parser.add_argument("--programs", nargs="+", default=names, choices=names)
     parser.add_argument("--folder", type=Path, help="keep the captures here")
     parser.add_argument("-v", "--verbose", action="store_true", help="name every tensor and call")

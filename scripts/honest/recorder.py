@@ -14,6 +14,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 Leaf = tuple[str, torch.Tensor]
+# Memory that was never written holds anything.
+UNWRITTEN = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"})
 
 
 @dataclass(eq=False)
@@ -21,7 +23,8 @@ class SeenCall:
     """A call: its name, tensors in the order of arguments and outputs, and gradients.
 
     `after` has the inputs once the call has run; `arrived` has the gradients of the outputs by number, and
-    `passed` those of the inputs by number among the tensors, one of each backward pass.
+    `passed` those of the inputs by number among the tensors, one of each backward pass. `unwritten` are the
+    numbers of inputs whose memory nothing was written to yet.
     """
 
     name: str
@@ -30,6 +33,7 @@ class SeenCall:
     outputs: list[torch.Tensor] = field(default_factory=list)
     arrived: dict[int, list[torch.Tensor]] = field(default_factory=dict)
     passed: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+    unwritten: set[int] = field(default_factory=set)
 
 
 class IndependentRecorder(TorchFunctionMode):
@@ -55,14 +59,20 @@ class IndependentRecorder(TorchFunctionMode):
             with self:
                 return _INSIDE[name](*args, **kwargs)
         call = SeenCall(name, _values(args, kwargs))
+        for number, (_, tensor) in enumerate([*leaves_of(args), *leaves_of(kwargs)]):
+            if tensor.__dict__.pop("_unwritten", False):
+                call.unwritten.add(number)
         if name in self._derived and torch.is_grad_enabled():
             args, kwargs = _aliased(call, args, kwargs)
         result = func(*args, **kwargs)
         call.after = _values(args, kwargs)
+        if name in UNWRITTEN and type(result) is torch.Tensor:
+            result.__dict__["_unwritten"] = True
         given = args[0] if result is None and args else result
         tensors = [tensor for _, tensor in leaves_of(given)]
         call.outputs = [printed_value(tensor) for tensor in tensors]
-        if name in self._derived and len(tensors) > 1 and isinstance(result, tuple):
+        several = sum(tensor.requires_grad for tensor in tensors) > 1
+        if name in self._derived and several and isinstance(result, tuple):
             # One output may be computed from another: what comes from outside alone is at an alias.
             result = type(result)(map(_alias_of, result))
             tensors = [tensor for _, tensor in leaves_of(result)]
