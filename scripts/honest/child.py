@@ -86,7 +86,7 @@ def examine_program(name: str, folder: Path, standard: str = "auto") -> dict[str
             found[task] = {"wrong": ["the capture ended before its end"], "accused": []}
             continue
         path = dumps[task]
-        compared = compare_dump(path, recorder.calls)
+        compared = compare_dump(path, recorder.calls, recorder.updates)
         found[task] = {
             "records": compared.records,
             "tensors": compared.tensors,

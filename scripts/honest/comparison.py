@@ -34,8 +34,10 @@ class Compared:
     wrong: list[str] = field(default_factory=list)
 
 
-def compare_dump(path: Path, calls: Sequence[SeenCall]) -> Compared:
-    """Compare all API records of a dump with the calls of a run of the same program."""
+def compare_dump(
+    path: Path, calls: Sequence[SeenCall], updates: Sequence[SeenCall] = ()
+) -> Compared:
+    """Compare all API records of a dump with the calls and updates of a run of the same program."""
     dump = json.loads(path.read_bytes())
     data: dict[str, Json] = dump["data"]
     found = Compared()
@@ -51,7 +53,21 @@ def compare_dump(path: Path, calls: Sequence[SeenCall]) -> Compared:
         backward = f"{key.removesuffix('.forward')}.backward"
         if backward in data:
             _compare_backward(found, backward, data[backward], call, folder)
+    keys = [key for key in data if key.startswith("Optimizer.")]
+    for key, update in zip(keys, updates, strict=False):
+        _compare_update(found, key, data[key], update, folder)
     return found
+
+
+def _compare_update(
+    found: Compared, key: str, record: Json, update: SeenCall, folder: Path | None
+) -> None:
+    """Compare an optimizer's record: each of its tensors must be one that the optimizer held."""
+    for part, number, element in _elements(record):
+        held = update.inputs if part == "input" else update.outputs
+        found.tensors += 1
+        if not any(_same(element, each, folder) for each in held):
+            found.wrong.append(f"{key} {part}.{number}: the optimizer held no such tensor")
 
 
 def _is_call(key: str) -> bool:
@@ -219,7 +235,10 @@ def _equal(saved: torch.Tensor, seen: torch.Tensor, rounding: float) -> bool:
 
 
 def _statistics_agree(element: Json, seen: torch.Tensor) -> bool:
-    if not seen.numel() or element.get("Max") is None or not seen.is_floating_point():
+    # Statistics of a sparse tensor are those of its values, whose files are compared.
+    if "sparse" in str(element.get("layout")) or element.get("Max") is None:
+        return True
+    if not seen.numel() or not seen.is_floating_point():
         return True
     wide = seen.double()
     if not bool(wide.isfinite().all()):

@@ -11,6 +11,10 @@ from itertools import count
 from typing import Any
 
 import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.overrides import TorchFunctionMode
 
 Leaf = tuple[str, torch.Tensor]
@@ -45,7 +49,27 @@ class IndependentRecorder(TorchFunctionMode):
     def __init__(self, derived: Container[str] = ()) -> None:
         super().__init__()
         self.calls: list[SeenCall] = []
+        self.updates: list[SeenCall] = []
         self._derived = derived
+
+    def __enter__(self) -> "IndependentRecorder":
+        self._hooks = (
+            register_optimizer_step_pre_hook(self._before_update),
+            register_optimizer_step_post_hook(self._after_update),
+        )
+        super().__enter__()
+        return self
+
+    def __exit__(self, *told: Any) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        super().__exit__(*told)
+
+    def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self.updates.append(SeenCall(type(optimizer).__name__, _held_by(optimizer)))
+
+    def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self.updates[-1].outputs = _held_by(optimizer)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -56,8 +80,11 @@ class IndependentRecorder(TorchFunctionMode):
             return func(*args, **kwargs)
         if name in _INSIDE:
             # Python of torch itself, whose calls a capture sees, too.
-            with self:
+            super().__enter__()
+            try:
                 return _INSIDE[name](*args, **kwargs)
+            finally:
+                super().__exit__(None, None, None)
         call = SeenCall(name, _values(args, kwargs))
         for number, (_, tensor) in enumerate([*leaves_of(args), *leaves_of(kwargs)]):
             if tensor.__dict__.pop("_unwritten", False):
@@ -82,6 +109,14 @@ class IndependentRecorder(TorchFunctionMode):
                     _listen(tensor, call.arrived.setdefault(number, []))
         self.calls.append(call)
         return result
+
+
+def _held_by(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Return parameters, gradients and states of an optimizer."""
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    grads = [each.grad for each in parameters if each.grad is not None]
+    states = [leaf for state in optimizer.state.values() for _, leaf in leaves_of(dict(state))]
+    return [printed_value(each) for each in (*parameters, *grads, *states)]
 
 
 def leaves_of(value: Any, path: str = "") -> Iterator[Leaf]:
