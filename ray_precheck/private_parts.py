@@ -12,6 +12,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from ray_precheck.errors import NotCheckable
+
 # Set for the time of a run by `--debug` in the driver and, by their workers, in check processes.
 DEBUG = "RAY_PRECHECK_DEBUG"
 
@@ -195,38 +197,42 @@ TENSOR_REBUILDING = PrivatePart(
     "is named by the files of captured tensors, which are written without torch.save",
     "torch.save writes them, which takes four times as long",
 )
-ALL = (
-    NODE,
-    NODE_TABLE,
-    CLIENT_OPTIONS,
-    TOKEN_LOADER,
-    MINDSPORE_EXECUTOR,
-    MINDSPORE_RECORDER,
-    MINDSPORE_JIT,
-    MINDSPORE_JIT_BYTECODE,
-    MINDSPORE_JIT_TRACE,
-    MINDSPORE_NODE,
-    MINDSPORE_AMP,
-    MINDSPORE_SEEDS,
-    MINDSPORE_STRIDES,
-    DECOMPOSITIONS,
-    DISPATCH_MODE,
-    EVAL_FRAME,
-    COMPILER,
-    FUNCTION_MODE,
-    NO_FUNCTION_MODE,
-    DEFAULT_DEVICE,
-    TRANSFORM,
-    NO_TRANSFORMS,
-    DISPATCH_MODES,
-    NO_DISPATCH_MODES,
-    TRACE,
-    SET_TRACE,
-    GRAPH_TASK,
-    RECOMPUTATION,
-    AUTOGRAD_ENGINE,
-    TENSOR_REBUILDING,
+DTENSOR_MOVES = PrivatePart(
+    ("torch.distributed.tensor:_dispatch",),
+    "sees which parts torch moves within a call of a DTensor",
+    "such a call is recorded with the parts that it was given",
 )
+DTENSOR_EXCHANGES = PrivatePart(
+    ("torch.distributed:_functional_collectives",),
+    "sees whether a call of a DTensor exchanges values in its midst",
+    "such a call is checked as if it did not",
+)
+IS_FUNCTIONAL = PrivatePart(
+    ("torch:_is_functional_tensor",),
+    "tells tensors of torch.func.functionalize from others",
+    "they are recorded without values",
+)
+FUNCTIONAL_SYNC = PrivatePart(
+    ("torch:_sync",), "makes the changes that wait in such a tensor", IS_FUNCTIONAL.otherwise
+)
+FROM_FUNCTIONAL = PrivatePart(
+    ("torch:_from_functional_tensor",), "takes the values of such a tensor", IS_FUNCTIONAL.otherwise
+)
+QUANTIZED = PrivatePart(
+    ("torch:_make_per_tensor_quantized_tensor",),
+    "makes a quantized tensor of its whole numbers",
+    "calls that get such a tensor are SKIP",
+)
+QUANTIZED_BY_CHANNEL = PrivatePart(
+    ("torch:_make_per_channel_quantized_tensor",), QUANTIZED.use, QUANTIZED.otherwise
+)
+QUANTIZATION = PrivatePart(
+    ("torch:_choose_qparams_per_tensor",),
+    "chooses the scale of a dynamic quantization as the operator does",
+    "dynamic quantization has no bench",
+)
+# All of them.
+ALL = tuple(part for part in list(globals().values()) if isinstance(part, PrivatePart))
 
 _told: set[PrivatePart] = set()
 
@@ -246,6 +252,18 @@ def find(part: PrivatePart) -> Any | None:
         _told.add(part)
         print(f"ray-precheck: {_missing(part)}", file=sys.stderr)
     return None
+
+
+def demanded(part: PrivatePart) -> Any:
+    """Return a private part without which a call cannot be checked.
+
+    Raises:
+        NotCheckable: the installed version lacks it.
+    """
+    found = find(part)
+    if found is None:
+        raise NotCheckable(_missing(part))
+    return found
 
 
 def is_loaded(part: PrivatePart) -> bool:

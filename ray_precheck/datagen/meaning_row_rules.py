@@ -169,15 +169,15 @@ ROWS: list[tuple[str, tuple[MeaningRow, ...]]] = [
     ),
     (f"torch {_NETWORK}: group_norm", (row("input num_groups", input=normed_groups),)),
     (
-        "torch torch.nn.functional mindspore.ops: instance_norm",
+        "torch torch.nn.functional: instance_norm",
         (row("input", input=normed_groups),),
     ),
     (
-        f"{_ALL}: var std var_mean std_mean",
+        f"{_ALL}: var std\n        torch mindspore.mint mindspore.ops: var_mean std_mean",
         (row("input dim|axis", input=always(Rowwise(look=NORMED))),),
     ),
     (
-        """torch torch.nn.functional mindspore.mint.nn.functional mindspore.ops: rms_norm
+        """torch torch.nn.functional mindspore.ops: rms_norm
         torch.nn.functional mindspore.mint.nn.functional: normalize""",
         (row("input|x", input=scaled_lines),),
     ),
@@ -192,8 +192,9 @@ ROWS: list[tuple[str, tuple[MeaningRow, ...]]] = [
         (row("x1 x2", x1=scaled_lines, x2=scaled_lines),),
     ),
     (
-        f"""torch torch.Tensor torch.special {_NETWORK} mindspore.mint mindspore.mint.special:
-            log_softmax softmax
+        f"""torch torch.Tensor torch.special {_NETWORK}: log_softmax softmax
+        mindspore.mint: softmax
+        mindspore.mint.special: log_softmax
         mindspore.Tensor: softmax
         {_ALL}: logsumexp
         torch.special: logsumexp""",

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from ray_precheck import private_parts
 from ray_precheck.compare.steps import observed
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.pytorch.quantized import Exact, rounded_to
@@ -38,9 +39,14 @@ def quantize_per_tensor_dynamic(input: Tensor, dtype: torch.dtype, reduce_range:
     """Return numbers that are to be rounded to steps of the scale that their extremes ask for."""
     if dtype not in (torch.quint8, torch.qint8):
         raise NotCheckable(f"the bench has no range of {dtype}")
-    scale, zero_point = torch._choose_qparams_per_tensor(input.float(), reduce_range)
+    scale, zero_point = _steps_of(input.float(), reduce_range)
     shift = 0 if dtype is torch.quint8 else (64 if reduce_range else 128)
     return quantize_per_tensor(input, scale, zero_point - shift, dtype)
+
+
+def _steps_of(numbers: Tensor, reduce_range: bool) -> Any:
+    """Return the scale and the zero point that the extremes of numbers ask for."""
+    return private_parts.demanded(private_parts.QUANTIZATION)(numbers, reduce_range)
 
 
 def dequantize(input: Exact) -> Tensor:
@@ -93,7 +99,7 @@ def linear_relu(x: Exact, packed: Any, scale: Any, zero_point: Any) -> Exact:
 def linear_dynamic(x: Tensor, packed: Any, reduce_range: bool = False) -> Tensor:
     """Return a linear layer whose input is rounded to steps that its extremes ask for, as in float32."""
     narrow = x.detach().float()
-    scale, zero_point = torch._choose_qparams_per_tensor(narrow, reduce_range)
+    scale, zero_point = _steps_of(narrow, reduce_range)
     whole = torch.quantize_per_tensor(narrow, scale, int(zero_point), torch.quint8).int_repr()
     meant = (whole.double() - zero_point) * scale
     return functional.linear(meant, packed["weight"].values, packed.get("bias"))

@@ -27,14 +27,9 @@ _NO_OPERATORS = frozenset(
     ShapeOnly Size TensorShape TileSize TopTypeof UpdateState VersionCheck shape_mul
     """.split()
 )
-_HOMES_OF_NONE = (
-    "mindspore.ops.primitive",
-    "mindspore.ops._utils.arg_dtype_cast",
-    "mindspore.ops.operations._scalar_ops",
-    "mindspore.ops.operations._sequence_ops",
-    "mindspore.ops.operations._map_tensor_ops",
-    "mindspore.ops.operations.control_ops",
-    "mindspore.ops.operations.debug_ops",
+# The modules of `mindspore.ops` that have these, and others like them.
+_HOMES_OF_NONE = frozenset(
+    "primitive arg_dtype_cast _scalar_ops _sequence_ops _map_tensor_ops control_ops debug_ops".split()
 )
 
 
@@ -52,7 +47,7 @@ def _below(base: Any) -> Iterator[type]:
 
 
 def _is_helper(kind: type) -> bool:
-    return kind.__name__ in _NO_OPERATORS or kind.__module__ in _HOMES_OF_NONE
+    return kind.__name__ in _NO_OPERATORS or kind.__module__.rpartition(".")[2] in _HOMES_OF_NONE
 
 
 @cache

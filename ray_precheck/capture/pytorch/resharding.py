@@ -9,19 +9,17 @@ softmax is gathered. An operator that exchanges values with other ranks in its m
 vocabulary) is no operator on this rank's parts.
 """
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
 
+from ray_precheck import private_parts
 from ray_precheck.capture.pytorch.calls import detour
 from ray_precheck.capture.pytorch.tensors.nested import tensors_in
 from ray_precheck.capture.pytorch.tensors.text import UNDER_WAY
 
-_DISPATCH = "torch.distributed.tensor._dispatch"
-_FUNCTIONAL = "torch.distributed._functional_collectives"
 _EXCHANGES = ("all_reduce", "all_gather_tensor", "reduce_scatter_tensor", "all_to_all_single")
 _EXCHANGED = ', "exchanges": true'
 
@@ -91,7 +89,10 @@ class Resharding:
     def watched(self) -> Iterator[None]:
         """See parts that are moved, for the time of a captured step."""
         with ExitStack() as detours:
-            dispatch, functional = sys.modules.get(_DISPATCH), sys.modules.get(_FUNCTIONAL)
+            dispatch = functional = None
+            if private_parts.is_loaded(private_parts.DTENSOR_MOVES):
+                dispatch = private_parts.find(private_parts.DTENSOR_MOVES)
+                functional = private_parts.find(private_parts.DTENSOR_EXCHANGES)
             move = getattr(dispatch, "redistribute_local_tensor", None)
             if move is not None:
                 by = self._moving(move)

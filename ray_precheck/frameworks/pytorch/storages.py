@@ -5,11 +5,13 @@ indices are checked before any kernel reads them.
 """
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
 import torch
 
+from ray_precheck import private_parts
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.storage import COMPRESSED, Nested, Quantized, Sparse, Storage
@@ -58,12 +60,14 @@ def _sparse(storage: Sparse, values: torch.Tensor) -> torch.Tensor:
 def _quantized(storage: Quantized, values: torch.Tensor) -> torch.Tensor:
     if storage.axis is None:
         (scale,), (zero_point,) = storage.scale, storage.zero_point
-        return torch._make_per_tensor_quantized_tensor(values, scale, int(zero_point))
+        make = private_parts.demanded(private_parts.QUANTIZED)
+        return make(values, scale, int(zero_point))  # type: ignore[no-any-return]
     scales, zero_points = (
         torch.tensor(each, dtype=dtype, device=values.device)
         for each, dtype in ((storage.scale, torch.float64), (storage.zero_point, torch.int64))
     )
-    return torch._make_per_channel_quantized_tensor(values, scales, zero_points, storage.axis)
+    make = private_parts.demanded(private_parts.QUANTIZED_BY_CHANNEL)
+    return make(values, scales, zero_points, storage.axis)  # type: ignore[no-any-return]
 
 
 def _nested(storage: Nested, values: torch.Tensor) -> torch.Tensor:
@@ -79,9 +83,10 @@ def _nested(storage: Nested, values: torch.Tensor) -> torch.Tensor:
             min_seqlen=min(extents, default=0),
             max_seqlen=max(extents, default=0),
         )
-    sizes = torch.tensor(storage.sizes, dtype=torch.int64)
-    strides, offsets = torch._nested_compute_contiguous_strides_offsets(sizes)
-    return torch._nested_view_from_buffer(values, sizes, strides, offsets)
+    counts = [math.prod(sizes) for sizes in storage.sizes]
+    parts = values.split(counts)  # type: ignore[no-untyped-call]
+    pieces = zip(parts, storage.sizes, strict=True)
+    return torch.nested.as_nested_tensor([piece.view(sizes) for piece, sizes in pieces])
 
 
 @functools.lru_cache(64)

@@ -83,10 +83,7 @@ def nested_text(tensor: torch.Tensor) -> str:
         return ""
     if tensor.layout is torch.strided:
         sizes = tensor._nested_tensor_size()
-        strides, offsets = tensor._nested_tensor_strides(), tensor._nested_tensor_storage_offsets()
-        plain = torch._nested_compute_contiguous_strides_offsets(sizes)
-        is_plain = torch.equal(strides, plain[0]) and torch.equal(offsets, plain[1])
-        return _text("nested", {"sizes": sizes.tolist()}) if is_plain else ""
+        return _text("nested", {"sizes": sizes.tolist()}) if tensor.is_contiguous() else ""
     inner: Any = tensor
     if inner._offsets.is_meta:
         return ""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ray_precheck import private_parts
 from ray_precheck.capture.pytorch.tensors import storages
 from ray_precheck.capture.pytorch.tensors.glimpse import Glimpse, glimpse_of
 from ray_precheck.capture.pytorch.tensors.memory import is_freed
@@ -20,6 +21,9 @@ from ray_precheck.capture.writing.elements import NO_STATISTICS
 from ray_precheck.capture.writing.text import quoted
 
 _DEEPEST = 10
+_is_functional: Any = private_parts.find(private_parts.IS_FUNCTIONAL)
+_sync: Any = private_parts.find(private_parts.FUNCTIONAL_SYNC)
+_from_functional: Any = private_parts.find(private_parts.FROM_FUNCTIONAL)
 # The types that msprobe writes, which are the full names of torch's classes.
 _FAKE, UNDER_WAY, _NESTED = (
     f"torch.{name}"
@@ -214,9 +218,9 @@ def _local(tensor: Any) -> tuple[torch.Tensor, str]:
 def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor that transforms of `torch.func` have wrapped, or a subclass holds."""
     for _ in range(_DEEPEST):
-        if torch._is_functional_tensor(tensor):
-            torch._sync(tensor)  # type: ignore[attr-defined, no-untyped-call] # changes wait in it
-            tensor = torch._from_functional_tensor(tensor)
+        if _is_functional is not None and _is_functional(tensor):
+            _sync(tensor)  # changes wait in it
+            tensor = _from_functional(tensor)
         elif _is_wrapped(tensor):
             tensor = torch._C._functorch.get_unwrapped(tensor)
         else:
