@@ -25,6 +25,7 @@ from ray_precheck.datagen.meaning_values import (
     Causal,
     Lengths,
     NonZero,
+    PackedSizes,
     Parts,
     Probabilities,
     Ranked,
@@ -264,6 +265,12 @@ def running_lengths(tensor: str) -> Rule:
         return Parts(shape[0], running=True) if shape else None
 
     return rule
+
+
+def packed_sizes(arguments: Arguments) -> Meaning | None:
+    """Return the meaning of the sizes of packed sequences, which a recurrent layer gets beside them."""
+    rows, sizes = arguments.shape("data"), arguments.shape("batch_sizes")
+    return PackedSizes(rows[0]) if rows and sizes and len(rows) == 2 and len(sizes) == 1 else None
 
 
 def bag_offsets(arguments: Arguments) -> Meaning | None:

@@ -36,6 +36,7 @@ from ray_precheck.datagen.meaning_rules import (
     divisor,
     filled_mask,
     lengths_of,
+    packed_sizes,
     ranked_like,
     repeats,
     row,
@@ -89,6 +90,7 @@ _NETWORK = "torch.nn.functional mindspore.mint.nn.functional mindspore.ops"
 TABLE: FactTable[tuple[MeaningRow, ...]] = FactTable(
     "meanings of arguments",
     [
+        ("torch: gru lstm rnn_relu rnn_tanh", (row("data batch_sizes", batch_sizes=packed_sizes),)),
         # Indices that are read through.
         ("torch: embedding", (row("weight indices", indices=rows_of("weight")),)),
         (f"{_NETWORK}: embedding", (row("input weight", input=rows_of("weight")),)),

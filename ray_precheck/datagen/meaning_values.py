@@ -53,6 +53,28 @@ class Lengths(Meaning):
 
 
 @dataclass(frozen=True, slots=True)
+class PackedSizes(Meaning):
+    """How many of the sequences that are packed into `rows` rows have a first, a second, ... row: as many as
+    the recorded Max at first, then fewer and fewer (`torch.nn.utils.rnn.PackedSequence.batch_sizes`)."""
+
+    rows: int
+
+    def shaped(self, values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
+        """Return the sizes of sequences of random lengths, the first as long as there are sizes."""
+        if not is_whole(spec) or values.ndim != 1 or not isinstance(spec.high, int):
+            return values
+        longest, others = values.size, spec.high - 1
+        # Each other sequence has one row; the rows that are left are drawn from all that they may have.
+        left, places = self.rows - longest - others, others * (longest - 1)
+        if others < 0 or not 0 <= left <= places:
+            return values
+        drawn = generator.permutation(places)[:left] // max(longest - 1, 1)
+        lengths = 1 + np.bincount(drawn, minlength=others)
+        sizes = 1 + (lengths[:, np.newaxis] > np.arange(longest)).sum(axis=0)
+        return np.asarray(sizes.astype(values.dtype))
+
+
+@dataclass(frozen=True, slots=True)
 class Parts(Meaning):
     """Whole numbers of 0 and more that add up to `total`; with `running` their running sums, with
     `from_zero` these begin with a 0, with `open_end` they do not have the total itself."""

@@ -140,6 +140,18 @@ def test_attention_gets_a_causal_mask_where_its_statistics_fit(torch_checker: Ch
         assert result.checks[0].metrics.left_out == 0
 
 
+def test_the_sizes_of_packed_sequences_fit_their_rows(torch_checker: Checker) -> None:
+    sizes = tensor(4, dtype="int64", low=1, high=3)
+    weights = [tensor(15, 4), tensor(15, 5), tensor(15), tensor(15)]
+    state = tensor(1, 3, 5)
+    packed = call("Torch.gru", tensor(9, 4), sizes, state, weights, True, 1, 0.0, False, False)
+    found = inputs(packed).args[1].data
+    assert found[0] == 3
+    assert found.sum() == 9
+    assert (np.diff(found) <= 0).all()
+    assert torch_checker.check(packed).forward is Verdict.PASS
+
+
 def test_an_inverse_is_well_conditioned_and_a_cholesky_factor_is_exact(
     torch_checker: Checker,
 ) -> None:
