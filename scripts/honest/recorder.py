@@ -75,6 +75,8 @@ class IndependentRecorder(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if torch.compiler.is_compiling():
+            return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if name in ("__get__", "__set__", "__delete__"):
             return func(*args, **kwargs)
