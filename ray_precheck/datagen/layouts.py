@@ -116,7 +116,10 @@ def placed_together(
     of the last element. Unless their values `may_change`, because they were generated, tensors that
     contradict the layout have none.
     """
-    found = list(tensors)
+    found = [
+        replace(tensor, lazy=spec.lazy) if spec.lazy else tensor
+        for tensor, (_, spec) in zip(tensors, specs, strict=True)
+    ]
     memories, lost = memories_of(specs)
     for memory in memories:
         buffer = _filled(found, memory)

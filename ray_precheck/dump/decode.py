@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from ray_precheck.dump.layouts import layout_of, require_earlier
+from ray_precheck.dump.layouts import layout_of, lazy_of, require_earlier
 from ray_precheck.dump.names import ApiKey, parse_key
 from ray_precheck.dump.shown import shown
 from ray_precheck.dump.storage import decode_storage
@@ -238,6 +238,7 @@ def _decode_tensor(value: dict[str, Any], path: str, words: "Words") -> ValueSpe
         stride=stride,
         offset=offset,
         shares=shares,
+        lazy=lazy_of(value, path),
         structure=structure_of(value, shape, path),
         storage=storage,
     )

@@ -38,6 +38,18 @@ def layout_of(
     return stride, offset or 0, shares or ""
 
 
+def lazy_of(value: dict[str, Any], path: str) -> str:
+    """Return what was still to be done to a tensor's memory: "conj", "neg" or "".
+
+    Raises:
+        NotCheckable: it is something else.
+    """
+    lazy = value.get("lazy", "")
+    if lazy not in ("", "conj", "neg"):
+        raise NotCheckable(f"{path}: lazy {shown(lazy)} is neither conj nor neg")
+    return str(lazy)
+
+
 def _is_count(number: Any) -> bool:
     return type(number) is int and 0 <= number <= _LARGEST
 

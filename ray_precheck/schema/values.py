@@ -48,7 +48,8 @@ class TensorSpec:
 
     `stride` and `offset`, in elements, say how it lay in its memory: None and 0 for a contiguous tensor
     at the beginning of its own, and where the dump does not know. `shares` is the argument path of an
-    earlier tensor of the same call that lay in the same memory, "" for none. `structure` is None where the
+    earlier tensor of the same call that lay in the same memory, "" for none. `lazy` is "conj" or "neg" where
+    the memory held the conjugates or the negatives of the values, else "". `structure` is None where the
     dump tells nothing but statistics. `storage` is how a sparse, quantized or nested tensor holds its values,
     None for all others.
     """
@@ -66,6 +67,7 @@ class TensorSpec:
     stride: tuple[int, ...] | None = None
     offset: int = 0
     shares: str = ""
+    lazy: str = ""
     structure: Structure | None = None
     storage: Storage | None = None
 
@@ -146,7 +148,8 @@ class HostTensor:
     """A tensor's data on the host: canonical dtype and its carrier array (see `schema.dtypes`).
 
     `layout` is how the tested side has to place it in its memory, None for a contiguous tensor of its
-    own; it says nothing about `data`, and a bench need not care.
+    own; it says nothing about `data`, and a bench need not care. `lazy` says that the memory is to hold the
+    conjugates ("conj") or the negatives ("neg") of the data, as torch's lazy views do.
     The data of a sparse, quantized or nested tensor are the values that it stores, in the way of `storage`.
     """
 
@@ -154,6 +157,7 @@ class HostTensor:
     data: Array
     layout: Layout | None = None
     storage: Storage | None = None
+    lazy: str = ""
 
     @property
     def shape(self) -> tuple[int, ...]:

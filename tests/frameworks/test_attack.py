@@ -22,6 +22,8 @@ SHORT = [
     ("large strides: exp of every fourth", "float32", "tensor"),
     ("one memory twice: mul_ by itself", "float32", "statistics"),
     ("destination: copy_ into a slice", "float32", "tensor"),
+    ("conj and neg bits: mul", "float32", "statistics"),
+    ("conj and neg bits: add", "float32", "tensor"),
     ("repeated indices: embedding, gradient", "bfloat16", "statistics"),
     ("repeated indices: index_put_", "float32", "tensor"),
     ("masked rows: softmax of -inf", "float32", "statistics"),

@@ -7,7 +7,7 @@ Comes in: a function and a `HostCall`. Goes out: a `TorchExecution`. Called by t
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,8 @@ class TorchPlace:
         if tensor.storage is not None:
             return built(tensor.storage, self._copy(tensor.data, tensor.dtype))
         layout = tensor.layout
+        if tensor.lazy and not self.widen:
+            return _lazily(self.to_torch(replace(tensor, lazy=""), memory), tensor.lazy)
         if layout is None or (memory is None and self.widen):
             return self._copy(tensor.data, tensor.dtype)
         buffers = {} if memory is None else memory
@@ -274,6 +276,18 @@ class _InPlaceOf(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         """Pass the gradient on."""
         return gradients[0], None
+
+
+def _lazily(tensor: torch.Tensor, lazy: str) -> torch.Tensor:
+    """Return a tensor with the same values, of which the memory holds the conjugates or the negatives.
+
+    torch gives the latter for the imaginary part of a conjugate alone, and has none for half types.
+    """
+    if lazy == "conj":
+        return tensor.conj_physical().conj() if tensor.is_complex() else tensor
+    if tensor.dtype not in (torch.float32, torch.float64):
+        return tensor
+    return torch.complex(torch.zeros_like(tensor), -tensor).conj().imag
 
 
 def _to_host(leaf: Any) -> Leaf:

@@ -110,6 +110,7 @@ PLANE = {"type": "torch.Tensor", "dtype": "torch.int8", "shape": [2, 3]}
         ({**PLANE, "offset": -1}, "offset -1 is not a count of elements"),
         ({**PLANE, "offset": 1.5}, "offset 1.5 is not a count of elements"),
         ({**PLANE, "shares": 0}, "shares 0 is not the path of an argument"),
+        ({**PLANE, "lazy": "real"}, "lazy 'real' is neither conj nor neg"),
         ({"type": "int", "value": None}, "None is not of type int"),
         ({"type": "int", "value": 0.5}, "0.5 is not of type int"),
         ({"type": "bool", "value": 1}, "1 is not of type bool"),

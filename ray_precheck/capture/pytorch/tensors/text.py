@@ -70,7 +70,11 @@ def _layout(tensor: torch.Tensor) -> str:
     beginning of its own."""
     text = "" if tensor.is_contiguous() else f', "stride": {list(tensor.stride())}'
     offset = tensor.storage_offset()
-    return f'{text}, "offset": {offset}' if offset else text
+    if offset:
+        text = f'{text}, "offset": {offset}'
+    if tensor.is_conj():
+        return f'{text}, "lazy": "conj"'
+    return f'{text}, "lazy": "neg"' if tensor.is_neg() else text
 
 
 class TensorTexts:
