@@ -105,6 +105,13 @@ def dark_sentence(headers: Iterable[Mapping[str, Any] | None]) -> str:
     return f"{begin} (what ran there has no record): {'; '.join(places[:NAMED_PLACES])}{more}"
 
 
+def in_thread(thread: threading.Thread, name: str) -> str:
+    """Return the words for operators that run in another thread, of which `name` is the first."""
+    target = getattr(thread, "_target", None)
+    label = getattr(target, "__qualname__", "") or type(thread).__name__
+    return f"operators in another thread ({label}), {name} the first of them"
+
+
 def modules_around(frame: FrameType | None, entry: str) -> list[Any]:
     """Return the modules that a frame runs in, the innermost first: `self` of the method `entry` through
     which the framework calls modules."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from ray_precheck.capture.dark import DarkPlaces, modules_around, place_of, program_frame
 from ray_precheck.capture.scope import Scope
@@ -22,6 +22,7 @@ from ray_precheck.capture.writing.log import StepLog
 from ray_precheck.capture.writing.text import quoted
 from ray_precheck.datagen.meaning_table import looks_of
 
+T = TypeVar("T")
 _NOTHING: Mapping[str, str] = {}
 
 # Files in this folder are no part of the program that is captured.
@@ -121,6 +122,10 @@ class StepRecorder(ABC):
             return ""
         kind, _, rest = earlier.partition(".")
         return f', "shares": {quoted(f"{_ARGUMENTS[kind]}.{rest}")}'
+
+    @abstractmethod
+    def guarded(self, key: str, action: Callable[[], T]) -> T | None:
+        """Return what an action of the capture gives; a fault in it ends the capture, not the training."""
 
     @abstractmethod
     def memory_of(self, tensor: Any) -> int:

@@ -14,10 +14,11 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any, Protocol
 
+from ray_precheck.capture.mindspore.darkness import MindSporeDarkness
 from ray_precheck.capture.mindspore.names import FunctionPlace, OperatorName
 from ray_precheck.capture.mindspore.patches import Patches
 from ray_precheck.capture.mindspore.primitives import (
@@ -77,6 +78,10 @@ class Calls:
         # A function that is traced (`capture_mode="trace"`) runs with a context of its own.
         self._tracing = tracing()
         self.patches = Patches()
+        self._darkness: MindSporeDarkness | None = None
+        if sink is None and self._sees_calls:
+            self._darkness = MindSporeDarkness(recorder)
+            recorder.darkness = self._darkness if recorder.sees_all else None
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -85,7 +90,8 @@ class Calls:
             if self._sees_calls:
                 self._replace_functions()
             keep_out_of_compilers(self.patches, self._region)
-            yield
+            with self._darkness.watched(self.patches) if self._darkness else nullcontext():
+                yield
         finally:
             self.patches.take_away()
 
@@ -105,6 +111,7 @@ class Calls:
     def _seen(self, name: OperatorName, function: Any) -> Callable[..., Any]:
         """Return a function that records its calls."""
         inside, record, tracing = self._inside, self._sink.call, self._tracing
+        darkness = self._darkness
 
         @functools.wraps(function)
         def seen(*args: Any, **kwargs: Any) -> Any:
@@ -112,7 +119,10 @@ class Calls:
                 return function(*args, **kwargs)
             inside.call = True
             try:
-                return record(name, sys._getframe(1), args, kwargs, function)
+                frame = sys._getframe(1)
+                if darkness is not None and darkness.is_elsewhere():
+                    return darkness.elsewhere(name.key, frame, lambda: function(*args, **kwargs))
+                return record(name, frame, args, kwargs, function)
             finally:
                 inside.call = False
 
@@ -121,6 +131,7 @@ class Calls:
     def _seen_primitive(self, original: Any) -> Callable[..., Any]:
         """Return the call of a class of primitives, which records itself with the primitive's attributes."""
         inside, record, tracing = self._inside, self._sink.call, self._tracing
+        darkness = self._darkness
 
         @functools.wraps(original)
         def seen(primitive: Any, *args: Any, **kwargs: Any) -> Any:
@@ -134,8 +145,11 @@ class Calls:
 
             inside.call = True
             try:
+                frame = sys._getframe(1)
+                if darkness is not None and darkness.is_elsewhere():
+                    return darkness.elsewhere(name.key, frame, run)
                 told = {**attributes_of(primitive), **kwargs}
-                return record(name, sys._getframe(1), args, told, run)
+                return record(name, frame, args, told, run)
             finally:
                 inside.call = False
 
@@ -165,7 +179,10 @@ class Calls:
         if self._inside.call or self._tracing() or not self._sees_calls:
             return function(*args, **kwargs)
         self._inside.call = True
+        darkness = self._darkness
         try:
+            if darkness is not None and darkness.is_elsewhere():
+                return darkness.elsewhere(name.key, frame, lambda: function(*args, **kwargs))
             return self._sink.call(name, frame, args, kwargs, function)
         finally:
             self._inside.call = False

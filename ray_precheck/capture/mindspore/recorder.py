@@ -7,7 +7,7 @@ by `probe` for each captured step.
 from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Protocol
 
 import mindspore as ms
 
@@ -25,7 +25,7 @@ from ray_precheck.capture.mindspore.gradients import (
 from ray_precheck.capture.mindspore.names import OperatorName, region_name
 from ray_precheck.capture.mindspore.summary import values_on_host
 from ray_precheck.capture.mindspore.tensors import MindSporeTensors
-from ray_precheck.capture.recording import StepRecorder
+from ray_precheck.capture.recording import StepRecorder, T
 from ray_precheck.capture.settings import STRUCTURE, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.log import TENSORS, StepLog
@@ -34,7 +34,19 @@ from ray_precheck.capture.writing.text import mapping, quoted
 from ray_precheck.foreign import caught
 
 _DEEPEST = 10
-T = TypeVar("T")
+
+
+class TensorWitness(Protocol):
+    """Takes note of what happens out of sight; see `capture.mindspore.darkness`."""
+
+    def got(self, name: str, frame: FrameType, given: Any) -> None:
+        """Take what a recorded call gets."""
+
+    def gave(self, result: Any) -> None:
+        """Take what is no stranger where it comes into a call."""
+
+    def note_dark(self, what: str, frame: FrameType | None) -> None:
+        """Name what runs unseen where a frame is."""
 
 
 class MindSporeRecorder(StepRecorder):
@@ -66,6 +78,8 @@ class MindSporeRecorder(StepRecorder):
         self._regions: dict[tuple[str, str], list[str]] = {}
         # The dtypes to which the Cells that run cast what their operators get (`Cell.to_float`).
         self.mixed: list[str] = []
+        # What sees where tensors come from, where all calls are to have records.
+        self.darkness: TensorWitness | None = None
         self._strategy: Callable[[], object] = private_parts.find(private_parts.MINDSPORE_AMP) or (
             lambda: None
         )
@@ -88,7 +102,12 @@ class MindSporeRecorder(StepRecorder):
         edges = self.guarded(forward, lambda: self.edges(args, kwargs)) or []
         silent = silently_changed(name.key, "mindspore")
         given = self.guarded(forward, lambda: _given(silent, args, kwargs)) if silent else None
+        darkness = self.darkness
+        if darkness is not None:
+            self.guarded(forward, lambda: darkness.got(name.key, frame, (args, kwargs)))
         result = function(*args, **kwargs)
+        if darkness is not None:
+            darkness.gave(result)
         self.settle()
 
         def record() -> None:
@@ -158,7 +177,12 @@ class MindSporeRecorder(StepRecorder):
         def record() -> None:
             fields = self.before(key, args, kwargs) + self.after(key, result)
             self.write(key, f'{fields}, "compiled": true', self.stack_of(frame), self.parent)
-            self.note_dark(f"the function {name.partition('.')[2]}, compiled by ms.jit", frame)
+            told = f"the function {name.partition('.')[2]}, compiled by ms.jit"
+            if self.darkness is None:
+                self.note_dark(told, frame)
+            else:
+                self.darkness.note_dark(told, frame)
+                self.darkness.gave(result)
 
         self.guarded(key, record)
 

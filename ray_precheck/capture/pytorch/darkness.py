@@ -4,8 +4,6 @@ Comes in: the recorder and the mode of a step. Goes out: notes of dark places: f
 kernels of Triton, replayed CUDA graphs, values that went through numpy, memory handed to foreign code,
 operators in other threads; and, whatever made them, tensors that came into a recorded call and were made in
 this step by nobody who was seen. Put on by `probe` for each captured step.
-
-A tensor that such a place has made is not named once more where it comes into a call of the same module.
 """
 
 import functools
@@ -16,20 +14,20 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 import torch.autograd.forward_ad
 import torch.utils.data.dataloader
 from torch.overrides import TorchFunctionMode
 
 from ray_precheck import private_parts
+from ray_precheck.capture.dark import in_thread
+from ray_precheck.capture.origins import Origins, Strangers
 from ray_precheck.capture.pytorch.calls import detour
 from ray_precheck.capture.pytorch.names import CallName, FunctionNames
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
 from ray_precheck.capture.pytorch.tensors.nested import tensors_in
-from ray_precheck.capture.pytorch.tensors.origins import Origins
 from ray_precheck.capture.settings import STRUCTURE
 from ray_precheck.capture.stacks import function_source
 
@@ -58,34 +56,32 @@ _UNSEEN: tuple[tuple[Any, str], ...] = (
 _OF_ARRAYS = frozenset({"tensor", "as_tensor", "asarray"})
 # Classes whose call makes a tensor of a list, unseen: `torch.FloatTensor([1.0])`.
 _CONSTRUCTOR = re.compile(r"\b[A-Z]?[a-z]*Tensor\(")
-# So many tensors are asked for their age at once; while few objects are new, each at once.
-_AT_ONCE, _FEW_RECORDS = 32, 100
 
 
-class _Stranger(NamedTuple):
-    tensor: torch.Tensor
-    what: str
-    module: str
-    place: str
-    code: CodeType
-
-
-class Darkness:
+class Darkness(Strangers):
     """Takes note of what happens out of sight in one step; `origins` outlast it."""
 
     def __init__(self, recorder: TorchRecorder, origins: Origins) -> None:
-        self._recorder = recorder
-        self._origins = origins
-        self._dark = recorder.dark
-        self._where = recorder.where
+        super().__init__(recorder, origins)
+        self._torch_recorder = recorder
         self._graph_task = private_parts.find(private_parts.GRAPH_TASK)
         # True while arguments of a call are written, whose tensors need a producer.
         self.asks = False
-        self.unknown: list[torch.Tensor] = []
-        self._strangers: list[_Stranger] = []
-        self._named: set[tuple[str, str]] = set()
-        self._left: set[object] = set()
-        self._records = 0
+
+    def in_backward(self) -> bool:
+        """Return whether autograd runs a backward pass."""
+        return self._graph_task is not None and self._graph_task() >= 0
+
+    def node_name(self, tensor: torch.Tensor) -> str | None:
+        """Return the name of a tensor's node; like a parameter, one without may be computed by nobody."""
+        node = tensor.grad_fn
+        if node is None:
+            return None if tensor.requires_grad else ""
+        return str(node.name())
+
+    def is_constructed(self, code: CodeType) -> bool:
+        """Return whether a function calls a class of tensors (`torch.FloatTensor([1.0])`)."""
+        return _CONSTRUCTOR.search(function_source(code)) is not None
 
     def met(self, tensor: torch.Tensor, *, is_itself: bool) -> None:
         """Take a dense tensor that is looked at for the first time; what stands for another is not asked."""
@@ -105,43 +101,6 @@ class Darkness:
         if self.unknown:
             self._safely(lambda: self.ask(name.key, frame))
 
-    def ask(self, name: str, frame: FrameType) -> None:
-        """Ask for the age of the tensors that came into a call without a producer."""
-        unknown, self.unknown = self.unknown, []
-        if self._graph_task is not None and self._graph_task() >= 0:
-            return
-        code = self._recorder.program_frame(frame).f_code
-        for tensor in unknown:
-            node = tensor.grad_fn
-            if node is None and tensor.requires_grad:
-                continue  # like a parameter, it was not computed
-            made = "" if node is None else f" ({node.name()})"
-            what = f"a tensor that no recorded call made{made} and {name} got"
-            self._strangers.append(_Stranger(tensor, what, *self._where(frame), code))
-        self._records += 1
-        if self._records < _FEW_RECORDS or len(self._strangers) >= _AT_ONCE:
-            self.settle()
-
-    def settle(self) -> None:
-        """Name those that were made in this step."""
-        strangers, self._strangers = self._strangers, []
-        made = {id(each) for each in self._origins.made_now(each.tensor for each in strangers)}
-        for each in strangers:
-            file = each.place.rpartition(":")[0]
-            is_new = id(each.tensor) in made and (each.module, file) not in self._named
-            if is_new and not _CONSTRUCTOR.search(function_source(each.code)):
-                self._dark.note(each.what, module=each.module, place=each.place)
-
-    def note_dark(self, what: str, frame: FrameType | None) -> None:
-        """Name what runs unseen where a frame is; what it gives is not asked for its origin."""
-        module, place = self._where(frame)
-        file = place.rpartition(":")[0]
-        self._named |= {(each, file) for each in self._recorder.modules_at(frame) or [""]}
-        self._dark.note(what, module=module, place=place)
-
-    def _safely(self, action: Callable[[], None]) -> None:
-        self._recorder.guarded("what has no record", action)
-
     def gave(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
         """Take what a function of torch gave that has no record."""
         if type(result) in _TENSORS:
@@ -153,39 +112,22 @@ class Darkness:
     def _went(self, way: str, args: tuple[Any, ...], result: Any, frame: FrameType) -> None:
         if way == _LEAVE:
             if args[0].is_floating_point():
-                self._leaves(args[0], frame)
+                self.leaves(args[0].data_ptr(), frame)
         elif way == _ADDRESS:
             if foreign := _foreign_in(frame):
                 self.note_dark(f"memory handed to foreign code ({foreign})", frame)
         else:
             self._origins.know_all(result)
-            if self._recorder.darkness is not None:
+            if self._torch_recorder.darkness is not None:
                 roots = tensors_in(args[:1])
                 self.unknown += [each for each in roots if not self._origins.knows(each)]
                 self.ask("the backward pass", frame)
-
-    def _leaves(self, tensor: torch.Tensor, frame: FrameType) -> None:
-        module, place = self._where(frame)
-        self._left |= {place, ("memory", tensor.data_ptr())}
-        if module:
-            self._left.add(("module", module))
 
     def came_back(self, array: Any, result: Any, frame: FrameType) -> None:
         """Take a tensor that was made of foreign memory."""
         if isinstance(result, torch.Tensor) and result.is_floating_point():
             self.from_array(array, frame, result.data_ptr())
         self._origins.know_all(result)
-
-    def from_array(self, array: Any, frame: FrameType, address: int = 0) -> None:
-        """Take what becomes a tensor: it is dark if values of this step may be in it."""
-        found = getattr(array, "__array_interface__", None)
-        if found is not None and np.asarray(array).dtype.kind in "fc":
-            address = found["data"][0]
-        elif found is not None or not address:
-            return
-        module, place = self._where(frame)
-        if not self._left.isdisjoint({place, ("module", module), ("memory", address)}):
-            self.note_dark("values that went through numpy, or another library", frame)
 
     @property
     def asks_origins(self) -> bool:
@@ -319,9 +261,7 @@ class Elsewhere(TorchFunctionMode):
             self._origins.know_all(result)
             if self._tell is not None:
                 tell, self._tell = self._tell, None
-                target = getattr(self._thread, "_target", None)
-                label = getattr(target, "__qualname__", "") or type(self._thread).__name__
-                tell(f"operators in another thread ({label}), {name.key} the first of them")
+                tell(in_thread(self._thread, name.key))
         return result
 
 

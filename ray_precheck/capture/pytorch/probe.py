@@ -33,7 +33,7 @@ from ray_precheck.capture.pytorch.mode_stack import modes_on
 from ray_precheck.capture.pytorch.modules import ModuleCalls, ModuleNames
 from ray_precheck.capture.pytorch.names import FunctionNames, call_name
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
-from ray_precheck.capture.pytorch.tensors.origins import Origins
+from ray_precheck.capture.pytorch.tensors.origins import TorchOrigins
 from ray_precheck.capture.pytorch.updates.optimizers import Arguments, OptimizerSteps, is_skipped
 from ray_precheck.capture.pytorch.updates.scalers import ScalerSteps
 from ray_precheck.capture.settings import CaptureSettings
@@ -67,7 +67,7 @@ class TorchProbe:
         self._step: TorchStep | None = None
         self._on_step: Callable[[], None] | None = None
         self._in_hook = False
-        self._origins = Origins()
+        self._origins = TorchOrigins()
 
     def rank(self) -> int | None:
         """Return the rank in torch.distributed, None where it is not initialised."""
@@ -230,7 +230,7 @@ class TorchStep:
         noted: dict[str, object],
         sink: Sink | None = None,
         below: Sequence[TorchFunctionMode] = (),
-        origins: Origins | None = None,
+        origins: TorchOrigins | None = None,
     ) -> None:
         self.scope = recorder.scope
         self._recorder = recorder
