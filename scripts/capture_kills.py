@@ -15,6 +15,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -62,6 +63,10 @@ def train(out: Path, level: str, steps: int = STEPS) -> None:
             optimizer.zero_grad()
 
 
+_DARK = re.compile(rb', "dark": \{[^\n]*?\]\}')
+_END = re.compile(rb'\n\}(, "cut_short": "[^\n]*")?\}\n\Z')
+
+
 @dataclass(frozen=True)
 class StepFound:
     """The files of a step that came to its end. Each record of dump.json stands on a line of its own."""
@@ -91,7 +96,9 @@ class StepFound:
 
 def read_step(folder: Path) -> StepFound:
     """Return the step that a folder holds as dump.json, stack.json and construct.json."""
-    header, *lines = (folder / DUMP).read_bytes().removesuffix(b"\n}}\n").split(b"\n")
+    # What is said of the capture as a whole is not known before the step ends.
+    content = _DARK.sub(b"", _END.sub(b"", (folder / DUMP).read_bytes()), count=1)
+    header, *lines = content.split(b"\n")
     records = tuple(line.removesuffix(b",") for line in lines if line)
     stacks = json.loads((folder / STACKS).read_bytes())
     assert list(stacks) == [str(number) for number in range(len(stacks))]

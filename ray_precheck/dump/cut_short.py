@@ -41,6 +41,8 @@ def cut_note(path: Path) -> str:
     """Return the sentence about the dump or the log at a path; "" for what is whole, or cannot be read."""
     is_log = path.suffix == ".jsonl"
     try:
+        if not path.is_file():  # to open a named pipe would wait for somebody who writes into it
+            return ""
         with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - _END_BYTES))

@@ -6,6 +6,7 @@ Comes in: an operator, the modules of users' benches. Goes out: a `BenchAnswer`.
 
 import functools
 import importlib.util
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,7 @@ def bench_answer(operator: AskedOperator, modules: Sequence[BenchModule]) -> Ben
     where = f"torch {Bench.version} in float64 on the CPU"
     references = References(operator.framework, modules)
     try:
-        function = Bench(operator.framework, references).resolve(name)
+        function = inspect.unwrap(Bench(operator.framework, references).resolve(name))
     except NotCheckable as reason:
         return BenchAnswer(False, (str(reason),))
     origin = references.origin(name)

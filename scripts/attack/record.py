@@ -4,13 +4,15 @@ Comes in: a program, a dtype, a task. Goes out: a `Dump` of it, kept for the nex
 calls with a wrong kernel planted or without one. The checker is the one that runs use.
 """
 
+import atexit
 import contextlib
+import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
 import torch
@@ -31,11 +33,10 @@ TASKS = ("statistics", "tensor")
 
 @dataclass(frozen=True)
 class Dump:
-    """A captured program; `folder` is removed with it."""
+    """A captured program."""
 
     settings: Mapping[str, Any]
     payloads: tuple[TaskPayload, ...]
-    folder: TemporaryDirectory[str]
 
     def checker(self, standard: str) -> Checker:
         """Return a checker that runs the calls on the CPU, with captured inputs or generated ones."""
@@ -48,19 +49,27 @@ class Dump:
 
 
 @lru_cache
+def _captures() -> Path:
+    """Return the folder of all captures, which is removed when the process ends."""
+    folder = Path(mkdtemp(prefix="attack_"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@lru_cache
 def dump_of_program(program: str, dtype: str, task: str) -> Dump:
     """Capture a program."""
     step = make_step(program, getattr(torch, dtype))
-    folder = TemporaryDirectory(prefix="attack_")
+    folder = _captures() / f"{program}_{dtype}_{task}"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with Capture(folder.name, task=task, stacks=False, step_by="manual"):
+        with Capture(folder, task=task, stacks=False, step_by="manual"):
             step()
-    (path,) = Path(folder.name).glob("step0/*/dump.json")
+    (path,) = folder.glob("step0/*/dump.json")
     with open_dump(path) as dump:
         settings = {"framework": dump.framework, "task": dump.task, "data_folder": dump.data_folder}
         payloads = [dump.payload(Task(i, call.name, 0.0)) for i, call in enumerate(dump.calls)]
-    return Dump(settings, tuple(payloads), folder)
+    return Dump(settings, tuple(payloads))
 
 
 @dataclass(frozen=True)

@@ -27,13 +27,13 @@ DATA = Path(__file__).resolve().parent.parent / "data"
 @pytest.fixture(scope="module")
 def torch_bench() -> Checker:
     """Return a checker without a device."""
-    return Checker(CheckSettings("pytorch", "statistics", Path()), BENCH)
+    return Checker(CheckSettings("pytorch", "statistics", Path(), knows_layouts=True), BENCH)
 
 
 @pytest.fixture(scope="module")
 def mindspore_bench() -> Checker:
     """Return a checker without a device, and without MindSpore."""
-    return Checker(CheckSettings("mindspore", "statistics", Path()), BENCH)
+    return Checker(CheckSettings("mindspore", "statistics", Path(), knows_layouts=True), BENCH)
 
 
 def timeless(result: TaskResult) -> TaskResult:

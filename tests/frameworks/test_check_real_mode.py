@@ -21,6 +21,9 @@ from ray_precheck.schema.values import HostTensor, TensorSpec
 pytestmark = pytest.mark.frameworks
 
 CAPTURES = ["torch_llm_tensor", "mindspore_llm_tensor"]
+NO_LAYOUT = (
+    "layout not exercised: the dump does not say it, and the inputs were contiguous; see --layouts"
+)
 NO_GRADIENTS = "Mint.cat.1"
 SPLITS = [f"Mint.split.{number}" for number in range(4)]
 
@@ -79,7 +82,9 @@ def test_the_device_itself_can_be_tested_with_the_captured_inputs(
     for name, result in results.items():
         if not is_documented("mindspore") and "the CPU has no kernel for it" in result.message:
             continue
-        assert (result.forward, result.message) == (Verdict.PASS, ""), name
+        assert result.forward is Verdict.PASS, name
+        # msprobe's dumps do not tell how tensors lay in memory.
+        assert not result.message.removeprefix(NO_LAYOUT), name
         assert result.backward in (Verdict.PASS, Verdict.NONE)
 
 

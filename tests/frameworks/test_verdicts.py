@@ -202,8 +202,11 @@ def test_no_clean_output_of_a_capture_alarms_under_auto(
     results = [checker.check(payload) for payload in payloads_of(capture)]
     assert sum(len(result.checks) for result in results) >= 30
     errors = [check.name for check in failing(results)]
-    # These gradients were captured wrong (see test_check_captures): auto finds just them.
-    assert errors == (WRONG_GRADIENTS if capture == "mindspore_llm_tensor" else [])
+    # MindSpore 2.10 splits strided gradients wrongly on the CPU (see test_check_captures). They were captured
+    # so, and where the dump does not know the layout auto runs the first call again with transposed ones.
+    wrong = {"mindspore_llm_tensor": WRONG_GRADIENTS, "mindspore_llm": WRONG_GRADIENTS[:1]}
+    wrong["mindspore_llm_fp16"] = WRONG_GRADIENTS[:1]
+    assert errors == wrong.get(capture, [])
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,8 @@ together.
 import functools
 from collections.abc import Mapping
 
+from ray_precheck.operators.primitives import FUNCTIONS
+
 
 def _pairs(text: str) -> dict[str, str]:
     """Read `family: name name; family: name` as {name: family}."""
@@ -33,6 +35,8 @@ def family_of(type_name: str) -> str:
         return type_name
     if type_name in _FULL_NAMES:
         return _FULL_NAMES[type_name]
+    if prefix == "Primitive":
+        return family_of(f"Functional.{FUNCTIONS.get(api, api.lower())}")
     namespace, _, name = api.rpartition(".")
     name = _plain(name)
     if namespace in _SPELLED_OUT:
