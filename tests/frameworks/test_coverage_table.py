@@ -107,8 +107,6 @@ def test_a_function_that_changes_its_argument_may_be_called(name: str) -> None:
         ("Torch.resize_as_sparse_", "touches more"),
         ("Torch.set_rng_state", "touches more"),
         ("Torch.cudnn_convolution", "kernel of one library"),
-        ("Torch.sparse_csr_tensor", "indices unchecked"),
-        ("Tensor.q_scale", "a dump does not describe"),
         ("Tensor.__iter__", "iterator"),
         ("Torch.cond", "touches more"),
         ("Torch.save_", "has no torch.save_, which would compute the bench"),

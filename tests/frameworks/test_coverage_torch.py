@@ -27,6 +27,16 @@ EXPLAINED = {
     "it takes torch's first-class dimensions, which no dump has": r"required positional argument: 'dims'",
     "it has kernels for CUDA alone": r"Could not run 'aten::",
 }
+# Makers and parts of sparse and quantized tensors, of which no sample is made here:
+# capture_pytorch/test_storages.py captures such tensors and checks their records.
+OF_STORAGES = frozenset(
+    """
+    Tensor.dense_dim Tensor.is_coalesced Tensor.q_scale Tensor.q_zero_point Tensor.qscheme Tensor.sparse_dim
+    Torch.ccol_indices_copy Torch.col_indices_copy Torch.crow_indices_copy Torch.indices_copy Torch.q_scale
+    Torch.q_zero_point Torch.row_indices_copy Torch.sparse_bsc_tensor Torch.sparse_bsr_tensor
+    Torch.sparse_compressed_tensor Torch.sparse_csc_tensor Torch.sparse_csr_tensor Torch.values_copy
+    """.split()
+)
 # Why a call that passes forward has no verdict backward.
 NO_GRADIENT = (
     r"of several right outputs .* the device took others",
@@ -51,6 +61,8 @@ def findings(torch_checker: Checker) -> dict[str, Finding]:
         for status in statuses(namespace, torch_checker.bench):
             if status.is_covered:
                 name = namespace.api(status.name).type_name
+                if name in OF_STORAGES:
+                    continue
                 made = [*own.get(name, []), *samples.get(name, [])]
                 found[name] = try_samples(torch_checker, name, made)
     return found
