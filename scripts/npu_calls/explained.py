@@ -28,33 +28,47 @@ _CAPTURED = Explanation(
     "what the installed framework has there, all of it or by the names that it lists"
 )
 _SAID = Explanation("a name of a dump in a message")
+_DTYPES = Explanation(
+    "the dtypes of a dump",
+    "mindspore",
+    "ray_precheck.frameworks.mindspore.descriptor",
+    "DTYPE_NAMES",
+)
+_LISTED = Explanation("the places of its own list, which are texts there")
 EXPLAINED = {
     "__init__.py: __getattr__": _OURS,
     "bench/declared.py: _import_package": Explanation("a module of the user's"),
     "bench/registry.py: _at": Explanation("an entry of the user's, or a name of torch"),
     "capture/__init__.py: __getattr__": _OURS,
+    "capture/mindspore/calls.py: Calls._replace_functions": _CAPTURED,
+    "capture/mindspore/darkness.py: MindSporeDarkness._known": _CAPTURED,
+    "capture/mindspore/darkness.py: MindSporeDarkness._leaving": _CAPTURED,
+    "capture/mindspore/darkness.py: MindSporeDarkness._of_data": _CAPTURED,
     "capture/mindspore/names.py: _collectives": _CAPTURED,
     "capture/mindspore/names.py: _of_module": _CAPTURED,
     "capture/mindspore/names.py: _of_tensor": _CAPTURED,
     "capture/mindspore/names.py: _public": _CAPTURED,
+    "capture/mindspore/primitives.py: _direct_classes": _CAPTURED,
+    "capture/mindspore/primitives.py: entries_of_overloads": _CAPTURED,
     "explaining/asked.py: _known_names": _RECORDED,
     "explaining/asked.py: installed_version": _RECORDED,
     "explaining/asked.py: is_installed": _RECORDED,
     "frameworks/known.py: load_part": _OURS,
     "frameworks/mindspore/backend.py: _lookup": _RECORDED,
-    "frameworks/mindspore/backend.py: _dtype": Explanation(
-        "the dtypes of a dump",
-        "mindspore",
-        "ray_precheck.frameworks.mindspore.descriptor",
-        "DTYPE_NAMES",
-    ),
+    "frameworks/mindspore/backend.py: _dtype": _DTYPES,
+    "frameworks/mindspore/backend.py: _operations": _RECORDED,
+    "frameworks/mindspore/backend.py: _primitive": _RECORDED,
     "frameworks/mindspore/bench/mapping.py: resolve_mindspore": _SAID,
+    "frameworks/mindspore/run.py: MindSporeExecution._cast": _DTYPES,
     "frameworks/pytorch/names.py: resolve_torch": _SAID,
     "frameworks/pytorch/backend.py: _resolve_npu": Explanation(
         "names of a dump that have a bench: the operators of this page"
     ),
     "hooks/__init__.py: __getattr__": _OURS,
-    "private_parts.py: find": Explanation("the places of its own list, which are texts there"),
+    "operators/names.py: full_names": _SAID,
+    "private_parts.py: demanded": _LISTED,
+    "private_parts.py: find": _LISTED,
+    "report/repro/mindspore.py: _cast_lines": _DTYPES,
 }
 
 # What calling a function gives, where no annotation of ours says it.
