@@ -184,7 +184,11 @@ class Darkness(Strangers):
     def _script(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(function: Any, *args: Any, **kwargs: Any) -> Any:
             frame = sys._getframe(1)
+            mode = self._torch_recorder.mode
             result = original(function, *args, **kwargs)
+            if mode is not None and mode.quiet:  # the capture takes packed weights apart
+                self._origins.know_all(result)
+                return result
             self._safely(
                 lambda: self._ran(f"the TorchScript function {function.name}", frame, result)
             )

@@ -427,6 +427,18 @@ def old_style() -> None:
     Old()(torch.randn(2, 4, requires_grad=True)).backward()
 
 
+def packed_weights() -> None:
+    """A layer whose packed weights the capture itself takes apart."""
+    weight = torch.quantize_per_tensor(torch.randn(8, 4), 0.1, 0, torch.qint8)
+    packed = torch.ops.quantized.linear_prepack(weight, torch.randn(8))
+
+    class Layer(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.quantized.linear_dynamic(super().forward(x), packed)
+
+    Layer(4, 4)(torch.randn(2, 4))
+
+
 HONEST: dict[str, Callable[[], object]] = {
     "everyday layers": lambda: train(Everyday(), batches()),
     "accumulated gradients": lambda: train(Everyday(), batches(4), accumulate=2),
@@ -443,6 +455,7 @@ HONEST: dict[str, Callable[[], object]] = {
     "saved and loaded": saved_and_loaded,
     "exported": exported,
     "old style": old_style,
+    "packed weights": packed_weights,
 }
 
 
