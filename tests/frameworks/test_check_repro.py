@@ -12,6 +12,7 @@ import pytest
 import torch
 from records import (
     DATA,
+    Element,
     altered,
     call,
     capture_settings,
@@ -360,6 +361,13 @@ def test_captured_gradients_are_judged_from_the_saved_pair_and_the_script_says_s
     assert end == "the failure is shown"
 
 
+def sparse(layout: str, **more: int) -> Element:
+    """A sparse matrix of a dump."""
+    stored = {"nnz": 7, "dense_dim": 0, "fewest": 0, "most": 3, **more}
+    element = tensor(5, 6, low=8.0, high=9.0)
+    return Element(element, layout=f"torch.sparse_{layout}", sparse=stored)
+
+
 MORE: dict[str, tuple[str, TaskPayload, str]] = {
     "a list in its outputs": (
         "pytorch",
@@ -392,6 +400,20 @@ MORE: dict[str, tuple[str, TaskPayload, str]] = {
         ),
         f"{TORCH}, 'mul')",
     ),
+    "a sparse COO input": (
+        "pytorch",
+        call("Torch.sparse.mm", sparse("coo", distinct=7), tensor(6, 3, low=8.0, high=9.0)),
+        f"{TORCH}.sparse, 'mm')",
+    ),
+    "a lazy conjugate": (
+        "pytorch",
+        call(
+            "Torch.mul",
+            Element(tensor(4, 8, dtype="complex64", low=8.0, high=9.0), lazy="conj"),
+            tensor(4, 8, low=8.0, high=9.0),
+        ),
+        f"{TORCH}, 'mul')",
+    ),
     "MindSpore, an output without gradient": (
         "mindspore",
         call(
@@ -404,6 +426,28 @@ MORE: dict[str, tuple[str, TaskPayload, str]] = {
         " ms.ops.topk = lambda *a: (right(*a)[0] * 1.01, right(*a)[1])",
     ),
 }
+
+
+def test_a_list_that_a_call_changes_is_all_of_its_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "Torch._amp_foreach_non_finite_check_and_unscale_"
+    grads = [tensor(4, 8, low=8.0, high=9.0), tensor(3, low=8.0, high=9.0)]
+    payload = call(name, grads, tensor(1, low=0.0, high=0.0), tensor(1, low=0.5, high=0.5))
+
+    def change(right: Any) -> Any:
+        def kernel(grads: list[torch.Tensor], *others: torch.Tensor) -> None:
+            right(grads, *others)
+            grads[1].mul_(1.5)
+
+        return kernel
+
+    checker = statistics_checker("pytorch", error_folder=tmp_path)
+    replace_kernel(monkeypatch, checker.device(), change)
+    assert checker.check(payload).forward is Verdict.ERROR
+    right = run(repro_script(tmp_path / f"{payload.name}.json"))
+    assert (right.returncode, right.stderr) == (0, ""), right.stdout
+    assert "forward.output.1: worst at [" in right.stdout
 
 
 @pytest.mark.parametrize("name", MORE)

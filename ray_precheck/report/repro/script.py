@@ -11,7 +11,7 @@ can judge.
 """
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from ray_precheck.report.repro.call import CallText, script_of
 from ray_precheck.report.repro.text import Aim, FailingOutput, Needs, Placed
 from ray_precheck.schema.dtypes import DTYPES, is_differentiable, round_to_dtype
 from ray_precheck.schema.record import ApiRecord
+from ray_precheck.schema.storage import Sparse
 from ray_precheck.schema.values import HostTensor, SequenceSpec, TensorSpec, ValueSpec
 from ray_precheck.store.error_data import ErrorData, load_error_data
 
@@ -91,6 +92,12 @@ def _needs(data: ErrorData, record: ApiRecord) -> Needs:
         cotangents=incoming,
         layouts=_layouts(data, record),
         incoming_layouts=_incoming_layouts(data, record, list(incoming)),
+        built=tuple(
+            line
+            for position, (_, spec) in enumerate(record.input_tensors())
+            for line in _built(position, spec)
+        ),
+        listed=_listed(record),
         in_place=data.replay.in_place,
         autocast=record.autocast,
         nested=any(not isinstance(spec, TensorSpec) for spec in record.outputs),
@@ -98,6 +105,36 @@ def _needs(data: ErrorData, record: ApiRecord) -> Needs:
         float_outputs=_float_outputs(record.outputs),
         is_complex=any(DTYPES[dtype].kind == "complex" for dtype in data.dtypes.values()),
     )
+
+
+def _listed(record: ApiRecord) -> int:
+    """Return how many tensors the list has that is the first argument, 0 where it is none."""
+    first = record.args[0] if record.args else None
+    if not isinstance(first, SequenceSpec):
+        return 0
+    return sum(path.startswith("input_args.0.") for path, _ in record.input_tensors())
+
+
+def _built(position: int, spec: TensorSpec) -> Iterator[str]:
+    """Yield the lines of torch that make an input of the values that were saved."""
+    x, storage = f"x[{position}]", spec.storage
+    if isinstance(storage, Sparse):
+        checked = "check_invariants=True"
+        file = f'load("forward.input.{position}.indices'
+        if storage.layout == "coo":
+            whole = ".coalesce()" if storage.coalesced else ""
+            made = f'torch.sparse_coo_tensor({file}0").to(DEVICE), {x}, {spec.shape}, {checked}){whole}'
+        else:
+            places = ", ".join(f'{file}{number}").to(DEVICE)' for number in range(2))
+            layout = f"layout=torch.sparse_{storage.layout}, {checked}"
+            made = f"torch.sparse_compressed_tensor({places}, {x}, {spec.shape}, {layout})"
+        yield f"{x} = {made}"
+    elif storage is not None:
+        yield f"# {x} was a {type(storage).__name__.lower()} tensor; here it has the numbers that it stored."
+    elif spec.lazy == "conj":
+        yield f"{x} = {x}.conj().resolve_conj().conj()  # A lazy conjugate, as in the run."
+    elif spec.lazy == "neg":
+        yield f"# {x} was a lazy negative; here its values lie in memory as they are."
 
 
 def _layouts(data: ErrorData, record: ApiRecord) -> tuple[Placed, ...]:

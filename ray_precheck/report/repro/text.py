@@ -81,7 +81,8 @@ class Needs:
     `float_outputs` the number of those with gradients, None if it is unknown. `captured`: the results
     of the dump were judged. `autocast` is the dtype of PyTorch's autocast, "" without it. `seed` is the seed
     of the run's draws. `layouts` are those of x that are not contiguous, `incoming_layouts` those of the list
-    of incoming gradients.
+    of incoming gradients. `built` are lines of torch that make sparse, quantized and lazy tensors of what was
+    saved; `listed` is the number of tensors in the first argument, if it is a list.
     """
 
     name: str
@@ -107,6 +108,8 @@ class Needs:
     cotangents: Mapping[int, str] = field(default_factory=dict)
     layouts: tuple[Placed, ...] = ()
     incoming_layouts: tuple[Placed, ...] = ()
+    built: tuple[str, ...] = ()
+    listed: int = 0
 
     @property
     def places(self) -> bool:

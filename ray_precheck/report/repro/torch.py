@@ -102,6 +102,7 @@ def _run_lines(needs: Needs) -> Iterator[str]:
     is_copied = bool(needs.leaves) and needs.in_place
     lines = [each.line("x") for each in needs.layouts]
     yield from [] if is_copied else lines
+    yield from needs.built
     if needs.leaves:
         positions = list(needs.leaves)
         each = f"x[i].requires_grad_() for i in {positions}"
@@ -119,7 +120,8 @@ def _run_lines(needs: Needs) -> Iterator[str]:
     else:
         yield f"out = {needs.call}"
     if needs.in_place:
-        yield "out = x[0] if out is None else out"
+        first = f"x[:{needs.listed}]" if needs.listed else "x[0]"
+        yield f"out = {first} if out is None else out"
     if needs.uses_outputs:
         yield f"outs = {outputs_line(needs)}"
     yield from _gradient_lines(needs)
