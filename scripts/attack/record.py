@@ -63,7 +63,7 @@ def dump_of_program(program: str, dtype: str, task: str) -> Dump:
     folder = _captures() / f"{program}_{dtype}_{task}"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with Capture(folder, task=task, stacks=False, step_by="manual"):
+        with Capture(folder, task=task, stacks=False, step_by="manual", framework="pytorch"):
             step()
     (path,) = folder.glob("step0/*/dump.json")
     with open_dump(path) as dump:

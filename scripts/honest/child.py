@@ -66,7 +66,7 @@ def examine_program(name: str, folder: Path, standard: str = "auto") -> dict[str
     dumps: dict[str, Path] = {}
     for task in TASKS:
         training, out = make_training(name), folder / f"{name}-{task}"
-        with Capture(out, task=task, step_by="manual", stacks=False):
+        with Capture(out, task=task, step_by="manual", stacks=False, framework="pytorch"):
             results = training()
         for path in out.glob("step0/*/dump.json"):
             if path.parent.name in (f"rank{own_rank()}", f"proc{os.getpid()}"):
