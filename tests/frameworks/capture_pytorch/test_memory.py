@@ -49,6 +49,32 @@ def test_a_tensor_whose_memory_was_taken_away_has_no_values(
     assert not {"data_name", "sketch"} & set(found)
 
 
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.tensor(3e38),
+        torch.tensor(6e4, dtype=torch.float16),
+        torch.tensor(1e308, dtype=torch.float64),
+        torch.tensor(2e38 + 2e38j, dtype=torch.complex64),
+        torch.tensor(1e308 + 1e308j, dtype=torch.complex128),
+        torch.tensor(2**62),
+    ],
+    ids=lambda value: str(value.dtype),
+)
+def test_values_near_the_end_of_a_dtype_warn_of_nothing(
+    captured: Callable[..., dict[str, Any]], options: dict[str, Any], value: torch.Tensor
+) -> None:
+    """A warning is an error here, as under `python -W error`, and would end the capture."""
+    records = captured(lambda: value.expand(30_000).clone(), **options)
+    (found,) = records["Tensor.clone.0.forward"]["output"]
+    assert found["shape"] == [30_000]
+    # There is no wider dtype for sums of int64, float64 and complex128.
+    narrow = value.dtype in (torch.float16, torch.float32, torch.complex64)
+    if narrow and "Mean" in found:
+        assert found["Mean"] == pytest.approx(abs(value.item()), rel=1e-6)
+
+
 @pytest.mark.parametrize("size", [1, 100, 8192, 8193, 200_000])
 def test_borrowed_memory_holds_the_values(size: int) -> None:
     tensor = torch.randn(size)

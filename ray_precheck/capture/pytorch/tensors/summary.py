@@ -171,4 +171,6 @@ def _of_complex(values: np.ndarray[Any, Any], dim: int) -> TensorSummary:
     sizes = np.abs(values)
     if not dim:
         return TensorSummary(sizes.item(), sizes.item(), sizes.item())
-    return TensorSummary(sizes.max().item(), sizes.min().item(), sizes.mean().item())
+    return TensorSummary(
+        sizes.max().item(), sizes.min().item(), sizes.mean(dtype=np.float64).item()
+    )
