@@ -43,6 +43,38 @@ def eight_npus() -> Iterator[str]:
             yield address
 
 
+_TWO_DUMPS = """
+import json, sys
+from contextlib import ExitStack
+from pathlib import Path
+from ray_precheck.config import RunConfig
+from ray_precheck.runtime.places import probe
+from ray_precheck.runtime.places.choice import Cluster, find_places
+
+probe.DEVICE_FILES = {"npu": sys.argv[1] + "/davinci[0-9]*", "gpu": "/none*"}
+probe._plugins = list
+with ExitStack() as opened:
+    config = RunConfig(Path("dump.json"))
+    cluster = Cluster(config, opened)
+    for _ in range(2):
+        places = find_places(config, "pytorch", cluster, show=False)
+        print(places.request.kind, places.are_open, *(slot.label for slot in places.slots))
+        cluster.nodes(show=False)
+"""
+
+
+def test_devices_can_be_used_for_the_second_of_several_dumps_too(tmp_path: Path) -> None:
+    """The nodes of the Ray that the first dump has started know what this machine has."""
+    (tmp_path / "davinci0").touch()
+    done = subprocess.run(
+        [sys.executable, "-c", _TWO_DUMPS, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.stdout.splitlines() == ["npu False npu:0", "npu True npu:0"], done.stderr
+
+
 def request(kind: str = "npu", **settings: Any) -> DeviceRequest:
     return DeviceRequest.of(RunConfig(Path("dump.json"), **settings), kind)
 

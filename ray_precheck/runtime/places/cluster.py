@@ -43,6 +43,8 @@ _ANSWER_TIMEOUT_S = 10.0
 # How long to wait for the facts of a node, which starts a process to find them: 1 to 5 s (measured).
 PROBE_TIMEOUT_S = 30.0
 _AUTH_MODE = "RAY_AUTH_MODE"
+# The fields of a node that Ray tells, of a Ray that this process has started.
+_OF_RAY = ("node_id", "address", "store_bytes", "hostname", "labels")
 # The size of Ray's object store, which holds device outputs that wait for their bench. It takes
 # shared memory only as it fills.
 _LEAST_STORE_BYTES, _MOST_STORE_BYTES = 128 << 20, 4 << 30
@@ -109,8 +111,9 @@ def _start_in(folder: Path, debug: bool) -> Iterator[list[Node]]:
                 _temp_dir=str(rays),
             )
         here = local_node()
+        # What Ray knows of its node, and what this process knows of the machine.
         yield [
-            replace(node, visible=here.visible, cores=here.cores, versions=here.versions)
+            replace(here, **{name: getattr(node, name) for name in _OF_RAY})
             for node in living_nodes()
         ]
     finally:
