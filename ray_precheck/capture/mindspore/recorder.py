@@ -10,7 +10,6 @@ from types import FrameType
 from typing import Any, Protocol
 
 import mindspore as ms
-import numpy as np
 
 from ray_precheck import private_parts
 from ray_precheck.capture.changes import Given, silently_changed
@@ -188,12 +187,8 @@ class MindSporeRecorder(StepRecorder):
         self.guarded(key, record)
 
     def guarded(self, key: str, action: Callable[[], T]) -> T | None:
-        """Return what an action of the capture gives; a fault in it ends the capture, not the training.
-
-        Numpy warns of nothing that it meets in the values: the script may have made errors of warnings.
-        """
-        with np.errstate(all="ignore"):
-            result, error = caught(action)
+        """Return what an action of the capture gives; a fault in it ends the capture, not the training."""
+        result, error = caught(action)
         if isinstance(error, RuntimeError):
             # Values are read, and MindSpore says of an operator that ran before that it has failed.
             said = str(error).strip().partition("\n")[0]

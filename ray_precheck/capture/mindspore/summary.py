@@ -39,13 +39,15 @@ def summary_of(values: np.ndarray[Any, Any] | None) -> TensorSummary | None:
         return None
     if values.dtype == np.bool_:
         return TensorSummary(bool(values.any()), bool(values.all()))
-    if not values.ndim:
-        value = values.item()
-        single = abs(value) if isinstance(value, complex) else value
-        return TensorSummary(single, single, single, single)
-    flat = np.ascontiguousarray(np.abs(values) if values.dtype.kind == "c" else values).reshape(-1)
     total = squares = 0.0
+    # The script may have made errors of warnings.
     with np.errstate(all="ignore"):
+        if values.dtype.kind == "c":
+            values = np.abs(values)
+        if not values.ndim:
+            single = values.item()
+            return TensorSummary(single, single, single, single)
+        flat = np.ascontiguousarray(values).reshape(-1)
         for start in range(0, flat.size, _PIECE):
             piece = flat[start : start + _PIECE].astype(np.float64)
             total += float(np.add.reduce(piece))

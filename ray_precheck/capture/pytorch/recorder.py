@@ -12,7 +12,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
 from ray_precheck import private_parts
@@ -209,8 +208,7 @@ class TorchRecorder(StepRecorder):
     def guarded(self, key: str, action: Callable[[], T]) -> T | None:
         """Return what an action of the capture gives; a fault in it ends the capture, not the training.
 
-        What the action itself calls has no records, and numpy warns of nothing that it meets in the values:
-        the script may have made errors of warnings.
+        What the action itself calls has no records.
         """
         mode = self.mode
         quiet = mode is not None and mode.quiet
@@ -218,7 +216,7 @@ class TorchRecorder(StepRecorder):
             mode.quiet = True
 
         def unseen() -> T:
-            with self._unseen(), self._aside(), np.errstate(all="ignore"):
+            with self._unseen(), self._aside():
                 return action()
 
         result, error = caught(unseen)

@@ -80,7 +80,9 @@ def stored(buckets: Array) -> tuple[Array, int]:
     exponent = 0
     if largest and not _SMALL < largest < _LARGE:
         exponent = math.frexp(largest)[1]
-        buckets = np.ldexp(buckets, -exponent)
+        # Sums of the largest float64 numbers are infinite.
+        with np.errstate(all="ignore"):
+            return np.ldexp(buckets, -exponent).astype("<f4"), exponent
     return buckets.astype("<f4"), exponent
 
 

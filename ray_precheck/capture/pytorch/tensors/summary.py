@@ -168,9 +168,10 @@ def _wide_sums(values: np.ndarray[Any, Any], repeated: int) -> tuple[float, floa
 
 
 def _of_complex(values: np.ndarray[Any, Any], dim: int) -> TensorSummary:
-    sizes = np.abs(values)
-    if not dim:
-        return TensorSummary(sizes.item(), sizes.item(), sizes.item())
-    return TensorSummary(
-        sizes.max().item(), sizes.min().item(), sizes.mean(dtype=np.float64).item()
-    )
+    # The script may have made errors of warnings.
+    with np.errstate(all="ignore"):
+        sizes = np.abs(values)
+        if not dim:
+            return TensorSummary(sizes.item(), sizes.item(), sizes.item())
+        mean = sizes.mean(dtype=np.float64)
+        return TensorSummary(sizes.max().item(), sizes.min().item(), mean.item())
