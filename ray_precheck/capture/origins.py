@@ -68,7 +68,21 @@ class Origins(ABC):
         """Take note of a tensor that may come into calls."""
         anchor = self.anchor(tensor)
         if anchor is not None:
-            self._known[id(anchor)] = weakref.ref(anchor)
+            self._know(anchor)
+
+    def _know(self, anchor: Any) -> bool:
+        """Take note of what stands for a tensor, and return whether it was known."""
+        found = self._known.get(id(anchor))
+        if found is not None and found() is anchor:
+            return True
+        self._known[id(anchor)] = weakref.ref(anchor)
+        return False
+
+    def meet(self, tensor: Any) -> bool:
+        """Take note of a tensor, and return whether it was known; of one without an anchor nothing can be
+        told."""
+        anchor = self.anchor(tensor)
+        return anchor is None or self._know(anchor)
 
     def know_all(self, value: Any, depth: int = 0) -> None:
         """Take note of the tensors in what a data loader or a function gives."""

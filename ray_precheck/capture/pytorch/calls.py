@@ -12,7 +12,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any, Protocol
 
@@ -73,10 +73,11 @@ class Witness(Protocol):
     def met(self, tensor: torch.Tensor, *, is_itself: bool) -> None:
         """Take a dense tensor that is looked at for the first time."""
 
-    def asking(
-        self, name: CallName, frame: FrameType, args: tuple[Any, ...]
-    ) -> AbstractContextManager[None]:
-        """Ask for the producers of the tensors that are met within."""
+    def begin_asking(self, name: CallName, frame: FrameType, args: tuple[Any, ...]) -> None:
+        """Ask for the producers of the tensors that are met from now on."""
+
+    def end_asking(self, name: CallName, frame: FrameType) -> None:
+        """Ask for them no longer."""
 
     def note_dark(self, what: str, frame: FrameType | None) -> None:
         """Name what runs unseen where a frame is."""

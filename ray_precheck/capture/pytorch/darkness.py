@@ -85,18 +85,22 @@ class Darkness(Strangers):
 
     def met(self, tensor: torch.Tensor, *, is_itself: bool) -> None:
         """Take a dense tensor that is looked at for the first time; what stands for another is not asked."""
-        origins = self._origins
-        if self.asks and is_itself and type(tensor) is torch.Tensor and not origins.knows(tensor):
+        if (
+            not self._origins.meet(tensor)
+            and self.asks
+            and is_itself
+            and type(tensor) is torch.Tensor
+        ):
             self.unknown.append(tensor)
-        origins.know(tensor)
 
-    @contextmanager
-    def asking(self, name: CallName, frame: FrameType, args: tuple[Any, ...]) -> Iterator[None]:
-        """Ask for the producers of the tensors that are met within, which a call gets."""
+    def begin_asking(self, name: CallName, frame: FrameType, args: tuple[Any, ...]) -> None:
+        """Ask for the producers of the tensors that are met from now on, which a call gets."""
         if name.name in _OF_ARRAYS and args and not isinstance(args[0], torch.Tensor):
             self._safely(lambda: self.from_array(args[0], frame))
         self.asks = True
-        yield
+
+    def end_asking(self, name: CallName, frame: FrameType) -> None:
+        """Ask for them no longer, and name those that nobody knows."""
         self.asks = False
         if self.unknown:
             self._safely(lambda: self.ask(name.key, frame))

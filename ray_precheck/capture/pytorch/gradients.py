@@ -180,6 +180,11 @@ def _ways(
     The graph is walked in the order of the operands. A tensor that is given twice (x * x) takes its places
     in this order, unless `places` name them.
     """
+    if len(roots) == 1:
+        (root,) = roots
+        found = _direct_exits(root, wanted)
+        if found is not None:
+            return Ways({root: found}, {}, False)
     exits: dict[Any, list[Exit]] = {}
     to_outputs: dict[Any, list[tuple[int, int]]] = {}
     taken: dict[Any, int] = {}
@@ -208,6 +213,24 @@ def _ways(
         elif following in roots and number in roots[following]:
             to_outputs.setdefault(node, []).append((place, roots[following][number]))
     return Ways(exits, to_outputs, inner)
+
+
+def _direct_exits(node: Any, wanted: Mapping[Any, Sequence[int]]) -> list[Exit] | None:
+    """Return where a node leads out of the operator, if all its edges are inputs that are given once."""
+    exits = []
+    for place, (following, number) in enumerate(node.next_functions):
+        if following is not None:
+            indices = wanted.get((id(following), number))
+            if (
+                indices is None
+                and number == 0
+                and (leaf := getattr(following, "variable", None)) is not None
+            ):
+                indices = wanted.get((id(leaf), _LEAF))
+            if indices is None or len(indices) != 1:
+                return None
+            exits.append(Exit(place, indices[0]))
+    return exits
 
 
 def _input_behind(

@@ -7,7 +7,7 @@ by `step` for each captured step.
 import re
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
@@ -52,7 +52,6 @@ from ray_precheck.foreign import caught
 # The same tensor requires a gradient in the second run of a checkpointed region only.
 _NEEDS_GRADIENT = re.compile(r', "(?:requires_grad": (?:true|false)|data_name": "[^"]*")')
 _NAN = '"Max": NaN'
-_NOTHING: AbstractContextManager[None] = nullcontext()
 T = TypeVar("T")
 
 
@@ -113,8 +112,11 @@ class TorchRecorder(StepRecorder):
             return run()
         forward = f"{key}.forward"
         given: list[Given] = []
-        with self.darkness.asking(name, frame, args) if self.darkness else _NOTHING:
-            before = self.guarded(forward, lambda: self._before_noted(forward, args, kwargs, given))
+        if self.darkness:
+            self.darkness.begin_asking(name, frame, args)
+        before = self.guarded(forward, lambda: self._before_noted(forward, args, kwargs, given))
+        if self.darkness:
+            self.darkness.end_asking(name, frame)
         # Asked before the call, because one in place gives its argument another node.
         edges = edges_of(tensors_in((args, kwargs))) if torch.is_grad_enabled() else []
         with self.resharding:

@@ -55,36 +55,40 @@ def glimpse_of(tensor: torch.Tensor) -> Glimpse:
 
     On an accelerator nothing is read, because the program would have to wait for it.
     """
-    look = _look_at(tensor)
-    return look, look(tensor)
-
-
-def _look_at(tensor: torch.Tensor) -> Look:
     place = tensor.data_ptr() if tensor.is_cpu else 0
     if not place:
-        return _nothing
+        return _NOTHING
     if not (tensor.is_contiguous() or covers_memory(tensor.shape, tensor.stride())):
-        return _with_gaps(tensor, place)
-    size = tensor.numel() * tensor.element_size()
+        grid = _with_gaps(tensor, place)
+        return grid, grid(tensor)
+    size = tensor.nbytes
     if size <= _WHOLE:
-        return lambda _: held_bytes(place, size)
-    # A multiple of the element's size, and not of the size of rows, which are powers of two.
-    step = (size - _PIECE.itemsize) // (_PIECES - 1) // 16 * 16
-    step -= 16 * (step % 32 == 0)
-    pieces = borrowed(place, (_PIECES,), _PIECE, (step,))
+        return lambda _: held_bytes(place, size), held_bytes(place, size)
+    pieces = borrowed(place, (_PIECES,), _PIECE, _step(size))
+    if tensor.untyped_storage().resizable():
+        # Numpy may get it later.
+        def look_on(known: torch.Tensor) -> bytes | None:
+            return pieces.tobytes() if known.untyped_storage().resizable() else None
 
-    def look(known: torch.Tensor) -> tuple[bytes, int | None]:
-        if known.untyped_storage().resizable():
-            return pieces.tobytes(), None
+        return look_on, pieces.tobytes()
+
+    def look(_: torch.Tensor) -> tuple[bytes, int]:
         # The program cannot resize what numpy or a file has.
         words = borrowed(place, (size // _WORD.itemsize,), _WORD, (_WORD.itemsize,))
         return pieces.tobytes(), int(np.add.reduce(words))
 
-    return look
+    return look, look(tensor)
 
 
-def _nothing(_: torch.Tensor) -> bytes:
-    return b""
+_NOTHING: Glimpse = (lambda _: b"", b"")
+
+
+@functools.lru_cache(maxsize=4096)
+def _step(size: int) -> tuple[int]:
+    """Return how many bytes lie between the beginnings of two pieces."""
+    # A multiple of the element's size, and not of the size of rows, which are powers of two.
+    step = (size - _PIECE.itemsize) // (_PIECES - 1) // 16 * 16
+    return (step - 16 * (step % 32 == 0),)
 
 
 @functools.lru_cache(maxsize=4096)
