@@ -49,7 +49,7 @@ from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.store.opening import opened_run, results_folder
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.stamps import newest_there, release_stamp, reserved_stamp, stamp_in
-from ray_precheck.trace.side import CaptureSide
+from ray_precheck.trace.side import CaptureSide, float32_note
 
 if TYPE_CHECKING:
     import pandas
@@ -253,6 +253,7 @@ def _compare_pair(
         end = drive_to_end(job, planning, setting, is_new=opened.is_new)
         end.require_rows()
         summary = summarise_comparison(files.result, files.details, tables, len(job.names))
+        summary = replace(summary, note=float32_note(target, golden))
         return ComparisonReport(pair.label, files, summary, end.completed, end.reason)
 
 

@@ -227,6 +227,7 @@ def rerun(
         CheckOptions(seed=data.seed, standard=standard, bench_modules=tuple(bench_modules)),
         standard=load_standard(standard),
         bench_modules=read_bench_modules(bench_modules),
+        float32=data.replay.float32,
     )
     result = Checker(settings, device_type).check(data.payload, data.source)
     if data.tested == "device":

@@ -7,8 +7,9 @@ those of an honest implementation that rounds after each step, for every API.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from ray_precheck.bench.rounded_sums import (
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import map_leaves
 from ray_precheck.schema.dtypes import Array
+from ray_precheck.schema.float32 import FRACTION_BITS, FULL
 
 _ATEN = torch.ops.aten
 _DECOMPOSITIONS = private_parts.find(private_parts.DECOMPOSITIONS) or {}
@@ -46,6 +48,9 @@ _COMPOSED = frozenset(
     binary_cross_entropy_with_logits soft_margin_loss addmm addmv addbmm baddbmm addcmul addcdiv
     lerp logit logaddexp rsub grid_sampler_2d grid_sampler_3d""".split()
 )
+
+# One step where products are those of the dtype; `cdist` of many rows.
+_OF_PRODUCTS = frozenset(("_euclidean_dist",))
 
 # The dtypes to which real and complex numbers of a call are rounded if its result is complex or
 # wide.
@@ -69,24 +74,70 @@ _CUBE = 3
 _NARROW_CASCADES = frozenset("nll_loss_forward nll_loss2d_forward".split())
 
 
-@contextmanager
-def rounded_arithmetic(dtype: str) -> Iterator[None]:
-    """Round every step to `dtype` as long as the context is open.
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """Formats of fewer bits to which the operands of products are rounded, as those of TF32 are; the
+    products are added up in the dtype of the tensors.
 
-    The tensors inside are float64, with values that `dtype` holds.
+    `products` and `convolutions` are their bits of fraction. `truncates`: toward 0, as tensor cores read
+    numbers of float32; else to the nearest, ties to even, as libraries convert them before.
+    """
+
+    products: int
+    convolutions: int
+    truncates: bool = False
+
+    def bits_of(self, func: Any) -> int:
+        """Return the bits of the factors of an operator, 0 for all bits of float32, and where it has none."""
+        if func not in _FACTORS_OF:
+            return 0
+        bits = self.convolutions if func in _CONVOLUTIONS else self.products
+        return bits if bits < FRACTION_BITS[FULL] else 0
+
+    def rounded(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the arguments of an operator with its factors rounded."""
+        count, bits = _FACTORS_OF[func], self.bits_of(func)
+        factors = (_to_bits(each, bits, truncates=self.truncates) for each in args[:count])
+        return (*factors, *args[count:])
+
+
+def _to_bits(x: torch.Tensor, bits: int, *, truncates: bool) -> torch.Tensor:
+    """Return a float64 or complex128 tensor with so many bits of fraction; NaN and infinity stay."""
+    if x.is_complex():
+        parts = _to_bits(torch.view_as_real(x.resolve_conj()), bits, truncates=truncates)
+        return torch.view_as_complex(parts.contiguous())
+    dropped = torch.finfo(x.dtype).bits - 12 - bits  # 52 bits of fraction
+    words = x.detach().contiguous().view(torch.int64)
+    if not truncates:
+        # Half a unit, a little less where the last bit that stays is 0.
+        words = words + ((1 << (dropped - 1)) - 1) + ((words >> dropped) & 1)
+    rounded = (words & -(1 << dropped)).view(x.dtype)
+    return torch.where(x.isfinite(), rounded, x)
+
+
+@contextmanager
+def rounded_arithmetic(
+    dtype: str, operands: Operands | None = None
+) -> Iterator["_RoundedArithmetic"]:
+    """Round every step to `dtype` as long as the context is open, and the operands of products before.
+
+    The tensors inside are float64, with values that `dtype` holds. Gives the arithmetic, whose
+    `met_products` says whether there was a product with such operands.
 
     Raises:
         NotCheckable: the installed torch has no part that sees every step.
     """
     if _DISPATCH_MODE is None:
         raise NotCheckable(f"torch {torch.__version__} lets nobody see the steps of a call")
-    with sdpa_kernel(SDPBackend.MATH), _RoundedArithmetic(dtype):
-        yield
+    with sdpa_kernel(SDPBackend.MATH), _RoundedArithmetic(dtype, operands) as arithmetic:
+        yield arithmetic
 
 
 class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
-    def __init__(self, dtype: str) -> None:
+    def __init__(self, dtype: str, operands: Operands | None = None) -> None:
         super().__init__()
+        self._operands = operands
+        self.met_products = False
         real, complex_ = _PARTS.get(dtype, (dtype, "complex64"))
         self._narrow = {
             torch.float64: getattr(torch, real),
@@ -105,11 +156,16 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func.overloadpacket.__name__ in _COMPOSED and func in _DECOMPOSITIONS:
+        name = func.overloadpacket.__name__
+        composed = name in _COMPOSED or (name in _OF_PRODUCTS and self._operands is not None)
+        if composed and func in _DECOMPOSITIONS:
             return self._composed(func, args, kwargs)
         if func is _ATEN.pow.Tensor_Scalar and args[1] == _CUBE:
             with self:
                 return args[0] * args[0] * args[0]
+        if self._operands is not None and self._operands.bits_of(func):
+            self.met_products = True
+            return map_leaves(self._product(func, args, kwargs, self._operands), self._rounded)
         if self._accumulates(func, args, kwargs):
             return map_leaves(self._accumulated(func, args, kwargs), self._rounded)
         result = func(*args, **kwargs)
@@ -118,6 +174,17 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         if func._schema.is_mutable:
             return _in_place(result, self._rounded)
         return map_leaves(result, self._rounded)
+
+    def _product(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], operands: Operands
+    ) -> Any:
+        """Return a product of rounded operands, with the errors of accumulating it."""
+        compute = self._accumulated if self._accumulates(func, args, kwargs) else _called
+        found = compute(func, operands.rounded(func, args), kwargs)
+        if func is not _ATEN.convolution_backward.default or found[2] is None:
+            return found
+        # The gradient of a bias is a sum, and no product.
+        return (*found[:2], args[0].sum([d for d in range(args[0].dim()) if d != 1]))
 
     def _composed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name, before = func.overloadpacket.__name__, self._outer
@@ -180,6 +247,10 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         if not torch.is_tensor(value) or value.dtype not in self._narrow:
             return value
         return value.to(self._narrow[value.dtype]).to(value.dtype)
+
+
+def _called(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    return func(*args, **kwargs)
 
 
 def _is_sparse(args: tuple[Any, ...]) -> bool:
@@ -250,6 +321,17 @@ def _is_of_rows(args: tuple[Any, ...]) -> bool:
     return args[0].dim() > 1 and args[0].dim() - 1 in {d % args[0].dim() for d in dims}
 
 
+# The operators of which all products are made, by the number of their factors, which come first.
+_FACTORS_OF = {
+    _ATEN.mm.default: 2,
+    _ATEN.bmm.default: 2,
+    _ATEN.mv.default: 2,
+    _ATEN.dot.default: 2,
+    _ATEN.vdot.default: 2,
+    _ATEN.convolution.default: 2,
+    _ATEN.convolution_backward.default: 3,
+}
+_CONVOLUTIONS = frozenset((_ATEN.convolution.default, _ATEN.convolution_backward.default))
 _IN_FLOAT32 = (torch.float32, torch.float16, torch.bfloat16)
 _SUMS: dict[Any, Callable[..., torch.Tensor]] = {
     _ATEN.sum.default: _sum,

@@ -33,6 +33,7 @@ def with_evidence(
         result.message,
         device,
         inputs.is_transposed,
+        settings.float32,
     )
     try:
         with ExitStack() as stack:

@@ -58,7 +58,9 @@ def judge_forward(benched: Benched, terms: Terms) -> DirectionCheck:
     expected = chosen_like(name, inputs.call, tested, bench.execution.outputs, terms.framework)
     if len(tested) != len(expected):
         return _wrong_count(benched, terms, len(tested), len(expected))
-    judge, peers = terms.judge(name, "forward"), _peers(benched, terms, _outputs_and_changed)
+    captured = benched.tested.is_captured
+    judge = terms.judge(name, "forward")
+    peers = _peers(benched, terms, _outputs_and_changed, captured=captured)
     rows = tuple(
         compared(
             inputs.output_name("forward", position),
@@ -246,7 +248,7 @@ def _against_captured(benched: Benched, terms: Terms) -> DirectionCheck:
         ).items()
     }
     judge = terms.judge(inputs.record.name, "backward")
-    peers = _peers(benched, terms, gradients, cotangents)
+    peers = _peers(benched, terms, gradients, cotangents, captured=True)
     rows = tuple(
         compared(
             inputs.output_name("backward", theirs), tested, grads[mine], judge, peers(mine, tested)
@@ -337,10 +339,17 @@ def _bench_failed(failure: Failure | None, bench_error: Exception | None) -> str
 
 
 def _peers(
-    benched: Benched, terms: Terms, pick: Pick, cotangents: Sequence[HostTensor | None] = ()
+    benched: Benched,
+    terms: Terms,
+    pick: Pick,
+    cotangents: Sequence[HostTensor | None] = (),
+    *,
+    captured: bool = False,
 ) -> PeersByPlace:
     """Return a function from the position of a leaf to its peers, which are computed once a standard
-    reads them."""
+    reads them. `captured`: the dump's results are judged, else those of the device."""
+    measured, name = benched.tested.measured, benched.tested.inputs.record.name
+    float32 = terms.float32 if captured or measured is None else measured.float32
     peers = Peers(
         benched.function,
         benched.tested.inputs.bench_call,
@@ -348,6 +357,7 @@ def _peers(
         pick,
         tuple(cotangents),
         kernel_is_tested=terms.tests_own_kernel,
+        float32=float32.of_call(name.type_name),
     )
 
     def of(position: int, tested: Leaf) -> Callable[[], Sequence[Array]]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ray_precheck.frameworks.base import Leaf
+from ray_precheck.schema.float32 import FULL_FLOAT32, Float32
 from ray_precheck.schema.values import HostTensor
 
 
@@ -30,7 +31,8 @@ class Measured:
     these are the results of a second try with safer inputs; "" for a first try. `inputs` are the
     generated inputs and cotangents by argument path, if the bench gets them instead of drawing them
     again; `notes` are the sentences about them for the Message. `caveat` is a sentence about a limit
-    of float32's precision on this device, "" for none. `changed` are the tensors that the call may have
+    of float32's precision on this device, "" for none, `float32` the formats of the operands of its
+    products. `changed` are the tensors that the call may have
     changed, as they were after it. `is_transposed_too`: the device has run a second time with transposed
     inputs; `transposed` are the results of that run, if they differ.
     """
@@ -44,6 +46,7 @@ class Measured:
     inputs: Mapping[str, HostTensor] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     caveat: str = ""
+    float32: Float32 = FULL_FLOAT32
     changed: tuple[HostTensor, ...] = ()
     is_transposed_too: bool = False
     transposed: "Measured | None" = None

@@ -9,6 +9,7 @@ from ray_precheck.compare.standards.base import Standard
 from ray_precheck.compare.standards.msprobe import MSPROBE
 from ray_precheck.frameworks.known import find_framework
 from ray_precheck.options.checks import CheckOptions
+from ray_precheck.schema.float32 import FULL_FLOAT32, Float32
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.task import BENCH
 
@@ -24,7 +25,8 @@ class CheckSettings:
     nothing; with `sends_evidence` that folder is on another machine, and the tensors are sent with
     the result. `memory_limit_bytes` is the limit for the tensors of one record, 0 for no limit.
     `device_type` is the kind of the run's devices, which a bench worker cannot see itself.
-    `knows_layouts`: a tensor of the dump without strides was contiguous.
+    `knows_layouts`: a tensor of the dump without strides was contiguous. `float32` are the formats of
+    the operands of the program's float32 products.
     """
 
     framework: str
@@ -39,6 +41,7 @@ class CheckSettings:
     bench_modules: tuple[BenchModule, ...] = ()
     device_type: str = ""
     knows_layouts: bool = False
+    float32: Float32 = FULL_FLOAT32
 
     def tests_own_kernel(self, kind: str) -> bool:
         """Return whether the tested results come from torch's CPU kernels, which the bench uses too, in
@@ -52,7 +55,14 @@ class CheckSettings:
     def terms(self, kind: str) -> "Terms":
         """Return the terms of judgement for a process whose device is of this kind."""
         own_kernel = self.tests_own_kernel(kind)
-        return Terms(self.framework, self.standard, self.options.seed, self.tests_dump, own_kernel)
+        return Terms(
+            self.framework,
+            self.standard,
+            self.options.seed,
+            self.tests_dump,
+            own_kernel,
+            self.float32,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +70,7 @@ class Terms:
     """The terms by which a process judges every call.
 
     `seed` is the seed of the run. `tests_own_kernel`: the tested results were computed by torch on the
-    CPU, as the bench's are.
+    CPU, as the bench's are. `float32` are the formats in which captured results were computed.
     """
 
     framework: str
@@ -68,6 +78,7 @@ class Terms:
     seed: int = 0
     tests_dump: bool = False
     tests_own_kernel: bool = False
+    float32: Float32 = FULL_FLOAT32
 
     def judge(self, name: ApiName, direction: str) -> Judge:
         """Return the judge of the outputs (forward) or the gradients (backward) of a call."""

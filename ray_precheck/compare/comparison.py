@@ -33,6 +33,13 @@ def moved_benches(peers: Sequence[Array]) -> Sequence[Array]:
     return peers.moved if isinstance(peers, WithMoved) else ()
 
 
+def coarse_peers(peers: Sequence[Array]) -> tuple[Sequence[Array], str]:
+    """Return the results of honest implementations whose float32 products have operands of fewer bits, as
+    the tested one's have, and the words for these; (), "" where it has full float32, or makes no product."""
+    found = getattr(peers, "coarse", ())
+    return (found, getattr(peers, "formats", "")) if len(found) else ((), "")
+
+
 def kernel_of(peers: Sequence[Array]) -> Array | None:
     """Return the values of torch's own operator on the CPU in the recorded dtypes, which may be wrong;
     None if the peers do not have it, or if it is the kernel under test."""
@@ -50,7 +57,8 @@ class Comparison:
     it is rounded to `dtype`, and `metrics` are the distances to it after rounding. `peers` are the
     results of honest implementations for the same inputs, carrier arrays of `dtype` computed without a
     kernel of the tested dtype; () if there are none. The sequence is lazy: a peer is computed when it
-    is first read. `kernel_of` and `moved_benches` give further results that it may be compared with.
+    is first read. `kernel_of`, `moved_benches` and `coarse_peers` give further results that it may be
+    compared with. `is_coarse`: the peers are those of `coarse_peers`.
     """
 
     type_name: str
@@ -61,3 +69,4 @@ class Comparison:
     metrics: Metrics
     peers: Callable[[], Sequence[Array]] = no_peers
     framework: str = ""
+    is_coarse: bool = False

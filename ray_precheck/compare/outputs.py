@@ -14,6 +14,7 @@ import numpy as np
 
 from ray_precheck.compare.comparison import Comparison, no_peers
 from ray_precheck.compare.metrics import metrics_of
+from ray_precheck.compare.standards.auto.rule import Auto, coarse_note
 from ray_precheck.compare.standards.base import Cells, Standard, added_cells
 from ray_precheck.compare.standards.msprobe import MSPROBE
 from ray_precheck.frameworks.dtypes import framework_dtype
@@ -110,6 +111,8 @@ def _check_tensor(
         )
         judgement = judge.standard.judge(comparison)
         verdict, message = judgement.verdict, judgement.message
+        if verdict is Verdict.ERROR and judge.standard.name != Auto.name:
+            message += coarse_note(comparison)
         columns = added_cells(judge.standard, comparison, judgement.columns)
         reason = nothing_compared(tested, metrics)
         if reason:

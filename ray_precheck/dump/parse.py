@@ -44,6 +44,7 @@ from ray_precheck.dump.shown import shown
 from ray_precheck.errors import DumpError, NothingToCheckError
 from ray_precheck.frameworks.descriptor import Framework
 from ray_precheck.frameworks.known import framework_names, is_framework, known_frameworks
+from ray_precheck.schema.float32 import FULL_FLOAT32, Float32, from_header
 from ray_precheck.schema.task import Task, TaskPayload
 
 STATISTICS, TENSOR, STRUCTURE = "statistics", "tensor", "structure"
@@ -77,7 +78,7 @@ class Dump:
 
     `task` is how its calls are checked: tensor with captured files, statistics with generated inputs.
     `framework` is "" where the header does not name it and no record tells. `knows_layouts`: a tensor
-    of it without strides was contiguous.
+    of it without strides was contiguous. `float32` are the formats of the operands of float32 products.
     """
 
     path: Path
@@ -88,6 +89,7 @@ class Dump:
     calls: list[DumpCall] = field(default_factory=list)
     log: Log | None = None
     knows_layouts: bool = False
+    float32: Float32 = FULL_FLOAT32
 
     @property
     def note(self) -> str:
@@ -226,7 +228,21 @@ def _read_dump(file: BinaryIO, path: Path, on_progress: OnProgress) -> Dump:
     on_progress(size, size)
     framework = framework or _guess_framework(file, calls)
     knows = "layouts" in fields and read_value(file, fields["layouts"]).strip() == b"true"
-    return Dump(path, _checked_as(task, folder), framework, folder, file, calls, log, knows)
+    float32 = _header_float32(file, fields)
+    return Dump(
+        path, _checked_as(task, folder), framework, folder, file, calls, log, knows, float32
+    )
+
+
+def _header_float32(file: BinaryIO, fields: dict[str, ByteRange]) -> Float32:
+    """Return the formats that the header names; full float32 where it names none that is known."""
+    span = fields.get("float32")
+    if span is None or span.end - span.start > _LARGEST_FIELD_BYTES:
+        return Float32()
+    try:
+        return from_header(orjson.loads(read_value(file, span)))
+    except ValueError:
+        return Float32()
 
 
 def _checked_as(task: str, folder: Path) -> str:

@@ -6,9 +6,10 @@ Called by `check`. A check process opens a backend once; then for each call `res
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ray_precheck.errors import DeviceError
+from ray_precheck.schema.float32 import Float32
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall, HostTensor
 
@@ -79,6 +80,14 @@ class Backend(Protocol):
 
         A wrong sum is no reason to raise: the run has to report that the device's `add` is wrong.
         """
+
+
+@runtime_checkable
+class Precise(Protocol):
+    """A backend that can round the operands of float32 products as the program's device did."""
+
+    def compute_in(self, wanted: Float32) -> Float32:
+        """Set the formats; return those that the device has. `caveat` says where they are others."""
 
 
 def require_answer(answer: Any, place: str) -> None:

@@ -26,7 +26,7 @@ from ray_precheck.schema.task import Task
 from ray_precheck.store.opening import opened_run
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.trace.locating.places import DumpRoots
-from ray_precheck.trace.side import CaptureSide, open_side
+from ray_precheck.trace.side import CaptureSide, float32_note, open_side
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ def search_dump(pair: DumpToLocate, search: LocationSearch, gathered: Gathered) 
         gathered.notes.extend(
             side.note for side in (target, golden) if side is not None and side.note
         )
+        gathered.notes.extend(filter(None, [float32_note(target, golden)]))
         gathered.opened[pair.label] = target.path
         must_replay = search.config.replay
         plan = plan_location(target, golden, exact=search.is_exact, must_replay=must_replay)

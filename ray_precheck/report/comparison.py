@@ -43,7 +43,8 @@ class CallRow:
 class ComparisonSummary:
     """How a comparison ended. `first` are the first pairs in error in the order of the target's records,
     `lone` the first ones without a partner; `results` counts pairs, `tensors` their rows, and `matches`
-    pairs by how they were found. `lone_rows` counts rows without a partner in pairs that have one."""
+    pairs by how they were found. `lone_rows` counts rows without a partner in pairs that have one. `note` is
+    a sentence about captures that cannot agree, "" for none."""
 
     calls: Path
     result: Path
@@ -55,6 +56,7 @@ class ComparisonSummary:
     warned: tuple[CallRow, ...] = ()
     lone: tuple[CallRow, ...] = ()
     lone_rows: int = 0
+    note: str = ""
 
     @property
     def done(self) -> int:
@@ -126,7 +128,7 @@ def _row(cells: Mapping[str, str]) -> CallRow:
 
 def format_comparison_summary(summary: ComparisonSummary, label: str = "") -> str:
     """Return the closing lines of a comparison."""
-    lines = [f"\n{label}" if label else ""]
+    lines = [f"\n{label}" if label else "", *filter(None, [summary.note])]
     counts = ", ".join(
         f"{summary.results[each]} {each}" for each in (PASSED, WARNING, ERROR, UNMATCHED)
     )
@@ -185,6 +187,7 @@ def write_comparison_json(path: Path, entries: Iterable[tuple[str, ComparisonSum
 
 def _as_json(summary: ComparisonSummary) -> dict[str, Any]:
     return {
+        **({"note": summary.note} if summary.note else {}),
         "result": str(summary.result),
         "calls": str(summary.calls),
         "pairs": summary.total,

@@ -17,6 +17,7 @@ import numpy as np
 
 from ray_precheck.errors import NotCheckable, UsageError
 from ray_precheck.schema.dtypes import DTYPES, Array
+from ray_precheck.schema.float32 import FULL_FLOAT32, Float32, from_header
 from ray_precheck.schema.storage import Sparse, Storage
 from ray_precheck.schema.task import TaskPayload
 from ray_precheck.schema.values import HostCall, HostTensor, TensorSpec
@@ -36,7 +37,7 @@ class Replay:
 
     `standard` is the name of the rule of the verdicts, `message` the Message of the call, and
     `device` the kind of device that was tested, "" if it is unknown. `is_transposed`: the call fails with
-    inputs that are transposed in memory.
+    inputs that are transposed in memory. `float32` are the formats in which the program computed.
     """
 
     differentiable: tuple[int, ...] = ()
@@ -45,6 +46,7 @@ class Replay:
     message: str = ""
     device: str = ""
     is_transposed: bool = False
+    float32: Float32 = FULL_FLOAT32
 
 
 def save_error_data(
@@ -291,6 +293,7 @@ def load_error_data(path: Path) -> ErrorData:
                 str(found.get("message", "")),
                 str(found.get("device", "")),
                 is_transposed,
+                from_header(found.get("float32")),
             ),
         )
     except OSError as error:

@@ -32,6 +32,7 @@ from ray_precheck.dump.scan import (
     value_of,
 )
 from ray_precheck.errors import DumpError
+from ray_precheck.schema.float32 import FULL_FLOAT32, Float32, from_header
 from ray_precheck.trace.items import Item, items_of
 
 FORWARD, BACKWARD = "forward", "backward"
@@ -63,6 +64,7 @@ class Header:
     """What the dump says of itself; "" for what it does not say.
 
     `is_update_skipped`: a loss scaler, of which `loss_scale` is the scale, skipped the update of the step.
+    `float32` are the formats of the operands of float32 products.
     """
 
     task: str = ""
@@ -71,6 +73,7 @@ class Header:
     data_folder: str = ""
     is_update_skipped: bool = False
     loss_scale: float | None = None
+    float32: Float32 = FULL_FLOAT32
 
 
 @dataclass
@@ -198,6 +201,17 @@ def _object_in(path: Path) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def float32_note(target: CaptureSide, golden: CaptureSide | None) -> str:
+    """Return the sentence about two captures whose float32 products have operands of other formats, "" where
+    they are the same."""
+    if golden is None or target.header.float32 == golden.header.float32:
+        return ""
+    return (
+        f"the target computed with {target.header.float32}, the golden run with"
+        f" {golden.header.float32}: their products differ by that"
+    )
+
+
 def open_side(path: str | os.PathLike[str], on_progress: OnProgress = silent) -> CaptureSide:
     """Open a dump.json, or the log of a capture that was cut off, for a comparison.
 
@@ -277,4 +291,5 @@ def _header(file: BinaryIO, members: Mapping[str, ByteRange]) -> Header:
         *names,
         is_update_skipped=value("update_skipped") is True,
         loss_scale=float(scale) if isinstance(scale, int | float) else None,
+        float32=from_header(value("float32")),
     )

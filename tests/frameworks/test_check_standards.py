@@ -109,7 +109,7 @@ def test_no_peer_is_run_where_the_standard_needs_none(monkeypatch: pytest.Monkey
     def run(*_: Any) -> Any:
         raise AssertionError("a peer was run")
 
-    monkeypatch.setattr(judge.Peers, "of", run)
+    monkeypatch.setattr(judge.Peers, "leaves", run)
     for name in ("msprobe", "absolute", "binary", "ulp", "thousandth"):
         result = statistics_checker("pytorch", standard=STANDARDS[name]()).check(LINEAR)
         assert "a peer was run" not in result.message

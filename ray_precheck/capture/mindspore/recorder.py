@@ -32,6 +32,8 @@ from ray_precheck.capture.writing.log import TENSORS, StepLog
 from ray_precheck.capture.writing.sketches import SketchFile
 from ray_precheck.capture.writing.text import mapping, quoted
 from ray_precheck.foreign import caught
+from ray_precheck.frameworks.hf32 import mindspore_hf32
+from ray_precheck.schema.float32 import header_field
 
 _DEEPEST = 10
 
@@ -268,7 +270,16 @@ class MindSporeRecorder(StepRecorder):
         self._borders.clear()
         if self._sketches is not None:
             self._sketches.close() if self.stopped else self._sketches.finish()
+        if not self.stopped:
+            self.guarded("the formats of float32", self._note_float32)
         self._finish_log(cut_short)
+
+    def _note_float32(self) -> None:
+        """Say in the header for what HF32 was on; a process can set it once, so that the end tells."""
+        if ms.get_context("device_target") == "Ascend":
+            formats = mindspore_hf32(ms)
+            if formats:
+                self._log.noted["float32"] = header_field(formats, formats)
 
     def abandon(self) -> None:
         """Record nothing any more, and close the log as it is."""

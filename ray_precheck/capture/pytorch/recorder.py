@@ -48,6 +48,8 @@ from ray_precheck.capture.writing.log import TENSORS, StepLog
 from ray_precheck.capture.writing.sketches import SketchFile
 from ray_precheck.capture.writing.text import mapping, quoted
 from ray_precheck.foreign import caught
+from ray_precheck.frameworks.pytorch.float32 import KINDS, computed_in, formats_of
+from ray_precheck.schema.float32 import Float32, header_field
 
 # The same tensor requires a gradient in the second run of a checkpointed region only.
 _NEEDS_GRADIENT = re.compile(r', "(?:requires_grad": (?:true|false)|data_name": "[^"]*")')
@@ -86,6 +88,9 @@ class TorchRecorder(StepRecorder):
             self._files = CapturedFiles(log.folder / TENSORS, glimpse)
         if settings.sketch:
             self._sketching = Sketching(SketchFile(log.folder), self._device, glimpse)
+        # Which there are beside the CPU, and the formats of float32 products when the step began.
+        self._accelerators: set[str] = set()
+        self._float32 = {kind: formats_of(kind) for kind in KINDS.values()}
         self._changed = False
         # Where the tensors are noted that the call at hand gets.
         self._given: list[Given] | None = None
@@ -354,11 +359,14 @@ class TorchRecorder(StepRecorder):
         """Return the statistics of a dense tensor, or a mark for those that a device computes."""
         if self.darkness is not None:
             self.darkness.met(tensor, is_itself=tensor is self._written)
-        if self._sketching is not None and tensor.is_cpu and self._look is statistics:
+        if tensor.is_cpu:
+            if self._sketching is None or self._look is not statistics:
+                return self._look(tensor)
             summary = host_summary(tensor)
             self._sketching.note(tensor, summary)
             return statistics_text(summary)
-        if tensor.is_cpu or self.settings.summary_mode != STATISTICS:
+        self._accelerators.add(tensor.device.type)
+        if self.settings.summary_mode != STATISTICS:
             return self._look(tensor)
         return self._device.text(tensor)
 
@@ -388,9 +396,24 @@ class TorchRecorder(StepRecorder):
         self.forget_all()
         if not self.stopped:
             self.guarded("the end of the step", self._device.finish)
+            self.guarded("the formats of float32", self._note_float32)
         if self._sketching is not None:
             self._sketching.close() if self.stopped else self._sketching.finish()
         self._finish_log(cut_short)
+
+    def _note_float32(self) -> None:
+        """Say in the header in which formats of fewer bits the step computed float32 products.
+
+        A step with an accelerator computes there; what the settings say of the CPU is not asked then.
+        """
+        for each in sorted(self._accelerators) or ["cpu"]:
+            kind = KINDS.get(each, each)
+            found = header_field(
+                computed_in(kind, self._float32.get(kind, Float32())),
+                computed_in(kind, formats_of(kind)),
+            )
+            if found:
+                self._log.noted["float32"] = found
 
     def abandon(self) -> None:
         """Record nothing any more, and close the files as they are."""

@@ -20,9 +20,10 @@ from ray_precheck.check.sides.captured import has_captured_gradients
 from ray_precheck.check.sides.raised import describe
 from ray_precheck.check.sides.tested import UnderTest
 from ray_precheck.errors import BackendMissingError, NotCheckable
-from ray_precheck.frameworks.base import Backend, changed_by
+from ray_precheck.frameworks.base import Backend, Precise, changed_by
 from ray_precheck.frameworks.registry import open_backend
 from ray_precheck.plan.drawing import seed_of
+from ray_precheck.schema.float32 import Float32
 from ray_precheck.schema.phase import Phase
 from ray_precheck.schema.task import BENCH
 from ray_precheck.schema.values import HostTensor
@@ -58,6 +59,7 @@ class Device:
         self._clock = clock
         self._opened: Backend | None = None
         self._backend: Backend | None = None
+        self._float32 = Float32()
         self.has_raised = False
 
     def backend(self) -> Backend:
@@ -79,7 +81,13 @@ class Device:
                     raise NotCheckable(f"the dump holds no result of it, and {error}") from None
                 raise
             self._backend = self._references.finds_tested(self._opened)
+            self._set_float32()
         return self._backend
+
+    def _set_float32(self) -> None:
+        """Compute as the program did, and not as another checker of this process has left it."""
+        if isinstance(self._opened, Precise):
+            self._float32 = self._opened.compute_in(self._settings.float32)
 
     @property
     def caveat(self) -> str:
@@ -102,9 +110,12 @@ class Device:
         with self._running(threads):
             if inputs.is_random:
                 self._seed(inputs)
-            measured, cotangents = _measure(self.backend(), inputs)
+            backend = self.backend()
+            if threads is not None:  # else the settings are those of `naive`
+                self._set_float32()
+            measured, cotangents = _measure(backend, inputs)
         self.has_raised |= measured.error is not None or measured.gradient_error is not None
-        measured = replace(measured, caveat=self.caveat)
+        measured = replace(measured, caveat=self.caveat, float32=self._float32)
         return UnderTest(inputs, measured.outputs, measured, cotangents, changed=measured.changed)
 
     def run_gradients(self, tested: UnderTest) -> UnderTest:

@@ -18,13 +18,14 @@ from typing import Any, overload
 
 import numpy as np
 
-from ray_precheck.bench.rounded import rounded_arithmetic
+from ray_precheck.bench.rounded import Operands, rounded_arithmetic
 from ray_precheck.check.sides.attempt import attempt
 from ray_precheck.check.sides.raised import OutOfMemory
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Execution, Leaf, map_leaves
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
 from ray_precheck.schema.dtypes import DTYPES, Array, quantum, round_to_dtype
+from ray_precheck.schema.float32 import FRACTION_BITS, FULL_FLOAT32, Float32
 from ray_precheck.schema.storage import Nested, Sparse
 from ray_precheck.schema.values import HostCall, HostTensor
 from ray_precheck.store.error_data import input_tensors
@@ -38,17 +39,19 @@ Pick = Callable[[Execution, list[HostTensor | None]], Sequence[Leaf]]
 class Way:
     """A way to compute a call: in float64 (`widen`) or in the recorded dtypes.
 
-    `rounds`: each step is rounded to the tested dtype. `moves`: every float input moves by at most
+    `rounds`: each step is rounded to the tested dtype, and the operands of products to fewer bits, where
+    these are named. `moves`: every float input moves by at most
     this many units in the last place; the sign turns the direction of all moves.
     """
 
     widen: bool
     rounds: bool = False
     moves: float = 0.0
+    operands: Operands | None = None
 
-    def context(self, dtype: str) -> AbstractContextManager[None]:
+    def context(self, dtype: str) -> AbstractContextManager[Any]:
         """Return the context in which the call runs."""
-        return rounded_arithmetic(dtype) if self.rounds else nullcontext()
+        return rounded_arithmetic(dtype, self.operands) if self.rounds else nullcontext()
 
 
 # torch's own operator in the recorded dtypes.
@@ -66,6 +69,7 @@ class Peers:
 
     `function` is the bench's. `pick` gives the compared leaves of an execution. `kernel_is_tested`:
     torch's kernels on the CPU computed the tested results, so they cannot be a measure for them.
+    `float32` are the formats of the operands in the products that made the tested results.
     """
 
     function: Callable[..., Any]
@@ -74,6 +78,7 @@ class Peers:
     pick: Pick
     cotangents: Cotangents = ()
     kernel_is_tested: bool = False
+    float32: Float32 = FULL_FLOAT32
     _runs: dict[tuple[Way, str], Sequence[Leaf] | None] = field(default_factory=dict)
 
     def of(self, position: int, tested: HostTensor) -> "PeersOfLeaf":
@@ -128,9 +133,12 @@ class Peers:
     def _computed(
         self, way: Way, dtype: str, call: HostCall, incoming: list[HostTensor | None]
     ) -> Sequence[Leaf]:
-        with way.context(dtype):
+        with way.context(dtype) as arithmetic:
             place = TorchPlace(widen=way.widen)
-            return self.pick(TorchExecution(self.function, call, self.plan, place), incoming)
+            found = self.pick(TorchExecution(self.function, call, self.plan, place), incoming)
+        if way.operands is not None and not arithmetic.met_products:
+            raise NotCheckable("the call makes no product of fewer bits")
+        return found
 
 
 class PeersOfLeaf(Sequence[Array]):
@@ -149,6 +157,24 @@ class PeersOfLeaf(Sequence[Array]):
     def moved(self) -> Sequence[Array]:
         """The bench's values, not rounded, for inputs moved by `MOVES`."""
         return PeersOfLeaf(self._peers, self._position, self._tested, MOVES)
+
+    @property
+    def coarse(self) -> Sequence[Array]:
+        """The values of implementations that round the operands of float32 products to fewer bits, as the
+        tested one did: to the nearest, and truncated. () where it did not, or makes no product."""
+        if not self._peers.float32 or self._tested.dtype not in ("float32", "complex64"):
+            return ()
+        bits = self._peers.float32
+        formats = FRACTION_BITS[bits.products], FRACTION_BITS[bits.convolutions]
+        ways = [replace(COMPOSED, operands=Operands(*formats, cut)) for cut in (False, True)]
+        if self._peers.leaves(ways[0], self._tested.dtype) is None:
+            return ()
+        return PeersOfLeaf(self._peers, self._position, self._tested, ways)
+
+    @property
+    def formats(self) -> str:
+        """The words for the formats of the operands."""
+        return str(self._peers.float32)
 
     @property
     def kernel(self) -> Array | None:

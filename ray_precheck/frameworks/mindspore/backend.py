@@ -17,7 +17,7 @@ from mindspore import mint, ops
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Execution, require_answer
 from ray_precheck.frameworks.denied import require_allowed
-from ray_precheck.frameworks.hf32 import mindspore_hf32_off
+from ray_precheck.frameworks.hf32 import differs, mindspore_compute_in
 from ray_precheck.frameworks.mindspore.descriptor import FRAMEWORK
 from ray_precheck.frameworks.mindspore.run import (
     MindSporeExecution,
@@ -26,6 +26,7 @@ from ray_precheck.frameworks.mindspore.run import (
 )
 from ray_precheck.frameworks.pytorch.denormals import flushed_denormals
 from ray_precheck.schema.dtypes import DTYPES
+from ray_precheck.schema.float32 import Float32
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall, HostTensor, Symbol
 
@@ -87,9 +88,22 @@ class MindSporeBackend:
         ms.set_context(mode=ms.PYNATIVE_MODE)
         ms.set_device("Ascend" if kind == "npu" else "CPU")
         self._kind = kind
-        self.caveat = mindspore_hf32_off(ms) if kind == "npu" else ""
+        self.caveat = ""
+        # Set once the program's formats are known, because a process can set them once.
+        self._float32: tuple[Float32, Float32] | None = None
         arithmetic = flushed_denormals if kind == "cpu" else nullcontext
         self._face = MindSporeFace(_to_mindspore, _constant, lambda leaf: leaf, arithmetic)
+
+    def compute_in(self, wanted: Float32) -> Float32:
+        """Let an NPU use HF32 where the program did, and nowhere else; return where it does."""
+        if self._float32 is None or self._float32[0] != wanted:
+            found = Float32()
+            if self._kind == "npu":
+                found, self.caveat = mindspore_compute_in(ms, wanted)
+            elif wanted:
+                self.caveat = differs(wanted, "CPU", found)
+            self._float32 = wanted, found
+        return self._float32[1]
 
     def resolve(self, name: ApiName) -> Callable[..., Any]:
         """Return MindSpore's function for an API of the dump."""

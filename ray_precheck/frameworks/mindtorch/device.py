@@ -22,6 +22,7 @@ from ray_precheck.frameworks.denied import require_allowed
 from ray_precheck.frameworks.mindtorch import messages
 from ray_precheck.frameworks.mindtorch.paths import adapter_folder
 from ray_precheck.prctl import end_with_parent
+from ray_precheck.schema.float32 import Float32
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall
 
@@ -90,6 +91,7 @@ class MindTorchDevice:
         self._with_tuples = with_tuples
         self._kind = kind
         self._mindspore = MindSporeBackend(kind)
+        self._mindspore.compute_in(Float32())
         self._run = partial(MindSporeExecution, face=mindtorch_face(_DEVICES[kind]))
         self._last: MindSporeExecution | None = None
         self._number = 0

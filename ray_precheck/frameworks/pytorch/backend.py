@@ -13,11 +13,12 @@ import torch
 from ray_precheck.errors import BackendMissingError, DeviceError, NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Execution, require_answer
 from ray_precheck.frameworks.denied import require_allowed
-from ray_precheck.frameworks.hf32 import torch_hf32_off
+from ray_precheck.frameworks.pytorch.float32 import compute_in, formats_of
 from ray_precheck.frameworks.pytorch.names import resolve_torch
 from ray_precheck.frameworks.pytorch.optimizers import resolve_optimizer
 from ray_precheck.frameworks.pytorch.quantized import resolve_quantized
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
+from ray_precheck.schema.float32 import Float32
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall
 
@@ -38,10 +39,19 @@ class TorchBackend:
         # One thread, so that the bits do not depend on how many workers share the machine.
         torch.set_num_threads(1)
         self._device = _open_device(kind)
-        # A sentence about a limit of float32's precision on the device, "" for none.
-        self.caveat = _npu_caveat() if kind == "npu" else ""
         self._place = TorchPlace(self._device)
         self._kind = kind
+        # The caveat is a sentence about a limit of float32's precision on the device, "" for none.
+        # Full float32: TensorFloat-32 would be blamed on an operator whose program did without.
+        self._float32, self.caveat = compute_in(kind, Float32())
+        self._set = Float32(), formats_of(kind)
+
+    def compute_in(self, wanted: Float32) -> Float32:
+        """Let float32 products round their operands as those of the program did; return how they do."""
+        if self._set != (wanted, formats_of(self._kind)):
+            self._float32, self.caveat = compute_in(self._kind, wanted)
+            self._set = wanted, formats_of(self._kind)
+        return self._float32
 
     def resolve(self, name: ApiName) -> Callable[..., Any]:
         """Return torch's function for an API of the dump."""
@@ -117,14 +127,5 @@ def _open_device(kind: str) -> str:
         return "npu:0"
     if not torch.cuda.is_available():
         raise DeviceError(f"torch {torch.__version__} sees no GPU; use --device-type cpu")
-    # Full float32: TensorFloat-32 has 10 bits of fraction and would be blamed on the operator.
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
     torch.cuda.set_device(0)
     return "cuda:0"
-
-
-def _npu_caveat() -> str:
-    import torch_npu
-
-    return torch_hf32_off(torch_npu.npu)

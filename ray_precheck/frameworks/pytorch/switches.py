@@ -54,7 +54,7 @@ def _write_stance(value: str) -> None:
         torch.compiler.set_stance(value)
 
 
-def _hf32_of_convolutions(value: bool | None = None) -> bool:
+def hf32_of_convolutions(value: bool | None = None) -> bool:
     """Return whether HF32 is on for convolutions; set it where a value is given."""
     import torch_npu
 
@@ -63,7 +63,7 @@ def _hf32_of_convolutions(value: bool | None = None) -> bool:
     return bool(torch_npu.npu.conv.allow_hf32)
 
 
-def _hf32_of_products(value: bool | None = None) -> bool:
+def hf32_of_products(value: bool | None = None) -> bool:
     """Return whether HF32 is on for products; set it where a value is given."""
     import torch_npu
 
@@ -103,8 +103,8 @@ TORCH_SWITCHES = (
         name="hf32_convolutions",
         title="HF32 in convolutions",
         advice="torch.npu.conv.allow_hf32 = False",
-        read=_hf32_of_convolutions,
-        write=_hf32_of_convolutions,
+        read=hf32_of_convolutions,
+        write=hf32_of_convolutions,
         plain=False,
         kinds=_NPU,
     ),
@@ -112,8 +112,8 @@ TORCH_SWITCHES = (
         name="hf32_products",
         title="HF32 in products",
         advice="torch.npu.matmul.allow_hf32 = False",
-        read=_hf32_of_products,
-        write=_hf32_of_products,
+        read=hf32_of_products,
+        write=hf32_of_products,
         plain=False,
         kinds=_NPU,
     ),

@@ -27,7 +27,7 @@ from ray_precheck.schema.result import Verdict
 from ray_precheck.store.columns import encode_name, encode_row, encode_text
 from ray_precheck.trace.locating.roots import INHERITED, Located
 from ray_precheck.trace.overflow.modules import CONSTRUCT_FILE, Modules
-from ray_precheck.trace.side import open_side
+from ray_precheck.trace.side import float32_note, open_side
 
 # A core walks through the records of this many bytes of both dumps in a second.
 _BYTES_OF_A_SECOND = 16e6
@@ -92,7 +92,9 @@ def search(payload: PairPayload, paths: tuple[Path, ...]) -> Done:
         ):
             plan = plan_location(target, golden, exact=payload.exact, must_replay=False)
             located = located_in(target, golden, plan, None, is_first_step=payload.is_first_step)
-            notes = [side.note for side in (target, golden) if side.note]
+            notes = [
+                each for each in (target.note, golden.note, float32_note(target, golden)) if each
+            ]
             _shorten(located, payload.most)
             rows = list(_rows(payload, located, target.path))
     except (DumpError, UsageError, OSError) as error:

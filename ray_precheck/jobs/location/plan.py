@@ -247,6 +247,7 @@ def settings_of_replay(
             memory_limit_bytes=int(0.7 * machine_bytes / max(1, slots)),
             standard=load_standard("auto"),
             device_type="cpu",
+            float32=side.header.float32,
         )
 
     if golden is None:

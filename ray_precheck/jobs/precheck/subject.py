@@ -98,6 +98,7 @@ class Subject:
             bench_modules=self.asked.bench_modules,
             device_type=self.places.request.kind,
             knows_layouts=self.dump.knows_layouts,
+            float32=self.dump.float32,
         )
 
     def plan(self, done: set[str], progress: Progress) -> TaskPlan:

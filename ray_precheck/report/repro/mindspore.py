@@ -18,8 +18,7 @@ from ray_precheck.report.repro.text import (
 )
 
 _BFLOAT16 = "ms.bfloat16"
-# As the run had it: full float32 in products and convolutions.
-_FULL_FLOAT32 = [
+_HF32 = [
     f"ms.device_context.ascend.op_precision.{name}_allow_hf32(False)" for name in ("matmul", "conv")
 ]
 
@@ -42,7 +41,9 @@ def _lines(needs: Needs) -> Iterator[str]:
             else f"if sys.argv[1:]:\n    ms.set_device({device})"
         )
         if needs.device == "npu" and "float32" in needs.inputs:
-            yield from _FULL_FLOAT32
+            formats = needs.float32.products, needs.float32.convolutions
+            for setting, found in zip(_HF32, formats, strict=True):  # as the run had it
+                yield setting.replace("False", str(found == "hf32"))
     yield f"FILES = {needs.files!r}"
     if needs.aim is Aim.COMPARE:
         yield 'np.seterr(all="ignore")'

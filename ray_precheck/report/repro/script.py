@@ -79,6 +79,7 @@ def _needs(data: ErrorData, record: ApiRecord) -> Needs:
         message=_plain(message or "its JSON does not say."),
         files=str(data.folder.absolute() / data.stem),
         device=data.replay.device,
+        float32=data.replay.float32.of_call(record.name.type_name),
         aim=aim,
         rule=data.replay.standard,
         captured=captured,

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from ray_precheck.schema.float32 import FULL_FLOAT32, Float32
+
 _WIDTH = 100
 
 
@@ -82,7 +84,8 @@ class Needs:
     of the dump were judged. `autocast` is the dtype of PyTorch's autocast, "" without it. `seed` is the seed
     of the run's draws. `layouts` are those of x that are not contiguous, `incoming_layouts` those of the list
     of incoming gradients. `built` are lines of torch that make sparse, quantized and lazy tensors of what was
-    saved; `listed` is the number of tensors in the first argument, if it is a list.
+    saved; `listed` is the number of tensors in the first argument, if it is a list. `float32` are the formats
+    of the operands of products.
     """
 
     name: str
@@ -110,6 +113,7 @@ class Needs:
     incoming_layouts: tuple[Placed, ...] = ()
     built: tuple[str, ...] = ()
     listed: int = 0
+    float32: Float32 = FULL_FLOAT32
 
     @property
     def places(self) -> bool:

@@ -19,10 +19,18 @@ from ray_precheck.schema.dtypes import DTYPES
 
 _DEVICES = {"cpu": '"cpu"', "gpu": '"cuda"', "npu": '"npu"'}
 _ANY_DEVICE = '"cuda" if torch.cuda.is_available() else "cpu"'
-# As the run had it: full float32 in products and convolutions.
-_FULL_FLOAT32 = {
-    "gpu": "torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False",
-    "npu": "torch_npu.npu.matmul.allow_hf32 = torch_npu.npu.conv.allow_hf32 = False",
+# The settings of products and of convolutions, and the format with which each is True.
+_FLOAT32 = {
+    "gpu": (
+        "torch.backends.cuda.matmul.allow_tf32 = False",
+        "torch.backends.cudnn.allow_tf32 = False",
+        "tf32",
+    ),
+    "npu": (
+        "torch_npu.npu.matmul.allow_hf32 = False",
+        "torch_npu.npu.conv.allow_hf32 = False",
+        "hf32",
+    ),
 }
 
 
@@ -40,8 +48,11 @@ def _lines(needs: Needs) -> Iterator[str]:
     if needs.runs_call:
         yield f"DEVICE = (sys.argv[1:] or [{_DEVICES.get(needs.device, _ANY_DEVICE)}])[0]"
     yield f"FILES = {needs.files!r}"
-    if needs.device in _FULL_FLOAT32 and "float32" in needs.inputs and needs.runs_call:
-        yield _FULL_FLOAT32[needs.device]
+    if needs.device in _FLOAT32 and "float32" in needs.inputs and needs.runs_call:
+        products, convolutions, name = _FLOAT32[needs.device]
+        # As the run had it.
+        yield products.replace("False", str(needs.float32.products == name))
+        yield convolutions.replace("False", str(needs.float32.convolutions == name))
     if needs.aim is Aim.COMPARE:
         yield 'np.seterr(all="ignore")'
     yield from _load_lines(needs)

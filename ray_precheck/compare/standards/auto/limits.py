@@ -41,6 +41,10 @@ class Allowed:
 # differ in the order of their sums, by far less than the errors that are worth finding.
 _HALF = Allowed(rmse=2.4, largest=3.0, scatter=1.0, units=1.0)
 _WIDE = Allowed(rmse=8.0, largest=8.0, scatter=1.0, units=8.0)
+# The operands of float32 products have fewer bits (TF32), and the peers round them as the device does: theirs
+# is nearly all of the error. Honest results had 0.99 to 1.08 times the peers' RMSE in a GPT, a convolutional
+# network and an LSTM; operands of bfloat16 instead had 2.4 to 4.3 times (tests/frameworks/test_float32.py).
+COARSE_RMSE, COARSE_LARGEST = 2.0, 3.0
 # Honest kernels flush the subnormals of formats with the exponents of float32 to 0 (MindSpore's on
 # the CPU do); those of float16 are far too large for that.
 _FLUSHED = 2.0 ** DTYPES["float32"].min_exponent

@@ -15,7 +15,13 @@ from ray_precheck.compare.comparison import Comparison
 from ray_precheck.compare.errors import rounded_bench
 from ray_precheck.compare.standards.auto.envelope import Distance, distance, worse
 from ray_precheck.compare.standards.auto.excuse import excused_elements, steep_result
-from ray_precheck.compare.standards.auto.limits import COMPUTED_IN, Allowed, allowed
+from ray_precheck.compare.standards.auto.limits import (
+    COARSE_LARGEST,
+    COARSE_RMSE,
+    COMPUTED_IN,
+    Allowed,
+    allowed,
+)
 from ray_precheck.compare.standards.base import ulp
 from ray_precheck.schema.dtypes import Array
 
@@ -143,4 +149,7 @@ def _scale(comparison: Comparison) -> Distance:
 
 
 def _allowed(comparison: Comparison) -> Allowed:
-    return allowed(comparison.type_name, comparison.dtype, comparison.framework)
+    rule = allowed(comparison.type_name, comparison.dtype, comparison.framework)
+    if comparison.is_coarse:
+        return replace(rule, rmse=COARSE_RMSE, largest=COARSE_LARGEST)
+    return rule

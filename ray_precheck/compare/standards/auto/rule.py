@@ -18,15 +18,21 @@ from typing import ClassVar
 
 import numpy as np
 
-from ray_precheck.compare.comparison import Comparison, kernel_of, moved_benches
+from ray_precheck.compare.comparison import (
+    Comparison,
+    coarse_peers,
+    kernel_of,
+    moved_benches,
+)
 from ray_precheck.compare.errors import chunks
 from ray_precheck.compare.sentence import EXACT, Finding
 from ray_precheck.compare.standards.auto.envelope import Distance, distance, worse
 from ray_precheck.compare.standards.auto.measure import Measure, estimates, rounded_once
-from ray_precheck.compare.standards.base import Judgement, conclude, mismatched
+from ray_precheck.compare.standards.base import ROUNDING, Judgement, conclude, mismatched
 from ray_precheck.compare.standards.binary import Binary
 from ray_precheck.compare.standards.published import Published
 from ray_precheck.schema.dtypes import Array
+from ray_precheck.schema.result import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,26 +55,60 @@ class Auto:
             return _judge_whole(comparison)
         if not comparison.metrics.mismatch and comparison.metrics.max_abs_err == 0.0:
             return conclude(comparison, [], [])
-        bench, dtype = comparison.bench_out, comparison.dtype
         measure = Measure(self.rmse, self.max_abs_err, self.max_rel_err)
         honest = rounded_once(comparison)
         own = measure.own_distance(comparison, honest)
         if measure.passes(comparison, own, honest, measure.limits(comparison, honest)):
             return conclude(comparison, [], _cells(honest))
-        if not len(comparison.peers()):
-            return Published().judge(comparison)
-        for peer in estimates(comparison):
-            honest = worse(honest, distance(peer, bench, dtype))
-            if measure.passes(comparison, own, honest, measure.limits(comparison, honest)):
-                return conclude(comparison, [], _cells(honest))
-        kernel = kernel_of(comparison.peers())
-        if kernel is None:
-            return _concluded(measure, comparison, honest)
-        note = measure.refutation(comparison, kernel, honest)
-        if note:
-            return _concluded(measure, comparison, honest, note=note)
-        honest = worse(honest, distance(kernel, bench, dtype))
-        return _concluded(measure, comparison, honest, [kernel])
+        coarse, formats = coarse_peers(comparison.peers())
+        if not len(coarse):
+            return _by_peers(measure, comparison, own, honest)
+        as_coarse = replace(comparison, peers=lambda: coarse, is_coarse=True)
+        found = _by_peers(measure, as_coarse, own, honest)
+        if found.verdict is not Verdict.ERROR:
+            return found
+        # Where the operands have few bits, honest results may differ as those of float32 do.
+        full = _by_peers(measure, comparison, own, honest)
+        if full.verdict is not Verdict.ERROR:
+            return full
+        return replace(found, message=f"{found.message}; {formats} does not explain it")
+
+
+def _by_peers(
+    measure: Measure, comparison: Comparison, own: Distance, honest: Distance
+) -> Judgement:
+    """Judge by one peer after the other, until the output passes; `honest` is the error of rounding once."""
+    if not len(comparison.peers()):
+        return Published().judge(comparison)
+    bench, dtype = comparison.bench_out, comparison.dtype
+    for peer in estimates(comparison):
+        honest = worse(honest, distance(peer, bench, dtype))
+        if measure.passes(comparison, own, honest, measure.limits(comparison, honest)):
+            return conclude(comparison, [], _cells(honest))
+    kernel = kernel_of(comparison.peers())
+    if kernel is None:
+        return _concluded(measure, comparison, honest)
+    note = measure.refutation(comparison, kernel, honest)
+    if note:
+        return _concluded(measure, comparison, honest, note=note)
+    honest = worse(honest, distance(kernel, bench, dtype))
+    return _concluded(measure, comparison, honest, [kernel])
+
+
+def coarse_note(comparison: Comparison) -> str:
+    """Return the words that follow the Message of another standard's error: whether operands of fewer bits
+    explain it. "" for a call without any."""
+    coarse, formats = coarse_peers(comparison.peers())
+    if not len(coarse):
+        return ""
+    judged = Auto().judge(comparison)
+    honest = dict(judged.columns).get("HonestRMSE", 0.0)
+    if judged.verdict is Verdict.ERROR:
+        return f"; the program computed with {formats}, which does not explain it"
+    return (
+        f"; {ROUNDING} the program computed with {formats}, and honest results have an RMSE of"
+        f" {honest:.3g} then"
+    )
 
 
 def _concluded(
