@@ -139,7 +139,8 @@ def check_step(folder: Path, whole: StepFound, problems: list[str]) -> str:
     count = len(whole.records)
     if not is_dump:
         lines = (folder / LOG).read_bytes().split(b"\n")
-        count = len(lines) - 2
+        # Without the header, what comes behind the last line break, and the line that ends a step.
+        count = len(lines) - 2 - any(line.startswith(b'{"cut_short": ') for line in lines[-2:-1])
         state = f"{LOG} with {'a torn last line' if lines[-1] else 'whole lines'}"
         if count <= 0:
             state = f"{LOG} without a record"

@@ -9,6 +9,7 @@ MindSpore are mindspore.ops 2.10.
 from ray_precheck.bench.fused import (
     activations,
     attention,
+    bessel,
     gating,
     losses,
     norms,
@@ -85,6 +86,10 @@ NPU_ROWS: dict[str, tuple[Row, ...]] = {
     "MindSpeed.npu_fusion_attention": rows(attention.npu_fusion_attention, _ATTENTION_V2),
 }
 MINDSPORE_ROWS: dict[str, tuple[Row, ...]] = {
+    **{
+        f"Functional.bessel_{name}": rows(getattr(bessel, name), "x")
+        for name in ("j0", "j1", "y0", "y1")
+    },
     "Functional.add_rms_norm": rows(norms.add_rms_norm, "x1 x2 gamma epsilon"),
     "Functional.cross_entropy_loss": rows(losses.cross_entropy_loss, f"input {_CROSS_ENTROPY}"),
     "Functional.fast_gelu": rows(activations.fast_gelu, "x"),
@@ -95,6 +100,13 @@ MINDSPORE_ROWS: dict[str, tuple[Row, ...]] = {
     "Functional.swiglu": rows(activations.swiglu, "input dim"),
 }
 _ASKED = "packed scale zero_point"
+BESSEL_ROWS: dict[str, tuple[Row, ...]] = {
+    **{
+        f"Torch.special.bessel_{name}": rows(getattr(bessel, name), "input")
+        for name in ("j0", "j1", "y0", "y1")
+    },
+    "Torch.special.airy_ai": rows(bessel.airy_ai, "x>input", "input"),
+}
 # Names of torch's own functions, and those of `torch.ops.quantized`.
 QUANTIZED_ROWS: dict[str, tuple[Row, ...]] = {
     "Torch.quantize_per_tensor": rows(

@@ -36,6 +36,7 @@ NAMESPACES = {
 WRITER = "ray_precheck.report.repro.torch:torch_script"
 RESOLVE = "ray_precheck.frameworks.pytorch.names:resolve_torch"
 NPU_ROWS = "ray_precheck.bench.fused.table:NPU_ROWS"
+BESSEL_ROWS = "ray_precheck.bench.fused.table:BESSEL_ROWS"
 QUANTIZED_ROWS = "ray_precheck.bench.fused.table:QUANTIZED_ROWS"
 OPTIMIZER_ROWS = "ray_precheck.bench.optimizers:OPTIMIZER_ROWS"
 _DTYPES = """float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 int8 int16 int32 int64 uint8 uint16
@@ -85,6 +86,7 @@ FRAMEWORK = Framework(
         NPU_ROWS,
         "ray_precheck.frameworks.pytorch.rows:TORCH_ROWS",
         OPTIMIZER_ROWS,
+        BESSEL_ROWS,
         QUANTIZED_ROWS,
     ),
     unlisted=UNLISTED,
