@@ -5,7 +5,9 @@ Comes in: the mode of a captured step. Goes out: the same mode, on while such Py
 
 Autograd takes all function modes off while it runs. Python code runs in it where an own
 `torch.autograd.Function` has a backward (checkpoints with `use_reentrant=True` are such functions), and
-where a checkpoint computes its region again.
+where a checkpoint computes its region again. The backward of a compiled function is such a function too,
+and stays as dark as its forward: between the few products that it calls by name, its own kernels write
+into the same buffers unseen, and at its first call torch compiles it there.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,6 +20,10 @@ import torch.utils.checkpoint
 from ray_precheck import private_parts
 from ray_precheck.capture.pytorch.calls import CallMode, detour
 
+# In the name of the module whose functions run what torch.compile has made. Since torch 2.13 autograd calls
+# their backward without `apply`.
+_AOT = "aot_autograd"
+
 
 @contextmanager
 def backward_passes_seen(mode: CallMode) -> Iterator[None]:
@@ -26,6 +32,8 @@ def backward_passes_seen(mode: CallMode) -> Iterator[None]:
     run_backward = own_function.apply
 
     def backward(self: Any, *gradients: Any) -> Any:
+        if _AOT in self._forward_cls.__module__:
+            return run_backward(self, *gradients)  # type: ignore[no-untyped-call]
         with mode.on():
             return run_backward(self, *gradients)  # type: ignore[no-untyped-call]
 

@@ -79,7 +79,9 @@ class TorchRecorder(StepRecorder):
         self.knows_compiled = False
         self._device = DeviceValues(self._arrived)
         self._look, ordered = values_look(settings.summary_mode)
-        self._glimpses = Glimpses()
+        self._glimpses = Glimpses(
+            waits=settings.saves_tensors or settings.summary_mode != STATISTICS
+        )
         glimpse = self._glimpses.of
         self._seen = SeenTensors(self._values, ordered=ordered, glimpse=glimpse)
         self._texts = TensorTexts(self._seen.of, glimpse)

@@ -476,3 +476,24 @@ def test_an_output_has_the_gradient_from_outside_of_the_call(
             assert found is None or found["Norm"] == 0
         else:
             assert shown(found) == summary(expected)
+
+    def test_its_backward_is_dark_too(self, captured: Any) -> None:
+        """Before torch 2.13 autograd calls it like an own function's, and it calls products by name."""
+
+        class CompiledFunction(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+                return x * 2
+
+            @staticmethod
+            def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+                return torch.mm(grad, torch.eye(2) * 2)
+
+        x = torch.ones(2, 2, requires_grad=True)
+
+        def action() -> None:
+            CompiledFunction.apply(x).sum().backward()
+
+        assert "Torch.mm.0.forward" in captured(action)
+        CompiledFunction.__module__ = "torch._functorch._aot_autograd.runtime_wrappers"
+        assert "Torch.mm.0.forward" not in captured(action)

@@ -2,12 +2,15 @@
 
 import ctypes
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from ray_precheck.capture.pytorch.recorder import TorchRecorder
+from ray_precheck.capture.pytorch.tensors import glimpse
 from ray_precheck.capture.pytorch.tensors.glimpse import glimpse_of
 from ray_precheck.capture.pytorch.tensors.memory import array_of, borrowed_array, borrowed_bytes
 from ray_precheck.capture.pytorch.tensors.seen import SeenTensors
@@ -189,6 +192,66 @@ def test_values_that_change_without_a_version_are_looked_at_again(
     assert [each["Max"] for each in given] == [1.0, x.max().item(), x.max().item()]
     if options.get("summary_mode"):
         assert given[0]["md5"] != given[1]["md5"]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("size", [3, 100_000])
+def test_memory_of_an_accelerator_that_a_kernel_writes_into_is_looked_at_again(
+    captured: Callable[..., dict[str, Any]],
+    options: dict[str, Any],
+    size: int,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """A kernel of Triton writes into a buffer that a recorded call has made."""
+    on_accelerator(monkeypatch, options)
+    x, written = torch.ones(size), []
+
+    def action() -> None:
+        buffer = torch.zeros_like(x)
+        _through_address(buffer)
+        written.append(torch.sum(buffer))
+        torch.cumsum(buffer, 0)
+
+    records = captured(action, **options)
+    made = records["Torch.zeros_like.0.forward"]["output"][0]
+    given = [records[f"Torch.{name}.0.forward"]["input_args"][0] for name in ("sum", "cumsum")]
+    if options.get("summary_mode") != "xor":
+        assert [made["Max"], *(each["Max"] for each in given)] == [0, 3, 3]
+    if options.get("summary_mode") == "md5":
+        assert made["md5"] != given[0]["md5"] == given[1]["md5"]
+    if "data_name" in made:
+        (folder,) = tmp_path.glob("dump0/step0/*/dump_tensor_data")
+        assert torch.load(folder / given[0]["data_name"]).sum() == written[0]
+        # What the memory still holds is written once.
+        names = [each["data_name"] for each in given]
+        assert len({(folder / name).stat().st_ino for name in names}) == 1
+
+
+def on_accelerator(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+    """Look at tensors on the CPU as at those of an accelerator."""
+    monkeypatch.setattr(glimpse, "_is_on_host", lambda _: False)
+    if not options.get("summary_mode"):
+        monkeypatch.setattr(TorchRecorder, "_values", lambda self, x: self._device.text(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.complex128])
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 70), (5, 4)])
+def test_a_glimpse_of_an_accelerator_sees_each_element(
+    dtype: torch.dtype, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_accelerator(monkeypatch, {})
+    x = torch.zeros(shape).to(dtype)
+    view = x.t() if x.dim() == 2 else x
+    look, before = glimpse_of(view, waits=True)
+    assert look(view) == before
+    for at in range(x.numel()):
+        x.view(-1)[at] = 1
+        assert look(view) != before
+        x.view(-1)[at] = 0
+    assert look(view) == before
+    look, before = glimpse_of(view)
+    assert look(view) != before
 
 
 @pytest.mark.parametrize("shape", [(200, 300), (20, 30, 40), (3, 4, 5, 6, 7, 8, 9)])
