@@ -59,6 +59,13 @@ _PARTS = {
     "complex128": ("float64", "complex128"),
     "complex64": ("float32", "complex64"),
 }
+# Dtypes that no wider arithmetic stands behind, in which the bench itself rounds: their steps are rounded to
+# `SHORT_BITS` bits instead. An error of rounding is proportional to the unit roundoff but for terms of
+# higher order (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.1), so that of
+# float64 is this error times `LONGER`, 2^-53 / 2^-24.
+WIDEST = frozenset({"float64", "complex128"})
+SHORT_BITS = 24
+LONGER = 2.0 ** (SHORT_BITS - 53)
 # Sums are made in so many lanes, as vector units do; each adds one term after the other.
 _LANES = 8
 # Kernels whose sums over rows (the gradients of weights) honest implementations make in the dtype of
@@ -117,11 +124,12 @@ def _to_bits(x: torch.Tensor, bits: int, *, truncates: bool) -> torch.Tensor:
 
 @contextmanager
 def rounded_arithmetic(
-    dtype: str, operands: Operands | None = None
+    dtype: str, operands: Operands | None = None, *, is_short: bool = False
 ) -> Iterator["_RoundedArithmetic"]:
     """Round every step to `dtype` as long as the context is open, and the operands of products before.
 
-    The tensors inside are float64, with values that `dtype` holds. Gives the arithmetic, whose
+    `is_short`: round to `SHORT_BITS` bits. The tensors inside are float64, with values that `dtype` holds,
+    or that `shortened` has made. Gives the arithmetic, whose
     `met_products` says whether there was a product with such operands.
 
     Raises:
@@ -129,16 +137,23 @@ def rounded_arithmetic(
     """
     if _DISPATCH_MODE is None:
         raise NotCheckable(f"torch {torch.__version__} lets nobody see the steps of a call")
-    with sdpa_kernel(SDPBackend.MATH), _RoundedArithmetic(dtype, operands) as arithmetic:
+    with sdpa_kernel(SDPBackend.MATH), _RoundedArithmetic(dtype, operands, is_short) as arithmetic:
         yield arithmetic
 
 
+def shortened(values: Array) -> Array:
+    """Return float64 or complex128 numbers rounded to `SHORT_BITS` bits."""
+    found: Array = _to_bits(torch.tensor(values), SHORT_BITS - 1, truncates=False).numpy()
+    return found
+
+
 class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
-    def __init__(self, dtype: str, operands: Operands | None = None) -> None:
+    def __init__(self, dtype: str, operands: Operands | None, is_short: bool) -> None:
         super().__init__()
         self._operands = operands
+        self._is_short = is_short
         self.met_products = False
-        real, complex_ = _PARTS.get(dtype, (dtype, "complex64"))
+        real, complex_ = _PARTS.get("complex64" if is_short else dtype, (dtype, "complex64"))
         self._narrow = {
             torch.float64: getattr(torch, real),
             torch.complex128: getattr(torch, complex_),
@@ -213,7 +228,9 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
             return product_with_errors(func, args, kwargs, self._unit, self._noise)
         of_weights = self._outer in _NARROW_SUMS and not _is_of_rows(args)
         lanes = 1 if of_weights else _LANES
-        total = _SUMS[func](args[0], *args[1:], **kwargs, lanes=lanes)
+        scale = self._scale(args[0])
+        terms = args[0] if scale == 1.0 else args[0] / scale
+        total = _SUMS[func](terms, *args[1:], **kwargs, lanes=lanes) * scale
         if self._unit <= FLOAT32_UNIT:
             exact_by_luck = total == func(*args, **kwargs)
             least = at_least_rounded(total, torch.zeros_like(total), self._unit)
@@ -228,6 +245,13 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         cascade = max(1, round(math.sqrt(count) / 2))
         deviation = accumulation_error(total, squares, count, self._unit, cascade)
         return self._noise.added_to(total, deviation)
+
+    def _scale(self, terms: torch.Tensor) -> float:
+        """Return the power of 2 by which the terms of a sum are divided, for float32 to hold them."""
+        if not self._is_short or not terms.numel():
+            return 1.0
+        largest = float(terms.abs().max())
+        return 2.0 ** math.frexp(largest)[1] if math.isfinite(largest) else 1.0
 
     def _added_row_by_row(self, terms: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
         """Return the sum of the rows of `(n, m)` in one accumulator of the dtype, of the shape of `total`.
@@ -246,6 +270,8 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
     def _rounded(self, value: Any) -> Any:
         if not torch.is_tensor(value) or value.dtype not in self._narrow:
             return value
+        if self._is_short:
+            return _to_bits(value, SHORT_BITS - 1, truncates=False)
         return value.to(self._narrow[value.dtype]).to(value.dtype)
 
 

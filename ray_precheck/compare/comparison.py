@@ -40,6 +40,14 @@ def coarse_peers(peers: Sequence[Array]) -> tuple[Sequence[Array], str]:
     return (found, getattr(peers, "formats", "")) if len(found) else ((), "")
 
 
+def moved_farther(peers: Sequence[Array]) -> float:
+    """Return how many times as far from the bench as the moves bring it the benches of moved inputs are.
+
+    It is 1 but for float64, which has no room for what half a unit in the last place of the inputs does.
+    """
+    return float(getattr(peers, "moved_farther", 1.0))
+
+
 def kernel_of(peers: Sequence[Array]) -> Array | None:
     """Return the values of torch's own operator on the CPU in the recorded dtypes, which may be wrong;
     None if the peers do not have it, or if it is the kernel under test."""

@@ -154,7 +154,7 @@ def _moments(spec: TensorSpec, low: float, high: float, margin: float) -> _Momen
     if norm is None or n < 3:
         return _Moments(centre, broad)
     mean_square = (norm / width) * (norm / width) / n
-    spread = mean_square - (mean / width) * (mean / width) + margin * margin / (3 * width * width)
+    spread = mean_square - (mean / width) * (mean / width) + (margin / width) * (margin / width) / 3
     about = n * spread - (first - of_all) ** 2 - (last - of_all) ** 2
     variance = about / rest - (of_all - centre) ** 2
     return _Moments(centre, _possible(variance, widest, 2 * precision * mean_square * n / rest))

@@ -30,7 +30,7 @@ from ray_precheck.compare.standards.benchmark import Benchmark
 from ray_precheck.compare.standards.registry import STANDARDS
 from ray_precheck.compare.standards.user_file import parse_standard
 from ray_precheck.schema.result import TaskResult, Verdict
-from ray_precheck.schema.task import BENCH
+from ray_precheck.schema.task import BENCH, TaskPayload
 from ray_precheck.session import rerun
 from ray_precheck.store.error_data import ERROR_FOLDER
 
@@ -226,3 +226,113 @@ def test_a_value_that_is_no_tensor_has_no_cells() -> None:
     checker = statistics_checker("pytorch", standard=Benchmark())
     (row,) = rows(checker.check(call("Tensor.dim", tensor(3, 4))), "forward")
     assert (row.verdict, row.columns) == (Verdict.PASS, ())
+
+
+def wide(*shape: int, dtype: str = "float64", **options: Any) -> Any:
+    return tensor(*shape, dtype=dtype, **options)
+
+
+def next_up(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Round to the number above."""
+    return altered(lambda out: torch.nextafter(out, torch.tensor(torch.inf, dtype=out.dtype)))(
+        function
+    )
+
+
+def flipped(*dims: int | None) -> Callable[[Any], Any]:
+    """Take the terms of a sum in the opposite order: the dimension of each argument."""
+
+    def change(function: Callable[..., Any]) -> Callable[..., Any]:
+        def other(*args: Any, **kwargs: Any) -> Any:
+            given = list(args)
+            for at, dim in enumerate(dims):
+                given[at] = args[at] if dim is None else args[at].flip(dim)
+            return function(*given, **kwargs)
+
+        return other
+
+    return change
+
+
+# Calls of float64, each with another honest way to compute it.
+REORDERED: dict[str, tuple[TaskPayload, Callable[[Any], Any]]] = {
+    "sum": (call("Tensor.sum", wide(1000)), flipped(0)),
+    "complex sum": (call("Tensor.sum", wide(1000, dtype="complex128")), flipped(0)),
+    "tiny": (call("Torch.sum", wide(1000, low=-1e-200, high=1e-200)), flipped(0)),
+    "huge": (call("Torch.sum", wide(1000, low=-1e200, high=1e200)), flipped(0)),
+    "mean": (call("Torch.mean", wide(20, 700), 1), flipped(1)),
+    "var": (call("Torch.var", wide(20, 700), 1), flipped(1)),
+    "norm": (call("Torch.linalg.vector_norm", wide(4000)), flipped(0)),
+    "matmul": (call("Torch.matmul", wide(40, 600), wide(600, 30)), flipped(1, 0)),
+    "linear": (call("Functional.linear", wide(40, 600), wide(30, 600)), flipped(1, 1)),
+    "conv2d": (call("Functional.conv2d", wide(2, 16, 9, 9), wide(8, 16, 3, 3)), flipped(1, 1)),
+    "softmax": (
+        call("Functional.softmax", wide(30, 200), -1),
+        lambda _: lambda x, dim: x.exp() / x.exp().flip(dim).sum(dim, keepdim=True),
+    ),
+    "logsumexp": (call("Torch.logsumexp", wide(30, 200), 1), flipped(1)),
+    "cumsum": (
+        call("Torch.cumsum", wide(30, 500), 1),
+        lambda _: (
+            lambda x, _: torch.from_numpy(
+                np.cumsum(x.numpy().astype(np.longdouble), 1).astype(float)
+            )
+        ),
+    ),
+    "prod": (call("Torch.prod", wide(100, low=0.5, high=1.5)), flipped(0)),
+    "exp": (call("Torch.exp", wide(300)), next_up),
+    "erf": (call("Torch.erf", wide(300)), next_up),
+    "fft": (
+        call("Torch.fft.fft", wide(8, 300, dtype="complex128")),
+        lambda function: (
+            lambda x: (
+                function(x.flip(-1)).roll(-1, -1).flip(-1)
+                * torch.exp(2j * torch.pi * torch.arange(300, dtype=torch.float64) / 300)
+            )
+        ),
+    ),
+    "inv": (
+        call("Torch.linalg.inv", wide(30, 30)),
+        lambda function: lambda x: function(x.flip(0)).flip(1),
+    ),
+    "eigvalsh": (
+        call("Torch.linalg.eigvalsh", wide(20, 20)),
+        lambda function: lambda x: function(x.tril().flip(0).flip(1).T.contiguous()),
+    ),
+}
+
+
+def one_off(share: float) -> Callable[[Any], Any]:
+    def edit(out: torch.Tensor) -> torch.Tensor:
+        flat = out.clone().reshape(-1)
+        flat[flat.abs().argmax()] *= 1.0 + share
+        return flat.reshape(out.shape)
+
+    return altered(edit)
+
+
+def in_single(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compute in float32 what is to be computed in float64."""
+    narrow = {torch.float64: torch.float32, torch.complex128: torch.complex64}
+
+    def computed(*args: Any) -> Any:
+        low = [x.to(narrow[x.dtype]) if torch.is_tensor(x) else x for x in args]
+        found = function(*low)
+        return found.to(next(wide for wide, dtype in narrow.items() if dtype is found.dtype))
+
+    return computed
+
+
+@pytest.mark.parametrize("name", REORDERED)
+def test_float64_may_be_computed_in_another_order_and_has_no_more_room(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payload, other = REORDERED[name]
+    results = []
+    for change in (other, one_off(1e-12), in_single):
+        checker = statistics_checker("pytorch", standard=STANDARDS["auto"]())
+        with monkeypatch.context() as patch:
+            replace_kernel(patch, checker.device(), change)
+            results.append(checker.check(payload))
+    assert results[0].forward is Verdict.PASS, results[0].message
+    assert {each.forward for each in results[1:]} == {Verdict.ERROR}

@@ -6,6 +6,8 @@ run. Goes out: for each leaf a lazy sequence of carrier arrays. Called by the fo
 checks; a peer is computed when a standard reads it. All peers run on one thread and draw with fixed
 keys, so every process computes the same bits.
 
+Peers of float64 results have the errors of shorter arithmetic, made as much smaller as float64 is longer.
+
 The peers of a leaf are computed in float64, without the framework's kernels of the tested dtype: a
 wrong kernel cannot vouch for itself. torch's own kernel is available beside them as `kernel`, unless
 it is the kernel under test.
@@ -18,7 +20,13 @@ from typing import Any, overload
 
 import numpy as np
 
-from ray_precheck.bench.rounded import Operands, rounded_arithmetic
+from ray_precheck.bench.rounded import (
+    LONGER,
+    WIDEST,
+    Operands,
+    rounded_arithmetic,
+    shortened,
+)
 from ray_precheck.check.sides.attempt import attempt
 from ray_precheck.check.sides.raised import OutOfMemory
 from ray_precheck.errors import NotCheckable
@@ -51,9 +59,13 @@ class Way:
 
     def context(self, dtype: str) -> AbstractContextManager[Any]:
         """Return the context in which the call runs."""
-        return rounded_arithmetic(dtype, self.operands) if self.rounds else nullcontext()
+        if not self.rounds:
+            return nullcontext()
+        return rounded_arithmetic(dtype, self.operands, is_short=dtype in WIDEST)
 
 
+# The bench.
+EXACT = Way(widen=True)
 # torch's own operator in the recorded dtypes.
 KERNEL = Way(widen=False)
 # A composed implementation that rounds after each step.
@@ -61,6 +73,8 @@ COMPOSED = Way(widen=True, rounds=True)
 # Moves by half an ulp, as rounding the inputs does, and by so little that only equal numbers part;
 # each in both directions.
 MOVES = tuple(Way(widen=True, moves=moves) for moves in (0.5, -0.5, 2.0**-7, -(2.0**-7)))
+# So many parts of a unit in the last place tell the benches of moved inputs apart in float64.
+_FARTHER = 2.0**10
 
 
 @dataclass(frozen=True)
@@ -86,10 +100,13 @@ class Peers:
         return PeersOfLeaf(self, position, tested, (COMPOSED,))
 
     def leaves(self, way: Way, dtype: str) -> Sequence[Leaf] | None:
-        """Return the leaves computed in one way; None if the call cannot run in it."""
+        """Return the leaves computed in one way; None if the call cannot run in it.
+
+        For a `WIDEST` dtype the inputs are short, too, but for the kernel's.
+        """
         if way.rounds and DTYPES[dtype].kind not in ("float", "complex"):
             return None
-        key = (way, dtype if way.rounds or way.moves else "")
+        key = (way, dtype if way.rounds or way.moves or dtype in WIDEST else "")
         if key not in self._runs:
             try:
                 self._runs[key], _ = attempt(lambda: self._run(way, dtype))
@@ -99,6 +116,8 @@ class Peers:
 
     def _run(self, way: Way, dtype: str) -> Sequence[Leaf]:
         call, incoming = self.call, list(self.cotangents)
+        if dtype in WIDEST and way.widen:
+            call, incoming = _changed_call(call, incoming, _shortened)
         if way.moves:
             call, incoming = _moved_call(call, incoming, way.moves, dtype)
         dense = _dense_call(call, self.plan) if way.rounds else None
@@ -117,9 +136,8 @@ class Peers:
         if not any(isinstance(each.storage, Nested) for each in given):
             return True
         flat = [None if each is None else each.flat for each in incoming]
-        exact = Way(widen=True)
-        mine, error = attempt(lambda: self._computed(exact, "", dense, flat))
-        other, failed = attempt(lambda: self._computed(exact, "", call, incoming))
+        mine, error = attempt(lambda: self._computed(EXACT, "", dense, flat))
+        other, failed = attempt(lambda: self._computed(EXACT, "", call, incoming))
         if error or failed or mine is None or other is None or len(mine) != len(other):
             return False
         return all(
@@ -177,6 +195,11 @@ class PeersOfLeaf(Sequence[Array]):
         return str(self._peers.float32)
 
     @property
+    def moved_farther(self) -> float:
+        """How many times as far from the bench as the moves bring it the `moved` ones are."""
+        return _FARTHER if self._tested.dtype in WIDEST else 1.0
+
+    @property
     def kernel(self) -> Array | None:
         """The values of torch's own operator on the CPU in the recorded dtypes, which may be wrong; None
         if it cannot run, or is the kernel under test."""
@@ -200,18 +223,38 @@ class PeersOfLeaf(Sequence[Array]):
 
     def _compute_next(self) -> None:
         way = self._ways.pop(0)
-        leaves = self._peers.leaves(way, self._tested.dtype)
-        if leaves is None or len(leaves) <= self._position:
-            return
-        leaf = leaves[self._position]
-        if not isinstance(leaf, HostTensor) or leaf.shape != self._tested.shape:
+        leaf = self._leaf(way, self._tested.dtype)
+        if leaf is None:
             return
         kind = DTYPES[leaf.dtype].kind
         data = leaf.data
+        if self._tested.dtype in WIDEST and way.widen:
+            data = self._longer(data, way)
         is_float = kind == DTYPES[self._tested.dtype].kind and kind in ("float", "complex")
         if is_float and not way.moves:
             data = round_to_dtype(data, self._tested.dtype)
         self._found.append(data)
+
+    def _leaf(self, way: Way, dtype: str) -> HostTensor | None:
+        leaves = self._peers.leaves(way, dtype)
+        found = leaves[self._position] if leaves and self._position < len(leaves) else None
+        is_alike = isinstance(found, HostTensor) and found.shape == self._tested.shape
+        return found if is_alike else None
+
+    def _longer(self, data: Array, way: Way) -> Array:
+        """Return the bench's values with the error that short ones have, in the proportion of float64.
+
+        An error of rounding is a unit in the last place or more, since kernels may round to either side.
+        """
+        plain, exact = (self._leaf(EXACT, dtype) for dtype in (self._tested.dtype, ""))
+        if plain is None or exact is None or plain.dtype not in WIDEST:
+            return data
+        with np.errstate(all="ignore"):
+            error = (data - plain.data) * LONGER * (_FARTHER if way.moves else 1.0)
+            if way.rounds:
+                units = np.spacing(np.abs(exact.data)) / np.abs(error)
+                error = error * np.maximum(1.0, units)
+        return np.asarray(exact.data + np.where(np.isfinite(error), error, 0.0))
 
 
 def _dense_call(call: HostCall, plan: CallPlan) -> HostCall | None:
@@ -245,16 +288,32 @@ def _moved_call(
     """
     generator = np.random.Generator(np.random.Philox(key=0))
 
-    def moved(value: Any) -> Any:
-        if not isinstance(value, HostTensor) or DTYPES[value.dtype].kind != "float":
+    def moved(value: HostTensor) -> HostTensor:
+        if DTYPES[value.dtype].kind != "float":
             return value
         wide = value.data.astype(np.float64)
         widened = DTYPES[tested].mantissa_bits >= DTYPES["float32"].mantissa_bits
         finest = "float32" if widened and value.dtype != "float64" else value.dtype
+        unit = quantum(wide, finest) / (LONGER if finest == "float64" and tested in WIDEST else 1.0)
         shares = generator.uniform(0.5, 1.0, size=wide.shape)
         shares *= generator.choice([-1.0, 1.0], size=wide.shape)
-        found = np.asarray(wide + moves * shares * quantum(wide, finest))
+        found = np.asarray(wide + moves * shares * unit)
         return replace(value, dtype="float64", data=found, layout=None)
 
-    changed = HostCall(map_leaves(call.args, moved), map_leaves(call.kwargs, moved))
-    return changed, [moved(cotangent) for cotangent in incoming]
+    return _changed_call(call, incoming, moved)
+
+
+def _shortened(value: HostTensor) -> HostTensor:
+    return replace(value, data=shortened(value.data)) if value.dtype in WIDEST else value
+
+
+def _changed_call(
+    call: HostCall, incoming: list[HostTensor | None], change: Callable[[HostTensor], HostTensor]
+) -> tuple[HostCall, list[HostTensor | None]]:
+    """Return a call and its incoming gradients with other tensors."""
+
+    def changed(value: Any) -> Any:
+        return change(value) if isinstance(value, HostTensor) else value
+
+    found = HostCall(map_leaves(call.args, changed), map_leaves(call.kwargs, changed))
+    return found, [changed(cotangent) for cotangent in incoming]

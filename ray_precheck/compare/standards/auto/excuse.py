@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ray_precheck.compare.comparison import Comparison, moved_benches
+from ray_precheck.compare.comparison import Comparison, moved_benches, moved_farther
 from ray_precheck.compare.errors import chunks
 from ray_precheck.compare.standards.auto.envelope import Distance, is_strange
 from ray_precheck.schema.dtypes import Array
@@ -45,6 +45,8 @@ def excused_elements(
         flat = peer.reshape(-1)
         same |= (device == flat) | (np.isnan(device) & np.isnan(flat))
     moved = [each.reshape(-1) for each in moved_benches(peers)]
+    if moved_farther(peers) != 1.0:  # nothing is known of jumps
+        moved = []
     jump = _jumps(moved, bench.reshape(-1), limits.largest)
     allowed = steep * steepness(comparison) if steep else np.zeros(out.size)
     excused = np.zeros(out.size, bool)
@@ -73,7 +75,7 @@ def steepness(comparison: Comparison) -> Array:
         ahead, back, least_ahead, least_back = (np.nan_to_num(np.abs(m - bench)) for m in moved)
     nearer = np.minimum(ahead, back)
     goes_along = np.maximum(least_ahead, least_back) <= _GOES_ALONG * nearer
-    return np.where(goes_along, nearer, 0.0)
+    return np.where(goes_along, nearer, 0.0) / moved_farther(comparison.peers())
 
 
 def steep_result(comparison: Comparison, halves: float = 1.0) -> Array:

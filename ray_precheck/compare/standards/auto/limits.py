@@ -45,6 +45,9 @@ _WIDE = Allowed(rmse=8.0, largest=8.0, scatter=1.0, units=8.0)
 # is nearly all of the error. Honest results had 0.99 to 1.08 times the peers' RMSE in a GPT, a convolutional
 # network and an LSTM; operands of bfloat16 instead had 2.4 to 4.3 times (tests/frameworks/test_float32.py).
 COARSE_RMSE, COARSE_LARGEST = 2.0, 3.0
+# The float64 bench rounds like the tested side, and in chains that no peer has: Welford's variance in torch
+# is off by 11 times what the composed one explains (700 terms, in either order).
+_FINEST = replace(_WIDE, rmse=16.0, largest=16.0)
 # Honest kernels flush the subnormals of formats with the exponents of float32 to 0 (MindSpore's on
 # the CPU do); those of float16 are far too large for that.
 _FLUSHED = 2.0 ** DTYPES["float32"].min_exponent
@@ -53,6 +56,8 @@ _BY_DTYPE = {
     "bfloat16": replace(_HALF, flushed=_FLUSHED),
     "float32": replace(_WIDE, flushed=_FLUSHED),
     "complex64": replace(_WIDE, flushed=_FLUSHED),
+    "float64": _FINEST,
+    "complex128": _FINEST,
 }
 
 _IN_FLOAT32 = ("float32", "complex64")
