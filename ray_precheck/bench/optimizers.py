@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from ray_precheck.errors import NotCheckable
@@ -30,6 +31,9 @@ from ray_precheck.frameworks.pytorch.optimizer_record import (
 )
 from ray_precheck.frameworks.pytorch.signatures import Row, rows
 
+# The key of a group whose hyperparameters are numbers of float32, as fused kernels on a GPU have them:
+# 1 - 0.999f is off by 1.3e-5 (aten/src/ATen/native/cuda/fused_adam_utils.cuh).
+SINGLE_NUMBERS = "single_numbers"
 Tensor = torch.Tensor
 State = dict[str, Any]
 # Returns a parameter and its states after a step, of the parameter, its gradient and its states before.
@@ -84,6 +88,7 @@ def adam(
     """
     lr, decay, eps = _numbers(group, "lr", "weight_decay", "eps")
     beta1, beta2 = _pair("betas", group.options.get("betas"))
+    power = _single_power if group.options.get(SINGLE_NUMBERS) else math.pow
     if group.options.get("decoupled_weight_decay", decoupled):
         param = param * (1.0 - lr * decay)
     else:
@@ -98,8 +103,9 @@ def adam(
     if group.options.get("amsgrad"):
         after["max_exp_avg_sq"] = torch.maximum(_real(_moment(state, "max_exp_avg_sq", param)), v)
     largest = after.get("max_exp_avg_sq", v)
-    root = (largest / (1.0 - beta2**t)).sqrt()
-    p = p - m / (1.0 - beta1**t) / (root + eps) * lr
+    # In torch's order, since each step may be rounded.
+    root = largest.sqrt() / math.sqrt(1.0 - power(beta2, t))
+    p = p - m / (root + eps) * (lr / (1.0 - power(beta1, t)))
     if param.is_complex():
         p = torch.view_as_complex(p)
         after = {name: torch.view_as_complex(value) for name, value in after.items()}
@@ -231,6 +237,13 @@ def _step_number(state: State) -> float:
 
 def _real(tensor: Tensor) -> Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _single_power(base: float, exponent: float) -> float:
+    """Return a power in float32 that is off by 2 units in the last place, which counts where it is taken
+    from 1; CUDA's `powf` may be off by 4 (CUDA C++ Programming Guide, mathematical functions)."""
+    nearest = np.float32(base**exponent)
+    return base if exponent == 1.0 else float(nearest + 2.0 * np.spacing(nearest))
 
 
 def _rms(tensor: Tensor) -> float:

@@ -10,6 +10,7 @@ from optimizer_records import Lion
 
 from ray_precheck.bench.optimizers import OPTIMIZER_ROWS, update_groups
 from ray_precheck.bench.registry import References
+from ray_precheck.bench.rounded import rounded_arithmetic
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.pytorch.optimizers import resolve_optimizer
 from ray_precheck.schema.record import ApiName
@@ -261,3 +262,24 @@ def test_an_optimizer_without_a_reference_has_no_bench() -> None:
         References("pytorch").find(ApiName("Optimizer", "LBFGS", 0))
     with pytest.raises(NotCheckable, match="not an optimizer that is run here"):
         resolve_optimizer(ApiName("Optimizer", "Optimizer", 0))
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_composed_first_step_in_bfloat16_errs_as_much_as_torchs(seed: int, foreach: bool) -> None:
+    """It divides the root by that of the bias correction, as torch does: two roundings."""
+    generator = torch.Generator().manual_seed(seed)
+    param = torch.nn.Parameter(torch.zeros(4000, dtype=torch.bfloat16))
+    param.grad = torch.randn(4000, generator=generator).mul(1e-3).bfloat16()
+    optimizer = torch.optim.AdamW([param], 1e-3, foreach=foreach)
+    (group,) = groups_of(optimizer)
+    wide = {**group, **{name: [group[name][0].double()] for name in ("params", "grads")}}
+    (exact,) = update_groups("AdamW", wide)
+    with rounded_arithmetic("bfloat16"):
+        (composed,) = update_groups("AdamW", wide)
+    optimizer.step()
+    torchs, ours = (
+        (each - exact["params"][0]).square().mean().sqrt()
+        for each in (param.double(), composed["params"][0])
+    )
+    assert 0.7 < torchs / ours < 1.2

@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from optimizer_records import Lion, Records, captured
@@ -110,6 +112,56 @@ def test_a_wrong_step_is_found(
     assert checker.check(last).forward is Verdict.PASS
     replace_kernel(monkeypatch, checker.device(), fault)
     assert checker.check(last).forward is Verdict.ERROR
+
+
+def fused_adamw(*groups: Any, power_units: float = 0.0, **_: Any) -> list[Any]:
+    """AdamW as `adam_math` of aten/src/ATen/native/cuda/fused_adam_utils.cuh has it; `power_units`: the
+    error of `powf`, in units in the last place."""
+    outputs = []
+    for group in groups:
+        lr, decay, eps = (np.float32(group[name]) for name in ("lr", "weight_decay", "eps"))
+        beta1, beta2 = map(np.float32, group["betas"])
+        found: dict[str, list[Any]] = {"exp_avg": [], "exp_avg_sq": [], "step": []}
+        params = []
+        for at, (param, grad) in enumerate(zip(group["params"], group["grads"], strict=True)):
+            state = {name: values[at] for name, values in group.get("state", {}).items()}
+            p, g = param.detach().numpy(), grad.numpy()
+            m, v = (np.asarray(state.get(name, 0 * grad)) for name in ("exp_avg", "exp_avg_sq"))
+            t = float(state.get("step", 0)) + 1
+            powers = [np.float32(float(beta) ** t) for beta in (beta1, beta2)]
+            powers = [x + np.float32(power_units * (t > 1)) * np.spacing(x) for x in powers]
+            p = p - lr * decay * p
+            m, v = fma(beta1, m, fma(-beta1, g, g)), fma(beta2, v, fma(-beta2, g * g, g * g))
+            root = np.sqrt(v) / np.sqrt(np.float32(1) - powers[1]) + eps
+            params.append(torch.tensor(p - lr / (np.float32(1) - powers[0]) * m / root))
+            for name, value in zip(found, (m, v, np.float32(t)), strict=True):
+                found[name].append(torch.tensor(value))
+        outputs.append({"params": params, "state": found})
+    return outputs
+
+
+def fma(a: Any, b: Any, c: Any) -> Any:
+    return (np.float64(a) * np.float64(b) + np.float64(c)).astype(np.float32)
+
+
+def test_a_fused_kernel_has_its_numbers_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 - 0.999 is off by 1.3e-5 there, as is what is taken from 1 of the power in the second step."""
+    kind, options = OPTIMIZERS["AdamW"]
+
+    def verdicts(change: Change, *, fused: bool = True) -> set[Verdict]:
+        checker = checker_by("auto")
+        with monkeypatch.context() as patched:
+            replace_kernel(patched, checker.device(), change)
+            return {x.forward for x in checked(captured(kind, fused=fused, **options), checker)}
+
+    for units in (0.0, 1.0, -1.0):
+        assert verdicts(lambda _, units=units: partial(fused_adamw, power_units=units)) == {
+            Verdict.PASS
+        }
+    assert verdicts(lambda function: function) == {Verdict.PASS}
+    assert Verdict.ERROR in verdicts(lambda _: fused_adamw, fused=False)
+    for fault in ({"betas": [0.9, 0.99]}, {"weight_decay": 0.0}, {"eps": 1e-6}, {"lr": 0.0101}):
+        assert verdicts(lambda _, fault=fault: changed(**fault)(fused_adamw)) == {Verdict.ERROR}
 
 
 def real_mode(folder: Path) -> Checker:

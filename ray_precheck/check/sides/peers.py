@@ -20,6 +20,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from ray_precheck.bench.optimizers import SINGLE_NUMBERS
 from ray_precheck.bench.rounded import (
     LONGER,
     WIDEST,
@@ -49,13 +50,15 @@ class Way:
 
     `rounds`: each step is rounded to the tested dtype, and the operands of products to fewer bits, where
     these are named. `moves`: every float input moves by at most
-    this many units in the last place; the sign turns the direction of all moves.
+    this many units in the last place; the sign turns the direction of all moves. `single`: the numbers of
+    fused optimizers are those of float32.
     """
 
     widen: bool
     rounds: bool = False
     moves: float = 0.0
     operands: Operands | None = None
+    single: bool = False
 
     def context(self, dtype: str) -> AbstractContextManager[Any]:
         """Return the context in which the call runs."""
@@ -70,6 +73,8 @@ EXACT = Way(widen=True)
 KERNEL = Way(widen=False)
 # A composed implementation that rounds after each step.
 COMPOSED = Way(widen=True, rounds=True)
+# A fused optimizer on a GPU.
+FUSED = Way(widen=True, single=True)
 # Moves by half an ulp, as rounding the inputs does, and by so little that only equal numbers part;
 # each in both directions.
 MOVES = tuple(Way(widen=True, moves=moves) for moves in (0.5, -0.5, 2.0**-7, -(2.0**-7)))
@@ -97,7 +102,7 @@ class Peers:
 
     def of(self, position: int, tested: HostTensor) -> "PeersOfLeaf":
         """Return the peers' values of one leaf, as carrier arrays of the tested dtype."""
-        return PeersOfLeaf(self, position, tested, (COMPOSED,))
+        return PeersOfLeaf(self, position, tested, (COMPOSED, FUSED))
 
     def leaves(self, way: Way, dtype: str) -> Sequence[Leaf] | None:
         """Return the leaves computed in one way; None if the call cannot run in it.
@@ -105,6 +110,8 @@ class Peers:
         For a `WIDEST` dtype the inputs are short, too, but for the kernel's.
         """
         if way.rounds and DTYPES[dtype].kind not in ("float", "complex"):
+            return None
+        if way.single and not any(map(_is_fused, self.call.args)):
             return None
         key = (way, dtype if way.rounds or way.moves or dtype in WIDEST else "")
         if key not in self._runs:
@@ -120,6 +127,8 @@ class Peers:
             call, incoming = _changed_call(call, incoming, _shortened)
         if way.moves:
             call, incoming = _moved_call(call, incoming, way.moves, dtype)
+        if way.single:
+            call = HostCall(tuple(map(_with_single_numbers, call.args)), call.kwargs)
         dense = _dense_call(call, self.plan) if way.rounds else None
         if dense is not None and self._means_the_same(dense, call, incoming):
             flat = [None if each is None else each.flat for each in incoming]
@@ -255,6 +264,23 @@ class PeersOfLeaf(Sequence[Array]):
                 units = np.spacing(np.abs(exact.data)) / np.abs(error)
                 error = error * np.maximum(1.0, units)
         return np.asarray(exact.data + np.where(np.isfinite(error), error, 0.0))
+
+
+def _is_fused(group: Any) -> bool:
+    """Return whether a group is one of an optimizer that has its numbers on the device, in float32."""
+    ways = ("fused", "capturable")
+    return isinstance(group, dict) and any(group.get(way) is True for way in ways)
+
+
+def _with_single_numbers(group: Any) -> Any:
+    """Return the group of a fused optimizer with hyperparameters of float32."""
+    if not _is_fused(group):
+        return group
+
+    def single(value: Any) -> Any:
+        return float(np.float32(value)) if isinstance(value, float) else value
+
+    return {**map_leaves(group, single), SINGLE_NUMBERS: True}
 
 
 def _dense_call(call: HostCall, plan: CallPlan) -> HostCall | None:
