@@ -26,7 +26,12 @@ from ray_precheck.datagen.layouts import placed_alone, placed_together, transpos
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.frameworks.base import Leaf, map_leaves
 from ray_precheck.frameworks.known import find_framework, is_framework
-from ray_precheck.operators.autocast import CASTS_ARGUMENTS, NARROW_STATISTICS, SUMS_NARROWLY
+from ray_precheck.operators.autocast import (
+    CASTS_ARGUMENTS,
+    NARROW_INSIDE,
+    NARROW_STATISTICS,
+    SUMS_NARROWLY,
+)
 from ray_precheck.schema.dtypes import DTYPES, round_to_dtype
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import HostCall, HostTensor, TensorSpec, walk_specs
@@ -99,6 +104,15 @@ class Inputs(Decoded):
         dtypes = {leaf.dtype for leaf in leaves if isinstance(leaf, TensorSpec)}
         floats = {dtype for dtype in dtypes if DTYPES[dtype].kind == "float"}
         return next(iter(floats)) if len(floats) == 1 and floats <= _HALF_TYPES else ""
+
+    def narrow_steps(self, device: str) -> str:
+        """Return the half type to which autocast on a kind of device rounds steps of the call before its
+        float32 result, "" for none."""
+        record = self.record
+        names = NARROW_INSIDE.of(record.name.type_name, record.framework)
+        first = next(record.input_tensors(), None)
+        is_half = first is not None and first[1].dtype == record.autocast in _HALF_TYPES
+        return record.autocast if names and is_half and device != "cpu" else ""
 
     @property
     def _tells_casts(self) -> bool:

@@ -348,8 +348,9 @@ def _peers(
 ) -> PeersByPlace:
     """Return a function from the position of a leaf to its peers, which are computed once a standard
     reads them. `captured`: the dump's results are judged, else those of the device."""
-    measured, name = benched.tested.measured, benched.tested.inputs.record.name
+    measured, inputs = benched.tested.measured, benched.tested.inputs
     float32 = terms.float32 if captured or measured is None else measured.float32
+    device = (inputs.record.autocast_device or "cpu") if captured else terms.device
     peers = Peers(
         benched.function,
         benched.tested.inputs.bench_call,
@@ -357,7 +358,8 @@ def _peers(
         pick,
         tuple(cotangents),
         kernel_is_tested=terms.tests_own_kernel,
-        float32=float32.of_call(name.type_name),
+        float32=float32.of_call(inputs.record.name.type_name),
+        narrow_steps=inputs.narrow_steps(device),
     )
 
     def of(position: int, tested: Leaf) -> Callable[[], Sequence[Array]]:

@@ -62,6 +62,7 @@ class CheckSettings:
             self.tests_dump,
             own_kernel,
             self.float32,
+            self.device_type if kind == BENCH else kind,
         )
 
 
@@ -70,7 +71,8 @@ class Terms:
     """The terms by which a process judges every call.
 
     `seed` is the seed of the run. `tests_own_kernel`: the tested results were computed by torch on the
-    CPU, as the bench's are. `float32` are the formats in which captured results were computed.
+    CPU, as the bench's are. `float32` are the formats in which captured results were computed. `device` is
+    the kind of the run's devices.
     """
 
     framework: str
@@ -79,6 +81,7 @@ class Terms:
     tests_dump: bool = False
     tests_own_kernel: bool = False
     float32: Float32 = FULL_FLOAT32
+    device: str = "cpu"
 
     def judge(self, name: ApiName, direction: str) -> Judge:
         """Return the judge of the outputs (forward) or the gradients (backward) of a call."""

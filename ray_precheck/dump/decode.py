@@ -83,6 +83,7 @@ def decode_record(
         grads_out=grads_out,
         gradient_of=gradient_of,
         autocast=_autocast(ahead, words),
+        autocast_device=str(ahead.get("autocast_device") or ""),
         framework=framework,
     )
     require_earlier(record.input_tensors())

@@ -22,6 +22,24 @@ CASTS_ARGUMENTS = table_of_names(
     torch.linalg: multi_dot vecdot
     """,
 )
+# On accelerators autocast leaves these alone, and sees the operators that they are made of: the steps before
+# the first one of `IN_FLOAT32` are rounded to the half type of the inputs, though the result is float32. (The
+# cross entropy takes the logarithm of the softmax in the dtype of its input.) The CPU has another list, with
+# cross_entropy in float32 (aten/src/ATen/autocast_mode.cpp).
+NARROW_INSIDE = table_of_names(
+    "half steps in a float32 result",
+    """
+    torch.nn.functional: cross_entropy gaussian_nll_loss local_response_norm
+    torch.nn.functional: multilabel_soft_margin_loss triplet_margin_with_distance_loss
+    torch torch.nn.functional: pairwise_distance
+    """,
+)
+# Operators of torch's dispatcher that autocast has in float32 (aten/src/ATen/autocast_mode.h, AT_FORALL_FP32
+# and those with an own dtype), as far as they are steps of the functions above.
+IN_FLOAT32 = frozenset(
+    """exp expm1 log log10 log1p log2 reciprocal rsqrt pow softplus logsumexp sum prod cumsum cumprod
+    norm linalg_vector_norm nll_loss_forward nll_loss2d_forward""".split()
+)
 # Which keep the dtype of all tensors but the first, where MindSpore casts what an operator gets: their
 # signatures say that they write into these.
 KEEPS_ALL_BUT_FIRST = table_of_names(

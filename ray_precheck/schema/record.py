@@ -30,7 +30,8 @@ class ApiRecord:
     `grads_in` are the incoming gradients of the outputs, `grads_out` the gradients of the inputs; both
     are None if the call has no backward record. `gradient_of` has for each of `grads_out` the number of
     the input tensor that it belongs to, None for one that belongs to none; it is None where the dump does
-    not say so. `autocast` is the dtype in which autocast let operators compute, "" without autocast.
+    not say so. `autocast` is the dtype in which autocast let operators compute, "" without autocast;
+    `autocast_device` the kind of the device (cuda, npu), "" for the CPU and where the dump does not say.
     `changed` has by argument path the tensors that the call changed, as they were after it, but for those
     that are outputs: an in-place call's first argument, `out`. It is None where the dump does not say.
     `framework` is that of the dump, on which the meaning of a name depends; "" if it is unknown.
@@ -44,6 +45,7 @@ class ApiRecord:
     grads_out: tuple[ValueSpec, ...] | None = None
     gradient_of: tuple[int | None, ...] | None = None
     autocast: str = ""
+    autocast_device: str = ""
     framework: str = ""
     changed: tuple[tuple[str, TensorSpec], ...] | None = None
 

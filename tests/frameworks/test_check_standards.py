@@ -1,5 +1,6 @@
 """The standards on real calls: what they get, what they pass, what they find."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,9 @@ from records import (
     rows,
     statistics_checker,
     tensor,
+    whole,
 )
+from torch.nn import functional
 
 from ray_precheck.check import judge
 from ray_precheck.check.checker import Checker
@@ -336,3 +339,85 @@ def test_float64_may_be_computed_in_another_order_and_has_no_more_room(
             results.append(checker.check(payload))
     assert results[0].forward is Verdict.PASS, results[0].message
     assert {each.forward for each in results[1:]} == {Verdict.ERROR}
+
+
+def halves(*shape: int, low: float = -5.0, high: float = 5.0) -> Any:
+    return wide(*shape, dtype="float16", low=low, high=high)
+
+
+def gpu_cross_entropy(x: Any, target: Any, label_smoothing: float = 0.0, **_: Any) -> Any:
+    narrow = torch.log_softmax(x, -1).float()
+    loss = functional.nll_loss(narrow, target) * (1.0 - label_smoothing)
+    return loss - narrow.sum(-1).mean() * label_smoothing / x.shape[-1]
+
+
+# What CUDA's autocast makes of functions that are not in its list: half steps, a float32 result.
+NARROW: dict[str, tuple[TaskPayload, Callable[..., Any]]] = {
+    "cross_entropy": (
+        call("Functional.cross_entropy", halves(64, 10), whole(64, high=9)),
+        gpu_cross_entropy,
+    ),
+    "smoothed": (
+        call("Functional.cross_entropy", halves(64, 10), whole(64, high=9), label_smoothing=0.1),
+        gpu_cross_entropy,
+    ),
+    "gaussian_nll_loss": (
+        call("Functional.gaussian_nll_loss", halves(64), halves(64), halves(64, low=0.5)),
+        lambda x, y, var: ((var.float().log() + (x - y).float() ** 2 / var) / 2).mean(),
+    ),
+    "pairwise_distance": (
+        call("Functional.pairwise_distance", halves(64, 20), halves(64, 20)),
+        lambda x, y: torch.linalg.vector_norm((x - y + 1e-6).float(), dim=-1),
+    ),
+    "multilabel_soft_margin_loss": (
+        call("Functional.multilabel_soft_margin_loss", halves(9, 20), halves(9, 20, low=0, high=1)),
+        lambda x, y: (
+            -(y * functional.logsigmoid(x) + (1 - y) * functional.logsigmoid(-x))
+            .float()
+            .sum(-1)
+            .div(20)
+            .mean()
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_half_steps_under_an_accelerators_autocast_are_honest_there_alone(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payload, kernel = NARROW[name]
+    record = {**json.loads(payload.forward or b""), "autocast": "torch.float16"}
+    record["output"] = [tensor(64) if name == "pairwise_distance" else tensor()]
+
+    def verdict(device: str, factor: float = 1.0) -> Verdict:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with torch.autocast("cpu", enabled=False):
+                return kernel(*args, **kwargs) * factor
+
+        checker = statistics_checker("pytorch", standard=STANDARDS["auto"]())
+        checker.terms = replace(checker.terms, device=device)
+        with monkeypatch.context() as patch:
+            replace_kernel(patch, checker.device(), lambda _: run)
+            return checker.check(replace(payload, forward=json.dumps(record).encode())).forward
+
+    assert (verdict("cuda"), verdict("cpu")) == (Verdict.PASS, Verdict.ERROR)
+    assert verdict("cuda", 1.01) is Verdict.ERROR
+
+
+def test_a_captured_result_is_judged_by_the_autocast_of_its_device(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    values = [torch.randn(64, 10).half() * 3, torch.randint(0, 9, (64,))]
+    values.append(gpu_cross_entropy(*values))
+    elements = [halves(64, 10), whole(64, high=9), tensor()]
+    for at, (value, found) in enumerate(zip(values, elements, strict=True)):
+        torch.save(value, tmp_path / f"{at}.pt")
+        found["data_name"] = f"{at}.pt"
+    payload = call("Functional.cross_entropy", *elements[:2], output=elements[2])
+    settings = CheckSettings("pytorch", "tensor", tmp_path, tests_dump=True)
+    checker = Checker(replace(settings, standard=STANDARDS["auto"]()), "cpu")
+    for device, verdict in (("cuda", Verdict.PASS), ("", Verdict.ERROR)):
+        record = json.loads(payload.forward or b"")
+        record |= {"autocast": "torch.float16", "autocast_device": device}
+        result = checker.check(replace(payload, forward=json.dumps(record).encode()))
+        assert result.forward is verdict, result.message

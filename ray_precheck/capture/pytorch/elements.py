@@ -64,9 +64,11 @@ class Elements(PlainElements):
 
 
 def autocast_field(result: Any) -> str:
-    """Return the field that says in which dtype autocast lets operators compute on a device."""
+    """Return the fields that say in which dtype autocast lets operators compute on a device, and on which:
+    torch's lists of operators differ."""
     for tensor in tensors_in(result):
         kind = "cpu" if tensor.is_cpu else tensor.device.type
         if kind != "meta" and torch.is_autocast_enabled(kind):
-            return f', "autocast": "{torch.get_autocast_dtype(kind)}"'
+            device = "" if kind == "cpu" else f', "autocast_device": "{kind}"'
+            return f', "autocast": "{torch.get_autocast_dtype(kind)}"{device}'
     return ""

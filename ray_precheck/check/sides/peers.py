@@ -20,6 +20,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from ray_precheck.bench.autocast_steps import autocast_steps
 from ray_precheck.bench.optimizers import SINGLE_NUMBERS
 from ray_precheck.bench.rounded import (
     LONGER,
@@ -51,7 +52,7 @@ class Way:
     `rounds`: each step is rounded to the tested dtype, and the operands of products to fewer bits, where
     these are named. `moves`: every float input moves by at most
     this many units in the last place; the sign turns the direction of all moves. `single`: the numbers of
-    fused optimizers are those of float32.
+    fused optimizers are those of float32. `casts`: steps are rounded as autocast on an accelerator does.
     """
 
     widen: bool
@@ -59,6 +60,7 @@ class Way:
     moves: float = 0.0
     operands: Operands | None = None
     single: bool = False
+    casts: bool = False
 
     def context(self, dtype: str) -> AbstractContextManager[Any]:
         """Return the context in which the call runs."""
@@ -75,6 +77,8 @@ KERNEL = Way(widen=False)
 COMPOSED = Way(widen=True, rounds=True)
 # A fused optimizer on a GPU.
 FUSED = Way(widen=True, single=True)
+# A function that autocast leaves alone, whose steps it sees.
+AUTOCAST = Way(widen=True, casts=True)
 # Moves by half an ulp, as rounding the inputs does, and by so little that only equal numbers part;
 # each in both directions.
 MOVES = tuple(Way(widen=True, moves=moves) for moves in (0.5, -0.5, 2.0**-7, -(2.0**-7)))
@@ -89,6 +93,7 @@ class Peers:
     `function` is the bench's. `pick` gives the compared leaves of an execution. `kernel_is_tested`:
     torch's kernels on the CPU computed the tested results, so they cannot be a measure for them.
     `float32` are the formats of the operands in the products that made the tested results.
+    `narrow_steps` is the half type of the first steps of a function under autocast, "" for none.
     """
 
     function: Callable[..., Any]
@@ -98,11 +103,12 @@ class Peers:
     cotangents: Cotangents = ()
     kernel_is_tested: bool = False
     float32: Float32 = FULL_FLOAT32
+    narrow_steps: str = ""
     _runs: dict[tuple[Way, str], Sequence[Leaf] | None] = field(default_factory=dict)
 
     def of(self, position: int, tested: HostTensor) -> "PeersOfLeaf":
         """Return the peers' values of one leaf, as carrier arrays of the tested dtype."""
-        return PeersOfLeaf(self, position, tested, (COMPOSED, FUSED))
+        return PeersOfLeaf(self, position, tested, (COMPOSED, FUSED, AUTOCAST))
 
     def leaves(self, way: Way, dtype: str) -> Sequence[Leaf] | None:
         """Return the leaves computed in one way; None if the call cannot run in it.
@@ -110,6 +116,8 @@ class Peers:
         For a `WIDEST` dtype the inputs are short, too, but for the kernel's.
         """
         if way.rounds and DTYPES[dtype].kind not in ("float", "complex"):
+            return None
+        if way.casts and not self.narrow_steps:
             return None
         if way.single and not any(map(_is_fused, self.call.args)):
             return None
@@ -160,7 +168,10 @@ class Peers:
     def _computed(
         self, way: Way, dtype: str, call: HostCall, incoming: list[HostTensor | None]
     ) -> Sequence[Leaf]:
-        with way.context(dtype) as arithmetic:
+        context: AbstractContextManager[Any] = way.context(dtype)
+        if way.casts:
+            context = autocast_steps(self.narrow_steps)
+        with context as arithmetic:
             place = TorchPlace(widen=way.widen)
             found = self.pick(TorchExecution(self.function, call, self.plan, place), incoming)
         if way.operands is not None and not arithmetic.met_products:

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
+from ray_precheck.capture.pytorch.elements import autocast_field
 from ray_precheck.capture.pytorch.tensors.nested import tensors_in
 
 pytestmark = pytest.mark.frameworks
@@ -389,6 +391,7 @@ def test_autocast_is_named(captured: Any) -> None:
     assert record["autocast"] == "torch.bfloat16"
     assert record["input_args"][0]["dtype"] == "torch.float32"
     assert record["output"][0]["dtype"] == "torch.bfloat16"
+    assert "autocast_device" not in record
 
 
 def test_tensors_are_saved_with_their_values(captured: Any, tmp_path: Any) -> None:
@@ -497,3 +500,16 @@ def test_an_output_has_the_gradient_from_outside_of_the_call(
         assert "Torch.mm.0.forward" in captured(action)
         CompiledFunction.__module__ = "torch._functorch._aot_autograd.runtime_wrappers"
         assert "Torch.mm.0.forward" not in captured(action)
+
+
+def test_autocast_of_an_accelerator_is_named_with_it() -> None:
+    """Its list of operators is another one than the CPU's."""
+    before = torch.is_autocast_enabled("cuda")
+    with FakeTensorMode():
+        on_gpu = torch.empty(2, device="cuda")
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        fields = autocast_field([on_gpu])
+    finally:
+        torch.set_autocast_enabled("cuda", before)
+    assert fields == ', "autocast": "torch.float16", "autocast_device": "cuda"'

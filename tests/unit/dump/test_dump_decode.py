@@ -311,12 +311,16 @@ def test_an_element_can_be_decoded_on_its_own() -> None:
 
 def test_our_captures_say_to_which_input_each_gradient_belongs() -> None:
     forward = json.dumps(
-        {"input_args": [tensor(), tensor()], "autocast": "torch.bfloat16"}
+        {
+            "input_args": [tensor(), tensor()],
+            "autocast": "torch.bfloat16",
+            "autocast_device": "cuda",
+        }
     ).encode()
     backward = {"input": [tensor()], "output": [tensor(), None], "gradient_of": ["1", None]}
     found = decode_record("Torch.add.0", forward, json.dumps(backward).encode())
     assert found.gradient_of == (1, None)
-    assert found.autocast == "bfloat16"
+    assert (found.autocast, found.autocast_device) == ("bfloat16", "cuda")
     del backward["output"]  # a capture of the incoming gradients alone
     found = decode_record("Torch.add.0", forward, json.dumps(backward).encode())
     assert found.gradient_of is None
