@@ -129,7 +129,7 @@ def rounded_arithmetic(
     """Round every step to `dtype` as long as the context is open, and the operands of products before.
 
     `is_short`: round to `SHORT_BITS` bits. The tensors inside are float64, with values that `dtype` holds,
-    or that `shortened` has made. Gives the arithmetic, whose
+    or that `in_short_bits` has made. Gives the arithmetic, whose
     `met_products` says whether there was a product with such operands.
 
     Raises:
@@ -141,7 +141,7 @@ def rounded_arithmetic(
         yield arithmetic
 
 
-def shortened(values: Array) -> Array:
+def in_short_bits(values: Array) -> Array:
     """Return float64 or complex128 numbers rounded to `SHORT_BITS` bits."""
     found: Array = _to_bits(torch.tensor(values), SHORT_BITS - 1, truncates=False).numpy()
     return found

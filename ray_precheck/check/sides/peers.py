@@ -26,8 +26,8 @@ from ray_precheck.bench.rounded import (
     LONGER,
     WIDEST,
     Operands,
+    in_short_bits,
     rounded_arithmetic,
-    shortened,
 )
 from ray_precheck.check.sides.attempt import attempt
 from ray_precheck.check.sides.raised import OutOfMemory
@@ -132,7 +132,7 @@ class Peers:
     def _run(self, way: Way, dtype: str) -> Sequence[Leaf]:
         call, incoming = self.call, list(self.cotangents)
         if dtype in WIDEST and way.widen:
-            call, incoming = _changed_call(call, incoming, _shortened)
+            call, incoming = _changed_call(call, incoming, _in_short_bits)
         if way.moves:
             call, incoming = _moved_call(call, incoming, way.moves, dtype)
         if way.single:
@@ -340,8 +340,8 @@ def _moved_call(
     return _changed_call(call, incoming, moved)
 
 
-def _shortened(value: HostTensor) -> HostTensor:
-    return replace(value, data=shortened(value.data)) if value.dtype in WIDEST else value
+def _in_short_bits(value: HostTensor) -> HostTensor:
+    return replace(value, data=in_short_bits(value.data)) if value.dtype in WIDEST else value
 
 
 def _changed_call(
