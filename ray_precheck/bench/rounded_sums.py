@@ -12,6 +12,10 @@ Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis (SIAM J
 variance v the expected sum of s_j^2 is n^3 m^2 / 3 + n^2 v / 2; both m and v follow from the sum of
 the terms, which is the exact result, and that of their squares, which the same operator gives for
 squared arguments.
+
+Equal terms are not rounded independently: as long as the partial sum stays between two powers of two,
+each of them is rounded by the same amount in the same direction. In runs of L equal terms (the gradient
+that a mean passes on) the d_j of a run are one and the same, and the deviation is sqrt(L) times as large.
 """
 
 import math
@@ -92,13 +96,15 @@ class Accumulation:
     the CPU: its gradient of an embedding of which one row occurs 4,096 times is off by 18 roundings).
     `narrow_counts` are terms that are so accumulated after the others, as the taps of a convolution
     whose columns are added up, each rounded. `squares` gives the sums of the squares of the terms,
-    or nearly so; None: the operator gives them for squared arguments.
+    or nearly so; None: the operator gives them for squared arguments. `runs` gives how many equal terms
+    follow each other, on the average; None: one.
     """
 
     counts: Callable[..., Sequence[Count]] | None = None
     narrow: bool = False
     narrow_counts: Callable[..., Sequence[int]] | None = None
     squares: Callable[..., Sequence[torch.Tensor]] | None = None
+    runs: Callable[..., Sequence[float]] | None = None
 
     def with_errors(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], unit: float, noise: Noise
@@ -122,11 +128,13 @@ class Accumulation:
             counts = self.counts(*args, **kwargs)
         own = unit if self.narrow else min(unit, FLOAT32_UNIT)
         taps = self.narrow_counts(*args, **kwargs) if self.narrow_counts else [1] * len(results)
+        runs = self.runs(*args, **kwargs) if self.runs else [1.0] * len(results)
         for at, (result, squares) in enumerate(zip(results, squared, strict=True)):
             if result is None:
                 continue
             accumulators = 1 if self.narrow else ACCUMULATORS
             deviation = accumulation_error(result, squares, counts[at], own, accumulators)
+            deviation *= math.sqrt(runs[at])
             if unit <= FLOAT32_UNIT:
                 deviation = at_least_rounded(result, deviation, unit)
             if taps[at] > 1 and unit > FLOAT32_UNIT:
@@ -162,6 +170,47 @@ def product_with_errors(
     else:
         count = torch.tensor(float(factors.numel() // max(exact.numel(), 1)))
     return noise.added_to(exact, exact.abs() * unit * (count / 3).sqrt())
+
+
+def equal_run(terms: torch.Tensor, dim: int) -> float:
+    """Return how many equal elements follow each other along a dimension, on the average."""
+    length = terms.shape[dim] if terms.dim() else 1
+    if length < 2 or not terms.numel():
+        return 1.0
+    changes = terms.narrow(dim, 1, length - 1) != terms.narrow(dim, 0, length - 1)
+    return length / (1.0 + float(changes.sum()) * length / terms.numel())
+
+
+def _run_of_products(left: torch.Tensor, right: torch.Tensor) -> Sequence[float]:
+    return [min(equal_run(left, -1), equal_run(right, -2))]
+
+
+def _run_of_gradient(grad: torch.Tensor, *_: Any, **__: Any) -> Sequence[float]:
+    return [1.0, 1.0, equal_run(grad.flatten(2), -1)]
+
+
+def _run_of_rows(grad: torch.Tensor, indices: torch.Tensor, *_: Any) -> Sequence[float]:
+    return [equal_run(grad.flatten(0, indices.dim() - 1) if indices.dim() else grad, 0)]
+
+
+def _run_of_source(
+    _: Any, dim: int, index: Any, source: torch.Tensor, **__: Any
+) -> Sequence[float]:
+    return [equal_run(source, dim)]
+
+
+def _run_of_values(
+    _: Any, indices: Sequence[torch.Tensor | None], values: torch.Tensor, *__: Any
+) -> Sequence[float]:
+    given = [each for each in indices if each is not None]
+    shape = torch.broadcast_shapes(*(each.shape for each in given))  # type: ignore[no-untyped-call]
+    if values.dim() < len(shape) or values.numel() == 1:
+        return [float(math.prod(shape))]
+    return [equal_run(values.flatten(0, len(shape) - 1) if shape else values, 0)]
+
+
+def _run_of_pixels(grad: torch.Tensor, *_: Any, **__: Any) -> Sequence[float]:
+    return [equal_run(grad.flatten(2), -1)]
 
 
 def _length(left: torch.Tensor, *_: Any, **__: Any) -> Sequence[int]:
@@ -206,21 +255,28 @@ def _taps_of_convolution_backward(
 
 
 ACCUMULATIONS: dict[Any, Accumulation] = {
-    _ATEN.mm.default: Accumulation(_length, squares=_squares_of_product),
-    _ATEN.bmm.default: Accumulation(_length, squares=_squares_of_product),
+    _ATEN.mm.default: Accumulation(_length, squares=_squares_of_product, runs=_run_of_products),
+    _ATEN.bmm.default: Accumulation(_length, squares=_squares_of_product, runs=_run_of_products),
     _ATEN.mv.default: Accumulation(_length),
     _ATEN.dot.default: Accumulation(_length),
     _ATEN.vdot.default: Accumulation(_length),
     _ATEN.cumsum.default: Accumulation(),
     _ATEN.convolution.default: Accumulation(_of_convolution, narrow_counts=_taps_of_convolution),
     _ATEN.convolution_backward.default: Accumulation(
-        _of_convolution_backward, narrow_counts=_taps_of_convolution_backward
+        _of_convolution_backward,
+        narrow_counts=_taps_of_convolution_backward,
+        runs=_run_of_gradient,
     ),
-    _ATEN.embedding_dense_backward.default: Accumulation(narrow=True),
-    _ATEN.index_add.default: Accumulation(),
+    _ATEN.embedding_dense_backward.default: Accumulation(narrow=True, runs=_run_of_rows),
+    _ATEN.index_add.default: Accumulation(runs=_run_of_source),
     # The gradient of `x[indices]`; its callers see to it that it adds.
-    _ATEN.index_put.default: Accumulation(narrow=True),
-    _ATEN.scatter_add.default: Accumulation(),
+    _ATEN.index_put.default: Accumulation(narrow=True, runs=_run_of_values),
+    _ATEN.scatter_add.default: Accumulation(runs=_run_of_source),
+    **{
+        getattr(_ATEN, f"{name}{dims}d_backward").default: Accumulation(runs=_run_of_pixels)
+        for name in ("upsample_nearest", "_upsample_nearest_exact")
+        for dims in (1, 2, 3)
+    },
 }
 # Products of many factors, which honest kernels round after each.
 FACTORS = frozenset((_ATEN.prod.default, _ATEN.prod.dim_int, _ATEN.cumprod.default))

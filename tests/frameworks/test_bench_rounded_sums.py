@@ -1,12 +1,21 @@
 """The errors of sums and products as they are estimated, beside those that summing really makes."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from ray_precheck.bench.rounded import rounded_arithmetic  # noqa: E402
-from ray_precheck.bench.rounded_sums import FLOAT32_UNIT, Noise, accumulation_error  # noqa: E402
+from ray_precheck.bench.rounded_sums import (  # noqa: E402
+    FLOAT32_UNIT,
+    Noise,
+    accumulation_error,
+    equal_run,
+)
+from ray_precheck.capture import Capture  # noqa: E402
+from scripts.honest.child import checked_dump  # noqa: E402
 
 pytestmark = pytest.mark.frameworks
 
@@ -182,3 +191,49 @@ def test_the_gradient_of_an_index_is_added_in_half_types() -> None:
     own = rms(gradient(torch.bfloat16) - exact)
     assert own > 2 * rms(exact.bfloat16().double() - exact)
     assert 0.2 < own / rms(composed - exact) < 1.2
+
+
+def _of_a_mean(kind: str) -> None:
+    """Add up equal terms, as the gradient of a mean is: all are rounded in the same direction."""
+    torch.manual_seed(0)
+    if kind.startswith("Conv"):
+        dims = int(kind[-2])
+        layer = getattr(torch.nn, kind)(4, 8, 3)
+        pictures = torch.randn(2, 4, *(int(900 ** (1 / dims)),) * dims)
+        layer(pictures).flatten(2).mean(-1).cos().sum().backward()
+    elif kind == "getitem":
+        x = torch.randn(4, 5, requires_grad=True)
+        x[torch.randint(0, 4, (4000,))].mean().backward()
+    elif kind == "embedding":
+        weight = torch.randn(5, 4, dtype=torch.bfloat16, requires_grad=True)
+        torch.nn.functional.embedding(torch.randint(0, 5, (3000,)), weight).mean().backward()
+    elif kind == "upsample":
+        x = torch.randn(2, 3, 8, 8, requires_grad=True)
+        torch.nn.functional.interpolate(x, scale_factor=16, mode="nearest").mean().backward()
+    elif kind == "matmul":
+        torch.full((30, 2000), 0.1) @ torch.ones(2000, 4)
+    else:
+        index, terms = torch.randint(0, 3, (3000, 4)), torch.full((3000, 4), 0.1)
+        torch.zeros(3, 4).index_add(0, index[:, 0], terms)
+        torch.zeros(3, 4).scatter_add(0, index, terms)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["Conv1d", "Conv2d", "ConvTranspose2d", "getitem", "embedding", "upsample", "matmul", "add"],
+)
+def test_an_honest_sum_of_equal_terms_is_not_accused(kind: str, tmp_path: Path) -> None:
+    with Capture(tmp_path, task="tensor", step_by="manual", framework="pytorch", stacks=False):
+        _of_a_mean(kind)
+    (dump,) = tmp_path.glob("step0/*/dump.json")
+    found = checked_dump(dump, "auto")
+    assert found["accused"] == []
+    assert found["calls"] > 0
+
+
+def test_the_run_of_equal_terms_is_measured() -> None:
+    rows = torch.tensor([[1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 3.0, 4.0]])
+    assert equal_run(rows, 1) == 4 / (1 + 1.5)
+    assert equal_run(torch.ones(7, 3), 0) == 7
+    assert equal_run(torch.randn(50, 3), 0) == 1
+    assert equal_run(torch.ones(1), 0) == equal_run(torch.tensor(1.0), 0) == 1
