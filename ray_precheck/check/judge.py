@@ -23,6 +23,8 @@ from ray_precheck.check.sides.peers import Peers, Pick
 from ray_precheck.check.sides.raised import describe
 from ray_precheck.compare.ambiguous import chosen_like
 from ray_precheck.compare.comparison import no_peers
+from ray_precheck.compare.exact import is_exact
+from ray_precheck.compare.outputs import Judge
 from ray_precheck.compare.steps import quantized_like
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Execution, Leaf, changed_by
@@ -59,14 +61,21 @@ def judge_forward(benched: Benched, terms: Terms) -> DirectionCheck:
     if len(tested) != len(expected):
         return _wrong_count(benched, terms, len(tested), len(expected))
     captured = benched.tested.is_captured
-    judge = terms.judge(name, "forward")
     peers = _peers(benched, terms, _outputs_and_changed, captured=captured)
+
+    def judge(direction: str, place: int, mine: Leaf) -> Judge:
+        found = terms.judge(name, direction)
+        if not isinstance(mine, HostTensor):
+            return found
+        exact = is_exact(name.type_name, inputs.call, place, mine.dtype, terms.framework)
+        return replace(found, is_exact=exact)
+
     rows = tuple(
         compared(
             inputs.output_name("forward", position),
             mine,
             _overflowing_like(mine, other),
-            judge,
+            judge("forward", position, mine),
             peers(position, mine),
         )
         for position, (mine, other) in enumerate(zip(tested, expected, strict=True))
@@ -78,7 +87,7 @@ def judge_forward(benched: Benched, terms: Terms) -> DirectionCheck:
             f"{name}.forward.changed.{pair.name}",
             pair.tested,
             _overflowing_like(pair.tested, pair.bench),
-            terms.judge(name, "changed"),
+            judge("changed", 0, pair.tested),
             peers(number, pair.tested),
         )
         for number, pair in zip(numbers, pairs, strict=True)

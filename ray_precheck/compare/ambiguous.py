@@ -18,7 +18,14 @@ import numpy as np
 
 from ray_precheck.compare.signs import stepped_like
 from ray_precheck.compare.steps import stepped_to
-from ray_precheck.operators.ambiguous import AMBIGUOUS, Basis, IndexChoice, SignOfSum, Stepped
+from ray_precheck.operators.ambiguous import (
+    AMBIGUOUS,
+    Basis,
+    IndexChoice,
+    SignOfSum,
+    Stepped,
+    ToWhole,
+)
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall, HostTensor
@@ -49,6 +56,8 @@ def chosen_like(
         return _selected_like(ambiguity, call, tested, bench)
     if isinstance(ambiguity, Stepped):
         return [stepped_to(ambiguity, call, tested[0], bench[0]), *bench[1:]]
+    if isinstance(ambiguity, ToWhole):
+        return _undefined_like(ambiguity, call, tested, bench)
     if isinstance(ambiguity, SignOfSum):
         return stepped_like(call, tested, bench)
     if _has_matrices(ambiguity, bench):
@@ -83,6 +92,25 @@ def _selected_like(
         source.data, tested[-1].data, bench[-1].data, dimension, selection.ordered
     )
     return [*bench[:-1], replace(bench[-1], data=chosen)]
+
+
+def _undefined_like(
+    cast: ToWhole, call: HostCall, tested: Sequence[HostTensor], bench: Sequence[HostTensor]
+) -> list[Any]:
+    """Return the bench with the tested side's integers for floats that the integers do not hold."""
+    found: list[Any] = list(bench)
+    source = call.args[cast.source] if cast.source < len(call.args) else None
+    if len(found) != 1 or not isinstance(source, HostTensor) or source.shape != bench[0].shape:
+        return found
+    if DTYPES[source.dtype].kind != "float" or DTYPES[tested[0].dtype].kind not in ("int", "uint"):
+        return found
+    limits, values = np.iinfo(DTYPES[tested[0].dtype].carrier), source.data.astype(np.float64)
+    held = (values > limits.min - 1.0) & (values < limits.max + 1.0)
+    if limits.bits == 64:  # whose limits less one are no float64
+        held |= values == limits.min
+    if not held.all():
+        found[0] = replace(bench[0], data=np.where(held, bench[0].data, tested[0].data))
+    return found
 
 
 def _dimension(selection: IndexChoice, call: HostCall) -> int | None:

@@ -67,6 +67,7 @@ class Comparison:
     kernel of the tested dtype; () if there are none. The sequence is lazy: a peer is computed when it
     is first read. `kernel_of`, `moved_benches` and `coarse_peers` give further results that it may be
     compared with. `is_coarse`: the peers are those of `coarse_peers`.
+    `is_exact`: the output moves, compares or chooses the given numbers, so that it has one right value.
     """
 
     type_name: str
@@ -78,3 +79,4 @@ class Comparison:
     peers: Callable[[], Sequence[Array]] = no_peers
     framework: str = ""
     is_coarse: bool = False
+    is_exact: bool = False

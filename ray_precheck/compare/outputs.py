@@ -36,6 +36,7 @@ class Judge:
     standard: Standard = MSPROBE
     type_name: str = ""
     direction: str = "forward"
+    is_exact: bool = False
 
 
 def check_output(
@@ -108,6 +109,7 @@ def _check_tensor(
             metrics=metrics,
             peers=peers,
             framework=judge.framework,
+            is_exact=judge.is_exact,
         )
         judgement = judge.standard.judge(comparison)
         verdict, message = judgement.verdict, judgement.message

@@ -23,7 +23,7 @@ from ray_precheck.explaining.asked import (
 from ray_precheck.explaining.bench import BenchAnswer, api_name, bench_answer
 from ray_precheck.explaining.inputs import input_lines
 from ray_precheck.explaining.limits import auto_lines, msprobe_lines, published_lines
-from ray_precheck.operators.ambiguous import AMBIGUOUS, Ambiguity, Basis, SignOfSum
+from ray_precheck.operators.ambiguous import AMBIGUOUS, Ambiguity, Basis, SignOfSum, ToWhole
 from ray_precheck.operators.drawing import DRAWING, UNSEEDED, Always, Switch, Unjudged
 from ray_precheck.operators.effects import READS_BITS, SIZED_BY_VALUES
 from ray_precheck.operators.refused import refusal
@@ -163,6 +163,8 @@ def _told_ambiguity(ambiguity: Ambiguity) -> str:
         return "right in more than one way: vectors up to a factor of modulus 1, and their order"
     if isinstance(ambiguity, SignOfSum):
         return "right in more than one way: either step where rounding decides the sign of its sum"
+    if isinstance(ambiguity, ToWhole):
+        return "undefined where integers do not hold the floats that it casts: not compared there"
     return "right in more than one way: of equal values any index counts"
 
 

@@ -1,5 +1,5 @@
-"""Operators with several right outputs: indices of equal values, vectors up to a factor, and the signs of
-sums that are nearly 0.
+"""Operators with several right outputs: indices of equal values, vectors up to a factor, the signs of sums
+that are nearly 0, and integers of floats that they do not hold.
 
 Goes out: `AMBIGUOUS`. Called by `compare.ambiguous`, which takes the tested side's choice for the bench.
 """
@@ -58,7 +58,18 @@ class Stepped:
     observes: bool = False
 
 
-Ambiguity: TypeAlias = IndexChoice | Basis | SignOfSum | Stepped
+@dataclass(frozen=True, slots=True)
+class ToWhole:
+    """A cast, perhaps of floats to integers: of NaN, and of what the integers do not hold, it may give any.
+
+    C++ says so (ISO C++17, 7.10 [conv.fpint]), and torch's kernels give what the machine does. `source` is
+    the position of the argument that is cast.
+    """
+
+    source: int = 0
+
+
+Ambiguity: TypeAlias = IndexChoice | Basis | SignOfSum | Stepped | ToWhole
 _ALL = "torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops"
 
 AMBIGUOUS: FactTable[Ambiguity] = FactTable(
@@ -90,6 +101,17 @@ AMBIGUOUS: FactTable[Ambiguity] = FactTable(
         ("torch torch.Tensor torch.linalg mindspore.ops: eig", Basis(1, values=0)),
         ("torch.linalg mindspore.Tensor mindspore.ops: eigvals", Basis(-1, values=0)),
         ("torch.optim: Lion", SignOfSum()),
+        (
+            """
+            torch.Tensor mindspore.Tensor: byte int long short to type type_as
+            torch.Tensor: char
+            torch: as_tensor tensor
+            mindspore.Tensor: astype
+            mindspore.ops: cast type_as
+            """,
+            ToWhole(),
+        ),
+        ("torch.Tensor mindspore.Tensor: copy_", ToWhole(1)),
         (
             "torch: fake_quantize_per_tensor_affine _fake_quantize_learnable_per_tensor_affine",
             Stepped(),

@@ -46,6 +46,61 @@ def bits_ignored(at: At = 0) -> Damage:
     return lambda call: run_with(call, lambda one: one.with_argument(at, raw))
 
 
+def in_bits(edit: Edit, only: int | None = None) -> Damage:
+    """Edit results (the one at `only`), or what the call writes; any other bit can be seen."""
+
+    def damage(call: KernelCall) -> Ran:
+        right = call.run()
+        written = call.written()
+        results = written or (list(right) if isinstance(right, tuple | list) else [right])
+        edited = [
+            edit(each) if only in (None, place) else each for place, each in enumerate(results)
+        ]
+        visible = any(not _same_bits(one, each) for one, each in zip(edited, results, strict=True))
+        for real, wrong in zip(written, edited, strict=False):
+            real.copy_(wrong)
+        if written:
+            return Ran(right, visible)
+        many = type(right) if isinstance(right, tuple | list) else None
+        return Ran(many(edited) if many else edited[0], visible)
+
+    return damage
+
+
+def of_kernel(name: str) -> Damage:
+    """Run another kernel with the same arguments."""
+
+    def damage(call: KernelCall) -> Ran:
+        right = call.run()
+        other = getattr(getattr(torch.ops.aten, name), call.func._overloadname)
+        wrong = other(*call.args, **call.kwargs)
+        return Ran(wrong, not _same_bits(wrong, right))
+
+    return damage
+
+
+def with_flag(name: str) -> Damage:
+    """Take a flag, a keyword of the kernel, for True."""
+
+    def damage(call: KernelCall) -> Ran:
+        right = call.run()
+        wrong = KernelCall(call.func, call.args, {**call.kwargs, name: True}).run()
+        return Ran(wrong, not _same_bits(wrong, right))
+
+    return damage
+
+
+def truncating(call: KernelCall) -> Ran:
+    """Cast towards zero, where the nearest number is farther from it."""
+    right, source = call.run(), call.tensor(0)
+    assert source is not None
+    if not right.is_floating_point():
+        return Ran(right, visible=False)
+    farther = right.double().abs() > source.double().abs()
+    wrong = torch.where(farther, _moved_by_units(right, -1), right)
+    return Ran(wrong, not _same_bits(wrong, right))
+
+
 def editing(edit: Edit, only: int | None = None) -> Damage:
     """Edit results, or what the call writes."""
     return lambda call: run_edited(call, edit, only)
@@ -77,6 +132,29 @@ def tail_lost(multiple: int = 8) -> Edit:
         return wrong
 
     return edit
+
+
+def constant(value: float) -> Edit:
+    """One value for all."""
+    return lambda out: torch.full_like(out, value)
+
+
+def inverted(out: torch.Tensor) -> torch.Tensor:
+    """True for False."""
+    return ~out if out.dtype is torch.bool else out
+
+
+def more_by_one(out: torch.Tensor) -> torch.Tensor:
+    """One more, of integers."""
+    return out if out.is_floating_point() or out.dtype is torch.bool else out + 1
+
+
+def one_unit_off(out: torch.Tensor) -> torch.Tensor:
+    """Each third float is one unit in the last place larger."""
+    if not out.is_floating_point():
+        return out
+    third = (torch.arange(out.numel()) % 3 == 0).reshape(out.shape)
+    return torch.where(third & (out != 0) & out.isfinite(), _moved_by_units(out, 1), out)
 
 
 def at_most_one(out: torch.Tensor) -> torch.Tensor:
@@ -225,6 +303,18 @@ def unstable(call: KernelCall) -> Ran:
 
 def _float_edit(out: torch.Tensor, edit: Edit) -> torch.Tensor:
     return edit(out) if out.is_floating_point() or out.is_complex() else out
+
+
+def _moved_by_units(out: torch.Tensor, units: int) -> torch.Tensor:
+    """Return floats farther from zero by units in the last place: their bits count magnitudes."""
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[out.element_size()]
+    return (out.contiguous().view(bits) + units).view(out.dtype)
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
 
 
 def _as_contiguous(one: Any) -> Any:

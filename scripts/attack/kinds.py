@@ -293,6 +293,75 @@ def _shapes() -> Iterator[WrongKind]:
         yield WrongKind(group, name, "serving", f"Torch.{name}", (name,), number, wrong)
 
 
+# The name, the API, its kernel, and the damage.
+_EXACT = """
+eq, always False              | Torch.eq            | eq              | never
+ne, always True               | Torch.ne            | ne              | ever
+ge for gt                     | Torch.gt            | gt              | ge
+gt for ge                     | Torch.ge            | ge              | gt
+le for lt                     | Torch.lt            | lt              | le
+lt for le                     | Torch.le            | le              | lt
+bool, always True             | Tensor.bool         | _to_copy        | ever
+logical_not, always False     | Torch.logical_not   | logical_not     | never
+logical_and, inverted         | Torch.logical_and   | logical_and     | inverted
+count_nonzero, one more       | Torch.count_nonzero | count_nonzero   | more
+searchsorted, on the right    | Torch.searchsorted  | searchsorted    | right
+bucketize, on the right       | Torch.bucketize     | bucketize       | right
+nonzero, rows apart           | Torch.nonzero       | nonzero         | more
+isin, always False            | Torch.isin          | isin            | never
+argmax, the next one          | Torch.argmax        | argmax          | more
+int, rounded up               | Tensor.int          | _to_copy        | more
+round, as floor               | Torch.round         | round           | floor
+floor, as trunc               | Torch.floor         | floor           | trunc
+ceil, one unit off            | Torch.ceil          | ceil            | unit
+trunc, one unit off           | Torch.trunc         | trunc           | unit
+sign, one unit off            | Torch.sign          | sgn sign        | unit
+abs, one unit off             | Torch.abs           | abs             | unit
+to a half type, cut off       | Tensor.to           | _to_copy        | cut
+double, one unit off          | Tensor.double       | _to_copy        | unit
+clone, one unit off           | Tensor.clone        | clone           | unit
+clamp, one unit off           | Torch.clamp         | clamp           | unit
+where, one unit off           | Torch.where         | where           | unit
+maximum, one unit off         | Torch.maximum       | maximum         | unit
+max, one unit off             | Torch.max           | max             | unit
+sort, one unit off            | Torch.sort          | sort            | unit
+topk, one unit off            | Torch.topk          | topk            | unit
+gather, one unit off          | Torch.gather        | gather          | unit
+index_select, one unit off    | Torch.index_select  | index_select    | unit
+masked_select, one unit off   | Torch.masked_select | masked_select   | unit
+masked_fill, one unit off     | Torch.masked_fill   | masked_fill     | unit
+cat, one unit off             | Torch.cat           | cat             | unit
+stack, one unit off           | Torch.stack         | stack           | unit
+flip, one unit off            | Torch.flip          | flip            | unit
+pad, one unit off             | Functional.pad      | constant_pad_nd | unit
+embedding, one unit off       | Functional.embedding | embedding      | unit
+relu, one unit off            | Functional.relu     | relu            | unit
+add of integers, one more     | Torch.add           | add             | more
+sum of integers, one more     | Torch.sum           | sum             | more
+bitwise_and, one more         | Torch.bitwise_and   | bitwise_and     | more
+bincount, one more            | Torch.bincount      | bincount        | more
+"""
+_EXACT_DAMAGES: dict[str, Damage] = {
+    "never": by.in_bits(by.constant(0)),
+    "ever": by.in_bits(by.constant(1)),
+    "inverted": by.in_bits(by.inverted),
+    "more": by.in_bits(by.more_by_one),
+    "unit": by.in_bits(by.one_unit_off),
+    "right": by.with_flag("right"),
+    "cut": by.truncating,
+    **{name: by.of_kernel(name) for name in ("ge", "gt", "le", "lt", "floor", "trunc")},
+}
+
+
+def _exact() -> Iterator[WrongKind]:
+    """Functions with one right answer, which must be equal to the bit."""
+    for line in _EXACT.strip().splitlines():
+        name, api, kernels, wrong = (word.strip() for word in line.split("|"))
+        damage, group = _EXACT_DAMAGES[wrong], "exact functions"
+        kernel = tuple(kernels.split())
+        yield WrongKind(group, name, "decisions", api, kernel, on.always, damage)
+
+
 KINDS: tuple[WrongKind, ...] = (
     *_layouts(),
     *_memory(),
@@ -302,4 +371,5 @@ KINDS: tuple[WrongKind, ...] = (
     *_values(),
     *_changed(),
     *_shapes(),
+    *_exact(),
 )

@@ -280,6 +280,63 @@ def choices(dtype: torch.dtype) -> Step:
     return step
 
 
+def decisions(dtype: torch.dtype) -> Step:
+    """Comparisons, counts, searches, roundings, casts and copies: functions that have one right answer."""
+    levels = torch.randint(-3, 4, (24, 40)).to(dtype)
+    others = torch.randint(-3, 4, (24, 40)).to(dtype)
+    values = torch.randn(24, 40, dtype=dtype) * 3
+    bounds = torch.arange(-3, 4).to(dtype)
+    whole = torch.randint(-9, 10, (24, 40))
+    rows, column = torch.randint(0, 24, (30,)), torch.randint(0, 40, (24, 6))
+    flags = torch.rand(24, 40) > 0.4
+    table = torch.randn(24, 16, dtype=dtype)
+    ones = (torch.rand(24, 40) > 0.3).to(dtype)
+    wide = torch.randn(24, 40)
+    narrow = torch.bfloat16 if dtype is torch.float32 else dtype
+
+    @torch.no_grad()
+    def step() -> None:
+        for compare in (torch.eq, torch.ne, torch.gt, torch.ge, torch.lt, torch.le):
+            compare(levels, others)
+        ones.bool()
+        torch.logical_not(ones)
+        torch.logical_and(flags, levels)
+        torch.count_nonzero(levels, dim=1)
+        torch.searchsorted(bounds, levels)
+        torch.bucketize(levels, bounds)
+        torch.nonzero(levels)
+        torch.isin(levels, bounds[:3])
+        torch.argmax(levels, dim=1)
+        values.int()
+        for rounding in (torch.round, torch.floor, torch.ceil, torch.trunc, torch.sign, torch.abs):
+            rounding(values)
+        wide.to(narrow)
+        values.double()
+        values.clone()
+        torch.clamp(values, -1.0, 1.0)
+        torch.where(flags, values, levels)
+        torch.maximum(values, levels)
+        torch.max(values, 1)
+        torch.sort(values, -1)
+        torch.topk(values, 3, -1)
+        torch.gather(values, 1, column)
+        torch.index_select(values, 0, rows)
+        torch.masked_select(values, flags)
+        torch.masked_fill(values, flags, 0.5)
+        torch.cat([values, levels])
+        torch.stack([values, levels])
+        torch.flip(values, [0])
+        F.pad(values, (1, 2))
+        F.embedding(rows, table)
+        F.relu(values)
+        torch.add(whole, whole.flip(0))
+        torch.sum(whole, 1)
+        torch.bitwise_and(whole, whole.flip(1))
+        torch.bincount(rows)
+
+    return step
+
+
 def sparse_graph(dtype: torch.dtype) -> Step:
     """Adjacency matrices in COO and CSR, and one whose places are named twice."""
     dense = torch.randn(12, 12).relu().to(dtype)
@@ -326,6 +383,7 @@ PROGRAMS: dict[str, Program] = {
         serving,
         shapes,
         choices,
+        decisions,
         sparse_graph,
         complexes,
     )

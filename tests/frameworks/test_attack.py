@@ -37,6 +37,19 @@ SHORT = [
     ("odd tail: gelu", "bfloat16", "statistics"),
     ("both broadcast: sub", "float32", "statistics"),
     ("number as a tensor: mul", "float16", "statistics"),
+    ("exact functions: eq, always False", "float32", "tensor"),
+    ("exact functions: ne, always True", "bfloat16", "statistics"),
+    ("exact functions: ge for gt", "float16", "tensor"),
+    ("exact functions: bool, always True", "float32", "statistics"),
+    ("exact functions: logical_not, always False", "float32", "tensor"),
+    ("exact functions: count_nonzero, one more", "float32", "statistics"),
+    ("exact functions: searchsorted, on the right", "bfloat16", "tensor"),
+    ("exact functions: bucketize, on the right", "float32", "tensor"),
+    ("exact functions: to a half type, cut off", "float32", "statistics"),
+    ("exact functions: to a half type, cut off", "float16", "tensor"),
+    ("exact functions: clone, one unit off", "bfloat16", "statistics"),
+    ("exact functions: embedding, one unit off", "float32", "tensor"),
+    ("exact functions: sort, one unit off", "float16", "statistics"),
 ]
 BY_NAME = {f"{kind.group}: {kind.name}": kind for kind in KINDS}
 CASES = pytest.mark.parametrize(("name", "dtype", "task"), SHORT)
@@ -58,7 +71,7 @@ def test_the_same_kernel_without_its_fault_is_not_accused(name: str, dtype: str,
     assert not tried.accused
 
 
-@pytest.mark.parametrize("program", ["serving", "graph"])
+@pytest.mark.parametrize("program", ["serving", "graph", "decisions"])
 def test_an_honest_program_is_not_accused(program: str) -> None:
     calls, accused = honest(program, "float32", "tensor", "auto")
     assert calls > 15

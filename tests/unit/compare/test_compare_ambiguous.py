@@ -223,3 +223,42 @@ def test_a_column_of_zeros_stays() -> None:
     values, zeros = np.array([1.0, 2.0]), np.zeros((2, 2))
     found = aligned("linalg.eigh", (np.eye(2),), [values, zeros], [values, zeros])
     np.testing.assert_array_equal(found[1], zeros)
+
+
+class TestCastsToIntegers:
+    SOURCE = np.array([1.9, -2.5, np.nan, np.inf, 3e9, 255.5], np.float32)
+    BENCH = np.array([1, -2, -(2**31), -(2**31), -(2**31), 255], np.int32)
+
+    def test_of_floats_that_integers_do_not_hold_any_integer_is_right(self) -> None:
+        tested = np.array([1, -2, 0, 2**31 - 1, 2**31 - 1, 255], np.int32)
+        for api in ("int", "to", "type"):
+            (chosen,) = self.aligned(api, [self.SOURCE], tested, self.BENCH)
+            np.testing.assert_array_equal(chosen, tested)
+
+    def test_of_all_others_only_the_bench_is(self) -> None:
+        tested = np.array([2, -3, 0, 0, 0, 256], np.int32)
+        (chosen,) = self.aligned("int", [self.SOURCE], tested, self.BENCH)
+        np.testing.assert_array_equal(chosen, [1, -2, 0, 0, 0, 255])
+
+    def test_the_limits_of_64_bits_are_held(self) -> None:
+        source = np.array([-(2.0**63), 2.0**63, 2.0**62])
+        bench = np.array([-(2**63), -(2**63), 2**62])
+        (chosen,) = self.aligned("long", [source], np.zeros(3, np.int64), bench)
+        np.testing.assert_array_equal(chosen, [-(2**63), 0, 2**62])
+
+    def test_a_copy_casts_its_second_argument(self) -> None:
+        tested = np.zeros(6, np.int32)
+        (chosen,) = self.aligned("copy_", [tested, self.SOURCE], tested, self.BENCH)
+        np.testing.assert_array_equal(chosen, [1, -2, 0, 0, 0, 255])
+
+    def test_integers_wrap_round_in_one_way(self) -> None:
+        source, bench = np.array([300]), np.array([44], np.uint8)
+        (chosen,) = self.aligned("byte", [source], np.array([255], np.uint8), bench)
+        np.testing.assert_array_equal(chosen, bench)
+
+    @staticmethod
+    def aligned(api: str, args: list[Any], tested: Any, bench: Any) -> list[Any]:
+        call = HostCall(tuple(map(tensor, args)), {})
+        name = ApiName("Tensor", api, 0)
+        sides = [tensor(tested)], [tensor(bench)]
+        return [leaf.data for leaf in chosen_like(name, call, *sides, "pytorch")]

@@ -24,7 +24,7 @@ _GOES_ALONG = 0.1
 _STEEPER_THAN_MOST = 16.0
 # Jumps are at single elements. Where the inputs move more of them, the function is steep, and its
 # error is no accident of rounding.
-_MOST_JUMPS = 0.05
+MOST_JUMPS = 0.05
 
 
 def excused_elements(
@@ -106,6 +106,6 @@ def _jumps(moved: Sequence[Array], bench: Array, limit: float) -> Array:
     nearer, farther = np.minimum(ahead, back), np.maximum(ahead, back)
     least = np.maximum(least_ahead, least_back)
     found = (least > limit) | ((farther > limit) & (nearer < _ONE_SIDED * farther))
-    if np.count_nonzero(found) > _MOST_JUMPS * len(found):
+    if np.count_nonzero(found) > MOST_JUMPS * len(found):
         return jump
     return np.where(found, np.maximum(farther, least), 0.0)
