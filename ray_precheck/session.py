@@ -22,6 +22,7 @@ from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import UsageError
 from ray_precheck.frameworks.mindtorch.paths import prefer_native
 from ray_precheck.frameworks.registry import require_framework
+from ray_precheck.jobs.precheck.distribution import add_distributions
 from ray_precheck.jobs.precheck.job import PrecheckJob
 from ray_precheck.jobs.precheck.subject import Subject, find_subject, read_options
 from ray_precheck.options.checks import CheckOptions
@@ -196,6 +197,8 @@ def _drive_to_the_report(
     """
     end = drive_to_end(job, planning, setting, is_new=is_new)
     end.require_rows()
+    if end.completed:
+        add_distributions(setting.files)
     return PrecheckReport(summarise(setting.files), end.completed, end.reason)
 
 

@@ -146,6 +146,8 @@ DRAWING: FactTable[Drawing] = FactTable(
 )
 
 # The draws of these operators do not depend on the seed, in MindSpore 2.10 on the CPU.
+# Operators whose draws depend on a seed among their arguments, whose default is a number.
+SELF_SEEDED = table_of_names("self-seeded", "mindspore.ops: randperm")
 UNSEEDED = table_of_names(
     "unseeded",
     """

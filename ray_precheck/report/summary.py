@@ -18,7 +18,12 @@ from ray_precheck.report.sources import source_lines
 from ray_precheck.report.tables import headings_of, read_columns
 from ray_precheck.schema.environment import Environment, environment_from_dict
 from ray_precheck.schema.result import Verdict, verdict_in
-from ray_precheck.store.columns import DETAIL_COLUMNS, RESULT_COLUMNS, decode_name
+from ray_precheck.store.columns import (
+    DETAIL_COLUMNS,
+    DISTRIBUTION,
+    RESULT_COLUMNS,
+    decode_name,
+)
 from ray_precheck.store.done import ResultRow, parse_result_row
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.settings import RunSettings, load_settings
@@ -265,7 +270,8 @@ def _badness(output: WorstOutput) -> tuple[bool, bool, float, str]:
 def _kind_of(name: str) -> str:
     """Return API and direction: `Mint.add.backward` of `Mint.add.0.backward.output.1`."""
     parts = name.rsplit(".", 4)
-    return f"{parts[0]}.{parts[2]}" if len(parts) == 5 else name
+    is_output = len(parts) == 5 and parts[-1] != DISTRIBUTION
+    return f"{parts[0]}.{parts[2]}" if is_output else name
 
 
 def _worst_output(columns: tuple[str, ...], kind: _Kind) -> WorstOutput:

@@ -93,7 +93,8 @@ class Metrics:
 class OutputCheck:
     """One detail row: an output (or a gradient) compared with the bench.
 
-    `columns` are the cells of the columns that the standard adds, by their headings.
+    `columns` are the cells of the columns that the standard adds, by their headings. `drawn` is what the
+    statistics over all calls of a random operator need of this one, which stands behind its Message.
     """
 
     name: str
@@ -104,6 +105,7 @@ class OutputCheck:
     verdict: Verdict
     message: str = ""
     columns: tuple[tuple[str, float | str], ...] = ()
+    drawn: str = ""
 
 
 @pickled_by_position

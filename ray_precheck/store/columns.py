@@ -46,10 +46,12 @@ DETAIL_COLUMNS: dict[str, DetailCell] = {
     "MaxAbsErr": lambda check: _metric(check, "max_abs_err"),
     "MaxRelativeErr": lambda check: _metric(check, "max_rel_err"),
     "Status": lambda check: check.verdict.value,
-    "Message": lambda check: encode_text(check.message),
+    "Message": lambda check: encode_text("; ".join(filter(None, [check.message, check.drawn]))),
 }
 
 
+# The last part of the name of the row that judges all calls of a random operator: `X.distribution`.
+DISTRIBUTION = "distribution"
 # The setting of a run that lists the columns that its standard adds to the details; missing: none.
 ADDED_SETTING = "added columns"
 

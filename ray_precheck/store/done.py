@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ray_precheck.schema.result import MACHINE_REASONS, Verdict, call_verdict, verdict_in
-from ray_precheck.store.columns import decode_name
+from ray_precheck.store.columns import DISTRIBUTION, decode_name
 from ray_precheck.store.repair import rows_below
 from ray_precheck.store.rows import row_cells, rows_by_call
 from ray_precheck.store.tables import API_TABLES, Tables
 
+# The part of the Message that tells of all calls of a random operator; it is always the last one.
+OPERATOR_NOTE = re.compile(rf"(?:^|; ){DISTRIBUTION}: .*$")
 _OUTPUTS = ("forward.output.", "forward.changed.", "backward.output.")
 
 
@@ -46,6 +48,11 @@ class ResultRow(NamedTuple):
     def is_crash(self) -> bool:
         """Whether the machine is to blame: a crash, a time-out, memory, a lost node."""
         return self.is_error and self.message.startswith(MACHINE_REASONS)
+
+    @property
+    def is_of_operator(self) -> bool:
+        """Whether the draws of all calls of its operator together are in error."""
+        return self.is_error and OPERATOR_NOTE.search(self.message) is not None
 
     @property
     def has_details(self) -> bool:
@@ -90,7 +97,8 @@ def read_done(
 ) -> tuple[set[str], set[str]]:
     """Return the names with a result row, and those of them that must have detail rows.
 
-    Rows of a kind in `retry` are left out. A row without a call in the dump always counts as done,
+    Rows of a kind in `retry` are left out; with one whose error is that of all calls of its operator, all
+    of these. A row without a call in the dump always counts as done,
     because no run could make it again.
 
     Raises:
@@ -99,6 +107,7 @@ def read_done(
     """
     done: set[str] = set()
     again: set[str] = set()
+    operators: set[str] = set()
     with_details: set[str] = set()
     for row in _result_rows(result, tables):
         name = row.name
@@ -106,11 +115,15 @@ def read_done(
             continue  # If a row occurs twice, the first counts.
         if retry and name in names and any(RETRY_KINDS[kind](row) for kind in retry):
             again.add(name)
+            if row.is_of_operator:
+                operators.add(name.rsplit(".", 1)[0])
             continue
         done.add(name)
         if tables.needs_details and row.has_details:
             with_details.add(name)
-    return done, with_details
+    if operators:
+        done = {n for n in done if n not in names or n.rsplit(".", 1)[0] not in operators}
+    return done, with_details & done
 
 
 def count_verdicts(result: Path, names: Set[str], tables: Tables = API_TABLES) -> Counter[Verdict]:

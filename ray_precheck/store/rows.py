@@ -8,7 +8,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from ray_precheck.store.columns import decode_name, decode_row
+from ray_precheck.store.columns import DISTRIBUTION, decode_name, decode_row
+
+_DISTRIBUTION = f".{DISTRIBUTION}".encode()
 
 
 def whole_rows(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -52,8 +54,8 @@ def rows_by_call(rows: Iterable[bytes], parts: int | None) -> Iterator[tuple[str
 
     `parts` is how many parts of its name a row has behind that of its call: with 3 of them the detail
     row `X.0.forward.output.1` belongs to `X.0`; with 0 a result row to its own name. With None the call
-    stands in the last cell. Rows that follow each other and belong to the same call are given the same
-    string.
+    stands in the last cell. A row of a distribution belongs to no call, but to its own name. Rows that
+    follow each other and belong to the same call are given the same string.
     """
     last, call = b"", ""
     for row in rows:
@@ -61,7 +63,8 @@ def rows_by_call(rows: Iterable[bytes], parts: int | None) -> Iterator[tuple[str
             cell, its_call = row, _last_cell(row)
         else:
             cell = _first_cell(row)
-            its_call = cell.rsplit(b".", parts)[0] if parts else cell
+            is_own = not parts or cell.endswith(_DISTRIBUTION)
+            its_call = cell if is_own else cell.rsplit(b".", parts)[0]
         if its_call != last:
             last, call = its_call, _decoded(its_call)
         yield call, cell, row

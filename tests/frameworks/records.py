@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import pytest
 
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
+from ray_precheck.compare.random.pooled import judge_pooled, read_drawn
 from ray_precheck.datagen.generate import GeneratedTensors
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.schema.done import Done
@@ -111,6 +113,19 @@ def call(
     }
     behind = None if grads is None else json.dumps({"input": grads, "output": []}).encode()
     return TaskPayload(0, f"{name}.0", json.dumps(forward).encode(), behind)
+
+
+def judged_together(checker: Checker, payload: TaskPayload, calls: int) -> tuple[Verdict, str]:
+    """Check so many calls that differ in their number alone; return the verdict on all of them together."""
+    drew = []
+    for number in range(calls):
+        name = f"{payload.name.rsplit('.', 1)[0]}.{number}"
+        result = checker.check(replace(payload, name=name))
+        assert result.forward is Verdict.PASS, result.message
+        drawn = read_drawn(result.checks[0].drawn)
+        assert drawn is not None
+        drew.append((name, drawn))
+    return judge_pooled(drew)
 
 
 def statistics_checker(framework: str, **options: Any) -> Checker:

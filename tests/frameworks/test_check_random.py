@@ -10,6 +10,7 @@ from records import (
     altered,
     call,
     dtypes,
+    judged_together,
     leaf,
     raising,
     replace_kernel,
@@ -151,6 +152,18 @@ def test_a_random_output_is_judged_by_statistics(torch_checker: Checker, case: s
     assert shapes(result) == [str(shape)]
 
 
+@pytest.mark.parametrize("case", [case for case in FORWARD if case != "randperm of three"])
+def test_honest_calls_are_not_accused_together(torch_checker: Checker, case: str) -> None:
+    verdict, message = judged_together(torch_checker, FORWARD[case][0], 6)
+    assert verdict is PASS, message
+
+
+@pytest.mark.parametrize("case", [case for case in WITH_GRADIENT if "everything" not in case])
+def test_honest_dropout_is_not_accused_together(torch_checker: Checker, case: str) -> None:
+    verdict, message = judged_together(torch_checker, WITH_GRADIENT[case], 6)
+    assert verdict is PASS, message
+
+
 @pytest.mark.parametrize(
     "payload",
     [dropping("Functional.dropout", shape=(0, 4)), call("Torch.rand", 0, 3)],
@@ -289,6 +302,65 @@ class TestFaults:
         result = self.faulty(torch_checker, monkeypatch, payload, edit)
         assert result.forward is ERROR
         assert says in result.message
+
+    @pytest.mark.parametrize(
+        ("payload", "calls", "kernel", "says"),
+        [
+            (
+                call("Torch.randn", 64, 128),
+                31,
+                lambda torch: lambda *size: torch.randn(*size) * 1.01,
+                "the variance over the expected one",
+            ),
+            (
+                dropping("Functional.dropout", 0.1, True, shape=(64, 128)),
+                8,
+                lambda torch: (
+                    lambda x, p, *_: torch.where(torch.rand_like(x) < 0.11, 0 * x, x / (1 - p))
+                ),
+                "the share of dropped elements",
+            ),
+            (
+                call(
+                    "Functional.scaled_dot_product_attention",
+                    *[tensor(2, 2, 64, 16)] * 3,
+                    None,
+                    0.1,
+                ),
+                3,
+                lambda torch: (
+                    lambda q, k, v, *_: torch.nn.functional.scaled_dot_product_attention(
+                        q, k, v, None, 0.2
+                    )
+                ),
+                "the spread over the expected one",
+            ),
+            (
+                dropping("Functional.dropout", 0.3, True, shape=(64, 8)),
+                4,
+                lambda torch: (
+                    lambda x, p, *_: [torch.manual_seed(1), torch.nn.functional.dropout(x, p)][1]
+                ),
+                "the draws of Functional.dropout.0, Functional.dropout.1 and 2 more are the same",
+            ),
+        ],
+    )
+    def test_a_fault_that_no_call_shows_alone_is_found_by_all_of_them(
+        self,
+        torch_checker: Checker,
+        monkeypatch: pytest.MonkeyPatch,
+        payload: TaskPayload,
+        calls: int,
+        kernel: Callable[[Any], Callable[..., Any]],
+        says: str,
+    ) -> None:
+        import torch
+
+        assert judged_together(torch_checker, payload, calls)[0] is PASS
+        replace_kernel(monkeypatch, torch_checker.device(), lambda _: kernel(torch))
+        verdict, message = judged_together(torch_checker, payload, calls)
+        assert verdict is ERROR
+        assert says in message
 
     def test_a_gradient_that_forgets_the_mask_is_found(
         self, torch_checker: Checker, monkeypatch: pytest.MonkeyPatch

@@ -1,9 +1,11 @@
 """Random operators of MindSpore, from record to verdict."""
 
 import pytest
-from records import call, ms_tensor, timeless
+from records import call, judged_together, ms_tensor, timeless
 
 from ray_precheck.check.checker import Checker
+from ray_precheck.check.random.rules import is_seeded
+from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.result import Verdict
 
 pytestmark = pytest.mark.frameworks
@@ -57,6 +59,19 @@ def test_random_operators_of_mindspore_are_judged_by_statistics(
     # Also of those whose generator takes no seed: files are the same in every run.
     mindspore_checker.check(MINDSPORE["rand"])
     assert timeless(mindspore_checker.check(payload)) == timeless(result)
+
+
+@pytest.mark.parametrize("case", MINDSPORE)
+def test_honest_calls_of_mindspore_are_not_accused_together(
+    mindspore_checker: Checker, case: str
+) -> None:
+    prefix, api, number = MINDSPORE[case].name.split(".")
+    # `ops.randperm` has a seed of its own, which is 0 by default.
+    if api == "randperm" or not is_seeded(ApiName(prefix, api, int(number)), "mindspore"):
+        assert mindspore_checker.check(MINDSPORE[case]).checks[0].drawn == ""
+        return
+    verdict, message = judged_together(mindspore_checker, MINDSPORE[case], 6)
+    assert verdict is PASS, message
 
 
 @pytest.mark.parametrize("api", ["Mint.rand", "Mint.randn", "MintFunctional.dropout"])

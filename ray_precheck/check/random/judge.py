@@ -20,11 +20,13 @@ from ray_precheck.check.sides.bench import run_bench
 from ray_precheck.check.sides.captured import captured_gradients
 from ray_precheck.check.sides.tested import UnderTest
 from ray_precheck.compare.random.bounds import FALSE_ALARM_RATE
-from ray_precheck.compare.random.outputs import check_random_output
+from ray_precheck.compare.random.outputs import check_random_output, drawn_of
+from ray_precheck.compare.random.pooled import drawn_text
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Leaf
+from ray_precheck.operators.drawing import SELF_SEEDED
 from ray_precheck.plan.drawing import is_dropping, seed_of
-from ray_precheck.schema.record import ApiRecord
+from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.values import HostTensor
 
@@ -63,7 +65,8 @@ def judge_random_forward(tested: UnderTest, bench: Bench, terms: Terms) -> Direc
     looks = [[] if _is_empty(outputs[0]) else rule.looks(call)] if outputs else []
     if rule.others is not None and len(outputs) > 1:
         looks.append(rule.others(call))
-    rows = []
+    rows: list[Compared] = []
+    repeatable = terms.tests_dump or is_seeded(name, terms.framework)
     for position, (leaf, its_looks) in enumerate(zip(outputs, looks, strict=False)):
         check = check_random_output(
             inputs.output_name("forward", position),
@@ -72,13 +75,27 @@ def judge_random_forward(tested: UnderTest, bench: Bench, terms: Terms) -> Direc
             terms.framework,
             chance=FALSE_ALARM_RATE / len(looks),
             recorded=recorded[position] if position < len(recorded) else None,
-            repeatable=terms.tests_dump or is_seeded(name, terms.framework),
+            repeatable=repeatable,
         )
+        if repeatable and not _seeds_itself(call, rule, name, terms.framework):
+            check = replace(check, drawn=drawn_text(drawn_of(its_looks, tested.is_captured)))
         rows.append(Compared(check, leaf))
     result = DirectionCheck(tuple(rows), tuple(filter(None, [tested.note])))
     if result.verdict is Verdict.SKIP:
         return result
     return replace(result, notes=(*result.notes, _JUDGED))
+
+
+def _seeds_itself(call: RandomCall, rule: RandomRule, name: ApiName, framework: str) -> bool:
+    """Return whether a call has a seed or a generator of its own, which may be that of another call."""
+    if SELF_SEEDED.of(name.type_name, framework):
+        return True
+    args, kwargs = call.call.args, call.call.kwargs
+    if any(kwargs[key] is not None for key in kwargs if "seed" in key or key == "generator"):
+        return True
+    # mindspore.ops has them by position, too: behind the parameters of the distribution, or the shape.
+    named = len(rule.signature.split()) - 1 or int(bool(args) and isinstance(args[0], list | tuple))
+    return bool(named) and any(type(value) is int for value in args[named:])
 
 
 def _is_empty(leaf: Leaf) -> bool:

@@ -11,7 +11,8 @@ import math
 
 import numpy as np
 
-from ray_precheck.compare.random.statistics import Look, Observation, fact, within
+from ray_precheck.compare.random.pooled import Sums, pattern_of
+from ray_precheck.compare.random.statistics import Look, Observation, SummedLook, fact, within
 from ray_precheck.schema.dtypes import Array
 
 # Weights that are computed at most; heads beyond are left out.
@@ -44,8 +45,50 @@ def attention_looks(
     return [
         *looks,
         _slope(terms, plain[..., 0], deviation, probability, 4 * unit),
-        _spread(terms, deviation, probability),
+        SummedLook(
+            _spread(terms, deviation, probability),
+            _spread_sums(terms, deviation, probability, np.linalg.norm(found, axis=-1), unit),
+            # The mask does not show: that a call was computed twice does.
+            pattern_of(found.reshape(-1)),
+        ),
     ]
+
+
+def _spread_sums(
+    terms: Array, deviation: Array, p: float, size: Array, unit: float
+) -> tuple[Sums, ...]:
+    """Return the sums of the square of each row's deviation over the expected one.
+
+    The deviation is a sum of independent terms t_k (m_k - (1-p)), whose cumulants are those of a Bernoulli
+    variable times sums of powers of t; its moments follow from them. Rounding of the output, of
+    Euclidean length `size`, adds its own square, and may scale the deviation by a unit.
+    """
+    q = 1 - p
+    k2, k3, k4 = p * q, p * q * (1 - 2 * p), p * q * (1 - 6 * p * q)
+    k6 = p * q * (1 - 30 * p * q + 120 * (p * q) ** 2)
+    second = k2 * np.sum(terms**2, -1)
+    drops = second > 0
+    terms, second, rounded = terms[drops], second[drops], unit * size[drops]
+    if not len(second):
+        return ()
+    # In units of the expected square the cumulants do not overflow.
+    unit_terms = terms / np.sqrt(second)[:, None]
+    c3, c4, c6 = (k * np.sum(unit_terms**n, -1) for k, n in ((k3, 3), (k4, 4), (k6, 6)))
+    fourth, sixth = 3 + c4, 15 + 15 * c4 + 10 * c3**2 + c6
+    squares = deviation[drops] ** 2 / second
+    slack = 2 * unit + rounded**2 / second
+    count = len(second)
+    return (
+        Sums(
+            "spread",
+            count,
+            count,
+            float(np.sum(squares - 1)),
+            float(np.sum(fourth - 1)),
+            float(np.sum(sixth - 3 * fourth + 2)),
+            float(np.sum(slack)),
+        ),
+    )
 
 
 def _weights(
@@ -86,7 +129,22 @@ def _slope(terms: Array, plain: Array, deviation: Array, p: float, slack: float)
         what = "the size over that without dropout"
         return within(what, found, (1 - limit, 1 + limit), (0.0, 2.0))
 
-    return look
+    moved = terms * plain[..., None]
+    variance = p * (1 - p) * float(np.sum(moved**2))
+    if not square or not variance:
+        return look
+    # Weighted so that the calls whose dropout moves the output least count most.
+    weight = square / variance
+    sums = Sums(
+        "size",
+        plain.size,
+        square * weight,
+        float(np.sum(deviation * plain)) * weight,
+        square * weight,
+        p * (1 - p) * (2 * p - 1) * float(np.sum(moved**3)) * weight**3,
+        slack * square * weight,
+    )
+    return SummedLook(look, (sums,))
 
 
 def _spread(terms: Array, deviation: Array, p: float) -> Look:

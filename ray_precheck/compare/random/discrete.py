@@ -11,12 +11,14 @@ import math
 import numpy as np
 
 from ray_precheck.compare.random.bounds import poisson_limits, share_limits
+from ray_precheck.compare.random.pooled import SQUARE_MOMENTS, Sums, pattern_of
 from ray_precheck.compare.random.special import gamma_cdf
 from ray_precheck.compare.random.statistics import (
     Draws,
     Look,
     Observation,
     Parameter,
+    SummedLook,
     average,
     distribution,
     fact,
@@ -59,7 +61,7 @@ def uniform_whole_numbers(draws: Draws, low: int, high: int) -> list[Look]:
     center = (count - 1) / 2 / count
     slack = float(np.mean(step)) / count
     variance = (1 - count**-2) / 12
-    looks.append(average("the mean, as a part of the range,", u, center, variance, slack))
+    looks.append(average("the mean, as a part of the range,", u, center, variance, slack, "place"))
     if not coarse.any():
         looks.append(share_look(f"the share of {low}", found == low, 1 / count))
         looks.append(share_look(f"the share of {high - 1}", found == high - 1, 1 / count))
@@ -73,9 +75,15 @@ def bernoulli(draws: Draws, probability: Parameter) -> list[Look]:
         return []
     p = np.broadcast_to(np.asarray(probability, np.float64), draws.values.shape)
     ones = draws.values == 1
-    looks = [
+    both = p * (1 - p)
+    counted = len(ones), float(np.sum(p)), float(np.sum(ones - p))
+    sums = Sums("ones", *counted, float(np.sum(both)), float(np.sum(both * (1 - 2 * p))))
+    chances = np.maximum(np.where(ones, p, 1 - p), 1e-300)
+    pattern = pattern_of(ones, float(np.exp(np.mean(np.log(chances)))))
+    impossible = fact("have a probability of 0", np.where(ones, p == 0, p == 1))
+    looks: list[Look] = [
         fact("are neither 0 nor 1", (draws.values != 0) & ~ones),
-        fact("have a probability of 0", np.where(ones, p == 0, p == 1)),
+        SummedLook(impossible, (sums,), pattern),
     ]
     if np.ndim(probability) == 0:
         rate = float(probability)
@@ -111,7 +119,9 @@ def poisson(draws: Draws, rate: Parameter, spread: np.random.Generator) -> list[
         fact("are not 0 though the rate is", (rates == 0) & (draws.values != 0)),
     ]
     if expected > 0:
-        looks.append(total)
+        off = float(np.sum(draws.values)) - expected
+        sums = Sums("ratio", len(rates), expected, off, expected, expected, slack * expected)
+        looks.append(SummedLook(total, (sums,), pattern_of(draws.values)))
     small = (rates > 0) & (rates <= _LARGEST_POISSON_RATE) & (draws.step <= 1)
     if small.any():
         below = _poisson_cdf(rates[small], draws.values[small] - 1)
@@ -131,14 +141,24 @@ def geometric(draws: Draws, probability: float, spread: np.random.Generator) -> 
     if not len(draws):
         return []
     wrong = (draws.values < 1) | (draws.values != np.rint(draws.values))
-    looks = [fact("are no whole numbers of 1 or more", wrong)]
+    whole = fact("are no whole numbers of 1 or more", wrong)
     if not 0 < probability < 1:
-        return looks
+        return [whole]
+    count, mean, q = len(draws), 1 / probability, 1 - probability
+    sums = Sums(
+        "ratio",
+        count,
+        count * mean,
+        float(np.sum(draws.values - mean)),
+        count * q * mean**2,
+        count * q * (1 + q) * mean**3,
+        float(np.sum(np.where(draws.step > 0.5, draws.step, 0.0))),
+    )
     failure = math.log1p(-probability)
     below = -np.expm1(failure * np.maximum(draws.values - 1, 0))
     at_most = -np.expm1(failure * np.maximum(draws.values, 0))
     gap = _stepwise("the geometric distribution", below, at_most, draws.grain, spread)
-    return [*looks, *gap]
+    return [SummedLook(whole, (sums,), pattern_of(draws.values)), *gap]
 
 
 def binomial(draws: Draws, trials: Parameter, probability: Parameter) -> list[Look]:
@@ -159,7 +179,11 @@ def binomial(draws: Draws, trials: Parameter, probability: Parameter) -> list[Lo
                 "the share of successes", found, share_limits(mean, int(total), chance), (0, 1)
             )
 
-        looks.append(successes)
+        expected, both = float(np.sum(counts * p)), counts * p * (1 - p)
+        off = float(np.sum(draws.values)) - expected
+        moments = float(np.sum(both)), float(np.sum(both * (1 - 2 * p)))
+        sums = Sums("ratio", len(p), expected, off, *moments)
+        looks.append(SummedLook(successes, (sums,), pattern_of(draws.values)))
     return looks
 
 
@@ -174,7 +198,26 @@ def categories(
     if not len(chosen):
         return []
     impossible = fact("are categories without a weight", at_most <= below)
-    return [impossible, *_stepwise("the given weights", below, at_most, grain, spread)]
+    u = below + spread.random(len(below)) * np.maximum(at_most - below, 0.0)
+    looks = _evenly("the given weights", u, grain)
+    count, squares = len(u), (2 * u - 1) ** 2
+    variance, third = SQUARE_MOMENTS
+    sums = (
+        Sums("place", count, count / 2, float(np.sum(u - 0.5)), count / 12, 0.0, count * grain),
+        Sums(
+            "width",
+            count,
+            count / 3,
+            float(np.sum(squares - 1 / 3)),
+            count * variance,
+            count * third,
+            2 * count * grain,
+        ),
+    )
+    # The chance that another call draws the same, as its geometric mean over the draws.
+    chances = np.maximum(at_most - below, 1e-300)
+    pattern = pattern_of(chosen, float(np.exp(np.mean(np.log(chances)))))
+    return [SummedLook(impossible, sums, pattern), *looks]
 
 
 def permutation(values: Array) -> list[Look]:
@@ -192,6 +235,7 @@ def permutation(values: Array) -> list[Look]:
             "the share of pairs of neighbours that ascend",
             values[: count // 2 * 2 : 2] < values[1::2],
             0.5,
+            "rising",
         )
     )
 
@@ -201,7 +245,9 @@ def permutation(values: Array) -> list[Look]:
         limit = next(k for k in range(1, 200) if 1 / math.factorial(k) <= chance) - 1
         return within("the number of elements at their own place", found, (0, limit), (0, count))
 
-    return [*looks, fixed]
+    # All orders are equally probable: 1 / count! for each.
+    pattern = pattern_of(values, math.exp(-math.lgamma(count + 1) / max(count, 1)))
+    return [*looks, SummedLook(fixed, pattern=pattern)]
 
 
 def _stepwise(
@@ -210,4 +256,8 @@ def _stepwise(
     """Look at discrete draws, spread evenly over their steps of the distribution function: then they
     are uniform if their distribution is right (randomised probability integral transform)."""
     u = below + spread.random(len(below)) * np.maximum(at_most - below, 0.0)
+    return _evenly(name, u, grain)
+
+
+def _evenly(name: str, u: Array, grain: float) -> list[Look]:
     return [distribution(name, u - grain, np.minimum(u + grain, 1.0)), neighbours(u < 0.5)]

@@ -128,7 +128,7 @@ def dropout_looks(mask: Mask, dropping: Dropping) -> list[Look]:
     sample = dropped[sampled(len(dropped))]
     if not len(sample) or p >= 1:
         return looks
-    looks.append(share_look("the share of dropped elements", sample, p))
+    looks.append(share_look("the share of dropped elements", sample, p, "dropped"))
     return [*looks, neighbours(sample, p), no_repeats(dropped, max(p, 1 - p))]
 
 

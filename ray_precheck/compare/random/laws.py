@@ -13,12 +13,14 @@ from dataclasses import replace
 import numpy as np
 
 from ray_precheck.compare.random.bounds import gamma_limits, square_limits
+from ray_precheck.compare.random.pooled import SQUARE_MOMENTS, Sums, pattern_of
 from ray_precheck.compare.random.special import gamma_cdf, normal_cdf
 from ray_precheck.compare.random.statistics import (
     Draws,
     Look,
     Observation,
     Parameter,
+    SummedLook,
     average,
     distribution,
     fact,
@@ -63,17 +65,23 @@ def _kept(parameter: Parameter, keep: Array) -> Parameter:
 
 def _normal_moments(z: Array, step: Array) -> list[Look]:
     """Look at the mean and the mean square of standard normal draws, each known to one step."""
-    magnitude = np.abs(z)
+    magnitude, count = np.abs(z), len(z)
+    found = float(np.mean(z**2))
+    less = found - float(np.mean(np.maximum(magnitude - step, 0.0) ** 2))
+    more = float(np.mean((magnitude + step) ** 2)) - found
 
     def square(chance: float) -> Observation:
-        low, high = square_limits(len(z), chance)
-        found = float(np.mean(z**2))
-        low -= found - float(np.mean(np.maximum(magnitude - step, 0.0) ** 2))
-        high += float(np.mean((magnitude + step) ** 2)) - found
-        return within("the variance over the expected one", found, (low, high))
+        low, high = square_limits(count, chance)
+        return within("the variance over the expected one", found, (low - less, high + more))
 
     what = "the mean, in standard deviations from the expected one,"
-    return [average(what, z, 0.0, 1.0, float(np.mean(step))), square]
+    # Rounding to nearest moves the sums of many draws by the square of a step, to leading order.
+    bias = float(np.mean(step**2))
+    sums = Sums("square", count, count, count * (found - 1), 2 * count, 8 * count, count * bias)
+    return [
+        average(what, z, 0.0, 1.0, float(np.mean(step)), "mean", bias),
+        SummedLook(square, (sums,)),
+    ]
 
 
 def uniform(draws: Draws, low: Parameter, high: Parameter) -> list[Look]:
@@ -92,9 +100,13 @@ def uniform(draws: Draws, low: Parameter, high: Parameter) -> list[Look]:
 
     if 4 * slack < 0.1:
         looks += [
-            average("the mean, as a part of the range,", u, 0.5, 1 / 12, slack),
+            average("the mean, as a part of the range,", u, 0.5, 1 / 12, slack, "place"),
             share_look(
-                "the mean square over that of a half range", np.clip(2 * u - 1, -1, 1) ** 2, 1 / 3
+                "the mean square over that of a half range",
+                np.clip(2 * u - 1, -1, 1) ** 2,
+                1 / 3,
+                "width",
+                SQUARE_MOMENTS,
             ),
         ]
     return [*looks, *_independence(draws.values, u < 0.5, low, high)]
@@ -123,11 +135,13 @@ def _mean_over(ratios: Array, step: Array, shape: float) -> Look:
 
     def look(chance: float) -> Observation:
         low, high = gamma_limits(shape, chance)
-        slack = float(np.mean(step))
-        found = float(np.mean(ratios))
         return within("the mean over the expected one", found, (low - slack, high + slack))
 
-    return look
+    slack, found, count = float(np.mean(step)), float(np.mean(ratios)), len(ratios)
+    variance = count / shape
+    off, third = count * (found - 1), 2 * variance**2
+    sums = Sums("ratio", count, count, off, count * variance, count * third, count * slack)
+    return SummedLook(look, (sums,))
 
 
 def gamma(draws: Draws, shape: Parameter, rate: Parameter) -> list[Look]:
@@ -163,7 +177,7 @@ def cauchy(draws: Draws, median: Parameter, scale: Parameter) -> list[Look]:
             replace(draws, values=z, step=draws.step / scale),
             lambda x: 0.5 + np.arctan(x) / math.pi,
         ),
-        share_look("the share of draws within the scale", np.abs(z) < 1, 0.5),
+        share_look("the share of draws within the scale", np.abs(z) < 1, 0.5, "within"),
         *_independence(draws.values, z < 0, median, scale),
     ]
 
@@ -232,4 +246,7 @@ def _gap(name: str, draws: Draws, cdf: Cdf) -> Look:
 def _independence(values: Array, below_median: Array, *parameters: Parameter) -> list[Look]:
     """Look at neighbours and, where all draws have the same distribution, for repeated stretches."""
     same = all(np.ndim(parameter) == 0 for parameter in parameters)
-    return [neighbours(below_median), *([no_repeats(values)] if same else [])]
+    alike = neighbours(below_median)
+    if same:
+        return [alike, no_repeats(values)]
+    return [SummedLook(alike, pattern=pattern_of(values))]

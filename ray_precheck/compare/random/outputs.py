@@ -9,7 +9,8 @@ from typing import Any
 
 from ray_precheck.compare.outputs import nothing_compared
 from ray_precheck.compare.random.bounds import FALSE_ALARM_RATE
-from ray_precheck.compare.random.statistics import Look, Observation
+from ray_precheck.compare.random.pooled import Drawn
+from ray_precheck.compare.random.statistics import Look, Observation, SummedLook
 from ray_precheck.frameworks.dtypes import framework_dtype
 from ray_precheck.schema.result import OutputCheck, Verdict
 from ray_precheck.schema.values import HostTensor, TensorSpec
@@ -61,6 +62,13 @@ def check_random_output(
         verdict=Verdict.ERROR if wrong else verdict,
         message=reason or f"{RANDOM} {'; '.join(told)}",
     )
+
+
+def drawn_of(looks: Sequence[Look], is_captured: bool) -> Drawn:
+    """Return what the statistics over all calls of an operator need of the draws of one."""
+    gathered = [look for look in looks if isinstance(look, SummedLook)]
+    pattern = next((look.pattern for look in gathered if look.pattern), "")
+    return Drawn(tuple(each for look in gathered for each in look.sums), pattern, is_captured)
 
 
 def _as_recorded(tested: Any, recorded: object) -> list[Observation]:

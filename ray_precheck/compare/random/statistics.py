@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ray_precheck.compare.random.bounds import Limits, largest_gap, mean_limit, share_limits
+from ray_precheck.compare.random.pooled import Sums, pattern_of
 from ray_precheck.schema.dtypes import DTYPES, Array, quantum
 from ray_precheck.schema.values import HostTensor
 
@@ -40,6 +41,19 @@ class Observation:
 
 # A look takes its share of the false-alarm rate; a fact does not need it.
 Look = Callable[[float], Observation]
+
+
+@dataclass(frozen=True, slots=True)
+class SummedLook:
+    """A look, and what the statistics over all calls of the operator need of its draws."""
+
+    look: Look
+    sums: tuple[Sums, ...] = ()
+    pattern: str = ""
+
+    def __call__(self, chance: float) -> Observation:
+        """Look."""
+        return self.look(chance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,26 +111,58 @@ def within(
     return Observation(text, low <= value <= high)
 
 
-def share_look(what: str, hits: Array, expected: float) -> Look:
-    """Look at a share of independent hits, `(N,)` bool or in [0, 1], by an exact binomial bound."""
+def share_look(
+    what: str,
+    hits: Array,
+    expected: float,
+    key: str = "",
+    moments: tuple[float, float] | None = None,
+) -> Look:
+    """Look at a share of independent hits, `(N,)` bool or in [0, 1], by an exact binomial bound.
+
+    With a `key` it is gathered over calls under this name; `moments` are the variance and the third
+    central moment of a hit that is no bool.
+    """
     count = hits.size
 
     def look(chance: float) -> Observation:
         found = float(np.mean(hits)) if count else expected
         return within(what, found, share_limits(expected, count, chance), (0.0, 1.0))
 
-    return look
+    if not key:
+        return look
+    spread = expected * (1 - expected)
+    variance, third = moments or (spread, spread * (1 - 2 * expected))
+    off = float(np.sum(hits)) - count * expected
+    return SummedLook(
+        look, (Sums(key, count, count * expected, off, count * variance, count * third),)
+    )
 
 
-def average(what: str, values: Array, expected: float, variance: float, slack: float) -> Look:
-    """Look at the mean of independent values, `(N,)` and not empty, of which rounding may have moved
-    the mean by `slack`."""
+def average(
+    what: str,
+    values: Array,
+    expected: float,
+    variance: float,
+    slack: float,
+    key: str,
+    bias: float | None = None,
+) -> Look:
+    """Look at the mean of independent values, `(N,)` and not empty, distributed evenly around it, of
+    which rounding may have moved the mean by `slack`.
+
+    It is gathered over calls as `key`; `bias` is how far rounding moves a mean of many values, by default
+    `slack`.
+    """
 
     def look(chance: float) -> Observation:
         limit = mean_limit(variance, len(values), chance) + slack
         return within(what, float(np.mean(values)), (expected - limit, expected + limit))
 
-    return look
+    count = len(values)
+    off, moved = float(np.sum(values - expected)), slack if bias is None else bias
+    sums = Sums(key, count, count * expected, off, count * variance, 0.0, count * moved)
+    return SummedLook(look, (sums,))
 
 
 def distribution(name: str, lowest: Array, highest: Array) -> Look:
@@ -183,7 +229,7 @@ def no_repeats(values: Array, most_common: float | None = None) -> Look:
             f"the {width} elements from {second} on repeat those from {first} on", False
         )
 
-    return look
+    return SummedLook(look, pattern=pattern_of(values, most_common))
 
 
 def _repeated(values: Array, width: int) -> tuple[int, int] | None:

@@ -40,7 +40,7 @@ def test_limits_that_no_value_leaves_tell_nothing(
 
 def test_a_mean_may_be_off_by_its_slack_besides() -> None:
     # With ln(2 / chance) = 1 the limit is sqrt(2 * 8 / 4) = 2.
-    look = average("the mean", np.array([1.0, 2.0, 3.0, 4.0]), 2.0, 8.0, 0.25)
+    look = average("the mean", np.array([1.0, 2.0, 3.0, 4.0]), 2.0, 8.0, 0.25, "mean")
     assert look(2 / np.e).text == "the mean is 2.5, limits -0.25 to 4.25"
 
 
