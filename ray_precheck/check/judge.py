@@ -30,6 +30,7 @@ from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Execution, Leaf, changed_by
 from ray_precheck.operators.ambiguous import AMBIGUOUS, Stepped
 from ray_precheck.operators.effects import SIZED_BY_VALUES
+from ray_precheck.operators.exact import exactness
 from ray_precheck.schema.dtypes import DTYPES, Array, saturated_like
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.result import Outcome, Verdict
@@ -63,12 +64,13 @@ def judge_forward(benched: Benched, terms: Terms) -> DirectionCheck:
     captured = benched.tested.is_captured
     peers = _peers(benched, terms, _outputs_and_changed, captured=captured)
 
+    known = exactness(name.type_name, terms.framework)
+    # The bench compares with the numbers that it gets.
+    given = inputs.bench_call if known is not None and known.compares else inputs.call
+
     def judge(direction: str, place: int, mine: Leaf) -> Judge:
-        found = terms.judge(name, direction)
-        if not isinstance(mine, HostTensor):
-            return found
-        exact = is_exact(name.type_name, inputs.call, place, mine.dtype, terms.framework)
-        return replace(found, is_exact=exact)
+        exact = isinstance(mine, HostTensor) and is_exact(known, given, place, mine.dtype)
+        return replace(terms.judge(name, direction), is_exact=exact)
 
     rows = tuple(
         compared(

@@ -11,7 +11,7 @@ import numpy as np
 
 from ray_precheck.compare.comparison import Comparison
 from ray_precheck.compare.errors import rounded_bench
-from ray_precheck.operators.exact import Exactness, exactness
+from ray_precheck.operators.exact import Exactness
 from ray_precheck.schema.dtypes import DTYPES, Array, round_to_dtype
 from ray_precheck.schema.values import HostCall, HostTensor
 
@@ -19,9 +19,9 @@ from ray_precheck.schema.values import HostCall, HostTensor
 _FLUSHED = 2.0 ** DTYPES["float32"].min_exponent
 
 
-def is_exact(type_name: str, call: HostCall, place: int, dtype: str, framework: str = "") -> bool:
-    """Return whether the output at `place`, of a dtype, is an exact function of the arguments of a call."""
-    known = exactness(type_name, framework)
+def is_exact(known: Exactness | None, call: HostCall, place: int, dtype: str) -> bool:
+    """Return whether the output at `place`, of a dtype, is an exact function of the arguments of a call, by
+    what is known of the operator."""
     if known is None or (known.outputs is not None and place >= known.outputs):
         return False
     if _computes(known, call):

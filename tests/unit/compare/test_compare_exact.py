@@ -25,7 +25,7 @@ X = tensor([0.5, 0.25])
 
 
 def exact(api: str, *args: Any, dtype: str = "float32", place: int = 0, **kwargs: Any) -> bool:
-    return is_exact(api, HostCall(args, kwargs), place, dtype, "pytorch")
+    return is_exact(exactness(api, "pytorch"), HostCall(args, kwargs), place, dtype)
 
 
 class Moved(list[Array]):
