@@ -74,6 +74,14 @@ _LANES = 8
 # very partial sums: behind a mean over the positions the rows of a sample are alike, and partial sums
 # become far larger than the total in which they cancel.
 _NARROW_SUMS = frozenset("native_layer_norm_backward _fused_rms_norm_backward".split())
+# Operators that take values between pixels, with the place of `align_corners` among their arguments, behind
+# which the scales stand.
+_FORWARD_AT, _BACKWARD_AT = 2, 3
+_RESAMPLED = {
+    getattr(_ATEN, f"upsample_{name}{suffix}").default: at
+    for name in ("linear1d", "bilinear2d", "trilinear3d", "bicubic2d")
+    for suffix, at in (("", _FORWARD_AT), ("_backward", _BACKWARD_AT))
+}
 # A power that torch's kernels on the CPU compute by two products, each rounded also in half types.
 _CUBE = 3
 # Losses that are summed in the dtype of the tensors as a cascade: the sums of sqrt(n) terms each are
@@ -147,6 +155,24 @@ def in_short_bits(values: Array) -> Array:
     return found
 
 
+def _elsewhere(func: Any, args: tuple[Any, ...], share: float) -> tuple[Any, ...]:
+    """Return the arguments of a resampling whose places are off by this share of themselves.
+
+    Kernels of a GPU compute places in float32 (area_pixel_compute_source_index in
+    aten/src/ATen/native/cuda/UpSample.cuh): at pixel 264 they are off by 3e-5 pixels (H200, torch 2.11).
+    """
+    at = _RESAMPLED[func]
+    if args[at]:  # aligned corners: no scale can be given
+        return args
+    sizes = args[2][2:] if at == _BACKWARD_AT else args[0].shape[2:]
+    given = [*args[at + 1 :], *[None] * len(args[1])]
+    scales = [
+        (scale or out / size) * (1.0 + share)
+        for scale, out, size in zip(given, args[1], sizes, strict=False)
+    ]
+    return (*args[: at + 1], *scales)
+
+
 class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
     def __init__(self, dtype: str, operands: Operands | None, is_short: bool) -> None:
         super().__init__()
@@ -175,6 +201,8 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         composed = name in _COMPOSED or (name in _OF_PRODUCTS and self._operands is not None)
         if composed and func in _DECOMPOSITIONS:
             return self._composed(func, args, kwargs)
+        if func in _RESAMPLED:
+            args = _elsewhere(func, args, 2.0 * min(self._unit, FLOAT32_UNIT))
         if func is _ATEN.pow.Tensor_Scalar and args[1] == _CUBE:
             with self:
                 return args[0] * args[0] * args[0]

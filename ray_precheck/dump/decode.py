@@ -336,6 +336,8 @@ def _decode_dtype(value: dict[str, Any], words: "Words") -> ValueSpec:
 
 def _decode_device(value: dict[str, Any], path: str) -> ValueSpec:
     text = value.get("value")
+    if text is None:  # `device=None`
+        return Constant(None)
     if not isinstance(text, str):
         return UnknownSpec("the dump does not say which device this is")
     return Symbol("device", text.rsplit(".", 1)[-1])

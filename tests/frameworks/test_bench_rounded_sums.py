@@ -1,11 +1,14 @@
 """The errors of sums and products as they are estimated, beside those that summing really makes."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from ray_precheck.bench.rounded import rounded_arithmetic  # noqa: E402
 from ray_precheck.bench.rounded_sums import (  # noqa: E402
@@ -237,3 +240,42 @@ def test_the_run_of_equal_terms_is_measured() -> None:
     assert equal_run(torch.ones(7, 3), 0) == 7
     assert equal_run(torch.randn(50, 3), 0) == 1
     assert equal_run(torch.ones(1), 0) == equal_run(torch.tensor(1.0), 0) == 1
+
+
+class _PlacesInFloat32(TorchDispatchMode):
+    """Resamples as a GPU does: places in float32 (or somewhat off, which is a fault)."""
+
+    def __init__(self, shift: float = 0.0) -> None:
+        super().__init__()
+        self._shift = shift
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> "torch.Tensor":
+        if func is not torch.ops.aten.upsample_bilinear2d.default or args[0].dtype != torch.float32:
+            return func(*args, **(kwargs or {}))
+        found = args[0].double()
+        for dim, (size, to) in enumerate(zip(args[0].shape[2:], args[1], strict=True), 2):
+            ratio = torch.tensor(size, dtype=torch.float32) / to
+            place = ((torch.arange(to) + 0.5) * ratio - 0.5 + self._shift).clamp(0, size - 1)
+            low = place.floor().long()
+            part = (place - low).double().reshape(-1, *(1,) * (3 - dim))
+            near, far = (found.index_select(dim, i) for i in (low, (low + 1).clamp(max=size - 1)))
+            found = near * (1 - part) + far * part
+        return found.float()
+
+
+@pytest.mark.parametrize(("shift", "count"), [(0.0, 0), (1e-3, 1)])
+def test_places_of_a_resampling_may_be_computed_in_float32(
+    shift: float, count: int, tmp_path: Path
+) -> None:
+    """Found on an H200: torchvision's detection resizes its pictures to 320 pixels."""
+    torch.manual_seed(0)
+    picture = torch.rand(1, 3, 96, 96)
+    with (
+        _PlacesInFloat32(shift),
+        Capture(tmp_path, task="tensor", step_by="manual", framework="pytorch", stacks=False),
+    ):
+        torch.nn.functional.interpolate(picture, size=(307, 320), mode="bilinear")
+    (dump,) = tmp_path.glob("step0/*/dump.json")
+    assert len(checked_dump(dump, "auto")["accused"]) == count

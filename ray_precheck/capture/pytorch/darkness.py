@@ -31,6 +31,7 @@ from ray_precheck.capture.pytorch.tensors.nested import tensors_in
 from ray_precheck.capture.settings import STRUCTURE
 from ray_precheck.capture.stacks import function_source
 
+_TRITON = "triton.runtime.jit"
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 # By these the values of a tensor leave torch, and come back.
 _LEAVE, _ROOT, _ADDRESS = "leave", "root", "address"
@@ -155,10 +156,12 @@ class Darkness(Strangers):
             for part in (private_parts.SCRIPT_FUNCTION, private_parts.SCRIPT_METHOD):
                 self._put(hooks, private_parts.find(part), "__call__", self._script)
             self._put(hooks, torch.cuda.CUDAGraph, "replay", self._graph)
-            triton = sys.modules.get("triton.runtime.jit")
+            triton = sys.modules.get(_TRITON)
             self._put(hooks, getattr(triton, "JITFunction", None), "run", self._triton)
             hooks.enter_context(detour(threading.Thread, "start", self._started(names)))
             yield
+            if triton is None and _TRITON in sys.modules:
+                self._dark.note("kernels of Triton, which was imported in this step")
             self.settle()
 
     def _put(

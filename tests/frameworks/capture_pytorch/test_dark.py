@@ -211,6 +211,25 @@ PLANTED = {
 }
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_triton_that_is_imported_within_the_step_is_named(
+    ended: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found on an H200: a script that imports Triton late ended with "it is complete"."""
+    monkeypatch.delitem(sys.modules, "triton.runtime.jit", raising=False)
+    triton = types.SimpleNamespace(JITFunction=FakeKernel)
+
+    def imports(x: torch.Tensor) -> torch.Tensor:
+        monkeypatch.setitem(sys.modules, "triton.runtime.jit", triton)  # type: ignore[arg-type]
+        return x
+
+    said, dark = ended(step_of(plain(imports)()))
+    assert [place["what"] for place in dark["places"]] == [
+        "kernels of Triton, which was imported in this step"
+    ]
+    assert "1 place is dark" in said
+
+
 @pytest.fixture
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     """What this machine lacks: Triton, and CUDA's graphs."""

@@ -221,7 +221,7 @@ def test_constants_of_the_framework_are_symbols(element: Any, symbol: Symbol) ->
         ({"type": "functools.partial"}, "'functools.partial' cannot be built"),
         ({"type": "torch.dtype", "value": "torch.quint4x2"}, "'torch.quint4x2' is not supported"),
         ({"type": "mindspore.dtype", "value": None}, "not supported"),
-        ({"type": "torch.device", "value": None}, "does not say which device"),
+        ({"type": "torch.device", "value": 7}, "does not say which device"),
         ({"type": "torch.memory_format"}, "does not say which memory_format"),
         ({"type": "slice", "value": [0.5, None, None]}, "slice bounds"),
         (tensor(dtype="torch.quint4x2"), "'torch.quint4x2' is not supported"),
