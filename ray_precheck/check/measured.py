@@ -34,7 +34,8 @@ class Measured:
     of float32's precision on this device, "" for none, `float32` the formats of the operands of its
     products. `changed` are the tensors that the call may have
     changed, as they were after it. `is_transposed_too`: the device has run a second time with transposed
-    inputs; `transposed` are the results of that run, if they differ.
+    inputs; `transposed` are the results of that run, if they differ. `again` are the outputs of a small
+    random call that drew a second time, with another seed.
     """
 
     outputs: list[Leaf] | None
@@ -50,11 +51,12 @@ class Measured:
     changed: tuple[HostTensor, ...] = ()
     is_transposed_too: bool = False
     transposed: "Measured | None" = None
+    again: tuple[Leaf, ...] = ()
 
     @property
     def nbytes(self) -> int:
         """The bytes of all tensors."""
         leaves = [*(self.outputs or ()), *(self.gradients or ()), *self.inputs.values()]
-        leaves += self.changed
+        leaves += [*self.changed, *self.again]
         own = sum(leaf.data.nbytes for leaf in leaves if isinstance(leaf, HostTensor))
         return own + (0 if self.transposed is None else self.transposed.nbytes)

@@ -308,7 +308,7 @@ class TestFaults:
         [
             (
                 call("Torch.randn", 64, 128),
-                31,
+                16,
                 lambda torch: lambda *size: torch.randn(*size) * 1.01,
                 "the variance over the expected one",
             ),

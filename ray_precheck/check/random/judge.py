@@ -18,6 +18,7 @@ from ray_precheck.check.random.rules import RandomRule, is_seeded, rule_of
 from ray_precheck.check.settings import Terms
 from ray_precheck.check.sides.bench import run_bench
 from ray_precheck.check.sides.captured import captured_gradients
+from ray_precheck.check.sides.device import AGAIN
 from ray_precheck.check.sides.tested import UnderTest
 from ray_precheck.compare.random.bounds import FALSE_ALARM_RATE
 from ray_precheck.compare.random.outputs import check_random_output, drawn_of
@@ -78,7 +79,12 @@ def judge_random_forward(tested: UnderTest, bench: Bench, terms: Terms) -> Direc
             repeatable=repeatable,
         )
         if repeatable and not _seeds_itself(call, rule, name, terms.framework):
-            check = replace(check, drawn=drawn_text(drawn_of(its_looks, tested.is_captured)))
+            drawn = drawn_of(its_looks, tested.is_captured)
+            again = () if tested.measured is None or position else tested.measured.again
+            if again and not tested.is_captured:
+                second = rule.looks(_random_call(inputs, rule, list(again), terms.seed, AGAIN))
+                drawn = drawn.with_sums_of(drawn_of(second, False))
+            check = replace(check, drawn=drawn_text(drawn))
         rows.append(Compared(check, leaf))
     result = DirectionCheck(tuple(rows), tuple(filter(None, [tested.note])))
     if result.verdict is Verdict.SKIP:
@@ -121,8 +127,10 @@ def _device_failed(tested: UnderTest, bench: Bench) -> DirectionCheck:
         raise NotCheckable(f"the device raised: {failure.text}; bench: {text}") from None
 
 
-def _random_call(inputs: Inputs, rule: RandomRule, outputs: list[Leaf], seed: int) -> RandomCall:
-    name = f"{inputs.record.name}\0spread"
+def _random_call(
+    inputs: Inputs, rule: RandomRule, outputs: list[Leaf], seed: int, which: str = ""
+) -> RandomCall:
+    name = f"{inputs.record.name}\0spread{which}"
     spread = np.random.Generator(np.random.Philox(key=seed_of(seed, name)))
     return RandomCall(bind(rule.signature, inputs.call), inputs.call, outputs, spread)
 

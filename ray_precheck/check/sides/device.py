@@ -20,7 +20,7 @@ from ray_precheck.check.sides.captured import has_captured_gradients
 from ray_precheck.check.sides.raised import describe
 from ray_precheck.check.sides.tested import UnderTest
 from ray_precheck.errors import BackendMissingError, NotCheckable
-from ray_precheck.frameworks.base import Backend, Precise, changed_by
+from ray_precheck.frameworks.base import Backend, Leaf, Precise, changed_by
 from ray_precheck.frameworks.registry import open_backend
 from ray_precheck.plan.drawing import seed_of
 from ray_precheck.schema.float32 import Float32
@@ -29,6 +29,10 @@ from ray_precheck.schema.task import BENCH
 from ray_precheck.schema.values import HostTensor
 
 Cotangents = list[HostTensor | None]
+# A random call of so many elements at most draws twice: more elements tell enough by themselves.
+_DRAWN_TWICE = 1 << 18
+# Stands behind the name by which the second draws are seeded.
+AGAIN = "\0again"
 
 
 class DeviceNeeded(Exception):
@@ -114,6 +118,8 @@ class Device:
             if threads is not None:  # else the settings are those of `naive`
                 self._set_float32()
             measured, cotangents = _measure(backend, inputs)
+            if inputs.is_random and threads is not None:
+                measured = replace(measured, again=self._drawn_again(inputs, measured))
         self.has_raised |= measured.error is not None or measured.gradient_error is not None
         measured = replace(measured, caveat=self.caveat, float32=self._float32)
         return UnderTest(inputs, measured.outputs, measured, cotangents, changed=measured.changed)
@@ -155,11 +161,22 @@ class Device:
         with self._clock.during(Phase.DEVICE), setting:
             yield
 
-    def _seed(self, inputs: Inputs) -> None:
+    def _drawn_again(self, inputs: Inputs, measured: Measured) -> tuple[Leaf, ...]:
+        """Return the outputs of a call that draws a second time, so that the statistics over all calls of
+        its operator have twice as many draws; () where it has drawn many or failed."""
+        first = measured.outputs[0] if measured.outputs else None
+        if not isinstance(first, HostTensor) or not 0 < first.data.size <= _DRAWN_TWICE:
+            return ()
+        self._seed(inputs, AGAIN)
+        tried = attempt_forward(self.backend(), inputs.record.name, inputs.call, inputs.plan)
+        return () if tried.execution is None else tuple(tried.execution.outputs)
+
+    def _seed(self, inputs: Inputs, which: str = "") -> None:
         """Seed the device's generators, so that a call draws the same numbers on every worker."""
         self.backend()
         if isinstance(self._opened, Seeded):
-            self._opened.seed(seed_of(self._settings.options.seed, str(inputs.record.name)))
+            name = f"{inputs.record.name}{which}"
+            self._opened.seed(seed_of(self._settings.options.seed, name))
 
 
 def _measure(backend: Backend, inputs: Inputs) -> tuple[Measured, Cotangents | None]:

@@ -14,7 +14,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -118,6 +118,10 @@ class Drawn:
     sums: tuple[Sums, ...]
     pattern: str = ""
     is_captured: bool = False
+
+    def with_sums_of(self, other: "Drawn") -> "Drawn":
+        """Return the call with the sums of its second draws."""
+        return replace(self, sums=tuple(_added([*self.sums, *other.sums])))
 
 
 def pattern_of(values: Array, most_common: float | None = None) -> str:
