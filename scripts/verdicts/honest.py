@@ -150,7 +150,9 @@ def _composed_logsumexp(x: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def _composed_norm(x: torch.Tensor, p: int, dim: int) -> torch.Tensor:
-    return (x.float() * x.float()).sum(dim).sqrt().to(x.dtype)
+    squares = (x.float() * x.float()).sum(dim)
+    # Where all is 0 the root has no gradient, and torch gives 0.
+    return torch.where(squares > 0, squares.clamp(min=1e-38).sqrt(), 0.0).to(x.dtype)
 
 
 # Contractions ------------------------------------------------------------------------------------
