@@ -44,7 +44,7 @@ _COMPOSED = frozenset(
     softplus softplus_backward log_sigmoid_forward log_sigmoid_backward elu elu_backward hardswish
     hardswish_backward hardsigmoid hardsigmoid_backward logsumexp var std var_mean std_mean
     mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss
-    huber_loss_backward binary_cross_entropy binary_cross_entropy_backward nll_loss_forward
+    huber_loss_backward addr binary_cross_entropy binary_cross_entropy_backward nll_loss_forward
     binary_cross_entropy_with_logits soft_margin_loss addmm addmv addbmm baddbmm addcmul addcdiv
     lerp logit logaddexp rsub grid_sampler_2d grid_sampler_3d""".split()
 )
@@ -209,8 +209,15 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         if self._operands is not None and self._operands.bits_of(func):
             self.met_products = True
             return map_leaves(self._product(func, args, kwargs, self._operands), self._rounded)
+        if func in _IN_PLACE and self._accumulates(_IN_PLACE[func], args, kwargs):
+            return args[0].copy_(self._rounded(self._accumulated(_IN_PLACE[func], args, kwargs)))
+        args = self._as_kernels_take(func, args)
+        if func is _ATEN.div.Tensor_mode and kwargs.get("rounding_mode") == "trunc":
+            return self._rounded(self._rounded(args[0] / args[1]).trunc())
         if self._accumulates(func, args, kwargs):
             return map_leaves(self._accumulated(func, args, kwargs), self._rounded)
+        if func in _INTERPOLATIONS and args[3 if func in _INTERPOLATIONS_BACK else 2]:
+            return self._rounded(func(*args) + _moved_places(func, args))
         result = func(*args, **kwargs)
         if func.is_view:
             return result
@@ -228,6 +235,22 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
             return found
         # The gradient of a bias is a sum, and no product.
         return (*found[:2], args[0].sum([d for d in range(args[0].dim()) if d != 1]))
+
+    def _as_kernels_take(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return arguments with the errors of what kernels compute of them first: exponents are rounded to
+        the dtype, places beside the coordinates 1 and those of the last pixel."""
+        if func in _POWERS and args[0].__class__ is not args[1].__class__:
+            narrow = self._narrow[torch.float64]
+            return tuple(
+                float(torch.tensor(x, dtype=narrow)) if isinstance(x, float) else x for x in args
+            )
+        if func in _INTERPOLATIONS:
+            return _at_rounded_places(args, behind=1 if func in _INTERPOLATIONS_BACK else 0)
+        if func in _GRIDS_BACK and self._unit > FLOAT32_UNIT:
+            # torch's kernel for half types on the CPU computes places in the half type.
+            places = (args[2].abs() + 1.0) * self._unit
+            return (*args[:2], self._noise.added_to(args[2], places), *args[3:])
+        return args
 
     def _composed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name, before = func.overloadpacket.__name__, self._outer
@@ -305,6 +328,50 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
 
 def _called(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     return func(*args, **kwargs)
+
+
+def _moved_places(func: Any, args: tuple[Any, ...]) -> torch.Tensor:
+    """Return what an interpolation with aligned corners changes by where places are two roundings of float32
+    off: the same interpolation at any place is that of a grid."""
+    back = func in _INTERPOLATIONS_BACK
+    x = torch.zeros(args[2], dtype=args[0].dtype) if back else args[0]
+    grad = args[0]
+    if x.dim() == 3:  # a row is an image
+        x, grad = x.unsqueeze(2), grad.unsqueeze(2)
+    extents = x.shape[2:]
+    sizes = [1] * (len(extents) - len(args[1])) + list(args[1])
+    mode, border = (2 if "bicubic" in func.overloadpacket.__name__ else 0), 1
+    sampler = "grid_sampler_2d" if x.dim() == 4 else "grid_sampler_3d"
+
+    def sampled(share: float) -> torch.Tensor:
+        axes = [torch.linspace(0.0, 2.0, out, dtype=x.dtype) * share - 1.0 for out in sizes]
+        axes = [
+            axis if extent > 1 else 0 * axis for axis, extent in zip(axes, extents, strict=True)
+        ]
+        grid = torch.stack(torch.meshgrid(*axes, indexing="ij")[::-1], -1)
+        grid = grid.expand(len(x), *grid.shape)
+        if not back:
+            return getattr(_ATEN, sampler)(x, grid, mode, border, True)  # type: ignore[no-any-return]
+        backward = getattr(_ATEN, f"{sampler}_backward")
+        return backward(grad, x, grid, mode, border, True, [True, False])[0]  # type: ignore[no-any-return]
+
+    found = sampled(1.0 + 2.0 * FLOAT32_UNIT) - sampled(1.0)
+    return found.reshape(args[2] if back else (*args[0].shape[:2], *args[1]))
+
+
+def _at_rounded_places(args: tuple[Any, ...], behind: int) -> tuple[Any, ...]:
+    """Return the arguments of an interpolation whose scales are two roundings of float32 off.
+
+    Kernels round the scale, and its product with the place. With aligned corners an operator takes no scales.
+    """
+    at = 2 + behind  # align_corners
+    if args[at]:
+        return args
+    given = (args[2] if behind else args[0].shape)[2:]
+    scales = [*args[at + 1 :], *[None] * len(given)]
+    asked = zip(scales, args[1], given, strict=False)
+    moved = [(scale or out / size) * (1.0 + 2.0 * FLOAT32_UNIT) for scale, out, size in asked]
+    return (*args[: at + 1], *moved)
 
 
 def _is_sparse(args: tuple[Any, ...]) -> bool:
@@ -386,6 +453,23 @@ _FACTORS_OF = {
     _ATEN.convolution_backward.default: 3,
 }
 _CONVOLUTIONS = frozenset((_ATEN.convolution.default, _ATEN.convolution_backward.default))
+_POWERS = frozenset((_ATEN.pow.Tensor_Scalar, _ATEN.pow.Scalar, _ATEN.pow_.Scalar))
+_MODES = "linear1d bilinear2d trilinear3d bicubic2d".split()
+_INTERPOLATIONS_BACK = frozenset(
+    getattr(_ATEN, f"upsample_{mode}_backward").default for mode in _MODES
+)
+_INTERPOLATIONS = _INTERPOLATIONS_BACK | {
+    getattr(_ATEN, f"upsample_{mode}").default for mode in _MODES
+}
+_GRIDS_BACK = frozenset(
+    (_ATEN.grid_sampler_2d_backward.default, _ATEN.grid_sampler_3d_backward.default)
+)
+# The operators in place whose kernels accumulate, and the same ones that return a new tensor.
+_IN_PLACE = {
+    _ATEN.index_put_.default: _ATEN.index_put.default,
+    _ATEN.index_add_.default: _ATEN.index_add.default,
+    _ATEN.scatter_add_.default: _ATEN.scatter_add.default,
+}
 _IN_FLOAT32 = (torch.float32, torch.float16, torch.bfloat16)
 _SUMS: dict[Any, Callable[..., torch.Tensor]] = {
     _ATEN.sum.default: _sum,

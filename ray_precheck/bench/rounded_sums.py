@@ -268,7 +268,7 @@ ACCUMULATIONS: dict[Any, Accumulation] = {
         runs=_run_of_gradient,
     ),
     _ATEN.embedding_dense_backward.default: Accumulation(narrow=True, runs=_run_of_rows),
-    _ATEN.index_add.default: Accumulation(runs=_run_of_source),
+    _ATEN.index_add.default: Accumulation(narrow=True, runs=_run_of_source),
     # The gradient of `x[indices]`; its callers see to it that it adds.
     _ATEN.index_put.default: Accumulation(narrow=True, runs=_run_of_values),
     _ATEN.scatter_add.default: Accumulation(runs=_run_of_source),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ray_precheck.check.by_dtype import as_in_dtype
 from ray_precheck.check.decode import Decoded
 from ray_precheck.check.measured import Measured
 from ray_precheck.check.settings import CheckSettings
@@ -58,9 +59,11 @@ class Inputs(Decoded):
 
     @property
     def bench_call(self) -> HostCall:
-        """The call as the bench gets it: contiguous, unless it reads layouts; and what autocast casts for the
-        device is cast before it is widened, but for what the call writes into."""
+        """The call as the bench gets it: contiguous, unless it reads layouts, with numbers as the recorded
+        dtype has them; and what autocast casts for the device is cast before it is widened, but for what the
+        call writes into."""
         call = self.call if self.plan.reads_layout else _mapped(self.call, _contiguous)
+        call = as_in_dtype(self.record.name.type_name, self.record.framework, call)
         if not self._is_cast:
             return call
         position = count()

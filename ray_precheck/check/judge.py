@@ -36,6 +36,7 @@ from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.uncompared import Uncompared
 from ray_precheck.schema.values import HostCall, HostTensor
+from ray_precheck.store.error_data import input_tensors
 
 _UNDERIVABLE = Uncompared(
     "torch has no derivative by this argument, although the dump asks for one"
@@ -70,7 +71,7 @@ def judge_forward(benched: Benched, terms: Terms) -> DirectionCheck:
 
     def judge(direction: str, place: int, mine: Leaf) -> Judge:
         exact = isinstance(mine, HostTensor) and is_exact(known, given, place, mine.dtype)
-        return replace(terms.judge(name, direction), is_exact=exact)
+        return replace(_judge(inputs, terms, direction), is_exact=exact)
 
     rows = tuple(
         compared(
@@ -131,7 +132,7 @@ def backward_transposed(benched: Benched, terms: Terms, plain: DirectionCheck) -
         _require_same_choice(inputs, terms.framework, other.outputs or (), bench)
     except NotCheckable:
         return plain
-    judge = terms.judge(inputs.record.name, "backward")
+    judge = _judge(inputs, terms, "backward")
     peers = _peers(benched, terms, lambda run, moved: run.gradients(moved), plain.cotangents)
     grads = [inputs.gradient_as_computed(grad) for grad in other.gradients]
     rows = tuple(
@@ -226,6 +227,16 @@ def _wrong_count(benched: Benched, terms: Terms, tested: int, expected: int) -> 
     return DirectionCheck(notes=(note,), ruled=Verdict.ERROR)
 
 
+def _judge(inputs: Inputs, terms: Terms, direction: str) -> Judge:
+    """Return the judge of a direction, which can ask whether all inputs are finite."""
+
+    def of_finite() -> bool:
+        given = input_tensors(inputs.call).values()
+        return all(bool(np.isfinite(each.data).all()) for each in given)
+
+    return replace(terms.judge(inputs.record.name, direction), of_finite=of_finite)
+
+
 def judge_backward(benched: Benched, terms: Terms) -> DirectionCheck:
     """Compare the gradients.
 
@@ -258,7 +269,7 @@ def _against_captured(benched: Benched, terms: Terms) -> DirectionCheck:
             inputs.record, inputs.source, shapes
         ).items()
     }
-    judge = terms.judge(inputs.record.name, "backward")
+    judge = _judge(inputs, terms, "backward")
     peers = _peers(benched, terms, gradients, cotangents, captured=True)
     rows = tuple(
         compared(
@@ -294,7 +305,7 @@ def _against_device(benched: Benched, terms: Terms) -> DirectionCheck:
     if grads is None:
         return _gradients_failed(result, failure)
     grads = [inputs.gradient_as_computed(grad) for grad in grads]
-    judge = terms.judge(inputs.record.name, "backward")
+    judge = _judge(inputs, terms, "backward")
     peers = _peers(benched, terms, lambda run, moved: run.gradients(moved), cotangents)
     rows = tuple(
         compared(

@@ -29,7 +29,8 @@ from ray_precheck.schema.values import HostTensor
 class Judge:
     """How the leaves of one direction of a call are judged.
 
-    `framework` spells the dtypes; the other fields are those of a `Comparison`.
+    `framework` spells the dtypes; `of_finite` says whether no input is infinite or NaN, so that
+    infinities that agree were computed. The other fields are those of a `Comparison`.
     """
 
     framework: str
@@ -37,6 +38,7 @@ class Judge:
     type_name: str = ""
     direction: str = "forward"
     is_exact: bool = False
+    of_finite: Callable[[], bool] = lambda: False
 
 
 def check_output(
@@ -116,7 +118,7 @@ def _check_tensor(
         if verdict is Verdict.ERROR and judge.standard.name != Auto.name:
             message += coarse_note(comparison)
         columns = added_cells(judge.standard, comparison, judgement.columns)
-        reason = nothing_compared(tested, metrics)
+        reason = nothing_compared(tested, metrics, of_finite=judge.of_finite)
         if reason:
             metrics, verdict, message, columns = None, Verdict.SKIP, reason, ()
     return OutputCheck(
@@ -153,13 +155,22 @@ def _few(numbers: Sequence[float]) -> str:
     return shown if len(numbers) <= 4 else f"{shown}, ..."
 
 
-def nothing_compared(tested: HostTensor, metrics: Metrics | None = None) -> str:
-    """Return that an output has no element that could be compared, "" where it has one. NaN and
-    infinities that agree are no evidence: they may come from the inputs alone."""
+def nothing_compared(
+    tested: HostTensor,
+    metrics: Metrics | None = None,
+    of_finite: Callable[[], bool] = lambda: False,
+) -> str:
+    """Return that an output has no element that could be compared, "" where it has one.
+
+    NaN and infinities that agree are no evidence where they may come from the inputs alone; an infinity of
+    finite inputs has its place and its sign.
+    """
     count = tested.data.size
     if not count:
         return "no element to compare: the output is empty"
     if metrics is None or metrics.mismatch or metrics.left_out < count:
+        return ""
+    if np.isinf(tested.data).any() and of_finite():
         return ""
     return f"no element to compare: all {count} are NaN or infinite, on both sides alike"
 

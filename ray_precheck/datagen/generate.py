@@ -206,28 +206,10 @@ def build_call(record: ApiRecord, source: TensorSource) -> HostCall:
         NotCheckable: an argument is not described well enough, or its file cannot be used.
     """
     args = [_build(spec, f"input_args.{i}", source) for i, spec in enumerate(record.args)]
-    if _is_indexed_by_tuple(record):
+    if record.is_indexed_by_tuple:
         args[1] = tuple(args[1])
     kwargs = {key: _build(spec, f"input_kwargs.{key}", source) for key, spec in record.kwargs}
     return HostCall(tuple(args), kwargs)
-
-
-def _is_indexed_by_tuple(record: ApiRecord) -> bool:
-    """Return whether `x[0, 1]` was called, which the dump writes like `x[[0, 1]]`.
-
-    Lists are rare, and all of whole numbers: they keep the number of dimensions, which a tuple of
-    whole numbers lowers.
-    """
-    if record.name.api not in ("__getitem__", "__setitem__") or len(record.args) < 2:
-        return False
-    tensor, index = record.args[:2]
-    if not isinstance(index, SequenceSpec):
-        return False
-    numbers = all(isinstance(i, Constant) and type(i.value) is int for i in index.items)
-    out = record.outputs[0] if record.outputs else None
-    if not numbers or not isinstance(tensor, TensorSpec) or not isinstance(out, TensorSpec):
-        return True
-    return len(out.shape) != len(tensor.shape)
 
 
 def _build(spec: ValueSpec, path: str, source: TensorSource) -> Any:

@@ -22,6 +22,7 @@ from ray_precheck.datagen.meaning_rows import (
     Rowwise,
 )
 from ray_precheck.datagen.meaning_values import (
+    AtMost,
     Causal,
     Lengths,
     NonZero,
@@ -290,6 +291,29 @@ def repeats(arguments: Arguments) -> Meaning | None:
     if dim is None:
         return Parts(math.prod(out))
     return Parts(out[dim]) if type(dim) is int and -len(out) <= dim < len(out) else None
+
+
+def segments(*, running: bool) -> Rule:
+    """Return the rule of segment_reduce's lengths, which add up to the extent, or of its offsets."""
+
+    def rule(arguments: Arguments) -> Meaning | None:
+        shape, axis = arguments.shape("data"), arguments.value("axis", 0)
+        if not shape or type(axis) is not int or not -len(shape) <= axis < len(shape):
+            return None
+        return Parts(shape[axis], running=running, from_zero=running)
+
+    return rule
+
+
+def scattered_mask(arguments: Arguments) -> Meaning | None:
+    """Return the meaning of masked_scatter's mask: each True takes an element of the source."""
+    shape, mask, source = (arguments.shape(name) for name in ("input", "mask", "source"))
+    if shape is None or mask is None or source is None:
+        return None
+    times = max(
+        math.prod(shape) // max(math.prod(mask), 1), 1
+    )  # that a mask of fewer dimensions is repeated
+    return AtMost(math.prod(source) // times)
 
 
 def sorted_without_sorter(arguments: Arguments) -> Meaning | None:

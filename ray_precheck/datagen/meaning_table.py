@@ -43,6 +43,8 @@ from ray_precheck.datagen.meaning_rules import (
     rows_of,
     running_lengths,
     same_if_alike,
+    scattered_mask,
+    segments,
     sorted_without_sorter,
     target_probabilities,
 )
@@ -273,6 +275,20 @@ TABLE: FactTable[tuple[MeaningRow, ...]] = FactTable(
             (row("input seq_lengths seq_dim batch_dim", seq_lengths=lengths_of("input")),),
         ),
         (f"{_ALL}: repeat_interleave", (row("input repeats dim", repeats=repeats),)),
+        (
+            "torch: segment_reduce",
+            (
+                row(
+                    "data reduce lengths indices offsets axis",
+                    lengths=segments(running=False),
+                    offsets=segments(running=True),
+                ),
+            ),
+        ),
+        (
+            f"{_SOME}: masked_scatter",
+            (row("input|self|x mask source|tensor", mask=scattered_mask),),
+        ),
         *ROWS,
         # Steps of optimisers.
         (

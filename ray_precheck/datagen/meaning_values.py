@@ -5,7 +5,7 @@ comparisons are used, so that all hosts get the same bits.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -85,9 +85,15 @@ class Parts(Meaning):
     open_end: bool = False
 
     def shaped(self, values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
-        """Return parts between places that are drawn at random, where the total has them."""
-        if not is_whole(spec) or len(spec.shape) != 1 or self.total < 0:
+        """Return parts between places that are drawn at random, where the total has them; of several rows
+        each has its own."""
+        if not is_whole(spec) or not spec.shape or self.total < 0 or not values.size:
             return values
+        if values.ndim > 1:
+            lines = values.reshape(-1, values.shape[-1])
+            alone = replace(spec, shape=lines.shape[1:])
+            parts = [self.shaped(line, alone, generator) for line in lines]
+            return np.stack(parts).reshape(values.shape)
         inner = values.size - 1 - self.from_zero + self.open_end
         if inner < 0:
             return np.full_like(values, 0 if self.from_zero else self.total)
@@ -100,6 +106,19 @@ class Parts(Meaning):
         sums = np.concatenate([np.array(first, np.int64), cuts, np.array(last, np.int64)])
         found = sums if self.running else np.diff(sums)
         return np.asarray(found.astype(values.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class AtMost(Meaning):
+    """A mask with at most so many True elements."""
+
+    count: int
+
+    def shaped(self, values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
+        """Return the mask without those of its True elements that are too many, at random places."""
+        taken = generator.permutation(np.flatnonzero(values))
+        values.reshape(-1)[taken[self.count :]] = False
+        return values
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ def decode_record(
     kwargs = _field(ahead, "input_kwargs", "forward", dict)
     record = ApiRecord(
         name=key.name,
-        args=_specs(ahead, _ARGUMENTS, "forward", words),
+        args=_arguments(ahead, words),
         kwargs=tuple(
             (key, decode_value(value, _below("input_kwargs", key), words))
             for key, value in kwargs.items()
@@ -89,6 +89,14 @@ def decode_record(
     require_earlier(record.input_tensors())
     told = ahead.get("changed") is not None
     return replace(record, changed=_changed(record, ahead, words)) if told else record
+
+
+def _arguments(ahead: dict[str, Any], words: "Words") -> tuple[ValueSpec, ...]:
+    """Return the positional arguments; of an index that was a list our captures say so."""
+    args = _specs(ahead, _ARGUMENTS, "forward", words)
+    if ahead.get("index") == "list" and len(args) > 1 and isinstance(args[1], SequenceSpec):
+        return (args[0], replace(args[1], is_list=True), *args[2:])
+    return args
 
 
 def _changed(
@@ -326,7 +334,20 @@ def _decode_size(value: dict[str, Any], path: str) -> ValueSpec:
     return Constant(_shape(value.get("value"), path, least=-1))
 
 
+# What captures write of `dtype=None` and of Python's types, and the dtypes that frameworks take them for.
+_OF_PYTHON: dict[Any, str | None] = {
+    "None": None,
+    "<class 'bool'>": "bool",
+    "<class 'int'>": "int64",
+    "<class 'float'>": "float64",
+    "<class 'complex'>": "complex128",
+}
+
+
 def _decode_dtype(value: dict[str, Any], words: "Words") -> ValueSpec:
+    if value.get("value") in _OF_PYTHON:
+        dtype = _OF_PYTHON[value["value"]]
+        return Constant(None) if dtype is None else Symbol("dtype", dtype)
     dtype = _dtype(value.get("value"), words)
     if dtype is None:
         return UnknownSpec(f"dtype {shown(value.get('value'))} is not supported")

@@ -159,6 +159,15 @@ _FINE_SUMS = """
 _SUMS_IN_STEPS = """
     torch.nn.functional mindspore.mint.nn.functional mindspore.ops: cross_entropy
 """
+# Whose kernels for vectors evaluate a polynomial in the half type itself (torch 2.13 on the CPU).
+_IN_HALF = """
+    torch.special mindspore.mint.special: i0e
+"""
+# With max_norm: a row's norm is rounded to the half type, then the row times what it is of the norm.
+_NORMED_ROWS = """
+    torch.nn.functional: embedding embedding_bag
+    torch: embedding_renorm_
+"""
 _COARSE_SUMS = """
     torch torch.nn.functional torch.Tensor: tanh
     mindspore.mint mindspore.mint.nn.functional mindspore.Tensor mindspore.ops: tanh
@@ -197,6 +206,7 @@ _FACTORISATIONS = """
 _BY_COORDINATES = """
     torch.nn.functional mindspore.mint.nn.functional mindspore.ops: grid_sample
     torch: grid_sampler grid_sampler_2d grid_sampler_3d
+    torch.nn.functional: interpolate upsample upsample_bilinear
 """
 ALLOWANCE: FactTable[Allowance] = FactTable(
     "allowance of auto",
@@ -205,6 +215,8 @@ ALLOWANCE: FactTable[Allowance] = FactTable(
         (_FINE_PRODUCTS, Allowance(share=2.0**-18)),
         (_FINE_SUMS, Allowance(share=2.0**-18, adds=True)),
         (_SUMS_IN_STEPS, Allowance(share=2.0**-18, adds=True, half_units=2.0)),
+        (_IN_HALF, Allowance(half_units=3.0)),
+        (_NORMED_ROWS, Allowance(half_units=2.0)),
         (_COARSE_SUMS, Allowance(share=2.0**-14, adds=True)),
         (_FACTORISATIONS, Allowance(input_units=2.0)),
         (_BY_COORDINATES, Allowance(input_units=2.0)),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ray_precheck.schema.values import TensorSpec, ValueSpec, walk_specs
+from ray_precheck.schema.values import Constant, SequenceSpec, TensorSpec, ValueSpec, walk_specs
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,33 @@ class ApiRecord:
     def has_backward(self) -> bool:
         """Whether the dump has a backward record of this call."""
         return self.grads_in is not None
+
+    @property
+    def is_indexed_by_tuple(self) -> bool:
+        """Whether `x[0, 1]` was called, which the dump writes like `x[[0, 1]]`.
+
+        Our own captures say which of the two it was. Other lists are rare, and all of whole numbers: they
+        keep the number of dimensions of what is read, which a tuple of whole numbers lowers; where
+        something is written, they count rows that there need not be columns for.
+        """
+        if self.name.api not in ("__getitem__", "__setitem__") or len(self.args) < 2:
+            return False
+        tensor, index = self.args[:2]
+        if not isinstance(index, SequenceSpec) or index.is_list:
+            return False
+        numbers = [i.value for i in index.items if isinstance(i, Constant) and type(i.value) is int]
+        if len(numbers) < len(index.items) or not isinstance(tensor, TensorSpec):
+            return True
+        shape = tensor.shape
+        if self.name.api == "__setitem__":
+            value = self.args[2] if len(self.args) > 2 else None
+            rows = list(value.shape) if isinstance(value, TensorSpec) else []
+            del rows[max(len(rows) - len(shape) + len(numbers), 0) :]
+            extents = zip(numbers, shape, strict=False)
+            fits = len(numbers) <= len(shape) and all(-n <= at < n for at, n in extents)
+            return fits and all(extent == 1 for extent in rows)
+        out = self.outputs[0] if self.outputs else None
+        return not isinstance(out, TensorSpec) or len(out.shape) != len(shape)
 
     def input_leaves(self) -> Iterator[tuple[str, ValueSpec]]:
         """Yield every leaf of the inputs with its argument path, positional ones first."""

@@ -109,9 +109,13 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class SequenceSpec:
-    """A list or tuple; the dump writes both alike."""
+    """A list or tuple; the dump writes both alike.
+
+    `is_list` is told of the index of `x[[1, 2]]` alone, by our own captures.
+    """
 
     items: tuple["ValueSpec", ...]
+    is_list: bool = False
 
 
 @dataclass(frozen=True, slots=True)

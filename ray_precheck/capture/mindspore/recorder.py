@@ -28,6 +28,7 @@ from ray_precheck.capture.mindspore.tensors import MindSporeTensors
 from ray_precheck.capture.recording import StepRecorder, T
 from ray_precheck.capture.settings import STRUCTURE, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
+from ray_precheck.capture.writing.elements import index_field
 from ray_precheck.capture.writing.log import TENSORS, StepLog
 from ray_precheck.capture.writing.sketches import SketchFile
 from ray_precheck.capture.writing.text import mapping, quoted
@@ -120,6 +121,7 @@ class MindSporeRecorder(StepRecorder):
             found = self._stacks.of(frame)
             stack = found.number if self.settings.stacks else None
             fields = before + self.after(forward, output) + self._autocast((args, kwargs), output)
+            fields += index_field(name.key, args)
             if given and self.settings.wants("forward", "output"):
                 fields += self._changes(given)
             if found.inner:

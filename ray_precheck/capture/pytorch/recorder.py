@@ -43,7 +43,7 @@ from ray_precheck.capture.pytorch.twice import input_places
 from ray_precheck.capture.recording import StepRecorder
 from ray_precheck.capture.settings import STATISTICS, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
-from ray_precheck.capture.writing.elements import NULL, statistics_text
+from ray_precheck.capture.writing.elements import NULL, index_field, statistics_text
 from ray_precheck.capture.writing.log import TENSORS, StepLog
 from ray_precheck.capture.writing.sketches import SketchFile
 from ray_precheck.capture.writing.text import mapping, quoted
@@ -169,7 +169,7 @@ class TorchRecorder(StepRecorder):
             )
         if found.inner:
             fields += self._recomputed(name.key, key, found.inner, before)
-        fields += autocast_field(result)
+        fields += autocast_field(result) + index_field(name.key, args)
         self.write(f"{key}.forward", fields, stack, parent)
         if any(edges) and self.settings.wants("backward"):
             backward = parent and parent.replace(".forward.", ".backward.")

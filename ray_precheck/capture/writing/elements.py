@@ -167,6 +167,12 @@ class PlainElements:
         return NULL
 
 
+def index_field(api: str, args: tuple[Any, ...]) -> str:
+    """Return the field that says of an index that it was a list: `x[[0, 1]]` looks like `x[0, 1]` else."""
+    is_index = api.endswith(("__getitem__", "__setitem__")) and len(args) > 1
+    return ', "index": "list"' if is_index and type(args[1]) is list else ""
+
+
 def _fields_of(value: Any) -> dict[Any, Any] | None:
     """Return the fields of a dict, a named tuple or a dataclass.
 

@@ -74,8 +74,10 @@ class CallText:
             return f"UNKNOWN({', '.join(arguments)})"
         if record.name.prefix == "Tensor" and record.name.api in _MOVES:
             return f"{arguments[0]}.clone()"
-        if record.name.prefix == "Tensor" and record.name.api in ("__getitem__", "__setitem__"):
-            arguments[1] = self._index(arguments[1])
+        is_subscript = record.name.type_name in ("Tensor.__getitem__", "Tensor.__setitem__")
+        if is_subscript and isinstance(record.args[1], SequenceSpec):
+            kind = "tuple" if record.is_indexed_by_tuple else "list"
+            arguments[1] = f"{kind}({arguments[1]})"
         return f"{function}({', '.join(arguments)})"
 
     def _keywords(self) -> Iterator[str]:
@@ -90,18 +92,6 @@ class CallText:
         return (
             None if root is None or not all(map(str.isidentifier, parts)) else f"{root}{name.api}"
         )
-
-    def _index(self, text: str) -> str:
-        """Return an index as `x[0, 1]` has it; a dump writes it like `x[[0, 1]]`."""
-        record = self._record
-        index, tensor = record.args[1], record.args[0]
-        if not isinstance(index, SequenceSpec):
-            return text
-        out = record.outputs[0] if record.outputs else None
-        numbers = all(isinstance(i, Constant) and type(i.value) is int for i in index.items)
-        if numbers and isinstance(tensor, TensorSpec) and isinstance(out, TensorSpec):
-            return f"tuple({text})" if len(out.shape) != len(tensor.shape) else f"list({text})"
-        return f"tuple({text})"
 
     def _value(self, spec: ValueSpec, path: str) -> str:
         match spec:

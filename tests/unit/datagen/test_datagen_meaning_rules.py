@@ -7,7 +7,7 @@ from test_datagen_meaning_table import ARGS, GRAD, INDEX, ROOT, X, floats, ints,
 
 from ray_precheck.datagen.meaning import Classes, Coordinates, Distinct, Indices, Meaning, Within
 from ray_precheck.datagen.meaning_table import meanings_of
-from ray_precheck.datagen.meaning_values import Causal, Parts, Ranked
+from ray_precheck.datagen.meaning_values import AtMost, Causal, Parts, Ranked
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import TensorSpec
 
@@ -54,6 +54,18 @@ CASES: dict[str, tuple[ApiRecord, dict[str, Meaning]]] = {
     "embedding_bag of bags of one length": (
         record("Functional.embedding_bag", ints(4, 10), BAG, ints(4)),
         {"0": WEIGHT_ROWS},
+    ),
+    "segment_reduce by lengths": (
+        record("Torch.segment_reduce", X, "sum", lengths=ints(3), axis=0),
+        {"lengths": Parts(5)},
+    ),
+    "segment_reduce by offsets": (
+        record("Torch.segment_reduce", X, "sum", offsets=ints(5, 3), axis=1),
+        {"offsets": Parts(7, running=True, from_zero=True)},
+    ),
+    "masked_scatter of a mask of one row": (
+        record("Tensor.masked_scatter", X, TensorSpec("bool", (7,)), floats(11)),
+        {"1": AtMost(2)},
     ),
     "repeat_interleave along the first dimension": (
         record("Torch.repeat_interleave", X, ints(5), dim=-2, out=floats(9, 7)),

@@ -197,6 +197,8 @@ def test_a_float_that_is_nan_stays_nan() -> None:
     [
         ({"type": "mindspore.dtype", "value": "Float16"}, Symbol("dtype", "float16")),
         ({"type": "torch.dtype", "value": "torch.bfloat16"}, Symbol("dtype", "bfloat16")),
+        ({"type": "torch.dtype", "value": "None"}, Constant(None)),
+        ({"type": "torch.dtype", "value": "<class 'int'>"}, Symbol("dtype", "int64")),
         ({"type": "torch.device", "value": "cpu"}, Symbol("device", "cpu")),
         ({"type": "torch.device", "value": "npu:3"}, Symbol("device", "npu:3")),
         (

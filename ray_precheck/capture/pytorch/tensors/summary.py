@@ -42,6 +42,8 @@ def host_summary(tensor: torch.Tensor) -> TensorSummary | None:
         return None
     if dtype is torch.float32 or dtype in _WIDENED:
         return _of_float_tensor(tensor)
+    if dtype is torch.complex32:  # which NumPy does not have
+        tensor = tensor.to(torch.complex64)
     if dtype.is_complex or tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
     flat, _ = flat_memory(tensor)
