@@ -24,6 +24,7 @@ import scipy
 from scipy import special
 
 from ray_precheck.bench.run import Bench
+from ray_precheck.check.by_dtype import as_in_dtype
 from ray_precheck.frameworks.base import CallPlan
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall, HostTensor
@@ -62,6 +63,7 @@ def disagreement(case: HeldCall, bench: Bench) -> str:
     prefix, _, api = case.api.partition(".")
     call = HostCall(tuple(map(_host, case.args)), {k: _host(v) for k, v in case.kwargs.items()})
     name = ApiName(prefix, api, 0)
+    call = as_in_dtype(name.type_name, "pytorch", call)
     found = bench.forward(bench.resolve(name), call, CallPlan(in_place=api.endswith("_"))).outputs
     wanted = case.reference(*case.args, **case.kwargs)
     many = wanted if isinstance(wanted, tuple | list) else [wanted]

@@ -62,7 +62,7 @@ def _computed_eps(tensor: HostTensor) -> float:
 
 def _rank_tolerance(tensor: HostTensor) -> float:
     """Return the larger extent of a matrix times the eps of its dtype (torch.linalg.matrix_rank)."""
-    return max(tensor.shape[-2:]) * _eps(_real(tensor))
+    return max(tensor.shape[-2:], default=1) * _eps(_real(tensor))
 
 
 def _eps(dtype: str) -> float:

@@ -345,8 +345,9 @@ _OF_PYTHON: dict[Any, str | None] = {
 
 
 def _decode_dtype(value: dict[str, Any], words: "Words") -> ValueSpec:
-    if value.get("value") in _OF_PYTHON:
-        dtype = _OF_PYTHON[value["value"]]
+    text = value.get("value")
+    if isinstance(text, str) and text in _OF_PYTHON:
+        dtype = _OF_PYTHON[text]
         return Constant(None) if dtype is None else Symbol("dtype", dtype)
     dtype = _dtype(value.get("value"), words)
     if dtype is None:

@@ -161,7 +161,7 @@ _SUMS_IN_STEPS = """
 """
 # Whose kernels for vectors evaluate a polynomial in the half type itself (torch 2.13 on the CPU).
 _IN_HALF = """
-    torch.special mindspore.mint.special: i0e
+    torch.special: i0e
 """
 # With max_norm: a row's norm is rounded to the half type, then the row times what it is of the norm.
 _NORMED_ROWS = """

@@ -14,7 +14,6 @@ _WINDOW = "window_length periodic"
 _SEGMENTS = "x segment_ids num_segments"
 _BESSEL = {
     **dict.fromkeys(["i0", "i0e", "i1", "i1e"], "{}"),
-    **dict.fromkeys(["j0", "j1", "y0", "y1"], "bessel_{}"),
     **dict.fromkeys(["k0", "k1"], "modified_bessel_{}"),
 }
 
