@@ -32,6 +32,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from ray_precheck.capture import Capture
+from ray_precheck.foreign import caught
 from scripts.honest.child import checked_dump
 
 DTYPES = ("float32", "bfloat16", "float16", "int64", "complex64", "bool")
@@ -304,9 +305,9 @@ def of_op_db(patterns: Sequence[str], samples: int) -> Iterator[OddCall]:
 def _samples(op: Any, dtype: torch.dtype, samples: int) -> Iterator[OddCall]:
     derives = dtype in op.supported_backward_dtypes("cpu") and op.supports_autograd
     torch.manual_seed(0)
-    try:
-        found = list(op.sample_inputs("cpu", dtype, requires_grad=derives))
-    except Exception:  # a helper of torch's tests that lacks an optional package
+    found, error = caught(lambda: list(op.sample_inputs("cpu", dtype, requires_grad=derives)))
+    if found is None:  # a helper of torch's tests that lacks an optional package
+        print(f"no samples: {op.name} in {dtype}: {error}", file=sys.stderr)
         return
     chosen = sorted({round(i) for i in np.linspace(0, len(found) - 1, min(samples, len(found)))})
     for at in chosen:
@@ -337,17 +338,19 @@ def _called(op: Any, sample: Any) -> Any:
 def _run(call: OddCall) -> bool:
     """Make a call, and derive its outputs by one; return whether torch took it."""
     torch.manual_seed(1)
-    try:
+
+    def run() -> None:
         outputs = call.run()
         if call.derives:
             leaves = [outputs] if torch.is_tensor(outputs) else list(outputs or ())
             leaves = [x for x in leaves if torch.is_tensor(x) and x.grad_fn is not None]
             if leaves:
                 torch.autograd.backward(leaves, [torch.randn_like(x) for x in leaves])
-    except Exception as error:  # what torch refuses is no call
+
+    _, error = caught(run)
+    if error is not None:  # what torch refuses is no call
         print(f"refused: {call.label}: {type(error).__name__}: {str(error)[:100]}", file=sys.stderr)
-        return False
-    return True
+    return error is None
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """Is the bench right? Calls with odd arguments, held against references that are not torch.
 
-    python -m scripts.references [-v] [PART ...]
+    python -m scripts.references [PART ...]
 
 Comes in: nothing; `PART`s choose the calls by parts of their names. Goes out: how many calls agree, and each
 that does not; exit code 1 where one does not. The bench of each call (`ray_precheck.bench`, in float64) is held
@@ -17,6 +17,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from scipy import special
 
 from ray_precheck.bench.run import Bench
 from ray_precheck.check.by_dtype import as_in_dtype
+from ray_precheck.foreign import caught
 from ray_precheck.frameworks.base import CallPlan
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall, HostTensor
@@ -960,9 +962,8 @@ def check_all(cases: Iterable[HeldCall]) -> list[str]:
     """Return a line for each call that does not agree."""
     bench, found = Bench("pytorch"), []
     for case in cases:
-        try:
-            said = disagreement(case, bench)
-        except Exception as error:  # whatever a call raises is what is looked for
+        said, error = caught(partial(disagreement, case, bench))
+        if error is not None:  # whatever a call raises is what is looked for
             said = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         if said:
             found.append(f"{case.title}: {said}")
