@@ -200,10 +200,12 @@ def _of_a_mean(kind: str) -> None:
     """Add up equal terms, as the gradient of a mean is: all are rounded in the same direction."""
     torch.manual_seed(0)
     if kind.startswith("Conv"):
-        dims = int(kind[-2])
-        layer = getattr(torch.nn, kind)(4, 8, 3)
-        pictures = torch.randn(2, 4, *(int(900 ** (1 / dims)),) * dims)
-        layer(pictures).flatten(2).mean(-1).cos().sum().backward()
+        dims = int(kind.removesuffix(" relu")[-2])
+        layer = getattr(torch.nn, kind.removesuffix(" relu"))(4, 8, 3)
+        pictures = torch.randn(2, 4, *(int(8100 ** (1 / dims)),) * dims)
+        found = layer(pictures)
+        found = found.relu() if kind.endswith("relu") else found
+        found.flatten(2).mean(-1).cos().sum().backward()
     elif kind == "getitem":
         x = torch.randn(4, 5, requires_grad=True)
         x[torch.randint(0, 4, (4000,))].mean().backward()
@@ -223,7 +225,17 @@ def _of_a_mean(kind: str) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    ["Conv1d", "Conv2d", "ConvTranspose2d", "getitem", "embedding", "upsample", "matmul", "add"],
+    [
+        "Conv1d",
+        "Conv2d",
+        "Conv2d relu",
+        "ConvTranspose2d",
+        "getitem",
+        "embedding",
+        "upsample",
+        "matmul",
+        "add",
+    ],
 )
 def test_an_honest_sum_of_equal_terms_is_not_accused(kind: str, tmp_path: Path) -> None:
     with Capture(tmp_path, task="tensor", step_by="manual", framework="pytorch", stacks=False):
