@@ -179,6 +179,9 @@ _BY_HAND: dict[str, Callable[[Callable[..., torch.Tensor]], Any]] = {
     "grid_sample": lambda t: F.grid_sample(
         t(1, 2, 7, 7), t(1, 5, 5, 2), "bicubic", "reflection", align_corners=True
     ),
+    "grid_sample 3d": lambda t: F.grid_sample(
+        t(2, 3, 5, 6, 7).detach(), t(2, 9, 9, 9, 3).detach() / 2, "bilinear", align_corners=False
+    ),
     "affine_grid": lambda t: F.affine_grid(t(2, 2, 3), [2, 3, 5, 5], align_corners=True),
     "cross_entropy": lambda t: F.cross_entropy(
         t(6, 5), torch.tensor([0, 1, -100, 3, 4, 2]), t(5).detach().abs(), label_smoothing=0.1
@@ -192,6 +195,7 @@ _BY_HAND: dict[str, Callable[[Callable[..., torch.Tensor]], Any]] = {
     "huber": lambda t: F.huber_loss(t(6, 50), t(6, 50), delta=0.1),
     "gaussian_nll": lambda t: F.gaussian_nll_loss(t(6, 5), t(6, 5), t(6, 5).detach().abs()),
     "poisson_nll": lambda t: F.poisson_nll_loss(t(6, 5), t(6, 5).detach().abs(), full=True),
+    "soft_margin overflows": lambda t: F.soft_margin_loss(t(40) * 8, t(40).detach().sign()),
     "triplet": lambda t: F.triplet_margin_loss(t(6, 5), t(6, 5), t(6, 5), p=1.5, swap=True),
     "cosine_embedding": lambda t: F.cosine_embedding_loss(
         t(6, 5), t(6, 5), torch.tensor([1, -1, 1, 1, -1, 1])
@@ -242,6 +246,9 @@ _BY_HAND: dict[str, Callable[[Callable[..., torch.Tensor]], Any]] = {
     ),
     "index_put repeated": lambda t: torch.zeros_like(t(5)).index_put_(
         (torch.arange(64) % 3,), t(64).detach(), accumulate=True
+    ),
+    "put repeated": lambda t: torch.zeros_like(t(5)).put(
+        torch.arange(256) % 3, t(256).detach(), accumulate=True
     ),
     "index_add": lambda t: t(5).index_add(0, torch.arange(64) % 3, t(64), alpha=0.7),
     "scatter_add": lambda t: t(5).scatter_add(0, torch.arange(64) % 3, t(64)),

@@ -8,8 +8,10 @@ Sources. SGD: PyTorch's documentation of torch.optim.SGD (momentum with dampenin
 Sutskever et al., ICML 2013). Adam: Kingma and Ba, arXiv 1412.6980, algorithm 1; AMSGrad: Reddi et al.,
 ICLR 2018, with the largest of the uncorrected second moments, as PyTorch documents it. AdamW: Loshchilov
 and Hutter, arXiv 1711.05101, algorithm 2, with the decay times the learning rate, as PyTorch documents
-it. Adafactor: Shazeer and Stern, arXiv 1804.04235, algorithms 4 to 6, with PyTorch's changes (its
-documentation of torch.optim.Adafactor: no first moment, step size min(lr, 1 / sqrt(t)), decoupled decay).
+it. RMSprop: PyTorch's documentation of torch.optim.RMSprop (Hinton, lecture 6e of Neural Networks for
+Machine Learning; centered after Graves, arXiv 1308.0850). Adafactor: Shazeer and Stern, arXiv 1804.04235,
+algorithms 4 to 6, with PyTorch's changes (its documentation of torch.optim.Adafactor: no first moment,
+step size min(lr, 1 / sqrt(t)), decoupled decay).
 Lion: Chen et al., arXiv 2302.06675, algorithm 2.
 """
 
@@ -117,6 +119,37 @@ def adamw(param: Tensor, grad: Tensor, state: State, group: ParameterGroup) -> t
     return adam(param, grad, state, group, decoupled=True)
 
 
+def rmsprop(
+    param: Tensor, grad: Tensor, state: State, group: ParameterGroup
+) -> tuple[Tensor, State]:
+    """Return a parameter, its means, its momentum and its step number after a step of RMSprop.
+
+        g = g + decay p;  v = alpha v + (1 - alpha) g^2
+        b = momentum b + g / (sqrt(v) + eps);  p = p - lr b
+
+    With `centered` v - a^2 takes the place of v under the root, a = alpha a + (1 - alpha) g. Of a complex
+    parameter both parts count alone.
+    """
+    lr, decay, eps = _numbers(group, "lr", "weight_decay", "eps")
+    alpha, momentum = _numbers(group, "alpha", "momentum")
+    p, g = _real(param), _real(grad + param * decay)
+    v = _real(_moment(state, "square_avg", param)) * alpha + g * g * (1.0 - alpha)
+    after = {"square_avg": v}
+    if group.options.get("centered"):
+        a = _real(_moment(state, "grad_avg", param))
+        after["grad_avg"] = a = a + (g - a) * (1.0 - alpha)
+        v = v - a * a
+    step = g / (v.sqrt() + eps)
+    if momentum > 0:
+        step = _real(_moment(state, "momentum_buffer", param)) * momentum + step
+        after["momentum_buffer"] = step
+    p = p - step * lr
+    if param.is_complex():
+        p = torch.view_as_complex(p)
+        after = {name: torch.view_as_complex(value) for name, value in after.items()}
+    return p, {**state, **after, "step": torch.tensor(_step_number(state))}
+
+
 def adafactor(
     param: Tensor, grad: Tensor, state: State, group: ParameterGroup
 ) -> tuple[Tensor, State]:
@@ -170,6 +203,7 @@ UPDATES: dict[str, Update] = {
     "SGD": sgd,
     "Adam": adam,
     "AdamW": adamw,
+    "RMSprop": rmsprop,
     "Adafactor": adafactor,
     "Lion": lion,
 }

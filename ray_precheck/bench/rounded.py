@@ -17,6 +17,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ray_precheck import private_parts
+from ray_precheck.bench.rounded_steps import ERRORS, KERNELS_STEPS
 from ray_precheck.bench.rounded_sums import (
     ACCUMULATIONS,
     FACTORS,
@@ -46,7 +47,8 @@ _COMPOSED = frozenset(
     mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss
     huber_loss_backward addr binary_cross_entropy binary_cross_entropy_backward nll_loss_forward
     binary_cross_entropy_with_logits soft_margin_loss addmm addmv addbmm baddbmm addcmul addcdiv
-    lerp logit logaddexp rsub grid_sampler_2d grid_sampler_3d""".split()
+    lerp logit logaddexp rsub grid_sampler_2d linalg_cross soft_margin_loss_backward
+    floor_divide histc""".split()
 )
 
 # One step where products are those of the dtype; `cdist` of many rows.
@@ -199,7 +201,7 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
         composed = name in _COMPOSED or (name in _OF_PRODUCTS and self._operands is not None)
-        if composed and func in _DECOMPOSITIONS:
+        if composed and (func in KERNELS_STEPS or func in _DECOMPOSITIONS):
             return self._composed(func, args, kwargs)
         if func in _RESAMPLED:
             args = _elsewhere(func, args, 2.0 * min(self._unit, FLOAT32_UNIT))
@@ -214,11 +216,15 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         args = self._as_kernels_take(func, args)
         if func is _ATEN.div.Tensor_mode and kwargs.get("rounding_mode") == "trunc":
             return self._rounded(self._rounded(args[0] / args[1]).trunc())
+        if func is _ATEN.div.Tensor_mode and kwargs.get("rounding_mode") == "floor":
+            return self._composed(_ATEN.floor_divide.default, args, {})
         if self._accumulates(func, args, kwargs):
             return map_leaves(self._accumulated(func, args, kwargs), self._rounded)
         if func in _INTERPOLATIONS and args[3 if func in _INTERPOLATIONS_BACK else 2]:
             return self._rounded(func(*args) + _moved_places(func, args))
         result = func(*args, **kwargs)
+        if func in ERRORS:
+            result = self._noise.added_to(result, ERRORS[func](args, result, self._unit))
         if func.is_view:
             return result
         if func._schema.is_mutable:
@@ -246,26 +252,38 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
             )
         if func in _INTERPOLATIONS:
             return _at_rounded_places(args, behind=1 if func in _INTERPOLATIONS_BACK else 0)
-        if func in _GRIDS_BACK and self._unit > FLOAT32_UNIT:
-            # torch's kernel for half types on the CPU computes places in the half type.
-            places = (args[2].abs() + 1.0) * self._unit
-            return (*args[:2], self._noise.added_to(args[2], places), *args[3:])
+        if func in _GRIDS and self._unit > FLOAT32_UNIT:
+            # torch's kernels for half types on the CPU compute places in the half type.
+            at = _GRIDS[func]
+            places = (args[at].abs() + 1.0) * self._unit
+            return (*args[:at], self._noise.added_to(args[at], places), *args[at + 1 :])
         return args
 
     def _composed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name, before = func.overloadpacket.__name__, self._outer
+        if func is _ATEN.native_layer_norm_backward.default:
+            error = args[3].abs() * min(self._unit, FLOAT32_UNIT)
+            args = (args[0], self._noise.added_to(args[1], error), *args[2:])
         self._outer = name if name in _NARROW_SUMS | _NARROW_CASCADES else before
         try:
             with self:
-                return _DECOMPOSITIONS[func](*args, **kwargs)
+                found: Any = (KERNELS_STEPS.get(func) or _DECOMPOSITIONS[func])(*args, **kwargs)
+                return self._normed(found, args) if func is _LAYER_NORM else found
         finally:
             self._outer = before
+
+    def _normed(self, found: tuple[torch.Tensor, ...], args: tuple[Any, ...]) -> Any:
+        """Return the outputs of layer_norm of a kernel that multiplies before it subtracts."""
+        out, mean, rstd = found
+        error = (mean * rstd).abs() * min(self._unit, FLOAT32_UNIT)
+        error = error if args[2] is None else error * args[2].abs()
+        return self._noise.added_to(out, error), mean, rstd
 
     def _accumulates(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Return whether an operator is one whose kernels accumulate many terms, here with errors."""
         if func not in _SUMS and func not in ACCUMULATIONS and func not in FACTORS:
             return False
-        if func is _ATEN.index_put.default and not (len(args) > 3 and args[3]):
+        if func in _ADD_IF_TOLD and not (len(args) > 3 and args[3]):
             return False
         first = args[0] if args else None
         if not torch.is_tensor(first) or kwargs.get("dtype") is not None or _is_sparse(args):
@@ -284,7 +302,7 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         total = _SUMS[func](terms, *args[1:], **kwargs, lanes=lanes) * scale
         if self._unit <= FLOAT32_UNIT:
             exact_by_luck = total == func(*args, **kwargs)
-            least = at_least_rounded(total, torch.zeros_like(total), self._unit)
+            least = at_least_rounded(total, torch.zeros_like(total.abs()), self._unit)
             return self._noise.added_to(total, torch.where(exact_by_luck, least, 0.0))
         if of_weights:
             terms, _ = _terms(args[0], *args[1:2])
@@ -399,6 +417,9 @@ def _sum(
     """Sum in float32, in lanes: of the orders that kernels take one with a large error."""
     if not x.dim() or not x.numel():
         return x.clone()
+    if x.is_complex():
+        parts = torch.view_as_real(x.resolve_conj()).unbind(-1)
+        return torch.complex(*(_sum(each, dim, keepdim, lanes=lanes) for each in parts))
     terms, shape = _terms(x, dim)
     with np.errstate(all="ignore"):
         total = _sum_rows(terms.to(torch.float32).contiguous().numpy(), lanes)
@@ -461,16 +482,23 @@ _INTERPOLATIONS_BACK = frozenset(
 _INTERPOLATIONS = _INTERPOLATIONS_BACK | {
     getattr(_ATEN, f"upsample_{mode}").default for mode in _MODES
 }
-_GRIDS_BACK = frozenset(
-    (_ATEN.grid_sampler_2d_backward.default, _ATEN.grid_sampler_3d_backward.default)
-)
+# Its kernels compute x rstd - mean rstd, where x and the mean may be nearly equal.
+_LAYER_NORM = _ATEN.native_layer_norm.default
+# Operators that sample at places, with the position of these among their arguments.
+_GRIDS = {
+    _ATEN.grid_sampler_3d.default: 1,
+    _ATEN.grid_sampler_2d_backward.default: 2,
+    _ATEN.grid_sampler_3d_backward.default: 2,
+}
 # The operators in place whose kernels accumulate, and the same ones that return a new tensor.
 _IN_PLACE = {
     _ATEN.index_put_.default: _ATEN.index_put.default,
     _ATEN.index_add_.default: _ATEN.index_add.default,
     _ATEN.scatter_add_.default: _ATEN.scatter_add.default,
+    _ATEN.put_.default: _ATEN.put.default,
 }
-_IN_FLOAT32 = (torch.float32, torch.float16, torch.bfloat16)
+_ADD_IF_TOLD = frozenset((_ATEN.index_put.default, _ATEN.put.default))
+_IN_FLOAT32 = (torch.float32, torch.complex64, torch.float16, torch.bfloat16)
 _SUMS: dict[Any, Callable[..., torch.Tensor]] = {
     _ATEN.sum.default: _sum,
     _ATEN.sum.dim_IntList: _sum,

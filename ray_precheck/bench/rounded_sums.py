@@ -248,6 +248,15 @@ def _of_convolution_backward(
     return [grad.shape[1] * weight[0, 0].numel(), positions, positions]
 
 
+def _of_pool(x: torch.Tensor, size: Sequence[int]) -> Sequence[int]:
+    extents = x.shape[x.dim() - len(size) :]
+    return [math.prod(-(-extent // out) for extent, out in zip(extents, size, strict=True))]
+
+
+def _squares_of_pool(x: torch.Tensor, size: Sequence[int]) -> Sequence[torch.Tensor]:
+    return [_ATEN._adaptive_avg_pool3d(x**2, size) / _of_pool(x, size)[0]]
+
+
 def _taps_of_convolution_backward(
     grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias_sizes: Any, stride: Any,
     padding: Any, dilation: Any, transposed: bool, *_: Any, **__: Any,
@@ -272,7 +281,16 @@ ACCUMULATIONS: dict[Any, Accumulation] = {
     _ATEN.index_add.default: Accumulation(narrow=True, runs=_run_of_source),
     # The gradient of `x[indices]`; its callers see to it that it adds.
     _ATEN.index_put.default: Accumulation(narrow=True, runs=_run_of_values),
+    _ATEN.put.default: Accumulation(narrow=True),
     _ATEN.scatter_add.default: Accumulation(runs=_run_of_source),
+    _ATEN._adaptive_avg_pool3d.default: Accumulation(
+        _of_pool, narrow=True, squares=_squares_of_pool
+    ),
+    **{
+        getattr(_ATEN, f"{name}_pad{dims}d_backward").default: Accumulation(narrow=True)
+        for name in ("reflection", "replication")
+        for dims in (1, 2, 3)
+    },
     **{
         getattr(_ATEN, f"{name}{dims}d_backward").default: Accumulation(runs=_run_of_pixels)
         for name in ("upsample_nearest", "_upsample_nearest_exact")

@@ -84,7 +84,7 @@ class Inputs(Decoded):
         computed so.
         """
         half, record = self._half_type, self.record
-        if not half or not isinstance(gradient, HostTensor):
+        if not half or not isinstance(gradient, HostTensor) or gradient.dtype in _HALF_TYPES:
             return gradient
         found = _cast(half, gradient)
         if SUMS_NARROWLY.of(record.name.type_name, record.framework):

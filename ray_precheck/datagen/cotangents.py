@@ -11,7 +11,7 @@ from ray_precheck.datagen.layouts import placed_alone
 from ray_precheck.errors import NotCheckable
 from ray_precheck.schema.dtypes import DTYPES, is_differentiable, round_to_dtype
 from ray_precheck.schema.record import ApiRecord
-from ray_precheck.schema.values import HostTensor, TensorSpec
+from ray_precheck.schema.values import HostTensor, TensorSpec, walk_specs
 
 
 def assign_cotangents(
@@ -26,9 +26,9 @@ def assign_cotangents(
     `outputs` are the flattened outputs, None for those that are no tensors. Gradients and outputs
     are matched by position where their numbers agree; PyTorch records the gradients of an autograd
     node, which may have other outputs too, so otherwise each gradient goes to the first float
-    output of its size that has none yet. With `may_reshape` (generated gradients) a gradient that
-    fits none takes the shape of the first one left: outputs such as those of `masked_select` have
-    another size for other values.
+    output of its size that has none yet, and of which the record does not say that it needs none. With
+    `may_reshape` (generated gradients) a gradient that fits none takes the shape of the first one left:
+    outputs such as those of `masked_select` have another size for other values.
 
     Raises:
         NotCheckable: no gradient fits any output.
@@ -36,10 +36,17 @@ def assign_cotangents(
     grads = record.grads_in or ()
     by_position = len(grads) == len(outputs)
     cotangents: list[HostTensor | None] = [None] * len(outputs)
+    recorded = [leaf for spec in record.outputs for _, leaf in walk_specs(spec, "")]
+    is_told = len(recorded) == len(outputs)
+    constant = {
+        place
+        for place, leaf in enumerate(recorded)
+        if is_told and isinstance(leaf, TensorSpec) and leaf.requires_grad is False
+    }
     for position, spec in enumerate(grads):
         if not isinstance(spec, TensorSpec):
             continue
-        candidates = [position] if by_position else list(range(len(outputs)))
+        candidates = [position] if by_position else sorted(set(range(len(outputs))) - constant)
         free = {
             place: output
             for place in candidates

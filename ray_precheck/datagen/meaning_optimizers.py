@@ -17,14 +17,21 @@ from ray_precheck.schema.values import MappingSpec, SequenceSpec, TensorSpec, Va
 
 PREFIX = "Optimizer"
 _SQUARES = Within(0.0, float("inf"), (0.0, 1.0))
-# Numbers that are used where the dump has no statistics of a hyperparameter that is a tensor.
+# Numbers that are used where the dump has no statistics.
 _UNKNOWN = {
     "step": Within(0.0, float("inf"), (10.0, 10.0)),
     "lr": Within(0.0, 1.0, (1e-3, 1e-3), only_unknown=True),
+    # Its square is at most the mean square.
+    "grad_avg": Within(-float("inf"), float("inf"), (-0.1, 0.1), only_unknown=True),
     "grad_scale": Within(0.0, float("inf"), (1.0, 1.0)),
 }
 # What a second moment grows with: a state, or the gradients.
-_GROWS_WITH = {"exp_avg_sq": "exp_avg", "max_exp_avg_sq": "exp_avg", "variance": "grads"}
+_GROWS_WITH = {
+    "exp_avg_sq": "exp_avg",
+    "max_exp_avg_sq": "exp_avg",
+    "variance": "grads",
+    "square_avg": "grad_avg",
+}
 _FACTORS = ("row_var", "col_var")
 
 
@@ -69,8 +76,8 @@ def _of_group(group: dict[str, ValueSpec], path: str) -> dict[str, Meaning]:
 
 
 def _meaning(name: str, spec: TensorSpec, squared: tuple[str, TensorSpec] | None) -> Meaning | None:
-    if name == "step":
-        return _UNKNOWN["step"]
+    if name in _UNKNOWN:
+        return _UNKNOWN[name]
     if name in _FACTORS:
         return _SQUARES
     if name not in _GROWS_WITH or DTYPES[spec.dtype].kind != "float":

@@ -275,9 +275,13 @@ def packed_sizes(arguments: Arguments) -> Meaning | None:
 
 
 def bag_offsets(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of embedding_bag's offsets: where each bag begins, the first at 0."""
-    shape = arguments.shape("input")
-    if not shape or len(shape) != 1:
+    """Return the meaning of embedding_bag's offsets: where each bag begins, the first at 0.
+
+    torch still takes the weight before the indices.
+    """
+    shapes = (arguments.shape(name) for name in ("input", "weight"))
+    shape = next((each for each in shapes if each and len(each) == 1), None)
+    if shape is None:
         return None
     whole = arguments.value("include_last_offset", False) is True
     return Parts(shape[0], running=True, from_zero=True, open_end=not whole)

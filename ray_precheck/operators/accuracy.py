@@ -132,11 +132,13 @@ _FINE_PRODUCTS = """
     torch.Tensor mindspore.Tensor: __pow__ __rpow__
     mindspore.ops: swiglu
     torch_npu: npu_swiglu
+    torch.special: i1e
 """
 _FINE_SUMS = """
     torch torch.Tensor torch.special mindspore.mint mindspore.Tensor mindspore.ops:
         expm1 log1p erf erfc erfinv logsumexp
     mindspore.mint.special: expm1 log1p erfc log_softmax
+    torch.special: bessel_j0 bessel_j1 bessel_y0 bessel_y1
     torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops: log log2 log10 logaddexp
     torch torch.Tensor mindspore.Tensor: log_
     torch torch.nn.functional torch.Tensor torch.special: log_softmax
@@ -159,10 +161,6 @@ _FINE_SUMS = """
 _SUMS_IN_STEPS = """
     torch.nn.functional mindspore.mint.nn.functional mindspore.ops: cross_entropy
 """
-# Whose kernels for vectors evaluate a polynomial in the half type itself (torch 2.13 on the CPU).
-_IN_HALF = """
-    torch.special: i0e
-"""
 # With max_norm: a row's norm is rounded to the half type, then the row times what it is of the norm.
 _NORMED_ROWS = """
     torch.nn.functional: embedding embedding_bag
@@ -177,7 +175,8 @@ _COARSE_SUMS = """
 """
 # Factorisations, and operators that use them. A result is exact for a matrix that differs from the input
 # by a small multiple of one rounding of its norm (LAPACK Users' Guide, 3rd ed., sections 4.7 to 4.10);
-# for elements that are small beside the norm that is many units.
+# for elements that are small beside the norm that is many units: 3.4 for the gradient of a condition
+# number of 27 (torch 2.13 on the CPU, op_db).
 _FACTORISATIONS = """
     torch torch.Tensor torch.linalg mindspore.Tensor mindspore.ops:
         cholesky det lstsq lu_solve matrix_power slogdet svd
@@ -215,10 +214,9 @@ ALLOWANCE: FactTable[Allowance] = FactTable(
         (_FINE_PRODUCTS, Allowance(share=2.0**-18)),
         (_FINE_SUMS, Allowance(share=2.0**-18, adds=True)),
         (_SUMS_IN_STEPS, Allowance(share=2.0**-18, adds=True, half_units=2.0)),
-        (_IN_HALF, Allowance(half_units=3.0)),
         (_NORMED_ROWS, Allowance(half_units=2.0)),
         (_COARSE_SUMS, Allowance(share=2.0**-14, adds=True)),
-        (_FACTORISATIONS, Allowance(input_units=2.0)),
+        (_FACTORISATIONS, Allowance(input_units=4.0)),
         (_BY_COORDINATES, Allowance(input_units=2.0)),
     ],
 )

@@ -96,11 +96,14 @@ _ALWAYS = """
         bernoulli_ext gamma laplace random_gamma random_poisson shuffle standard_laplace
         standard_normal
 """
+# Whose flag `training` is false where it is not given.
+_DROPOUTS_IF_TOLD = """
+    torch.nn.functional: alpha_dropout feature_alpha_dropout
+"""
 _DROPOUTS = """
-    torch torch.nn.functional: alpha_dropout feature_alpha_dropout
     torch:
-        alpha_dropout_ dropout_ feature_alpha_dropout_ feature_dropout feature_dropout_
-        native_dropout
+        alpha_dropout alpha_dropout_ dropout_ feature_alpha_dropout feature_alpha_dropout_
+        feature_dropout feature_dropout_ native_dropout
     torch torch.nn.functional mindspore.mint.nn.functional mindspore.ops: dropout
     torch.nn.functional mindspore.mint.nn.functional mindspore.ops: dropout2d
     torch.nn.functional mindspore.ops: dropout1d dropout3d
@@ -136,6 +139,7 @@ DRAWING: FactTable[Drawing] = FactTable(
         (_BATCH_NORMS, Never(_OF_THE_BATCH)),
         (_FUSED_ATTENTION, Never(_KEEPS_ALL)),
         (_DROPOUTS, _DROPOUT),
+        (_DROPOUTS_IF_TOLD, replace(_DROPOUT, default_training=False)),
         ("torch torch.nn.functional mindspore.ops: rrelu", _RRELU),
         ("torch torch.nn.functional: rrelu_", _RRELU),
         ("torch: gru lstm rnn_relu rnn_tanh", RNN),

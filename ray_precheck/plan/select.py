@@ -8,7 +8,7 @@ import functools
 
 from ray_precheck.frameworks.known import built_in_frameworks, find_framework
 from ray_precheck.operators.drawing import DRAWING, Unjudged
-from ray_precheck.operators.effects import AUGMENTED, OF_A_STORAGE, READS_BITS
+from ray_precheck.operators.effects import AUGMENTED, OF_A_STORAGE, READS_BITS, READS_LAYOUT
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.values import Constant, Symbol, TensorSpec, UnknownSpec, ValueSpec
 
@@ -54,8 +54,29 @@ def skip_by_record(record: ApiRecord) -> str:
         leaves = [spec for _, spec in record.input_leaves()]
         if not any(_has_storage(spec) for spec in leaves):
             return "its input is a sparse, quantized or nested tensor, which the dump does not describe"
+    if READS_LAYOUT.of(type_name, record.framework) and _reads_beyond_its_input(record):
+        return "it reads memory around its input, which the dump does not hold"
     drawing = DRAWING.of(type_name, record.framework)
     return drawing.reason if isinstance(drawing, Unjudged) else ""
+
+
+def _reads_beyond_its_input(record: ApiRecord) -> bool:
+    """Return whether the output is a view (`as_strided`) of memory before or behind the input."""
+    given = next((spec for _, spec in record.input_tensors()), None)
+    out = record.outputs[0] if record.outputs else None
+    if record.name.api.rstrip("_") != "as_strided" or given is None:
+        return False
+    if not isinstance(out, TensorSpec) or not out.size:
+        return False
+    (begin, end), (first, last) = _places(given), _places(out)
+    return first < begin or last > end
+
+
+def _places(spec: TensorSpec) -> tuple[int, int]:
+    """Return the places of the first and the last element of a tensor in its memory."""
+    steps = zip(spec.shape, spec.stride or (), strict=False)
+    span = spec.size - 1 if spec.stride is None else sum((n - 1) * step for n, step in steps)
+    return spec.offset, spec.offset + span
 
 
 def _has_storage(spec: ValueSpec) -> bool:

@@ -24,6 +24,7 @@ COMBINATIONS: dict[str, dict[str, tuple[Any, ...]]] = {
     "SGD": {"momentum": (0.0, 0.9), "dampening": (0.0, 0.3), "nesterov": (False, True), **DECAYS},
     "Adam": {"amsgrad": (False, True), "eps": (1e-8, 1e-2), "betas": ((0.9, 0.99),), **DECAYS},
     "AdamW": {"amsgrad": (False, True), "eps": (1e-8, 1e-2), "betas": ((0.7, 0.8),), **DECAYS},
+    "RMSprop": {"centered": (False, True), "momentum": (0.0, 0.9), "alpha": (0.9,), **DECAYS},
     "Adafactor": {
         "d": (1.0, 1.5),
         "eps": ((None, 1e-3), (1e-2, 1.0)),

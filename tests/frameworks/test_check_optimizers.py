@@ -28,6 +28,7 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "SGD": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
     "Adam": (torch.optim.Adam, {"lr": 0.01, "amsgrad": True, "weight_decay": 0.1}),
     "AdamW": (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}),
+    "RMSprop": (torch.optim.RMSprop, {"lr": 0.01, "momentum": 0.9, "centered": True}),
     "Adafactor": (torch.optim.Adafactor, {"lr": 0.1, "weight_decay": 0.1}),
     "Lion": (Lion, {"lr": 0.01, "weight_decay": 0.1}),
 }
@@ -97,6 +98,8 @@ def late(function: Callable[..., Any]) -> Callable[..., Any]:
         ("Adam", changed(amsgrad=False)),
         ("SGD", changed(nesterov=False)),
         ("SGD", changed(dampening=0.5)),
+        ("RMSprop", changed(centered=False)),
+        ("RMSprop", changed(alpha=0.9)),
         ("Adafactor", changed(d=2.0)),
         ("Adafactor", changed(beta2_decay=-0.5)),
         ("Lion", changed(betas=[0.99, 0.9])),

@@ -78,7 +78,8 @@ def test_a_captured_output_that_is_its_input_passes_and_says_why(
     capture = Capture(tmp_path, name)
     x, incoming = (torch.randn(*SHAPES[name]).to(getattr(torch, dtype)) for _ in range(2))
     gradients = [capture.saved(incoming)], [capture.saved(incoming)]
-    result = capture.checked([capture.saved(x, grad=True), 0.5], [capture.saved(x)], gradients)
+    args = [capture.saved(x, grad=True), 0.5, True]
+    result = capture.checked(args, [capture.saved(x)], gradients)
     assert (result.forward, result.backward, result.message) == (PASS, PASS, IDENTITY)
     forward, backward = result.checks
     assert (forward.verdict, forward.message) == (PASS, IDENTITY)
@@ -119,9 +120,9 @@ def test_a_device_whose_dropout_does_nothing_stays_in_error(
 ) -> None:
     checker = statistics_checker("pytorch")
     device: Any = checker.device()
-    replace_kernel(monkeypatch, device, lambda _: lambda x, p: x.clone())
+    replace_kernel(monkeypatch, device, lambda _: lambda x, p, training: x.clone())
     for name in ("dropout", "dropout1d", "alpha_dropout"):
-        result = checker.check(call(f"Functional.{name}", tensor(16, 24, 8), 0.5))
+        result = checker.check(call(f"Functional.{name}", tensor(16, 24, 8), 0.5, True))
         assert result.forward is ERROR, name
         assert IDENTITY not in result.message
 

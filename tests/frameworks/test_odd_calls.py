@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from ray_precheck.frameworks.pytorch.rows import interpolate, nextafter
-from scripts.odd_calls import OddCall, by_hand, examined, reason
+from scripts.odd_calls import OddCall, by_hand, examined, of_op_db, reason
 
 pytestmark = pytest.mark.frameworks
 # Nothing was computed in these calls, or nothing finite.
@@ -27,6 +27,40 @@ def test_calls_with_odd_arguments_pass(task: str, pattern: str, tmp_path: Path) 
     assert {
         reason(each) for each in found.skipped if not any(s in reason(each) for s in SKIPS)
     } == set()
+
+
+@pytest.mark.parametrize(
+    ("operators", "task"),
+    [
+        ("linalg.pinv linalg.slogdet linalg.tensorinv", "tensor"),  # complex inputs are moved, too
+        ("masked.var", "tensor"),  # sums of complex numbers
+        ("linalg.lu lu_unpack", "tensor"),  # an output that needs no gradient gets none
+        ("half", "tensor"),  # a gradient of the other half type
+        ("normal", "tensor"),  # complex draws
+        ("nn.functional.alpha_dropout nn.functional.feature_alpha_dropout", "statistics"),
+        ("sinc digamma special.airy_ai", "tensor"),  # floats of whole numbers
+        ("special.i1e special.bessel_y1", "tensor"),
+        ("polygamma", "tensor"),
+        ("cross", "tensor"),
+        ("nn.functional.adaptive_avg_pool3d", "tensor"),
+        ("nn.functional.pad", "tensor"),
+        ("index_reduce", "tensor"),
+        ("floor_divide histc", "statistics"),
+        ("native_layer_norm", "tensor"),
+        ("nn.functional.interpolate", "statistics"),
+        ("linalg.cond", "tensor"),
+        ("qr", "statistics"),
+        ("as_strided", "tensor"),  # memory around the input
+        ("addmm", "tensor"),  # a complex scalar
+        ("nn.functional.embedding_bag", "statistics"),  # the weight before the indices
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_samples_of_op_db_pass(operators: str, task: str, tmp_path: Path) -> None:
+    found = examined(list(of_op_db(operators.split(), 3)), task, tmp_path)
+    assert found.calls
+    assert found.accused == []
+    assert [each for each in found.skipped if " raised: " in each] == []
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

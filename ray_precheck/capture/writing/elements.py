@@ -5,7 +5,7 @@ JSON. Called for each argument, output and gradient of each call; what belongs t
 its folder.
 
 A list and a tuple become an array, a named tuple, a dataclass and a dict an object, tensors an object with
-dtype, shape and statistics; what msprobe has no form for is null, as there.
+dtype, shape and statistics; what msprobe has no form for is null, as there, but for a complex number.
 """
 
 import dataclasses
@@ -85,6 +85,7 @@ PLAIN: Mapping[type, Write] = {
     bool: lambda v: '{"type": "bool", "value": true}' if v else '{"type": "bool", "value": false}',
     int: lambda v: f'{{"type": "int", "value": {v!r}}}',
     float: lambda v: f'{{"type": "float", "value": {number(v)}}}',
+    complex: lambda v: f'{{"type": "complex", "value": "{v!r}"}}',
     str: lambda v: f'{{"type": "str", "value": {quoted(v)}}}',
     slice: _slice,
     type(Ellipsis): lambda _: '{"type": "ellipsis", "value": "..."}',

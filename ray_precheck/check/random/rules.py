@@ -15,7 +15,7 @@ from ray_precheck.check.random import drops as random_drops
 from ray_precheck.check.random.arguments import RandomCall
 from ray_precheck.compare.random import discrete as random_discrete
 from ray_precheck.compare.random import laws as random_laws
-from ray_precheck.compare.random.statistics import Look, fact
+from ray_precheck.compare.random.statistics import Look, Parameter, fact
 from ray_precheck.operators.drawing import UNSEEDED
 from ray_precheck.operators.table import FactTable
 from ray_precheck.schema.dtypes import DTYPES
@@ -52,7 +52,6 @@ def _drawn_from(law: Callable[..., list[Look]], *parameters: str) -> Rule:
     return lambda call: law(call.draws, *map(call.parameter, parameters))
 
 
-_normal = _drawn_from(random_laws.normal, "mean", "std")
 _log_normal = _drawn_from(random_laws.log_normal, "mean", "std")
 _uniform = _drawn_from(random_laws.uniform, "low", "high")
 _exponential = _drawn_from(random_laws.exponential, "rate")
@@ -62,10 +61,18 @@ _laplace = _drawn_from(random_laws.laplace, "mean", "scale")
 _binomial = _drawn_from(random_discrete.binomial, "count", "prob")
 
 
+def _normal(call: RandomCall) -> list[Look]:
+    return _normal_of(call, call.parameter("mean"), call.parameter("std"))
+
+
 def _standard_normal(call: RandomCall) -> list[Look]:
-    # The parts of a complex draw have half of its variance each.
-    std = 0.5**0.5 if DTYPES[call.out.dtype].kind == "complex" else 1.0
-    return random_laws.normal(call.draws, 0.0, std)
+    return _normal_of(call, 0.0, 1.0)
+
+
+def _normal_of(call: RandomCall, mean: Parameter, std: Parameter) -> list[Look]:
+    # The parts of a complex draw have the mean, and half of the variance, each.
+    share = 0.5**0.5 if DTYPES[call.out.dtype].kind == "complex" else 1.0
+    return random_laws.normal(call.draws, mean, std * share)
 
 
 def _unit_uniform(call: RandomCall) -> list[Look]:

@@ -317,25 +317,34 @@ def _dense_call(call: HostCall, plan: CallPlan) -> HostCall | None:
 def _moved_call(
     call: HostCall, incoming: list[HostTensor | None], moves: float, tested: str
 ) -> tuple[HostCall, list[HostTensor | None]]:
-    """Return a call, in float64, with every float moved by units of its dtype, or of float32 if the
-    tested output has at least as many bits: a half type that is widened first is exact there.
+    """Return a call, in float64, with every float and every part of a complex number moved by units of its
+    dtype, or of float32 if the tested output has at least as many bits: a half type that is widened first
+    is exact there. Whole numbers of which alone floats are computed move, too, as floats.
 
     No two numbers move alike, so equal numbers part: in one order for positive `moves`, in the other
-    order for negative ones.
+    order for negative ones. The parts of a complex number move by units of its magnitude, as a product
+    mixes them; a part of 0 stays, since its sign says the side of a branch cut.
     """
     generator = np.random.Generator(np.random.Philox(key=0))
+    computed = ("float", "complex")
+    kinds = {DTYPES[each.dtype].kind for each in input_tensors(call).values()}
+    are_whole = kinds.isdisjoint(computed) and DTYPES[tested].kind in computed
 
     def moved(value: HostTensor) -> HostTensor:
-        if DTYPES[value.dtype].kind != "float":
+        kind = DTYPES[value.dtype].kind
+        if not are_whole and kind not in computed:
             return value
-        wide = value.data.astype(np.float64)
+        found: Array = np.array(value.data, np.complex128 if kind == "complex" else np.float64)
         widened = DTYPES[tested].mantissa_bits >= DTYPES["float32"].mantissa_bits
-        finest = "float32" if widened and value.dtype != "float64" else value.dtype
-        unit = quantum(wide, finest) / (LONGER if finest == "float64" and tested in WIDEST else 1.0)
-        shares = generator.uniform(0.5, 1.0, size=wide.shape)
-        shares *= generator.choice([-1.0, 1.0], size=wide.shape)
-        found = np.asarray(wide + moves * shares * unit)
-        return replace(value, dtype="float64", data=found, layout=None)
+        own = value.dtype if kind in computed else tested
+        finest = "float32" if widened and own not in WIDEST else own
+        unit = quantum(np.abs(found), finest)
+        unit = unit / (LONGER if {finest, tested} <= WIDEST else 1.0)
+        for part in (found.real, found.imag) if kind == "complex" else (found,):
+            shares = generator.uniform(0.5, 1.0, size=found.shape)
+            shares *= generator.choice([-1.0, 1.0], size=found.shape)
+            part += moves * shares * np.where((part == 0.0) & (kind == "complex"), 0.0, unit)
+        return replace(value, dtype=str(found.dtype), data=found, layout=None)
 
     return _changed_call(call, incoming, moved)
 

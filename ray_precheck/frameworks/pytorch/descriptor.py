@@ -9,7 +9,7 @@ UNLISTED = {
     "MindSpeed": f"it is an operator of MindSpeed without a built-in one; {_OWN}",
     "Aten": f"capture the API that calls it (level L1); {_OWN}",
     "quantized": f"it is an operator of torch.ops.quantized without a built-in one; {_OWN}",
-    "Optimizer": f"the updates of SGD, Adam, AdamW, Adafactor and Lion have one; {_OWN}",
+    "Optimizer": f"the updates of SGD, Adam, AdamW, RMSprop, Adafactor and Lion have one; {_OWN}",
 }
 ROOTS = {
     "Functional": "torch.nn.functional.",

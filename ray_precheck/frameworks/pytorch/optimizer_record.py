@@ -36,6 +36,7 @@ STATES = {
     "SGD": frozenset({"momentum_buffer"}),
     "Adam": frozenset({"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}),
     "AdamW": frozenset({"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}),
+    "RMSprop": frozenset({"step", "square_avg", "momentum_buffer", "grad_avg"}),
     "Adafactor": frozenset({"step", "row_var", "col_var", "variance"}),
     "Lion": frozenset({"exp_avg"}),
 }
@@ -44,6 +45,7 @@ _WHOLE: dict[str, tuple[str, ...]] = {
     "SGD": (),
     "Adam": ("step", "exp_avg", "exp_avg_sq"),
     "AdamW": ("step", "exp_avg", "exp_avg_sq"),
+    "RMSprop": ("step", "square_avg"),
     "Adafactor": ("step",),
     "Lion": ("exp_avg",),
 }
@@ -146,6 +148,7 @@ def _require_states(api: str, group: ParameterGroup, place: int) -> None:
     shapes["col_var"] = (*shape[:-2], 1, *shape[-1:])
     wanted = list(_WHOLE[api])
     wanted += ["max_exp_avg_sq"] if group.options.get("amsgrad") else []
+    wanted += ["grad_avg"] if group.options.get("centered") else []
     if api == "Adafactor":
         wanted += ["row_var", "col_var"] if len(shape) > 1 else ["variance"]
     for name in wanted:

@@ -42,6 +42,7 @@ def lstm(layers: int, dropout: float, train: bool, *, packed: bool = False) -> A
         (lstm(2, 0.0, True, packed=True), False),
         (lstm(2, 0.5, False, packed=True), False),
         (call("Functional.dropout", TENSOR, p=TENSOR), True),
+        (call("Functional.alpha_dropout", TENSOR), False),  # its flag is false unless it is given
         (call("Functional.scaled_dot_product_attention", *[TENSOR] * 3, dropout_p=TENSOR), True),
         (call("Functional.batch_norm", *[TENSOR] * 3, training=Constant(True)), False),
     ],
