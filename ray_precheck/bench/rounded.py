@@ -17,7 +17,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ray_precheck import private_parts
-from ray_precheck.bench.rounded_steps import ERRORS, KERNELS_STEPS
+from ray_precheck.bench.rounded_steps import ERRORS, KERNELS_STEPS, TERM_BY_TERM
 from ray_precheck.bench.rounded_sums import (
     ACCUMULATIONS,
     FACTORS,
@@ -84,6 +84,11 @@ _RESAMPLED = {
     for name in ("linear1d", "bilinear2d", "trilinear3d", "bicubic2d")
     for suffix, at in (("", _FORWARD_AT), ("_backward", _BACKWARD_AT))
 }
+# Whose kernels for channels that stand last add one position after the other, in float32
+# (aten/src/ATen/native/cpu/batch_norm_kernel.cpp).
+_PLAIN_SUMS = frozenset(
+    "native_batch_norm _native_batch_norm_legit native_batch_norm_backward".split()
+)
 # A power that torch's kernels on the CPU compute by two products, each rounded also in half types.
 _CUBE = 3
 # Losses that are summed in the dtype of the tensors as a cascade: the sums of sqrt(n) terms each are
@@ -189,7 +194,7 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         # The largest relative error of one rounding.
         self._unit = torch.finfo(self._narrow[torch.float64]).eps / 2
         self._noise = Noise()
-        self._outer = ""  # the composed operator whose sums are narrow, as long as it runs
+        self._outer = ""  # the composed operator whose sums are narrow or plain, as long as it runs
 
     def __torch_dispatch__(
         self,
@@ -214,6 +219,8 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         if func in _IN_PLACE and self._accumulates(_IN_PLACE[func], args, kwargs):
             return args[0].copy_(self._rounded(self._accumulated(_IN_PLACE[func], args, kwargs)))
         args = self._as_kernels_take(func, args)
+        if func in _WITH_ALPHA and kwargs.get("alpha", 1) != 1:
+            return self._with_multiple(func, args, kwargs["alpha"])
         if func is _ATEN.div.Tensor_mode and kwargs.get("rounding_mode") == "trunc":
             return self._rounded(self._rounded(args[0] / args[1]).trunc())
         if func is _ATEN.div.Tensor_mode and kwargs.get("rounding_mode") == "floor":
@@ -223,6 +230,8 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         if func in _INTERPOLATIONS and args[3 if func in _INTERPOLATIONS_BACK else 2]:
             return self._rounded(func(*args) + _moved_places(func, args))
         result = func(*args, **kwargs)
+        if func is _SVD and result[1].numel() and self._unit <= FLOAT32_UNIT:
+            result = self._of_near_matrix(result, args, kwargs)
         if func in ERRORS:
             result = self._noise.added_to(result, ERRORS[func](args, result, self._unit))
         if func.is_view:
@@ -259,12 +268,40 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
             return (*args[:at], self._noise.added_to(args[at], places), *args[at + 1 :])
         return args
 
+    def _with_multiple(self, func: Any, args: tuple[Any, ...], alpha: float) -> torch.Tensor:
+        """Return a sum with a multiple that was rounded before, as torch's kernels for half types on the CPU
+        add it; it may be far larger than the sum. Of both directions the one counts that is farther off,
+        since a sum of one element may be right by luck."""
+        own, multiple = args[0], args[1] * (alpha if func in _ADDS else -alpha)
+        exact = own + multiple
+        error = multiple.abs() * (1.01 * self._unit)
+        up, down = self._rounded(exact + error), self._rounded(exact - error)
+        found = torch.where((up - exact).abs() > (down - exact).abs(), up, down)
+        return own.copy_(found) if func._schema.is_mutable else found
+
+    def _of_near_matrix(
+        self, exact: tuple[torch.Tensor, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[torch.Tensor, ...]:
+        """Return the singular values and vectors of a matrix that is off by roundings of its norm, as LAPACK
+        gives them (Users' Guide, 3rd ed., section 4.9); the vectors in the directions of the exact ones."""
+        left, values, right = exact
+        error = (_SVD_UNITS * self._unit) * values[..., :1, None].expand(args[0].shape)
+        u, s, vh = _SVD(self._noise.added_to(args[0], error), *args[1:], **kwargs)
+        if not u.numel():  # no vectors were asked for
+            return u, s, vh
+        count = s.shape[-1]
+        turn = (u.conj() * left).sum(-2)[..., :count].sgn()
+        left, right = left.clone(), right.clone()
+        left[..., :count] = u[..., :count] * turn.unsqueeze(-2)
+        right[..., :count, :] = vh[..., :count, :] * turn.conj().unsqueeze(-1)
+        return left, s, right
+
     def _composed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name, before = func.overloadpacket.__name__, self._outer
         if func is _ATEN.native_layer_norm_backward.default:
             error = args[3].abs() * min(self._unit, FLOAT32_UNIT)
             args = (args[0], self._noise.added_to(args[1], error), *args[2:])
-        self._outer = name if name in _NARROW_SUMS | _NARROW_CASCADES else before
+        self._outer = name if name in _NARROW_SUMS | _NARROW_CASCADES | _PLAIN_SUMS else before
         try:
             with self:
                 found: Any = (KERNELS_STEPS.get(func) or _DECOMPOSITIONS[func])(*args, **kwargs)
@@ -279,9 +316,30 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         error = error if args[2] is None else error * args[2].abs()
         return self._noise.added_to(out, error), mean, rstd
 
+    def _term_by_term(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        terms = self._made(TERM_BY_TERM[func](*args, **kwargs))
+        if func is _ATEN._trilinear.default:
+            summed, unrolled = args[6], args[7] if len(args) > 7 else 1
+            if unrolled not in summed:
+                return torch.stack(list(terms), unrolled - sum(d < unrolled for d in summed))
+        added = total = squares = torch.zeros((), dtype=torch.float64)
+        for term in terms:
+            added, total = self._rounded(added + term), total + term
+            squares = squares + total**2
+        return self._at_least(added, total, squares)
+
+    def _made(self, terms: Iterator[torch.Tensor]) -> Iterator[torch.Tensor]:
+        """Yield terms that are made in this arithmetic."""
+        while True:
+            with self:
+                term = next(terms, None)
+            if term is None:
+                return
+            yield term
+
     def _accumulates(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Return whether an operator is one whose kernels accumulate many terms, here with errors."""
-        if func not in _SUMS and func not in ACCUMULATIONS and func not in FACTORS:
+        if not any(func in each for each in (_SUMS, ACCUMULATIONS, FACTORS, TERM_BY_TERM)):
             return False
         if func in _ADD_IF_TOLD and not (len(args) > 3 and args[3]):
             return False
@@ -293,12 +351,15 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
     def _accumulated(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in ACCUMULATIONS:
             return ACCUMULATIONS[func].with_errors(func, args, kwargs, self._unit, self._noise)
+        if func in TERM_BY_TERM:
+            return self._term_by_term(func, args, kwargs)
         if func in FACTORS:
             return product_with_errors(func, args, kwargs, self._unit, self._noise)
         of_weights = self._outer in _NARROW_SUMS and not _is_of_rows(args)
-        lanes = 1 if of_weights else _LANES
+        lanes = 1 if of_weights or self._outer in _PLAIN_SUMS else _LANES
         scale = self._scale(args[0])
         terms = args[0] if scale == 1.0 else args[0] / scale
+        scale **= 2 if func is _VARIANCE else 1
         total = _SUMS[func](terms, *args[1:], **kwargs, lanes=lanes) * scale
         if self._unit <= FLOAT32_UNIT:
             exact_by_luck = total == func(*args, **kwargs)
@@ -306,7 +367,7 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
             return self._noise.added_to(total, torch.where(exact_by_luck, least, 0.0))
         if of_weights:
             terms, _ = _terms(args[0], *args[1:2])
-            return self._added_row_by_row(terms, total)
+            return self._added_row_by_row(terms).reshape(total.shape)
         if self._outer not in _NARROW_CASCADES:
             return total
         squares = func(args[0] ** 2, *args[1:], **kwargs)
@@ -322,18 +383,23 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         largest = float(terms.abs().max())
         return 2.0 ** math.frexp(largest)[1] if math.isfinite(largest) else 1.0
 
-    def _added_row_by_row(self, terms: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
-        """Return the sum of the rows of `(n, m)` in one accumulator of the dtype, of the shape of `total`.
-
-        Rows that are alike are rounded alike, so that no random error stands for theirs; an error that
-        is small by luck is as large as random ones would be.
-        """
+    def _added_row_by_row(self, terms: torch.Tensor) -> torch.Tensor:
+        """Return the sum of the rows of `(n, m)` in one accumulator of the dtype, `(m,)`."""
         added = torch.zeros_like(terms[0])
         for row in terms:
             added = self._rounded(added + row)
-        partial_sums = terms.cumsum(0).square_().sum(0)
-        deviation = partial_sums.mul_(self._unit**2 / 3).sqrt_().reshape(total.shape)
-        error = added.reshape(total.shape) - total
+        return self._at_least(added, terms.sum(0), terms.cumsum(0).square_().sum(0))
+
+    def _at_least(
+        self, added: torch.Tensor, total: torch.Tensor, squares: torch.Tensor
+    ) -> torch.Tensor:
+        """Return a sum whose partial sums were rounded, with at least the error of random roundings;
+        `squares` is the sum of the squares of the partial sums.
+
+        Terms that are alike are rounded alike, so that no random error stands for theirs; an error that
+        is small by luck is as large as random ones would be.
+        """
+        deviation, error = (squares * (self._unit**2 / 3)).sqrt(), added - total
         return total + torch.copysign(torch.maximum(error.abs(), deviation), error)
 
     def _rounded(self, value: Any) -> Any:
@@ -451,6 +517,16 @@ def _mean(
     return _sum(x, dim, keepdim, lanes=lanes) / count
 
 
+def _variance(
+    x: torch.Tensor, dim: Sequence[int] | None, correction: float = 1.0, *, lanes: int
+) -> torch.Tensor:
+    """Return the sum of the squares of the differences from the mean, over their number less `correction`."""
+    terms, shape = _terms(x, dim)
+    rest = terms - _mean(terms, 0, lanes=lanes)
+    total = _sum(rest * rest, 0, lanes=lanes)
+    return (total / max(len(terms) - correction, 0.0)).reshape(shape)
+
+
 def _dims(dim: Any, count: int) -> list[int]:
     if dim is None or dim == []:
         return list(range(count))
@@ -473,6 +549,12 @@ _FACTORS_OF = {
     _ATEN.convolution.default: 2,
     _ATEN.convolution_backward.default: 3,
 }
+_SVD = _ATEN._linalg_svd.default
+# Singular values of random matrices of 33 to 200 rows are off by 7 to 10 roundings of the largest one (torch
+# 2.13 on the CPU).
+_SVD_UNITS = 2.0
+_ADDS = frozenset((_ATEN.add.Tensor, _ATEN.add_.Tensor))
+_WITH_ALPHA = _ADDS | {_ATEN.sub.Tensor, _ATEN.sub_.Tensor}
 _CONVOLUTIONS = frozenset((_ATEN.convolution.default, _ATEN.convolution_backward.default))
 _POWERS = frozenset((_ATEN.pow.Tensor_Scalar, _ATEN.pow.Scalar, _ATEN.pow_.Scalar))
 _MODES = "linear1d bilinear2d trilinear3d bicubic2d".split()
@@ -496,12 +578,18 @@ _IN_PLACE = {
     _ATEN.index_add_.default: _ATEN.index_add.default,
     _ATEN.scatter_add_.default: _ATEN.scatter_add.default,
     _ATEN.put_.default: _ATEN.put.default,
+    _ATEN.addbmm_.default: _ATEN.addbmm.default,
 }
 _ADD_IF_TOLD = frozenset((_ATEN.index_put.default, _ATEN.put.default))
 _IN_FLOAT32 = (torch.float32, torch.complex64, torch.float16, torch.bfloat16)
+# The steps of a mean and of a variance, as torch's decompositions of norms take them; only these register
+# them.
+_VARIANCE = torch.ops.prims.var.default if _DECOMPOSITIONS else None
 _SUMS: dict[Any, Callable[..., torch.Tensor]] = {
     _ATEN.sum.default: _sum,
     _ATEN.sum.dim_IntList: _sum,
     _ATEN.mean.default: _mean,
     _ATEN.mean.dim: _mean,
 }
+if _DECOMPOSITIONS:
+    _SUMS |= {_VARIANCE: _variance, torch.ops.prims.sum.default: _sum}

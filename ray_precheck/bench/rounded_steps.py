@@ -1,12 +1,13 @@
 """Steps of the composed implementation that torch's own decompositions take otherwise than its kernels do.
 
 Comes in: the float64 arguments of an operator of torch's dispatcher. Goes out: `KERNELS_STEPS`, the operator
-in the steps of torch's kernel, each of which the caller rounds; and `ERRORS`, the deviation of the error of
-a kernel that errs by more than one rounding. Called by `bench.rounded`.
+in the steps of torch's kernel, each of which the caller rounds; `TERM_BY_TERM`, the terms of a sum; and
+`ERRORS`, the deviation of the error of a kernel that errs by more than one rounding. Called by
+`bench.rounded`.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -91,4 +92,52 @@ KERNELS_STEPS: dict[Any, Callable[..., torch.Tensor]] = {
     _ATEN.floor_divide.default: _floor_divided,
     _ATEN.soft_margin_loss_backward.default: _soft_margin_backward,
     _ATEN.histc.default: _counts,
+}
+
+
+def _terms_of_addbmm(
+    given: torch.Tensor,
+    left: torch.Tensor,
+    right: torch.Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+) -> Iterator[torch.Tensor]:
+    """Yield what `addbmm` adds up: the given matrix, then one product after the other."""
+    shape = (left.shape[1], right.shape[2])
+    yield (given * beta if beta else torch.zeros_like(given)).expand(shape)
+    for one, other in zip(left, right, strict=True):
+        yield one @ other * alpha
+
+
+def _terms_of_trilinear(
+    one: torch.Tensor, two: torch.Tensor, three: torch.Tensor, expand1: Sequence[int],
+    expand2: Sequence[int], expand3: Sequence[int], summed: Sequence[int], unrolled: int = 1,
+) -> Iterator[torch.Tensor]:  # fmt: skip
+    """Yield the products of which `_trilinear` (`bilinear` and its gradients) makes its sum, or its result:
+    one for each place along the dimension that its kernel unrolls."""
+    dims = range(one.dim() + len(expand1))
+    axes = [[d for d in dims if d not in missing] for missing in (expand1, expand2, expand3)]
+    length = max(
+        t.shape[a.index(unrolled)]
+        for t, a in zip((one, two, three), axes, strict=True)
+        if unrolled in a
+    )
+    kept = [[d for d in a if d != unrolled] for a in axes]
+    pair = [d for d in dims if d in kept[0] + kept[1] and (d in kept[2] or d not in summed)]
+    left = [d for d in dims if d != unrolled and d not in summed]
+    for at in range(length):
+        first, second, third = (
+            t.select(a.index(unrolled), at) if unrolled in a else t
+            for t, a in zip((one, two, three), axes, strict=True)
+        )
+        product = torch.einsum(first, kept[0], second, kept[1], pair)
+        yield torch.einsum(product, pair, third, kept[2], left)
+
+
+# Operators whose kernels on the CPU add up products in the dtype of the tensors, one after the other
+# (addbmm_impl_ in aten/src/ATen/native/LinearAlgebra.cpp, _trilinear in Linear.cpp).
+TERM_BY_TERM: dict[Any, Callable[..., Iterator[torch.Tensor]]] = {
+    _ATEN.addbmm.default: _terms_of_addbmm,
+    _ATEN._trilinear.default: _terms_of_trilinear,
 }

@@ -1,5 +1,6 @@
 """The errors of sums and products as they are estimated, beside those that summing really makes."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,160 @@ def test_an_honest_sum_of_equal_terms_is_not_accused(kind: str, tmp_path: Path) 
     found = checked_dump(dump, "auto")
     assert found["accused"] == []
     assert found["calls"] > 0
+
+
+HALVES = ("bfloat16", "float16")
+
+
+def _drawn(*shape: int, dtype: str) -> "torch.Tensor":
+    return torch.randn(*shape).to(getattr(torch, dtype)).requires_grad_()
+
+
+def _added_in_memory(kind: str, dtype: str) -> "torch.Tensor":
+    """Return what kernels of half types add up in the memory of the result, or of a gradient."""
+    functional = torch.nn.functional
+    if kind == "bilinear":
+        factors = _drawn(64, 40, dtype=dtype), _drawn(64, 24, dtype=dtype)
+        return functional.bilinear(*factors, _drawn(12, 40, 24, dtype=dtype))
+    if kind == "addbmm_":
+        factors = _drawn(64, 8, 8, dtype=dtype), _drawn(64, 8, 8, dtype=dtype)
+        return torch.randn(8, 8).to(factors[0].dtype).addbmm_(*factors)
+    if kind == "unfold":
+        return functional.unfold(_drawn(2, 3, 24, 24, dtype=dtype), 7)
+    if kind == "fold":
+        return functional.fold(_drawn(2, 147, 324, dtype=dtype), (24, 24), 7)
+    if kind == "Tensor.unfold":
+        return _drawn(2, 64, dtype=dtype).unfold(1, 16, 1)
+    if kind.startswith("embedding_bag"):
+        indices, weight = torch.randint(0, 10, (64, 16)), _drawn(10, 32, dtype=dtype)
+        return functional.embedding_bag(indices, weight, mode=kind.split()[-1])
+    if kind.startswith("grid_sample"):
+        dims = int(kind[-2])
+        grid = torch.rand(2, *(64 if dims == 2 else 8,) * dims, dims) * 2 - 1
+        grid = grid.to(getattr(torch, dtype)).requires_grad_()
+        pictures = _drawn(2, 3, *(3,) * dims, dtype=dtype)
+        return functional.grid_sample(pictures, grid, align_corners=False)
+    pictures = _drawn(2, 3, 32, 32, dtype=dtype)
+    if kind == "avg_pool2d":
+        return functional.avg_pool2d(pictures, 3, 1, 1)
+    if kind == "avg_pool2d of many":
+        return functional.avg_pool2d(pictures, 9, 2, 4, ceil_mode=True, count_include_pad=False)
+    if kind == "max_pool2d":
+        return functional.max_pool2d(pictures, 5, 1, 2)
+    if kind == "pad":
+        return functional.pad(_drawn(2, 3, 8, 8, dtype=dtype), (9, 9, 9, 9), mode="replicate")
+    return functional.adaptive_avg_pool2d(_drawn(2, 3, 7, 7, dtype=dtype), (20, 20))
+
+
+KINDS = "bilinear addbmm_ unfold fold Tensor.unfold avg_pool2d max_pool2d pad adaptive_avg_pool2d".split()
+KINDS += ["avg_pool2d of many", "grid_sample 2D", "grid_sample 3D"]
+KINDS += [f"embedding_bag {mode}" for mode in ("sum", "mean", "max")]
+
+
+def _accused(step: Callable[[], Any], folder: Path, task: str = "tensor") -> list[str]:
+    """Capture an honest step; return the calls that the precheck accuses."""
+    torch.manual_seed(0)
+    with Capture(folder, task=task, step_by="manual", framework="pytorch", stacks=False):
+        step()
+    (dump,) = folder.glob("step0/*/dump.json")
+    found = checked_dump(dump, "auto")
+    assert found["calls"] > 0
+    return found["accused"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_added_up_in_a_half_type_is_not_accused(kind: str, tmp_path: Path) -> None:
+    """The gradients that come in are equal (of a mean), or random."""
+
+    def step() -> None:
+        for dtype in HALVES:
+            _added_in_memory(kind, dtype).mean().backward()
+            out = _added_in_memory(kind, dtype)
+            (out * torch.randn(out.shape).to(out.dtype)).sum().backward()
+
+    if kind == "addbmm_":
+
+        def step() -> None:
+            for dtype in HALVES:
+                _added_in_memory(kind, dtype)
+
+    for task in ("tensor", "statistics"):
+        assert _accused(step, tmp_path / task, task) == []
+
+
+def _two_batches() -> None:
+    """Two batches of positive pictures through one norm: the gradients of each cancel."""
+    functional = torch.nn.functional
+    layers = torch.nn.Conv2d(1, 16, 3, padding=1), torch.nn.BatchNorm2d(16), torch.nn.ReLU()
+    network = torch.nn.Sequential(*layers)
+    one, other = (network(torch.rand(6, 1, 28, 28)).mean((2, 3)) for _ in "ab")
+    functional.pairwise_distance(one, other).mean().backward()
+
+
+def _channels_last() -> None:
+    layers = [
+        layer
+        for channels in (3, 8)
+        for layer in (
+            torch.nn.Conv2d(channels, 8, 3, padding=1),
+            torch.nn.BatchNorm2d(8),
+            torch.nn.ReLU(),
+        )
+    ]
+    network = torch.nn.Sequential(*layers).to(memory_format=torch.channels_last)
+    pictures = torch.randn(4, 3, 12, 12).to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(network.parameters(), 0.1, momentum=0.9)
+    for _ in "ab":
+        network(pictures).square().mean().backward()
+        optimizer.step()
+
+
+def _norms_of_matrices() -> None:
+    for rows in (33, 64, 128):
+        for order in ("nuc", 2, -2):
+            for drawn in (torch.randn, torch.rand):
+                matrices = drawn(3, rows, rows + 7, requires_grad=True)
+                torch.linalg.matrix_norm(matrices, order).sum().backward()
+
+
+@pytest.mark.parametrize("task", ["tensor", "statistics"])
+@pytest.mark.parametrize(
+    "step",
+    [_two_batches, _channels_last, _norms_of_matrices],
+    ids=lambda step: step.__name__.strip("_"),
+)
+def test_sums_in_float32_of_terms_that_are_alike_are_not_accused(
+    step: Callable[[], None], task: str, tmp_path: Path
+) -> None:
+    assert _accused(step, tmp_path, task) == []
+
+
+def test_a_norm_of_channels_that_stand_last_errs_as_its_plain_sums_do() -> None:
+    x = wide(6, 16, 28, 28, low=0.0)
+
+    def normed(x: "torch.Tensor") -> "torch.Tensor":
+        return torch.nn.functional.batch_norm(x, None, None, training=True)
+
+    exact = normed(x)
+    with rounded_arithmetic("float32"):
+        composed = normed(x)
+    own = normed(x.float().to(memory_format=torch.channels_last)).double()
+    assert 0.3 < rms(own - exact) / rms(composed - exact) < 3.0
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, "float32"])
+@pytest.mark.parametrize("name", ["add", "sub", "add_"])
+def test_the_multiple_in_a_sum_is_rounded_before_it_is_added(name: str, dtype: str) -> None:
+    """As `param.add_(grad, alpha=-lr)` of SGD is: of few elements each error is at least one rounding."""
+    narrow = getattr(torch, dtype)
+    grad = wide(500, seed=1).to(narrow).double()
+    given = (grad * (-0.3 if name == "sub" else 0.3)).to(narrow).double()
+    exact = given + grad * (0.3 if name == "sub" else -0.3)
+    with rounded_arithmetic(dtype):
+        composed = getattr(given.clone(), name)(grad, alpha=-0.3)
+    error = (composed - exact).abs()
+    assert bool((error >= 0.3 * grad.abs() * torch.finfo(narrow).eps / 2).all())
+    assert bool((error <= 0.3 * grad.abs() * torch.finfo(narrow).eps).all())
 
 
 def test_the_run_of_equal_terms_is_measured() -> None:
