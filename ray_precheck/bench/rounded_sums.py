@@ -147,7 +147,7 @@ class Accumulation:
             deviation = accumulation_error(result, squares, counts[at], own, accumulators)
             if self.divisors is not None:
                 deviation = deviation.hypot(own * (squares / 3).sqrt())
-            count = torch.as_tensor(counts[at]).clamp(min=1.0)
+            count = torch.as_tensor(counts[at], dtype=torch.float64).clamp(min=1.0)
             if self.narrow and unit > FLOAT32_UNIT:
                 # The first term is not rounded, and the caller rounds the last sum.
                 deviation *= (1.0 - 1.0 / count).sqrt()
