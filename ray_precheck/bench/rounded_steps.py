@@ -50,12 +50,32 @@ def _of_corners(args: tuple[Any, ...], result: torch.Tensor, unit: float) -> tor
     return sizes * (unit if unit > FLOAT32_UNIT else 0.0)
 
 
+def _of_sparse_softmax(args: tuple[Any, ...], result: torch.Tensor, unit: float) -> torch.Tensor:
+    """Return the deviation of the gradient y (g - sum(g y)), whose terms may cancel; torch has no composition
+    of the sparse one."""
+    grad, y, dim = args[0].to_dense(), args[1].to_dense(), args[2]
+    total = (grad * y).abs().sum(dim, keepdim=True)
+    deviation: torch.Tensor = y * (grad.abs() + total) * unit
+    return deviation
+
+
+def _of_sparse_log_softmax(
+    args: tuple[Any, ...], result: torch.Tensor, unit: float
+) -> torch.Tensor:
+    """Return the deviation of the gradient g - exp(y) sum(g) of a sparse tensor."""
+    grad, y, dim = args[0].to_dense(), args[1].to_dense(), args[2]
+    deviation: torch.Tensor = grad.abs() + y.exp() * grad.abs().sum(dim, keepdim=True)
+    return deviation * unit
+
+
 # Steps whose kernels err by more than one rounding, with the deviation of their errors.
 ERRORS: dict[Any, Callable[[tuple[Any, ...], torch.Tensor, float], torch.Tensor]] = {
     _ATEN.special_i0e.default: _of_polynomial,
     _ATEN.polygamma.default: _of_series,
     _ATEN.upsample_trilinear3d.default: _of_corners,
     _ATEN.index_reduce.default: _of_factors,
+    _ATEN._sparse_softmax_backward_data.default: _of_sparse_softmax,
+    _ATEN._sparse_log_softmax_backward_data.default: _of_sparse_log_softmax,
     _ATEN.scatter_reduce.two: _of_factors,
 }
 

@@ -74,8 +74,13 @@ class Noise:
     def added_to(self, exact: torch.Tensor, deviation: torch.Tensor) -> torch.Tensor:
         """Return `exact` with errors of the standard deviation `deviation` or somewhat more.
 
-        No error is smaller than that, because an error that is near 0 by luck would be no measure.
+        No error is smaller than that, because an error that is near 0 by luck would be no measure. Both have
+        one shape; a sparse tensor has errors in the elements that it holds.
         """
+        if exact.layout is torch.sparse_coo:
+            held = exact.coalesce()
+            values = self.added_to(held.values(), deviation[tuple(held.indices())])
+            return torch.sparse_coo_tensor(held.indices(), values, held.shape, is_coalesced=True)
         parts = 2 if exact.is_complex() else 1
         drawn = self._generator.standard_normal((*exact.shape, parts))
         signs = np.copysign(1.0, drawn)

@@ -26,9 +26,10 @@ def assign_cotangents(
     `outputs` are the flattened outputs, None for those that are no tensors. Gradients and outputs
     are matched by position where their numbers agree; PyTorch records the gradients of an autograd
     node, which may have other outputs too, so otherwise each gradient goes to the first float
-    output of its size that has none yet, and of which the record does not say that it needs none. With
-    `may_reshape` (generated gradients) a gradient that fits none takes the shape of the first one left:
-    outputs such as those of `masked_select` have another size for other values.
+    output of its size that has none yet, and of which the record does not say that it needs none (one that
+    says so of all outputs saw them detached). With `may_reshape` (generated gradients) a gradient that fits
+    none takes the shape of the first one left: outputs such as those of `masked_select` have another size
+    for other values.
 
     Raises:
         NotCheckable: no gradient fits any output.
@@ -36,13 +37,7 @@ def assign_cotangents(
     grads = record.grads_in or ()
     by_position = len(grads) == len(outputs)
     cotangents: list[HostTensor | None] = [None] * len(outputs)
-    recorded = [leaf for spec in record.outputs for _, leaf in walk_specs(spec, "")]
-    is_told = len(recorded) == len(outputs)
-    constant = {
-        place
-        for place, leaf in enumerate(recorded)
-        if is_told and isinstance(leaf, TensorSpec) and leaf.requires_grad is False
-    }
+    constant = _constant(record, len(outputs))
     for position, spec in enumerate(grads):
         if not isinstance(spec, TensorSpec):
             continue
@@ -69,6 +64,19 @@ def assign_cotangents(
         shapes = [list(spec.shape) for spec in grads if isinstance(spec, TensorSpec)]
         raise NotCheckable(f"no output fits the incoming gradients of shapes {shapes}")
     return cotangents
+
+
+def _constant(record: ApiRecord, count: int) -> set[int]:
+    """Return the places of the `count` outputs that need no gradient, if the record tells them apart."""
+    recorded = [leaf for spec in record.outputs for _, leaf in walk_specs(spec, "")]
+    needed = {
+        place: leaf.requires_grad
+        for place, leaf in enumerate(recorded)
+        if isinstance(leaf, TensorSpec)
+    }
+    if len(recorded) != count or not any(needed.values()):
+        return set()
+    return {place for place, needs in needed.items() if needs is False}
 
 
 def _shaped_like(tensor: HostTensor, output: HostTensor) -> HostTensor:
