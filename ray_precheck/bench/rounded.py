@@ -94,6 +94,12 @@ _CUBE = 3
 # Losses that are summed in the dtype of the tensors as a cascade: the sums of sqrt(n) terms each are
 # summed again.
 _NARROW_CASCADES = frozenset("nll_loss_forward nll_loss2d_forward".split())
+# Gradients of means whose kernels round 1 / n to the dtype of the tensors, and its products
+# (aten/src/ATen/native/cpu/PointwiseOpsKernel.cpp). It gets the error that a rounding has on average, because
+# one that is near 0 by luck would be no measure.
+_NARROW_NUMBERS = frozenset(["huber_loss_backward"])
+# Composed operators within which a step is computed otherwise.
+_WITHIN = _NARROW_SUMS | _NARROW_CASCADES | _PLAIN_SUMS | _NARROW_NUMBERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,20 +145,25 @@ def _to_bits(x: torch.Tensor, bits: int, *, truncates: bool) -> torch.Tensor:
 
 @contextmanager
 def rounded_arithmetic(
-    dtype: str, operands: Operands | None = None, *, is_short: bool = False
+    dtype: str,
+    operands: Operands | None = None,
+    *,
+    is_short: bool = False,
+    narrows: bool = False,
 ) -> Iterator["_RoundedArithmetic"]:
     """Round every step to `dtype` as long as the context is open, and the operands of products before.
 
-    `is_short`: round to `SHORT_BITS` bits. The tensors inside are float64, with values that `dtype` holds,
-    or that `in_short_bits` has made. Gives the arithmetic, whose
-    `met_products` says whether there was a product with such operands.
+    `is_short`: round to `SHORT_BITS` bits. `narrows`: Python's numbers are rounded to `dtype`, too. The
+    tensors inside are float64, with values that `dtype` holds, or that `in_short_bits` has made. Gives the
+    arithmetic, whose `met_products` says whether there was a product with such operands.
 
     Raises:
         NotCheckable: the installed torch has no part that sees every step.
     """
     if _DISPATCH_MODE is None:
         raise NotCheckable(f"torch {torch.__version__} lets nobody see the steps of a call")
-    with sdpa_kernel(SDPBackend.MATH), _RoundedArithmetic(dtype, operands, is_short) as arithmetic:
+    arithmetic = _RoundedArithmetic(dtype, operands, is_short, narrows)
+    with sdpa_kernel(SDPBackend.MATH), arithmetic:
         yield arithmetic
 
 
@@ -181,8 +192,11 @@ def _elsewhere(func: Any, args: tuple[Any, ...], share: float) -> tuple[Any, ...
 
 
 class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
-    def __init__(self, dtype: str, operands: Operands | None, is_short: bool) -> None:
+    def __init__(
+        self, dtype: str, operands: Operands | None, is_short: bool, narrows: bool
+    ) -> None:
         super().__init__()
+        self._narrows = narrows
         self._operands = operands
         self._is_short = is_short
         self.met_products = False
@@ -194,7 +208,7 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         # The largest relative error of one rounding.
         self._unit = torch.finfo(self._narrow[torch.float64]).eps / 2
         self._noise = Noise()
-        self._outer = ""  # the composed operator whose sums are narrow or plain, as long as it runs
+        self._outer = ""  # the operator of `_WITHIN` that runs
 
     def __torch_dispatch__(
         self,
@@ -204,6 +218,10 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if self._narrows:
+            args, kwargs = map_leaves((args, kwargs), self._narrowed)
+        elif self._outer in _NARROW_NUMBERS:
+            args, kwargs = map_leaves((args, kwargs), self._roughly)
         name = func.overloadpacket.__name__
         composed = name in _COMPOSED or (name in _OF_PRODUCTS and self._operands is not None)
         if composed and (func in KERNELS_STEPS or func in _DECOMPOSITIONS):
@@ -255,10 +273,7 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         """Return arguments with the errors of what kernels compute of them first: exponents are rounded to
         the dtype, places beside the coordinates 1 and those of the last pixel."""
         if func in _POWERS and args[0].__class__ is not args[1].__class__:
-            narrow = self._narrow[torch.float64]
-            return tuple(
-                float(torch.tensor(x, dtype=narrow)) if isinstance(x, float) else x for x in args
-            )
+            return tuple(map(self._narrowed, args))
         if func in _INTERPOLATIONS:
             return _at_rounded_places(args, behind=1 if func in _INTERPOLATIONS_BACK else 0)
         if func in _GRIDS and self._unit > FLOAT32_UNIT:
@@ -301,7 +316,7 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         if func is _ATEN.native_layer_norm_backward.default:
             error = args[3].abs() * min(self._unit, FLOAT32_UNIT)
             args = (args[0], self._noise.added_to(args[1], error), *args[2:])
-        self._outer = name if name in _NARROW_SUMS | _NARROW_CASCADES | _PLAIN_SUMS else before
+        self._outer = name if name in _WITHIN else before
         try:
             with self:
                 found: Any = (KERNELS_STEPS.get(func) or _DECOMPOSITIONS[func])(*args, **kwargs)
@@ -401,6 +416,16 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         """
         deviation, error = (squares * (self._unit**2 / 3)).sqrt(), added - total
         return total + torch.copysign(torch.maximum(error.abs(), deviation), error)
+
+    def _narrowed(self, value: Any) -> Any:
+        if torch.is_tensor(value) and value.dim() == 0:
+            return self._rounded(value)
+        if not isinstance(value, float):
+            return value
+        return float(torch.tensor(value, dtype=self._narrow[torch.float64]))
+
+    def _roughly(self, value: Any) -> Any:
+        return value * (1.0 + self._unit / math.sqrt(3.0)) if isinstance(value, float) else value
 
     def _rounded(self, value: Any) -> Any:
         if not torch.is_tensor(value) or value.dtype not in self._narrow:

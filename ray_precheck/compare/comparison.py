@@ -40,6 +40,12 @@ def coarse_peers(peers: Sequence[Array]) -> tuple[Sequence[Array], str]:
     return (found, getattr(peers, "formats", "")) if len(found) else ((), "")
 
 
+def narrowed_peers(peers: Sequence[Array]) -> Sequence[Array]:
+    """Return the results of implementations of a half type that also round the numbers of a formula to it;
+    () where there are none."""
+    return getattr(peers, "narrowed", ())
+
+
 def moved_farther(peers: Sequence[Array]) -> float:
     """Return how many times as far from the bench as the moves bring it the benches of moved inputs are.
 
@@ -65,8 +71,8 @@ class Comparison:
     it is rounded to `dtype`, and `metrics` are the distances to it after rounding. `peers` are the
     results of honest implementations for the same inputs, carrier arrays of `dtype` computed without a
     kernel of the tested dtype; () if there are none. The sequence is lazy: a peer is computed when it
-    is first read. `kernel_of`, `moved_benches` and `coarse_peers` give further results that it may be
-    compared with. `is_coarse`: the peers are those of `coarse_peers`.
+    is first read. `kernel_of`, `moved_benches`, `coarse_peers` and `narrowed_peers` give further results
+    that it may be compared with. `is_coarse`: the peers are those of `coarse_peers`.
     `is_exact`: the output moves, compares or chooses the given numbers, so that it has one right value.
     """
 

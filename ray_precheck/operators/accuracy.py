@@ -1,7 +1,7 @@
 """How accurate single operators have to be, by the standards.
 
-Goes out: `PUBLISHED_STANDARD`, `LEVEL`, `ALLOWANCE`. Called by the standards. Limits by dtype, which
-hold for all operators, are in `compare.thresholds` and `compare.standards.auto.limits`.
+Goes out: `PUBLISHED_STANDARD`, `LEVEL`, `ALLOWANCE`, `ROUNDED_ONCE`. Called by the standards. Limits by
+dtype, which hold for all operators, are in `compare.thresholds` and `compare.standards.auto.limits`.
 """
 
 from dataclasses import dataclass
@@ -165,6 +165,8 @@ _SUMS_IN_STEPS = """
 _NORMED_ROWS = """
     torch.nn.functional: embedding embedding_bag
     torch: embedding_renorm_
+    torch torch.Tensor: renorm
+    torch.Tensor: renorm_
 """
 _COARSE_SUMS = """
     torch torch.nn.functional torch.Tensor: tanh
@@ -207,6 +209,14 @@ _BY_COORDINATES = """
     torch: grid_sampler grid_sampler_2d grid_sampler_3d
     torch.nn.functional: interpolate upsample upsample_bilinear
 """
+# What IEEE 754 asks every device to round to the nearest, in float32, too.
+_ROUNDED_ONCE = """
+    torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops: add mul sub
+    torch.Tensor mindspore.Tensor: add_ mul_ sub_
+    torch.Tensor mindspore.Tensor:
+        __add__ __iadd__ __radd__ __mul__ __imul__ __rmul__ __sub__ __isub__ __rsub__
+"""
+ROUNDED_ONCE: FactTable[bool] = FactTable("rounded once", [(_ROUNDED_ONCE, True)])
 ALLOWANCE: FactTable[Allowance] = FactTable(
     "allowance of auto",
     [

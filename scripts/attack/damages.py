@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from scripts.attack.calls import (
     KernelCall,
@@ -20,6 +21,8 @@ from scripts.attack.calls import (
 
 Damage = Callable[[KernelCall], Ran]
 Edit = Callable[[torch.Tensor], torch.Tensor]
+# An exact result, and the honest one, which is it rounded once or nearly so.
+Rounding = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 At = int | str
 
 
@@ -56,7 +59,8 @@ def in_bits(edit: Edit, only: int | None = None) -> Damage:
         edited = [
             edit(each) if only in (None, place) else each for place, each in enumerate(results)
         ]
-        visible = any(not _same_bits(one, each) for one, each in zip(edited, results, strict=True))
+        pairs = zip(edited, results, strict=True)
+        visible = any(not _same_bits(one, each) for one, each in pairs if each is not None)
         for real, wrong in zip(written, edited, strict=False):
             real.copy_(wrong)
         if written:
@@ -90,15 +94,58 @@ def with_flag(name: str) -> Damage:
     return damage
 
 
+def computed(exactly: Callable[[KernelCall], Any], rounded: Rounding) -> Damage:
+    """Compute in float64 what another kernel gives, and round that to the dtype of the result, of several
+    results the first."""
+
+    def damage(call: KernelCall) -> Ran:
+        right = call.run()
+        many = isinstance(right, tuple | list)
+        first = right[0] if many else right
+        if not torch.is_tensor(first) or not first.is_floating_point():
+            return Ran(right, visible=False)
+        exact = exactly(_in_float64(call))
+        wrong = rounded(exact[0] if isinstance(exact, tuple | list) else exact, first)
+        visible = not _same_bits(wrong, first)
+        return Ran(type(right)((wrong, *right[1:])) if many else wrong, visible)
+
+    return damage
+
+
+def towards_zero(exact: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Round towards zero."""
+    farther = right.double().abs() > exact.abs()
+    return torch.where(farther, _moved_by_units(right, -1), right)
+
+
+def upwards(exact: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Round to the next larger number."""
+    smaller = right.double() < exact
+    return torch.where(smaller, _moved_by_units(right, torch.where(exact < 0, -1, 1)), right)
+
+
+def by_chance(exact: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Round to either neighbour, the nearer with the larger chance (stochastic rounding)."""
+    low = towards_zero(exact, right)
+    high = _moved_by_units(low, 1)
+    share = (exact - low.double()) / (high.double() - low.double())
+    chance = torch.rand(exact.shape, generator=torch.Generator().manual_seed(5), dtype=share.dtype)
+    return torch.where(chance < share, high, low)
+
+
+def to_nearest(exact: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Round to the nearest number."""
+    return exact.to(right.dtype)
+
+
 def truncating(call: KernelCall) -> Ran:
     """Cast towards zero, where the nearest number is farther from it."""
-    right, source = call.run(), call.tensor(0)
-    assert source is not None
-    if not right.is_floating_point():
-        return Ran(right, visible=False)
-    farther = right.double().abs() > source.double().abs()
-    wrong = torch.where(farther, _moved_by_units(right, -1), right)
-    return Ran(wrong, not _same_bits(wrong, right))
+    return computed(lambda wide: wide.args[0], towards_zero)(call)
+
+
+def scaled_by(factor: float) -> Edit:
+    """All elements by a factor that is near 1, in float64, rounded once."""
+    return lambda out: _float_edit(out, lambda wide: (wide.double() * factor).to(wide.dtype))
 
 
 def editing(edit: Edit, only: int | None = None) -> Damage:
@@ -301,14 +348,26 @@ def unstable(call: KernelCall) -> Ran:
     return Ran((values, last - backwards), not torch.equal(places, last - backwards))
 
 
-def _float_edit(out: torch.Tensor, edit: Edit) -> torch.Tensor:
-    return edit(out) if out.is_floating_point() or out.is_complex() else out
+def _float_edit(out: Any, edit: Edit) -> Any:
+    if out is None or not (out.is_floating_point() or out.is_complex()):
+        return out
+    return edit(out)
 
 
-def _moved_by_units(out: torch.Tensor, units: int) -> torch.Tensor:
+def _moved_by_units(out: torch.Tensor, units: int | torch.Tensor) -> torch.Tensor:
     """Return floats farther from zero by units in the last place: their bits count magnitudes."""
     bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[out.element_size()]
-    return (out.contiguous().view(bits) + units).view(out.dtype)
+    return (out.contiguous().view(bits) + units).to(bits).view(out.dtype)
+
+
+def _in_float64(call: KernelCall) -> KernelCall:
+    """Return a call with its floats in float64."""
+
+    def wide(leaf: Any) -> Any:
+        is_float = torch.is_tensor(leaf) and leaf.is_floating_point()
+        return leaf.double() if is_float else leaf
+
+    return KernelCall(call.func, tree_map(wide, call.args), tree_map(wide, dict(call.kwargs)))
 
 
 def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -6,16 +6,19 @@ dispatcher, which autograd and composites call.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from scripts.attack import conditions as on
 from scripts.attack import damages as by
+from scripts.attack.calls import KernelCall
 from scripts.attack.conditions import At, Condition
 from scripts.attack.damages import Damage
 
 ALL = ("float32", "bfloat16", "float16")
 FLOAT32 = ("float32",)
+HALF = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -362,6 +365,119 @@ def _exact() -> Iterator[WrongKind]:
         yield WrongKind(group, name, "decisions", api, kernel, on.always, damage)
 
 
+# The name, the API, its kernel, and the rounding.
+_ROUNDED = """
+add                  | Torch.add             | add         | zero up chance | 3
+sub                  | Torch.sub             | sub         | zero chance    | 3
+mul                  | Torch.mul             | mul         | zero chance    | 3
+matmul               | Torch.matmul          | mm          | zero chance    | 2
+linear               | Functional.linear     | addmm       | zero chance    | 2
+bmm                  | Torch.bmm             | bmm         | zero           | 2
+conv2d               | Functional.conv2d     | convolution | zero           | 2
+gelu                 | Functional.gelu       | gelu        | zero           | 2
+layer_norm           | Functional.layer_norm | native_layer_norm | zero     | 2
+softmax              | Torch.softmax         | _softmax    | zero           | 2
+gradient of linear   | Functional.linear     | mm          | zero chance    | 2
+"""
+_ROUNDINGS = {
+    "zero": ("towards zero", by.towards_zero),
+    "up": ("upwards", by.upwards),
+    "chance": ("by chance", by.by_chance),
+}
+
+
+def _roundings() -> Iterator[WrongKind]:
+    """Results that are not rounded to the nearest: each element is a unit in the last place off at most."""
+    for line in _ROUNDED.strip().splitlines():
+        name, api, kernel, ways, dtypes = (word.strip() for word in line.split("|"))
+        for way in ways.split():
+            words, rounding = _ROUNDINGS[way]
+            yield WrongKind(
+                "rounding",
+                f"{name}, {words}",
+                "rounded",
+                api,
+                (kernel,),
+                on.always,
+                by.computed(KernelCall.run, rounding),
+                ALL if dtypes == "3" else HALF,
+            )
+
+
+def _gelu(call: KernelCall) -> torch.Tensor:
+    return torch.nn.functional.gelu(call.args[0], approximate="tanh")
+
+
+def _quick_gelu(call: KernelCall) -> torch.Tensor:
+    return call.args[0] * torch.sigmoid(1.702 * call.args[0])
+
+
+def _tanh_by_a_fraction(call: KernelCall) -> torch.Tensor:
+    """Lambert's continued fraction, cut off early: 0.06 % off at 2, 0.5 % at 3."""
+    x = call.args[0].clamp(-3.0, 3.0)
+    square = x * x
+    return x * (105 + square * 10) / (105 + square * (45 + square))
+
+
+def _unbiased(call: KernelCall) -> Any:
+    """layer_norm by the variance with n - 1."""
+    out, mean, deviation = call.run()
+    n = call.args[0].shape[-1]
+    return out * ((n - 1) / n) ** 0.5, mean, deviation
+
+
+def _shapes_of_errors() -> Iterator[WrongKind]:
+    """Formulas and numbers that are wrong by less than a few units in the last place of a half type."""
+    group, program = "shape of the error", "rounded"
+
+    def kind(name: str, api: str, kernel: str, wrong: Damage) -> WrongKind:
+        return WrongKind(group, name, program, api, (kernel,), on.always, wrong)
+
+    def given(at: int, value: float) -> Damage:
+        return by.computed(
+            lambda call: call.with_argument(at, lambda _: value).run(), by.to_nearest
+        )
+
+    def other(exactly: Callable[[KernelCall], Any]) -> Damage:
+        return by.computed(exactly, by.to_nearest)
+
+    larger = lambda factor, only=None: by.in_bits(by.scaled_by(factor), only)  # noqa: E731
+    gelu, norm = "Functional.gelu", "Functional.layer_norm"
+    yield kind("tanh-gelu for erf-gelu", gelu, "gelu", other(_gelu))
+    yield kind("sigmoid-gelu for erf-gelu", gelu, "gelu", other(_quick_gelu))
+    yield kind("tanh by a short fraction", "Torch.tanh", "tanh", other(_tanh_by_a_fraction))
+    yield kind("layer_norm, eps 1e-6", norm, "native_layer_norm", given(4, 1e-6))
+    yield kind("layer_norm, n - 1", norm, "native_layer_norm", other(_unbiased))
+    yield kind("group_norm, eps 1e-6", "Functional.group_norm", "native_group_norm", given(7, 1e-6))
+    for factor in (1.05, 1.01):
+        name = f"weight gradient x {factor}"
+        yield kind(name, "Functional.linear", "mm", larger(factor))
+    yield kind("matmul x 1.003", "Torch.matmul", "mm", larger(1.003))
+    yield kind("linear x 1.003", "Functional.linear", "addmm", larger(1.003))
+    yield kind("conv2d x 1.003", "Functional.conv2d", "convolution", larger(1.003))
+    yield kind("softmax x 1.004", "Torch.softmax", "_softmax", larger(1.004))
+    yield kind("exp x 1.003", "Torch.exp", "exp", larger(1.003))
+    yield kind("sigmoid x 1.003", "Torch.sigmoid", "sigmoid", larger(1.003))
+    gradient = larger(1.004)
+    yield kind("gradient of silu x 1.004", "Functional.silu", "silu_backward", gradient)
+    yield kind("gradient of softmax x 1.004", "Torch.softmax", "_softmax_backward_data", gradient)
+    yield kind("gradient of layer_norm x 1.004", norm, "native_layer_norm_backward", gradient)
+    pool = "Functional.avg_pool2d"
+    yield kind("avg_pool2d x 1.004", pool, "avg_pool2d", gradient)
+    yield kind("attention, scale 1 % off", _LONG["ATTENTION"], _LONG["FLASH"], _scaled(1.01))
+
+
+def _scaled(factor: float) -> Damage:
+    """Attention whose scale is off by a factor."""
+
+    def exactly(call: KernelCall) -> Any:
+        q, k, v = call.args[:3]
+        scores = q @ k.transpose(-2, -1) * (factor / q.shape[-1] ** 0.5)
+        return scores.softmax(-1) @ v
+
+    return by.computed(exactly, by.to_nearest)
+
+
 KINDS: tuple[WrongKind, ...] = (
     *_layouts(),
     *_memory(),
@@ -372,4 +488,12 @@ KINDS: tuple[WrongKind, ...] = (
     *_changed(),
     *_shapes(),
     *_exact(),
+    *_roundings(),
+    *_shapes_of_errors(),
 )
+# Why a kind may pass in half types, as far as honest implementations explain it.
+HIDDEN = {
+    "rounding: linear, by chance": "a product that is rounded before the bias is added looks alike",
+    "shape of the error: tanh-gelu for erf-gelu": "a composed gelu that rounds 1 + erf is farther off",
+    "shape of the error: group_norm, eps 1e-6": "a composed group_norm is biased as much by its rstd",
+}

@@ -337,6 +337,45 @@ def decisions(dtype: torch.dtype) -> Step:
     return step
 
 
+def rounded(dtype: torch.dtype) -> Step:
+    """Layers whose results have some thousand elements, so that rounding can be told from a small bias."""
+    made = lambda *shape: torch.randn(shape).to(dtype).requires_grad_()  # noqa: E731
+    x, y, flat = made(48, 96), made(48, 96), made(48, 96)
+    small = (0.05 * torch.randn(48, 96)).to(dtype).requires_grad_()
+    weight, bias, gain = made(64, 96), made(64), made(96)
+    images, filters = made(2, 8, 16, 16), made(12, 8, 3, 3)
+    q, k, v = made(2, 4, 24, 16), made(2, 4, 24, 16), made(2, 4, 24, 16)
+    wide = torch.randn(48, 96)
+
+    def step() -> None:
+        wide.to(dtype)
+        results = [
+            torch.add(x, y),
+            torch.sub(x, y),
+            torch.mul(x, y),
+            torch.div(x, y),
+            torch.matmul(x, weight.t()),
+            F.linear(x, weight, bias),
+            torch.bmm(q[0], k[0].transpose(1, 2)),
+            F.conv2d(images, filters),
+            F.gelu(x),
+            F.silu(x),
+            F.layer_norm(small, (96,), gain),
+            F.group_norm(0.05 * images, 4),
+            F.rms_norm(small, (96,), gain, 1e-5),
+            F.batch_norm(images, None, None, training=True),
+            torch.softmax(flat, -1),
+            torch.exp(x),
+            torch.tanh(x),
+            torch.sigmoid(x),
+            F.avg_pool2d(images, 2),
+            F.scaled_dot_product_attention(q, k, v),
+        ]
+        torch.autograd.backward(results, [torch.randn(each.shape).to(dtype) for each in results])
+
+    return step
+
+
 def sparse_graph(dtype: torch.dtype) -> Step:
     """Adjacency matrices in COO and CSR, and one whose places are named twice."""
     dense = torch.randn(12, 12).relu().to(dtype)
@@ -384,6 +423,7 @@ PROGRAMS: dict[str, Program] = {
         shapes,
         choices,
         decisions,
+        rounded,
         sparse_graph,
         complexes,
     )

@@ -37,12 +37,8 @@ from scripts.verdicts.cases import DTYPES
 from scripts.verdicts.faults import planted
 from scripts.verdicts.kernels import KernelCourt
 from scripts.verdicts.subject import REFUSALS, Shared
-from scripts.verdicts.table import SECTIONS, as_markdown, missed_lines, summary, with_section
+from scripts.verdicts.table import SECTIONS, TABLE, as_markdown, keep_section, missed_lines, summary
 from scripts.verdicts.tally import Court, Tally
-
-ROOT = Path(__file__).resolve().parents[2]
-
-TABLE = ROOT / "ray_precheck" / "compare" / "VERDICTS.md"
 
 # The sample: of every kind of call one or two, with a seed that no limit was chosen with.
 SAMPLE_SEED = 7
@@ -151,7 +147,7 @@ def main() -> None:
         for line in (*found.tally.named(), *(f"not run: {line}" for line in found.skipped)):
             print(line)
     if arguments.write:
-        _write(arguments.way, _section(found, arguments))
+        keep_section(arguments.way, _section(found, arguments))
 
 
 def _main_sample(arguments: argparse.Namespace) -> None:
@@ -167,13 +163,7 @@ def _main_sample(arguments: argparse.Namespace) -> None:
             apis=sum(found.apis for found in samples),
             table=table,
         )
-        _write("sample", section)
-
-
-def _write(way: str, section: str) -> None:
-    before = TABLE.read_text("utf-8") if TABLE.exists() else ""
-    TABLE.write_text(with_section(before, way, section), "utf-8")
-    print(f"written: {TABLE.relative_to(ROOT)}")
+        keep_section("sample", section)
 
 
 def _machine() -> str:
@@ -231,7 +221,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--captures", nargs="+", type=Path, default=[], metavar="DUMP.json")
     parser.add_argument(
-        "--way", default="tested", choices=list(SECTIONS), help="where faults are planted"
+        "--way",
+        default="tested",
+        choices=["tested", "kernels", "sample"],
+        help="where faults are planted",
     )
     parser.add_argument("--write", action="store_true", help=f"keep the tables in {TABLE.name}")
     parser.add_argument("-v", "--verbose", action="store_true", help="name misses and alarms")

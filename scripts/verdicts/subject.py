@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.bench.run import Bench
+from ray_precheck.check.by_dtype import as_in_dtype
 from ray_precheck.check.decode import call_plan
 from ray_precheck.check.sides.peers import Peers
 from ray_precheck.datagen.cotangents import assign_cotangents
@@ -79,6 +80,7 @@ class Run:
         self._mint, self._shared = mint, shared
         self.call = build_call(self.record, self._source)
         self.plan = call_plan(self.record)
+        self.bench_call = as_in_dtype(self.record.name.type_name, shared.framework, self.call)
         self.function = shared.bench.resolve(self.record.name)
         self.cotangents: list[HostTensor | None] = []
         if self.plan.differentiable:
@@ -89,6 +91,11 @@ class Run:
             )
 
     @property
+    def framework(self) -> str:
+        """The framework of the record."""
+        return self._shared.framework
+
+    @property
     def type_name(self) -> str:
         """The API, `Torch.matmul`."""
         return self.record.name.type_name
@@ -96,7 +103,7 @@ class Run:
     @cached_property
     def bench(self) -> Results:
         """The bench, not rounded."""
-        return self._results(TorchExecution(self.function, self.call, self.plan, _WIDE))
+        return self._results(TorchExecution(self.function, self.bench_call, self.plan, _WIDE))
 
     @cached_property
     def native(self) -> Results:
@@ -162,7 +169,7 @@ class Run:
     @cached_property
     def peers(self) -> Mapping[str, Peers]:
         """What the tool itself takes for honest, for each direction."""
-        function, call, plan = self.function, self.call, self.plan
+        function, call, plan = self.function, self.bench_call, self.plan
         return {
             "forward": Peers(function, call, plan, lambda run, _: run.outputs),
             "backward": Peers(

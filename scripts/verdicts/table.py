@@ -1,13 +1,16 @@
-"""The counts of `verdicts.py` as Markdown: what it prints, and the document that it keeps.
+"""The counts of `verdicts` as Markdown: what it prints, and the document that it and `attack` keep.
 
-Comes in: a `Tally`. Goes out: text. Called by `verdicts.py`.
+Comes in: a `Tally`. Goes out: text. Called by `verdicts.main` and `attack.main`.
 """
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from scripts.verdicts.tally import Cell, Tally
 
+_ROOT = Path(__file__).resolve().parents[2]
+TABLE = _ROOT / "ray_precheck" / "compare" / "VERDICTS.md"
 _DTYPES = ("float32", "float16", "bfloat16")
 _OTHERS = "integers, bool"
 
@@ -43,6 +46,16 @@ Whoever calls the kernel gets the fault: the tested side, and the CPU's own kern
 
 {missed}
 """,
+    "attack": """# Kernels that are wrong under a condition, or by a rounding
+
+- Made by `python -m scripts.attack --standards auto msprobe --write`, with torch {version}, one thread.
+- Each kind is one kernel of torch, below autograd and on the tested side alone, that is right but where its
+  condition is met (`scripts/attack/kinds.py`), in calls of small captured programs. Cells count the cases
+  that are found; all are hit. "statistics": inputs are generated; "tensor": captured ones
+  (`--tested device`).
+
+{tables}
+""",
     "sample": """# A sample that the tests make anew
 
 `tests/frameworks/test_verdicts.py` computes these figures again and compares: where they are no longer
@@ -56,7 +69,7 @@ those of the code, all of this document is to be made again.
 }
 _HEAD = """# Verdicts: faults found and false alarms
 
-Made by `python -m scripts.verdicts --write`; do not edit.
+Made by `python -m scripts.verdicts --write` and `python -m scripts.attack --write`; do not edit.
 
 - No accelerator: all is computed on the CPU with one thread, in the recorded dtypes.
 - A fault counts where it moves the RMSE or the largest error of an output, against the float64
@@ -81,6 +94,13 @@ def with_section(document: str, way: str, section: str) -> str:
         parts[name] = document[begin:end].strip() if begin >= 0 else ""
     parts[way] = section.strip()
     return "\n\n".join([_HEAD.strip(), *filter(None, parts.values())]) + "\n"
+
+
+def keep_section(way: str, section: str) -> None:
+    """Write one section of the document, the others as they were."""
+    before = TABLE.read_text("utf-8") if TABLE.exists() else ""
+    TABLE.write_text(with_section(before, way, section), "utf-8")
+    print(f"written: {TABLE.relative_to(_ROOT)}")
 
 
 def as_markdown(tally: Tally, standards: Sequence[str]) -> str:

@@ -11,8 +11,10 @@ import numpy as np
 
 from ray_precheck.compare.comparison import Comparison
 from ray_precheck.compare.errors import rounded_bench
+from ray_precheck.compare.exact import is_exact
 from ray_precheck.compare.metrics import metrics_of
 from ray_precheck.compare.standards.base import Standard
+from ray_precheck.operators.exact import exactness
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.values import HostTensor
@@ -151,6 +153,8 @@ def comparison_of(run: Run, key: Key, leaf: HostTensor) -> Comparison:
     info = DTYPES[leaf.dtype]
     smallest_normal = 2.0**info.min_exponent if info.mantissa_bits else 1.0
     direction, position = key
+    known = exactness(run.type_name, run.framework) if direction == "forward" else None
+    given = run.bench_call if known is not None and known.compares else run.call
     return Comparison(
         type_name=run.type_name,
         direction=direction,
@@ -159,6 +163,8 @@ def comparison_of(run: Run, key: Key, leaf: HostTensor) -> Comparison:
         bench_out=bench,
         metrics=metrics_of(leaf.data, rounded_bench(bench, leaf.dtype), smallest_normal),
         peers=lambda: run.peers[direction].of(position, leaf),
+        framework=run.framework,
+        is_exact=is_exact(known, given, position, leaf.dtype),
     )
 
 

@@ -50,6 +50,16 @@ SHORT = [
     ("exact functions: clone, one unit off", "bfloat16", "statistics"),
     ("exact functions: embedding, one unit off", "float32", "tensor"),
     ("exact functions: sort, one unit off", "float16", "statistics"),
+    ("rounding: add, towards zero", "float32", "statistics"),
+    ("rounding: add, towards zero", "bfloat16", "tensor"),
+    ("rounding: mul, by chance", "float16", "statistics"),
+    ("rounding: matmul, by chance", "bfloat16", "statistics"),
+    ("rounding: layer_norm, towards zero", "float16", "tensor"),
+    ("rounding: gradient of linear, towards zero", "bfloat16", "statistics"),
+    ("shape of the error: layer_norm, eps 1e-6", "bfloat16", "statistics"),
+    ("shape of the error: weight gradient x 1.05", "bfloat16", "statistics"),
+    ("shape of the error: matmul x 1.003", "bfloat16", "tensor"),
+    ("shape of the error: gradient of softmax x 1.004", "bfloat16", "statistics"),
 ]
 BY_NAME = {f"{kind.group}: {kind.name}": kind for kind in KINDS}
 CASES = pytest.mark.parametrize(("name", "dtype", "task"), SHORT)
@@ -71,9 +81,17 @@ def test_the_same_kernel_without_its_fault_is_not_accused(name: str, dtype: str,
     assert not tried.accused
 
 
-@pytest.mark.parametrize("program", ["serving", "graph", "decisions"])
-def test_an_honest_program_is_not_accused(program: str) -> None:
-    calls, accused = honest(program, "float32", "tensor", "auto")
+@pytest.mark.parametrize(
+    ("program", "dtype"),
+    [
+        ("serving", "float32"),
+        ("graph", "float32"),
+        ("decisions", "float32"),
+        ("rounded", "bfloat16"),
+    ],
+)
+def test_an_honest_program_is_not_accused(program: str, dtype: str) -> None:
+    calls, accused = honest(program, dtype, "tensor", "auto")
     assert calls > 15
     assert accused == []
 

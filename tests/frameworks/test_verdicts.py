@@ -28,14 +28,13 @@ from scripts.verdicts.faults import FAULTS, planted  # noqa: E402
 from scripts.verdicts.kernels import KernelFault, kernels_of  # noqa: E402
 from scripts.verdicts.main import (  # noqa: E402
     SAMPLE_SEED,
-    TABLE,
     Found,
     examine_kernels,
     sample_of_kernels,
     sample_of_tested,
 )
 from scripts.verdicts.subject import Run, Shared  # noqa: E402
-from scripts.verdicts.table import SECTIONS  # noqa: E402
+from scripts.verdicts.table import SECTIONS, TABLE  # noqa: E402
 from scripts.verdicts.tally import Court, Error, Tally, error_of, worst  # noqa: E402
 
 pytestmark = pytest.mark.frameworks

@@ -53,6 +53,7 @@ class Way:
     these are named. `moves`: every float input moves by at most
     this many units in the last place; the sign turns the direction of all moves. `single`: the numbers of
     fused optimizers are those of float32. `casts`: steps are rounded as autocast on an accelerator does.
+    `narrows`: the numbers of formulas are rounded as the steps are.
     """
 
     widen: bool
@@ -61,12 +62,15 @@ class Way:
     operands: Operands | None = None
     single: bool = False
     casts: bool = False
+    narrows: bool = False
 
     def context(self, dtype: str) -> AbstractContextManager[Any]:
         """Return the context in which the call runs."""
         if not self.rounds:
             return nullcontext()
-        return rounded_arithmetic(dtype, self.operands, is_short=dtype in WIDEST)
+        return rounded_arithmetic(
+            dtype, self.operands, is_short=dtype in WIDEST, narrows=self.narrows
+        )
 
 
 # The bench.
@@ -75,6 +79,8 @@ EXACT = Way(widen=True)
 KERNEL = Way(widen=False)
 # A composed implementation that rounds after each step.
 COMPOSED = Way(widen=True, rounds=True)
+# The same whose scalars have the dtype of the tensors, as vector units of NPUs take them.
+NARROWED = replace(COMPOSED, narrows=True)
 # A fused optimizer on a GPU.
 FUSED = Way(widen=True, single=True)
 # A function that autocast leaves alone, whose steps it sees.
@@ -208,6 +214,13 @@ class PeersOfLeaf(Sequence[Array]):
         if self._peers.leaves(ways[0], self._tested.dtype) is None:
             return ()
         return PeersOfLeaf(self._peers, self._position, self._tested, ways)
+
+    @property
+    def narrowed(self) -> Sequence[Array]:
+        """The values of a composed implementation that also rounds scalars to the dtype; none for float64."""
+        if self._tested.dtype in WIDEST:
+            return ()
+        return PeersOfLeaf(self._peers, self._position, self._tested, (NARROWED,))
 
     @property
     def formats(self) -> str:

@@ -30,6 +30,7 @@ from ray_precheck.compare.sentence import EXACT, Finding
 from ray_precheck.compare.standards.auto.envelope import Distance, distance, worse
 from ray_precheck.compare.standards.auto.excuse import MOST_JUMPS
 from ray_precheck.compare.standards.auto.measure import Measure, estimates, rounded_once
+from ray_precheck.compare.standards.auto.moments import biased
 from ray_precheck.compare.standards.base import ROUNDING, Judgement, conclude, mismatched
 from ray_precheck.compare.standards.binary import Binary
 from ray_precheck.compare.standards.published import Published
@@ -63,6 +64,12 @@ class Auto:
             return _judge_whole(comparison)
         if not comparison.metrics.mismatch and comparison.metrics.max_abs_err == 0.0:
             return conclude(comparison, [], [])
+        found = self._judge_elements(comparison)
+        finding = biased(comparison) if found.verdict is Verdict.PASS else None
+        return found if finding is None else conclude(comparison, [finding], found.columns)
+
+    def _judge_elements(self, comparison: Comparison) -> Judgement:
+        """Judge by the size of the errors of elements."""
         measure = Measure(self.rmse, self.max_abs_err, self.max_rel_err)
         honest = rounded_once(comparison)
         own = measure.own_distance(comparison, honest)
