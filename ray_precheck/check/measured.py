@@ -34,8 +34,8 @@ class Measured:
     of float32's precision on this device, "" for none, `float32` the formats of the operands of its
     products. `changed` are the tensors that the call may have
     changed, as they were after it. `is_transposed_too`: the device has run a second time with transposed
-    inputs; `transposed` are the results of that run, if they differ. `again` are the outputs of a small
-    random call that drew a second time, with another seed.
+    inputs; `transposed` are the results of that run, if they differ. `again` are the first outputs of a
+    small random call that drew again and again, each time with another seed.
     """
 
     outputs: list[Leaf] | None

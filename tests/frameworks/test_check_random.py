@@ -27,6 +27,7 @@ from ray_precheck.check.checker import Checker
 from ray_precheck.check.measured import Measured
 from ray_precheck.check.random.rules import RULES, rule_of
 from ray_precheck.check.settings import CheckSettings
+from ray_precheck.compare.random.pooled import judge_pooled, read_drawn
 from ray_precheck.operators.drawing import DRAWING, Always
 from ray_precheck.options.checks import CheckOptions
 from ray_precheck.schema.record import ApiName
@@ -335,14 +336,6 @@ class TestFaults:
                 ),
                 "the spread over the expected one",
             ),
-            (
-                dropping("Functional.dropout", 0.3, True, shape=(64, 8)),
-                4,
-                lambda torch: (
-                    lambda x, p, *_: [torch.manual_seed(1), torch.nn.functional.dropout(x, p)][1]
-                ),
-                "the draws of Functional.dropout.0, Functional.dropout.1 and 2 more are the same",
-            ),
         ],
     )
     def test_a_fault_that_no_call_shows_alone_is_found_by_all_of_them(
@@ -361,6 +354,38 @@ class TestFaults:
         verdict, message = judged_together(torch_checker, payload, calls)
         assert verdict is ERROR
         assert says in message
+
+    @pytest.mark.parametrize(
+        ("payload", "kernel"),
+        [
+            (FORWARD["randn"][0], lambda torch, *size: torch.randn(*size)),
+            (
+                dropping("Functional.dropout", 0.3, True, shape=(64, 8)),
+                lambda torch, x, p, *_: torch.nn.functional.dropout(x, p),
+            ),
+        ],
+    )
+    def test_one_call_that_draws_the_same_under_each_seed_is_found(
+        self,
+        torch_checker: Checker,
+        monkeypatch: pytest.MonkeyPatch,
+        payload: TaskPayload,
+        kernel: Callable[..., Any],
+    ) -> None:
+        import torch
+
+        def deaf(*args: Any) -> Any:
+            torch.manual_seed(3)
+            return kernel(torch, *args)
+
+        replace_kernel(monkeypatch, torch_checker.device(), lambda _: deaf)
+        result = torch_checker.check(payload)
+        assert result.forward is ERROR
+        assert "another run with another seed drew the same" in result.message
+        drew = [(f"X.{i}", read_drawn(result.checks[0].drawn)) for i in range(2)]
+        verdict, message = judge_pooled([(name, each) for name, each in drew if each])
+        assert verdict is ERROR
+        assert "the draws of X.0, X.1 are the same" in message
 
     def test_a_gradient_that_forgets_the_mask_is_found(
         self, torch_checker: Checker, monkeypatch: pytest.MonkeyPatch

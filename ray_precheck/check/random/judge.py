@@ -22,7 +22,8 @@ from ray_precheck.check.sides.device import AGAIN
 from ray_precheck.check.sides.tested import UnderTest
 from ray_precheck.compare.random.bounds import FALSE_ALARM_RATE
 from ray_precheck.compare.random.outputs import check_random_output, drawn_of
-from ray_precheck.compare.random.pooled import drawn_text
+from ray_precheck.compare.random.pooled import Drawn, drawn_text
+from ray_precheck.compare.random.statistics import Observation
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Leaf
 from ray_precheck.operators.drawing import SELF_SEEDED
@@ -32,6 +33,8 @@ from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.values import HostTensor
 
 _JUDGED = "its output is random: judged by statistics"
+_REPEATED = Observation("another run with another seed drew the same", passed=False)
+_OWN_SEED = "it has a seed of its own, which may be another call's: they are not judged together"
 
 
 def require_rule(record: ApiRecord, framework: str) -> RandomRule:
@@ -64,10 +67,21 @@ def judge_random_forward(tested: UnderTest, bench: Bench, terms: Terms) -> Direc
     call = _random_call(inputs, rule, outputs, terms.seed)
     # An output without elements has no statistic; its row says so.
     looks = [[] if _is_empty(outputs[0]) else rule.looks(call)] if outputs else []
+    repeatable = terms.tests_dump or is_seeded(name, terms.framework)
+    drawn, is_own = Drawn(()), _seeds_itself(call, rule, name, terms.framework)
+    if looks and repeatable and not is_own:
+        drawn = drawn_of(looks[0], tested.is_captured)
+        again = () if tested.measured is None or tested.is_captured else tested.measured.again
+        for leaf, which in zip(again, AGAIN, strict=False):
+            other = drawn_of(
+                rule.looks(_random_call(inputs, rule, [leaf], terms.seed, which)), False
+            )
+            if drawn.pattern and drawn.pattern == other.pattern:
+                looks[0] = [*looks[0], lambda _: _REPEATED]
+            drawn = drawn.with_sums_of(other)
     if rule.others is not None and len(outputs) > 1:
         looks.append(rule.others(call))
     rows: list[Compared] = []
-    repeatable = terms.tests_dump or is_seeded(name, terms.framework)
     for position, (leaf, its_looks) in enumerate(zip(outputs, looks, strict=False)):
         check = check_random_output(
             inputs.output_name("forward", position),
@@ -78,13 +92,10 @@ def judge_random_forward(tested: UnderTest, bench: Bench, terms: Terms) -> Direc
             recorded=recorded[position] if position < len(recorded) else None,
             repeatable=repeatable,
         )
-        if repeatable and not _seeds_itself(call, rule, name, terms.framework):
-            drawn = drawn_of(its_looks, tested.is_captured)
-            again = () if tested.measured is None or position else tested.measured.again
-            if again and not tested.is_captured:
-                second = rule.looks(_random_call(inputs, rule, list(again), terms.seed, AGAIN))
-                drawn = drawn.with_sums_of(drawn_of(second, False))
+        if not position:
             check = replace(check, drawn=drawn_text(drawn))
+        if is_own and check.verdict is Verdict.PASS:
+            check = replace(check, message=f"{check.message}; {_OWN_SEED}")
         rows.append(Compared(check, leaf))
     result = DirectionCheck(tuple(rows), tuple(filter(None, [tested.note])))
     if result.verdict is Verdict.SKIP:

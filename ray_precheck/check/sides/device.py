@@ -29,10 +29,12 @@ from ray_precheck.schema.task import BENCH
 from ray_precheck.schema.values import HostTensor
 
 Cotangents = list[HostTensor | None]
-# A random call of so many elements at most draws twice: more elements tell enough by themselves.
-_DRAWN_TWICE = 1 << 18
-# Stands behind the name by which the second draws are seeded.
-AGAIN = "\0again"
+# A random call of so many elements at most draws three times: more elements tell enough by themselves. A
+# standard deviation of 1.01 is found in 125,000 recorded elements in 67 of 100 runs by one draw of each, in
+# 99 by two, in all by three.
+_DRAWN_AGAIN = 1 << 18
+# Stand behind the name by which further draws are seeded.
+AGAIN = ("\0again", "\0once more")
 
 
 class DeviceNeeded(Exception):
@@ -162,14 +164,17 @@ class Device:
             yield
 
     def _drawn_again(self, inputs: Inputs, measured: Measured) -> tuple[Leaf, ...]:
-        """Return the outputs of a call that draws a second time, so that the statistics over all calls of
-        its operator have twice as many draws; () where it has drawn many or failed."""
+        """Return the first outputs of a call that draws again and again, so that the statistics over all
+        calls of its operator have more draws; () where it has drawn many or failed."""
         first = measured.outputs[0] if measured.outputs else None
-        if not isinstance(first, HostTensor) or not 0 < first.data.size <= _DRAWN_TWICE:
+        if not isinstance(first, HostTensor) or not 0 < first.data.size <= _DRAWN_AGAIN:
             return ()
-        self._seed(inputs, AGAIN)
-        tried = attempt_forward(self.backend(), inputs.record.name, inputs.call, inputs.plan)
-        return () if tried.execution is None else tuple(tried.execution.outputs)
+        drawn: list[Leaf] = []
+        for which in AGAIN:
+            self._seed(inputs, which)
+            tried = attempt_forward(self.backend(), inputs.record.name, inputs.call, inputs.plan)
+            drawn += () if tried.execution is None else tried.execution.outputs[:1]
+        return tuple(drawn)
 
     def _seed(self, inputs: Inputs, which: str = "") -> None:
         """Seed the device's generators, so that a call draws the same numbers on every worker."""

@@ -63,10 +63,26 @@ def uniform_whole_numbers(draws: Draws, low: int, high: int) -> list[Look]:
     variance = (1 - count**-2) / 12
     looks.append(average("the mean, as a part of the range,", u, center, variance, slack, "place"))
     if not coarse.any():
-        looks.append(share_look(f"the share of {low}", found == low, 1 / count))
-        looks.append(share_look(f"the share of {high - 1}", found == high - 1, 1 / count))
+        looks.append(share_look(f"the share of {low}", found == low, 1 / count, "lowest"))
+        looks.append(
+            share_look(f"the share of {high - 1}", found == high - 1, 1 / count, "highest")
+        )
+        looks[0] = SummedLook(looks[0], (_square_in_range(found - low, count),))
     half = count // 2 / count
     return [*looks, neighbours(found < low + count // 2, half), no_repeats(found)]
+
+
+def _square_in_range(found: Array, count: int) -> Sums:
+    """Return the sums of the squares of whole numbers uniform over 0 to `count` - 1, from their middle and
+    over the half range; their central moments are polynomials in `count`."""
+    c, half = float(count), count / 2
+    second = (c**2 - 1) / 12 / half**2
+    fourth = (c**2 - 1) * (3 * c**2 - 7) / 240 / half**4
+    sixth = (c**2 - 1) * (3 * c**4 - 18 * c**2 + 31) / 1344 / half**6
+    off = float(np.sum(((found - (c - 1) / 2) / half) ** 2 - second))
+    variance, third = fourth - second**2, sixth - 3 * fourth * second + 2 * second**3
+    n = len(found)
+    return Sums("width", n, n * second, off, n * variance, n * third)
 
 
 def bernoulli(draws: Draws, probability: Parameter) -> list[Look]:

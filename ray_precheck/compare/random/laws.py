@@ -121,7 +121,7 @@ def exponential(draws: Draws, rate: Parameter) -> list[Look]:
     return [
         fact("are not positive numbers", ~(draws.values >= 0)),
         _gap("the exponential distribution", replace(draws, values=x, step=step), _exponential_cdf),
-        _mean_over(x, step + draws.grain, float(len(x))),
+        _mean_over(x, 1.0, step + draws.grain),
         *_independence(draws.values, x < math.log(2), rate),
     ]
 
@@ -130,18 +130,19 @@ def _exponential_cdf(x: Array) -> Array:
     return np.asarray(-np.expm1(-np.maximum(x, 0.0)))
 
 
-def _mean_over(ratios: Array, step: Array, shape: float) -> Look:
-    """Look at the mean of gamma draws, each over its expectation; `shape` is that of their sum."""
+def _mean_over(x: Array, shape: Parameter, step: Array) -> Look:
+    """Look at the mean of gamma draws of rate 1 over the expected one: their sum has the sum of their
+    shapes."""
+    shapes, count = np.broadcast_to(np.asarray(shape, np.float64), x.shape), len(x)
+    total = max(float(np.sum(shapes)), 1e-300)
+    slack, found = float(np.sum(step)) / total, float(np.sum(x)) / total
 
     def look(chance: float) -> Observation:
-        low, high = gamma_limits(shape, chance)
+        low, high = gamma_limits(total, chance)
         return within("the mean over the expected one", found, (low - slack, high + slack))
 
-    slack, found, count = float(np.mean(step)), float(np.mean(ratios)), len(ratios)
-    variance = count / shape
-    off, third = count * (found - 1), 2 * variance**2
-    sums = Sums("ratio", count, count, off, count * variance, count * third, count * slack)
-    return SummedLook(look, (sums,))
+    off = total * (found - 1)
+    return SummedLook(look, (Sums("ratio", count, total, off, total, 2 * total, total * slack),))
 
 
 def gamma(draws: Draws, shape: Parameter, rate: Parameter) -> list[Look]:
@@ -156,9 +157,8 @@ def gamma(draws: Draws, shape: Parameter, rate: Parameter) -> list[Look]:
             replace(draws, values=x, step=step),
             lambda v: gamma_cdf(np.asarray(shape), np.maximum(v, 0.0)),
         ),
+        _mean_over(x, shape, step + draws.grain),
     ]
-    if np.ndim(shape) == 0:
-        looks.append(_mean_over(x / shape, (step + draws.grain) / shape, float(shape) * len(x)))
     return [
         *looks,
         *_independence(draws.values, gamma_cdf(np.asarray(shape), x) < 0.5, shape, rate),
@@ -169,12 +169,13 @@ def cauchy(draws: Draws, median: Parameter, scale: Parameter) -> list[Look]:
     """Cauchy draws, which have no moments: gap, independence."""
     if not len(draws):
         return []
-    z = (draws.values - median) / scale
+    z, step = (draws.values - median) / scale, draws.step / scale
+    numbers = fact("are not numbers", np.isnan(draws.values))
     return [
-        fact("are not numbers", np.isnan(draws.values)),
+        SummedLook(numbers, _below_median(z, step, draws.grain)),
         _gap(
             "the Cauchy distribution",
-            replace(draws, values=z, step=draws.step / scale),
+            replace(draws, values=z, step=step),
             lambda x: 0.5 + np.arctan(x) / math.pi,
         ),
         share_look("the share of draws within the scale", np.abs(z) < 1, 0.5, "within"),
@@ -187,12 +188,22 @@ def laplace(draws: Draws, mean: Parameter, scale: Parameter) -> list[Look]:
     if not len(draws):
         return []
     z, step = (draws.values - mean) / scale, draws.step / scale
+    numbers = fact("are not numbers", np.isnan(draws.values))
     return [
-        fact("are not numbers", np.isnan(draws.values)),
+        SummedLook(numbers, _below_median(z, step, draws.grain)),
         _gap("the Laplace distribution", replace(draws, values=z, step=step), _laplace_cdf),
-        _mean_over(np.abs(z), step + draws.grain, float(len(z))),
+        _mean_over(np.abs(z), 1.0, step + draws.grain),
         *_independence(draws.values, z < 0, mean, scale),
     ]
+
+
+def _below_median(z: Array, step: Array, grain: float) -> tuple[Sums, ...]:
+    """Return the sums of the share of draws below the median, 0; a draw within a step of it may lie on
+    either side."""
+    either, count = np.abs(z) <= step, len(z)
+    off = float(np.sum(np.where(either, 0.0, np.sign(-z) / 2)))
+    slack = float(np.sum(either)) / 2 + count * grain
+    return (Sums("below", count, count / 2, off, count / 4, 0.0, slack),)
 
 
 def _laplace_cdf(x: Array) -> Array:

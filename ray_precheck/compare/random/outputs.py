@@ -39,7 +39,7 @@ def check_random_output(
     if not wrong and not repeatable:
         told = [
             "every fact and statistic is within its limits; the operator cannot be seeded, so the"
-            " values differ from run to run and are left out"
+            " values differ from run to run and are left out, and its calls are not judged together"
         ]
     if wrong:
         told.append(f"an honest generator does so with a chance of at most {FALSE_ALARM_RATE:g}")

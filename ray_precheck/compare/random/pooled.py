@@ -24,8 +24,8 @@ from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Verdict
 
 # The chance that an operator with a correct generator is judged an error by all its calls, divided evenly
-# among its statistics. Models have some three random operators: a false alarm in 3,000 dumps.
-OPERATOR_FALSE_ALARM_RATE = 1e-4
+# among its statistics. Models have some three random operators: a false alarm in 30,000 dumps.
+OPERATOR_FALSE_ALARM_RATE = 1e-5
 # "Would be seen" means: in so many of 100 runs.
 _SEEN = NormalDist().inv_cdf(0.95)
 # With more skewness the sum has too few draws, or too rare hits, to be taken for normal.
@@ -39,6 +39,7 @@ _PATTERN_LENGTHS = (1 << 10, 1 << 16)
 SQUARE_MOMENTS = 4 / 45, 16 / 945
 
 _SUMS = "sums:"
+_CAPTURED_FEW = "captured few"
 _TEXT = re.compile(rf"(?:^|; ){_SUMS} ([^;]*)$")
 
 
@@ -102,6 +103,9 @@ GAUGES: Mapping[str, Gauge] = {
         power=2,
     ),
     "ratio": Gauge("the mean over the expected one", "a mean that is {} off", over=True),
+    "below": Gauge("the share of draws below the median", "a share that is {} off"),
+    "lowest": Gauge("the share of the lowest number", "a share that is {} off"),
+    "highest": Gauge("the share of the highest number", "a share that is {} off"),
     "within": Gauge("the share of draws within the scale", "a share that is {} off"),
     "rising": Gauge("the share of pairs of neighbours that ascend", "a share that is {} off"),
     "size": Gauge("the size over that without dropout", "a size that is {} off", over=True),
@@ -120,7 +124,7 @@ class Drawn:
     is_captured: bool = False
 
     def with_sums_of(self, other: "Drawn") -> "Drawn":
-        """Return the call with the sums of its second draws."""
+        """Return the call with the sums of its further draws."""
         return replace(self, sums=tuple(_added([*self.sums, *other.sums])))
 
 
@@ -144,15 +148,17 @@ def pattern_of(values: Array, most_common: float | None = None) -> str:
 
 
 def drawn_text(drawn: Drawn) -> str:
-    """Return what a call drew as the last part of a Message; "" where nothing is known, and of captured
-    draws so few that they may be those of another call unseen: then they would count twice."""
+    """Return what a call drew as the last part of a Message, "" where nothing is known. Captured draws
+    so few that they may be those of another call unseen have no sums: they would count twice."""
     parts = [
         " ".join([each.name, str(each.count), *(f"{n:.9g}" for n in astuple(each)[2:])])
         for each in drawn.sums
         if each.is_finite
     ]
-    if not parts or (drawn.is_captured and not drawn.pattern):
+    if not parts:
         return ""
+    if drawn.is_captured and not drawn.pattern:
+        parts = [_CAPTURED_FEW]
     if drawn.pattern:
         parts.append(f"{'captured ' * drawn.is_captured}pattern {drawn.pattern}")
     return f"{_SUMS} {', '.join(parts)}"
@@ -163,6 +169,8 @@ def read_drawn(message: str) -> Drawn | None:
     found = _TEXT.search(message)
     if found is None:
         return None
+    if found.group(1) == _CAPTURED_FEW:
+        return Drawn((), is_captured=True)
     sums, pattern, is_captured = [], "", False
     for part in found.group(1).split(", "):
         name, *words = part.split(" ")
@@ -181,19 +189,22 @@ def judge_pooled(calls: Sequence[tuple[str, Drawn]]) -> tuple[Verdict, str]:
     once = {drawn.pattern or call: drawn for call, drawn in reversed(calls)}
     sums = _added(each for drawn in reversed(once.values()) for each in drawn.sums)
     findings = [_judged(each, OPERATOR_FALSE_ALARM_RATE / len(sums)) for each in sums]
-    findings += _repeated_patterns(calls)
+    findings += _repeated_patterns([(call, drawn) for call, drawn in calls if drawn.sums])
+    few = sum(not drawn.sums for _, drawn in calls)
+    if few:
+        left_out = "captured draws so few may be the same ones again, and are left out"
+        findings.append((True, f"{few} call{'s' * (few > 1)}: {left_out}"))
     wrong = [text for passed, text in findings if not passed]
     told = wrong or [text for _, text in findings]
     count = max((each.count for each in sums), default=0)
     drew = f"{count:,} elements drawn in {len(calls)} call{'s' * (len(calls) > 1)}"
-    if not told:
-        return Verdict.SKIP, f"random: {drew}: captured draws so few may be the same ones again"
     if wrong:
         chance = (
             f"an honest generator does so with a chance of at most {OPERATOR_FALSE_ALARM_RATE:g}"
         )
         return Verdict.ERROR, f"random: {drew}: {'; '.join([*told, chance])}"
-    return Verdict.PASS, f"random: {drew}: {'; '.join(told)}"
+    verdict = Verdict.PASS if sums else Verdict.SKIP
+    return verdict, f"random: {drew}: {'; '.join(told)}"
 
 
 def _added(sums: Iterable[Sums]) -> list[Sums]:
@@ -237,7 +248,8 @@ def _repeated_patterns(calls: Sequence[tuple[str, Drawn]]) -> list[tuple[bool, s
         if drawn.pattern:
             found.setdefault((drawn.is_captured, drawn.pattern), []).append(call)
     if sum(map(len, found.values())) < 2:
-        return []
+        few = "a call has too few draws to tell whether two drew the same"
+        return [(True, few)] if len(calls) > 1 else []
     told = []
     for (is_captured, _), names in found.items():
         if len(names) < 2:
