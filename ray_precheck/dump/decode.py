@@ -374,7 +374,12 @@ def _decode_memory_format(value: dict[str, Any], path: str) -> ValueSpec:
     return Symbol("memory_format", name)
 
 
-_NUMPY_INTEGERS = [f"numpy.{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+# A capture writes the bare names of numpy's types, as msprobe does for PyTorch.
+_BARE = ("", "numpy.")
+_NUMPY_INTEGERS = [
+    f"{before}{sign}int{bits}" for before in _BARE for sign in ("", "u") for bits in (8, 16, 32, 64)
+]
+_NUMPY_FLOATS = [f"{before}float{bits}" for before in _BARE for bits in (16, 32, 64)]
 _BY_TYPE: dict[str, Callable[[dict[str, Any], str], ValueSpec]] = {
     "int": _plain(int),
     "bool": _plain(bool),
@@ -384,9 +389,9 @@ _BY_TYPE: dict[str, Callable[[dict[str, Any], str], ValueSpec]] = {
     "NoneType": lambda value, path: Constant(None),
     "slice": _decode_slice,
     "ellipsis": lambda value, path: Constant(Ellipsis),
-    "numpy.bool_": _plain(bool, int),
+    **dict.fromkeys(("bool_", "numpy.bool_"), _plain(bool, int)),
     **dict.fromkeys(_NUMPY_INTEGERS, _plain(int)),
-    **dict.fromkeys(("numpy.float16", "numpy.float32", "numpy.float64"), _decode_float),
+    **dict.fromkeys(_NUMPY_FLOATS, _decode_float),
 }
 # The kinds of values that frameworks have types of their own for; a dtype is read with its words.
 _BY_KIND: dict[str, Callable[[dict[str, Any], str], ValueSpec]] = {

@@ -4,8 +4,9 @@ Comes in: any Python value, and the place of it ("input.0") for the name of a te
 JSON. Called for each argument, output and gradient of each call; what belongs to one framework is added by
 its folder.
 
-A list and a tuple become an array, a named tuple, a dataclass and a dict an object, tensors an object with
-dtype, shape and statistics; what msprobe has no form for is null, as there, but for a complex number.
+A list, a tuple and a range become an array, a named tuple, a dataclass and a dict an object, tensors an
+object with dtype, shape and statistics; what msprobe has no form for is null, as there, but for a complex
+number.
 """
 
 import dataclasses
@@ -150,7 +151,7 @@ class PlainElements:
 
     def nested(self, value: Any, place: str, depth: int) -> str:
         """Return a value that holds others, or one of a type that is not in the table."""
-        if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
+        if isinstance(value, tuple | list | range) and not hasattr(value, "_fields"):
             return array(
                 [self.one(x, f"{place}.{index}", depth + 1) for index, x in enumerate(value)]
             )
@@ -169,9 +170,10 @@ class PlainElements:
 
 
 def index_field(api: str, args: tuple[Any, ...]) -> str:
-    """Return the field that says of an index that it was a list: `x[[0, 1]]` looks like `x[0, 1]` else."""
+    """Return the field that says of an index that it was a list or a range: `x[[0, 1]]` looks like `x[0, 1]`
+    else."""
     is_index = api.endswith(("__getitem__", "__setitem__")) and len(args) > 1
-    return ', "index": "list"' if is_index and type(args[1]) is list else ""
+    return ', "index": "list"' if is_index and type(args[1]) in (list, range) else ""
 
 
 def _fields_of(value: Any) -> dict[Any, Any] | None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional
@@ -334,6 +335,23 @@ def test_changes_in_place_and_several_outputs_pass(checked: Checked, task: str) 
 
     results = checked(program, task)
     assert wrong(results) == []
+
+
+@TASKS
+def test_indices_that_are_ranges_and_numbers_of_numpy_pass(checked: Checked, task: str) -> None:
+    columns = torch.tensor([1, 0, 2])
+
+    def program() -> None:
+        x = torch.randn(3, 4, requires_grad=True)
+        y = x * np.float64(1.5)
+        picked = y[range(3), columns], y[range(1, 3)], y[..., range(2)], y[np.int64(1)]
+        z = x.detach().clone()
+        z[range(3), columns] = z.max()
+        torch.cat([each.flatten() for each in picked]).sum().backward()
+
+    results = checked(program, task)
+    assert wrong(results) == []
+    assert [each.message for each in results if each.forward is Verdict.SKIP] == []
 
 
 @TASKS
