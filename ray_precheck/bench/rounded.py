@@ -48,7 +48,7 @@ _COMPOSED = frozenset(
     huber_loss_backward addr binary_cross_entropy binary_cross_entropy_backward nll_loss_forward
     binary_cross_entropy_with_logits soft_margin_loss addmm addmv addbmm baddbmm addcmul addcdiv
     lerp logit logaddexp rsub grid_sampler_2d linalg_cross soft_margin_loss_backward
-    floor_divide histc""".split()
+    floor_divide histc _foreach_norm""".split()
 )
 
 # One step where products are those of the dtype; `cdist` of many rows.
@@ -358,6 +358,8 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
             return False
         if func in _ADD_IF_TOLD and not (len(args) > 3 and args[3]):
             return False
+        if func is _NORM and not (args[0].numel() and (len(args) < 2 or args[1] in (1, 2))):
+            return False
         first = args[0] if args else None
         if not torch.is_tensor(first) or kwargs.get("dtype") is not None or _is_sparse(args):
             return False
@@ -524,9 +526,10 @@ def _sum_rows(terms: Array, most_lanes: int) -> Array:
     """Sum the rows of `(n, m)` one after the other, each lane by itself, then the lanes."""
     lanes = min(most_lanes, len(terms))
     whole = len(terms) // lanes * lanes
-    # Along the first of several dimensions NumPy adds row after row; a single column it would sum
-    # pairwise.
-    by_lane = np.add.reduce(terms[:whole].reshape(whole // lanes, -1))
+    # Along the first of several dimensions NumPy adds row after row; a single column it sums pairwise.
+    by_lane = terms[:whole].reshape(whole // lanes, -1)
+    is_column = by_lane.shape[1] == 1
+    by_lane = by_lane.cumsum(0, dtype=terms.dtype)[-1] if is_column else np.add.reduce(by_lane)
     total = by_lane.reshape(lanes, -1).cumsum(0, dtype=terms.dtype)[-1]
     for row in terms[whole:]:
         total = total + row
@@ -550,6 +553,22 @@ def _variance(
     rest = terms - _mean(terms, 0, lanes=lanes)
     total = _sum(rest * rest, 0, lanes=lanes)
     return (total / max(len(terms) - correction, 0.0)).reshape(shape)
+
+
+def _vector_norm(
+    x: torch.Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, lanes: int
+) -> torch.Tensor:
+    """Return the root of the sum of squares, or the sum of the sizes, of numbers that are not empty.
+
+    Small terms beside a large partial sum are lost, all in one direction. Torch's kernel on the CPU has lanes
+    for squares along the last dimension alone (aten/src/ATen/native/cpu/ReduceOpsKernel.cpp).
+    """
+    sizes = x.abs()
+    largest = float(sizes.max())
+    scale = 2.0 ** math.frexp(largest)[1] if math.isfinite(largest) else 1.0
+    is_last = x.dim() - 1 in {d % max(x.dim(), 1) for d in _dims(dim, x.dim())}
+    lanes = lanes if ord == 2 and is_last else 1
+    return _sum((sizes / scale) ** ord, dim, keepdim, lanes=lanes) ** (1.0 / ord) * scale
 
 
 def _dims(dim: Any, count: int) -> list[int]:
@@ -610,11 +629,13 @@ _IN_FLOAT32 = (torch.float32, torch.complex64, torch.float16, torch.bfloat16)
 # The steps of a mean and of a variance, as torch's decompositions of norms take them; only these register
 # them.
 _VARIANCE = torch.ops.prims.var.default if _DECOMPOSITIONS else None
+_NORM = _ATEN.linalg_vector_norm.default
 _SUMS: dict[Any, Callable[..., torch.Tensor]] = {
     _ATEN.sum.default: _sum,
     _ATEN.sum.dim_IntList: _sum,
     _ATEN.mean.default: _mean,
     _ATEN.mean.dim: _mean,
+    _NORM: _vector_norm,
 }
 if _DECOMPOSITIONS:
     _SUMS |= {_VARIANCE: _variance, torch.ops.prims.sum.default: _sum}

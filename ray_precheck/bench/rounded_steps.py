@@ -108,7 +108,14 @@ def _soft_margin_backward(
     return target * z * -share / (1.0 + z) * grad
 
 
-KERNELS_STEPS: dict[Any, Callable[..., torch.Tensor]] = {
+def _norms(
+    tensors: Sequence[torch.Tensor], ord: float = 2, dtype: torch.dtype | None = None
+) -> list[torch.Tensor]:
+    return [_ATEN.linalg_vector_norm.default(each, ord, dtype=dtype) for each in tensors]
+
+
+KERNELS_STEPS: dict[Any, Callable[..., Any]] = {
+    _ATEN._foreach_norm.Scalar: _norms,
     _ATEN.floor_divide.default: _floor_divided,
     _ATEN.soft_margin_loss_backward.default: _soft_margin_backward,
     _ATEN.histc.default: _counts,

@@ -361,10 +361,32 @@ def _norms_of_matrices() -> None:
                 torch.linalg.matrix_norm(matrices, order).sum().backward()
 
 
+def _norms_of_many_elements() -> None:
+    for size in (torch.full((16384,), 0.3), torch.randn(16384).mul(2).exp()):
+        gradients = [size * torch.randn(16384).sign() for _ in "ab"]
+        torch._foreach_norm(gradients)
+        for order in (1, 2):
+            torch.linalg.vector_norm(torch.stack(gradients), order, dim=1)
+
+
+def _gradients_that_change_slowly() -> None:
+    """Positions of a bias's gradient cancel, but the sums of those before the last do not."""
+    for _ in range(4):
+        out = torch.nn.Conv2d(2, 4, 3, padding=1)(torch.randn(3, 2, 64, 64))
+        slope = torch.linspace(-1.0, 1.0, 64)[:, None] * torch.rand(out.shape)
+        out.backward(slope - slope.mean((0, 2, 3), keepdim=True))
+
+
 @pytest.mark.parametrize("task", ["tensor", "statistics"])
 @pytest.mark.parametrize(
     "step",
-    [_two_batches, _channels_last, _norms_of_matrices],
+    [
+        _two_batches,
+        _channels_last,
+        _norms_of_matrices,
+        _norms_of_many_elements,
+        _gradients_that_change_slowly,
+    ],
     ids=lambda step: step.__name__.strip("_"),
 )
 def test_sums_in_float32_of_terms_that_are_alike_are_not_accused(
