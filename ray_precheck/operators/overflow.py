@@ -39,8 +39,11 @@ READS_NO_VALUES = table_of_names(
     "reads no values",
     """
     torch: empty_like full_like ones_like rand_like randint_like randn_like zeros_like
-    torch.Tensor: bernoulli_ copy_ dim expand_as fill_ new_empty new_full new_ones new_zeros
-        normal_ numel size uniform_ zero_
+    torch.Tensor: bernoulli_ cauchy_ copy_ dim expand_as exponential_ fill_ geometric_ log_normal_
+        new_empty new_full new_ones new_zeros normal_ numel random_ size uniform_ zero_
+    torch.nn.init:
+        constant_ eye_ kaiming_normal_ kaiming_uniform_ normal_ ones_ orthogonal_ trunc_normal_ uniform_
+        xavier_normal_ xavier_uniform_ zeros_
     mindspore.mint: empty_like full_like ones_like rand_like randint_like randn_like zeros_like
     mindspore.ops: full_like ones_like rand_like randint_like randn_like zeros_like
     """,

@@ -2,10 +2,11 @@
 
 Comes in: the two tables of a comparison. Goes out: a `ComparisonSummary`, its closing lines, and its JSON.
 Called by the session and the command. The rows stand in the order of the target's records, in which data
-flows, so that the first error is the first place where the runs differ.
+flows, so that the first error whose inputs are in none is the first place where the runs differ.
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,9 @@ from ray_precheck.store.rows import row_cells
 from ray_precheck.store.tables import Tables
 
 ERROR, WARNING, UNMATCHED, PASSED = "error", "warning", "unmatched", "pass"
+# Pairs in error whose inputs are not.
+_OWN = "own"
+_OF_OUTPUT = re.compile(r"(?:[^:\s]+\.)?output(?:\.[^:\s]+)?: ")
 _SHOWN = 5
 _LONGEST_LINE = 160
 
@@ -41,10 +45,13 @@ class CallRow:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonSummary:
-    """How a comparison ended. `first` are the first pairs in error in the order of the target's records,
-    `lone` the first ones without a partner; `results` counts pairs, `tensors` their rows, and `matches`
-    pairs by how they were found. `lone_rows` counts rows without a partner in pairs that have one. `note` is
-    a sentence about captures that cannot agree, "" for none."""
+    """How a comparison ended.
+
+    `first` are the first pairs in error in the order of the target's records, before all others those whose
+    inputs are in no error (`blamed` of them); `lone` the first ones without a partner; `results` counts
+    pairs, `tensors` their rows, and `matches` pairs by how they were found. `lone_rows` counts rows without
+    a partner in pairs that have one. `note` is a sentence about captures that cannot agree, "" for none.
+    """
 
     calls: Path
     result: Path
@@ -53,6 +60,7 @@ class ComparisonSummary:
     tensors: int = 0
     matches: Counter[str] = field(default_factory=Counter)
     first: tuple[CallRow, ...] = ()
+    blamed: int = 0
     warned: tuple[CallRow, ...] = ()
     lone: tuple[CallRow, ...] = ()
     lone_rows: int = 0
@@ -75,18 +83,20 @@ def summarise_comparison(
     """Read the table of calls; `total` is how many pairs there are."""
     results: Counter[str] = Counter()
     matches: Counter[str] = Counter()
-    shown: dict[str, list[CallRow]] = {ERROR: [], WARNING: [], UNMATCHED: []}
+    shown: dict[str, list[CallRow]] = {_OWN: [], ERROR: [], WARNING: [], UNMATCHED: []}
     tensors = lone_rows = 0
-    headings = ("Result", "Match", "Rows", "Unmatched")
-    result_at, match_at, rows_at, lone_at = map(tables.result.index, headings)
+    headings = ("Result", "Match", "Rows", "Unmatched", "Message")
+    result_at, match_at, rows_at, lone_at, message_at = map(tables.result.index, headings)
     for cells in _cells(calls, tables):
         outcome = cells[result_at]
         results[outcome] += 1
         matches[cells[match_at]] += 1
         tensors += int(cells[rows_at] or 0)
         lone_rows += int(cells[lone_at] or 0) if outcome != UNMATCHED else 0
-        if outcome in shown and len(shown[outcome]) < _SHOWN:
-            shown[outcome].append(_row(dict(zip(tables.result, cells, strict=True))))
+        # The message is that of the first row in error, and the rows of inputs come first.
+        kind = _OWN if outcome == ERROR and _OF_OUTPUT.match(cells[message_at]) else outcome
+        if kind in shown and len(shown[kind]) < _SHOWN:
+            shown[kind].append(_row(dict(zip(tables.result, cells, strict=True))))
     return ComparisonSummary(
         calls,
         result,
@@ -94,7 +104,8 @@ def summarise_comparison(
         results,
         tensors,
         matches,
-        tuple(shown[ERROR]),
+        tuple([*shown[_OWN], *shown[ERROR]][:_SHOWN]),
+        len(shown[_OWN]),
         tuple(shown[WARNING]),
         tuple(shown[UNMATCHED]),
         lone_rows,
@@ -145,9 +156,10 @@ def format_comparison_summary(summary: ComparisonSummary, label: str = "") -> st
     if others:
         paired = ", ".join(f"{count} {how}" for how, count in sorted(others.items()))
         lines.append(f"paired though their names differ: {paired}")
-    lines += _listed(
-        "first errors, in the order of the run:", summary.first, summary.results[ERROR]
-    )
+    title = "first errors, in the order of the run:"
+    if summary.blamed:
+        title = "first errors, in the order of the run, of calls whose inputs are in no error before others:"
+    lines += _listed(title, summary.first, summary.results[ERROR])
     if not summary.first:
         lines += _listed("first warnings:", summary.warned, summary.results[WARNING])
     lines += _listed("without a partner:", summary.lone, summary.results[UNMATCHED])

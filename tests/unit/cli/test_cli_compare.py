@@ -17,11 +17,11 @@ def tensor(top: float) -> dict[str, Any]:
     return {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [2, 2], **values}
 
 
-def write(folder: Path, tops: dict[str, float]) -> Path:
-    """Write a dump of a call for each name, whose output has this maximum."""
+def write(folder: Path, tops: dict[str, float], given: dict[str, float] | None = None) -> Path:
+    """Write a dump of a call for each name: the maximum of its output, and of its input, by default 1."""
     data = {
         f"Torch.{name}.0.forward": {
-            "input_args": [tensor(1.0)],
+            "input_args": [tensor((given or {}).get(name, 1.0))],
             "input_kwargs": {},
             "output": [tensor(top)],
         }
@@ -94,6 +94,27 @@ def test_the_closing_lines_the_tables_and_the_json_agree(
         "unmatched",
         "unmatched",
     ]
+
+
+def test_the_first_lines_are_of_calls_whose_inputs_are_in_no_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What stands before the culprit in the run and has got its error another way does not hide it."""
+    names = [f"op{number}" for number in range(7)]
+    golden = write(tmp_path / "golden", dict.fromkeys([*names, "exp"], 1.0))
+    tops = dict.fromkeys([*names, "exp"], 3.0)
+    target = write(tmp_path / "target", tops, given=dict.fromkeys(names, 5.0))
+    found = tmp_path / "found.json"
+    words = ("-tp", target, "-gp", golden, "-o", tmp_path / "out", "--json", found)
+    assert run(*words, "--standard", "auto") == 1
+    (said,) = json.loads(found.read_text()).values()
+    assert [each["call"] for each in said["first errors"]] == [
+        "Torch.exp.0.forward",
+        *(f"Torch.op{number}.0.forward" for number in range(4)),
+    ]
+    printed = capsys.readouterr().out
+    assert "of calls whose inputs are in no error before others:\n  Torch.exp.0" in printed
+    assert "... and 3 more" in printed
 
 
 def test_values_that_only_one_side_of_a_pair_has_are_counted(

@@ -24,10 +24,11 @@ the noise of that row was measured and is 0.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ray_precheck.operators.exact import exactness
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.trace.difference.cells import digest_cell
 from ray_precheck.trace.difference.measuring import dtype_of
@@ -35,8 +36,10 @@ from ray_precheck.trace.difference.row import ERROR, WARNING, ComparisonMode, Te
 from ray_precheck.trace.difference.standards.base import index_of, odd_sentence, shortened
 from ray_precheck.trace.difference.standards.rounding import (
     Apart,
+    cancellation,
     distance_apart,
     limits_of,
+    operator_of,
     rounding,
     unit_roundoff,
 )
@@ -47,6 +50,10 @@ from ray_precheck.trace.difference.statistics import statistics_of
 LEAST_FACTOR = 4.0
 # An operator may make a relative error so much larger without a fault: by cancellation, exp, division.
 AMPLIFIED = 8.0
+# Operators of floats whose results jump: the angle of a negative number, by the sign of its imaginary part.
+JUMPING = frozenset(
+    "angle arctan2 atan2 ceil floor floor_divide fmod frac heaviside remainder round sgn sign trunc".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +88,35 @@ class CaptureAuto:
                 row.note(ERROR, odd)
             elif unit_roundoff(row) is None:
                 _judge_exact(row, brought)
-            else:
+            elif not _is_passed_on(row, rows, distances):
                 _judge_floats(row, rows, distances[id(row)], brought, self.unit)
+
+
+def _is_passed_on(
+    row: TensorRow, rows: Sequence[TensorRow], distances: Mapping[int, Apart | None]
+) -> bool:
+    """Return whether the operator moves or chooses the given numbers, and its output is no further off than
+    its inputs are: it has no error of its own, however small what it chose is beside the rest."""
+    known = exactness(operator_of(row))
+    if not row.is_output or known is None or not known.floats or ".backward" in row.name:
+        return False
+    if operator_of(row).rpartition(".")[2].rstrip("_") in JUMPING:
+        return False
+    inputs = [each for each in rows if not each.is_output and unit_roundoff(each) is not None]
+    size = max((math.prod(each.item.shape or ()) for each in inputs), default=1)
+    repeated = math.sqrt(max(1.0, math.prod(row.item.shape or ()) / max(size, 1)))
+    known_lengths = (_length(each, distances[id(each)]) for each in inputs)
+    brought = max((each for each in known_lengths if each is not None), default=0.0)
+    own = _length(row, distances[id(row)])
+    return own is not None and own <= AMPLIFIED * repeated * brought
+
+
+def _length(row: TensorRow, found: Apart | None) -> float | None:
+    """Return how long the difference of both sides is, None where that is not known."""
+    norm = row.golden.number("Norm") if row.golden is not None else None
+    if found is None or norm is None or not math.isfinite(norm) or not math.isfinite(found.value):
+        return None
+    return found.value * norm
 
 
 def _judge_floats(
@@ -112,7 +146,9 @@ def _judge_floats(
     if row.elements is not None and row.elements.worst >= 0:
         place = index_of(row, row.elements.worst)
         words += f"; the largest difference, {row.elements.max_abs:.4g}, is at {place}"
-    inherited = row.is_output and found.value <= AMPLIFIED * brought
+    # Terms that cancel in a sum cancel less of their errors.
+    carried = AMPLIFIED * brought * cancellation(row, rows)
+    inherited = row.is_output and found.value <= carried
     if inherited:
         words += f"; the inputs differ by {brought:.4g}"
     unit = unit_roundoff(row) or 0.0
@@ -121,8 +157,13 @@ def _judge_floats(
     elsewhere = ".backward" in row.target_name or row.target_name.startswith("Optimizer.")
     upstream = inherited or not row.is_output or elsewhere
     lost = math.sqrt(max(unit, coarsest) if upstream else unit)
-    mild = noise is None and found.value <= lost
-    unknown = upstream or found.is_bound or beside is not None
+    # A value jumps where an input crosses a border; a sum may be nothing but what its terms are off.
+    is_open = inherited and carried > AMPLIFIED * brought
+    if row.is_output and brought and operator_of(row).rpartition(".")[2].rstrip("_") in JUMPING:
+        is_open = True
+        words += "; it jumps where its input crosses a border"
+    mild = noise is None and (is_open or found.value <= lost)
+    unknown = upstream or is_open or found.is_bound or beside is not None
     row.note(WARNING if mild and unknown else ERROR, words)
 
 

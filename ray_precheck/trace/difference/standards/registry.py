@@ -7,6 +7,7 @@ that were not read, values in another layout, what was estimated, and what stati
 
 from collections.abc import Callable, Sequence
 
+from ray_precheck.operators.overflow import READS_NO_VALUES, UNINITIALISED
 from ray_precheck.trace.difference.layout import same_statistics
 from ray_precheck.trace.difference.row import PASS, UNMATCHED, WARNING, ComparisonMode, TensorRow
 from ray_precheck.trace.difference.standards.assert_close import AssertClose
@@ -20,6 +21,7 @@ from ray_precheck.trace.difference.standards.megengine import MegEngine
 from ray_precheck.trace.difference.standards.msprobe import CaptureMsprobe
 from ray_precheck.trace.difference.standards.npu_hooks import NpuHooks
 from ray_precheck.trace.difference.standards.ptdbg import Ptdbg
+from ray_precheck.trace.difference.standards.rounding import operator_of
 from ray_precheck.trace.difference.statistics import statistics_of
 from ray_precheck.trace.items import Item
 
@@ -36,6 +38,7 @@ _OTHER_VALUES = 1e-3
 OTHER_ORDER = (
     "Max, Min, Mean and Norm agree, and the sketches differ: other values, or another order"
 )
+UNSET = "it is whatever stood in memory, which nothing had written: not compared"
 NO_ELEMENTS = "neither side has an element: dtype and shape alone were compared"
 _SINGLE: tuple[list[int], ...] = ([], [1])
 _SAME = ("0", "0", "0", "0")
@@ -55,9 +58,13 @@ def judge_rows(
         row.noise = measured
         row.result, row.messages = PASS, []
     matched = [row for row in rows if row.target is not None and row.golden is not None]
-    standard.judge([row for row in matched if not _is_unnamed(row)], mode)
+    unset = {id(row) for row in matched if _is_unset(row)}
+    judged = [row for row in matched if id(row) not in unset and not _is_unnamed(row)]
+    standard.judge(judged, mode)
     for row in rows:
-        if row.target is not None and row.golden is not None:
+        if id(row) in unset:
+            row.note(PASS, UNSET)
+        elif row.target is not None and row.golden is not None:
             _say_facts(row, mode)
         else:
             side = "golden" if row.target is None else "target"
@@ -70,6 +77,19 @@ def _is_unnamed(row: TensorRow) -> bool:
     if not row.name.startswith("Optimizer.") or ".names." not in row.item.path:
         return False
     return any(str(statistics_of(item)[0]).isdigit() for item in row.both)
+
+
+def _is_unset(row: TensorRow) -> bool:
+    """Return whether both sides have whatever stood in memory: what `empty` returns, and what is written over
+    whole, as by `copy_`. Other shapes and dtypes are differences, too."""
+    if not row.tensors or row.reshaped or row.item.dtype != row.both[1].dtype:
+        return False
+    operator = operator_of(row)
+    if row.is_output:
+        return bool(UNINITIALISED.of(operator))
+    path = row.item.path
+    is_over = path == "input.out" or (path == "input.0" and READS_NO_VALUES.of(operator))
+    return bool(is_over) and ".backward" not in row.name
 
 
 def _say_facts(row: TensorRow, mode: ComparisonMode) -> None:

@@ -103,6 +103,38 @@ def test_other_shapes_are_an_error(tmp_path: Path, standard: str) -> None:
 
 
 @pytest.mark.parametrize("standard", ALL)
+def test_what_stood_in_memory_is_no_error(tmp_path: Path, standard: str) -> None:
+    """Neither what `new_empty` returns nor what `copy_` writes over whole; what it wrote counts."""
+    odd = put(math.nan, array=RAMP * 7)
+    for place, (key, target, golden, results) in enumerate(
+        [
+            ("Tensor.new_empty.0.forward", ([RAMP], [odd]), ([RAMP], [RAMP]), ["pass", "pass"]),
+            ("Tensor.copy_.0.forward", ([odd, RAMP], [RAMP]), ([RAMP, RAMP], [RAMP]), ["pass"] * 3),
+            (
+                "Tensor.normal_.0.forward",
+                ([odd], [off_by(0.5)]),
+                ([RAMP], [RAMP]),
+                ["pass", "error"],
+            ),
+            ("Tensor.add_.0.forward", ([odd], [odd]), ([RAMP], [RAMP]), ["error", "error"]),
+        ]
+    ):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        rows = from_files(folder, target, golden, key=key)
+        found = judged(rows, standard, REAL)
+        if standard in ("msprobe", "assert-close", "auto"):  # the others pass much more
+            assert found == results
+        assert found[0] == "pass" or "add_" in key
+    changed = from_files(
+        tmp_path / "0", ([], [RAMP[:32]]), ([], [RAMP]), key="Torch.empty.0.forward"
+    )
+    assert judged(changed, standard, REAL) == judged(
+        from_files(tmp_path / "0", ([], [RAMP[:32]]), ([], [RAMP])), standard, REAL
+    )
+
+
+@pytest.mark.parametrize("standard", ALL)
 def test_what_one_side_has_is_unmatched(standard: str) -> None:
     rows = from_statistics(record([], [statistics()]), record([], []))
     assert judged(rows, standard, STATISTICS) == ["unmatched"]
@@ -549,3 +581,51 @@ def test_auto_warns_of_digests_of_floats() -> None:
         element = {"type": "torch.Tensor", "dtype": f"torch.{dtype}", "shape": [3]}
         sides = [record([], [element | {"md5": digest}]) for digest in ("00000001", "00000002")]
         assert judged(from_statistics(*sides, DIGESTS), "auto", DIGESTS) == [result]
+
+
+def test_auto_blames_no_copy_for_what_is_small_in_its_input(tmp_path: Path) -> None:
+    """The difference of two rows cancels; the row that is taken of it is nothing but rounding."""
+    golden = RAMP.copy()
+    golden[3] = 1e-7 * RAMP[3]
+    target = off_by(3e-7, RAMP)
+    target[3] = -golden[3]
+    for key, results in {
+        "Tensor.__getitem__.0.forward": ["pass", "pass"],
+        "Tensor.view.0.forward": ["pass", "pass"],
+        "Torch.exp.0.forward": ["pass", "error"],
+    }.items():
+        rows = from_files(tmp_path, ([target], [target[3]]), ([golden], [golden[3]]), key=key)
+        assert judged(rows, "auto", REAL) == results
+    wrong = from_files(
+        tmp_path, ([target], [RAMP[4]]), ([golden], [golden[3]]), key="Tensor.__getitem__.0.forward"
+    )
+    assert judged(wrong, "auto", REAL) == ["pass", "error"]
+    zeros = np.zeros_like(RAMP[3])
+    lost = from_files(
+        tmp_path, ([target], [RAMP[4]]), ([golden], [zeros]), key="Tensor.__getitem__.0.forward"
+    )
+    assert judged(lost, "auto", REAL) == ["pass", "error"]
+
+
+def test_auto_warns_of_a_sum_that_is_nothing_but_what_its_terms_are_off(tmp_path: Path) -> None:
+    """The gradient of a bias before batch norm: its terms add up to 0 but for rounding."""
+    signs = np.random.default_rng(1).standard_normal((64, 16)).astype(np.float32)
+    gradient = signs - signs.mean(0)
+    other = off_by(1e-5, gradient)
+    key = "Functional.conv2d.0.backward"
+    rows = from_files(tmp_path, ([other], [other.sum(0)]), ([gradient], [gradient.sum(0)]), key=key)
+    assert judged(rows, "auto", REAL)[1] == "warning"
+    wrong = other.sum(0) + 0.1
+    rows = from_files(tmp_path, ([other], [wrong]), ([gradient], [gradient.sum(0)]), key=key)
+    assert judged(rows, "auto", REAL)[1] == "error"
+
+
+def test_auto_warns_of_an_angle_at_the_cut(tmp_path: Path) -> None:
+    golden = np.where(RAMP > 0.5, np.float32(math.pi), np.float32(0.0))
+    target = put(-math.pi, place=4000, array=golden)
+    rows = from_files(
+        tmp_path, ([off_by(1e-7)], [target]), ([RAMP], [golden]), key="Torch.angle.0.forward"
+    )
+    assert judged(rows, "auto", REAL) == ["pass", "warning"]
+    rows = from_files(tmp_path, ([RAMP], [target]), ([RAMP], [golden]), key="Torch.angle.0.forward")
+    assert judged(rows, "auto", REAL) == ["pass", "error"]
