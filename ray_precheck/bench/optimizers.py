@@ -36,6 +36,8 @@ from ray_precheck.frameworks.pytorch.signatures import Row, rows
 # The key of a group whose hyperparameters are numbers of float32, as fused kernels on a GPU have them:
 # 1 - 0.999f is off by 1.3e-5 (aten/src/ATen/native/cuda/fused_adam_utils.cuh).
 SINGLE_NUMBERS = "single_numbers"
+# The key of a group whose products are added by the operators that torch's optimizers call, each one step.
+JOINED_STEPS = "joined_steps"
 Tensor = torch.Tensor
 State = dict[str, Any]
 # Returns a parameter and its states after a step, of the parameter, its gradient and its states before.
@@ -94,20 +96,20 @@ def adam(
     if group.options.get("decoupled_weight_decay", decoupled):
         param = param * (1.0 - lr * decay)
     else:
-        grad = grad + param * decay
+        grad = _with_decay(grad, param, decay, group)
     p, g = _real(param), _real(grad)
     moments = [_moment(state, name, param) for name in ("exp_avg", "exp_avg_sq")]
     m, v = (_real(moment) for moment in moments)
     t = _step_number(state)
-    m = m * beta1 + g * (1.0 - beta1)
-    v = v * beta2 + g * g * (1.0 - beta2)
+    m = _mixed(m, g, beta1, group)
+    v = _with_product(v * beta2, g, g, 1.0 - beta2, group)
     after = {"exp_avg": m, "exp_avg_sq": v}
     if group.options.get("amsgrad"):
         after["max_exp_avg_sq"] = torch.maximum(_real(_moment(state, "max_exp_avg_sq", param)), v)
     largest = after.get("max_exp_avg_sq", v)
     # In torch's order, since each step may be rounded.
     root = largest.sqrt() / math.sqrt(1.0 - power(beta2, t))
-    p = p - m / (root + eps) * (lr / (1.0 - power(beta1, t)))
+    p = _with_quotient(p, m, root + eps, lr / (1.0 - power(beta1, t)), group)
     if param.is_complex():
         p = torch.view_as_complex(p)
         after = {name: torch.view_as_complex(value) for name, value in after.items()}
@@ -132,18 +134,21 @@ def rmsprop(
     """
     lr, decay, eps = _numbers(group, "lr", "weight_decay", "eps")
     alpha, momentum = _numbers(group, "alpha", "momentum")
-    p, g = _real(param), _real(grad + param * decay)
-    v = _real(_moment(state, "square_avg", param)) * alpha + g * g * (1.0 - alpha)
+    p, g = _real(param), _real(_with_decay(grad, param, decay, group))
+    v = _real(_moment(state, "square_avg", param)) * alpha
+    v = _with_product(v, g, g, 1.0 - alpha, group)
     after = {"square_avg": v}
     if group.options.get("centered"):
         a = _real(_moment(state, "grad_avg", param))
         after["grad_avg"] = a = a + (g - a) * (1.0 - alpha)
         v = v - a * a
-    step = g / (v.sqrt() + eps)
+    root = v.sqrt() + eps
     if momentum > 0:
-        step = _real(_moment(state, "momentum_buffer", param)) * momentum + step
-        after["momentum_buffer"] = step
-    p = p - step * lr
+        step = _real(_moment(state, "momentum_buffer", param)) * momentum
+        after["momentum_buffer"] = step = _with_quotient(step, g, root, -1.0, group)
+        p = p - step * lr
+    else:
+        p = _with_quotient(p, g, root, lr, group)
     if param.is_complex():
         p = torch.view_as_complex(p)
         after = {name: torch.view_as_complex(value) for name, value in after.items()}
@@ -222,6 +227,36 @@ def _reference(api: str) -> Callable[..., list[Any]]:
 OPTIMIZER_ROWS: dict[str, tuple[Row, ...]] = {
     f"Optimizer.{api}": rows(_reference(api), SIGNATURE) for api in UPDATES
 }
+
+
+def _with_decay(grad: Tensor, param: Tensor, decay: float, group: ParameterGroup) -> Tensor:
+    if group.options.get(JOINED_STEPS) and decay:
+        return torch.add(grad, param, alpha=decay)
+    return grad + param * decay
+
+
+def _mixed(before: Tensor, now: Tensor, share: float, group: ParameterGroup) -> Tensor:
+    """Return `share` of a mean, and the rest of what is added to it."""
+    if group.options.get(JOINED_STEPS):
+        return torch.lerp(before, now, 1.0 - share)
+    return before * share + now * (1.0 - share)
+
+
+def _with_product(
+    total: Tensor, one: Tensor, other: Tensor, factor: float, group: ParameterGroup
+) -> Tensor:
+    if group.options.get(JOINED_STEPS):
+        return torch.addcmul(total, one, other, value=factor)
+    return total + one * other * factor
+
+
+def _with_quotient(
+    total: Tensor, dividend: Tensor, divisor: Tensor, factor: float, group: ParameterGroup
+) -> Tensor:
+    """Return a total less a quotient times a factor."""
+    if group.options.get(JOINED_STEPS):
+        return torch.addcdiv(total, dividend, divisor, value=-factor)
+    return total - dividend / divisor * factor
 
 
 def _number(group: ParameterGroup, name: str) -> float:

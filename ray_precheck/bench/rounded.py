@@ -150,19 +150,21 @@ def rounded_arithmetic(
     *,
     is_short: bool = False,
     narrows: bool = False,
+    joins: bool = False,
 ) -> Iterator["_RoundedArithmetic"]:
     """Round every step to `dtype` as long as the context is open, and the operands of products before.
 
-    `is_short`: round to `SHORT_BITS` bits. `narrows`: Python's numbers are rounded to `dtype`, too. The
-    tensors inside are float64, with values that `dtype` holds, or that `in_short_bits` has made. Gives the
-    arithmetic, whose `met_products` says whether there was a product with such operands.
+    `is_short`: round to `SHORT_BITS` bits. `narrows`: Python's numbers are rounded to `dtype`, too. `joins`:
+    operators that are compositions of others are one step, too. The tensors inside are float64, with values
+    that `dtype` holds, or that `in_short_bits` has made. Gives the arithmetic, whose `met_products` says
+    whether there was a product with such operands.
 
     Raises:
         NotCheckable: the installed torch has no part that sees every step.
     """
     if _DISPATCH_MODE is None:
         raise NotCheckable(f"torch {torch.__version__} lets nobody see the steps of a call")
-    arithmetic = _RoundedArithmetic(dtype, operands, is_short, narrows)
+    arithmetic = _RoundedArithmetic(dtype, operands, is_short, narrows, joins)
     with sdpa_kernel(SDPBackend.MATH), arithmetic:
         yield arithmetic
 
@@ -193,10 +195,11 @@ def _elsewhere(func: Any, args: tuple[Any, ...], share: float) -> tuple[Any, ...
 
 class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
     def __init__(
-        self, dtype: str, operands: Operands | None, is_short: bool, narrows: bool
+        self, dtype: str, operands: Operands | None, is_short: bool, narrows: bool, joins: bool
     ) -> None:
         super().__init__()
         self._narrows = narrows
+        self._joins = joins
         self._operands = operands
         self._is_short = is_short
         self.met_products = False
@@ -224,7 +227,7 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
             args, kwargs = map_leaves((args, kwargs), self._roughly)
         name = func.overloadpacket.__name__
         composed = name in _COMPOSED or (name in _OF_PRODUCTS and self._operands is not None)
-        if composed and (func in KERNELS_STEPS or func in _DECOMPOSITIONS):
+        if composed and not self._joins and (func in KERNELS_STEPS or func in _DECOMPOSITIONS):
             return self._composed(func, args, kwargs)
         if func in _RESAMPLED:
             args = _elsewhere(func, args, 2.0 * min(self._unit, FLOAT32_UNIT))
@@ -238,6 +241,9 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
             return args[0].copy_(self._rounded(self._accumulated(_IN_PLACE[func], args, kwargs)))
         args = self._as_kernels_take(func, args)
         if func in _WITH_ALPHA and kwargs.get("alpha", 1) != 1:
+            if self._joins:
+                # The number has the dtype of the tensors in torch's kernels on the CPU.
+                return self._rounded(func(*args, alpha=self._narrowed(kwargs["alpha"])))
             return self._with_multiple(func, args, kwargs["alpha"])
         if func is _ATEN.div.Tensor_mode and kwargs.get("rounding_mode") == "trunc":
             return self._rounded(self._rounded(args[0] / args[1]).trunc())

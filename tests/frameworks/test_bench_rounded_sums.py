@@ -395,6 +395,25 @@ def test_sums_in_float32_of_terms_that_are_alike_are_not_accused(
     assert _accused(step, tmp_path, task) == []
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"weight_decay": 0.01, "amsgrad": True}], ids=["plain", "decay and amsgrad"]
+)
+def test_an_optimizer_of_bfloat16_is_rounded_as_its_kernels_round(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    """0.999 v is v or next to it: all second moments are off in one direction."""
+    network = torch.nn.Linear(128, 256).bfloat16()
+    optimizer = torch.optim.Adam(network.parameters(), **options)
+
+    def step() -> None:
+        for _ in range(3):
+            optimizer.zero_grad()
+            network(torch.randn(64, 128).bfloat16()).square().mean().backward()
+            optimizer.step()
+
+    assert _accused(step, tmp_path) == []
+
+
 def test_a_norm_of_channels_that_stand_last_errs_as_its_plain_sums_do() -> None:
     x = wide(6, 16, 28, 28, low=0.0)
 

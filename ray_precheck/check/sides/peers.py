@@ -21,7 +21,7 @@ from typing import Any, overload
 import numpy as np
 
 from ray_precheck.bench.autocast_steps import autocast_steps
-from ray_precheck.bench.optimizers import SINGLE_NUMBERS
+from ray_precheck.bench.optimizers import JOINED_STEPS, SINGLE_NUMBERS
 from ray_precheck.bench.rounded import (
     LONGER,
     WIDEST,
@@ -53,7 +53,8 @@ class Way:
     these are named. `moves`: every float input moves by at most
     this many units in the last place; the sign turns the direction of all moves. `single`: the numbers of
     fused optimizers are those of float32. `casts`: steps are rounded as autocast on an accelerator does.
-    `narrows`: the numbers of formulas are rounded as the steps are.
+    `narrows`: the numbers of formulas are rounded as the steps are. `joins`: what an optimizer's kernel
+    computes in one pass, as a product that is added, is one step.
     """
 
     widen: bool
@@ -63,13 +64,18 @@ class Way:
     single: bool = False
     casts: bool = False
     narrows: bool = False
+    joins: bool = False
 
     def context(self, dtype: str) -> AbstractContextManager[Any]:
         """Return the context in which the call runs."""
         if not self.rounds:
             return nullcontext()
         return rounded_arithmetic(
-            dtype, self.operands, is_short=dtype in WIDEST, narrows=self.narrows
+            dtype,
+            self.operands,
+            is_short=dtype in WIDEST,
+            narrows=self.narrows,
+            joins=self.joins,
         )
 
 
@@ -81,6 +87,9 @@ KERNEL = Way(widen=False)
 COMPOSED = Way(widen=True, rounds=True)
 # The same whose scalars have the dtype of the tensors, as vector units of NPUs take them.
 NARROWED = replace(COMPOSED, narrows=True)
+# An optimizer of torch that is not fused. In a half type beta2 v is v or next to it, so that all elements are
+# off in one direction, and (1 - beta2) g^2 is subnormal where it is a step of its own.
+JOINED = replace(COMPOSED, joins=True)
 # A fused optimizer on a GPU.
 FUSED = Way(widen=True, single=True)
 # A function that autocast leaves alone, whose steps it sees.
@@ -114,7 +123,7 @@ class Peers:
 
     def of(self, position: int, tested: HostTensor) -> "PeersOfLeaf":
         """Return the peers' values of one leaf, as carrier arrays of the tested dtype."""
-        return PeersOfLeaf(self, position, tested, (COMPOSED, FUSED, AUTOCAST))
+        return PeersOfLeaf(self, position, tested, (COMPOSED, JOINED, FUSED, AUTOCAST))
 
     def leaves(self, way: Way, dtype: str) -> Sequence[Leaf] | None:
         """Return the leaves computed in one way; None if the call cannot run in it.
@@ -126,6 +135,8 @@ class Peers:
         if way.casts and not self.narrow_steps:
             return None
         if way.single and not any(map(_is_fused, self.call.args)):
+            return None
+        if way.joins and not any(map(_is_group, self.call.args)):
             return None
         key = (way, dtype if way.rounds or way.moves or dtype in WIDEST else "")
         if key not in self._runs:
@@ -143,6 +154,11 @@ class Peers:
             call, incoming = _moved_call(call, incoming, way.moves, dtype)
         if way.single:
             call = HostCall(tuple(map(_with_single_numbers, call.args)), call.kwargs)
+        if way.joins:
+            joined = (
+                {**each, JOINED_STEPS: True} if _is_group(each) else each for each in call.args
+            )
+            call = HostCall(tuple(joined), call.kwargs)
         dense = _dense_call(call, self.plan) if way.rounds else None
         if dense is not None and self._means_the_same(dense, call, incoming):
             flat = [None if each is None else each.flat for each in incoming]
@@ -288,6 +304,11 @@ class PeersOfLeaf(Sequence[Array]):
                 units = np.spacing(np.abs(exact.data)) / np.abs(error)
                 error = error * np.maximum(1.0, units)
         return np.asarray(exact.data + np.where(np.isfinite(error), error, 0.0))
+
+
+def _is_group(argument: Any) -> bool:
+    """Return whether an argument is a group of an optimizer."""
+    return isinstance(argument, dict) and {"params", "grads"} <= argument.keys()
 
 
 def _is_fused(group: Any) -> bool:
