@@ -244,7 +244,10 @@ def _statistics_agree(element: Json, seen: torch.Tensor) -> bool:
     if not bool(wide.isfinite().all()):
         return True
     expected = {"Max": wide.max(), "Min": wide.min(), "Mean": wide.mean(), "Norm": wide.norm()}
-    if not seen.dim():
+    if seen.dtype is torch.float64:
+        # A dump has no sums of these.
+        del expected["Mean"], expected["Norm"]
+    elif not seen.dim():
         expected["Norm"] = wide
     largest = float(wide.abs().max())
     for name, value in expected.items():

@@ -5,6 +5,7 @@ are those of hooks on tensors: on each output, and on an alias of each input, th
 connected. It is a mode of torch of its own, in a run of its own.
 """
 
+import math
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from itertools import count
@@ -94,6 +95,8 @@ class IndependentRecorder(TorchFunctionMode):
         if name in self._derived and torch.is_grad_enabled():
             args, kwargs = _aliased(call, args, kwargs)
         result = func(*args, **kwargs)
+        if name == "linear" and len(call.inputs) > 2:
+            call.inputs[2] = call.inputs[2] / _shares_of(result)
         call.after = _values(args, kwargs)
         if name in UNWRITTEN and type(result) is torch.Tensor:
             result.__dict__["_unwritten"] = True
@@ -149,6 +152,13 @@ def printed_value(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.layout is not torch.strided:
             tensor = tensor.to_dense()
         return tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+
+
+def _shares_of(result: Any) -> int:
+    """Return of how many ranks the values are the sum, of which each adds its share of a bias."""
+    mesh = getattr(result, "device_mesh", None)
+    placements = getattr(result, "placements", ())
+    return math.prod(mesh.size(at) for at, each in enumerate(placements) if each.is_partial())
 
 
 def _values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
