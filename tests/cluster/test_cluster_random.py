@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 from dumps import additions, forward, tensor, value, write_dump
+from test_cluster_command import both_files, the_file
+from test_cluster_command import precheck as command
 
 from ray_precheck import PrecheckReport, precheck
 
@@ -43,3 +45,53 @@ def test_the_rows_of_distributions_are_the_same_on_two_devices_and_after_a_kill(
     chosen = precheck(dump, out=tmp_path / "k", address=cluster_address, keywords=("dropout",))
     assert "Functional.dropout.distribution" in set(chosen.details["API Name"])
     assert "Torch.randn.distribution" not in set(chosen.details["API Name"])
+
+
+SLIGHTLY_WRONG = """
+import sys
+if "ray_precheck.runtime.workers.check_process" in sys.orig_argv:
+    import torch
+    randn, attention = torch.randn, torch.nn.functional.scaled_dot_product_attention
+    torch.randn = lambda *size: randn(*size) * 1.01
+    def dropout(x, p, *_):
+        return torch.where(torch.rand_like(x) < 1.1 * p, 0 * x, x / (1 - p))
+    torch.nn.functional.dropout = dropout
+    def twice(query, key, value, mask, p):
+        return attention(query, key, value, mask, 2 * p)
+    torch.nn.functional.scaled_dot_product_attention = twice
+"""
+
+
+def test_the_command_accuses_slightly_wrong_generators_after_every_history(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SLIGHTLY_WRONG)
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {"PYTHONPATH": os.pathsep.join(paths)}
+    wide, heads = tensor("float32", [64, 128], -1.0, 1.0), tensor("float32", [2, 2, 64, 16], -1, 1)
+    randn = {**forward(value(64), value(128)), "output": [wide]}
+    drops = {**forward(wide, value(0.1), value(True)), "output": [wide]}
+    attends = {**forward(heads, heads, heads, None, value(0.1)), "output": [heads]}
+    dump = write_dump(
+        tmp_path / "dump.json",
+        {f"Torch.randn.{i}.forward": randn for i in range(15)},
+        {f"Functional.dropout.{i}.forward": drops for i in range(3)},
+        {f"Functional.scaled_dot_product_attention.{i}.forward": attends for i in range(2)},
+    )
+    start = ["run_ut", "--device-type", "cpu", "-api_info", dump]
+    assert command(*start, "-o", tmp_path / "a", **environment).returncode == 1
+    undisturbed = both_files(tmp_path / "a")
+    names = [row.partition(b",")[0] for row in undisturbed[1].splitlines() if b",error," in row]
+    assert names == [
+        b"Torch.randn.distribution",
+        b"Functional.dropout.distribution",
+        b"Functional.scaled_dot_product_attention.distribution",
+    ]
+    result = the_file(tmp_path / "a", "result")
+    for part, kept in zip(("result", "details"), (0.3, 0.6), strict=True):
+        path = the_file(tmp_path / "a", part)
+        os.truncate(path, int(len(path.read_bytes()) * kept))
+    assert command(*start, "-csv_path", result, **environment).returncode == 1
+    assert both_files(tmp_path / "a") == undisturbed
+    assert command(*start, "-k", "randn", "-o", tmp_path / "k", **environment).returncode == 1
+    for part, whole in zip(("result", "details"), undisturbed, strict=True):
+        its = [row for row in whole.splitlines() if row.startswith(b"Torch.randn")]
+        assert the_file(tmp_path / "k", part).read_bytes().splitlines()[1:] == its
