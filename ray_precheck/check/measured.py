@@ -35,7 +35,8 @@ class Measured:
     products. `changed` are the tensors that the call may have
     changed, as they were after it. `is_transposed_too`: the device has run a second time with transposed
     inputs; `transposed` are the results of that run, if they differ. `again` are the first outputs of a
-    small random call that drew again and again, each time with another seed.
+    small random call that drew again and again, each time with another seed; `repeats_itself`: a random
+    call has then given the same.
     """
 
     outputs: list[Leaf] | None
@@ -52,6 +53,7 @@ class Measured:
     is_transposed_too: bool = False
     transposed: "Measured | None" = None
     again: tuple[Leaf, ...] = ()
+    repeats_itself: bool = False
 
     @property
     def nbytes(self) -> int:

@@ -148,6 +148,18 @@ def scaled_by(factor: float) -> Edit:
     return lambda out: _float_edit(out, lambda wide: (wide.double() * factor).to(wide.dtype))
 
 
+def changed(at: At, change: Callable[[Any], Any]) -> Damage:
+    """Take an argument for another value."""
+    return lambda call: run_with(call, lambda one: one.with_argument(at, change))
+
+
+def seeded_alike(call: KernelCall) -> Ran:
+    """Draw the same numbers in each call."""
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        return Ran(call.run(), True)
+
+
 def editing(edit: Edit, only: int | None = None) -> Damage:
     """Edit results, or what the call writes."""
     return lambda call: run_edited(call, edit, only)

@@ -467,6 +467,28 @@ def _shapes_of_errors() -> Iterator[WrongKind]:
     yield kind("attention, scale 1 % off", _LONG["ATTENTION"], _LONG["FLASH"], _scaled(1.01))
 
 
+def _random() -> Iterator[WrongKind]:
+    """Random calls that draw wrongly by so little that all calls of an operator are needed to see it."""
+
+    def kind(name: str, api: str, kernels: str, wrong: Damage) -> WrongKind:
+        return WrongKind("random", name, "drawing", api, tuple(kernels.split()), on.always, wrong)
+
+    def dropping(factor: float) -> Damage:
+        return by.changed(1, lambda keeps: 1 - factor * (1 - keeps))
+
+    randn, dropout, attention = "Torch.randn", "Functional.dropout", _LONG["ATTENTION"]
+    yield kind("randn, std 1.01", randn, "randn", by.in_bits(by.scaled_by(1.01)))
+    yield kind("randn, the same each time", randn, "randn", by.seeded_alike)
+    yield kind("dropout, 0.11 for 0.1", dropout, "bernoulli_", dropping(1.1))
+    yield kind("dropout, the same mask", dropout, "bernoulli_", by.seeded_alike)
+    yield kind("attention, 0.2 for 0.1", attention, "bernoulli_ div_", dropping(2.0))
+    yield kind("attention, the same mask", attention, "bernoulli_", by.seeded_alike)
+    larger = by.changed(0, lambda chances: chances * 1.1)
+    yield kind("bernoulli, 10 % more", "Torch.bernoulli", "bernoulli", larger)
+    shorter = by.changed(0, lambda high: high - 1)
+    yield kind("randint, 999 never drawn", "Torch.randint", "randint", shorter)
+
+
 def _scaled(factor: float) -> Damage:
     """Attention whose scale is off by a factor."""
 
@@ -490,6 +512,7 @@ KINDS: tuple[WrongKind, ...] = (
     *_exact(),
     *_roundings(),
     *_shapes_of_errors(),
+    *_random(),
 )
 # Why a kind may pass in half types, as far as honest implementations explain it.
 HIDDEN = {

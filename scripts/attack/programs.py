@@ -409,6 +409,24 @@ def complexes(_: torch.dtype) -> Step:
     return step
 
 
+def drawing(dtype: torch.dtype) -> Step:
+    """Random calls, of each operator as many as show a parameter that is slightly wrong."""
+    x, chances = torch.randn(64, 128, dtype=dtype), torch.rand(64, 128).to(dtype) * 0.9
+    q, k, v = torch.randn(3, 2, 2, 64, 16, dtype=dtype)
+
+    @torch.no_grad()
+    def step() -> None:
+        for _ in range(16):
+            torch.randn(64, 128, dtype=dtype)
+        for _ in range(4):
+            F.dropout(x, 0.1)
+            torch.bernoulli(chances)
+            torch.randint(1000, (64, 128))
+            F.scaled_dot_product_attention(q, k, v, dropout_p=0.1)
+
+    return step
+
+
 PROGRAMS: dict[str, Program] = {
     each.__name__: each
     for each in (
@@ -426,6 +444,7 @@ PROGRAMS: dict[str, Program] = {
         rounded,
         sparse_graph,
         complexes,
+        drawing,
     )
 }
 

@@ -8,7 +8,7 @@ import atexit
 import contextlib
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +20,7 @@ import torch
 from ray_precheck.capture import Capture
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
+from ray_precheck.compare.random.pooled import Drawn, judge_pooled, read_drawn
 from ray_precheck.compare.standards.registry import STANDARDS
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.schema.result import TaskResult, Verdict
@@ -98,6 +99,7 @@ def attack(kind: WrongKind, dtype: str, task: str, standard: str, *, is_on: bool
     dump = dump_of_program(kind.program, dtype, task)
     checker = dump.checker(standard)
     hits, found, accused, said = 0, False, [], ""
+    drawn: list[tuple[str, TaskResult]] = []
     payloads = dump.of(kind.api)
     for payload in payloads:
         mode = WrongKernel(kind, is_on=is_on)
@@ -112,6 +114,10 @@ def attack(kind: WrongKind, dtype: str, task: str, standard: str, *, is_on: bool
             found = True
         elif wrong:
             accused.append(f"{payload.name}: {result.message}")
+        drawn.append((payload.name, result))
+    together = _in_error_together(drawn)
+    found |= is_on and hits > 0 and bool(together)
+    accused += () if is_on and hits else together
     return Tried(kind, dtype, task, standard, len(payloads), hits, found, tuple(accused), said)
 
 
@@ -129,12 +135,27 @@ def honest(program: str, dtype: str, task: str, standard: str) -> tuple[int, lis
     dump = dump_of_program(program, dtype, task)
     checker = dump.checker(standard)
     accused = []
+    drawn: list[tuple[str, TaskResult]] = []
     for payload in dump.payloads:
         with _quiet():
             result = checker.check(payload)
+        drawn.append((payload.name, result))
         if _in_error(result):
             accused.append(f"{program}, {dtype}, {task}: {payload.name}: {result.message}")
+    accused += [f"{program}, {dtype}, {task}: {line}" for line in _in_error_together(drawn)]
     return len(dump.payloads), accused
+
+
+def _in_error_together(results: Iterable[tuple[str, TaskResult]]) -> list[str]:
+    """Return what is said of each random operator that all its calls together show to be wrong."""
+    operators: dict[str, list[tuple[str, Drawn]]] = {}
+    for name, result in results:
+        found = map(read_drawn, (check.drawn for check in result.checks))
+        operators.setdefault(name.rpartition(".")[0], []).extend(
+            (name, drawn) for drawn in found if drawn
+        )
+    judged = ((name, judge_pooled(calls)) for name, calls in operators.items() if calls)
+    return [f"{name}: {said}" for name, (verdict, said) in judged if verdict is Verdict.ERROR]
 
 
 def _in_error(result: TaskResult) -> set[str]:

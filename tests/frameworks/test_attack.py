@@ -60,6 +60,9 @@ SHORT = [
     ("shape of the error: weight gradient x 1.05", "bfloat16", "statistics"),
     ("shape of the error: matmul x 1.003", "bfloat16", "tensor"),
     ("shape of the error: gradient of softmax x 1.004", "bfloat16", "statistics"),
+    ("random: randn, std 1.01", "bfloat16", "statistics"),
+    ("random: dropout, 0.11 for 0.1", "float16", "tensor"),
+    ("random: attention, the same mask", "bfloat16", "statistics"),
 ]
 BY_NAME = {f"{kind.group}: {kind.name}": kind for kind in KINDS}
 CASES = pytest.mark.parametrize(("name", "dtype", "task"), SHORT)

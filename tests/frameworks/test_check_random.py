@@ -1,6 +1,7 @@
 """Calls whose output is random, from record to verdict, with real frameworks."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,42 @@ def test_random_numbers_that_nobody_drew_are_no_pass(
     assert (result.forward, result.backward) == (SKIP, SKIP if payload.backward else NONE)
     assert "no element to compare: the output is empty" in result.message
     assert JUDGED not in result.message
+
+
+# Honest calls that may well draw the same twice, or whose draws are lost in the rounding of their mean.
+HARDLY_RANDOM = {
+    "attention to one key": call(
+        "Functional.scaled_dot_product_attention", *[tensor(1, 1, 1, 64)] * 3, None, 0.1
+    ),
+    "attention to few keys": call(
+        "Functional.scaled_dot_product_attention",
+        *(tensor(1, 1, 8, 16), tensor(1, 1, 8, 16), tensor(1, 1, 8, 512)),
+        *(None, 0.05, True),
+    ),
+    "normal bf16": call("Torch.normal", 1.0, 1e-4, size(64, 20), dtype=BFLOAT),
+    "normal of tensors": call(
+        "Torch.normal", tensor(40, 50, low=1e4, high=1e6), tensor(40, 50, low=1e-5, high=1e-4)
+    ),
+    "binomial that always succeeds": call(
+        "Torch.binomial", *(tensor(40, 50, low=each, high=each) for each in (700.0, 1.0))
+    ),
+    "bernoulli of hardly any": call("Torch.bernoulli", tensor(40, 50, low=0.0, high=1e-6)),
+    "dropout of few": call("Functional.dropout", tensor(3), 0.1, True),
+}
+
+
+@pytest.mark.parametrize("case", HARDLY_RANDOM)
+def test_honest_draws_that_are_alike_are_not_accused(torch_checker: Checker, case: str) -> None:
+    results = [
+        torch_checker.check(
+            replace(HARDLY_RANDOM[case], name=f"{HARDLY_RANDOM[case].name[:-1]}{number}")
+        )
+        for number in range(20)
+    ]
+    assert {result.forward for result in results} == {PASS}
+    drawn = [(str(i), read_drawn(result.checks[0].drawn)) for i, result in enumerate(results)]
+    verdict, message = judge_pooled([(name, each) for name, each in drawn if each])
+    assert verdict is not ERROR, message
 
 
 def test_native_dropout_gives_the_mask_that_its_output_shows(torch_checker: Checker) -> None:
@@ -362,6 +399,15 @@ class TestFaults:
             (
                 dropping("Functional.dropout", 0.3, True, shape=(64, 8)),
                 lambda torch, x, p, *_: torch.nn.functional.dropout(x, p),
+            ),
+            (
+                call(
+                    "Functional.scaled_dot_product_attention",
+                    *[tensor(2, 8, 128, 256)] * 3,  # More elements than are drawn three times.
+                    None,
+                    0.1,
+                ),
+                lambda torch, *args: torch.nn.functional.scaled_dot_product_attention(*args),
             ),
         ],
     )

@@ -73,12 +73,10 @@ def judge_random_forward(tested: UnderTest, bench: Bench, terms: Terms) -> Direc
         drawn = drawn_of(looks[0], tested.is_captured)
         again = () if tested.measured is None or tested.is_captured else tested.measured.again
         for leaf, which in zip(again, AGAIN, strict=False):
-            other = drawn_of(
-                rule.looks(_random_call(inputs, rule, [leaf], terms.seed, which)), False
-            )
-            if drawn.pattern and drawn.pattern == other.pattern:
-                looks[0] = [*looks[0], lambda _: _REPEATED]
-            drawn = drawn.with_sums_of(other)
+            other = rule.looks(_random_call(inputs, rule, [leaf], terms.seed, which))
+            drawn = drawn.with_sums_of(drawn_of(other, False))
+        if drawn.pattern and tested.measured is not None and tested.measured.repeats_itself:
+            looks[0] = [*looks[0], lambda _: _REPEATED]
     if rule.others is not None and len(outputs) > 1:
         looks.append(rule.others(call))
     rows: list[Compared] = []

@@ -9,6 +9,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+
 from ray_precheck.bench.registry import References
 from ray_precheck.bench.run import computing_threads
 from ray_precheck.check.inputs import Inputs, cotangents_of
@@ -33,6 +35,8 @@ Cotangents = list[HostTensor | None]
 # standard deviation of 1.01 is found in 125,000 recorded elements in 67 of 100 runs by one draw of each, in
 # 99 by two, in all by three.
 _DRAWN_AGAIN = 1 << 18
+# Larger ones draw twice, up to so many elements, to see whether another seed gives other draws.
+_COMPARED = 1 << 24
 # Stand behind the name by which further draws are seeded.
 AGAIN = ("\0again", "\0once more")
 
@@ -121,7 +125,7 @@ class Device:
                 self._set_float32()
             measured, cotangents = _measure(backend, inputs)
             if inputs.is_random and threads is not None:
-                measured = replace(measured, again=self._drawn_again(inputs, measured))
+                measured = self._drawn_again(inputs, measured)
         self.has_raised |= measured.error is not None or measured.gradient_error is not None
         measured = replace(measured, caveat=self.caveat, float32=self._float32)
         return UnderTest(inputs, measured.outputs, measured, cotangents, changed=measured.changed)
@@ -163,18 +167,22 @@ class Device:
         with self._clock.during(Phase.DEVICE), setting:
             yield
 
-    def _drawn_again(self, inputs: Inputs, measured: Measured) -> tuple[Leaf, ...]:
-        """Return the first outputs of a call that draws again and again, so that the statistics over all
-        calls of its operator have more draws; () where it has drawn many or failed."""
+    def _drawn_again(self, inputs: Inputs, measured: Measured) -> Measured:
+        """Return the results of a random call with those of further draws under other seeds, if it has
+        drawn: of a small call so that the statistics over all calls of its operator have more draws."""
         first = measured.outputs[0] if measured.outputs else None
-        if not isinstance(first, HostTensor) or not 0 < first.data.size <= _DRAWN_AGAIN:
-            return ()
+        if not isinstance(first, HostTensor) or not 0 < first.data.size <= _COMPARED:
+            return measured
+        is_small = first.data.size <= _DRAWN_AGAIN
         drawn: list[Leaf] = []
-        for which in AGAIN:
+        for which in AGAIN if is_small else AGAIN[:1]:
             self._seed(inputs, which)
             tried = attempt_forward(self.backend(), inputs.record.name, inputs.call, inputs.plan)
             drawn += () if tried.execution is None else tried.execution.outputs[:1]
-        return tuple(drawn)
+        repeats = any(
+            isinstance(leaf, HostTensor) and np.array_equal(leaf.data, first.data) for leaf in drawn
+        )
+        return replace(measured, again=tuple(drawn) if is_small else (), repeats_itself=repeats)
 
     def _seed(self, inputs: Inputs, which: str = "") -> None:
         """Seed the device's generators, so that a call draws the same numbers on every worker."""

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from ray_precheck.compare.random.pooled import Sums, pattern_of
+from ray_precheck.compare.random.pooled import PATTERN_BITS, Sums, digest_of_draws
 from ray_precheck.compare.random.statistics import Look, Observation, SummedLook, fact, within
 from ray_precheck.schema.dtypes import Array
 
@@ -48,10 +48,18 @@ def attention_looks(
         SummedLook(
             _spread(terms, deviation, probability),
             _spread_sums(terms, deviation, probability, np.linalg.norm(found, axis=-1), unit),
-            # The mask does not show: that a call was computed twice does.
-            pattern_of(found.reshape(-1)),
+            _pattern(weights, values, found, probability, unit),
         ),
     ]
+
+
+def _pattern(weights: Array, values: Array, found: Array, p: float, unit: float) -> str:
+    """Return a digest of the output; "" where two masks may give the same one. A mask shows by the weights
+    whose share of the output is more than its rounding; two agree in one with a chance of p^2 + (1-p)^2."""
+    shares = weights * np.linalg.norm(values, axis=-1)[..., None, :]
+    shown = int(np.count_nonzero(shares > 2 * unit * np.linalg.norm(found, axis=-1)[..., None]))
+    bits = -shown * math.log2(p**2 + (1 - p) ** 2)
+    return digest_of_draws(np.ascontiguousarray(found.reshape(-1))) if bits >= PATTERN_BITS else ""
 
 
 def _spread_sums(

@@ -11,7 +11,12 @@ import math
 import numpy as np
 
 from ray_precheck.compare.random.bounds import poisson_limits, share_limits
-from ray_precheck.compare.random.pooled import SQUARE_MOMENTS, Sums, pattern_of
+from ray_precheck.compare.random.pooled import (
+    SQUARE_MOMENTS,
+    Sums,
+    pattern_of,
+    pattern_of_unequal,
+)
 from ray_precheck.compare.random.special import gamma_cdf
 from ray_precheck.compare.random.statistics import (
     Draws,
@@ -94,8 +99,7 @@ def bernoulli(draws: Draws, probability: Parameter) -> list[Look]:
     both = p * (1 - p)
     counted = len(ones), float(np.sum(p)), float(np.sum(ones - p))
     sums = Sums("ones", *counted, float(np.sum(both)), float(np.sum(both * (1 - 2 * p))))
-    chances = np.maximum(np.where(ones, p, 1 - p), 1e-300)
-    pattern = pattern_of(ones, float(np.exp(np.mean(np.log(chances)))))
+    pattern = pattern_of_unequal(ones, np.maximum(p, 1 - p))
     impossible = fact("have a probability of 0", np.where(ones, p == 0, p == 1))
     looks: list[Look] = [
         fact("are neither 0 nor 1", (draws.values != 0) & ~ones),
@@ -137,13 +141,20 @@ def poisson(draws: Draws, rate: Parameter, spread: np.random.Generator) -> list[
     if expected > 0:
         off = float(np.sum(draws.values)) - expected
         sums = Sums("ratio", len(rates), expected, off, expected, expected, slack * expected)
-        looks.append(SummedLook(total, (sums,), pattern_of(draws.values)))
+        looks.append(SummedLook(total, (sums,), _pattern(draws.values, rates)))
     small = (rates > 0) & (rates <= _LARGEST_POISSON_RATE) & (draws.step <= 1)
     if small.any():
         below = _poisson_cdf(rates[small], draws.values[small] - 1)
         at_most = _poisson_cdf(rates[small], draws.values[small])
         looks += _stepwise("the Poisson distribution", below, at_most, draws.grain, spread)
     return looks
+
+
+def _pattern(values: Array, variances: Array) -> str:
+    """Return the pattern of draws with these variances: of 1 and more no value has half of the chance."""
+    if np.ptp(variances) == 0 < variances[0]:
+        return pattern_of(values)
+    return pattern_of_unequal(values, np.where(variances >= 1, 0.5, 1.0))
 
 
 def _poisson_cdf(rates: Array, values: Array) -> Array:
@@ -199,7 +210,7 @@ def binomial(draws: Draws, trials: Parameter, probability: Parameter) -> list[Lo
         off = float(np.sum(draws.values)) - expected
         moments = float(np.sum(both)), float(np.sum(both * (1 - 2 * p)))
         sums = Sums("ratio", len(p), expected, off, *moments)
-        looks.append(SummedLook(successes, (sums,), pattern_of(draws.values)))
+        looks.append(SummedLook(successes, (sums,), _pattern(draws.values, both)))
     return looks
 
 
@@ -230,9 +241,7 @@ def categories(
             2 * count * grain,
         ),
     )
-    # The chance that another call draws the same, as its geometric mean over the draws.
-    chances = np.maximum(at_most - below, 1e-300)
-    pattern = pattern_of(chosen, float(np.exp(np.mean(np.log(chances)))))
+    pattern = pattern_of_unequal(chosen, at_most - below)
     return [SummedLook(impossible, sums, pattern), *looks]
 
 

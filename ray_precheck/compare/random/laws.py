@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from ray_precheck.compare.random.bounds import gamma_limits, square_limits
-from ray_precheck.compare.random.pooled import SQUARE_MOMENTS, Sums, pattern_of
+from ray_precheck.compare.random.pooled import SQUARE_MOMENTS, Sums, pattern_of_unequal
 from ray_precheck.compare.random.special import gamma_cdf, normal_cdf
 from ray_precheck.compare.random.statistics import (
     Draws,
@@ -55,7 +55,7 @@ def normal(draws: Draws, mean: Parameter, std: Parameter) -> list[Look]:
     return [
         *([exact] if constant.any() else []),
         *looks,
-        *_independence(draws.values[keep], z < 0, mean, std),
+        *_independence(draws.values[keep], z < 0, step, mean, std),
     ]
 
 
@@ -72,7 +72,7 @@ def _normal_moments(z: Array, step: Array) -> list[Look]:
 
     def square(chance: float) -> Observation:
         low, high = square_limits(count, chance)
-        return within("the variance over the expected one", found, (low - less, high + more))
+        return within("the variance over the expected one", found, (low - more, high + less))
 
     what = "the mean, in standard deviations from the expected one,"
     # Rounding to nearest moves the sums of many draws by the square of a step, to leading order.
@@ -109,7 +109,7 @@ def uniform(draws: Draws, low: Parameter, high: Parameter) -> list[Look]:
                 SQUARE_MOMENTS,
             ),
         ]
-    return [*looks, *_independence(draws.values, u < 0.5, low, high)]
+    return [*looks, *_independence(draws.values, u < 0.5, blurred.step, low, high)]
 
 
 def exponential(draws: Draws, rate: Parameter) -> list[Look]:
@@ -122,7 +122,7 @@ def exponential(draws: Draws, rate: Parameter) -> list[Look]:
         fact("are not positive numbers", ~(draws.values >= 0)),
         _gap("the exponential distribution", replace(draws, values=x, step=step), _exponential_cdf),
         _mean_over(x, 1.0, step + draws.grain),
-        *_independence(draws.values, x < math.log(2), rate),
+        *_independence(draws.values, x < math.log(2), step, rate),
     ]
 
 
@@ -161,7 +161,7 @@ def gamma(draws: Draws, shape: Parameter, rate: Parameter) -> list[Look]:
     ]
     return [
         *looks,
-        *_independence(draws.values, gamma_cdf(np.asarray(shape), x) < 0.5, shape, rate),
+        *_independence(draws.values, gamma_cdf(np.asarray(shape), x) < 0.5, step, shape, rate),
     ]
 
 
@@ -179,7 +179,7 @@ def cauchy(draws: Draws, median: Parameter, scale: Parameter) -> list[Look]:
             lambda x: 0.5 + np.arctan(x) / math.pi,
         ),
         share_look("the share of draws within the scale", np.abs(z) < 1, 0.5, "within"),
-        *_independence(draws.values, z < 0, median, scale),
+        *_independence(draws.values, z < 0, step, median, scale),
     ]
 
 
@@ -193,7 +193,7 @@ def laplace(draws: Draws, mean: Parameter, scale: Parameter) -> list[Look]:
         SummedLook(numbers, _below_median(z, step, draws.grain)),
         _gap("the Laplace distribution", replace(draws, values=z, step=step), _laplace_cdf),
         _mean_over(np.abs(z), 1.0, step + draws.grain),
-        *_independence(draws.values, z < 0, mean, scale),
+        *_independence(draws.values, z < 0, step, mean, scale),
     ]
 
 
@@ -234,7 +234,7 @@ def log_normal(draws: Draws, mean: Parameter, std: Parameter) -> list[Look]:
         looks.append(
             share_look("the share of draws below their median", _below(draws, usable, z), 0.5)
         )
-    return [*looks, *_independence(values, z < 0, mean, std)]
+    return [*looks, *_independence(values, z < 0, step / values / std, mean, std)]
 
 
 def _below(draws: Draws, usable: Array, z: Array) -> Array:
@@ -254,10 +254,13 @@ def _gap(name: str, draws: Draws, cdf: Cdf) -> Look:
     return distribution(name, lowest - draws.grain, np.minimum(highest + draws.grain, 1.0))
 
 
-def _independence(values: Array, below_median: Array, *parameters: Parameter) -> list[Look]:
-    """Look at neighbours and, where all draws have the same distribution, for repeated stretches."""
-    same = all(np.ndim(parameter) == 0 for parameter in parameters)
-    alike = neighbours(below_median)
-    if same:
+def _independence(
+    values: Array, below_median: Array, step: Array, *parameters: Parameter
+) -> list[Look]:
+    """Look at neighbours and, where all draws have the same distribution, for repeated stretches. `step` is
+    over the scale: a draw that is rounded to more than that does not show on which side it is."""
+    alike = neighbours(below_median[step < 1])
+    if all(np.ndim(parameter) == 0 for parameter in parameters):
         return [alike, no_repeats(values)]
-    return [SummedLook(alike, pattern=pattern_of(values))]
+    pattern = pattern_of_unequal(values, np.where(step < 0.1, 0.5, 1.0))
+    return [SummedLook(alike, pattern=pattern)]

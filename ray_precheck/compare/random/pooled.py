@@ -32,7 +32,7 @@ _SEEN = NormalDist().inv_cdf(0.95)
 _MOST_SKEWNESS = 0.2
 # Two calls that agree in draws with this much information are no coincidence: of a million calls two
 # do so with a chance of 3e-8.
-_PATTERN_BITS = 64.0
+PATTERN_BITS = 64.0
 # Patterns are those of so many draws, so that calls of different shapes can be compared.
 _PATTERN_LENGTHS = (1 << 10, 1 << 16)
 # Variance and third central moment of w^2, where w is uniform over -1 to 1.
@@ -141,10 +141,22 @@ def pattern_of(values: Array, most_common: float | None = None) -> str:
             if q is None:
                 seen = np.unique(first, return_counts=True)[1].max() / length
                 q = float(seen) + 2 * largest_gap(length, FALSE_ALARM_RATE)
-            if 0 < q < 1 and -length * math.log2(q) >= _PATTERN_BITS:
-                data = f"{length} {first.dtype}".encode() + first.tobytes()
-                return hashlib.blake2b(data, digest_size=8).hexdigest()
+            if 0 < q < 1 and -length * math.log2(q) >= PATTERN_BITS:
+                return digest_of_draws(first)
     return ""
+
+
+def pattern_of_unequal(values: Array, chances: Array) -> str:
+    """Return the pattern of draws that have distributions of their own: of those that have a chance of at
+    most 1/2, or 19/20, to be drawn again. `chances` are bounds, `(N,)`."""
+    found = (pattern_of(values[chances <= q], q) for q in (0.5, 0.95))
+    return next(filter(None, found), "")
+
+
+def digest_of_draws(values: Array) -> str:
+    """Return a digest of contiguous values."""
+    data = f"{len(values)} {values.dtype}".encode() + values.tobytes()
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
 def drawn_text(drawn: Drawn) -> str:
