@@ -2,7 +2,7 @@
 
 Comes in: the two tables of a comparison. Goes out: a `ComparisonSummary`, its closing lines, and its JSON.
 Called by the session and the command. The rows stand in the order of the target's records, in which data
-flows, so that the first error whose inputs are in none is the first place where the runs differ.
+flows, so that the first error, and those whose inputs are in none, are where differences begin.
 """
 
 import json
@@ -47,8 +47,8 @@ class CallRow:
 class ComparisonSummary:
     """How a comparison ended.
 
-    `first` are the first pairs in error in the order of the target's records, before all others those whose
-    inputs are in no error (`blamed` of them); `lone` the first ones without a partner; `results` counts
+    `first` are the first pair in error in the order of the target's records, then those whose inputs are in
+    no error (`blamed` with the first), then others; `lone` the first ones without a partner; `results` counts
     pairs, `tensors` their rows, and `matches` pairs by how they were found. `lone_rows` counts rows without
     a partner in pairs that have one. `note` is a sentence about captures that cannot agree, "" for none.
     """
@@ -93,8 +93,11 @@ def summarise_comparison(
         matches[cells[match_at]] += 1
         tensors += int(cells[rows_at] or 0)
         lone_rows += int(cells[lone_at] or 0) if outcome != UNMATCHED else 0
-        # The message is that of the first row in error, and the rows of inputs come first.
-        kind = _OWN if outcome == ERROR and _OF_OUTPUT.match(cells[message_at]) else outcome
+        # The message is that of the first row in error, and the rows of inputs come first. Of the first pair
+        # of all an input may be in error that no call has made, such as a weight.
+        is_first = outcome == ERROR and results[ERROR] == 1
+        is_own = outcome == ERROR and _OF_OUTPUT.match(cells[message_at])
+        kind = _OWN if is_first or is_own else outcome
         if kind in shown and len(shown[kind]) < _SHOWN:
             shown[kind].append(_row(dict(zip(tables.result, cells, strict=True))))
     return ComparisonSummary(
@@ -157,8 +160,10 @@ def format_comparison_summary(summary: ComparisonSummary, label: str = "") -> st
         paired = ", ".join(f"{count} {how}" for how, count in sorted(others.items()))
         lines.append(f"paired though their names differ: {paired}")
     title = "first errors, in the order of the run:"
-    if summary.blamed:
-        title = "first errors, in the order of the run, of calls whose inputs are in no error before others:"
+    if summary.blamed < len(summary.first):
+        title = (
+            "errors: the first of the run, then calls whose inputs are in no error, then others:"
+        )
     lines += _listed(title, summary.first, summary.results[ERROR])
     if not summary.first:
         lines += _listed("first warnings:", summary.warned, summary.results[WARNING])
