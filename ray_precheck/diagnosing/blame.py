@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ray_precheck.diagnosing.findings import UNSAID, Findings
 from ray_precheck.locating import LocationReport
-from ray_precheck.report.location import row_of_place
+from ray_precheck.report.location import PLACES, row_of_place
 from ray_precheck.trace.locating.places import RootPlace, shown_error
 from ray_precheck.trace.locating.roots import INFINITE, INHERITED, RootKind
 
@@ -60,6 +60,8 @@ def _suspect(place: RootPlace, location: LocationReport, is_many: bool) -> Itera
             f"No captured operator errs; something that was not captured does, before {root.key}{where}:"
             f" {message}."
         )
+    elif root.kind is RootKind.CALL:
+        yield f"The runs are not the same program{where}: {message}."
     else:
         yield f"{root.key}{where} ({root.kind.value}): {_errs(place)}"
         at = f"{root.item}{root.index}"
@@ -96,7 +98,7 @@ def _errs(place: RootPlace) -> str:
 
 def _own(place: RootPlace) -> str:
     own = place.root.own
-    if own is None or math.isnan(own) or place.root.kind is RootKind.GAP:
+    if own is None or math.isnan(own) or place.root.kind in PLACES:
         return ""
     if own == INFINITE:
         return ", beyond all rounding"

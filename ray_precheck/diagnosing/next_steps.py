@@ -10,7 +10,8 @@ from typing import TypeAlias
 
 from ray_precheck.diagnosing.blame import culprits_of
 from ray_precheck.diagnosing.findings import Findings, SuspectCheck
-from ray_precheck.report.location import saved_call
+from ray_precheck.locating import LocationReport
+from ray_precheck.report.location import row_of_place, saved_call
 from ray_precheck.schema.result import Verdict
 from ray_precheck.trace.locating.places import RootPlace
 from ray_precheck.trace.locating.roots import RootKind
@@ -60,6 +61,10 @@ def _culprit(findings: Findings, page: Path) -> Iterator[Step]:
     found = culprits_of(location) if location is not None else []
     gap = next((place for place in found if place.root.kind is RootKind.GAP), None)
     first = next((place for place in found if place.root.kind is not RootKind.GAP), None)
+    if first is not None and first.root.kind is RootKind.CALL:
+        yield (
+            f"Make both scripts do the same there, or see why they must not: {first.root.message}.",
+        )
     if location is not None and first is not None:
         saved = saved_call(first, location.errors or {})
         if saved is not None:
@@ -68,8 +73,8 @@ def _culprit(findings: Findings, page: Path) -> Iterator[Step]:
                 f"ray-precheck repro {_quoted(saved)} > repro.py && python repro.py",
             )
     yield from _on_the_device(findings, page)
-    if gap is not None and gap is found[0]:
-        yield _gap_step(gap)
+    if gap is not None and gap is found[0] and location is not None:
+        yield _gap_step(gap, location)
 
 
 def _on_the_device(findings: Findings, page: Path) -> Iterator[Step]:
@@ -118,9 +123,15 @@ def _run_ut(check: SuspectCheck, page: Path) -> str:
     )
 
 
-def _gap_step(gap: RootPlace) -> Step:
+def _gap_step(gap: RootPlace, location: LocationReport) -> Step:
     root = gap.root
     between = f"between {root.before} and {root.key}" if root.before else f"before {root.key}"
+    has_modules = bool(row_of_place(gap, location.table)[0])
+    if has_modules and location.errors:
+        return (
+            f"Read the code {between}: tensors and modules were captured, and no operator was seen there."
+            " An operator of your own is captured once it is a custom operator of the framework.",
+        )
     return (
         f"Capture what lies {between}: with the modules, too, and operators of your own as custom operators"
         " of the framework:",

@@ -33,12 +33,12 @@ from ray_precheck.trace.side import CaptureSide, float32_note, open_side
 class Gathered:
     """What the searches of single dumps gather beside their roots.
 
-    By the label of a dump, `opened` has its dump.json, `errors` its folder of saved tensors. `notes` are
-    sentences about captures that were cut off, `exchanges` the collectives of all dumps.
+    By the label of a dump, `opened` has its dump.json and the golden one, `errors` its folder of saved
+    tensors. `notes` are sentences about captures that were cut off, `exchanges` the collectives of all dumps.
     """
 
     notes: list[str] = field(default_factory=list)
-    opened: dict[str, Path] = field(default_factory=dict)
+    opened: dict[str, tuple[Path, Path | None]] = field(default_factory=dict)
     errors: dict[str, Path] = field(default_factory=dict)
     exchanges: list[Exchanged] = field(default_factory=list)
 
@@ -57,7 +57,7 @@ def search_dump(pair: DumpToLocate, search: LocationSearch, gathered: Gathered) 
             side.note for side in (target, golden) if side is not None and side.note
         )
         gathered.notes.extend(filter(None, [float32_note(target, golden)]))
-        gathered.opened[pair.label] = target.path
+        gathered.opened[pair.label] = target.path, golden.path if golden is not None else None
         must_replay = search.config.replay
         plan = plan_location(target, golden, exact=search.is_exact, must_replay=must_replay)
         if not plan.is_replayed and golden is None:

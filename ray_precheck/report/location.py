@@ -7,7 +7,7 @@ graph, and lines of text. Called by the session and the command.
 import math
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -26,10 +26,12 @@ from ray_precheck.trace.locating.places import (
     ranks_in_words,
     shown_error,
 )
-from ray_precheck.trace.locating.roots import INFINITE, INHERITED, UNCHECKED, RootKind
+from ray_precheck.trace.locating.roots import INFINITE, INHERITED, UNCHECKED, Located, RootKind
 from ray_precheck.trace.overflow.modules import Modules
 
 _SHOWN = 3
+# Of these kinds of roots an own error says nothing of a call.
+PLACES = (RootKind.GAP, RootKind.CALL)
 _NAMED = (3,)  # columns that are names: `API Name`
 _LONGEST_LINE, _LONGEST_REASON = 200, 500
 
@@ -38,24 +40,26 @@ def write_location(
     table: Path,
     dumps: Sequence[DumpRoots],
     places: Sequence[RootPlace],
-    paths: Mapping[str, Path],
+    paths: Mapping[str, tuple[Path, Path | None]],
     known: Mapping[str, Mapping[str, tuple[str, str]]] | None = None,
     *,
     with_graph: bool = False,
 ) -> tuple[Path, ...]:
     """Write the table: roots by their places, then what passes an error on, then what was not checked.
 
-    `paths` has the dump of each label, or `known` the module and the source line of its records. Returns
-    the files of the graph.
+    `paths` has the dump of each label and its golden one, or `known` the module and the source line of its
+    records. Returns the files of the graph.
     """
     looked: dict[str, _Looks] = {
-        label: _Looked(path, dumps, label) for label, path in paths.items()
+        dump.label: LookedUp(dump.located, *paths[dump.label])
+        for dump in dumps
+        if dump.label in paths
     }
     looked |= {label: _Known(places_in) for label, places_in in (known or {}).items()}
     lines = [header(COLUMNS)]
     for found in places:
         look = looked[found.dump.label]
-        row = list(cells_of_root(found, *look.of(found.root.key)))
+        row = list(cells_of_root(found, *look.of(found.root.name)))
         if found.root.before:
             row[-1] += _told(look, found.root.before)
         lines.append(_encoded(row))
@@ -93,21 +97,26 @@ class _Known:
         return self.found.get(key, ("", ""))
 
 
-class _Looked:
-    """Modules and source lines of the records of a dump that have a row."""
+class LookedUp:
+    """Modules and source lines of the records of a dump that have a row, by `Root.name` and keys."""
 
-    def __init__(self, path: Path, dumps: Iterable[DumpRoots], label: str) -> None:
-        self._modules = Modules(path.parent)
-        keys: set[str] = set()
-        for dump in dumps:
-            if dump.label == label:
-                for root in dump.located.roots:
-                    keys.update({root.key, root.before} - {""})
-                keys.update(each.key for each in dump.located.passed)
-        self._sources = source_lines(path, keys)
+    def __init__(self, located: Located, path: Path, golden: Path | None = None) -> None:
+        keys = {each.key for each in located.passed} | {each.key for each in located.shared}
+        for root in located.roots:
+            if not root.is_golden:
+                keys.update({root.key, root.before} - {""})
+        modules, sources = Modules(path.parent), source_lines(path, keys)
+        self._found = {key: (modules.of(key), sources.get(key, "")) for key in keys}
+        theirs = {root.key: root.name for root in located.roots if root.is_golden}
+        if golden is not None and theirs:
+            modules, sources = Modules(golden.parent), source_lines(golden, set(theirs))
+            self._found |= {
+                name: (modules.of(key), sources.get(key, "")) for key, name in theirs.items()
+            }
 
     def of(self, key: str) -> tuple[str, str]:
-        return self._modules.of(key), self._sources.get(key, "")
+        """Return the module and the source line, "" where they are not known."""
+        return self._found.get(key, ("", ""))
 
 
 def _told(look: _Looks, key: str) -> str:
@@ -160,6 +169,8 @@ def _headline(places: Sequence[RootPlace]) -> str:
     first = places[0].root
     if first.kind.differs_from_start:
         return f"the runs were not given the same ({first.kind.value}); no operator is to blame for that:"
+    if first.kind is RootKind.CALL:
+        return "the runs are not the same program; what one of them does otherwise comes first:"
     if first.kind is RootKind.GAP:
         return "no captured operator errs; something that was not captured does:"
     if len(places) == 1:
@@ -186,7 +197,7 @@ def _suspect(found: RootPlace, table: Path, errors: Mapping[str, Path]) -> Itera
         where = f" (step {dump.step or '0'}, {ranks_in_words(found)})"
     yield _short(f"{found.place}. {root.key}: {root.kind.value}{where}")
     said = []
-    if root.own is not None and not math.isnan(root.own) and root.kind is not RootKind.GAP:
+    if root.own is not None and not math.isnan(root.own) and root.kind not in PLACES:
         said.append(f"own error {_times(root.own)}")
     if root.inherited is not None and not math.isnan(root.inherited):
         said.append(f"inherited {_times(root.inherited)}")
@@ -216,7 +227,7 @@ def saved_call(found: RootPlace, errors: Mapping[str, Path]) -> Path | None:
     """Return the file of a root's call, inputs and results, that `repro` makes a script of; None where it
     was not saved. `errors` has the folder of saved tensors by the label of the dump."""
     saved = errors.get(found.dump.label)
-    if saved is None:
+    if saved is None or found.root.kind is RootKind.CALL:
         return None
     file = saved / f"{found.root.key.removesuffix(f'.{found.root.direction}')}.json"
     return file if file.exists() else None

@@ -1,4 +1,4 @@
-"""The yardstick of locate, on a small model: faults are where the truth says, and honest runs are honest."""
+"""The yardsticks of locate: of faults on a small model, and of mistakes in scripts a short form."""
 
 import json
 import math
@@ -46,6 +46,7 @@ from scripts.locate_faults.planting.sizes import Size, size_of  # noqa: E402
 from scripts.locate_faults.planting.sums import summed_otherwise  # noqa: E402
 from scripts.locate_faults.planting.twins import SKETCHES, STATISTICS, twin_of  # noqa: E402
 from scripts.locate_faults.planting.watching import is_random  # noqa: E402
+from scripts.script_mistakes import MISTAKES, TENSORS, expected_lines, searched  # noqa: E402
 
 pytestmark = pytest.mark.frameworks
 
@@ -254,3 +255,26 @@ def test_a_call_that_drops_nothing_is_no_random_one(
 ) -> None:
     call = MadeStep("key", CallName("Functional", name), torch.relu, args, kwargs, True)
     assert is_random(call) == random
+
+
+@pytest.mark.parametrize(
+    ("names", "way"),
+    [
+        (("a double softmax", "gradients not set to zero"), TENSORS),
+        (("a mean for a sum", "a variance for a deviation"), TENSORS),
+        (("a wrong Function.backward", "a Function.backward without its gradient"), STATISTICS),
+    ],
+)
+def test_a_mistake_in_a_script_is_named_with_its_line_and_the_script_as_it_was_is_honest(
+    names: tuple[str, ...], way: str, tmp_path: Path
+) -> None:
+    mistakes = [each for each in MISTAKES if each.name in names]
+    assert len(mistakes) == len(names)
+    for name, _, rows, is_right in searched(mistakes, [way], tmp_path):
+        assert is_right, (name, rows[:1])
+
+
+def test_there_are_thirty_mistakes_each_with_a_line_to_name() -> None:
+    assert len({each.name for each in MISTAKES}) == len(MISTAKES) == 30
+    for each in MISTAKES:
+        assert any(expected_lines(each)), each.name

@@ -20,13 +20,13 @@ from ray_precheck.jobs.location.dumps import DumpToLocate
 from ray_precheck.jobs.location.plan import plan_location
 from ray_precheck.jobs.location.rows import PAIR_TABLES, encoded_located
 from ray_precheck.jobs.location.walk import located_in
-from ray_precheck.report.sources import source_lines
+from ray_precheck.report.location import LookedUp
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.result import Verdict
 from ray_precheck.store.columns import encode_name, encode_row, encode_text
 from ray_precheck.trace.locating.roots import INHERITED, Located
-from ray_precheck.trace.overflow.modules import CONSTRUCT_FILE, Modules
+from ray_precheck.trace.overflow.modules import CONSTRUCT_FILE
 from ray_precheck.trace.side import float32_note, open_side
 
 # A core walks through the records of this many bytes of both dumps in a second.
@@ -96,7 +96,7 @@ def search(payload: PairPayload, paths: tuple[Path, ...]) -> Done:
                 each for each in (target.note, golden.note, float32_note(target, golden)) if each
             ]
             _shorten(located, payload.most)
-            rows = list(_rows(payload, located, target.path))
+            rows = list(_rows(payload, located, target.path, golden.path))
     except (DumpError, UsageError, OSError) as error:
         return _done(payload, Verdict.SKIP, as_told(str(error), paths, payload.paths))
     said = as_told("; ".join(notes), paths, payload.paths)
@@ -131,15 +131,8 @@ def _shorten(located: Located, most: int) -> None:
     del located.shared[most:], located.edges[most:]
 
 
-def _rows(payload: PairPayload, located: Located, path: Path) -> Iterator[bytes]:
-    modules = Modules(path.parent)
-    keys = [*(root.key for root in located.roots), *(each.key for each in located.passed)]
-    keys += [each.key for each in located.shared]
-    keys += [root.before for root in located.roots if root.before]
-    sources = source_lines(path, set(keys))
-    yield from encoded_located(
-        payload.name, located, lambda key: (modules.of(key), sources.get(key, ""))
-    )
+def _rows(payload: PairPayload, located: Located, path: Path, golden: Path) -> Iterator[bytes]:
+    yield from encoded_located(payload.name, located, LookedUp(located, path, golden).of)
 
 
 def _done(

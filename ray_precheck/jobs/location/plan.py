@@ -21,7 +21,7 @@ from ray_precheck.jobs.location.payload import LocationPayload, LocationSettings
 from ray_precheck.operators.drawing import DRAWING, Never
 from ray_precheck.plan.drawing import is_random
 from ray_precheck.schema.task import Task, TaskPayload
-from ray_precheck.trace.alignment.align import align
+from ray_precheck.trace.alignment.align import How, align
 from ray_precheck.trace.alignment.calls import Call, calls_of
 from ray_precheck.trace.difference.reading import kinds_of
 from ray_precheck.trace.difference.row import ComparisonMode
@@ -36,7 +36,8 @@ _CALL_S, _BYTE_S = 0.015, 4e-8
 
 @dataclass(frozen=True, slots=True)
 class LocationPlan:
-    """The calls of one dump. `partners` has the golden record of each record of the target that has one.
+    """The calls of one dump. `partners` has the golden record of each record of the target that has one,
+    `alignment` what else is known of the calls of both.
 
     `payloads` are empty where the target has no files of tensors: then own errors are estimates.
     """
@@ -45,6 +46,7 @@ class LocationPlan:
     partners: Mapping[str, str]
     costs_s: Sequence[float]
     is_replayed: bool
+    alignment: "AlignedCalls" = field(default_factory=lambda: AlignedCalls())
 
     def tasks(self, done: set[str]) -> list[Task]:
         """Return a task for each call that is not done."""
@@ -53,6 +55,18 @@ class LocationPlan:
             for payload in self.payloads
             if payload.name not in done
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedCalls:
+    """The golden call of each call of the target that has one of its own; `alone` are the calls of both sides
+    that have none, `renamed` those of the target whose partner is another operator. `is_recomputed`:
+    a checkpoint computes some calls again, on one side at least."""
+
+    partners: Mapping[str, str] = field(default_factory=dict)
+    alone: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+    renamed: frozenset[str] = frozenset()
+    is_recomputed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,42 +112,55 @@ def plan_location(
             f" {target.header.task or 'statistics'}); capture with --task tensor, or leave --replay out"
         )
     partners: dict[str, str] = {}
-    of_call: dict[str, str] = {}
+    aligned = AlignedCalls()
     if golden is not None:
-        of_call = _partners(target, golden, exact=exact)
+        aligned = _aligned(target, golden, exact=exact)
         here = {(entry.call, entry.direction): entry.key for entry in golden.entries}
         for entry in target.entries:
-            other = here.get((of_call.get(entry.call, ""), entry.direction))
+            other = here.get((aligned.partners.get(entry.call, ""), entry.direction))
             if other is not None:
                 partners[entry.key] = other
     if not (has_files and has_calls):
-        return LocationPlan((), partners, (), is_replayed=False)
-    payloads = list(_payloads(target, golden, of_call))
-    return LocationPlan(payloads, partners, [_cost(each) for each in payloads], is_replayed=True)
+        return LocationPlan((), partners, (), is_replayed=False, alignment=aligned)
+    payloads = list(_payloads(target, golden, aligned.partners))
+    costs_s = [_cost(each) for each in payloads]
+    return LocationPlan(payloads, partners, costs_s, is_replayed=True, alignment=aligned)
 
 
-def _partners(target: CaptureSide, golden: CaptureSide, *, exact: bool) -> dict[str, str]:
-    """Return the golden call of each call of the target that has one of its own.
+def _aligned(target: CaptureSide, golden: CaptureSide, *, exact: bool) -> AlignedCalls:
+    """Return which call is which.
 
     Raises:
-        UsageError: none has.
+        UsageError: no call of the target has a partner.
     """
     names = _names(target)
     if names == _names(golden):  # As `align` has it, which would read all records for no more.
-        return {name: name for name in names}
+        return AlignedCalls({name: name for name in names})
     ours, theirs = calls_of(target), calls_of(golden)
-    found = {
-        ours[match.target[0]].name: theirs[match.golden[0]].name
-        for match in align(ours, theirs, exact=exact)
-        if len(match.target) == len(match.golden) == 1
-    }
+    found: dict[str, str] = {}
+    alone: tuple[set[str], set[str]] = set(), set()
+    renamed = set()
+    for match in align(ours, theirs, exact=exact):
+        mine, other = [ours[at] for at in match.target], [theirs[at] for at in match.golden]
+        if len(mine) == len(other) == 1:
+            found[mine[0].name] = other[0].name
+            if mine[0].family != other[0].family:
+                renamed.add(mine[0].name)
+        elif match.how is not How.RECOMPUTED:
+            alone[0].update(call.name for call in mine)
+            alone[1].update(call.name for call in other)
     if all(map(_is_update, found)) and not all(_is_update(call.name) for call in ours):
         # Every training has the update of an optimizer.
         raise UsageError(
             f"{target.path} and {golden.path} have no call in common: the first has {_first(ours)}, the"
             f" second {_first(theirs)}; are they captures of the same model?"
         )
-    return found
+    return AlignedCalls(
+        found,
+        (frozenset(alone[0]), frozenset(alone[1])),
+        frozenset(renamed),
+        any(call.recompute_of for call in (*ours, *theirs)),
+    )
 
 
 def _is_update(call: str) -> bool:

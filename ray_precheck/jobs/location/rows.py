@@ -18,9 +18,9 @@ from ray_precheck.trace.locating.ranks.meetings import Meeting
 from ray_precheck.trace.locating.ranks.sharing import SharedRecord
 from ray_precheck.trace.locating.roots import Located, Passed, Root, RootKind
 
-# `locate_dumps_{timestamp}.csv` and `locate_roots_{timestamp}.csv`. A row of the roots is of a root, of a
-# record before a gap, of a record that is no root, of one of a collective, or of a link between affected
-# records.
+# `locate_dumps_{timestamp}.csv` and `locate_roots_{timestamp}.csv`. A row of the roots is of a root, of the
+# target or of the golden run, of a record before a gap, of a record that is no root, of one of a collective,
+# or of a link between affected records.
 PAIR_TABLES = Tables(
     "locate",
     ("Dump", "Result", "Records", "Judged", "Compared", "Roots", "First", "Left Out",
@@ -34,7 +34,9 @@ PAIR_TABLES = Tables(
     needs_details=False,
     words=("dumps", "roots"),
 )  # fmt: skip
-ROOT, NEIGHBOUR, PASSED, SHARED, LINK = "root", "neighbour", "passed", "collective", "link"
+ROOT, GOLDEN_ROOT, NEIGHBOUR, PASSED, SHARED, LINK = (
+    "root", "golden root", "neighbour", "passed", "collective", "link"
+)  # fmt: skip
 # The module and the source line of a record, by its key.
 Looked = Callable[[str], tuple[str, str]]
 
@@ -55,9 +57,10 @@ def encoded_located(dump: str, located: Located, looked: Looked) -> Iterator[byt
         cells = [
             root.kind.value, encode_name(root.item), _number(root.own), _number(root.inherited),
             encode_text(root.index), encode_text(root.cause), encode_text(root.message),
-            encode_name(root.before), str(root.reached), *_place(root.key, looked),
+            encode_name(root.before), str(root.reached), *_place(root.name, looked),
         ]  # fmt: skip
-        yield _row(ROOT, root.key, root.direction, root.place, cells, dump)
+        kind = GOLDEN_ROOT if root.is_golden else ROOT
+        yield _row(kind, root.key, root.direction, root.place, cells, dump)
     for key in sorted({root.before for root in located.roots} - {""}):
         yield _row(NEIGHBOUR, key, "", 0, [*[""] * 9, *_place(key, looked)], dump)
     for each in located.passed:
@@ -117,15 +120,19 @@ def _take(rows: LocatedRows, cells: list[str]) -> None:
     if kind == LINK:
         located.edges.append((key, decode_name(cells[11])))
         return
-    rows.looked[key] = (decode_name(cells[13]), cells[14])
-    if kind == ROOT:
+    where = (decode_name(cells[13]), cells[14])
+    if kind in (ROOT, GOLDEN_ROOT):
         located.roots.append(
             Root(
                 RootKind(cells[4]), key, direction, place, decode_name(cells[5]), own, inherited,
                 cells[8], cells[9], cells[10], decode_name(cells[11]), _count(cells[12]),
+                kind == GOLDEN_ROOT,
             )
         )  # fmt: skip
-    elif kind == PASSED:
+        rows.looked[located.roots[-1].name] = where
+        return
+    rows.looked[key] = where
+    if kind == PASSED:
         located.passed.append(Passed(cells[4], key, direction, place, own, inherited, cells[10]))
     elif kind == SHARED:
         meeting, *facts = json.loads(cells[10])

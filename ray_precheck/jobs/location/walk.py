@@ -26,7 +26,8 @@ from ray_precheck.trace.locating.seen import GoldenRun, WalkState
 from ray_precheck.trace.locating.walk import RootWalk
 from ray_precheck.trace.overflow.births import follow
 from ray_precheck.trace.overflow.finding import Birth
-from ray_precheck.trace.side import FORWARD, CaptureSide
+from ray_precheck.trace.overflow.modules import Modules
+from ray_precheck.trace.side import BACKWARD, FORWARD, CaptureSide
 
 
 class _Both:
@@ -69,8 +70,20 @@ def located_in(
         theirs = run_records_of(golden)
         contents = _contents(measured, plan)
         same = golden.header.framework == target.header.framework
+        aligned = plan.alignment
+        has_gradients = all(
+            any(entry.direction == BACKWARD for entry in side.entries) for side in (target, golden)
+        )
         run = GoldenRun(
-            theirs.by_key, cache(lambda: flow_of(theirs.records, contents)), plan.partners, same
+            theirs.by_key,
+            cache(lambda: flow_of(theirs.records, contents)),
+            plan.partners,
+            same,
+            aligned.alone,
+            aligned.renamed,
+            Modules(golden.folder).of,
+            # The first pass through a checkpoint computes without gradients.
+            tells_gradients=same and has_gradients and not aligned.is_recomputed,
         )
     evidence: Evidence = estimated if measured is None else _Both(measured, estimated)
     framework = target.header.framework
@@ -82,6 +95,8 @@ def located_in(
         drawing_calls(target),
         lambda record: _meaningless(framework, record),
         meetings=meetings_of(target) if golden is not None else {},
+        has_modules=target.header.level == "mix",
+        module_of=Modules(target.folder).of,
     )
     located = RootWalk(state).run(ours.records)
     located.roots += _births_that_nothing_checked(target, located, ours)

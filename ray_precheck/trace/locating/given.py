@@ -37,11 +37,8 @@ def given_roots(state: WalkState, seen: SeenRecord, least: float = 0.0) -> Itera
         if not difference > 0.0:
             continue
         giver = state.giver(seen, target.path)
-        if giver is None and state.flow.first.get((entry.key, target.path)) != (
-            entry.key,
-            target.path,
-        ):
-            continue  # It was looked at where it was got first.
+        if giver is None and _was_looked_at(state, seen, target, golden):
+            continue
         if giver is None and state.weights.holds(seen.record, target):
             if is_other(difference, by_sums=state.evidence.estimates) and state.is_first_step:
                 yield _other(state, seen, RootKind.WEIGHT, target, difference)
@@ -61,6 +58,19 @@ def given_roots(state: WalkState, seen: SeenRecord, least: float = 0.0) -> Itera
             is_vector=len(target.shape or ()) == 1,
         ):
             yield _gap(state, seen, target, golden, difference, expected)
+
+
+def _was_looked_at(state: WalkState, seen: SeenRecord, target: Item, golden: Item) -> bool:
+    """Return whether a value was got before, by a record whose partner got the same as this one's: a layer
+    that gets another layer's weight got one that was looked at as that one's."""
+    own = seen.record.entry.key, target.path
+    first = state.flow.first.get(own)
+    if first == own:
+        return False
+    if first is None or state.golden is None or seen.golden is None:
+        return True
+    theirs = state.golden.flow().first.get((seen.golden.entry.key, golden.path))
+    return theirs is None or (state.golden.partners.get(first[0]), first[1]) == theirs
 
 
 def _is_state(seen: SeenRecord, item: Item) -> bool:
@@ -142,7 +152,7 @@ def _gap(
     giver = state.giver(seen, item.path)
     if giver is None and state.golden is not None and seen.golden is not None:
         theirs = state.golden.flow().producer(seen.golden.entry.key, golden.path)
-        before = _target_of(state, theirs.key) if theirs is not None else ""
+        before = state.golden.target_of(theirs.key) if theirs is not None else ""
     else:
         before = giver.key if giver is not None else ""
     partners = state.golden.partners if state.golden is not None else {}
@@ -151,12 +161,11 @@ def _gap(
     between = f"between {before} and {entry.key}" if before else f"before {entry.key}"
     said = f"{entry.key}.{item.path} differs by {difference:.3g} of its norm, "
     if is_extra:
-        said += f"and is what {before} gave, a call that the golden run does not have"
+        said += f"and is what {before} gave, of which the golden run has no record"
     else:
         said += (
             f"where what the run gave before differs by {expected:.3g}: an operator {between} was not"
-            " captured, or it comes from outside; capture what lies there with --list or at level mix, or"
-            " as a custom operator"
+            f" captured, or it comes from outside; {_advice(state, entry.key)}"
         )
     return Root(
         RootKind.GAP, entry.key, entry.direction, seen.place, item.path,
@@ -164,12 +173,15 @@ def _gap(
     )  # fmt: skip
 
 
-def _target_of(state: WalkState, golden_key: str) -> str:
-    assert state.golden is not None
-    for target, golden in state.golden.partners.items():
-        if golden == golden_key:
-            return target
-    return ""
+def _advice(state: WalkState, key: str) -> str:
+    """Return what to do about a gap, which is no capture like the one at hand."""
+    if key.startswith(_OPTIMIZER):
+        return (
+            "gradients that were scaled, clipped, averaged or added to those of the step before (zero_grad)"
+            " come about so"
+        )
+    own = "an operator of your own is captured as a custom operator of the framework"
+    return own if state.has_modules else f"capture at level mix to see the module; {own}"
 
 
 def other_argument(target: Item, golden: Item, *, is_exact: bool) -> str:

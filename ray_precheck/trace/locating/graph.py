@@ -17,14 +17,14 @@ def graph_json(dumps: Iterable[DumpRoots], places: Iterable[RootPlace]) -> str:
 
     `{dump: {"records": {key: facts}, "links": [[from, to], ..]}}`
     """
-    place_of = {(found.dump.step, found.root.key): found.place for found in places}
+    place_of = {(found.dump.step, found.root.name): found.place for found in places}
     content = {}
     for dump in dumps:
         located = dump.located
         records: dict[str, dict[str, object]] = {}
         for root in located.roots:
-            records[root.key] = {
-                "place": place_of.get((dump.step, root.key)),
+            records[root.name] = {
+                "place": place_of.get((dump.step, root.name)),
                 "verdict": root.kind.value,
                 "own": shown_error(root.own),
                 "inherited": shown_error(root.inherited),
@@ -38,16 +38,16 @@ def graph_json(dumps: Iterable[DumpRoots], places: Iterable[RootPlace]) -> str:
 
 def graph_dot(dumps: Iterable[DumpRoots], places: Iterable[RootPlace]) -> str:
     """Return a drawing: roots red with their places, what passes an error on grey; data flows downwards."""
-    place_of = {(found.dump.step, found.root.key): found.place for found in places}
+    place_of = {(found.dump.step, found.root.name): found.place for found in places}
     lines = ["digraph located {", "  node [shape=box, fontname=monospace];"]
     drawn = 0
     for number, dump in enumerate(dumps):
         names: dict[str, str] = {}
         for root in dump.located.roots:
-            place = place_of.get((dump.step, root.key), "?")
+            place = place_of.get((dump.step, root.name), "?")
             own = f"\\nown {shown_error(root.own)}" if root.own is not None else ""
-            label = f"{place}: {_quoted(root.key)}\\n{root.kind.value}{own}"
-            names[root.key] = f'  n{number}_{len(names)} [label="{label}", color=red, penwidth=2];'
+            label = f"{place}: {_quoted(root.name)}\\n{root.kind.value}{own}"
+            names[root.name] = f'  n{number}_{len(names)} [label="{label}", color=red, penwidth=2];'
         for edge in dump.located.edges:
             for key in edge:
                 if key not in names:

@@ -3,15 +3,17 @@
 Comes in: a `Located` for each dump. Goes out: rows. Called by the session.
 
 Order of the places: NaN and infinities that a record made of finite values; then what the runs were given
-differently from the start; then operators by their own error in units of what rounding explains, the
-largest first, of a call and its gradient by the larger of both; then estimates and gaps, likewise. What is
-alike stands in the order of steps, of the run, of ranks. An operator that errs in a later step than the first
-difference is ranked behind those of that step: weights and states have brought it there.
+differently from the start, and calls that only one of them makes; then operators by their own error in units
+of what rounding explains, the largest first, of a call and its gradient by the larger of both; then estimates
+and gaps, likewise. What is alike stands in the order of steps, of the run, of ranks. An operator that errs in
+a later step than the first difference is ranked behind those of that step: weights and states have brought it
+there.
 """
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from ray_precheck.trace.locating.ranks.meetings import ranges_of
@@ -68,16 +70,26 @@ def ranked(dumps: Iterable[DumpRoots]) -> list[RootPlace]:
     for dump in dumps:
         for root in dump.located.roots:
             path = root.item if root.kind.differs_from_start else ""
-            alike[dump.step, root.kind, root.key, path].append((dump, root))
+            alike[dump.step, root.kind, root.name, path].append((dump, root))
     found = [
         (*min(each, key=lambda one: _order(*one)), tuple(dump.rank for dump, _ in each))
         for each in alike.values()
     ]
     found.sort(key=lambda each: _order(*each[:2]))
+    first = min((_number_in(dump.step) for dump, _, _ in found), default=0)
+    found = [(dump, _doubted(dump, root, first), ranks) for dump, root, ranks in found]
     return [
         RootPlace(place, dump, root, ranks, of_ranks[dump.step])
         for place, (dump, root, ranks) in enumerate(found, 1)
     ]
+
+
+def _doubted(dump: DumpRoots, root: Root, first_step: int) -> Root:
+    """Return a root; what no replay tells of a later step than the first root's is marked doubtful."""
+    if root.kind not in _ORDER or _number_in(dump.step) <= first_step:
+        return root
+    said = f"{root.message}; doubtful: the runs were apart since step {first_step}"
+    return replace(root, message=said)
 
 
 def ranks_in_words(found: RootPlace) -> str:
@@ -102,6 +114,8 @@ def _order(dump: DumpRoots, root: Root) -> tuple[float, ...]:
     # What a wrong result does to its own gradient may be more than what it is: the call counts as a whole.
     call = root.key.removesuffix(f".{root.direction}")
     own = max(map(_size, (each for each in dump.located.roots if _is_of(each, call, root))))
+    if root.kind is RootKind.CALL:
+        own = 0.0
     return (
         _class_of(root),
         step,
@@ -124,7 +138,7 @@ def _size(root: Root) -> float:
 def _class_of(root: Root) -> int:
     if root.kind is RootKind.NON_FINITE:
         return 0
-    if root.kind.differs_from_start:
+    if root.kind.differs_from_start or root.kind is RootKind.CALL:
         return 1
     return _ORDER.get(root.kind, 2)
 
@@ -137,13 +151,14 @@ def _number_in(text: str) -> int:
 def cells_of_root(found: RootPlace, module: str, source: str) -> Sequence[str]:
     """Return the row of a root."""
     root = found.root
+    own = root.own if root.kind is not RootKind.CALL else None
     return (
         str(found.place),
         found.dump.step,
         _named(found.ranks or (found.dump.rank,)),
         _call(root.key, root.direction),
         root.direction,
-        shown_error(root.own),
+        shown_error(own),
         shown_error(root.inherited),
         root.kind.value,
         f"{root.item}{root.index}" if root.item else root.index,

@@ -9,6 +9,7 @@ from enum import Enum
 from ray_precheck.trace.locating.ranks.sharing import SharedRecord
 
 INFINITE = float("inf")
+_GOLDEN = "golden "
 
 
 class RootKind(Enum):
@@ -19,6 +20,7 @@ class RootKind(Enum):
     WEIGHT = "other weight"
     MASK = "other random mask"
     CONFIGURATION = "other configuration"
+    CALL = "other call"
     OPERATOR = "own error"
     ESTIMATE = "own error (estimate)"
     COLLECTIVE = "wrong collective"
@@ -41,7 +43,7 @@ class Root:
     `own` and `inherited` are in units of what rounding explains; None where they say nothing. `item` is the
     path of the value that shows it, `index` the place in it, `place` the record's place in the run. `before`
     is, of a gap, the record on its other side, "" if none is known. `reached` counts the records further
-    down that the error reached.
+    down that the error reached. `is_golden`: `key` is of the golden run, which alone has that call.
     """
 
     kind: RootKind
@@ -56,6 +58,12 @@ class Root:
     message: str = ""
     before: str = ""
     reached: int = 0
+    is_golden: bool = False
+
+    @property
+    def name(self) -> str:
+        """The key as the reports look it up; that of a call of the golden run is none of the target."""
+        return f"{_GOLDEN}{self.key}" if self.is_golden else self.key
 
 
 @dataclass(frozen=True, slots=True)

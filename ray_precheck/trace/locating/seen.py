@@ -18,12 +18,25 @@ from ray_precheck.trace.locating.weights import Weights
 @dataclass(frozen=True, slots=True)
 class GoldenRun:
     """The golden side of a walk: its records by key, its data flow, which is asked for where it is needed,
-    and the partner of each record of the target that has one."""
+    and the partner of each record of the target that has one.
+
+    `alone` are the calls without a partner of the target and of the golden run, `renamed` those of the target
+    whose partner is another operator. `module_of` has the record of the module around one, "" for none.
+    `tells_gradients`: both sides say of each tensor whether it requires a gradient, and have gradients.
+    """
 
     records: Mapping[str, FlowRecord]
     flow: Callable[[], Flow]
     partners: Mapping[str, str]
     same_framework: bool = True
+    alone: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+    renamed: frozenset[str] = frozenset()
+    module_of: Callable[[str], str] = lambda key: ""
+    tells_gradients: bool = False
+
+    def target_of(self, key: str) -> str:
+        """Return the target's record of a golden one, "" where it has none."""
+        return next((mine for mine, theirs in self.partners.items() if theirs == key), "")
 
 
 @dataclass(slots=True)
@@ -68,9 +81,10 @@ class WalkState:
     """What the walk knows: the data flow, the evidence, the golden run, and what lies behind it.
 
     `draws` tells whether a call may draw random numbers, `meaningless` names the values of a record that
-    are whatever stood in memory. `is_first_step`: weights are those that the run
-    began with. `meetings` has the collectives of the run by the keys of their records. `outputs`
-    has the differences of values that were given, by key and path.
+    are whatever stood in memory. `is_first_step`: weights are those that the run began with. `has_modules`:
+    the capture is one of level mix; `module_of` has the record of the module around one. `meetings` has the
+    collectives of the run by the keys of their records. `outputs` has the differences of values that were
+    given, by key and path. `records` and `places` are those of the run, by key.
     """
 
     flow: Flow
@@ -82,7 +96,11 @@ class WalkState:
     meetings: Mapping[str, Meeting] = field(default_factory=dict)
     weights: Weights = field(default_factory=Weights)
     around: Surroundings = field(default_factory=Surroundings)
+    has_modules: bool = False
+    module_of: Callable[[str], str] = lambda key: ""
     outputs: dict[tuple[str, str], float] = field(default_factory=dict)
+    records: dict[str, FlowRecord] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
 
     def giver(self, seen: SeenRecord, path: str) -> Producer | None:
         """Return who gave a value to a record; None where no record did."""

@@ -12,7 +12,7 @@ is no root: its difference needs no other cause.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ray_precheck.trace.difference.pairing import pair_items
@@ -22,6 +22,11 @@ from ray_precheck.trace.locating.evidence import OwnError
 from ray_precheck.trace.locating.flow import FlowRecord
 from ray_precheck.trace.locating.given import argument_roots, given_roots
 from ray_precheck.trace.locating.graph import reached_from
+from ray_precheck.trace.locating.other_calls import (
+    named_by_calls,
+    other_gradient,
+    other_operator,
+)
 from ray_precheck.trace.locating.ranks.sharing import shared_record
 from ray_precheck.trace.locating.roots import (
     INFINITE,
@@ -64,9 +69,12 @@ class RootWalk:
         """Walk through all records, in the order of the run, and return what was found."""
         self.state.weights.learn(records)
         for place, record in enumerate(records):
+            self.state.records[record.entry.key] = record
+            self.state.places[record.entry.key] = place
+        for place, record in enumerate(records):
             self._visit(self._seen(record, place))
         reached = reached_from(self.found.edges)
-        self.found.roots = [replace(root, reached=reached(root.key)) for root in self.found.roots]
+        self.found.roots = [replace(root, reached=reached(root.name)) for root in self.found.roots]
         return self.found
 
     def _seen(self, record: FlowRecord, place: int) -> SeenRecord:
@@ -110,6 +118,7 @@ class RootWalk:
             self._affected.add(entry.key)
             self._affected_calls.add(entry.call)
             self.found.edges += [(key, entry.key) for key in upstream if key]
+            self.found.edges += [(root.name, entry.key) for root in roots if root.key != entry.key]
         if not roots:
             self._pass_on(seen, bool(upstream))
         self._note_outputs(seen)
@@ -145,11 +154,14 @@ class RootWalk:
             given = given_roots(self.state, seen, self._way.least_in_gaps())
             found = [*given, *argument_roots(seen)]
             found = [root for root in found if not self._may_be_downstream(root)]
-            yield from found
+            changed = [other_operator(self.state, seen), other_gradient(self.state, seen)]
+            found += [root for root in changed[: 1 if found else 2] if root is not None]
+            yield from _without_repeats(named_by_calls(self.state, seen, root) for root in found)
             if found:
                 return
         if own is not None and is_convincing:
-            yield self._own_root(seen, own)
+            root = self._own_root(seen, own)
+            yield root if is_affected else named_by_calls(self.state, seen, root)
             return
         if seen.golden is None or is_affected:
             return
@@ -202,9 +214,11 @@ class RootWalk:
     def _own_root(self, seen: SeenRecord, own: OwnError) -> Root:
         entry = seen.record.entry
         kind = RootKind.ESTIMATE if own.is_estimate else RootKind.OPERATOR
+        message = own.message
+        if own.is_estimate and self.state.evidence.estimates:
+            message += self._doubts(seen)
         if own.own == INFINITE and _gives_non_finite(seen.record):
             kind = RootKind.NON_FINITE
-        message = own.message
         if own.golden_verdict == "error":
             message += (
                 f"; the golden run's call errs, too ({_times(own.golden)}): both may have the fault"
@@ -213,6 +227,18 @@ class RootWalk:
             kind, entry.key, entry.direction, seen.place, own.output, own.own, own.inherited, own.index,
             own.cause, message,
         )  # fmt: skip
+
+    def _doubts(self, seen: SeenRecord) -> str:
+        """Return what an estimate may be wrong by, as the end of a sentence."""
+        said = ""
+        if not self.state.evidence.sees_elements and not seen.worst(INPUT, PARAMETERS) > 0.0:
+            said = (
+                "; or it got the same values in another order (a shift, a permutation), which statistics do"
+                " not tell: capture with --sketch"
+            )
+        if self._strength_above(seen):
+            said += f"; doubtful: it stands behind {self.found.roots[0].key}"
+        return said
 
     def _mask_root(self, seen: SeenRecord) -> Root:
         entry = seen.record.entry
@@ -255,6 +281,11 @@ class RootWalk:
             self.state.outputs[key, item.path] = 0.0 if math.isnan(difference) else difference
             is_dangling = (key, item.path) not in self.state.flow.used
             self.state.around.note(key, item, difference, is_dangling=is_dangling)
+
+
+def _without_repeats(roots: Iterable[Root]) -> Iterator[Root]:
+    """Yield roots; of those that name one call for several values the first."""
+    return iter({(root.kind, root.name, root.item): root for root in reversed([*roots])}.values())
 
 
 def _times(own: float | None) -> str:

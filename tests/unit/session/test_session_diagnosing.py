@@ -195,6 +195,22 @@ def test_other_inputs_come_first_and_no_operator_is_to_blame(
     assert device.asked == []
 
 
+def test_a_call_that_one_run_lacks_is_said_and_nothing_is_prechecked_for_it(
+    tmp_path: Path, device: StandIn, capsys: Any
+) -> None:
+    add, _, last = calls()
+    lacks = [add, (last[0], add[2], [np.exp(add[2][0])])]
+    assert main(pair(tmp_path, lacks)) == 1
+    found = sections(page_of(tmp_path))
+    said = "The runs are not the same program: Mint.mul.0 runs only in the golden run"
+    assert found[TITLES[3]].startswith(said)
+    assert "Make both scripts do the same there" in found[TITLES[7]]
+    assert device.asked == []
+    words = [*pair(tmp_path / "located", lacks)]
+    assert main(["locate", *words[1:]]) == 1
+    assert "the runs are not the same program" in capsys.readouterr().out
+
+
 def test_the_birth_of_an_infinity_is_told_and_prechecked(tmp_path: Path, device: StandIn) -> None:
     wrong = calls()
     bad = wrong[1][2][0].copy()

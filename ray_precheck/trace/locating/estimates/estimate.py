@@ -37,6 +37,12 @@ _KINKED = frozenset(
     """relu relu6 leaky_relu prelu rrelu selu threshold hardtanh hardswish hardsigmoid hardshrink
     softshrink clamp clip abs max min amax amin maximum minimum sort topk median""".split()
 )
+# Which give values that they get, and compute none.
+_VIEWS = frozenset(
+    """getitem chunk detach diagonal expand expand_as flatten movedim moveaxis narrow permute ravel reshape
+    select split squeeze swapaxes swapdims t tensor_split transpose unbind unflatten unsqueeze view
+    view_as""".split()
+)
 # Where fewer elements are expected to change their side of a kink, it counts as none.
 _FEWEST_FLIPS = 0.05
 
@@ -185,6 +191,9 @@ def _explained(own: Differences, forward: Differences | None, output: Item) -> f
         amplification *= _amplification(name, forward.inputs())
         if _is_kinked(name):
             largest = max(largest, _flipped(forward) / suspicious(_computed_in(own, output)))
+    elif norm and name in _VIEWS and given and math.isfinite(norm):
+        # Of a part that differs as much as the whole does.
+        return largest * max(1.0, norm_of(given[0][0]) / norm)
     elif norm and _is_of(name, _SUMS) and math.isfinite(norm):
         absolute = sum(difference * norm_of(item) for item, difference in given)
         return max(largest, absolute / norm)
@@ -203,6 +212,12 @@ def _flipped(forward: Differences) -> float:
         if item.is_tensor and difference * count >= _FEWEST_FLIPS:
             worst = max(worst, math.sqrt(2.0 * max(min(difference, 1.0), 1.0 / count)))
     return worst
+
+
+@cache
+def is_view(call: str) -> bool:
+    """Return whether a call, `Tensor.view.3`, only hands on values that it gets."""
+    return call.rpartition(".")[0].rpartition(".")[2].strip("_").lower() in _VIEWS
 
 
 @cache

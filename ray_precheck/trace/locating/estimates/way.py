@@ -40,7 +40,8 @@ class WayOfRounding:
         is_gradient = record.entry.direction == BACKWARD
         forward = self._forwards.get(record.entry.call) if is_gradient else None
         estimate = estimated_error(own, forward)
-        seen.own = seen.own if estimate is None else estimate
+        if estimate is not None and (estimate.is_guilty or not self._is_another_operator(seen)):
+            seen.own = estimate
         if self._by_statistics and any(has_half_digits(item.dtype) for item in record.outputs):
             worst = seen.worst(OUTPUT)
             if math.isfinite(worst):
@@ -94,7 +95,16 @@ class WayOfRounding:
             return False  # What it did not write over is nobody's error.
         if own is None or self._state.evidence.estimates:
             return self._state.evidence.estimates
+        if self._is_another_operator(seen):
+            return not own.is_guilty
         return not own.is_guilty and (own.verdict == "SKIP" or self._state.draws(record.entry.call))
+
+    def _is_another_operator(self, seen: SeenRecord) -> bool:
+        """Return whether the golden run has another operator in the place of one that was replayed, which may
+        be right by itself and wrong here."""
+        golden = self._state.golden
+        is_replayed = seen.own is not None and not self._state.evidence.estimates
+        return is_replayed and golden is not None and seen.record.entry.call in golden.renamed
 
     def note(self, seen: SeenRecord) -> None:
         """Keep the largest difference on the way to a record, its own outputs included."""

@@ -1,7 +1,7 @@
 """Records of a made-up run, as a walk gets them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ray_precheck.dump.scan import ByteRange
@@ -82,14 +82,39 @@ def walked(
     *,
     draws: Sequence[str] = (),
     is_first_step: bool = True,
+    renamed: Mapping[str, str] | None = None,
+    has_modules: bool = False,
+    modules: Mapping[str, str] | None = None,
+    alone: str = "",
 ) -> Located:
-    """Walk through a run; the partner of a record is that of the same key."""
+    """Walk through a run; the partner of a record is that of the same key, or the one in `renamed`."""
     run = None
     if golden is not None:
         by_key = {each.entry.key: each for each in golden}
         partners = {each.entry.key: each.entry.key for each in target if each.entry.key in by_key}
-        run = GoldenRun(by_key, lambda: flow_of(golden), partners)
+        partners |= renamed or {}
+        matched = {*partners}, {*partners.values()}
+        ours, theirs = (
+            frozenset(each.entry.call for each in side)
+            - {each.entry.call for each in side if each.entry.key in keys}
+            for side, keys in zip((target, golden), matched, strict=True)
+        )
+        others = frozenset(key.rpartition(".")[0] for key in renamed or {})
+        run = GoldenRun(
+            by_key,
+            lambda: flow_of(golden),
+            partners,
+            alone=(ours, theirs | {alone}),
+            module_of=lambda key: (modules or {}).get(key, ""),
+            renamed=others,
+            tells_gradients=True,
+        )
     state = WalkState(
-        flow_of(target), evidence, run, is_first_step, lambda call: call.split(".")[1] in draws
+        flow_of(target),
+        evidence,
+        run,
+        is_first_step,
+        lambda call: call.split(".")[1] in draws,
+        has_modules=has_modules,
     )
     return RootWalk(state).run(target)

@@ -44,6 +44,32 @@ def test_earlier_steps_come_first_and_equal_errors_stand_in_the_order_of_the_run
     assert _keys(later, first) == [(1, "a"), (2, "b"), (3, "later")]
 
 
+def test_calls_of_one_run_alone_come_before_operators_in_the_order_of_the_run():
+    roots = [
+        _root(RootKind.OPERATOR, "operator", 0, own=50.0),
+        _root(RootKind.CALL, "late", 3, own=1e9),
+        _root(RootKind.CALL, "early", 2, own=5.0),
+    ]
+    dump = DumpRoots("0", "0", "dump", Located(roots))
+    assert _keys(dump) == [(1, "early"), (2, "late"), (3, "operator")]
+    assert cells_of_root(ranked([dump])[0], "", "")[5] == ""
+
+
+def test_an_estimate_of_a_later_step_than_the_first_root_is_doubtful():
+    def dump(step):
+        kinds = (RootKind.OPERATOR, RootKind.ESTIMATE, RootKind.GAP)
+        return DumpRoots(
+            step, "", step, Located([_root(kind, kind.name, own=9.0) for kind in kinds])
+        )
+
+    doubted = [
+        (found.dump.step, found.root.kind)
+        for found in ranked([dump("3"), dump("4")])
+        if "doubtful: the runs were apart since step 3" in found.root.message
+    ]
+    assert doubted == [("4", RootKind.ESTIMATE), ("4", RootKind.GAP)]
+
+
 def test_a_row_has_the_cells_of_its_root():
     root = Root(
         RootKind.OPERATOR,

@@ -68,6 +68,17 @@ def test_a_weight_of_another_value_is_named_as_one():
     assert located.roots[0].item == "input.1"
 
 
+def test_a_layer_that_gets_the_weight_of_another_layer_is_named():
+    key, value = record("Functional.linear.0.forward", [X, W], [Y]), "Functional.linear.1.forward"
+    target = [key, record(value, [X, W], [Y])]
+    golden = [key, record(value, [X, weight(0.75)], [Z])]
+    evidence = MeasuredForTest(differences={(value, "input.1"): 1.4, (value, "output.0"): 1.4})
+    (root,) = walked(target, evidence, golden).roots
+    assert (root.kind, root.key, root.item) == (RootKind.WEIGHT, value, "input.1")
+    tied = MeasuredForTest(differences={(value, "input.1"): 1e-3}, estimates=True)
+    assert walked(target, tied, target).roots == []
+
+
 def test_weights_of_later_steps_may_differ_because_earlier_steps_did():
     evidence = MeasuredForTest(differences={(LINEAR, "input.1"): 1e-3})
     assert walked(RUN, evidence, RUN, is_first_step=False).roots == []
@@ -141,15 +152,183 @@ def test_a_value_that_changed_on_its_way_is_a_gap_though_its_giver_is_known():
     assert (root.kind, root.before) == (RootKind.GAP, LINEAR)
 
 
-def test_a_call_that_the_golden_run_does_not_have_is_named_where_its_value_is_used():
+DIFFERS = MeasuredForTest(differences={(RELU, "input.0"): 0.5})
+SHOWN = "Functional.relu.0.forward.input.0 differs by 0.5 of its norm"
+
+
+def test_a_call_that_the_golden_run_does_not_have_is_named():
     extra = record("Tensor.flip.0.forward", [Y], [tensor(7.0)])
     relu = record(RELU, [tensor(7.0)], [Z])
     run = [record(LINEAR, [X, W], [Y]), extra, relu]
-    evidence = MeasuredForTest(differences={(RELU, "input.0"): 0.5})
-    (root,) = walked(run, evidence, [run[0], relu]).roots
-    assert (root.kind, root.key, root.before) == (RootKind.GAP, RELU, "Tensor.flip.0.forward")
-    said = "is what Tensor.flip.0.forward gave, a call that the golden run does not have"
+    located = walked(run, DIFFERS, [run[0], record(RELU, [Y], [Z])])
+    (root,) = located.roots
+    assert (root.kind, root.key, root.before) == (RootKind.CALL, "Tensor.flip.0.forward", RELU)
+    assert root.message.startswith(f"Tensor.flip.0 runs only in the target: {SHOWN}")
+    assert (root.is_golden, root.place, root.reached) == (False, 1, 1)
+    assert walked(run, MeasuredForTest(), [run[0], record(RELU, [Y], [Z])]).roots == []
+
+
+def test_a_call_that_the_target_lacks_is_named_and_is_one_of_the_golden_run():
+    first = record(LINEAR, [X, W], [Y])
+    golden = [
+        first,
+        record("Tensor.neg.0.forward", [Y], [tensor(7.0)]),
+        record(RELU, [tensor(7.0)], [Z]),
+    ]
+    (root,) = walked([first, record(RELU, [Y], [Z])], DIFFERS, golden).roots
+    assert (root.kind, root.key, root.is_golden) == (RootKind.CALL, "Tensor.neg.0.forward", True)
+    assert root.message.startswith(f"Tensor.neg.0 runs only in the golden run: {SHOWN}")
+    assert root.name != root.key
+
+
+def test_the_first_call_of_a_lost_expression_is_named_with_the_others():
+    first = record(LINEAR, [X, W], [Y])
+    masked = record("Tensor.mul.0.forward", [Y], [tensor(7.0)])
+    summed = record("Tensor.view.0.forward", [tensor(7.0)], [tensor(7.0, shape=(16,))])
+    golden = [first, masked, summed, record(RELU, [tensor(7.0, shape=(16,))], [Z])]
+    mean = record("Tensor.mean.0.forward", [Y], [tensor(8.0)])
+    (root,) = walked([first, record(RELU, [Y], [Z])], DIFFERS, golden).roots
+    assert root.key == "Tensor.mul.0.forward"
+    assert "Tensor.mul.0, and with it Tensor.view.0, runs only in the golden run" in root.message
+    (root,) = walked([first, mean, record(RELU, [tensor(8.0)], [Z])], DIFFERS, golden).roots
+    assert (root.key, root.is_golden) == ("Tensor.mean.0.forward", False)
+    assert "where the golden run has Tensor.mul.0, Tensor.view.0" in root.message
+
+
+def test_a_module_that_one_run_lacks_as_a_whole_is_named_for_its_calls():
+    first = record(LINEAR, [X, W], [Y])
+    golden = [
+        first,
+        record("Tensor.neg.0.forward", [Y], [tensor(7.0)]),
+        record(RELU, [tensor(7.0)], [Z]),
+    ]
+    modules = {
+        "Tensor.neg.0.forward": "Module.norm.Norm.forward.0",
+        "Module.norm.Norm.forward.0": "Module.Model.forward.0",
+    }
+    target = [first, record(RELU, [Y], [Z])]
+    for alone, key in (
+        ("Module.norm.Norm.0", "Module.norm.Norm.forward.0"),
+        ("", "Tensor.neg.0.forward"),
+    ):
+        (root,) = walked(target, DIFFERS, golden, modules=modules, alone=alone).roots
+        assert (root.key, root.is_golden) == (key, True)
+        assert "Tensor.neg.0 runs only in the golden run" in root.message
+
+
+def test_a_value_of_another_call_than_in_the_golden_run_is_no_gap():
+    first, second = record(LINEAR, [X, W], [Y]), record("Torch.tanh.0.forward", [X], [tensor(9.0)])
+    target = [first, second, record(RELU, [tensor(9.0)], [Z])]
+    (root,) = walked(target, DIFFERS, [first, second, record(RELU, [Y], [Z])]).roots
+    assert (root.kind, root.key) == (RootKind.CALL, RELU)
+    said = f"{RELU} gets output.0 of Torch.tanh.0.forward, where the golden run's gets output.0 of {LINEAR}"
     assert said in root.message
+
+
+def test_another_operator_that_is_right_by_itself_is_named_where_it_gives_something_else():
+    ours, theirs = "Torch.mean.0.forward", "Torch.sum.0.forward"
+    target, golden = [record(ours, [X], [Y])], [record(theirs, [X], [Z])]
+    for errors in ({ours: PASSES}, {}):
+        evidence = MeasuredForTest(errors, {(ours, "output.0"): 0.5}, estimates=not errors)
+        (root,) = walked(target, evidence, golden, renamed={ours: theirs}).roots
+        assert (root.kind, root.key) == (RootKind.CALL, ours)
+        assert (
+            "Torch.mean.0 runs in the target where the golden run has Torch.sum.0" in root.message
+        )
+    small = MeasuredForTest({ours: PASSES}, {(ours, "output.0"): 1e-7})
+    assert walked(target, small, golden, renamed={ours: theirs}).roots == []
+
+
+def test_truth_values_of_another_operator_differ_without_an_estimate():
+    def compared(name, number):
+        return [record(name, [X], [tensor(number, dtype="torch.bool")])]
+
+    ours, theirs = "Tensor.__ne__.0.forward", "Tensor.__eq__.0.forward"
+    evidence = MeasuredForTest({ours: PASSES}, {(ours, "output.0"): 0.5})
+    (root,) = walked(
+        compared(ours, 1.0), evidence, compared(theirs, 0.5), renamed={ours: theirs}
+    ).roots
+    assert (root.kind, root.key) == (RootKind.CALL, ours)
+
+
+def _flagged(number, flag):
+    return tensor(number, requires_grad=flag)
+
+
+def test_a_detach_that_one_run_lacks_is_told_by_what_has_a_gradient():
+    first = record("Torch.max.0.forward", [_flagged(1.0, True)], [_flagged(2.0, True)])
+
+    def run(flag):
+        return [first, record(RELU, [_flagged(2.0, flag)], [_flagged(3.0, flag)])]
+
+    (root,) = walked(run(True), MeasuredForTest(), run(False)).roots
+    assert (root.kind, root.key, root.before) == (RootKind.CALL, RELU, "Torch.max.0.forward")
+    assert "the golden run cuts gradients off, and the target does not" in root.message
+    assert walked(run(True), MeasuredForTest(), run(True)).roots == []
+
+
+def test_weights_and_regions_without_gradients_are_matters_of_configuration():
+    def run(weight_flag, out_flag):
+        return [record(LINEAR, [X, _flagged(0.5, weight_flag)], [_flagged(2.0, out_flag)])]
+
+    (root,) = walked(run(True, True), MeasuredForTest(), run(False, False)).roots
+    assert (root.kind, root.item) == (RootKind.CONFIGURATION, "input.1")
+    assert "requires a gradient in the target alone" in root.message
+    (root,) = walked(run(True, False), MeasuredForTest(), run(True, True)).roots
+    assert root.item == "output.0"
+    assert "the target computes it without gradients (no_grad" in root.message
+
+
+def test_a_view_has_no_own_error_by_statistics_and_its_giver_is_doubtful():
+    picks = record("Tensor.__getitem__.0.forward", [Y], [tensor(1.5)])
+    run = [record(LINEAR, [X, W], [Y]), picks, record(RELU, [tensor(1.5)], [Z])]
+    shown = ("Tensor.__getitem__.0.forward", "output.0"), (RELU, "input.0"), (RELU, "output.0")
+    differences = dict.fromkeys(shown, 0.3)
+    evidence = MeasuredForTest(differences=differences, estimates=True)
+    evidence.sees_elements = False
+    (root,) = walked(run, evidence, run).roots
+    assert (root.kind, root.key) == (RootKind.ESTIMATE, LINEAR)
+    assert "in another order (a shift, a permutation)" in root.message
+    assert "capture with --sketch" in root.message
+
+
+def test_a_part_of_what_differs_may_differ_by_more():
+    picks = record("Tensor.__getitem__.0.forward", [Y], [tensor(1.5, norm=Y["Norm"] / 100)])
+    differences = {("Tensor.__getitem__.0.forward", "input.0"): 1e-4}
+    differences["Tensor.__getitem__.0.forward", "output.0"] = 5e-3
+    located = walked([picks], MeasuredForTest(differences=differences, estimates=True), [picks])
+    assert [root.kind for root in located.roots if root.kind is RootKind.ESTIMATE] == []
+
+
+def test_an_estimate_by_statistics_says_what_these_do_not_tell():
+    run = [record(LINEAR, [X, W], [Y]), record(RELU, [Y], [Z])]
+    evidence = MeasuredForTest(differences={(LINEAR, "output.0"): 0.1}, estimates=True)
+    (root,) = walked(run, evidence, run).roots
+    assert "in another order" not in root.message
+    evidence.sees_elements = False
+    (root,) = walked(run, evidence, run).roots
+    assert "or it got the same values in another order (a shift, a permutation)" in root.message
+
+
+def test_an_estimate_behind_another_root_is_doubtful():
+    run = [record(LINEAR, [X, W], [Y]), record("Torch.exp.0.forward", [Y], [Z])]
+    differences = {(LINEAR, "output.0"): 1e-5, ("Torch.exp.0.forward", "input.0"): 1e-5}
+    differences["Torch.exp.0.forward", "output.0"] = 0.9
+    located = walked(run, MeasuredForTest(differences=differences, estimates=True), run)
+    first, second = located.roots
+    assert "doubtful" not in first.message
+    assert f"doubtful: it stands behind {LINEAR}" in second.message
+
+
+def test_a_gap_s_advice_is_no_capture_like_the_one_at_hand():
+    hidden = tensor(7.0)
+    run = [record(LINEAR, [X, W], [Y]), record(RELU, [hidden], [Z])]
+    evidence = MeasuredForTest(differences={(RELU, "input.0"): 0.5})
+    (root,) = walked(run, evidence, run).roots
+    assert "capture at level mix" in root.message
+    (root,) = walked(run, evidence, run, has_modules=True).roots
+    assert "level mix" not in root.message
+    assert "custom operator" in root.message
 
 
 def test_the_step_before_gave_an_optimizer_its_states():
