@@ -55,7 +55,7 @@ def named_by_calls(state: WalkState, seen: SeenRecord, root: Root) -> Root:
         said = _other_giver(state, seen, golden, pairs)
         if said:
             return replace(root, kind=RootKind.CALL, message=f"{said}: {shown}")
-    elif not state.evidence.sees_elements and is_view(seen.record.entry.call):
+    elif seen.record.inputs and not state.evidence.sees_elements and is_view(entry.call):
         return _before_view(state, seen, root)
     return root
 

@@ -237,7 +237,8 @@ class RootWalk:
                 " not tell: capture with --sketch"
             )
         if self._strength_above(seen):
-            said += f"; doubtful: it stands behind {self.found.roots[0].key}"
+            keys = [root.key for root in self.found.roots] or [self.found.shared[0].key]
+            said += f"; doubtful: it stands behind {keys[0]}"
         return said
 
     def _mask_root(self, seen: SeenRecord) -> Root:
@@ -285,7 +286,12 @@ class RootWalk:
 
 def _without_repeats(roots: Iterable[Root]) -> Iterator[Root]:
     """Yield roots; of those that name one call for several values the first."""
-    return iter({(root.kind, root.name, root.item): root for root in reversed([*roots])}.values())
+    seen = set()
+    for root in roots:
+        told = root.kind, root.name, root.item
+        if told not in seen:
+            seen.add(told)
+            yield root
 
 
 def _times(own: float | None) -> str:

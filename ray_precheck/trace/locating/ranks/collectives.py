@@ -23,8 +23,9 @@ from ray_precheck.trace.locating.roots import INHERITED, Passed, Root, RootKind
 
 # As for a single record: an output that differs by more than so many times what explains it is wrong.
 _SUSPICIOUS = 10.0
-# What an error that arrived brings forth, or seems to: estimates, and values whose giver nobody knows.
-_BROUGHT = (RootKind.ESTIMATE, RootKind.GAP)
+# What an error that arrived brings forth, or seems to: estimates, values whose giver nobody knows, and calls
+# that only one run has, which differences point out.
+_BROUGHT = (RootKind.ESTIMATE, RootKind.GAP, RootKind.CALL)
 
 
 @dataclass(frozen=True, slots=True)

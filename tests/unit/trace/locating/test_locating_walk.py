@@ -292,6 +292,22 @@ def test_a_view_has_no_own_error_by_statistics_and_its_giver_is_doubtful():
     assert "capture with --sketch" in root.message
 
 
+def test_a_view_whose_inputs_were_not_captured_is_named_itself():
+    run = [record("Tensor.view.0.forward", [], [Y])]
+    evidence = MeasuredForTest(
+        differences={("Tensor.view.0.forward", "output.0"): 0.3}, estimates=True
+    )
+    evidence.sees_elements = False
+    (root,) = walked(run, evidence, run).roots
+    assert root.key == "Tensor.view.0.forward"
+
+
+def test_values_of_one_record_are_named_in_their_order():
+    run = [record(LINEAR, [X, W], [Y]), record(RELU, [tensor(7.0), tensor(8.0)], [Z])]
+    evidence = MeasuredForTest(differences={(RELU, "input.0"): 0.5, (RELU, "input.1"): 0.5})
+    assert [root.item for root in walked(run, evidence, run).roots] == ["input.0", "input.1"]
+
+
 def test_a_part_of_what_differs_may_differ_by_more():
     picks = record("Tensor.__getitem__.0.forward", [Y], [tensor(1.5, norm=Y["Norm"] / 100)])
     differences = {("Tensor.__getitem__.0.forward", "input.0"): 1e-4}
