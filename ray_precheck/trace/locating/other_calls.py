@@ -18,13 +18,16 @@ from ray_precheck.trace.side import BACKWARD, FORWARD
 
 # So many calls are named in a message.
 _NAMED = 4
+_COPIES = ("clone", "contiguous", "detach", "to")
 
 
 def named_by_calls(state: WalkState, seen: SeenRecord, root: Root) -> Root:
     """Return a root in the place of a gap or an estimate: the first of the calls before it that only one run
     has, or the record itself where it gets what another call gave; else the same root."""
     golden = state.golden
-    if golden is None or seen.golden is None or root.kind not in (RootKind.GAP, RootKind.ESTIMATE):
+    # Where elements are seen, an input that another call gave was found before any estimate.
+    kinds = [RootKind.GAP] if state.evidence.sees_elements else [RootKind.GAP, RootKind.ESTIMATE]
+    if golden is None or seen.golden is None or root.kind not in kinds:
         return root
     pairs = [
         pair
@@ -34,6 +37,8 @@ def named_by_calls(state: WalkState, seen: SeenRecord, root: Root) -> Root:
     if root.kind is RootKind.GAP:
         pairs = [pair for pair in pairs if pair[0] is not None and pair[0].path == root.item]
     ours, theirs = _alone_before(state, seen, golden, pairs)
+    if root.kind is RootKind.ESTIMATE and all(map(_copies, (*ours, *theirs))):
+        ours, theirs = [], []
     entry = seen.record.entry
     shown = root.message.partition(": ")[0]
     if root.kind is RootKind.ESTIMATE:
@@ -55,9 +60,14 @@ def named_by_calls(state: WalkState, seen: SeenRecord, root: Root) -> Root:
         said = _other_giver(state, seen, golden, pairs)
         if said:
             return replace(root, kind=RootKind.CALL, message=f"{said}: {shown}")
-    elif seen.record.inputs and not state.evidence.sees_elements and is_view(entry.call):
+    elif seen.record.inputs and is_view(entry.call):
         return _before_view(state, seen, root)
     return root
+
+
+def _copies(record: FlowRecord) -> bool:
+    """Return whether a record gives the values that it got in their order: it explains no difference."""
+    return record.entry.call.rpartition(".")[0].rpartition(".")[2] in _COPIES
 
 
 def _before_view(state: WalkState, seen: SeenRecord, root: Root) -> Root:

@@ -326,6 +326,20 @@ def test_an_estimate_by_statistics_says_what_these_do_not_tell():
     assert "or it got the same values in another order (a shift, a permutation)" in root.message
 
 
+def test_a_copy_that_one_run_lacks_explains_no_estimate():
+    def run(name, sees_elements):
+        made = record(f"Tensor.{name}.0.forward", [Y], [tensor(7.0)])
+        target = [record(LINEAR, [X, W], [Y]), made, record(RELU, [tensor(7.0)], [Z])]
+        evidence = MeasuredForTest(differences={(RELU, "output.0"): 0.3}, estimates=True)
+        evidence.sees_elements = sees_elements
+        (root,) = walked(target, evidence, [target[0], record(RELU, [Y], [Z])]).roots
+        return root.kind, root.key
+
+    assert run("clone", False) == (RootKind.ESTIMATE, RELU)
+    assert run("flip", True) == (RootKind.ESTIMATE, RELU)
+    assert run("flip", False) == (RootKind.CALL, "Tensor.flip.0.forward")
+
+
 def test_an_estimate_behind_another_root_is_doubtful():
     run = [record(LINEAR, [X, W], [Y]), record("Torch.exp.0.forward", [Y], [Z])]
     differences = {(LINEAR, "output.0"): 1e-5, ("Torch.exp.0.forward", "input.0"): 1e-5}
