@@ -101,14 +101,14 @@ _DEFAULTS: FactTable[tuple[Default, ...]] = FactTable(
 
 def as_in_dtype(type_name: str, framework: str, call: HostCall) -> HostCall:
     """Return a call for the bench, with what depends on the dtype of its tensors."""
-    tensors = _tensors(call)
+    defaults = _DEFAULTS.of(type_name, framework) or ()
+    precision = SCALARS.of(type_name, framework)
+    tensors = _tensors(call) if defaults or precision else []
     if not tensors:
         return call
-    defaults = _DEFAULTS.of(type_name, framework) or ()
     if DTYPES[tensors[0].dtype].kind in ("float", "complex"):
         for default in defaults:
             call = default.filled(call, tensors[0])
-    precision = SCALARS.of(type_name, framework)
     if precision is None:
         return call
     dtype = _common_dtype(tensors)

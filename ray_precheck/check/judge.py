@@ -7,7 +7,7 @@ bench is the same for both.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -373,18 +373,24 @@ def _peers(
     measured, inputs = benched.tested.measured, benched.tested.inputs
     float32 = terms.float32 if captured or measured is None else measured.float32
     device = (inputs.record.autocast_device or "cpu") if captured else terms.device
-    peers = Peers(
-        benched.function,
-        benched.tested.inputs.bench_call,
-        benched.tested.inputs.plan,
-        pick,
-        tuple(cotangents),
-        kernel_is_tested=terms.tests_own_kernel,
-        float32=float32.of_call(inputs.record.name.type_name),
-        narrow_steps=inputs.narrow_steps(device),
-    )
+
+    # Most outputs are the bench's bits, and no standard reads their peers.
+    @cache
+    def peers() -> Peers:
+        return Peers(
+            benched.function,
+            inputs.bench_call,
+            inputs.plan,
+            pick,
+            tuple(cotangents),
+            kernel_is_tested=terms.tests_own_kernel,
+            float32=float32.of_call(inputs.record.name.type_name),
+            narrow_steps=inputs.narrow_steps(device),
+        )
 
     def of(position: int, tested: Leaf) -> Callable[[], Sequence[Array]]:
-        return partial(peers.of, position, tested) if isinstance(tested, HostTensor) else no_peers
+        return (
+            (lambda: peers().of(position, tested)) if isinstance(tested, HostTensor) else no_peers
+        )
 
     return of

@@ -118,10 +118,14 @@ def flatten_outputs(value: Any, is_tensor: Callable[[Any], bool]) -> list[Any]:
     return leaves if any(is_tensor(leaf) for leaf in leaves) else [value]
 
 
+_SEQUENCES = (list, tuple)
+
+
 def map_leaves(value: Any, convert: Callable[[Any], Any]) -> Any:
     """Return nested lists, tuples and dicts with every leaf converted, tensors in call order."""
-    if isinstance(value, list | tuple):
-        return type(value)(map_leaves(item, convert) for item in value)
+    # A union is made anew each time that it is written in a function.
+    if isinstance(value, _SEQUENCES):
+        return type(value)([map_leaves(item, convert) for item in value])
     if isinstance(value, dict):
         return {key: map_leaves(item, convert) for key, item in value.items()}
     return convert(value)

@@ -69,6 +69,7 @@ class Device:
         self._clock = clock
         self._opened: Backend | None = None
         self._backend: Backend | None = None
+        self._precise: Precise | None = None
         self._float32 = Float32()
         self.has_raised = False
 
@@ -90,14 +91,16 @@ class Device:
                 if self._settings.tests_dump:
                     raise NotCheckable(f"the dump holds no result of it, and {error}") from None
                 raise
+            # Looking a protocol up takes as long as computing in it.
+            self._precise = self._opened if isinstance(self._opened, Precise) else None
             self._backend = self._references.finds_tested(self._opened)
             self._set_float32()
         return self._backend
 
     def _set_float32(self) -> None:
         """Compute as the program did, and not as another checker of this process has left it."""
-        if isinstance(self._opened, Precise):
-            self._float32 = self._opened.compute_in(self._settings.float32)
+        if self._precise is not None:
+            self._float32 = self._precise.compute_in(self._settings.float32)
 
     @property
     def caveat(self) -> str:

@@ -10,7 +10,8 @@ where they are there.
 """
 
 import sys
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -90,7 +91,7 @@ def compute_in(kind: str, wanted: Float32) -> tuple[Float32, str]:
 
 
 def _read(kind: str, each: str, path: str) -> str:
-    value, error = caught(lambda: attrgetter(f"{path}.{_NEW}")(torch.backends))
+    value, error = caught(partial(_setting(path), torch.backends))
     if error is None:
         return value if value in FRACTION_BITS else FULL  # "none": nothing is said
     if kind == "gpu":
@@ -98,6 +99,12 @@ def _read(kind: str, each: str, path: str) -> str:
     word = torch.get_float32_matmul_precision()
     names = {word: name for name, word in _WORDS.items()}
     return names.get(word, FULL) if each == "products" else FULL
+
+
+@cache
+def _setting(path: str) -> Callable[[Any], Any]:
+    """Return what reads a setting by name; it is read before each call."""
+    return attrgetter(f"{path}.{_NEW}")
 
 
 def _write(kind: str, each: str, path: str, name: str) -> None:
