@@ -57,6 +57,15 @@ def test_auto_names_the_fault_and_no_honest_record(dumps: dict[str, Path]) -> No
             assert _said(found[way], "Functional.linear.1.forward") == expected
 
 
+def test_auto_names_a_slightly_wrong_gradient(dumps: dict[str, Path], tmp_path: Path) -> None:
+    fault = WrongOperator(20, FAULTS["1 + 1e-4"])
+    target = captured_network(MlpBlocks, torch.float32, TARGET, tmp_path, fault).dump
+    culprit, _ = first_moved_record(target, dumps["target"])
+    assert culprit.endswith(".backward")
+    found = _judged(target, dumps["golden"], dumps["noise"], False)
+    assert _said(found[AUTO], culprit) == FIRST
+
+
 def test_what_is_said_is_that_of_the_first_error() -> None:
     assert _said({"a": "pass", "b": "error", "c": "error"}, "b") == FIRST
     assert _said({"a": "warning", "b": "pass"}, "a") == WARNED

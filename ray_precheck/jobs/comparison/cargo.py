@@ -53,10 +53,15 @@ class ComparisonCargo:
     def limits(self, task: Task, most_bytes: int) -> Mapping[str, int]:
         """Return the files of a task by name; each may have `most_bytes`."""
         payload = self._payload(task)
-        sides = {TARGET: payload.target, GOLDEN: payload.golden, NOISE: payload.noise}
+        saved = [each.records for each in payload.saved]
+        records = {
+            TARGET: payload.target.records + saved[0],
+            GOLDEN: payload.golden.records + saved[1],
+            NOISE: payload.noise.records,
+        }
         found: dict[str, int] = {}
         for side in self._folders:
-            for key, raw in sides[side].records:
+            for key, raw in records[side]:
                 for item in items_of(record_from_json(raw), key):
                     if item.file:
                         found[f"{side}/{item.file}"] = most_bytes

@@ -39,7 +39,7 @@ from ray_precheck.trace.difference.reading import Reading, Source
 from ray_precheck.trace.difference.rows import ComparisonMode, encode_rows, headings
 from ray_precheck.trace.difference.standards.registry import STANDARDS
 from ray_precheck.trace.pieces import RecordPair
-from ray_precheck.trace.side import CaptureSide, RecordEntry
+from ray_precheck.trace.side import API, BACKWARD, FORWARD, CaptureSide, RecordEntry
 
 CALL_COLUMNS = (
     "Call",
@@ -91,6 +91,14 @@ class ComparisonJob:
         self._pieces = pieces
         self._settings = settings
         self._noise_of = noise_of or {}
+        self._forward = [
+            {
+                each.call: each
+                for each in side.entries
+                if each.direction == FORWARD and each.kind == API
+            }
+            for side in (target, golden)
+        ]
         self.names = [piece.name for piece in pieces]
         self.tables: Tables = tables_of(settings.mode)
         self.has_bench = False
@@ -117,7 +125,18 @@ class ComparisonJob:
             SideRecords.of(self._noise, noise) if self._noise is not None else SideRecords(),
             side.modules.get(first.key, ""),
             tuple(side.stacks.get(first.key, ())),
+            self._saved(piece),
         )
+
+    def _saved(self, piece: RecordPair) -> tuple[SideRecords, SideRecords]:
+        """Return the forward records of a pair of backward calls; none of modules, which save inner tensors."""
+        found = (SideRecords(), SideRecords())
+        if len(piece.target) == len(piece.golden) == 1 and piece.target[0].direction == BACKWARD:
+            calls = piece.target[0].call, piece.golden[0].call
+            own, other = (of.get(call) for of, call in zip(self._forward, calls, strict=True))
+            if own is not None and other is not None:
+                found = (SideRecords.of(self._target, [own]), SideRecords.of(self._golden, [other]))
+        return found
 
     def opener(self, *, is_home: bool) -> "ComparisonOpener":
         """Return the opener of a worker's runner. With a shared file system other machines must see the

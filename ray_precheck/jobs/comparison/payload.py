@@ -59,7 +59,8 @@ class ComparisonSettings:
 @pickled_by_position
 @dataclass(frozen=True, slots=True)
 class ComparisonPayload:
-    """A piece on its way to a worker: the raw records of both sides, and of the second golden run."""
+    """A piece on its way to a worker: the raw records of both sides, and of the second golden run. Of one
+    backward call on each side `saved` are their forward records, else none."""
 
     index: int
     name: str
@@ -71,3 +72,4 @@ class ComparisonPayload:
     noise: SideRecords
     module: str
     stack: tuple[str, ...]
+    saved: tuple[SideRecords, SideRecords] = (SideRecords(), SideRecords())

@@ -6,6 +6,7 @@ of a comparison, and by its job for a piece that no worker answered for.
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 from ray_precheck.jobs.comparison.payload import ComparisonPayload, KeyedItems
@@ -73,11 +74,27 @@ def rows_of_piece(
         rows, inner = _rows_of_pair(target[0], golden[0], mapping, reading.pair, payload.type_name)
     else:
         rows, inner = _rows_of_fusion(target, golden, reading.pair)
+    _give_saved(rows, payload, reading.pair)
     noise: list[float | None] | None = None
     if reading.noise is not None and payload.noise.records and len(golden) == 1:
         noise = _noise(rows, golden[0], payload.noise.decoded()[0], reading.noise)
     judge_rows(rows, standard, reading.pair.mode, noise)
     return _piece_rows(payload, [*rows, *inner], reading.pair.mode)
+
+
+def _give_saved(rows: Sequence[TensorRow], payload: ComparisonPayload, reading: Reading) -> None:
+    """Give the rows of a backward call those of its forward record, whose files are read when a row that may
+    be an error asks for them: most do not."""
+    if not (payload.saved[0].records and payload.saved[1].records):
+        return
+
+    @cache
+    def saved() -> Sequence[TensorRow]:
+        (own,), (other,) = (side.decoded() for side in payload.saved)
+        return rows_of_operators(own.key, other.key, own.items, other.items, reading)
+
+    for row in rows:
+        row.saved = saved
 
 
 def unread_rows(

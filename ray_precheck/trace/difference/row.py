@@ -3,6 +3,7 @@
 Goes out: `TensorRow` and `ComparisonMode`. Called by all of this room, and by the jobs that compare captures.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -51,6 +52,7 @@ class TensorRow:
     estimated: bool = False
     noise: float | None = None
     beside: BesideMask | None = None
+    saved: "Callable[[], Sequence[TensorRow]]" = tuple
     result: str = ""
     messages: list[str] = field(default_factory=list)
 

@@ -24,7 +24,7 @@ the noise of that row was measured and is 0.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -34,13 +34,16 @@ from ray_precheck.trace.difference.cells import digest_cell
 from ray_precheck.trace.difference.measuring import dtype_of
 from ray_precheck.trace.difference.row import ERROR, WARNING, ComparisonMode, TensorRow
 from ray_precheck.trace.difference.standards.base import index_of, odd_sentence, shortened
+from ray_precheck.trace.difference.standards.gradients import saved_agree, terms_of_gradient
 from ray_precheck.trace.difference.standards.rounding import (
     Apart,
+    SumTerms,
     cancellation,
     distance_apart,
     limits_of,
     operator_of,
     rounding,
+    sum_length,
     unit_roundoff,
 )
 from ray_precheck.trace.difference.statistics import statistics_of
@@ -68,14 +71,10 @@ class CaptureAuto:
     def judge(self, rows: Sequence[TensorRow], mode: ComparisonMode) -> None:
         """Judge each row, by what the inputs of the operator bring."""
         distances = {id(row): distance_apart(row) for row in rows}
-        brought = max(
-            (
-                found.value
-                for row in rows
-                if not row.is_output and unit_roundoff(row) is not None
-                if (found := distances[id(row)]) is not None and not math.isnan(found.value)
-            ),
-            default=0.0,
+        brought = _furthest(
+            distances[id(row)]
+            for row in rows
+            if not row.is_output and unit_roundoff(row) is not None
         )
         for row in rows:
             if not row.tensors:
@@ -90,6 +89,14 @@ class CaptureAuto:
                 _judge_exact(row, brought)
             elif not _is_passed_on(row, rows, distances):
                 _judge_floats(row, rows, distances[id(row)], brought, self.unit)
+
+
+def _furthest(distances: Iterable[Apart | None]) -> float:
+    """Return the largest distance that is known."""
+    return max(
+        (each.value for each in distances if each is not None and not math.isnan(each.value)),
+        default=0.0,
+    )
 
 
 def _is_passed_on(
@@ -133,9 +140,19 @@ def _judge_floats(
     # The noise of golden runs was measured with the mask.
     noise = row.noise if beside is None else None
     floor = max(rounded, noise or 0.0)
-    limit = _factor(row) * floor
-    if found.value <= limit:
+    if found.value <= _factor(row) * floor:
         return
+    cancelled = cancellation(row, rows)
+    saved = row.saved() if row.is_output else ()
+    if is_known := saved_agree(saved):
+        terms = terms_of_gradient(row, rows, saved)
+        cancelled = max(cancelled, terms.cancellation)
+        terms = SumTerms(max(terms.length, sum_length(row, rows)), cancelled)
+        floor = max(floor, rounding(row, rows, terms) or 0.0)
+        apart = (distance_apart(each) for each in saved if unit_roundoff(each) is not None)
+        brought = max(brought, _furthest(apart))
+        if found.value <= _factor(row) * floor:
+            return
     least = "at least " if found.is_bound else "about " if row.estimated else ""
     basis = "noise of golden runs" if (noise or 0.0) > rounded else "rounding"
     where = f" beside {beside.masked} masked elements" if beside is not None else ""
@@ -146,15 +163,16 @@ def _judge_floats(
     if row.elements is not None and row.elements.worst >= 0:
         place = index_of(row, row.elements.worst)
         words += f"; the largest difference, {row.elements.max_abs:.4g}, is at {place}"
-    # Terms that cancel in a sum cancel less of their errors.
-    carried = AMPLIFIED * brought * cancellation(row, rows)
+    # SumTerms that cancel in a sum cancel less of their errors.
+    carried = AMPLIFIED * brought * cancelled
     inherited = row.is_output and found.value <= carried
     if inherited:
         words += f"; the inputs differ by {brought:.4g}"
     unit = unit_roundoff(row) or 0.0
-    # What a backward pass saved of the forward one is not among its inputs. Adam and its like divide by the
-    # root of the second moment, which makes a whole step of the rounding of a gradient that is nearly zero.
+    # What a backward pass saved of the forward one may not be known. Adam and its like divide by the root of
+    # the second moment, which makes a whole step of the rounding of a gradient that is nearly zero.
     elsewhere = ".backward" in row.target_name or row.target_name.startswith("Optimizer.")
+    elsewhere = elsewhere and not is_known
     upstream = inherited or not row.is_output or elsewhere
     lost = math.sqrt(max(unit, coarsest) if upstream else unit)
     # A value jumps where an input crosses a border; a sum may be nothing but what its terms are off.

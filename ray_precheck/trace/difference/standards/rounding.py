@@ -16,11 +16,11 @@ from ray_precheck.trace.difference.row import TensorRow
 from ray_precheck.trace.difference.statistics import NAMES
 
 # Operators whose results are sums of products, by the last part of their names.
-_PRODUCTS = frozenset(
+PRODUCTS = frozenset(
     "linear matmul __matmul__ __rmatmul__ mm bmm mv dot inner vdot outer addmm addmm_ baddbmm addbmm addmv"
     " einsum tensordot chain_matmul bilinear dense batch_matmul".split()
 )
-_CONVOLUTIONS = ("conv",)
+CONVOLUTIONS = ("conv",)
 # Operators whose results are sums of the elements of their input.
 _TOTALS = frozenset(("sum", "mean"))
 # Both results are rounded, so that their distance is that of two independent errors.
@@ -86,25 +86,34 @@ def sum_length(row: TensorRow, rows: Sequence[TensorRow]) -> float:
     if not inputs:
         return 1.0
     last = operator_of(row).rpartition(".")[2]
-    if any(last.startswith(word) for word in _CONVOLUTIONS) and len(rows) > 1:
+    if last.startswith(CONVOLUTIONS) and len(rows) > 1:
         filters = [
             each.item.shape or () for each in rows if not each.is_output and each.item.is_tensor
         ]
         weights = [shape for shape in filters if len(shape) >= 3]
         return float(max(1, math.prod(weights[-1][1:]))) if weights else 1.0
-    if last in _PRODUCTS and len(inputs) > 1:
+    if last in PRODUCTS and len(inputs) > 1:
         return max(1.0, math.sqrt(inputs[0] * inputs[1] / size))
     return max(1.0, inputs[0] / size)
 
 
-def rounding(row: TensorRow, rows: Sequence[TensorRow]) -> float | None:
+class SumTerms(NamedTuple):
+    """How many terms each sum of an output has, and their norm by that of the sums, at least 1."""
+
+    length: float
+    cancellation: float
+
+
+def rounding(
+    row: TensorRow, rows: Sequence[TensorRow], terms: SumTerms | None = None
+) -> float | None:
     """Return the relative L2 distance that rounding explains; None for what is no float.
 
     That is sqrt(2) (u + u' sqrt(n)): each result is rounded once to its dtype, whose unit roundoff is u,
     and sums of n terms of random signs lose u' sqrt(n) (Higham, Accuracy and Stability of Numerical
     Algorithms, 2nd ed., section 4.2), where u' is that of the dtype in which kernels compute: float32 for
-    half types. Terms that cancel each other lose digits (`cancellation`). Inputs were rounded once, by
-    whatever made them.
+    half types. SumTerms that cancel each other lose digits (`cancellation`). Inputs were rounded once, by
+    whatever made them. `terms` are those of an output, where more than its record is known.
     """
     unit = unit_roundoff(row)
     if unit is None:
@@ -112,8 +121,8 @@ def rounding(row: TensorRow, rows: Sequence[TensorRow]) -> float | None:
     if not row.is_output:
         return _BOTH * unit
     computed = min(unit, 2.0**-24) if unit > 2.0**-24 else unit
-    length = math.sqrt(sum_length(row, rows))
-    return _BOTH * (unit + computed * length * cancellation(row, rows))
+    length, cancelled = terms or (sum_length(row, rows), cancellation(row, rows))
+    return _BOTH * (unit + computed * math.sqrt(length) * cancelled)
 
 
 def cancellation(row: TensorRow, rows: Sequence[TensorRow]) -> float:

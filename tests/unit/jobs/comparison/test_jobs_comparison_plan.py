@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from ray_precheck.errors import UsageError
+from ray_precheck.jobs.comparison.cargo import ComparisonCargo
+from ray_precheck.jobs.comparison.job import ComparisonJob, tasks_of
 from ray_precheck.jobs.comparison.plan import ComparisonOptions, ComparisonPlan, plan_comparison
 from ray_precheck.trace.side import open_side
 
@@ -50,3 +52,24 @@ def test_a_second_golden_run_without_a_common_call_is_an_error(tmp_path: Path) -
     other = written(tmp_path / "d", "Torch.linalg.inv", **STATISTICS | {"shape": [7]})
     with pytest.raises(UsageError, match=r"--noise .* has no call in common with"):
         planned(target, golden, other)
+
+
+def test_a_backward_call_travels_with_the_files_of_its_forward_record(tmp_path: Path) -> None:
+    def call(folder: str) -> Path:
+        path = written(tmp_path / folder, "Torch.add", **STATISTICS)
+        data = json.loads(path.read_text())["data"]
+        data["Torch.add.0.backward"] = {"input": [], "output": []}
+        forward = data["Torch.add.0.forward"]
+        forward["input_args"] = [forward["output"][0] | {"data_name": "given.npy"}]
+        path.write_text(json.dumps({"data": data}))
+        return path
+
+    target, golden = call("target"), call("golden")
+    with open_side(target) as one, open_side(golden) as two:
+        plan = plan_comparison(one, two, None, ComparisonOptions(target=target, golden=golden))
+        job = ComparisonJob(one, two, plan.pieces, plan.settings)
+        tasks = tasks_of(job, set(), plan.costs_s)
+        cargo = ComparisonCargo(job.payload, plan.settings)
+        files = {task.name: sorted(cargo.limits(task, 1)) for task in tasks}
+    both = ["golden/given.npy", "target/given.npy"]
+    assert files == {"Torch.add.0.forward": both, "Torch.add.0.backward": both}

@@ -485,6 +485,58 @@ def test_auto_does_not_see_what_a_backward_pass_has_saved(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
+    ("operator", "brought", "expected"),
+    [
+        ("gelu", 0.0, ["pass", "error"]),
+        ("gelu", 1e-4, ["pass", "warning"]),
+        ("digamma", 0.0, ["pass", "warning"]),
+    ],
+)
+def test_auto_blames_a_backward_call_whose_forward_record_agrees(
+    tmp_path: Path, operator: str, brought: float, expected: list[str]
+) -> None:
+    key = f"Functional.{operator}.0"
+    saved = from_files(tmp_path, ([off_by(brought)], [RAMP]), ([RAMP], [RAMP]), f"{key}.forward")
+    rows = from_files(tmp_path, ([RAMP], [off_by(1e-4)]), ([RAMP], [RAMP]), f"{key}.backward")
+    for row in rows:
+        row.saved = lambda: saved
+    assert judged(rows, "auto", REAL) == expected
+
+
+NORMED = np.random.default_rng(1).standard_normal((64, 64)).astype(np.float32)
+TINY = np.resize(np.float32([1e-6, -1e-6]), (64, 64))
+
+
+@pytest.mark.parametrize(
+    ("operator", "given", "gave", "expected"),
+    [
+        ("layer_norm", NORMED, NORMED, "pass"),
+        ("layer_norm", NORMED * np.float32(1e4), NORMED, "error"),
+        ("softmax", NORMED, RAMP, "pass"),
+        ("softmax", NORMED, RAMP * np.float32(1e-6), "error"),
+        ("tanh", NORMED, RAMP, "pass"),
+        ("relu", NORMED, NORMED, "error"),
+        ("linear", NORMED, NORMED, "pass"),
+    ],
+)
+def test_auto_knows_the_terms_of_a_gradient_by_what_was_saved(
+    tmp_path: Path, operator: str, given: Any, gave: Any, expected: str
+) -> None:
+    """A gradient of 1e-6 that is wrong by half is rounding where it is all that is left of large terms."""
+    key = f"Functional.{operator}.0"
+    saved = from_files(
+        tmp_path, ([given, NORMED], [gave]), ([given, NORMED], [gave]), f"{key}.forward"
+    )
+    coming = NORMED * np.float32(2)
+    rows = from_files(
+        tmp_path, ([coming], [TINY * np.float32(1.1)]), ([coming], [TINY]), f"{key}.backward"
+    )
+    for row in rows:
+        row.saved = lambda: saved
+    assert judged(rows, "auto", REAL) == ["pass", expected]
+
+
+@pytest.mark.parametrize(
     ("key", "shape", "expected"),
     [
         ("Functional.conv2d.0.backward", (64,), "pass"),
