@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray_precheck.config import JobOptions
 from ray_precheck.errors import StoppedError, UsageError
+from ray_precheck.foreign import read_file
 from ray_precheck.jobs.comparison.dumps import DumpPair, pair_dumps
 from ray_precheck.jobs.comparison.here import compared_here, cores_for_forks
 from ray_precheck.jobs.comparison.job import (
@@ -287,7 +288,7 @@ def _fingerprint(
     for name in ("api_mapping", "cell_mapping", "data_mapping"):
         path = getattr(config, name)
         if path is not None:
-            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+            found[name] = hashlib.sha256(read_file(path)).hexdigest()
     return found | settings_of(config)
 
 

@@ -1,14 +1,28 @@
-"""Calls of foreign code, which may raise anything: APIs under test, frameworks, Ray's start.
+"""What others wrote: calls of foreign code, which may raise anything, and files that a user names.
 
-Comes in: an action. Goes out: its result, or its exception as a value. This and the edge of the command
-line (`cli.command_line`) are the only places that catch every exception: foreign code may raise any
-class, and its text goes into the row of a record or into a sentence for the user.
+Comes in: an action, or a path. Goes out: its result, or its exception as a value; an open file. `caught` and
+the edge of the command line (`cli.command_line`) are the only places that catch every exception: foreign
+code may raise any class, and its text goes into the row of a record or into a sentence for the user.
 """
 
+import errno
+import json
+import os
+import stat
 from collections.abc import Callable
-from typing import TypeVar
+from io import BufferedReader, TextIOWrapper
+from pathlib import Path
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+# They are another file in each process, so that a worker would read something else.
+_OF_THIS_PROCESS = ("/dev/stdin", "/dev/fd/", "/proc/self/", "/proc/thread-self/")
 
 
 def caught(action: Callable[[], T], *through: type[Exception]) -> tuple[T | None, Exception | None]:
@@ -22,3 +36,62 @@ def caught(action: Callable[[], T], *through: type[Exception]) -> tuple[T | None
         raise
     except Exception as error:
         return None, error
+
+
+def open_file(path: str | os.PathLike[str]) -> BufferedReader:
+    """Open a regular file to read its bytes; all files that a user names are opened here.
+
+    A pipe would be waited for, and a device may never end.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file; `strerror` says what it is.
+    """
+    try:
+        return open(path, "rb", opener=regular_file)
+    except ValueError as error:  # a null byte in the path
+        raise OSError(errno.EINVAL, str(error), os.fspath(path)) from None
+
+
+def regular_file(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
+    """Return the descriptor of a regular file, as `os.open` does; see `open_file`."""
+    path = os.fspath(path)
+    if path.startswith(_OF_THIS_PROCESS):
+        raise OSError(errno.EINVAL, "name a file on a disk, which other processes see, too", path)
+    try:
+        file = os.open(path, flags | os.O_NONBLOCK, mode)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # a socket, or a pipe without a reader
+            raise
+        found = os.stat(path).st_mode
+    else:
+        found = os.fstat(file).st_mode
+        if stat.S_ISREG(found):
+            return file
+        os.close(file)
+    if stat.S_ISDIR(found):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    kind = _KINDS.get(stat.S_IFMT(found), "something else")
+    raise OSError(errno.EINVAL, f"it is {kind}, no regular file; name a file on a disk", path)
+
+
+def open_text(path: Path) -> TextIOWrapper:
+    """Open a regular file as the text of a CSV, whatever its bytes are; see `open_file`."""
+    return TextIOWrapper(open_file(path), encoding="utf-8-sig", newline="", errors="replace")
+
+
+def read_file(path: Path) -> bytes:
+    """Return the content of a regular file; see `open_file`."""
+    with open_file(path) as file:
+        return file.read()
+
+
+def from_json(text: str | bytes) -> Any:
+    """Return what a JSON says.
+
+    Raises:
+        ValueError: it is no JSON, or nested so deeply that Python cannot read it.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None

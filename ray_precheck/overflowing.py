@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ray_precheck.config import OverflowConfig
 from ray_precheck.dump.folders import FoundDumps, find_dumps
 from ray_precheck.errors import DumpError, ResumeError
+from ray_precheck.foreign import open_file
 from ray_precheck.jobs.dumps.job import DumpsJob, digest_of_dumps
 from ray_precheck.jobs.overflow.job import OVERFLOW_TABLES, OverflowPayload, encoded, overflow_job
 from ray_precheck.options.declared import settings_of
@@ -202,7 +203,7 @@ def _report(
 
 
 def _dump_results(path: Path) -> Iterator[DumpResult]:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         for line in rows_below(file, OVERFLOW_TABLES.result):
             name, verdict, records, births, first, message = decode_row(line)
             known = int(records) if records.isdigit() else None
@@ -217,7 +218,7 @@ def _dump_results(path: Path) -> Iterator[DumpResult]:
 
 
 def _rows(path: Path) -> Iterator[OverflowRow]:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         for line in rows_below(file, OVERFLOW_TABLES.details):
             row = OverflowRow(*decode_row(line))
             yield row._replace(

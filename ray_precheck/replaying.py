@@ -13,6 +13,7 @@ from ray_precheck.config import RunConfig
 from ray_precheck.dump.folders import find_dumps
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.errors import UsageError
+from ray_precheck.foreign import open_file
 from ray_precheck.jobs.overflow.replay import REPLAY_TABLES, ReplayJob, overflowed
 from ray_precheck.jobs.precheck.subject import find_subject, read_options
 from ray_precheck.runtime.driving import RunSetting, drive_to_end, planned
@@ -78,6 +79,6 @@ def replay_overflows(
 
 
 def _rows(path: Path) -> Iterator[ResultRow]:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         for line in rows_below(file, REPLAY_TABLES.result):
             yield parse_result_row(decode_row(line), REPLAY_TABLES)

@@ -15,6 +15,7 @@ from ray_precheck.config import NaiveConfig
 from ray_precheck.dump.folders import find_dumps
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import ResumeError, UsageError
+from ray_precheck.foreign import open_file
 from ray_precheck.jobs.naive import NAIVE_TABLES, NaiveJob
 from ray_precheck.jobs.precheck.subject import Subject, find_subject, read_options
 from ray_precheck.plan.planner import plan_tasks
@@ -149,7 +150,7 @@ def _plan(dump: Dump, subject: Subject, done: set[str], job: NaiveJob) -> TaskPl
 
 
 def _rows(path: Path) -> Iterator[NaiveRow]:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         for line in rows_below(file, NAIVE_TABLES.result):
             name, verdict, *others = decode_row(line)
             row = NaiveRow(decode_name(name), verdict_in(verdict), *others)

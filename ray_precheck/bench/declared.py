@@ -30,11 +30,13 @@ import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ray_precheck.dump.names import DIRECTIONS, ApiKey, parse_key
 from ray_precheck.errors import UsageError
+from ray_precheck.foreign import open_file
 from ray_precheck.frameworks.known import installed_points
 
 GROUP = "ray_precheck.benches"
@@ -150,7 +152,8 @@ def _version(point: EntryPoint) -> str:
 
 def _read(path: Path) -> BenchModule:
     try:
-        return BenchModule(str(path), path.read_text(encoding="utf-8"))
+        with TextIOWrapper(open_file(path), "utf-8") as file:
+            return BenchModule(str(path), file.read())
     except OSError as error:
         why = error.strerror or str(error)
     except UnicodeDecodeError:

@@ -6,7 +6,6 @@ sentence for each value that means nothing here. Called by the debugger.
 A key stands at the top, or in the section of its task. Sections of other tasks are not read, as there.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from ray_precheck.capture.settings import (
     capture_settings,
 )
 from ray_precheck.errors import UsageError
+from ray_precheck.foreign import from_json, read_file
 
 DEBUG_LEVEL = "debug"
 _DEFAULT_PATH = "./dump_path"
@@ -157,7 +157,7 @@ def _read(path: str | None) -> dict[str, Any]:
     if not isinstance(path, str):
         raise UsageError(f"config_path is {path!r}; expected the name of a config.json")
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = from_json(read_file(Path(path)))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
     except ValueError as error:

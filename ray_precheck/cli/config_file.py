@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.errors import UsageError
+from ray_precheck.foreign import from_json, open_file
 
 SECTIONS = ("acc_check", "run_ut")
 WORDS = ("white_list", "black_list", "error_data_path")
@@ -64,14 +65,14 @@ def read_checker_config(path: Path) -> CheckerConfig:
 
 def _read_json(path: Path) -> Any:
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             data = file.read(_LARGEST_BYTES + 1)
         if len(data) > _LARGEST_BYTES:
             raise UsageError(f"-config: {path} is larger than {_LARGEST_BYTES >> 20} MiB")
-        return json.loads(data.decode("utf-8-sig"))
+        return from_json(data.decode("utf-8-sig"))
     except OSError as error:
         raise UsageError(f"-config: cannot read {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(
             f"-config: {path} is no JSON: {error}; msprobe's config.json is expected"
         ) from None

@@ -32,6 +32,7 @@ from ray_precheck.errors import (
     StoppedError,
     UsageError,
 )
+from ray_precheck.foreign import open_file
 from ray_precheck.options.declared import require_valid
 from ray_precheck.runtime.driving import SharedRun
 from ray_precheck.runtime.places.choice import Cluster
@@ -126,7 +127,7 @@ def _readable(path: Path) -> tuple[FoundDump, ...]:
     """
     dumps = find_dumps(path).dumps
     try:
-        dumps[0].path.open("rb").close()
+        open_file(dumps[0].path).close()
     except OSError as error:
         raise DumpError(f"cannot read the dump {str(path)!r}: {error.strerror}") from None
     return dumps

@@ -18,6 +18,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import BinaryIO
 
+from ray_precheck.foreign import open_file
+
 FIELD = "cut_short"
 KILLED = "the process was ended in the middle of the step"
 _END_BYTES = 1 << 14
@@ -41,9 +43,7 @@ def cut_note(path: Path) -> str:
     """Return the sentence about the dump or the log at a path; "" for what is whole, or cannot be read."""
     is_log = path.suffix == ".jsonl"
     try:
-        if not path.is_file():  # to open a named pipe would wait for somebody who writes into it
-            return ""
-        with path.open("rb") as file:
+        with open_file(path) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - _END_BYTES))
             found = (_IN_LOG if is_log else _IN_DUMP).search(file.read())

@@ -29,6 +29,7 @@ from ray_precheck.dump.scan import (
 )
 from ray_precheck.dump.shown import shown
 from ray_precheck.errors import DumpError, NothingToCheckError
+from ray_precheck.foreign import from_json
 
 LARGEST_HEADER_BYTES = 1 << 20
 DATA = b'"data": {\n'
@@ -172,7 +173,11 @@ def whole_lines(log: Log, file: BinaryIO) -> Iterator[bytes]:
 
 def reason_of(line: bytes) -> str:
     """Return what the last line of a log says of its end."""
-    return str(json.loads(line)[FIELD].get("reason", KILLED))
+    try:
+        said = from_json(line)[FIELD]
+    except ValueError:
+        said = None
+    return str(said.get("reason", KILLED)) if isinstance(said, dict) else KILLED
 
 
 def as_dump(header: bytes, lines: Iterable[bytes], cut_short: str = "") -> Iterator[bytes]:

@@ -25,6 +25,7 @@ from ray_precheck.dump.tensors import (
     is_captured,
     require_dtype,
     require_npy_size,
+    require_pt_size,
     require_shape,
     unreadable,
 )
@@ -148,6 +149,7 @@ def _open_by_torch(opened: BufferedReader, name: str, spec: TensorSpec, is_mappe
     import torch
 
     try:
+        require_pt_size(opened, name, spec)
         value = _load(opened, is_mapped)
         if not isinstance(value, torch.Tensor):
             raise NotCheckable(f"{name} holds a {type(value).__name__}, not a tensor")

@@ -42,6 +42,7 @@ from ray_precheck.dump.scan import (
 )
 from ray_precheck.dump.shown import shown
 from ray_precheck.errors import DumpError, NothingToCheckError
+from ray_precheck.foreign import open_file
 from ray_precheck.frameworks.descriptor import Framework
 from ray_precheck.frameworks.known import framework_names, is_framework, known_frameworks
 from ray_precheck.schema.float32 import FULL_FLOAT32, Float32, from_header
@@ -160,7 +161,7 @@ def open_dump(path: str | os.PathLike[str], on_progress: OnProgress = silent) ->
     try:
         where = standing_for(where)
         _require_file(where)
-        file = where.open("rb")
+        file = open_file(where)
         with ExitStack() as stack:
             stack.enter_context(file)
             dump = _read_dump(file, where, on_progress)
@@ -177,9 +178,6 @@ def _require_file(where: Path) -> None:
         raise DumpError(f"cannot read the dump {str(where)!r}: {error}") from None
     if stat.S_ISDIR(mode):
         raise DumpError(f"{where} is a folder; name the dump.json in it")
-    if not stat.S_ISREG(mode):
-        # Opening a named pipe without a writer would block for ever.
-        raise DumpError(f"{where} is no regular file; name a dump.json on a disk")
 
 
 def _read_dump(file: BinaryIO, path: Path, on_progress: OnProgress) -> Dump:

@@ -23,6 +23,7 @@ import numpy as np
 
 from ray_precheck.dump.shown import shown
 from ray_precheck.errors import NotCheckable
+from ray_precheck.foreign import open_file
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.storage import Sparse, Storage
 from ray_precheck.schema.values import HostTensor, TensorSpec
@@ -48,6 +49,7 @@ UNREADABLE = (
 _LARGEST_ELEMENT_BYTES = 16
 _LARGEST_HEADER_BYTES = 1 << 16
 _LONGEST_REASON = 200
+_ARCHIVE = b"PK\x03\x04"
 # Sparse tensors are compared element by element up to this size, which takes 1 GiB in float32.
 MOST_DENSE = 1 << 28
 # The address of an object differs in each process, so a row with it would differ too.
@@ -83,7 +85,7 @@ class FolderFiles:
         if not file.resolve().is_relative_to(self.folder.resolve()):
             raise NotCheckable(f"{shown(name)} leads out of the dump's folder")
         try:
-            return file.open("rb")
+            return open_file(file)
         except OSError as error:
             raise unreadable(name, error) from None
 
@@ -284,6 +286,26 @@ def require_npy_size(opened: BufferedReader, name: str, spec: TensorSpec) -> Non
         )
 
 
+def require_pt_size(opened: BufferedReader, name: str, spec: TensorSpec) -> None:
+    """Raise `NotCheckable` where an archive unpacks to more than itself and than its tensor can be.
+
+    torch.save packs nothing, and a file of zeros may unpack to a thousand times its size.
+
+    Raises:
+        zipfile.BadZipFile: it begins as an archive and is none.
+    """
+    is_archive = opened.read(len(_ARCHIVE)) == _ARCHIVE
+    opened.seek(0)
+    if not is_archive:
+        return
+    unpacked = sum(member.file_size for member in zipfile.ZipFile(opened).infolist())
+    opened.seek(0)
+    if unpacked > max(os.fstat(opened.fileno()).st_size, most_file_bytes(spec)):
+        raise NotCheckable(
+            f"{name} unpacks to {unpacked} bytes, more than a tensor of shape {list(spec.shape)} takes"
+        )
+
+
 def _read_npy(opened: BufferedReader, name: str, spec: TensorSpec) -> Array:
     try:
         require_npy_size(opened, name, spec)
@@ -309,6 +331,7 @@ def _of_pt(opened: BufferedReader, name: str, spec: TensorSpec, convert: Callabl
     import torch
 
     try:
+        require_pt_size(opened, name, spec)
         value: Any = torch.load(opened, map_location="cpu", weights_only=True)
         if not isinstance(value, torch.Tensor):
             raise NotCheckable(f"{name} holds a {type(value).__name__}, not a tensor")

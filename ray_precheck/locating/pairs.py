@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ray_precheck.errors import DumpError
+from ray_precheck.foreign import open_file
 from ray_precheck.jobs.dumps.job import DumpsJob, digest_of_dumps
 from ray_precheck.jobs.location.dumps import DumpToLocate
 from ray_precheck.jobs.location.pairs import PairPayload, dump_pairs_job
@@ -25,7 +26,7 @@ _HEAD_BYTES, _FIRST_RECORDS_BYTES = 1 << 12, 1 << 18
 def has_tensor_files(dump: Path) -> bool:
     """Return whether a dump has its tensors in files, as its head says or its first records show."""
     try:
-        with dump.open("rb") as file:
+        with open_file(dump) as file:
             head = file.read(_FIRST_RECORDS_BYTES)
     except OSError:
         return False

@@ -22,6 +22,7 @@ from ray_precheck.compare.standards.benchmark import (
 )
 from ray_precheck.compare.thresholds import SMALLEST_REFERENCE_ERR
 from ray_precheck.errors import ResumeError, UsageError
+from ray_precheck.foreign import open_text
 from ray_precheck.frameworks.dtypes import read_dtype
 from ray_precheck.schema.result import Verdict
 from ray_precheck.store.columns import (
@@ -149,7 +150,7 @@ def _read_details(path: Path) -> Iterator[tuple[str, DetailRow]]:
     wanted = [heading.lower() for heading in DETAIL_COLUMNS]
     seen: set[str] = set()
     try:
-        with path.open(encoding="utf-8-sig", newline="", errors="replace") as file:
+        with open_text(path) as file:
             rows = cells_of(file)
             headings = [cell.strip() for cell in next(rows, [])]
             if [heading.lower() for heading in headings[: len(wanted)]] != wanted:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.dump.shown import printable
+from ray_precheck.foreign import open_file
 from ray_precheck.report.files.output_file import write_report
 from ray_precheck.store.columns import decode_name
 from ray_precheck.store.repair import rows_below
@@ -120,7 +121,7 @@ def _cells(calls: Path, tables: Tables) -> Iterator[list[str]]:
     if not calls.exists():
         return
     width = len(tables.result)
-    with calls.open("rb") as file:
+    with open_file(calls) as file:
         for raw in rows_below(file, tables.result):
             cells = row_cells(raw)
             yield (cells + [""] * width)[:width] if len(cells) != width else cells

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from ray_precheck.foreign import open_file
 from ray_precheck.report.sources import source_lines
 from ray_precheck.store.columns import encode_name, encode_row, encode_text, header
 from ray_precheck.store.rows import replace_file
@@ -243,7 +244,7 @@ def row_of_place(found: RootPlace, table: Path) -> tuple[str, str, str]:
     """Return the module, the source line and the message of a root, as its row has them."""
     from ray_precheck.store.columns import decode_row
 
-    with table.open("rb") as file:
+    with open_file(table) as file:
         file.readline()
         for line in file:
             cells = decode_row(line)

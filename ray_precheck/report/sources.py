@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 
+from ray_precheck.foreign import read_file
 from ray_precheck.frameworks.known import known_frameworks
 
 STACK_FILE = "stack.json"
@@ -55,7 +56,7 @@ def _stacks(path: Path) -> Iterator[tuple[str, Any]]:
     try:
         if path.stat().st_size > _LARGEST_BYTES:
             return
-        content = orjson.loads(path.read_bytes())
+        content = orjson.loads(read_file(path))
     except (OSError, ValueError):
         return
     if not isinstance(content, dict):

@@ -10,6 +10,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from ray_precheck.errors import UsageError
+from ray_precheck.foreign import open_file, open_text
 from ray_precheck.store.columns import BOM, DETAIL_COLUMNS, RESULT_COLUMNS, cells_of, decode_name
 from ray_precheck.store.done import ResultRow, parse_result_row
 from ray_precheck.store.rows import row_cells, whole_rows
@@ -56,7 +57,7 @@ def require_result_csv(path: Path) -> None:
         UsageError: it is missing, cannot be read, or has other columns.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             first = next(whole_rows(file), b"")
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
@@ -79,7 +80,7 @@ def _opened(path: Path) -> Iterator[tuple[list[str], Iterator[list[str]]]]:
     if not path.exists():
         yield [], iter(())
         return
-    with path.open(encoding="utf-8-sig", newline="", errors="replace") as file:
+    with open_text(path) as file:
         rows = cells_of(_whole_lines(file))
         headings = [_HEADINGS.get(cell.strip().lower(), cell) for cell in next(rows, [])]
         yield headings, filter(None, rows)

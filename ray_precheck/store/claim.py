@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ray_precheck.errors import StoppedError
+from ray_precheck.foreign import from_json, open_file, regular_file
 
 # A process that was killed a moment ago may hold its lock until the kernel has cleared its memory.
 _PATIENCE_S = 2.0
@@ -127,7 +128,7 @@ def _take(path: Path) -> int:
     """Return the descriptor of the lock file, which this process has alone."""
     until = time.monotonic() + _PATIENCE_S
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        handle = regular_file(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         holder = None
         try:
             sees_locks = _lock(handle)
@@ -213,8 +214,8 @@ def _write(handle: int, holder: _Holder) -> None:
 def _holder(path: Path) -> _Holder | None:
     """Return the holder that a lock file names; None if it names none."""
     try:
-        with path.open("rb") as file:
-            found = json.loads(file.read(_MOST_BYTES))
+        with open_file(path) as file:
+            found = from_json(file.read(_MOST_BYTES))
         return _Holder(
             str(found["host"]),
             int(found["pid"]),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
+from ray_precheck.foreign import open_file
 from ray_precheck.schema.result import MACHINE_REASONS, Verdict, call_verdict, verdict_in
 from ray_precheck.store.columns import DISTRIBUTION, decode_name
 from ray_precheck.store.repair import rows_below
@@ -144,7 +145,7 @@ def count_verdicts(result: Path, names: Set[str], tables: Tables = API_TABLES) -
 
 def _result_rows(path: Path, tables: Tables) -> Iterator[ResultRow]:
     width = len(tables.result)
-    with path.open("rb") as file:
+    with open_file(path) as file:
         for row in rows_below(file, tables.result):
             cells = row_cells(row)
             if len(cells) < width:
@@ -174,7 +175,7 @@ def without_details(details: Path, calls: Set[str], tables: Tables = API_TABLES)
     missing, call = set(calls), ""
     if not details.exists():
         return missing
-    with details.open("rb") as file:
+    with open_file(details) as file:
         rows = rows_below(file, tables.details)
         for call, _, _ in rows_by_call(rows, tables.detail_parts):
             missing.discard(call)

@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from ray_precheck.dump.tensors import UNREADABLE
 from ray_precheck.errors import NotCheckable, UsageError
+from ray_precheck.foreign import from_json, open_file, read_file
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.float32 import FULL_FLOAT32, Float32, from_header
 from ray_precheck.schema.storage import Sparse, Storage
@@ -251,9 +253,12 @@ class SavedTensors:
 
     def _load(self, name: str, dtype: str, path: str) -> HostTensor:
         try:
-            data = np.load(self._folder / name, allow_pickle=False)
-        except (OSError, ValueError) as error:
+            with open_file(self._folder / name) as file:
+                data = np.load(file, allow_pickle=False)
+        except UNREADABLE as error:
             raise NotCheckable(f"{path}: cannot read {name}: {error}") from None
+        if not isinstance(data, np.ndarray):
+            raise NotCheckable(f"{path}: {name} is an archive; a single array is expected")
         return _restored(data, dtype)
 
 
@@ -264,7 +269,7 @@ def load_error_data(path: Path) -> ErrorData:
         UsageError: the file is missing or is no such JSON.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = from_json(read_file(path))
         backward = found["backward"]
         payload = TaskPayload(
             0,

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from ray_precheck.errors import StoppedError
+from ray_precheck.foreign import open_file, regular_file
 from ray_precheck.schema.done import Done
 from ray_precheck.store.claim import require_claim
 from ray_precheck.store.columns import header
@@ -214,7 +215,7 @@ def _with_added(result: Path, tables: Tables) -> Tables:
 
 
 def _open_to_append(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    return regular_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
 
 def _cannot_write(error: OSError, path: Path) -> StoppedError:
@@ -251,7 +252,7 @@ def _sort_file(
     """
     ranks, begins = array("q"), array("q")
     last = None
-    with path.open("rb") as file:
+    with open_file(path) as file:
         rows = whole_rows(file)
         end = len(next(rows, b""))
         for call, _, row in rows_by_call(rows, parts):

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ray_precheck.foreign import regular_file
+
 # The writer of a run that was killed may live a little longer than its driver.
 _PATIENCE_S = 10.0
 _INTERVAL_S = 0.05
@@ -59,7 +61,7 @@ def _open_locked(path: Path) -> int:
     """Return the descriptor of the locked file, -1 where there is none that can be read."""
     while True:
         try:
-            handle = os.open(path, os.O_RDONLY)
+            handle = regular_file(path, os.O_RDONLY)
         except OSError:
             return -1  # The functions that read the file report that it cannot be read.
         try:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ray_precheck.errors import ResumeError, StoppedError
+from ray_precheck.foreign import open_file
 from ray_precheck.store.columns import (
     BOM,
     decode_row,
@@ -53,7 +54,7 @@ def repair(result: Path, details: Path, done: Set[str], tables: Tables = API_TAB
 
 def names_in(result: Path, tables: Tables = API_TABLES) -> set[str]:
     """Return the names that have a whole result row; none where the file has no rows."""
-    with result.open("rb") as file:
+    with open_file(result) as file:
         return {row_name(row) for row in rows_below(file, tables.result)}
 
 
@@ -93,7 +94,7 @@ def _is_torn_header(data: bytes, head: bytes) -> bool:
 
 
 def _repair_file(path: Path, columns: Iterable[str], done: Set[str], parts: int | None) -> None:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         rows = whole_rows(file)
         head = _read_head(file, rows, columns)

@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ray_precheck.errors import ResumeError, StoppedError, UsageError
+from ray_precheck.foreign import open_file, regular_file
 from ray_precheck.store.claim import ClaimedError, claimed
 from ray_precheck.store.columns import ADDED_SETTING, added_columns
 from ray_precheck.store.done import read_done, without_details
@@ -185,7 +186,7 @@ def discard_run(files: RunFiles) -> bool:
 def _has_rows(path: Path) -> bool:
     """Return whether a file of ours has anything below its header."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             next(whole_rows(file), b"")
             return bool(file.read(1))
     except FileNotFoundError:
@@ -329,7 +330,7 @@ def _require_writable(files: RunFiles) -> None:
     run beside them."""
     for path in (files.result, files.details):
         try:
-            os.close(os.open(path, os.O_WRONLY | os.O_APPEND))
+            os.close(regular_file(path, os.O_WRONLY | os.O_APPEND))
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -356,7 +357,7 @@ def _require_own_columns(files: RunFiles, tables: Tables) -> None:
 def _require_columns(files: RunFiles, tables: Tables) -> None:
     """Raise where the details have other columns than the default ones and those added."""
     try:
-        with files.details.open("rb") as file:
+        with open_file(files.details) as file:
             rows_below(file, tables.details)
     except FileNotFoundError:
         return

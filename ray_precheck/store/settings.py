@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.config import RunConfig
+from ray_precheck.foreign import from_json, read_file
 from ray_precheck.options.declared import options_of
 from ray_precheck.schema.environment import (
     Environment,
@@ -70,7 +71,7 @@ def load_settings(path: Path) -> RunSettings | None:
         OSError: the file cannot be read.
     """
     try:
-        data = path.read_bytes().removeprefix(BOM)
+        data = read_file(path).removeprefix(BOM)
     except FileNotFoundError:
         return None
     whole = _read_json(data)
@@ -94,7 +95,7 @@ def load_settings(path: Path) -> RunSettings | None:
 def _read_json(data: bytes) -> dict[str, Any] | None:
     """Return the content of a whole settings file, None if it is torn or no settings file."""
     try:
-        found = json.loads(data)
+        found = from_json(data)
     except ValueError:
         return None
     return found if isinstance(found, dict) else None

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import orjson
 
 from ray_precheck.errors import PrecheckError, ResumeError, StoppedError
+from ray_precheck.foreign import regular_file
 from ray_precheck.store.resume import run_files
 
 _BEGIN = b"["
@@ -116,7 +117,7 @@ class Timeline:
         self._lanes: dict[tuple[str, str], list[_Lane]] = {}
         self._count = 0
         self._has_events = False
-        self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        self._fd = regular_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             self._go_on()
         except (OSError, PrecheckError):

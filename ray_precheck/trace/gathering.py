@@ -23,6 +23,7 @@ from ray_precheck.capture.measures.sketch_map import Array
 from ray_precheck.capture.writing.sketches import SketchFile, read_sketches, sketch_of
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.errors import NotCheckable
+from ray_precheck.foreign import read_file
 from ray_precheck.schema.dtypes import canonical_dtype
 from ray_precheck.schema.values import TensorSpec
 from ray_precheck.trace.side import CaptureSide, record_from_json
@@ -85,7 +86,7 @@ def gather_ranks(sides: Sequence[CaptureSide], folder: Path) -> Path:
     gathered.finish()
     for name in ("stack.json", "construct.json"):
         if (first.folder / name).is_file():
-            (folder / name).write_bytes((first.folder / name).read_bytes())
+            (folder / name).write_bytes(read_file(first.folder / name))
     return path
 
 

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ray_precheck.errors import UsageError
+from ray_precheck.foreign import from_json, open_file
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.trace.alignment.align import Match, align
 from ray_precheck.trace.alignment.calls import Call
@@ -84,7 +85,7 @@ def compare_lines(npu: Path, bench: Path, out: Path, *, same_shapes: bool = Fals
 
 def _opened(path: Path) -> BinaryIO:
     try:
-        return path.open("rb")
+        return open_file(path)
     except OSError as error:
         raise UsageError(f"cannot read the lines of {path}: {error.strerror}") from None
 
@@ -122,7 +123,7 @@ def _calls(file: BinaryIO, path: Path) -> list[LineCall]:
 
 def _parsed(line: bytes, offset: int, path: Path, number: int) -> tuple[LineTensor, str, Array]:
     try:
-        name, values, dtype, shape = json.loads(line)
+        name, values, dtype, shape = from_json(line)
         match = _NAME.fullmatch(name)
         found = np.asarray(values, np.float64)
         sizes = tuple(int(each) for each in shape)

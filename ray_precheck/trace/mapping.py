@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from ray_precheck.compare.standards.plain_yaml import read_yaml
 from ray_precheck.dump.scan import ByteRange
 from ray_precheck.errors import UsageError
+from ray_precheck.foreign import read_file
 from ray_precheck.trace.alignment.align import How, Match, align
 from ray_precheck.trace.alignment.calls import Call
 from ray_precheck.trace.alignment.families import family_of
@@ -250,7 +251,7 @@ def _texts(path: Path, option: str) -> dict[str, str]:
 
 def _content(path: Path, option: str) -> Any:
     try:
-        raw = path.read_bytes()
+        raw = read_file(path)
     except OSError as error:
         raise UsageError(f"cannot read {option} {path}: {error.strerror}") from None
     if len(raw) > _LARGEST_BYTES:

@@ -32,6 +32,7 @@ from ray_precheck.dump.scan import (
     value_of,
 )
 from ray_precheck.errors import DumpError
+from ray_precheck.foreign import open_file, read_file
 from ray_precheck.schema.float32 import FULL_FLOAT32, Float32, from_header
 from ray_precheck.trace.items import Item, items_of
 
@@ -195,7 +196,7 @@ def _with_words(raw: bytes) -> Any:
 def _object_in(path: Path) -> Mapping[str, Any]:
     """Return the JSON object in a file; an empty one where there is none."""
     try:
-        found = orjson.loads(path.read_bytes())
+        found = orjson.loads(read_file(path))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -221,7 +222,7 @@ def open_side(path: str | os.PathLike[str], on_progress: OnProgress = silent) ->
     where = standing_for(Path(path))
     try:
         with ExitStack() as stack:
-            file = stack.enter_context(where.open("rb"))
+            file = stack.enter_context(open_file(where))
             log: Log | None = None
             if where.suffix == Path(LOG_FILE).suffix:
                 log, members = scan_log(file, str(where), on_progress)

@@ -44,6 +44,14 @@ def test_2_000_mutated_dumps_are_rows_or_refusals(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.timeout(600)
+def test_a_pipe_is_refused_wherever_a_command_opens_a_file(tmp_path: Path) -> None:
+    code = (
+        "from scripts.fuzz.special import examine_special\nprint(examine_special(['named pipe']))"
+    )
+    assert run_code(code, tmp_path).splitlines()[-1] == "[]"
+
+
 def test_a_case_is_the_same_whatever_came_before_it(tmp_path: Path) -> None:
     code = (
         "import hashlib\nfrom scripts.fuzz import main as fuzz\n"

@@ -20,6 +20,7 @@ from ray_precheck.capture.settings import CaptureSettings, numbers_text, setting
 from ray_precheck.capture.writing.lines import open_locked
 from ray_precheck.capture.writing.log import LOG
 from ray_precheck.errors import UsageError
+from ray_precheck.foreign import from_json, read_file
 
 CONFIGURATION = "capture.json"
 # Where the dumps go and how many stay does not change what is in them.
@@ -92,7 +93,7 @@ def _create(path: Path, wanted: dict[str, Any]) -> bool:
 def _read(path: Path) -> dict[str, Any] | None:
     file = path / CONFIGURATION
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = from_json(read_file(file))
     except FileNotFoundError:
         return None
     except (ValueError, OSError) as error:

@@ -31,6 +31,7 @@ from ray_precheck.dump.log import (
 from ray_precheck.dump.scan import silent
 from ray_precheck.dump.shown import shown
 from ray_precheck.errors import DumpError
+from ray_precheck.foreign import open_file
 
 _MOST_DIGITS = 18
 _LEVELS_WITH_MODULES = ("L0", "mix")
@@ -161,7 +162,7 @@ def _read(path: Path, file: BinaryIO) -> _Contents:
         contents.take(*members[0])
     stack_path = path.with_name(STACK_LOG)
     if stack_path.exists():
-        with stack_path.open("rb") as stacks:
+        with open_file(stack_path) as stacks:
             for number, line in enumerate(_whole(stacks), 1):
                 for name, lines in _json(line, number, stack_path).items():
                     contents.stacks[int(name)] = lines
@@ -200,7 +201,7 @@ def _broken(line: bytes, number: int, path: Path) -> DumpError:
 
 def _holds(path: Path, pieces: Iterable[bytes]) -> bool:
     """Return whether a dump has these bytes of records; its header may say more than that of a log."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         begin = file.read(LARGEST_HEADER_BYTES)
         if DATA not in begin:
             return False

@@ -12,6 +12,8 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 
+from ray_precheck.foreign import regular_file
+
 # A reader that asks whether a log is locked holds its lock for some microseconds.
 _PATIENCE_S = 0.5
 _INTERVAL_S = 0.01
@@ -85,7 +87,7 @@ def open_locked(path: Path, flags: int) -> int:
     """
     until = time.monotonic() + _PATIENCE_S
     while True:
-        file = os.open(path, flags | os.O_CLOEXEC, 0o640)
+        file = regular_file(path, flags | os.O_CLOEXEC, 0o640)
         try:
             if _lock(file) and _is_still(path, file):
                 return file

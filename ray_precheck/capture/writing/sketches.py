@@ -22,6 +22,7 @@ import numpy as np
 
 from ray_precheck.capture.measures.sketch_map import BUCKETS, Array
 from ray_precheck.errors import DumpError
+from ray_precheck.foreign import open_file
 
 SKETCHES = "sketches.npy"
 # The magic text, version 1.0 of the format, and the length of what follows (NumPy Enhancement Proposal 1).
@@ -96,7 +97,7 @@ def read_sketches(folder: Path) -> Array:
     """
     path = folder / SKETCHES
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             header = file.read(_HEADER)
             if len(header) < _HEADER and _MAGIC[: len(header)] == header[: len(_MAGIC)]:
                 return np.zeros((0, BUCKETS), np.float32)  # killed at the very beginning

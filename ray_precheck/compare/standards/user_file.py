@@ -28,6 +28,7 @@ from ray_precheck.compare.standards.plain_yaml import read_yaml
 from ray_precheck.compare.standards.registry import STANDARDS
 from ray_precheck.compare.thresholds import RATIO_LIMITS
 from ray_precheck.errors import UsageError
+from ray_precheck.foreign import open_file
 from ray_precheck.schema.dtypes import DTYPES, canonical_dtype
 
 DIRECTIONS = ("forward", "backward")
@@ -107,7 +108,7 @@ def load_standard(given: str) -> Standard:
         return STANDARDS[given]()
     path = Path(given)
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             data = file.read(_LARGEST_BYTES + 1)
     except FileNotFoundError:
         raise UsageError(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from ray_precheck.errors import DumpError
+from ray_precheck.foreign import open_file
 from ray_precheck.jobs.dumps.cargo import DumpsCargo, unpacked_dumps
 from ray_precheck.jobs.shared_folders import require_folders, seen_folders
 from ray_precheck.runtime.scheduling.stage import Stage
@@ -163,7 +164,7 @@ def digest_of_dumps(labelled: Iterable[tuple[str, Iterable[Path]]]) -> str:
         digest.update(f"{label}\0".encode())
         for path in paths:
             try:
-                with path.open("rb") as file:
+                with open_file(path) as file:
                     size = file.seek(0, os.SEEK_END)
                     file.seek(max(0, size - _TAIL_BYTES))
                     digest.update(f"{size}\0".encode() + file.read())

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ray_precheck.dump.mapped import MappedTensors
 from ray_precheck.errors import NotCheckable
+from ray_precheck.foreign import open_file
 from ray_precheck.jobs.location.exchange_judging import OpenedTensors, judged_output
 from ray_precheck.jobs.location.plan import call_entries
 from ray_precheck.schema.done import Done
@@ -153,7 +154,7 @@ def _done(
 def read_recomputed(path: Path) -> dict[str, list[Recomputed]]:
     """Read the table of the ranks: what is known of the collectives of each dump, by its label."""
     found: dict[str, list[Recomputed]] = defaultdict(list)
-    with path.open("rb") as file:
+    with open_file(path) as file:
         for line in rows_below(file, EXCHANGE_TABLES.details):
             dump, key, place, verdict, item, own, where, message, _ = decode_row(line)
             found[decode_name(dump)].append(

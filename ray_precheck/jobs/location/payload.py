@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ray_precheck.check.settings import CheckSettings
+from ray_precheck.foreign import open_file
 from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.task import TaskPayload
 from ray_precheck.store.columns import decode_name, decode_row, encode_name, encode_row, encode_text
@@ -166,6 +167,6 @@ def read_measured(path: Path) -> MeasuredEvidence:
 
 
 def _rows(path: Path) -> Iterator[list[str]]:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         for line in rows_below(file, LOCATION_TABLES.details):
             yield decode_row(line)

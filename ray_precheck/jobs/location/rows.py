@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ray_precheck.foreign import open_file
 from ray_precheck.store.columns import decode_name, decode_row, encode_name, encode_row, encode_text
 from ray_precheck.store.repair import rows_below
 from ray_precheck.store.tables import Tables
@@ -93,7 +94,7 @@ def _number(value: float | None) -> str:
 def read_located(dumps: Path, roots: Path) -> dict[str, LocatedRows]:
     """Read both tables: what was found in each dump, by its label."""
     found: dict[str, LocatedRows] = defaultdict(LocatedRows)
-    with dumps.open("rb") as file:
+    with open_file(dumps) as file:
         for line in rows_below(file, PAIR_TABLES.result):
             name, _, records, judged, compared, _, _, *left_out, message = decode_row(line)
             rows = found[decode_name(name)]
@@ -102,7 +103,7 @@ def read_located(dumps: Path, roots: Path) -> dict[str, LocatedRows]:
             located.records, located.judged = _count(records), _count(judged)
             located.compared = _count(compared)
             located.left_out, located.shared_left_out = map(_count, left_out)
-    with roots.open("rb") as file:
+    with open_file(roots) as file:
         for line in rows_below(file, PAIR_TABLES.details):
             cells = decode_row(line)
             _take(found[decode_name(cells[-1])], cells)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ray_precheck.compare.random.pooled import Drawn, judge_pooled, read_drawn
 from ray_precheck.errors import StoppedError
+from ray_precheck.foreign import open_file
 from ray_precheck.schema.result import Outcome, OutputCheck, TaskResult, Verdict
 from ray_precheck.store.columns import (
     DETAIL_COLUMNS,
@@ -79,9 +80,9 @@ def _add(files: RunFiles) -> None:
     if list(rows.values()) == before:
         return
     # The details last: if they hold the rows, the result table has the notes.
-    with files.result.open("rb") as file:
+    with open_file(files.result) as file:
         replace_file(files.result, _noted(whole_rows(file), operators, notes))
-    with files.details.open("rb") as file:
+    with open_file(files.details) as file:
         replace_file(files.details, _placed(whole_rows(file), rows))
     mark_completed(files.settings, files.result, files.details)
 
@@ -91,7 +92,7 @@ def _read(details: Path) -> tuple[dict[str, _Operator], list[bytes]]:
     that are there already."""
     operators: dict[str, _Operator] = {}
     before: list[bytes] = []
-    with details.open("rb") as file:
+    with open_file(details) as file:
         rows = whole_rows(file)
         next(rows, None)
         last = ""

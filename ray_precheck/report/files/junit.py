@@ -15,6 +15,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 import orjson
 
+from ray_precheck.foreign import open_file
 from ray_precheck.report.files.machine_file import environment_of
 from ray_precheck.report.files.output_file import write_report
 from ray_precheck.report.ranks_summary import RankSummary
@@ -173,7 +174,7 @@ def call_seconds(timeline: Path) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     try:
-        with timeline.open("rb") as file:
+        with open_file(timeline) as file:
             for line in file:
                 try:
                     event = orjson.loads(line.strip().rstrip(b","))

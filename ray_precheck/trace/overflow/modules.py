@@ -9,6 +9,8 @@ from pathlib import Path
 
 import orjson
 
+from ray_precheck.foreign import read_file
+
 CONSTRUCT_FILE = "construct.json"
 # A larger file is left alone: it is read as a whole.
 _LARGEST_BYTES = 512 << 20
@@ -55,7 +57,7 @@ def _construct(path: Path) -> dict[str, object]:
     try:
         if path.stat().st_size > _LARGEST_BYTES:
             return {}
-        found = orjson.loads(path.read_bytes())
+        found = orjson.loads(read_file(path))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

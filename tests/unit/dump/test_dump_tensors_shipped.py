@@ -201,11 +201,11 @@ def test_a_file_that_cannot_be_read_is_refused_in_the_same_words(
 ) -> None:
     np.save(tmp_path / NAME, np.ones(2, np.float32))
 
-    def denied(self: Path, mode: str) -> None:
-        raise PermissionError(13, "Permission denied", str(self))
+    def denied(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", denied)
+        patch.setattr("ray_precheck.dump.tensors.open_file", denied)
         text = refused(tmp_path, float32(2))
     where = tmp_path / NAME
     assert text == (
