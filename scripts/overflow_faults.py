@@ -212,7 +212,7 @@ def logsumexp_difference(y: Tensor) -> Tensor:
     return y + (masked - masked.logsumexp(-1, keepdim=True))  # born here
 
 
-FAULTS = (
+FAULTS: tuple[Planted, ...] = (
     Planted("exp", exp_of_large, "exp"),
     Planted("exp", exp_method, "exp"),
     Planted("exp", expm1_of_large, "expm1"),
@@ -253,6 +253,158 @@ FAULTS = (
     Planted("mask", mask_times_zero, "__mul__"),
     Planted("mask", mask_and_overflow, "__add__"),
     Planted("mask", logsumexp_difference, "__sub__"),
+)
+
+
+def _some_zeros(y: Tensor) -> Tensor:
+    """Return values without a gradient, of which the first column is 0."""
+    return y.detach().abs() * (torch.arange(8) > 0)
+
+
+def then_where(y: Tensor) -> Tensor:
+    v = _some_zeros(y)
+    z = torch.log(v)  # born here
+    return y + torch.where(v > 0, z, 0.0)
+
+
+def then_masked_fill(y: Tensor) -> Tensor:
+    v = _some_zeros(y)
+    z = torch.log(v)  # born here
+    return y + (z * 2).masked_fill(v == 0, 0.0)
+
+
+def then_masked_fill_in_place(y: Tensor) -> Tensor:
+    v = _some_zeros(y)
+    z = torch.log(v)  # born here
+    z.masked_fill_(v == 0, 0.0)
+    return y + z
+
+
+def then_nan_to_num(y: Tensor) -> Tensor:
+    v = _some_zeros(y)
+    z = v / v  # born here
+    return y + torch.nan_to_num(z)
+
+
+def then_guarded(y: Tensor) -> Tensor:
+    v = _some_zeros(y)
+    z = torch.log(v)  # born here
+    return y + torch.where(torch.isinf(z), torch.zeros_like(z), z)
+
+
+def then_assigned(y: Tensor) -> Tensor:
+    v = _some_zeros(y)
+    z = 1 / v  # born here
+    z[torch.isinf(z)] = 0
+    return y + z
+
+
+def then_columns(y: Tensor) -> Tensor:
+    z = torch.log(_some_zeros(y))  # born here
+    return y + z.T[1:].mean()
+
+
+def then_whole_numbers(y: Tensor) -> Tensor:
+    v = _some_zeros(y).float()
+    z = torch.log(v)  # born here
+    whole = torch.min(4 + (z * 4).to(torch.long), torch.full((8,), 7))
+    return y + torch.where(v > 0, whole, 3).to(y.dtype)
+
+
+def then_not_finite(y: Tensor) -> Tensor:
+    z = torch.exp(y.detach() + 12000 * (torch.arange(8) > 6).to(y.dtype))  # born here
+    return y + torch.where(torch.isfinite(z), z, y.detach())
+
+
+def then_selected(y: Tensor) -> Tensor:
+    v = _some_zeros(y)
+    z = torch.rsqrt(v)  # born here
+    return y + z.masked_select(v > 0).mean()
+
+
+TAKEN_AWAY: tuple[Planted, ...] = (
+    Planted("taken away", then_where, "log"),
+    Planted("taken away", then_masked_fill, "log"),
+    Planted("taken away", then_masked_fill_in_place, "log"),
+    Planted("taken away", then_nan_to_num, "__truediv__"),
+    Planted("taken away", then_guarded, "log"),
+    Planted("taken away", then_assigned, "reciprocal"),
+    Planted("taken away", then_columns, "log"),
+    Planted("taken away", then_whole_numbers, "log"),
+    Planted("taken away", then_not_finite, "exp"),
+    Planted("taken away", then_selected, "rsqrt"),
+)
+
+
+def product_with_a_mask(y: Tensor) -> Tensor:
+    v = _some_zeros(y)
+    z = torch.log(v)  # born here
+    return y + z * (v > 0)
+
+
+def masked_and_summed(y: Tensor) -> Tensor:
+    v = _some_zeros(y)
+    z = torch.log(v)  # born here
+    return y + torch.where(v > 0, z, 0.0) + z.mean()
+
+
+def softmax_of_log(y: Tensor) -> Tensor:
+    z = torch.log(_some_zeros(y))  # born here
+    return y + z.softmax(-1)
+
+
+def masked_with_a_gradient(y: Tensor) -> Tensor:
+    v = y.abs() * (torch.arange(8) > 0)
+    z = torch.log(v)  # born here
+    return y + torch.where(v > 0, z, 0.0)
+
+
+def masked_and_kept(y: Tensor) -> Tensor:
+    v = _some_zeros(y)
+    z = torch.log(v)  # born here
+    torch.zeros_like(z).copy_(z)
+    return y + torch.where(v > 0, z, 0.0)
+
+
+def cloned_and_masked(y: Tensor) -> Tensor:
+    v = _some_zeros(y)
+    z = torch.log(v)  # born here
+    return y + torch.where(v > 0, z.clone(), 0.0)
+
+
+def asked_and_used(y: Tensor) -> Tensor:
+    z = torch.log(_some_zeros(y))  # born here
+    torch.isinf(z).any()
+    return y + torch.exp(z)
+
+
+def clamped(y: Tensor) -> Tensor:
+    z = torch.log(_some_zeros(y))  # born here
+    return y + z.clamp(min=-5.0)
+
+
+def whole_numbers_clamped(y: Tensor) -> Tensor:
+    z = torch.log(_some_zeros(y).float())  # born here
+    return y + (z * 4).to(torch.long).clamp(0, 7).to(y.dtype)
+
+
+def masked_in_part(y: Tensor) -> Tensor:
+    v = _some_zeros(y) * (torch.arange(8) != 5)
+    z = torch.log(v)  # born here
+    return y + torch.where(torch.arange(8) > 0, z, 0.0)
+
+
+FAULTS += (
+    Planted("kept", product_with_a_mask, "log"),
+    Planted("kept", masked_and_summed, "log"),
+    Planted("kept", softmax_of_log, "log"),
+    Planted("kept", masked_with_a_gradient, "log"),
+    Planted("kept", masked_and_kept, "log"),
+    Planted("kept", cloned_and_masked, "log"),
+    Planted("kept", asked_and_used, "log"),
+    Planted("kept", clamped, "log"),
+    Planted("kept", whole_numbers_clamped, "log"),
+    Planted("kept", masked_in_part, "log"),
 )
 
 

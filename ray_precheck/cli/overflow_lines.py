@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ray_precheck.schema.result import Verdict
+from ray_precheck.trace.overflow.finding import Birth
 from ray_precheck.trace.overflow.headroom import NEAR_BITS, Trend
 from ray_precheck.trace.overflow.rows import HEADROOM, OverflowRow
 
@@ -36,6 +37,9 @@ def overflow_lines(report: "OverflowReport") -> Iterator[str]:
     yield from _came_in(report)
     if not born and not any(each.verdict is Verdict.ERROR for each in report.dumps):
         yield _nothing(report)
+    gone = sum(row.birth == Birth.GONE.value for row in report.rows)
+    if gone:
+        yield f"Masks took {_count(gone, 'birth')} away again: no loss, gradient or state holds them"
     counts = Counter(row.birth for row in report.rows if row.birth != HEADROOM and not row.is_born)
     if counts:
         yield "Other rows: " + ", ".join(f"{count} {birth}" for birth, count in counts.items())
@@ -95,7 +99,9 @@ def _nothing(report: "OverflowReport") -> str:
     records = sum(each.records or 0 for each in report.dumps)
     if all(each.verdict is Verdict.SKIP for each in report.dumps):
         return f"Nothing could be checked: {records} records have no statistics"
-    return f"No NaN and no infinity was born in {records} records of {_count(len(report.dumps), 'dump')}"
+    other = "other " if any(row.birth == Birth.GONE.value for row in report.rows) else ""
+    where = f"{records} records of {_count(len(report.dumps), 'dump')}"
+    return f"No {other}NaN and no {other}infinity was born in {where}"
 
 
 def _headroom(report: "OverflowReport") -> Iterator[str]:

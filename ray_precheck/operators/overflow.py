@@ -9,9 +9,9 @@ from ray_precheck.operators.table import table_of_names
 CASTS = table_of_names(
     "casts",
     """
-    torch.Tensor: __setitem__ bfloat16 copy_ double float half index_put_ to type type_as
+    torch.Tensor: __setitem__ bfloat16 copy_ double float half index_put_ int long to type type_as
     torch: as_tensor tensor
-    mindspore.Tensor: __setitem__ astype bfloat16 copy_ float half to type type_as
+    mindspore.Tensor: __setitem__ astype bfloat16 copy_ float half int long to type type_as
     mindspore.ops: cast
     """,
 )
@@ -23,6 +23,24 @@ BRINGS_IN = table_of_names(
     torch.Tensor: fill_ new_full new_tensor
     mindspore.mint: full full_like
     mindspore.ops: full full_like
+    """,
+)
+# Operators that can take away some values of what they get: they choose others, or put others in their place.
+# No product is one, since 0 x inf and 0 x NaN are NaN.
+MASKS = table_of_names(
+    "masks",
+    """
+    torch torch.Tensor:
+        gather index_fill index_put index_select masked_fill masked_scatter masked_select nan_to_num
+        narrow select take take_along_dim where
+    torch.Tensor:
+        __getitem__ __setitem__ index_fill_ index_put_ masked_fill_ masked_scatter_ nan_to_num_
+    torch: nan_to_num_
+    mindspore.mint: gather index_select masked_fill masked_select nan_to_num narrow select where
+    mindspore.ops: gather index_select masked_fill masked_select nan_to_num narrow select where
+    mindspore.Tensor:
+        __getitem__ __setitem__ gather index_select masked_fill masked_fill_ masked_select nan_to_num narrow
+        select where
     """,
 )
 # Operators whose results are whatever stands in the memory that they get.

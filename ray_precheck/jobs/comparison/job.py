@@ -129,7 +129,7 @@ class ComparisonJob:
         )
 
     def _saved(self, piece: RecordPair) -> tuple[SideRecords, SideRecords]:
-        """Return the forward records of a pair of backward calls; none of modules, which save inner tensors."""
+        """Return the forward records of a pair of backward calls; modules save tensors of their inside."""
         found = (SideRecords(), SideRecords())
         if len(piece.target) == len(piece.golden) == 1 and piece.target[0].direction == BACKWARD:
             calls = piece.target[0].call, piece.golden[0].call

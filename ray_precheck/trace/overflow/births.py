@@ -18,6 +18,7 @@ from typing import Any
 
 from ray_precheck.operators.overflow import BRINGS_IN, UNINITIALISED
 from ray_precheck.trace.overflow.finding import Birth, Origin, OverflowFinding
+from ray_precheck.trace.overflow.held import Held, reach
 from ray_precheck.trace.overflow.lineage import Lineage, Origins
 from ray_precheck.trace.overflow.modules import Modules
 from ray_precheck.trace.overflow.record import (
@@ -79,7 +80,7 @@ def follow(side: CaptureSide) -> Followed:
     walk = Walk(side.header.framework, Modules(side.folder), has_calls=has_calls)
     for entry in side.entries:
         raw = side.raw(entry)
-        if not walk.followed.knows or SUSPICIOUS.search(raw):
+        if not walk.followed.knows or walk.held.integers or SUSPICIOUS.search(raw):
             fields = record_from_json(raw)
             walk.followed.unread += not fields and raw.strip() != b"{}"
             walk.see(entry, fields)
@@ -100,6 +101,7 @@ class Walk:
         self.saw_backward = False
         self._framework = framework
         self._lineage = Lineage()
+        self.held = Held()
         self._modules = modules
         self._has_calls = has_calls
         self._origins: list[Origin] = []
@@ -120,7 +122,9 @@ class Walk:
 
     def end(self) -> Followed:
         """Say which -inf were meant, and return what was found."""
+        self.held.end()
         for origin in self._origins:
+            _say_whether_gone(origin)
             if origin.may_be_meant and origin.is_proven:
                 origin.finding.birth = Birth.MEANT
                 origin.finding.message = f"{origin.finding.message}, and becomes finite: a mask"
@@ -128,8 +132,10 @@ class Walk:
 
     def _see_call(self, record: FollowedRecord) -> None:
         if not bad_of(record.inputs) and not record.bad_outputs:
+            self.held.see(record, ())
             return
         solid, masks = self._origins_of(record)
+        self.held.see(record, solid)
         if not record.bad_outputs:
             self._masked(record, solid, masks)
         elif solid and not (record.makes_nan and all(each.is_constant for each in solid)):
@@ -206,6 +212,7 @@ class Walk:
             got |= NonFinite(negative=True)
         forward = self._lineage.of_forward(record.entry.call) if record.is_backward else ()
         if forward:
+            reach(forward)
             said = f"its forward pass met {forward[0].finding.place}"
             self._report(record, values, Birth.RE_EMERGED, said, alarm=forward[0].finding.is_alarm)
             for origin in forward:
@@ -242,6 +249,8 @@ class Walk:
 
     def _see_module(self, record: FollowedRecord) -> None:
         """Judge a module whose operators have records: it may bear what none of them shows."""
+        for values in record.bad_outputs:
+            self.held.kept(values, self._lineage.of(values))
         unseen = record.bad_outputs and not bad_of(record.inputs) and not self._is_inside(record)
         if unseen and not record.is_backward:
             said = "no record of its operators shows it: born in an operator that has none"
@@ -250,6 +259,7 @@ class Walk:
 
     def _see_gradients(self, record: FollowedRecord) -> None:
         """Judge the gradients of a module's parameters, which several calls may have added to."""
+        reach([each for values in record.bad_outputs for each in self._lineage.of(values)])
         if record.bad_outputs and self.saw_backward and not self._gradients:
             said = "no operator gave it: born where gradients of a parameter are summed"
             origins = self._add(record, record.bad_outputs[0], Birth.BORN, said, alarm=True)
@@ -266,6 +276,7 @@ class Walk:
     def _inherit(self, record: FollowedRecord, origins: Origins, *, mark: bool = True) -> None:
         """Take note of the origins of what a record gave."""
         self._lineage.note(record.bad_outputs, origins, in_place=record.is_in_place)
+        self.held.gave(record, origins)
         if record.is_backward:
             self._gradients = origins
         elif mark:
@@ -303,3 +314,18 @@ class Walk:
         if birth not in (Birth.PASSED_ON, Birth.MASKED):
             self._modules.mark(key)
         return finding
+
+
+def _say_whether_gone(origin: Origin) -> None:
+    """Call a birth taken away where masks took all of it, and say where nobody can tell."""
+    finding = origin.finding
+    if finding.birth not in (Birth.BORN, Birth.CAST) or not origin.taken_by or origin.reaches:
+        return
+    if origin.is_unsure:
+        finding.message += (
+            f"; {origin.taken_by} takes some of it away, but several tensors have its statistics, so that"
+            " nobody can tell whether all"
+        )
+        return
+    finding.birth, finding.is_alarm = Birth.GONE, False
+    finding.message += f"; {origin.taken_by} takes it away: no loss, gradient or state holds it"

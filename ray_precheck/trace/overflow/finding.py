@@ -19,6 +19,7 @@ class Birth(Enum):
     MEANT = "meant"
     CAST = "cast"
     CAME_IN = "came in"
+    GONE = "taken away"
 
 
 @dataclass(slots=True)
@@ -49,13 +50,17 @@ class Origin:
 
     `may_be_meant`: they are -inf that no operator has computed, as in a mask of attention; with `is_proven`
     an operator has made finite values of them. `is_masked`: so has one of the others, since they were
-    last seen.
+    last seen. `taken_by` is the key of the first record that took some of them away, "" for none, `reaches`
+    that a loss, a gradient or a state may hold them, and `is_unsure` that statistics cannot follow them.
     """
 
     finding: OverflowFinding
     may_be_meant: bool = False
     is_proven: bool = False
     is_masked: bool = False
+    taken_by: str = ""
+    reaches: bool = False
+    is_unsure: bool = False
 
     @property
     def is_constant(self) -> bool:

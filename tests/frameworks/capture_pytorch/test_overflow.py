@@ -16,7 +16,7 @@ from ray_precheck.trace.overflow.births import follow
 from ray_precheck.trace.side import open_side
 from scripts import overflow_births
 from scripts.overflow_births import control_trials, planted_trials
-from scripts.overflow_faults import FAULTS
+from scripts.overflow_faults import FAULTS, TAKEN_AWAY
 
 pytestmark = pytest.mark.frameworks
 X = torch.ones(4, 4)
@@ -24,7 +24,13 @@ X = torch.ones(4, 4)
 
 def test_each_planted_birth_is_found_at_its_line() -> None:
     trials = list(planted_trials())
-    assert len(trials) == len(FAULTS) >= 40
+    assert len(trials) == len(FAULTS) >= 50
+    assert [trial for trial in trials if trial.problem] == []
+
+
+def test_what_masks_take_away_is_no_alarm() -> None:
+    trials = list(planted_trials(TAKEN_AWAY))
+    assert len(trials) == len(TAKEN_AWAY) >= 10
     assert [trial for trial in trials if trial.problem] == []
 
 

@@ -41,6 +41,16 @@ def test_the_exit_code_says_what_was_found(tmp_path: Path, records: Any, code: i
     assert main(["overflow_check", str(dump), "-o", str(tmp_path / "out")]) == code
 
 
+def test_what_a_mask_takes_away_is_said_and_no_alarm(tmp_path: Path, capsys: Any) -> None:
+    where = {"Torch.where.0.forward": forward([tensor(True, False, "torch.bool"), BAD], [tensor()])}
+    dump = write_dump(tmp_path / "dump", BORN | where)
+    assert main(["overflow_check", str(dump), "-o", str(tmp_path / "out")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "No other NaN and no other infinity was born in 2 records of 1 dump"
+    assert lines[1] == "Masks took 1 birth away again: no loss, gradient or state holds them"
+    assert rows(tmp_path / "out")[0]["Birth"] == "taken away"
+
+
 def test_msprobe_s_options_name_the_dump_and_the_folder(tmp_path: Path) -> None:
     write_dump(tmp_path / "dump", BORN)
     code = main(["overflow_check", "-i", str(tmp_path / "dump"), "-o", str(tmp_path / "out")])

@@ -48,6 +48,46 @@ def test_finite_inputs_and_an_output_that_is_not_are_a_birth(tmp_path: Path) -> 
     assert second.message == "from Torch.exp.0.forward.output.0"
 
 
+WHOLE = tensor(5, -(2**63), "torch.int64")
+SMALL = tensor(5, 0, "torch.int64")
+WHERE = {"Torch.where.0.forward": forward([TRUTH, BAD, tensor()], [tensor(3.0)])}
+CAST = {"Tensor.to.0.forward": forward([BAD, {"type": "torch.dtype"}], [WHOLE])}
+
+
+@pytest.mark.parametrize(
+    ("records", "is_gone"),
+    [
+        (WHERE, True),
+        ({"Torch.mul.0.forward": forward([BAD, tensor()], [tensor(3.0)])}, False),
+        ({}, False),
+        ({"Torch.isnan.0.forward": forward([BAD], [TRUTH])}, False),
+        ({"Torch.neg.0.forward": forward([BAD], [MASK]), **WHERE}, False),
+        ({"Torch.clone.0.forward": forward([BAD], [BAD]), **WHERE}, False),
+        ({**WHERE, "Module.net.Net.forward.0": forward([tensor()], [BAD])}, False),
+        ({**WHERE, "Torch.exp.0.backward": backward([tensor()], [ALL_NAN])}, False),
+        ({**CAST, "Torch.where.1.forward": forward([TRUTH, WHOLE, SMALL], [SMALL])}, True),
+        ({**CAST, "Torch.clamp.0.forward": forward([WHOLE, number(0)], [SMALL])}, False),
+        (CAST, False),
+    ],
+)
+def test_a_birth_is_taken_away_where_only_masks_read_it(
+    tmp_path: Path, records: Mapping[str, Any], is_gone: bool
+) -> None:
+    seen = followed(tmp_path, {"Torch.exp.0.forward": forward([tensor()], [BAD])} | dict(records))
+    (first, *_) = seen.findings
+    assert (first.birth.value == "taken away", not seen.alarms) == (is_gone, is_gone)
+
+
+def test_a_single_number_is_not_taken_away(tmp_path: Path) -> None:
+    """It may be the loss, of which a log has a finite copy."""
+    loss = tensor(NAN, NAN, shape=())
+    records = {
+        "Torch.log.0.forward": forward([tensor()], [loss]),
+        "Torch.nan_to_num.0.forward": forward([loss], [tensor(shape=())]),
+    }
+    assert found(tmp_path, records)[0] == ("birth", "Torch.log.0.forward", True)
+
+
 def test_an_output_that_is_finite_masks_and_the_same_values_re_emerge(tmp_path: Path) -> None:
     records = {
         "Torch.exp.0.forward": forward([tensor()], [BAD]),
