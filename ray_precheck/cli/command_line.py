@@ -6,6 +6,7 @@ error. Called as `ray-precheck`, as `python -m ray_precheck`, and by tests.
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from ray_precheck.cli.exit_codes import NOTHING_CHECKED, PASSED, STOPPED
@@ -16,6 +17,7 @@ from ray_precheck.cli.streams import outlive_readers
 from ray_precheck.dump.cut_short import cuts_told
 from ray_precheck.errors import PrecheckError
 from ray_precheck.guardian import guard
+from ray_precheck.runtime.stop_signal import interrupted_by_signals
 
 
 def entry() -> int:
@@ -27,11 +29,19 @@ def entry() -> int:
 
     def epitaph(result: str, how: str) -> None:
         print(f"\nray-precheck: error: the process of the run was ended ({how})", file=sys.stderr)
-        if result and Path(result).exists():
-            print("All acknowledged rows are on disk. To go on:", file=sys.stderr)
-            print(f"  {resume_command(given, Path(result))}", file=sys.stderr)
+        _say_how_to_go_on(given, result)
 
-    return guard(lambda announce: main(given, announce), epitaph)
+    return guard(lambda announce: main(given, announce, is_own=True), epitaph)
+
+
+def _ends_in_order(given: Sequence[str], is_own: bool) -> AbstractContextManager[None]:
+    return nullcontext() if _runs_a_script(given) else interrupted_by_signals(is_own=is_own)
+
+
+def _say_how_to_go_on(given: Sequence[str], result: str) -> None:
+    if result and Path(result).exists():
+        print("All acknowledged rows are on disk. To go on:", file=sys.stderr)
+        print(f"  {resume_command(given, Path(result))}", file=sys.stderr)
 
 
 def _runs_a_script(given: Sequence[str]) -> bool:
@@ -40,17 +50,27 @@ def _runs_a_script(given: Sequence[str]) -> bool:
 
 
 def main(
-    arguments: Sequence[str] | None = None, announce: Callable[[str], None] = lambda text: None
+    arguments: Sequence[str] | None = None,
+    announce: Callable[[str], None] = lambda text: None,
+    *,
+    is_own: bool = False,
 ) -> int:
-    """Run a command and return the exit code; `announce` is told the result CSV once it is there."""
+    """Run a command and return the exit code; `announce` is told the result CSV once it is there. `is_own`:
+    this process is the command's alone."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     own = given[: given.index("--")] if "--" in given else given
     debug = "--debug" in own
+    told = [""]
+
+    def tell(result: str) -> None:
+        told.append(result)
+        announce(result)
+
     try:
-        options = build_parser().parse_args(given)
-        execute: Execute = options.execute
-        with cuts_told(_say_first) as cuts:
-            code = execute(options, Invocation(tuple(given), announce))
+        with _ends_in_order(given, is_own), cuts_told(_say_first) as cuts:
+            options = build_parser().parse_args(given)
+            execute: Execute = options.execute
+            code = execute(options, Invocation(tuple(given), tell))
         if cuts and code == PASSED:
             code = NOTHING_CHECKED  # what was to be looked at was not there
         sys.stdout.flush()  # A full disk is an error that is still said in a sentence here.
@@ -62,6 +82,7 @@ def main(
         return error.exit_code
     except KeyboardInterrupt:
         print("ray-precheck: interrupted", file=sys.stderr)
+        _say_how_to_go_on(given, told[-1])
         return STOPPED
     except Exception as error:
         # Broad, because all errors for people are caught above: this one is a fault of this package

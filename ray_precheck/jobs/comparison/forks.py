@@ -60,7 +60,9 @@ def _pooled(compare: Compare, runs: Sequence[Sequence[Task]], cores: int) -> Ite
 def _begin(compare: Compare, parent: int) -> None:
     """Prepare a fork: it ends with its parent, which alone looks at signals of the terminal."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # By which the pool ends its forks where one of them was killed.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     end_with_parent(parent)
     _compare[:] = [compare]
 
@@ -96,6 +98,8 @@ def _compared_alone(compare: Compare, fail: Fail, task: Task) -> Done:
 
 def _answer(sending: Connection, compare: Compare, task: Task, parent: int) -> None:
     _begin(compare, parent)
+    # A signal to the whole process group is for the parent, and must not be held against the piece.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sending.send(compare(task))
 
 

@@ -16,7 +16,7 @@ from ray_precheck.runtime.places.environment import passed_on, prepare_environme
 from ray_precheck.runtime.places.nodes import require_same_package, version_table
 from ray_precheck.runtime.places.placement import DeviceRequest, place_slots, usable_nodes
 from ray_precheck.runtime.places.probe import PACKAGE
-from ray_precheck.runtime.stop_signal import handlers_kept
+from ray_precheck.runtime.stop_signal import signals_held
 from ray_precheck.schema.environment import Environment
 from ray_precheck.schema.task import DeviceSlot
 
@@ -128,7 +128,7 @@ def open_nodes(config: JobOptions, opened: ExitStack, *, show: bool) -> list[Nod
     # Imported here: Ray takes half a second that a wrong option should not cost.
     from ray_precheck.runtime.places.cluster import open_cluster
 
-    with handlers_kept():
+    with signals_held():
         return opened.enter_context(
             open_cluster(config.address, debug=config.debug, say=_sayer(show))
         )

@@ -44,8 +44,9 @@ def main() -> None:
     end_with_parent(parent)
     _be_the_first_to_go()
     pipe = Connection(int(sys.argv[1]))
-    # Ctrl-C on a terminal is for the driver, which lets running batches finish.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Signals to all processes of a terminal or a job are for the driver, which lets running batches finish.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     try:
         _check(receive(pipe), pipe, Ringer(int(sys.argv[3])))
     except DeviceDied as death:
