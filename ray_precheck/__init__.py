@@ -10,6 +10,8 @@ that can go wrong is a `PrecheckError`.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ray_precheck.interpreter import leave_marked_home
+
 if TYPE_CHECKING:
     from ray_precheck.bench.declared import reference
     from ray_precheck.comparing import ComparisonReports, compare_captures
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from ray_precheck.locating import LocationReport, locate_captures
     from ray_precheck.ranks import RanksReport, run_ranks
     from ray_precheck.session import PrecheckReport, precheck, rerun, run
+
+leave_marked_home()
 
 __version__ = "0.1.0"
 

@@ -1,8 +1,18 @@
-"""`python -m ray_precheck` is the same as the command `ray-precheck`."""
+"""The command: `ray-precheck` and `python -m ray_precheck`."""
 
 import sys
 
-from ray_precheck.cli import entry
+from ray_precheck.interpreter import leave_working_directory
+
+
+def main() -> int:
+    """Run the command of this process, which imports nothing of the working directory; return its exit
+    code."""
+    leave_working_directory()
+    from ray_precheck.cli import entry
+
+    return entry()
+
 
 if __name__ == "__main__":
-    sys.exit(entry())
+    sys.exit(main())

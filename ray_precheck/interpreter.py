@@ -1,22 +1,54 @@
-"""How a module of this package is started in a process of its own.
+"""Where the processes of a run take their modules from: nothing comes from the working directory.
 
-Called where check processes and the process of MSAdapter are started. Python's `-P` (3.11 and newer)
-keeps files of the working directory from being taken for modules. An older Python, which lacks it, runs
-one line that takes the working directory off the path before anything is imported.
+Called by the command before it imports anything else, where check processes, Ray's workers and the process of
+MSAdapter are started, and by the package itself. This package is the same one in all of them, whatever lies
+in the folder in which a command was started; beside it, a checkout has files that nobody asked for, so that
+the folder around the package is no place to look for other modules either. PYTHONPATH stays in force, less
+its entries that are empty or relative. It imports nothing that Python has not loaded already.
 """
 
+import os
 import sys
 
-_SAFE_SINCE = (3, 11)
-_AS_A_MODULE = (
-    "import sys; sys.path[:1] = sys.path[:1] if sys.path[0] else []; import runpy;"
+# The folder around this package.
+HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# HOME as nobody else spells it, in the path of Ray's workers. The package takes it off once it is found.
+MARKED_HOME = os.path.join(HOME, ".")
+_RUN_MODULE = (
+    "import sys; sys.path[:] = [sys.argv.pop(1), *filter(None, sys.path)]; import ray_precheck;"
+    " del sys.path[0]; import runpy;"
     " runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 )
 
 
-def module_command(module: str, version: tuple[int, ...] = sys.version_info[:2]) -> list[str]:
-    """Return the command that runs a module by this Python, of this `version`; the arguments of the
+def module_command(module: str) -> list[str]:
+    """Return the command that runs a module by this Python, beside this very package; the arguments of the
     module are appended to it."""
-    if version >= _SAFE_SINCE:
-        return [sys.executable, "-P", "-m", module]
-    return [sys.executable, "-c", _AS_A_MODULE, module]
+    return [sys.executable, "-c", _RUN_MODULE, HOME, module]
+
+
+def python_path(*first: str) -> str:
+    """Return the PYTHONPATH of a process: `first`, then what the user's has."""
+    return os.pathsep.join([*first, *filter(os.path.isabs, _entries())])
+
+
+def leave_working_directory() -> None:
+    """Take the working directory off the path of this process, and what is relative in PYTHONPATH."""
+    # `python -m` puts it first.
+    if sys.path and sys.path[0] in ("", os.getcwd()):
+        del sys.path[0]
+    asked = [entry for entry in _entries() if not os.path.isabs(entry)]
+    if not sys.flags.ignore_environment:
+        for folder in map(os.path.abspath, asked):  # as Python has made them
+            if folder in sys.path:
+                sys.path.remove(folder)
+
+
+def leave_marked_home() -> None:
+    """Take off what let a worker of Ray find this package."""
+    if MARKED_HOME in sys.path:
+        sys.path.remove(MARKED_HOME)
+
+
+def _entries() -> list[str]:
+    return os.environ["PYTHONPATH"].split(os.pathsep) if os.environ.get("PYTHONPATH") else []

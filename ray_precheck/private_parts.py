@@ -44,6 +44,11 @@ NODE_TABLE = PrivatePart(
 CLIENT_OPTIONS = PrivatePart(
     ("ray._private.services:_get_gcs_client_options",), NODE_TABLE.use, NODE_TABLE.otherwise
 )
+JOB_PATH = PrivatePart(
+    ("ray.job_config:JobConfig",),
+    "lets Ray's workers import nothing of the working directory (`_py_driver_sys_path`)",
+    "the workers look for modules in the folder in which the command was started, too",
+)
 TOKEN_LOADER = PrivatePart(
     ("ray._raylet:AuthenticationTokenLoader",),
     "makes Ray read its token again for a second cluster in one process",

@@ -4,8 +4,9 @@ Comes in: the path of a dump and names of calls. Goes out: a line of source for 
 Called by the summary, for the few calls that it names. Both forms of msprobe are read: a dict of
 stacks by name, `{"Mint.add.0.forward": ["File a.py, line 3, in forward, \\n x + y", ...]}`, and that of
 msprobe 26, `{"0": [[names], [frames]], ...}`, where calls with the same stack share it. The innermost
-frame is the first one; the model's is the first that is neither Python's, the framework's nor
-msprobe's.
+frame is the first one; the model's is the first that is neither Python's, the framework's, a capture's
+nor one of a library that runs training (`accelerate`). Where it is a library's of models, the user's own
+line stands beside it.
 """
 
 import functools
@@ -25,8 +26,16 @@ _LARGEST_BYTES = 512 << 20
 _FRAME = re.compile(
     r"File (?P<path>.+?), line (?P<line>\d+), in (?P<function>[^\n]*?),?\s*(?:\n\s*(?P<code>.*))?$"
 )
-_FOREIGN = r"""(?:site|dist)-packages/(?:FRAMEWORKS|msprobe|ray_precheck)(?:/|\.) | (?:^|/)msprobe/
+# Libraries that run a model, whose lines are the same for every call of it.
+_RUNNERS = """
+    accelerate apex bitsandbytes colossalai composer deepspeed fairscale galore_torch ignite lightning
+    lightning_fabric lightning_utilities optimum peft pytorch_lightning schedulefree torch_xla torchopt trl
+"""
+_FOREIGN = r"""(?:site|dist)-packages/(?:FRAMEWORKS|msprobe|ray_precheck|RUNNERS)(?:/|\.)
+    | (?:site|dist)-packages/transformers/(?:trainer|optimization)\w*\.py$
+    | (?:^|/)(?:msprobe|ray_precheck/capture)/
     | (?:^|/)lib/python3\.\d+/(?!site-packages|dist-packages) | ^<"""
+_LIBRARY = re.compile("(?:site|dist)-packages/")
 
 
 def source_lines(dump: Path, calls: Collection[str]) -> dict[str, str]:
@@ -69,15 +78,25 @@ def _stacks(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def model_line(stack: Any) -> str:
-    """Return the model's line of a stack, "" where no frame is the model's."""
+    """Return the model's line of a stack, "" where no frame is the model's.
+
+    After a line of a library stands the innermost one of the user's own code.
+    """
     frames = stack if isinstance(stack, list) else _split(stack) if isinstance(stack, str) else []
+    library = ""
     for frame in frames:
         match = _FRAME.match(frame.strip()) if isinstance(frame, str) else None
-        if match is None or _foreign().search(match["path"].replace("\\", "/")):
+        path = match["path"].replace("\\", "/") if match else ""
+        if match is None or _foreign().search(path) or (library and _LIBRARY.search(path)):
             continue
         code = f": {match['code'].strip()}" if match["code"] else ""
-        return f"{match['path']}:{match['line']}, in {match['function'].strip()}{code}"
-    return ""
+        place = f"{match['line']}, in {match['function'].strip()}{code}"
+        in_library = _LIBRARY.search(path)
+        if not in_library:
+            line = f"{match['path']}:{place}"
+            return f"{library}; called by {line}" if library else line
+        library = f"{path[in_library.end() :]}:{place}"
+    return library
 
 
 @functools.cache
@@ -88,7 +107,8 @@ def _foreign() -> re.Pattern[str]:
         for each in known_frameworks()
         for name in (each.package, *each.modules, *each.versioned, *each.frames)
     }
-    return re.compile(_FOREIGN.replace("FRAMEWORKS", "|".join(sorted(packages))), re.VERBOSE)
+    pattern = _FOREIGN.replace("FRAMEWORKS", "|".join(sorted(packages)))
+    return re.compile(pattern.replace("RUNNERS", "|".join(_RUNNERS.split())), re.VERBOSE)
 
 
 def _split(text: str) -> list[str]:

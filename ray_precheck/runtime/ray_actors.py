@@ -84,7 +84,7 @@ class RayActors:
         except OutOfMemoryError as error:
             raise ActorLost(type(error).__name__, for_memory=True) from None
         except RayError as error:
-            raise ActorLost(type(error).__name__) from None
+            raise ActorLost(_death(error)) from None
 
     def kill(self, handle: Any) -> None:
         """End an actor at once."""
@@ -126,6 +126,12 @@ def _remote(actor: type) -> Any:
     return ray.remote(
         num_cpus=0, max_restarts=0, max_task_retries=0, concurrency_groups=groups or None
     )(remote)
+
+
+def _death(error: RayError) -> str:
+    """Return how an actor was lost, with the error that it raised while it was made."""
+    name, text = type(error).__name__, str(error).strip()
+    return f"{name}: {text.splitlines()[-1].strip()}" if "Traceback" in text else name
 
 
 def _taking_packed(body: Callable[..., Any]) -> Callable[..., Any]:

@@ -30,10 +30,11 @@ TORCH_DUMP = DATA / "torch_cnn" / "dump.json"
 
 
 def precheck(
-    *arguments: object, timeout_s: float = 400, **environment: str
+    *arguments: object, timeout_s: float = 400, cwd: Path | None = None, **environment: str
 ) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [*COMMAND, *map(str, arguments)],
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -103,6 +104,37 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_driver_imports_neither_framework_nor_pandas(undisturbed: Path) -> None:
     assert (undisturbed / "stdout").read_text() == "189 set()\n"
+
+
+def test_no_process_of_a_run_imports_what_lies_in_the_working_directory(tmp_path: Path) -> None:
+    """Another checkout there would judge by its own code, and a file may have the name of any module."""
+    work, started = tmp_path / "work", tmp_path / "imported"
+    work.mkdir()
+    note = f"open({str(started)!r}, 'a').write(__name__ + chr(10)); raise SystemExit(__name__)"
+    for name in ("numpy", "torch", "json", "orjson", "psutil", "ray"):
+        (work / f"{name}.py").write_text(note)
+    home = Path(ray_precheck.__file__).parents[1]
+    done = precheck(
+        "run_ut", "-api_info", TORCH_DUMP, "-o", tmp_path / "out", "-k", "Functional.relu",
+        cwd=work, PYTHONPATH=f":{home}:{os.environ.get('PYTHONPATH', '')}",
+    )  # fmt: skip
+    assert not started.exists(), started.read_text()
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_worker_that_cannot_start_says_its_last_words(tmp_path: Path) -> None:
+    """PYTHONPATH is the user's, so that a module there is taken."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "if any('default_worker' in word for word in sys.orig_argv):\n"
+        "    sys.modules['orjson'] = None\n"
+    )
+    done = precheck(
+        "run_ut", "-api_info", TORCH_DUMP, "-o", tmp_path / "out", "-k", "Functional.relu",
+        PYTHONPATH=f"{Path(ray_precheck.__file__).parents[1]}:{tmp_path}",
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert "orjson" in done.stderr
 
 
 def test_a_crash_leaves_nothing_of_ray_on_the_screen(tmp_path: Path) -> None:

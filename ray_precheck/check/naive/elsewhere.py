@@ -11,13 +11,12 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray_precheck.check.measured import Measured
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import NotCheckable
-from ray_precheck.interpreter import module_command
+from ray_precheck.interpreter import module_command, python_path
 from ray_precheck.schema.task import TaskPayload
 
 if TYPE_CHECKING:
@@ -96,12 +95,10 @@ class _Process:
     def __init__(self, environment: Mapping[str, str], start: PlainStart) -> None:
         self._pipe: Connection[Any, Any]
         self._pipe, child_end = Pipe()
-        package = str(Path(__file__).resolve().parents[3])
-        paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
         with child_end:
             self._popen = subprocess.Popen(
                 [*module_command(_MODULE), str(child_end.fileno()), str(os.getpid())],
-                env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(paths)},
+                env={**os.environ, **environment, "PYTHONPATH": python_path()},
                 pass_fds=(child_end.fileno(),),
                 stdin=subprocess.DEVNULL,
             )

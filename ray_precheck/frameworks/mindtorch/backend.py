@@ -21,7 +21,7 @@ from ray_precheck.errors import DeviceDied, DeviceError, NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Leaf
 from ray_precheck.frameworks.mindtorch import messages
 from ray_precheck.frameworks.mindtorch.paths import adapter_folder
-from ray_precheck.interpreter import module_command
+from ray_precheck.interpreter import module_command, python_path
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall, HostTensor
 
@@ -115,12 +115,10 @@ class MindTorchBackend:
 
 def _launch(adapter: Path, handle: int, kind: str) -> "subprocess.Popen[bytes]":
     """Start the process, in which MSAdapter's torch comes before every other one."""
-    package = str(Path(__file__).resolve().parents[3])
-    paths = [str(adapter), package, *filter(None, [os.environ.get("PYTHONPATH")])]
     arguments = module_command("ray_precheck.frameworks.mindtorch.device")
     return subprocess.Popen(
         [*arguments, str(handle), str(os.getpid()), kind],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env={**os.environ, "PYTHONPATH": python_path(str(adapter))},
         pass_fds=(handle,),
         stdin=subprocess.DEVNULL,
     )

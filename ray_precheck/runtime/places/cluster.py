@@ -11,7 +11,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +26,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ray_precheck import private_parts
 from ray_precheck.errors import StoppedError, UsageError
 from ray_precheck.foreign import caught
+from ray_precheck.interpreter import MARKED_HOME, python_path
 from ray_precheck.runtime.places import probe
 from ray_precheck.runtime.places.devices import (
     RAY_RESOURCES,
@@ -92,6 +93,7 @@ def _start_in(folder: Path, debug: bool) -> Iterator[list[Node]]:
         "RAY_AUTH_TOKEN_PATH": str(token),
         "RAY_TMPDIR": str(rays),
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "PYTHONPATH": python_path(),
     }
     before = {name: os.environ.get(name) for name in (*settings, _AUTH_MODE)}
     os.environ.update(settings)
@@ -102,6 +104,7 @@ def _start_in(folder: Path, debug: bool) -> Iterator[list[Node]]:
         with lean_head(reads_logs=debug):
             _init(
                 address="local",
+                job_config=_job(),
                 num_cpus=local_node().cores,
                 num_gpus=0,
                 include_dashboard=False,
@@ -143,6 +146,22 @@ def _forget_token() -> None:
         loader.instance().reset_cache()
 
 
+class _JobPath(list[str]):
+    """Where Ray's workers look first for modules: Ray would add the working directory, and the folder of the
+    script that was started."""
+
+    def extend(self, _: Iterable[str]) -> None:
+        """Add nothing."""
+
+
+def _job() -> Any:
+    """Return the configuration of a job whose workers import the package of this process."""
+    job = ray.job_config.JobConfig()
+    if private_parts.find(private_parts.JOB_PATH) and hasattr(job, "_py_driver_sys_path"):
+        job._py_driver_sys_path = _JobPath([MARKED_HOME])
+    return job
+
+
 def _init(**options: Any) -> None:
     """Start Ray.
 
@@ -161,7 +180,7 @@ def _join(address: str, debug: bool, say: Callable[[str], None]) -> Iterator[lis
     try:
         _require_answer(address)
         _forget_token()
-        ray.init(address=address, log_to_driver=debug, logging_level=level)
+        ray.init(address=address, job_config=_job(), log_to_driver=debug, logging_level=level)
     except (ConnectionError, RuntimeError, ValueError) as error:
         ray.shutdown()  # A Ray that is refused for its version stays half joined.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

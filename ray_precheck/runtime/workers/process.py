@@ -23,7 +23,7 @@ from multiprocessing.connection import Pipe
 from pathlib import Path
 
 from ray_precheck.errors import DeviceError
-from ray_precheck.interpreter import module_command
+from ray_precheck.interpreter import module_command, python_path
 from ray_precheck.private_parts import DEBUG
 from ray_precheck.runtime.job import Opener
 from ray_precheck.runtime.workers.bell import Bell
@@ -314,12 +314,10 @@ def _shared_byte() -> tuple[mmap.mmap, int]:
 
 
 def _environment(debug: bool) -> dict[str, str]:
-    """Return the environment of a check process: it finds this package wherever this process found it,
-    and has `_HEAP`, unless the user has set these variables; `debug` goes on to it."""
-    home = str(Path(__file__).resolve().parents[3])
-    paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
+    """Return the environment of a check process: it has `_HEAP`, unless the user has set these variables;
+    `debug` goes on to it."""
     told = {DEBUG: "1"} if debug else {}
-    return {**_HEAP, **os.environ, **told, "PYTHONPATH": os.pathsep.join(paths)}
+    return {**_HEAP, **os.environ, **told, "PYTHONPATH": python_path()}
 
 
 def _signal_name(number: int) -> str:

@@ -68,10 +68,32 @@ def test_frames_of_frameworks_msprobe_and_python_are_not_the_models(path: str) -
 
 @pytest.mark.parametrize(
     "path",
-    ["/x/site-packages/transformers/models/qwen3.py", "/home/me/torch/net.py", "net.py"],
+    ["/home/me/torch/net.py", "/home/me/accelerate/net.py", "net.py"],
 )
-def test_libraries_of_models_and_folders_of_the_users_are_the_models(path: str) -> None:
+def test_folders_of_the_users_are_the_models(path: str) -> None:
     assert model_line([f"File {path}, line 7, in forward, \n y"]) == f"{path}:7, in forward: y"
+
+
+SHOWN = "transformers/models/llama/modeling_llama.py"
+LLAMA = f"/x/site-packages/{SHOWN}"
+TRAINER = "/x/site-packages/transformers/trainer.py"
+PEFT, ACCELERATE = "/x/site-packages/peft/peft_model.py", "/x/site-packages/accelerate/optimizer.py"
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        # A model of the user's under a trainer; a library's model; an optimizer's step.
+        (["net.py", PEFT, TRAINER, "train.py"], "net.py:1, in f: x"),
+        ([LLAMA, PEFT, LLAMA, "train.py"], f"{SHOWN}:1, in f: x; called by train.py:4, in f: x"),
+        ([f"{TORCH}/batchnorm.py", ACCELERATE, TRAINER, "train.py"], "train.py:4, in f: x"),
+        ([LLAMA], f"{SHOWN}:1, in f: x"),
+        ([TRAINER, "/src/ray_precheck/capture/hooks.py"], ""),
+    ],
+)
+def test_what_runs_a_model_is_not_the_model(paths: list[str], expected: str) -> None:
+    stack = [f"File {path}, line {at}, in f, \n x" for at, path in enumerate(paths, 1)]
+    assert model_line(stack) == expected
 
 
 @pytest.mark.parametrize(
