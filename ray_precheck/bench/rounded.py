@@ -29,7 +29,7 @@ from ray_precheck.bench.rounded_sums import (
 )
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import map_leaves
-from ray_precheck.schema.dtypes import Array
+from ray_precheck.schema.dtypes import Array, round_to_dtype
 from ray_precheck.schema.float32 import FRACTION_BITS, FULL
 
 _ATEN = torch.ops.aten
@@ -430,7 +430,9 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
             return self._rounded(value)
         if not isinstance(value, float):
             return value
-        return float(torch.tensor(value, dtype=self._narrow[torch.float64]))
+        # Not by a kernel of torch's, which may be the faulty one.
+        dtype = str(self._narrow[torch.float64]).removeprefix("torch.")
+        return float(round_to_dtype(np.asarray(value), dtype))
 
     def _roughly(self, value: Any) -> Any:
         return value * (1.0 + self._unit / math.sqrt(3.0)) if isinstance(value, float) else value

@@ -82,7 +82,9 @@ def model_line(stack: Any) -> str:
 
     After a line of a library stands the innermost one of the user's own code.
     """
-    frames = stack if isinstance(stack, list) else _split(stack) if isinstance(stack, str) else []
+    frames = stack if isinstance(stack, list | tuple) else []
+    if isinstance(stack, str):
+        frames = _split(stack)
     library = ""
     for frame in frames:
         match = _FRAME.match(frame.strip()) if isinstance(frame, str) else None

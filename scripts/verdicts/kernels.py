@@ -40,6 +40,8 @@ _NO_KERNELS = frozenset(
     ones_like full full_like fill_ zero_ new_zeros new_empty new_empty_strided new_full new_ones
     scalar_tensor arange _local_scalar_dense item contiguous alias set_ resize_""".split()
 )
+# MindSpore 2.10 takes a gradient that is a view for a contiguous one (scripts/README.md).
+_NOT_HONEST = {("mindspore", "split", "backward")}
 _NOWHERE = Path()
 _FACTOR, _INPUTS = "factor 1 + 0.1", "inputs rounded to bf16"
 FAULTS: dict[str, Edit | None] = {
@@ -193,6 +195,8 @@ class KernelCourt:
         for name, standard in self._standards.items():
             result = self._checked(call, standard, ())
             for key, leaf in clean.items():
+                if (call.framework, run.record.name.api, key[0]) in _NOT_HONEST:
+                    continue
                 row = _message(result, key)
                 self.tally.add_honest(name, leaf.dtype, call.framework, f"{call.label} {key}", row)
         for fault, kernel, contexts in self._plants(run, call):

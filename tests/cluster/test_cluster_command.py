@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import shlex
+import shutil
 import signal
 import stat
 import subprocess
@@ -26,6 +27,7 @@ import ray_precheck
 
 pytestmark = pytest.mark.cluster
 COMMAND = [sys.executable, "-m", "ray_precheck"]
+ROOT = DATA.parents[1]
 TORCH_DUMP = DATA / "torch_cnn" / "dump.json"
 
 
@@ -378,12 +380,26 @@ def test_a_full_disk_stops_the_run_resumable_and_nothing_is_torn(tmp_path: Path)
 
 def test_tensors_of_failing_outputs_are_saved_and_run_again(tmp_path: Path) -> None:
     dump = DATA / "torch_llm_bf16" / "dump.json"
-    done = precheck("run_ut", "-api_info", dump, "-o", tmp_path, "-save_error_data")
+    out = tmp_path / "checker_result"
+    done = precheck("run_ut", "-api_info", dump, "-o", out, "-save_error_data")
     assert done.returncode == 1
-    failing = [name for name, row in rows(tmp_path).items() if "error" in row.values()]
-    (folder,) = (tmp_path / "error_data").iterdir()  # the run's own
+    failing = [name for name, row in rows(out).items() if "error" in row.values()]
+    (folder,) = (out / "error_data").iterdir()  # the run's own
     saved = {path.name.removesuffix(".json") for path in folder.glob("*.json")}
     assert saved == set(failing)
-    name = next(n for n in failing if rows(tmp_path)[n]["Backward Test Success"] == "error")
+    name = next(n for n in failing if rows(out)[n]["Backward Test Success"] == "error")
     again = ray_precheck.rerun(folder / f"{name}.json")
-    assert again.message == rows(tmp_path)[name]["Message"]
+    assert again.message == rows(out)[name]["Message"]
+
+    # The snippet of the command line's README; those without a cluster: tests/frameworks/test_snippets.py.
+    text = (ROOT / "ray_precheck" / "cli" / "README.md").read_text(encoding="utf-8")
+    snippet = text.partition("```python\n")[2].partition("```")[0]
+    assert "precheck(" in snippet
+    shutil.copy(dump, tmp_path / "dump.json")
+    snippet = snippet.replace("20260101120000/Mint.sum.0", f"{folder.name}/{name}")
+    done = subprocess.run(
+        [sys.executable, "-c", f"{snippet}\nprint(report.summary.errors)"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == str(len(failing))

@@ -144,6 +144,14 @@ class TestKernels:
         assert total(tally, "planted", "auto") > 50
         assert total(tally, "found", "auto") < 0.2 * total(tally, "planted", "auto")
 
+    def test_the_exponent_of_a_power_goes_through_no_kernel(
+        self, mindspore_checker: Checker
+    ) -> None:
+        """The peers of a square's gradient are powers; one whose exponent is faulty explains the fault."""
+        tally = examine_kernels(["auto"], ["float32", "float16"], ["Torch.square"], [0]).tally
+        assert total(tally, "planted", "auto") > 50
+        assert total(tally, "found", "auto") == total(tally, "planted", "auto"), tally.named()
+
     def test_a_faulty_kernel_is_right_in_float64(self) -> None:
         call = next(generated_calls(["float32"], ["Torch.matmul"], [SAMPLE_SEED]))
         run = call.run(Shared("pytorch", with_mindspore=False))

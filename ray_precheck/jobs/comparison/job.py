@@ -27,6 +27,7 @@ from ray_precheck.jobs.comparison.rows import (
     unread_rows,
 )
 from ray_precheck.jobs.shared_folders import require_folders, seen_folders
+from ray_precheck.report.sources import model_line
 from ray_precheck.runtime.job import Cargo, Tell
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.schema.casualty import Cause
@@ -244,7 +245,7 @@ def _done(payload: ComparisonPayload, rows: PieceRows, began_s: float, took_s: f
         *map(str, (rows.rows, rows.errors, rows.warnings, rows.unmatched)),
         rows.relative_l2,
         payload.module,
-        " ".join(payload.stack[0].split()) if payload.stack else "",
+        model_line(payload.stack),
         rows.message,
     )
     verdict = _VERDICTS.get(rows.result, Verdict.SKIP)

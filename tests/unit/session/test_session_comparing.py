@@ -187,9 +187,9 @@ def test_a_missing_file_is_a_row_that_says_so(tmp_path: Path) -> None:
 
 
 def test_modules_and_source_lines_stand_beside_the_calls(tmp_path: Path) -> None:
-    target = write_capture(
-        tmp_path / "t", CALLS, stacks={MUL[0]: ["File net.py, line 7, \n mul(x)"]}
-    )
+    torch_line = "File /x/site-packages/torch/nn/modules/batchnorm.py, line 3, in forward, \n y"
+    stack = [torch_line, "File net.py, line 7, in forward, \n mul(x)"]
+    target = write_capture(tmp_path / "t", CALLS, stacks={MUL[0]: stack})
     modules = {MUL[0]: "Cell.mlp.MLP.forward.0"}
     (tmp_path / "t" / "construct.json").write_text(json.dumps(modules), encoding="utf-8")
     golden = write_capture(tmp_path / "g", CALLS)
@@ -197,7 +197,7 @@ def test_modules_and_source_lines_stand_beside_the_calls(tmp_path: Path) -> None
     (row,) = [row for row in report.calls.to_dict("records") if row["Call"] == MUL[0]]
     assert (row["Module"], row["Source"]) == (
         "Cell.mlp.MLP.forward.0",
-        "File net.py, line 7, mul(x)",
+        "net.py:7, in forward: mul(x)",
     )
     assert len(report.results) == 8
 
