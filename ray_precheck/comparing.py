@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ray_precheck.config import JobOptions
+from ray_precheck.config import CoreJobOptions
 from ray_precheck.errors import StoppedError, UsageError
 from ray_precheck.foreign import read_file
 from ray_precheck.jobs.comparison.dumps import DumpPair, pair_dumps
@@ -44,7 +44,7 @@ from ray_precheck.runtime.driving import (
     drive_to_end,
     planned,
 )
-from ray_precheck.runtime.places.choice import Cluster, find_places
+from ray_precheck.runtime.places.choice import Cluster, find_places, on_cores
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.store.opening import opened_run, results_folder
@@ -62,7 +62,7 @@ _ANY_FRAMEWORK = "pytorch"
 
 
 @dataclass(frozen=True)
-class ComparisonConfig(ComparisonOptions, OutFolderOptions, JobOptions, ResumeOptions):
+class ComparisonConfig(ComparisonOptions, OutFolderOptions, CoreJobOptions, ResumeOptions):
     """The settings of a comparison."""
 
     section = CapturePairOptions.section
@@ -230,7 +230,8 @@ def _compare_pair(
         places = None
         if not plan.is_done_here(config):
             framework = target.header.framework or _ANY_FRAMEWORK
-            places = find_places(config, framework, shared.cluster, show=show, device_runs=False)
+            asked = on_cores(config)
+            places = find_places(asked, framework, shared.cluster, show=show, device_runs=False)
         tables = tables_of(plan.settings.mode)
         resumed = _resumed(config, own / tables.file("result", shared.stamp))
         fingerprint = _fingerprint(config, target, golden, noise, plan)
@@ -249,7 +250,8 @@ def _compare_pair(
         )
         before = len(opened.done & names)
         progress = Progress(len(names), before, show=show, unit=tables.unit)
-        planning = _planned(job, plan, opened.done, is_here=places is None)
+        cores = cores_for_forks(config.devices) if places is None else None
+        planning = _planned(job, plan, opened.done, cores)
         setting = RunSetting(config, shared.cluster, places, files, progress, shared.stop_requested)
         end = drive_to_end(job, planning, setting, is_new=opened.is_new)
         end.require_rows()
@@ -293,14 +295,13 @@ def _fingerprint(
 
 
 def _planned(
-    job: ComparisonJob, plan: ComparisonPlan, done: set[str], *, is_here: bool
+    job: ComparisonJob, plan: ComparisonPlan, done: set[str], cores: int | None
 ) -> "Future[TaskPlan]":
-    """Return the tasks that are not done, the longest first; or their rows as this process makes them."""
+    """Return the tasks that are not done, the longest first; or their rows as this machine makes them on so
+    many `cores`."""
     tasks = tasks_of(job, done, plan.costs_s)
-    if is_here:
-        return planned(
-            (), compared_here(job, tasks, plan.settings, plan.reading, cores_for_forks())
-        )
+    if cores is not None:
+        return planned((), compared_here(job, tasks, plan.settings, plan.reading, cores))
     return planned(sorted(tasks, key=lambda task: -task.cost_s))
 
 

@@ -18,7 +18,7 @@ from ray_precheck.options.files import OutputOptions, ResumeOptions
 from ray_precheck.options.limits import LimitOptions
 from ray_precheck.options.naive import NaiveOptions
 from ray_precheck.options.out_folder import OutFolderOptions
-from ray_precheck.options.places import PlaceOptions
+from ray_precheck.options.places import CoreOptions, PlaceOptions
 from ray_precheck.options.rules import OneOf
 from ray_precheck.options.selection import EVERY_CALL, SelectionOptions
 
@@ -40,6 +40,11 @@ class DebugOptions:
 @dataclass(frozen=True, kw_only=True)
 class JobOptions(PlaceOptions, LimitOptions, DebugOptions):
     """The options of a command that runs a job on devices; `runtime.driving` reads no others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreJobOptions(CoreOptions, JobOptions):
+    """The options of a command that runs a job on processor cores."""
 
 
 @dataclass(frozen=True)
@@ -122,9 +127,7 @@ class NaiveConfig(RunConfig, NaiveOptions):
 
 
 @dataclass(frozen=True)
-class OverflowConfig(
-    OutFolderOptions, JobOptions, PlaceOptions, LimitOptions, ResumeOptions, DebugOptions
-):
+class OverflowConfig(OutFolderOptions, CoreJobOptions, LimitOptions, ResumeOptions, DebugOptions):
     """The settings of a search for the births of NaN and infinity. It runs on CPUs alone."""
 
     section: ClassVar[str] = "what is searched"

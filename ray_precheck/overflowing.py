@@ -5,10 +5,9 @@ import the package. Each dump of the folder is a piece of the job `jobs.overflow
 tell of each other is said at the end, from the rows.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from ray_precheck.jobs.overflow.job import OVERFLOW_TABLES, OverflowPayload, enc
 from ray_precheck.options.declared import settings_of
 from ray_precheck.report.frames import read_table
 from ray_precheck.runtime.driving import RunSetting, SharedRun, drive_to_end, planned
-from ray_precheck.runtime.places.choice import Cluster, Places, find_places
+from ray_precheck.runtime.places.choice import Cluster, Places, find_places, on_cores
 from ray_precheck.runtime.places.placement import DeviceRequest
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.result import Verdict, verdict_in
@@ -120,7 +119,7 @@ def check_overflow(
         tasks = job.tasks(opened.done)
         needs_workers = len(tasks) > 1 and sum(job.sizes) > OWN_PROCESS_BYTES
         if shared is None:
-            cluster, stop_requested = Cluster(_on_cores(config), joined), None
+            cluster, stop_requested = Cluster(on_cores(config), joined), None
         else:
             cluster, stop_requested = shared.cluster, shared.stop_requested
         setting = _setting(
@@ -160,19 +159,12 @@ def _setting(
 ) -> RunSetting:
     """Return where the job runs."""
     progress = Progress(len(job.names), len(done), show=not is_alone, unit=job.tables.unit)
-    config = _on_cores(config)
+    config = on_cores(config)
     if is_alone:
         places = Places(DeviceRequest.of(config, "cpu"), [], None, (), False)
     else:
         places = find_places(config, "pytorch", cluster, show=True, device_runs=False)
     return RunSetting(config, cluster, places, files, progress, stop_requested)
-
-
-def _on_cores(config: OverflowConfig) -> OverflowConfig:
-    """Return the configuration with as many logical CPUs as there are cores, where none were named."""
-    if config.devices == (0,):
-        config = replace(config, devices=tuple(range(max(1, os.cpu_count() or 1))))
-    return replace(config, device_type="cpu", bench_workers=0)
 
 
 def _report(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.comparing import ComparisonConfig, ComparisonReports, run_comparison
-from ray_precheck.config import JobOptions, OverflowConfig, RunConfig
+from ray_precheck.config import CoreJobOptions, JobOptions, OverflowConfig, RunConfig
 from ray_precheck.diagnosing.files import (
     COMPARISON_TABLES,
     SEARCH_TABLES,
@@ -39,7 +39,7 @@ HERE = "on_this_machine"
 
 
 @dataclass(frozen=True)
-class DiagnosisConfig(DiagnoseOptions, OutFolderOptions, JobOptions, ResumeOptions):
+class DiagnosisConfig(DiagnoseOptions, OutFolderOptions, CoreJobOptions, ResumeOptions):
     """The settings of a diagnosis."""
 
     section = DiagnoseOptions.section
@@ -108,7 +108,7 @@ class DiagnosisParts:
             save_error_data=True,
             error_data_path=out / HERE,
             calls=tuple(suspect.call for suspect in suspects),
-            **self._job(),
+            **self._job() | {"devices": self.config.devices or (0,)},
             **(self._resume(result) if is_resumed else {}),
         )
         report = run(asked, show_progress=self.show, shared=self.shared)

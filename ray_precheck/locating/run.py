@@ -6,11 +6,10 @@ import the package. Each dump is searched by itself (`dump`), those without file
 `OUT/locate_{timestamp}.csv` ranks what all dumps have.
 """
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from ray_precheck.locating.report import LocationReport
 from ray_precheck.locating.search import LocationConfig, LocationSearch
 from ray_precheck.report.location import write_location
 from ray_precheck.runtime.driving import SharedRun
-from ray_precheck.runtime.places.choice import Cluster
+from ray_precheck.runtime.places.choice import Cluster, on_cores
 from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.store.opening import results_folder
 from ray_precheck.store.stamps import newest_there, release_stamp, reserved_stamp, stamp_in
@@ -71,7 +70,7 @@ def run_location(
             completed, and can go on with `resume_csv`.
     """
     config.validate()
-    config = _on_cores(config)
+    config = on_cores(config)
     pairs, without = dumps_to_locate(config.target, config.golden)
     folder = results_folder(config.out, config.resume_csv)
     first_step = min((pair.step for pair in pairs), key=_number_in)
@@ -87,13 +86,6 @@ def run_location(
         )
         recomputed, reason = whole.search_all()
     return whole.report(recomputed, reason)
-
-
-def _on_cores(config: LocationConfig) -> LocationConfig:
-    """Return the configuration with the processor cores as devices: all of them, where none were named."""
-    if config.devices == (0,):
-        config = replace(config, devices=tuple(range(len(os.sched_getaffinity(0)))))
-    return replace(config, device_type="cpu", bench_workers=0)
 
 
 def _number_in(text: str) -> int:

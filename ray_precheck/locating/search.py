@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ray_precheck.config import JobOptions
+from ray_precheck.config import CoreJobOptions
 from ray_precheck.options.captures import EXACT
 from ray_precheck.options.declared import require_valid, settings_of
 from ray_precheck.options.files import ResumeOptions
@@ -19,7 +19,7 @@ from ray_precheck.store.tables import Tables
 
 
 @dataclass(frozen=True)
-class LocationConfig(LocateOptions, OutFolderOptions, JobOptions, ResumeOptions):
+class LocationConfig(LocateOptions, OutFolderOptions, CoreJobOptions, ResumeOptions):
     """The settings of a search for the operator to blame."""
 
     section = LocateOptions.section

@@ -41,6 +41,18 @@ def _require_excluded(name: str, devices: str) -> None:
         parse_node_devices(name, devices)
 
 
+_CLUSTER = Option(
+    ("--devices",),
+    "instead of -d, devices of the whole cluster: all (on the CPU one worker for each node),"
+    f" or {DEVICE_GRAMMAR}. NODE is a host name, an address, or a label or its value; without"
+    " IDS every device of the node",
+    more="[How](../runtime/README.md#choosing-devices)",
+    metavar="WHICH",
+    rule=_require_named,
+    excludes="-d takes ids of this machine, --devices names devices of the cluster",
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlaceOptions:
     """Where it runs.
@@ -61,16 +73,7 @@ class PlaceOptions:
         metavar="ID",
         type=int,
         rule=_require_ids,
-        also=Option(
-            ("--devices",),
-            "instead of -d, devices of the whole cluster: all (on the CPU one worker for each node),"
-            f" or {DEVICE_GRAMMAR}. NODE is a host name, an address, or a label or its value; without"
-            " IDS every device of the node",
-            more="[How](../runtime/README.md#choosing-devices)",
-            metavar="WHICH",
-            rule=_require_named,
-            excludes="-d takes ids of this machine, --devices names devices of the cluster",
-        ),
+        also=_CLUSTER,
     )
     exclude: str = option(
         "",
@@ -98,4 +101,32 @@ class PlaceOptions:
         "--shared-fs",
         help="captured tensors have the same paths on every machine: workers read them themselves",
         takes=Takes.NOTHING,
+    )
+
+
+def _require_core_ids(name: str, devices: Any) -> None:
+    """Raise where ids were named that are no different ids; none are all cores."""
+    if devices:
+        _require_ids(name, devices)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreOptions(PlaceOptions):
+    """Where a command runs that needs processor cores and no device: `devices` is () for every core that the
+    process may use."""
+
+    section: ClassVar[str] = "where it runs"
+
+    devices: tuple[int, ...] | str = option(
+        (),
+        "-d",
+        "--device",
+        help="ids of logical CPUs, one slot each (default: as many as cores may be used)",
+        more=f"They are unique, from 0 to {LARGEST_DEVICE_ID}."
+        " What diagnose prechecks runs on the devices of these ids, by default 0",
+        takes=Takes.SEVERAL,
+        metavar="ID",
+        type=int,
+        rule=_require_core_ids,
+        also=_CLUSTER,
     )

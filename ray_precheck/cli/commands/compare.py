@@ -26,7 +26,7 @@ from ray_precheck.options.declared import Option, Takes, options_of
 from ray_precheck.options.files import ResumeOptions
 from ray_precheck.options.limits import LimitOptions
 from ray_precheck.options.out_folder import OutFolderOptions
-from ray_precheck.options.places import PlaceOptions
+from ray_precheck.options.places import CoreOptions
 
 if TYPE_CHECKING:
     from ray_precheck.report.comparison import ComparisonSummary
@@ -105,7 +105,7 @@ def _options() -> tuple[Option, ...]:
         CapturePairOptions,
         MappingOptions,
         OutFolderOptions,
-        PlaceOptions,
+        CoreOptions,
         LimitOptions,
         ResumeOptions,
     )

@@ -16,7 +16,7 @@ from ray_precheck.options.diagnose import DiagnoseOptions
 from ray_precheck.options.files import ResumeOptions
 from ray_precheck.options.limits import LimitOptions
 from ray_precheck.options.out_folder import OutFolderOptions
-from ray_precheck.options.places import PlaceOptions
+from ray_precheck.options.places import CoreOptions
 
 if TYPE_CHECKING:
     from ray_precheck.diagnosing.findings import Findings
@@ -67,7 +67,7 @@ def diagnosis_exit_code(found: "Findings") -> int:
 
 
 def _options() -> tuple[Option, ...]:
-    groups = (DiagnoseOptions, OutFolderOptions, PlaceOptions, LimitOptions, ResumeOptions)
+    groups = (DiagnoseOptions, OutFolderOptions, CoreOptions, LimitOptions, ResumeOptions)
     found = [*(each for group in groups for each in options_of(group)), *options_of(DebugOptions)]
     sections = dict.fromkeys(each.section for each in found)
     return tuple(each for section in sections for each in found if each.section == section)

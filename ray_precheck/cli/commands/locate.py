@@ -17,7 +17,7 @@ from ray_precheck.options.files import ResumeOptions
 from ray_precheck.options.limits import LimitOptions
 from ray_precheck.options.locate import LocateOptions
 from ray_precheck.options.out_folder import OutFolderOptions
-from ray_precheck.options.places import PlaceOptions
+from ray_precheck.options.places import CoreOptions
 
 if TYPE_CHECKING:
     from ray_precheck.locating import LocationReport
@@ -61,7 +61,7 @@ def location_exit_code(report: "LocationReport") -> int:
 
 
 def _options() -> tuple[Option, ...]:
-    groups = (LocateOptions, OutFolderOptions, PlaceOptions, LimitOptions, ResumeOptions)
+    groups = (LocateOptions, OutFolderOptions, CoreOptions, LimitOptions, ResumeOptions)
     own = [each for group in groups for each in options_of(group) if each.field not in _WITHOUT]
     found = [*own, *options_of(DebugOptions)]
     sections = dict.fromkeys(each.section for each in found)

@@ -5,13 +5,13 @@ one after the other. Called by the session where Ray's start would take longer t
 asked for.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 
 from ray_precheck.jobs.comparison.forks import compared_in_forks
 from ray_precheck.jobs.comparison.job import ComparisonJob, ComparisonRunner
 from ray_precheck.jobs.comparison.payload import ComparisonSettings
 from ray_precheck.jobs.comparison.rows import PieceReading
+from ray_precheck.runtime.places.devices import usable_cores
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Outcome
@@ -22,9 +22,11 @@ _WORTH_FORKS_S = 1.0
 _MOST_FORKS = 8
 
 
-def cores_for_forks() -> int:
-    """Return on how many cores this process may run, at most as many as comparisons are forked to."""
-    return min(len(os.sched_getaffinity(0)), _MOST_FORKS)
+def cores_for_forks(devices: Sequence[int] | str) -> int:
+    """Return how many cores were named, each by an id, or else on how many this process may run, at most as
+    many as comparisons are forked to."""
+    named = 0 if isinstance(devices, str) else len(devices)
+    return min(named or usable_cores(), _MOST_FORKS)
 
 
 def compared_here(

@@ -50,13 +50,13 @@ class ComparisonPlan:
         return [piece.name for piece in self.pieces]
 
     def is_done_here(self, config: PlaceOptions) -> bool:
-        """Return whether the work is done in this process: no files are read, one slot was asked for, or
-        Ray's start would cost more than the work."""
+        """Return whether the work is done on this machine without Ray: no files are read, no slots or one
+        were asked for, or Ray's start would cost more than the work."""
         if self.settings.mode is not ComparisonMode.REAL:
             return True
         if config.address or isinstance(config.devices, str):
             return False
-        return len(config.devices) == 1 or sum(self.costs_s) < START_OF_RAY_S
+        return len(config.devices) < 2 or sum(self.costs_s) < START_OF_RAY_S
 
 
 def plan_comparison(

@@ -9,9 +9,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from ray_precheck.config import JobOptions
-from ray_precheck.runtime.places.devices import Node, choose_kind, local_node, require_plugins
+from ray_precheck.config import CoreJobOptions, JobOptions
+from ray_precheck.runtime.places.devices import (
+    Node,
+    choose_kind,
+    local_node,
+    require_plugins,
+    usable_cores,
+)
 from ray_precheck.runtime.places.environment import passed_on, prepare_environment
 from ray_precheck.runtime.places.nodes import require_same_package, version_table
 from ray_precheck.runtime.places.placement import DeviceRequest, place_slots, usable_nodes
@@ -19,6 +26,8 @@ from ray_precheck.runtime.places.probe import PACKAGE
 from ray_precheck.runtime.stop_signal import signals_held
 from ray_precheck.schema.environment import Environment
 from ray_precheck.schema.task import DeviceSlot
+
+OnCores = TypeVar("OnCores", bound=CoreJobOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +88,13 @@ class Cluster:
 
             self._nodes = Roster(self._nodes, "", _sayer(show)).answers()
         return self._nodes
+
+
+def on_cores(config: OnCores) -> OnCores:
+    """Return the configuration with processor cores as its slots: those that were named, or as many as this
+    process may use."""
+    devices = config.devices if config.devices else tuple(range(usable_cores()))
+    return replace(config, devices=devices, device_type="cpu", bench_workers=0)
 
 
 def find_places(

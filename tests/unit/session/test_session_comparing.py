@@ -252,7 +252,7 @@ class TestFilesThatAreCutMeanwhile:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("ray_precheck.jobs.comparison.here._WORTH_FORKS_S", 0.0)
-        monkeypatch.setattr(comparing, "cores_for_forks", lambda: 2)
+        monkeypatch.setattr(comparing, "cores_for_forks", lambda devices: 2)
         whole = measuring.element_difference
 
         def difference(target: Any, *others: Any) -> Any:

@@ -38,7 +38,7 @@ from ray_precheck.trace.difference.standards.gradients import saved_agree, terms
 from ray_precheck.trace.difference.standards.rounding import (
     Apart,
     SumTerms,
-    cancellation,
+    carried,
     distance_apart,
     limits_of,
     operator_of,
@@ -142,13 +142,13 @@ def _judge_floats(
     floor = max(rounded, noise or 0.0)
     if found.value <= _factor(row) * floor:
         return
-    cancelled = cancellation(row, rows)
+    cancelled = carried(row, rows)
     saved = row.saved() if row.is_output else ()
     if is_known := saved_agree(saved):
         terms = terms_of_gradient(row, rows, saved)
         cancelled = max(cancelled, terms.cancellation)
         terms = SumTerms(max(terms.length, sum_length(row, rows)), cancelled)
-        floor = max(floor, rounding(row, rows, terms) or 0.0)
+        floor = max(floor, rounding(row, rows, terms) or 0.0, _coarsest([*rows, *saved]))
         apart = (distance_apart(each) for each in saved if unit_roundoff(each) is not None)
         brought = max(brought, _furthest(apart))
         if found.value <= _factor(row) * floor:
@@ -164,8 +164,8 @@ def _judge_floats(
         place = index_of(row, row.elements.worst)
         words += f"; the largest difference, {row.elements.max_abs:.4g}, is at {place}"
     # SumTerms that cancel in a sum cancel less of their errors.
-    carried = AMPLIFIED * brought * cancelled
-    inherited = row.is_output and found.value <= carried
+    explained = AMPLIFIED * brought * cancelled
+    inherited = row.is_output and found.value <= explained
     if inherited:
         words += f"; the inputs differ by {brought:.4g}"
     unit = unit_roundoff(row) or 0.0
@@ -176,13 +176,19 @@ def _judge_floats(
     upstream = inherited or not row.is_output or elsewhere
     lost = math.sqrt(max(unit, coarsest) if upstream else unit)
     # A value jumps where an input crosses a border; a sum may be nothing but what its terms are off.
-    is_open = inherited and carried > AMPLIFIED * brought
+    is_open = inherited and explained > AMPLIFIED * brought
     if row.is_output and brought and operator_of(row).rpartition(".")[2].rstrip("_") in JUMPING:
         is_open = True
         words += "; it jumps where its input crosses a border"
     mild = noise is None and (is_open or found.value <= lost)
     unknown = upstream or is_open or found.is_bound or beside is not None
     row.note(WARNING if mild and unknown else ERROR, words)
+
+
+def _coarsest(rows: Sequence[TensorRow]) -> float:
+    """Return the rounding of the coarsest half type: the sums of a gradient in float32 may be made in it."""
+    units = [unit for row in rows if (unit := unit_roundoff(row)) is not None]
+    return math.sqrt(2.0) * max((unit for unit in units if unit > 2.0**-24), default=0.0)
 
 
 def _factor(row: TensorRow) -> float:

@@ -21,6 +21,8 @@ PRODUCTS = frozenset(
     " einsum tensordot chain_matmul bilinear dense batch_matmul".split()
 )
 CONVOLUTIONS = ("conv",)
+# Operators whose results are as far off as what they add up.
+_ADDITIVE = frozenset("add __add __radd __iadd sub __sub __rsub __isub subtract rsub lerp".split())
 # Operators whose results are sums of the elements of their input.
 _TOTALS = frozenset(("sum", "mean"))
 # Both results are rounded, so that their distance is that of two independent errors.
@@ -151,6 +153,29 @@ def cancellation(row: TensorRow, rows: Sequence[TensorRow]) -> float:
     if operator_of(row).endswith("mean"):
         norm *= size / terms
     return max(1.0, norm / abs(total))
+
+
+def carried(row: TensorRow, rows: Sequence[TensorRow]) -> float:
+    """Return how much larger, for the size of an output, a distance of the inputs may be in it.
+
+    That is `cancellation`, and for the sum of two nearly opposite terms their norm by that of the result.
+    """
+    largest = cancellation(row, rows)
+    total = row.golden.number("Norm") if row.golden is not None else None
+    if (
+        operator_of(row).rpartition(".")[2].rstrip("_") not in _ADDITIVE
+        or not row.is_output
+        or not total
+    ):
+        return largest
+    size = math.prod(row.item.shape or ())
+    for each in rows:
+        norm = each.golden.number("Norm") if each.golden is not None else None
+        if each.is_output or norm is None or not math.isfinite(norm) or not each.item.is_tensor:
+            continue
+        repeated = math.sqrt(size / max(1, math.prod(each.item.shape or ())))
+        largest = max(largest, norm * max(1.0, repeated) / abs(total))
+    return largest
 
 
 def limits_of(row: TensorRow, framework: str = "") -> Allowed | None:

@@ -672,6 +672,29 @@ def test_auto_warns_of_a_sum_that_is_nothing_but_what_its_terms_are_off(tmp_path
     assert judged(rows, "auto", REAL)[1] == "error"
 
 
+def test_auto_warns_of_a_difference_that_has_cancelled(tmp_path: Path) -> None:
+    """It is as far off as its terms are, which is much of what is left of them."""
+    ones = np.float32(1) + RAMP * np.float32(1e-3)
+    off = ones + np.float32(4e-6) * np.sign(RAMP - np.float32(0.5))
+    golden, wrong = ones - 1, (ones - 1) * np.float32(1.1)
+    for target, given, expected in ((off - 1, off, "warning"), (wrong, ones, "error")):
+        key = "Tensor.__sub__.0.forward"
+        rows = from_files(tmp_path, ([given], [target]), ([ones], [golden]), key)
+        assert judged(rows, "auto", REAL)[1] == expected
+
+
+def test_auto_knows_that_float32_sums_are_made_in_a_half_type(tmp_path: Path) -> None:
+    key, half = "Functional.layer_norm.0", RAMP.astype(np.float16)
+    results = []
+    for given in (half, RAMP):
+        saved = from_files(tmp_path, ([given], [given]), ([given], [given]), f"{key}.forward")
+        rows = from_files(tmp_path, ([given], [off_by(5e-4)]), ([given], [RAMP]), f"{key}.backward")
+        for row in rows:
+            row.saved = lambda saved=saved: saved
+        results.append(judged(rows, "auto", REAL)[1])
+    assert results == ["pass", "error"]
+
+
 def test_auto_warns_of_an_angle_at_the_cut(tmp_path: Path) -> None:
     golden = np.where(RAMP > 0.5, np.float32(math.pi), np.float32(0.0))
     target = put(-math.pi, place=4000, array=golden)
