@@ -30,7 +30,7 @@ from ray_precheck.dump.log import (
     scan_log,
     whole_lines,
 )
-from ray_precheck.dump.names import ApiKey, parse_key, split_key
+from ray_precheck.dump.names import ApiKey, ForeignKey, parse_key, split_key
 from ray_precheck.dump.scan import (
     ByteRange,
     Member,
@@ -206,7 +206,7 @@ def _read_dump(file: BinaryIO, path: Path, on_progress: OnProgress) -> Dump:
         )
     folder = _data_folder(path, _header_text(file, fields, "dump_data_dir", path))
     with _without_collector():
-        calls, has_modules_only = _group_calls(
+        calls, has_modules = _group_calls(
             members, _name_limit(file), path, first_counts=log is not None
         )
     if not calls and task == STRUCTURE:
@@ -214,14 +214,14 @@ def _read_dump(file: BinaryIO, path: Path, on_progress: OnProgress) -> Dump:
             f"{path} has no records of calls, as its task is structure; capture the step with task"
             f" {STATISTICS} or {TENSOR}"
         )
+    if not calls and has_modules:
+        raise DumpError(f"{path} holds modules but no API; capture it with level L1 or mix")
     if not calls:
         raise NothingToCheckError(
             f"'data' of {path} is empty: the capture saw no API call"
             if log is None
             else f"{path} holds no call: the capture was cut off before the first one"
         )
-    if has_modules_only:
-        raise DumpError(f"{path} holds modules but no API; capture it with level L1 or mix")
     size = os.fstat(file.fileno()).st_size
     on_progress(size, size)
     framework = framework or _guess_framework(file, calls)
@@ -332,15 +332,21 @@ def _name_limit(file: BinaryIO) -> int:
 def _group_calls(
     members: Iterable[Member], name_limit: int, path: Path, *, first_counts: bool
 ) -> tuple[list[DumpCall], bool]:
-    """Return one call for each name, in order of appearance, and whether all are modules.
+    """Return one call for each name, in order of appearance, and whether there are modules, too.
 
-    Of a record that stands twice the last one counts, as for readers of JSON; in a log the first.
+    A module is no API: `compare` and `locate` read its records. Of a record that stands twice the last one
+    counts, as for readers of JSON; in a log the first.
     """
     calls: dict[str, DumpCall] = {}
-    modules_only = True
+    has_modules = False
     name_bytes = 0
     for key, span in members:
-        name, direction = split_key(key) or (key, "")
+        named = split_key(key)
+        foreign = None if named else _foreign(key)
+        if foreign is not None and foreign.is_module:
+            has_modules = True
+            continue
+        name, direction = named or (key, "")
         call = calls.get(name)
         if call is None:
             call = calls[name] = DumpCall(name)
@@ -350,15 +356,12 @@ def _group_calls(
                     f"the names in {path} take more than {name_limit >> 20} MiB of memory; names of"
                     " API calls are short: is it a dump.json of msprobe?"
                 )
-        if direction:
-            modules_only = False
+        if foreign is None:
             if not (first_counts and getattr(call, direction)):
                 _add_record(call, direction, span)
         elif call.forward is None and call.backward is None:
-            reason, is_module = _why_foreign(key)
-            modules_only = modules_only and is_module
-            call.foreign = reason
-    return list(calls.values()), modules_only
+            call.foreign = foreign.reason
+    return list(calls.values()), has_modules
 
 
 def _add_record(call: DumpCall, direction: str, span: ByteRange) -> None:
@@ -369,10 +372,10 @@ def _add_record(call: DumpCall, direction: str, span: ByteRange) -> None:
         call.backward = span
 
 
-def _why_foreign(key: str) -> tuple[str, bool]:
+def _foreign(key: str) -> ForeignKey:
     found = parse_key(key)
     assert not isinstance(found, ApiKey)
-    return found.reason, found.is_module
+    return found
 
 
 def _data_folder(path: Path, recorded: str) -> Path:
