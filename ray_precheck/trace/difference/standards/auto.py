@@ -47,12 +47,15 @@ from ray_precheck.trace.difference.standards.rounding import (
     unit_roundoff,
 )
 from ray_precheck.trace.difference.statistics import statistics_of
+from ray_precheck.trace.items import GRADIENTS
 
 # Honest runs of ten thousand pairs of captured rows differ by up to 3 times the other's distance where
 # they have many elements; the factors of the precheck count on from there.
 LEAST_FACTOR = 4.0
 # An operator may make a relative error so much larger without a fault: by cancellation, exp, division.
 AMPLIFIED = 8.0
+# Of an element of an input: four times the unit roundoff of float32.
+_TINY = 2.0**-22
 # Operators of floats whose results jump: the angle of a negative number, by the sign of its imaginary part.
 JUMPING = frozenset(
     "angle arctan2 atan2 ceil floor floor_divide fmod frac heaviside remainder round sgn sign trunc".split()
@@ -71,10 +74,11 @@ class CaptureAuto:
     def judge(self, rows: Sequence[TensorRow], mode: ComparisonMode) -> None:
         """Judge each row, by what the inputs of the operator bring."""
         distances = {id(row): distance_apart(row) for row in rows}
+        lost = _lost_in_lists(rows, distances)
         brought = _furthest(
             distances[id(row)]
             for row in rows
-            if not row.is_output and unit_roundoff(row) is not None
+            if not row.is_output and unit_roundoff(row) is not None and id(row) not in lost
         )
         for row in rows:
             if not row.tensors:
@@ -87,7 +91,7 @@ class CaptureAuto:
                 row.note(ERROR, odd)
             elif unit_roundoff(row) is None:
                 _judge_exact(row, brought)
-            elif not _is_passed_on(row, rows, distances):
+            elif id(row) not in lost and not _is_passed_on(row, rows, distances):
                 _judge_floats(row, rows, distances[id(row)], brought, self.unit)
 
 
@@ -97,6 +101,25 @@ def _furthest(distances: Iterable[Apart | None]) -> float:
         (each.value for each in distances if each is not None and not math.isnan(each.value)),
         default=0.0,
     )
+
+
+def _lost_in_lists(rows: Sequence[TensorRow], distances: Mapping[int, Apart | None]) -> set[int]:
+    """Return the rows of tensors in lists, as gradients in `_foreach_norm` or an optimizer, that are no
+    further off than the whole list is rounded: gradients of nothing but rounding, as before batch norm."""
+    lists: dict[str, list[TensorRow]] = {}
+    for row in rows:
+        parent = row.item.path.rpartition(".")[0]
+        is_listed = "." in parent or "_foreach_" in row.name or row.item.part == GRADIENTS
+        if is_listed and not row.reshaped and unit_roundoff(row) is not None:
+            lists.setdefault(parent, []).append(row)
+    found = set()
+    for each in lists.values():
+        whole = math.hypot(*(norm for row in each if (norm := _golden_norm(row)) is not None))
+        for row in each if len(each) > 1 and math.isfinite(whole) else ():
+            length = _length(row, distances[id(row)])
+            if length is not None and length <= LEAST_FACTOR * (unit_roundoff(row) or 0.0) * whole:
+                found.add(id(row))
+    return found
 
 
 def _is_passed_on(
@@ -120,10 +143,16 @@ def _is_passed_on(
 
 def _length(row: TensorRow, found: Apart | None) -> float | None:
     """Return how long the difference of both sides is, None where that is not known."""
-    norm = row.golden.number("Norm") if row.golden is not None else None
+    norm = _golden_norm(row)
+    if norm == 0 and found is not None and row.target is not None:
+        return row.target.number("Norm")
     if found is None or norm is None or not math.isfinite(norm) or not math.isfinite(found.value):
         return None
     return found.value * norm
+
+
+def _golden_norm(row: TensorRow) -> float | None:
+    return row.golden.number("Norm") if row.golden is not None else None
 
 
 def _judge_floats(
@@ -180,8 +209,13 @@ def _judge_floats(
     if row.is_output and brought and operator_of(row).rpartition(".")[2].rstrip("_") in JUMPING:
         is_open = True
         words += "; it jumps where its input crosses a border"
-    mild = noise is None and (is_open or found.value <= lost)
-    unknown = upstream or is_open or found.is_bound or beside is not None
+    # Nobody knows how large what an input came from was: less than the rounding of a 1 may be nothing of it.
+    length, size = _length(row, found), math.prod(row.item.shape or ())
+    is_tiny = not row.is_output and length is not None and length <= _TINY * math.sqrt(size)
+    # A module adds up more than its shapes say; its operators have records of their own.
+    is_module = row.name.startswith(("Module.", "Cell."))
+    mild = noise is None and (is_open or is_tiny or found.value <= lost)
+    unknown = upstream or is_open or found.is_bound or beside is not None or is_module
     row.note(WARNING if mild and unknown else ERROR, words)
 
 

@@ -695,6 +695,47 @@ def test_auto_knows_that_float32_sums_are_made_in_a_half_type(tmp_path: Path) ->
     assert results == ["pass", "error"]
 
 
+@pytest.mark.parametrize(
+    ("key", "wrong", "expected"),
+    [
+        ("Torch._foreach_mul_.0.forward", TINY * np.float32(0.01), "pass"),
+        ("Torch._foreach_mul_.0.forward", TINY * np.float32(1e3), "error"),
+        ("Functional.linear.0.backward", TINY * np.float32(0.01), "error"),
+    ],
+)
+def test_auto_judges_small_tensors_of_a_list_by_the_whole_list(
+    tmp_path: Path, key: str, wrong: Any, expected: str
+) -> None:
+    """Gradients of biases before batch norm are nothing but rounding."""
+    golden = np.float32(1e-2) * TINY
+    rows = from_files(tmp_path, ([RAMP], [RAMP, golden + wrong]), ([RAMP], [RAMP, golden]), key)
+    assert judged(rows, "auto", REAL) == ["pass", "pass", expected]
+
+
+@pytest.mark.parametrize(("scale", "expected"), [(1e-8, "warning"), (1e-3, "error")])
+def test_auto_warns_of_inputs_whose_difference_is_too_small_to_show(
+    tmp_path: Path, scale: float, expected: str
+) -> None:
+    small = RAMP * np.float32(scale)
+    rows = from_files(tmp_path, ([small * 2], [RAMP]), ([small], [RAMP]))
+    assert judged(rows, "auto", REAL) == [expected, "pass"]
+
+
+@pytest.mark.parametrize(
+    ("key", "share", "expected"),
+    [
+        ("Module.0.Conv2d.forward.0", 2e-6, "warning"),
+        ("Module.0.Conv2d.forward.0", 1e-3, "error"),
+        ("Torch.mul.0.forward", 2e-6, "error"),
+    ],
+)
+def test_auto_warns_of_a_module_that_adds_up_more_than_its_shapes_say(
+    tmp_path: Path, key: str, share: float, expected: str
+) -> None:
+    rows = from_files(tmp_path, ([RAMP], [off_by(share)]), ([RAMP], [RAMP]), key)
+    assert judged(rows, "auto", REAL) == ["pass", expected]
+
+
 def test_auto_warns_of_an_angle_at_the_cut(tmp_path: Path) -> None:
     golden = np.where(RAMP > 0.5, np.float32(math.pi), np.float32(0.0))
     target = put(-math.pi, place=4000, array=golden)
