@@ -48,6 +48,7 @@ from ray_precheck.runtime.places.choice import Cluster, find_places, on_cores
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.store.opening import opened_run, results_folder
+from ray_precheck.store.reads import TENSOR_FOLDER, reads_of_dumps
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.stamps import newest_there, release_stamp, reserved_stamp, stamp_in
 from ray_precheck.trace.side import CaptureSide, float32_note
@@ -236,7 +237,16 @@ def _compare_pair(
         resumed = _resumed(config, own / tables.file("result", shared.stamp))
         fingerprint = _fingerprint(config, target, golden, noise, plan)
         new, names = shared.new_files(own), set(plan.names)
-        opened = held.enter_context(opened_run(resumed, new, names, fingerprint, config, tables))
+        sides = {"target": (pair.target, target), "golden": (pair.golden, golden)}
+        if noise is not None:
+            sides["noise"] = (pair.noise, noise)
+        reads = reads_of_dumps((label, paths) for label, (paths, _) in sides.items())
+        for label, (paths, side) in sides.items():
+            if len(paths) == 1:
+                reads[f"{label}/{TENSOR_FOLDER}"] = side.data_folder
+        opened = held.enter_context(
+            opened_run(resumed, new, names, fingerprint, config, tables, reads)
+        )
         files = opened.files
         on_files(folder if pair.place.parts else files.details)
         job = ComparisonJob(

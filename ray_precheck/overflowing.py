@@ -26,6 +26,7 @@ from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.result import Verdict, verdict_in
 from ray_precheck.store.columns import decode_name, decode_row, encode_row, header
 from ray_precheck.store.opening import NewFiles, opened_run
+from ray_precheck.store.reads import reads_of_dumps
 from ray_precheck.store.repair import rows_below
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.rows import replace_file
@@ -110,8 +111,9 @@ def check_overflow(
     resumed = None if config.resume_csv is None else _resumed(config.resume_csv)
     new = shared.new_files(config.out) if shared else NewFiles(config.out, new_stamp())
     names = set(job.names)
+    reads = reads_of_dumps(((each.label, [each.path]) for each in found.dumps), tensors=False)
     with (
-        opened_run(resumed, new, names, fingerprint, config, OVERFLOW_TABLES) as opened,
+        opened_run(resumed, new, names, fingerprint, config, OVERFLOW_TABLES, reads) as opened,
         ExitStack() as joined,
     ):
         files = opened.files

@@ -64,7 +64,9 @@ def replay_overflows(
         names = {call.name for call in dump.calls}
         new, fingerprint = NewFiles(config.out, new_stamp()), subject.fingerprint()
         opened = held.enter_context(
-            opened_run(config.resume_csv, new, names, fingerprint, config, REPLAY_TABLES)
+            opened_run(
+                config.resume_csv, new, names, fingerprint, config, REPLAY_TABLES, subject.reads
+            )
         )
         files, done = opened.files, opened.done
         on_files(files)

@@ -168,7 +168,9 @@ def _prepare_files(subject: Subject, held: ExitStack, new: NewFiles) -> tuple[Ru
     config, dump = subject.asked.config, subject.dump
     names = {call.name for call in dump.calls}
     opened = held.enter_context(
-        opened_run(config.resume_csv, new, names, subject.fingerprint(), config)
+        opened_run(
+            config.resume_csv, new, names, subject.fingerprint(), config, reads=subject.reads
+        )
     )
     files, done = opened.files, opened.done
     if len(done) < len(dump.calls):

@@ -123,7 +123,7 @@ def _opened(config: NaiveConfig, subject: Subject) -> AbstractContextManager[Ope
     resumed = None if config.resume_csv is None else _resumed(config.resume_csv)
     names = {call.name for call in subject.dump.calls}
     new = NewFiles(config.out, new_stamp())
-    return opened_run(resumed, new, names, fingerprint, config, NAIVE_TABLES)
+    return opened_run(resumed, new, names, fingerprint, config, NAIVE_TABLES, subject.reads)
 
 
 def _resumed(path: Path) -> Path:

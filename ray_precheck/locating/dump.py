@@ -24,6 +24,7 @@ from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.task import Task
 from ray_precheck.store.opening import opened_run
+from ray_precheck.store.reads import TENSOR_FOLDER, reads_of_dumps
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.trace.locating.places import DumpRoots
 from ray_precheck.trace.side import CaptureSide, float32_note, open_side
@@ -93,15 +94,19 @@ def _replay(
     if not search.is_done_here(sum(plan.costs_s)):
         framework = target.header.framework
         places = find_places(config, framework, shared.cluster, show=search.show, device_runs=False)
-    inputs = {"target": target.digest()} | ({"golden": golden.digest()} if golden else {})
+    sides = {"target": target} | ({"golden": golden} if golden else {})
+    inputs = {label: side.digest() for label, side in sides.items()}
     folder = search.folder / pair.place
     # Before any file is made: an error about what is installed leaves nothing behind.
     settings_of_replay(target, golden, None, 1)
     resumed = search.resumed(folder, LOCATION_TABLES)
     names = {payload.name for payload in plan.payloads}
     fingerprint = search.fingerprint(**inputs)
+    new = shared.new_files(folder)
+    reads = reads_of_dumps((label, [side.path]) for label, side in sides.items())
+    reads |= {f"{label}/{TENSOR_FOLDER}": side.data_folder for label, side in sides.items()}
     opened = held.enter_context(
-        opened_run(resumed, shared.new_files(folder), names, fingerprint, config, LOCATION_TABLES)
+        opened_run(resumed, new, names, fingerprint, config, LOCATION_TABLES, reads)
     )
     files = opened.files
     search.on_files(search.folder if pair.place.parts else files.result)

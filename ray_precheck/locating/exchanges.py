@@ -33,6 +33,7 @@ def recompute_exchanges(
     Raises:
         StoppedError: the run had to stop.
     """
+    exchanges = list(exchanges)
     whole = WholeExchanges(exchanges)
     if not whole.names:
         return {}
@@ -40,7 +41,8 @@ def recompute_exchanges(
     fingerprint = search.fingerprint(collectives=_digest(whole))
     new, names = search.shared.new_files(search.folder), set(whole.names)
     config, shared = search.config, search.shared
-    with opened_run(resumed, new, names, fingerprint, config, EXCHANGE_TABLES) as opened:
+    reads = {each.dump: each.folder for each in exchanges}
+    with opened_run(resumed, new, names, fingerprint, config, EXCHANGE_TABLES, reads) as opened:
         files, done = opened.files, opened.done
         progress = Progress(len(whole.names), len(done), show=search.show)
         setting = RunSetting(config, shared.cluster, None, files, progress, shared.stop_requested)

@@ -19,6 +19,7 @@ from ray_precheck.runtime.driving import RunSetting, drive_to_end, planned
 from ray_precheck.runtime.places.choice import find_places
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.store.opening import OpenedRun, opened_run
+from ray_precheck.store.reads import reads_of_dumps
 
 _HEAD_BYTES, _FIRST_RECORDS_BYTES = 1 << 12, 1 << 18
 
@@ -54,7 +55,13 @@ def search_pairs(
     labelled = [(pair.label, filter(None, (pair.target, pair.golden))) for pair in pairs]
     fingerprint = search.fingerprint(pairs=digest_of_dumps(labelled))
     new = search.shared.new_files(folder)
-    with opened_run(resumed, new, set(job.names), fingerprint, config, PAIR_TABLES) as opened:
+    reads = reads_of_dumps(
+        ((pair.label, [each for each in (pair.target, pair.golden) if each]) for pair in pairs),
+        tensors=False,
+    )
+    with opened_run(
+        resumed, new, set(job.names), fingerprint, config, PAIR_TABLES, reads
+    ) as opened:
         files = opened.files
         search.on_files(files.result)
         if not _drive(search, job, opened):

@@ -7,7 +7,7 @@ from typing import ClassVar
 from ray_precheck.options.declared import Prerequisite, Takes, option
 from ray_precheck.options.rules import OneOf
 
-RETRY = ("error", "skip", "crash")
+RETRY = ("error", "skip", "crash", "all")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class ResumeOptions:
     force: bool = option(
         False,
         "--force",
-        help="with -csv_path: go on though the dump or a setting differs",
+        help="with -csv_path: go on though the dump, its files or a setting differ",
         more="Rows that are there stay, those that the dump does not have come last",
         takes=Takes.NOTHING,
         needs=Prerequisite("resume_csv", "the result CSV to go on in nevertheless"),
@@ -71,7 +71,8 @@ class ResumeOptions:
         (),
         "--retry",
         help="with -csv_path: do these rows again, {choices}",
-        more="`crash`: errors that the machine caused: a crash, a time-out, memory, a lost node",
+        more="`crash`: errors that the machine caused: a crash, a time-out, memory, a lost node; `all`: every"
+        " call of the dump, whose files of tensors may have changed",
         takes=Takes.SEVERAL,
         metavar="KIND",
         rule=OneOf(RETRY),

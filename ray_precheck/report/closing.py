@@ -32,6 +32,10 @@ def closing_lines(summary: Summary) -> list[str]:
     lines = [
         f"{summary.total} APIs: {summary.passes} pass, {summary.errors} error, {summary.skips} SKIP"
     ]
+    if summary.foreign:
+        rows = _counted(len(summary.foreign), "row is", "rows are")
+        first = shown_name(summary.foreign[0])
+        lines.append(f"{rows} of calls that the dump does not have ({first}), and not counted.")
     if summary.total:
         lines += [
             _direction_line("Forward:", summary.forward),

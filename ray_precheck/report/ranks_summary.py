@@ -75,6 +75,7 @@ def combined(ranks: Sequence[RankSummary], folder: Path) -> Summary:
         whole.broken_calls += [
             call._replace(name=f"{rank.label} {call.name}") for call in summary.broken_calls
         ]
+        whole.foreign += [f"{rank.label} {name}" for name in summary.foreign]
         worst += [(rank.label, output) for output in summary.worst]
     whole.broken_calls = whole.broken_calls[:BROKEN_CALLS]
     whole.worst = worst_of(worst)

@@ -102,7 +102,8 @@ class Summary:
     """Counts over all rows of a result CSV, the worst outputs, and the reasons and broken calls.
 
     `broken` are the first calls that the device could not run, with their Messages, `reasons` the
-    reasons of calls that were not compared. `settings` is None if the run has no settings file
+    reasons of calls that were not compared. `foreign` are rows of calls that the dump lacks, which are not
+    counted. `settings` is None if the run has no settings file
     (msprobe's own runs).
     """
 
@@ -118,6 +119,7 @@ class Summary:
     reasons: Reasons = field(default_factory=Reasons)
     error_types: Counter[str] = field(default_factory=Counter)
     worst: list[WorstOutput] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
     settings: RunSettings | None = None
     environment: Environment = field(default_factory=Environment)
 
@@ -142,9 +144,13 @@ def summarise(files: RunFiles) -> Summary:
     summary = Summary(files, settings=load_settings(files.settings))
     if summary.settings is not None:
         summary.environment = environment_from_dict(summary.settings.environment)
+    # They say nothing of this dump; where there are none, nearly always, no name is looked at.
+    foreign = set(summary.settings.foreign) if summary.settings is not None else set()
     fine: Counter[str] = Counter()
     for cells in read_columns(files.result, tuple(RESULT_COLUMNS)):
-        if cells[1] == _PASS and cells[2] in (_PASS, ""):
+        if foreign and decode_name(cells[0]) in foreign:
+            summary.foreign.append(decode_name(cells[0]))
+        elif cells[1] == _PASS and cells[2] in (_PASS, ""):
             fine[cells[2]] += 1  # Nearly all of millions of calls.
         else:
             _count(summary, parse_result_row(cells))

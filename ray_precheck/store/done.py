@@ -90,6 +90,7 @@ RETRY_KINDS: dict[str, Callable[[ResultRow], bool]] = {
     "error": lambda row: row.is_error,
     "skip": lambda row: row.is_skip,
     "crash": lambda row: row.is_crash,
+    "all": lambda row: True,
 }
 
 

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from ray_precheck.dump.cut_short import heard_cuts
 from ray_precheck.options.files import ResumeOptions
+from ray_precheck.store.reads import Reads, stamps_of
 from ray_precheck.store.resume import RunFiles, hold_files, resume_run, run_files, start_run
-from ray_precheck.store.settings import note_cuts
+from ray_precheck.store.settings import RunSettings, note_cuts
 from ray_precheck.store.tables import API_TABLES, Tables
 
 
@@ -46,11 +47,12 @@ def opened_run(
     fingerprint: dict[str, str],
     options: ResumeOptions,
     tables: Tables = API_TABLES,
+    reads: Reads | None = None,
 ) -> Iterator[OpenedRun]:
     """Hold the files of a run, so that no other run takes them while the block runs.
 
     `resumed` is the result table of the run to go on with; None makes new files. `names` are all pieces of
-    the run, `fingerprint` the settings that must be the same.
+    the run, `fingerprint` the settings that must be the same, `reads` the files that must be, too.
 
     Raises:
         UsageError: the folder of new files cannot be made or written.
@@ -60,31 +62,34 @@ def opened_run(
     cuts = heard_cuts(getattr(options, "dump", None))
     if resumed is None:
         with contextlib.ExitStack() as held:
-            files = _begun(new, fingerprint, tables, held)
+            now = RunSettings(fingerprint, reads=stamps_of(reads or {}))
+            files = _begun(new, now, tables, held)
             note_cuts(files.settings, cuts)
             yield OpenedRun(files, set(), True)
         return
     with hold_files(run_files(resumed, tables)) as files:
         force, retry = options.force, options.retry
-        done = resume_run(files, names, fingerprint, force=force, retry=retry, tables=tables)
+        done = resume_run(
+            files, names, fingerprint, force=force, retry=retry, tables=tables, reads=reads or {}
+        )
         note_cuts(files.settings, cuts)
         yield OpenedRun(files, done, False)
 
 
 def _begun(
-    new: NewFiles, fingerprint: dict[str, str], tables: Tables, held: contextlib.ExitStack
+    new: NewFiles, settings: RunSettings, tables: Tables, held: contextlib.ExitStack
 ) -> RunFiles:
     """Make the files of a new run, which are this process's until `held` is closed."""
     before = run_files(new.folder / tables.file("result", new.stamp), tables)
     if not (new.goes_on and (before.settings.exists() or before.details.exists())):
-        return held.enter_context(hold_files(start_run(new.folder, new.stamp, fingerprint, tables)))
+        return held.enter_context(hold_files(start_run(new.folder, new.stamp, settings, tables)))
     # Held before anything of it is removed: it may be another process that has just begun.
     before = held.enter_context(hold_files(before))
     if not before.result.exists() and not _others(before, tables):
         with contextlib.suppress(OSError):
             for path in (before.details, before.timeline, before.settings):
                 path.unlink(missing_ok=True)
-    files = start_run(new.folder, new.stamp, fingerprint, tables)
+    files = start_run(new.folder, new.stamp, settings, tables)
     return before if files.result == before.result else held.enter_context(hold_files(files))
 
 

@@ -16,12 +16,13 @@ from pathlib import Path
 from ray_precheck.errors import ResumeError, StoppedError, UsageError
 from ray_precheck.foreign import open_file, regular_file
 from ray_precheck.store.claim import ClaimedError, claimed
-from ray_precheck.store.columns import ADDED_SETTING, added_columns
+from ray_precheck.store.columns import ADDED_SETTING, BOM, added_columns, added_setting
 from ray_precheck.store.done import read_done, without_details
 from ray_precheck.store.error_data import ERROR_FOLDER, MSPROBE_ERROR_FOLDER
 from ray_precheck.store.lock import locked
+from ray_precheck.store.reads import Reads, changed_since, stamps_of
 from ray_precheck.store.repair import repair, rows_below
-from ray_precheck.store.rows import remove_leftover, whole_rows
+from ray_precheck.store.rows import remove_leftover, row_cells, whole_rows
 from ray_precheck.store.settings import RunSettings, load_settings, save_settings
 from ray_precheck.store.tables import API_TABLES, Tables
 
@@ -152,16 +153,21 @@ def new_run_files(folder: Path, stamp: str, tables: Tables = API_TABLES) -> RunF
 
 
 def start_run(
-    folder: Path, stamp: str, fingerprint: dict[str, str], tables: Tables = API_TABLES
+    folder: Path,
+    stamp: str,
+    settings: RunSettings | dict[str, str],
+    tables: Tables = API_TABLES,
 ) -> RunFiles:
-    """Return the files of a new run, with the settings of its fingerprint beside them.
+    """Return the files of a new run, with its settings, or those of a fingerprint, beside them.
 
     Raises:
         UsageError: the folder is a file, is full, or cannot be made or written; nothing is left.
     """
+    if not isinstance(settings, RunSettings):
+        settings = RunSettings(settings)
     files = new_run_files(folder, stamp, tables)
     try:
-        save_settings(files.settings, RunSettings(fingerprint))
+        save_settings(files.settings, settings)
     except OSError as error:
         discard_run(files)
         raise UsageError(f"cannot write to the out path {folder}: {error.strerror}") from None
@@ -201,21 +207,25 @@ def resume_run(
     force: bool = False,
     retry: Collection[str] = (),
     tables: Tables = API_TABLES,
+    reads: Reads | None = None,
 ) -> set[str]:
     """Repair the files of an interrupted run and return the names that are done.
 
-    `names` are the calls of the dump. With `force` the settings and the dump may be others: rows
-    that are there stay. Rows of the kinds in `retry` (error, skip, crash) are dropped, so that
-    they are done again.
+    `names` are the calls of the dump, `reads` the files that rows are made of. With `force` the settings,
+    the dump and its files may be others: rows that are there stay. Rows of the kinds in `retry` (error,
+    skip, crash, all) are dropped, so that they are done again.
 
     Raises:
         ResumeError: a file cannot be read or written, is no CSV of results, was made with other
-            settings, or another run is writing it; nothing has been changed.
+            settings, of other files or of other calls, its settings cannot be compared, or another run is
+            writing it; nothing has been changed.
         StoppedError: the disk is full; acknowledged rows are still there.
     """
     try:
         with locked(files.result):
-            return _resume_locked(files, names, fingerprint, tables, force=force, retry=retry)
+            return _resume_locked(
+                files, names, fingerprint, tables, reads or {}, force=force, retry=retry
+            )
     except BlockingIOError:
         raise ResumeError(
             f"another run is writing {files.result}: its writer is a process of this machine;"
@@ -228,28 +238,48 @@ def _resume_locked(
     names: Set[str],
     fingerprint: dict[str, str],
     tables: Tables,
+    reads: Reads,
     *,
     force: bool,
     retry: Collection[str],
 ) -> set[str]:
-    settings = _read_settings(files)
+    settings = _read_settings(files, tables)
     done = load_done(files, names, settings, retry, tables)
     tables = replace(tables, details=(*tables.details, *added_columns(fingerprint)))
+    foreign = done - names
+    # Without an earlier stamp there is nothing to hold the files to: they are what later parts are held to.
+    known = None if settings is None else settings.reads or None
+    stamps = stamps_of(reads, known)
     if not force:
-        _require_same(files, settings, fingerprint, done - names)
+        stays = not done.isdisjoint(names)
+        lost = stays and bool(stamps) and not known
+        _require_same(files, settings, fingerprint, foreign, stays=stays, lost=lost)
+        changed = changed_since(known or {}, stamps, reads) if stays else ""
+        if changed:
+            raise ResumeError(
+                f"{changed} since rows of {files.result} were made; check all calls again with --retry all,"
+                " start a new run, or add --force to resume all the same"
+            )
     if settings is not None:
         _require_own_columns(files, tables)
     _require_writable(files)
     if settings is None:
         _set_foreign_details_aside(files, tables)
-    elif settings.fingerprint == fingerprint and not retry and _is_untouched(files, settings):
-        return done
-    repair(files.result, files.details, done, tables)
     # Rows without a settings file are msprobe's. They stay so when the run is resumed once more.
     adopted = bool(done) if settings is None else settings.adopted
+    now = RunSettings(fingerprint, adopted, reads=stamps, foreign=tuple(sorted(foreign)))
+    if (
+        settings
+        and settings.fingerprint == fingerprint
+        and not retry
+        and _is_untouched(files, settings)
+    ):
+        now = replace(settings, reads=now.reads, foreign=now.foreign)
+    else:
+        repair(files.result, files.details, done, tables)
     try:
-        if settings != RunSettings(fingerprint, adopted):
-            save_settings(files.settings, RunSettings(fingerprint, adopted))
+        if settings != now:
+            save_settings(files.settings, now)
     except OSError as error:
         raise StoppedError(f"cannot write {files.settings}: {error.strerror}") from None
     return done
@@ -278,14 +308,41 @@ def load_done(
     return done - (lost & names)
 
 
-def _read_settings(files: RunFiles) -> RunSettings | None:
+def _read_settings(files: RunFiles, tables: Tables) -> RunSettings | None:
+    """Return the settings of a run; None for one of msprobe, and nothing but `cut` where ours have gone."""
     try:
-        return load_settings(files.settings)
+        return load_settings(files.settings) or _lost_settings(files, tables)
     except OSError as error:
         raise ResumeError(
             f"cannot read {files.settings}, which says how {files.result.name} was made:"
             f" {error.strerror}"
         ) from None
+
+
+def _lost_settings(files: RunFiles, tables: Tables) -> RunSettings | None:
+    """Return what is known of our settings that have gone; None for a result CSV that may be of msprobe.
+
+    Its tables for MindSpore have our columns. But its bench has the tested dtype, ours is float64; the
+    columns that our standards add, a timeline, and the tables of other commands are ours alone.
+    """
+    lost = RunSettings({}, cut=True)
+    if tables != API_TABLES:
+        return lost
+    try:
+        with open_file(files.details) as file:
+            rows = whole_rows(file)
+            headings = row_cells(next(rows, b"").removeprefix(BOM))
+            width = len(tables.details)
+            if headings[:width] == list(tables.details) and headings[width:]:
+                return replace(lost, fingerprint=added_setting(headings[width:]))
+            if headings == list(tables.details) and any(
+                len(row) > 2 and row[1].endswith("float64") and not row[2].endswith("float64")
+                for row in map(row_cells, rows)
+            ):
+                return lost
+    except FileNotFoundError:
+        pass
+    return lost if files.timeline.exists() else None
 
 
 def _is_untouched(files: RunFiles, settings: RunSettings) -> bool:
@@ -297,17 +354,23 @@ def _require_same(
     settings: RunSettings | None,
     fingerprint: Mapping[str, str],
     foreign: Collection[str],
+    *,
+    stays: bool,
+    lost: bool,
 ) -> None:
     """Compare the settings of a resumed run with those that its files were made with.
 
     A setting that the file lacks may have had any value, unless the value of runs from before the
-    setting existed is known. A result CSV without one (msprobe's) must only have rows of this dump.
+    setting existed is known; of a file that is torn or has gone it had one, which nobody knows. Where a row
+    `stays`, it must be known; `lost`: so are the stamps of the files that were read. All rows must be of
+    this dump.
     """
     before = {} if settings is None else settings.made_with
     other = {key: value for key, value in fingerprint.items() if before.get(key, value) != value}
     differences: list[str] = []
     # Rows that the dump lacks are fine where an earlier --force has accepted them.
-    if "dump" in other or (foreign and "dump" not in before):
+    foreign = set(foreign) - set(() if settings is None else settings.foreign)
+    if "dump" in other or foreign:
         row = f": it has a row for {min(foreign)}, which this dump does not have" if foreign else ""
         differences.append(f"is of another dump{row}")
         other.pop("dump", None)
@@ -318,6 +381,14 @@ def _require_same(
     if other:
         pairs = [f"{key} {before[key]}, not {value}" for key, value in other.items()]
         differences.append(f"was made with {' and '.join(pairs)}")
+    unknown = [key for key in fingerprint if key not in before] + ["its files"] * lost
+    if not differences and stays and settings is not None and settings.cut and unknown:
+        state = "is torn and lacks" if files.settings.exists() else "is missing, and with it"
+        raise ResumeError(
+            f"{files.settings} {state} the settings that {files.result.name} was made with"
+            f" ({', '.join(unknown)}), so they cannot be compared; start a new run, or add --force to resume"
+            " all the same"
+        )
     if differences:
         raise ResumeError(
             f"{files.result} {', and '.join(differences)}; resume with the same dump and settings, start"

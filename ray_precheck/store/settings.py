@@ -21,11 +21,12 @@ from ray_precheck.schema.environment import (
     environment_to_dict,
 )
 from ray_precheck.store.columns import BOM, added_columns
+from ray_precheck.store.reads import Stamps, stamps_from_json
 from ray_precheck.store.rows import replace_file
 
 # The values of options in runs that were made before the options existed, whose files lack them.
 _BEFORE_THERE_WAS = {each.rows: each.before for each in options_of(RunConfig) if each.before}
-_ENVIRONMENT, _CUT_SHORT = "environment", "cut_short"
+_ENVIRONMENT, _CUT_SHORT, _READS, _FOREIGN = "environment", "cut_short", "reads", "foreign rows"
 _WHOLE_PAIR = re.compile(r'"([^"\\]+)": "([^"\\]*)"')
 
 
@@ -37,7 +38,8 @@ class RunSettings:
     bytes of the result CSV and of the details when the run was completed, None before. `cut`: the
     file was torn, so that a setting which is not there may have been anything. `environment` is
     made by `schema.environment`; a run may be resumed in another environment. `cut_short` are sentences about
-    the captures that were checked and are not whole.
+    the captures that were checked and are not whole. `reads` are the files that the rows were made of, and
+    `foreign` the names of rows that the dump lacks, which `--force` has let in.
     """
 
     fingerprint: dict[str, str]
@@ -46,6 +48,8 @@ class RunSettings:
     cut: bool = False
     environment: Mapping[str, Any] = field(default_factory=dict, compare=False)
     cut_short: tuple[str, ...] = field(default=(), compare=False)
+    reads: Stamps = field(default_factory=dict)
+    foreign: tuple[str, ...] = ()
 
     @property
     def made_with(self) -> dict[str, str]:
@@ -89,6 +93,8 @@ def load_settings(path: Path) -> RunSettings | None:
         whole is None,
         environment if isinstance(environment, dict) else {},
         tuple(cuts) if isinstance(cuts := found.get(_CUT_SHORT), list) else (),
+        stamps_from_json(found.get(_READS)),
+        tuple(rows) if isinstance(rows := found.get(_FOREIGN), list) else (),
     )
 
 
@@ -118,7 +124,12 @@ def save_settings(path: Path, settings: RunSettings) -> None:
         content["completed"] = dict(
             zip(("result_bytes", "details_bytes"), settings.completed, strict=True)
         )
-    replace_file(path, [json.dumps(content, indent=1).encode() + b"\n"])
+    if settings.foreign:
+        content[_FOREIGN] = list(settings.foreign)
+    text = json.dumps(content, indent=1)
+    if settings.reads:  # in one line: with an indent 100,000 files take seconds
+        text = f"{text[:-2]},\n {json.dumps(_READS)}: {json.dumps(settings.reads)}\n}}"
+    replace_file(path, [text.encode() + b"\n"])
 
 
 def note_environment(path: Path, environment: Mapping[str, Any]) -> None:

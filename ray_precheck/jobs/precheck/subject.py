@@ -18,7 +18,7 @@ from ray_precheck.check.settings import CheckSettings
 from ray_precheck.compare.standards.base import Standard, added_headings
 from ray_precheck.compare.standards.user_file import load_standard
 from ray_precheck.config import RunConfig
-from ray_precheck.dump.parse import Dump
+from ray_precheck.dump.parse import TENSOR, Dump
 from ray_precheck.frameworks.registry import require_framework
 from ray_precheck.jobs.precheck.job import done_of
 from ray_precheck.options.checks import CheckOptions
@@ -31,6 +31,7 @@ from ray_precheck.runtime.places.choice import Cluster, Places, find_places
 from ray_precheck.runtime.progress import Progress, StageProgress
 from ray_precheck.schema.environment import Environment
 from ray_precheck.store.columns import added_setting
+from ray_precheck.store.reads import Reads
 from ray_precheck.store.resume import RunFiles
 
 
@@ -70,6 +71,12 @@ class Subject:
         found |= added_setting(added_headings(asked.standard))
         # Runs from before this setting do not have it: a resume takes them for the same.
         return {**found, "benches": bench_digest(asked.bench_modules)}
+
+    @property
+    def reads(self) -> Reads:
+        """The files beside the records that the rows are made of: those of captured tensors."""
+        is_read = self.dump.task == TENSOR
+        return {"dump_tensor_data": self.dump.data_folder} if is_read else {}
 
     @property
     def environment(self) -> Environment:

@@ -10,6 +10,8 @@ from store_results import RESULT_HEADER, contents, encoded, files_in, names_in, 
 
 from ray_precheck.errors import PrecheckError, ResumeError, StoppedError
 from ray_precheck.options.files import RETRY
+from ray_precheck.report.closing import format_summary
+from ray_precheck.report.summary import summarise
 from ray_precheck.runtime.machines import LOST
 from ray_precheck.schema.result import MACHINE_REASONS, Outcome, TaskResult, failed, skipped
 from ray_precheck.store import repair
@@ -145,10 +147,19 @@ class TestOtherSettings:
     @pytest.mark.parametrize(
         "data", [b"", b"{", b"\xff\xfe{}", b"[1, 2]", BOM + b'{"completed": 3']
     )
-    def test_of_unreadable_settings_nothing_counts(self, files: RunFiles, data: bytes) -> None:
+    def test_settings_that_nobody_can_read_are_not_the_same(
+        self, files: RunFiles, data: bytes
+    ) -> None:
         names = completed(files, passed(0, "Mint.a.0"), skipped(1, "Mint.b.0", "why", False))
         files.settings.write_bytes(data)
-        assert resume_run(files, names, {**SETTINGS, "seed": "7"}) == {"Mint.b.0"}
+        before = everything(files)
+        with pytest.raises(
+            ResumeError,
+            match=r"run\.json is torn and lacks the settings .* \(dump, framework, seed,",
+        ):
+            resume_run(files, names, {**SETTINGS, "seed": "7"})
+        assert everything(files) == before
+        assert resume_run(files, names, {**SETTINGS, "seed": "7"}, force=True) == {"Mint.b.0"}
         assert json.loads(files.settings.read_bytes()) == {**SETTINGS, "seed": "7"}
 
     def test_of_torn_settings_what_is_whole_counts(self, files: RunFiles) -> None:
@@ -158,6 +169,38 @@ class TestOtherSettings:
         with pytest.raises(ResumeError, match="seed 0, not 7;"):
             resume_run(files, names, {**SETTINGS, "seed": "7", "tested": "dump"})
         resume_run(files, names, {**SETTINGS, "tested": "dump"})
+
+    @pytest.mark.parametrize("sign", ["float64", "added columns", "timeline"])
+    def test_a_run_of_ours_without_its_settings_is_not_one_of_msprobe(
+        self, files: RunFiles, sign: str
+    ) -> None:
+        rows = b"Mint.a.0.forward.output.0,torch.float32,mindspore.float32,(2;),1.0,0,0,pass,\r\n"
+        rows += rows.replace(b".a.", b".b.")
+        head = b"API Name,Bench Dtype,Tested Dtype,Shape,Cosine,MaxAbsErr,MaxRelativeErr,Status,Message"
+        if sign == "float64":
+            rows = rows.replace(b"torch.float32", b"torch.float64")
+        if sign == "timeline":
+            files.timeline.write_bytes(b"[\n")
+        files.result.write_bytes(HEAD + b"Mint.a.0,pass,,\r\nMint.b.0,pass,,\r\n")
+        names = {"Mint.a.0", "Mint.b.0"}
+        more = b",RMSE" if sign == "added columns" else b""
+        files.details.write_bytes(BOM + head + more + b"\r\n" + rows)
+        with pytest.raises(ResumeError, match=r"run\.json is missing, and with it the settings"):
+            resume_run(files, names, SETTINGS)
+        if sign == "timeline":
+            files.timeline.unlink()
+            assert resume_run(files, names, SETTINGS) == names
+
+    def test_a_row_that_the_same_dump_has_not_is_named_and_never_counted(
+        self, files: RunFiles
+    ) -> None:
+        completed(files, passed(0, "Mint.a.0"), passed(1, "Mint.z.9"))
+        with pytest.raises(ResumeError, match=r"it has a row for Mint\.z\.9, which this dump does"):
+            resume_run(files, {"Mint.a.0"}, SETTINGS)
+        resume_run(files, {"Mint.a.0"}, SETTINGS, force=True)
+        summary = summarise(files)
+        assert (summary.total, summary.passes, summary.foreign) == (1, 1, ["Mint.z.9"])
+        assert "1 row is of calls that the dump does not have (Mint.z.9)" in format_summary(summary)
 
     def test_settings_that_cannot_be_read_are_named(self, files: RunFiles) -> None:
         completed(files, passed(0, "Mint.a.0"))
