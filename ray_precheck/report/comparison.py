@@ -20,6 +20,7 @@ from ray_precheck.store.columns import decode_name
 from ray_precheck.store.repair import rows_below
 from ray_precheck.store.rows import row_cells
 from ray_precheck.store.tables import Tables
+from ray_precheck.trace.difference.row import BY_STATISTICS
 
 ERROR, WARNING, UNMATCHED, PASSED = "error", "warning", "unmatched", "pass"
 # Pairs in error whose inputs are not.
@@ -51,7 +52,8 @@ class ComparisonSummary:
     `first` are the first pair in error in the order of the target's records, then those whose inputs are in
     no error (`blamed` with the first), then others; `lone` the first ones without a partner; `results` counts
     pairs, `tensors` their rows, and `matches` pairs by how they were found. `lone_rows` counts rows without
-    a partner in pairs that have one. `note` is a sentence about captures that cannot agree, "" for none.
+    a partner in pairs that have one, `unread` pairs with a warning that files of tensors could not be read.
+    `note` is a sentence about captures that cannot agree, "" for none.
     """
 
     calls: Path
@@ -66,6 +68,7 @@ class ComparisonSummary:
     lone: tuple[CallRow, ...] = ()
     lone_rows: int = 0
     note: str = ""
+    unread: int = 0
 
     @property
     def done(self) -> int:
@@ -85,7 +88,7 @@ def summarise_comparison(
     results: Counter[str] = Counter()
     matches: Counter[str] = Counter()
     shown: dict[str, list[CallRow]] = {_OWN: [], ERROR: [], WARNING: [], UNMATCHED: []}
-    tensors = lone_rows = 0
+    tensors = lone_rows = unread = 0
     headings = ("Result", "Match", "Rows", "Unmatched", "Message")
     result_at, match_at, rows_at, lone_at, message_at = map(tables.result.index, headings)
     for cells in _cells(calls, tables):
@@ -94,6 +97,7 @@ def summarise_comparison(
         matches[cells[match_at]] += 1
         tensors += int(cells[rows_at] or 0)
         lone_rows += int(cells[lone_at] or 0) if outcome != UNMATCHED else 0
+        unread += outcome == WARNING and BY_STATISTICS in cells[message_at]
         # The message is that of the first row in error, and the rows of inputs come first. Of the first pair
         # of all an input may be in error that no call has made, such as a weight.
         is_first = outcome == ERROR and results[ERROR] == 1
@@ -113,6 +117,7 @@ def summarise_comparison(
         tuple(shown[WARNING]),
         tuple(shown[UNMATCHED]),
         lone_rows,
+        unread=unread,
     )
 
 
@@ -153,6 +158,11 @@ def format_comparison_summary(summary: ComparisonSummary, label: str = "") -> st
     if summary.lone_rows:
         lines.append(
             f"{summary.lone_rows} rows of these pairs are unmatched, too: only one side has the value"
+        )
+    if summary.unread:
+        pairs = "pair has" if summary.unread == 1 else "pairs have"
+        lines.append(
+            f"{summary.unread} {pairs} tensors whose files cannot be read: their statistics were compared"
         )
     others = {
         how: count for how, count in summary.matches.items() if how not in ("exact", UNMATCHED)
@@ -212,6 +222,7 @@ def _as_json(summary: ComparisonSummary) -> dict[str, Any]:
         "compared": summary.done,
         "rows": summary.tensors,
         "unmatched rows of pairs": summary.lone_rows,
+        "pairs with unread files": summary.unread,
         "results": dict(summary.results),
         "matches": dict(summary.matches),
         "first errors": [_row_as_json(row) for row in summary.first],

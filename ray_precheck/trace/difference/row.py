@@ -14,6 +14,8 @@ from ray_precheck.trace.items import OUTPUT, Item
 PASS, WARNING, ERROR, UNMATCHED = "pass", "warning", "error", "unmatched"
 _ORDER = {"": 0, PASS: 0, WARNING: 1, ERROR: 2, UNMATCHED: 3}
 NOT_THERE = "N/A"
+# Said of tensors whose files cannot be read.
+BY_STATISTICS = "statistics are compared instead"
 
 
 class ComparisonMode(Enum):

@@ -19,6 +19,7 @@ from ray_precheck.cli import main
 from ray_precheck.comparing import ComparisonReport, compare_captures
 from ray_precheck.dump import mapped
 from ray_precheck.errors import PrecheckError, StoppedError
+from ray_precheck.options.compare import CAPTURE_STANDARDS
 from ray_precheck.trace.difference import measuring
 
 pytestmark = pytest.mark.unit
@@ -386,6 +387,38 @@ class TestCommand:
         assert self.run("-tp", paths["nan"], "-gp", paths["b"], *out) == 1
         assert self.run("-tp", paths["less"], "-gp", paths["b"], *out) == 0
         assert self.run("-tp", paths["less"], "-gp", paths["b"], *out, "--strict") == 1
+
+    @pytest.mark.parametrize("side", ["t", "g"])
+    @pytest.mark.parametrize("broken", ["missing", "cut", "pipe", "another shape"])
+    @pytest.mark.parametrize("standard", CAPTURE_STANDARDS)
+    def test_a_file_that_cannot_be_read_is_a_warning_that_is_counted(
+        self,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        side: str,
+        broken: str,
+        standard: str,
+    ) -> None:
+        for name in "tg":
+            write_capture(tmp_path / name, CALLS)
+        path = tmp_path / side / "dump_tensor_data" / "Mint.mul.0.forward.output.0.npy"
+        content = path.read_bytes()
+        path.unlink()
+        if broken == "cut":
+            path.write_bytes(content[:-4])
+        elif broken == "pipe":
+            os.mkfifo(path)
+        elif broken == "another shape":
+            np.save(path, np.zeros(2, np.float32))
+        sides = ["-tp", str(tmp_path / "t"), "-gp", str(tmp_path / "g")]
+        words = ["compare", *sides, "-o", str(tmp_path), "--standard", standard]
+        assert main(words) == 0
+        said = capsys.readouterr().out
+        assert "3 of 3 pairs of records, 8 rows: 2 pass, 1 warning, 0 error, 0 unmatched" in said
+        assert (
+            "1 pair has tensors whose files cannot be read: their statistics were compared" in said
+        )
+        assert main([*words, "--strict"]) == 1
 
     def test_json_has_the_first_differences(self, tmp_path: Path) -> None:
         target = write_capture(tmp_path / "t", [ADD, EXP])

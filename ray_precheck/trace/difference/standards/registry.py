@@ -9,7 +9,14 @@ from collections.abc import Callable, Sequence
 
 from ray_precheck.operators.overflow import READS_NO_VALUES, UNINITIALISED
 from ray_precheck.trace.difference.layout import same_statistics
-from ray_precheck.trace.difference.row import PASS, UNMATCHED, WARNING, ComparisonMode, TensorRow
+from ray_precheck.trace.difference.row import (
+    BY_STATISTICS,
+    PASS,
+    UNMATCHED,
+    WARNING,
+    ComparisonMode,
+    TensorRow,
+)
 from ray_precheck.trace.difference.standards.assert_close import AssertClose
 from ray_precheck.trace.difference.standards.auto import CaptureAuto
 from ray_precheck.trace.difference.standards.base import (
@@ -99,9 +106,7 @@ def _say_facts(row: TensorRow, mode: ComparisonMode) -> None:
         _say_values(row, target, golden)
         return
     if row.unread and (target.file or golden.file):
-        instead = (
-            "statistics are compared instead" if _has_statistics(row) else "nothing was compared"
-        )
+        instead = BY_STATISTICS if _has_statistics(row) else "nothing was compared"
         row.note(WARNING, f"{row.unread}; {instead}")
     if row.layout:
         # The sums of the values do not show it, so that no rule of others does.
