@@ -79,7 +79,7 @@ def test_what_is_right_passes(settings: dict[str, Any]) -> None:
         ({"devices": (3, 1, 3)}, "-d names device 3 more than once"),
         (
             {"resume_csv": Path("r.csv"), "retry": ("skip", "SKIP")},
-            "--retry 'SKIP' is unknown; expected one of: error, skip, crash",
+            "--retry 'SKIP' is unknown; expected one of: error, skip, crash, all",
         ),
         (
             {"retry": ("skip",)},
