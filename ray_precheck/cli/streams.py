@@ -1,14 +1,17 @@
-"""Standard output and standard error that survive a reader who leaves early (`... | head -1`).
+"""Standard output and standard error that survive a reader who leaves early (`... | head -1`), and any text.
 
 Called once by the process of a command, before it does anything. A run must not end because its
 reader has left: its rows are in its files, and its exit code sums them up. So the code of a command
-whose reader has left is the command's own, and nothing is printed about it.
+whose reader has left is the command's own, and nothing is printed about it. Names of a dump and of folders
+may have characters that a terminal obeys, and bytes that are no text: both are written as escapes.
 """
 
 import io
 import os
 import sys
 from typing import TYPE_CHECKING, TextIO
+
+from ray_precheck.dump.shown import without_controls
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -31,12 +34,20 @@ def _patient(stream: TextIO | None, *, loses_all: bool) -> TextIO:
         return open(os.devnull, "w", encoding="utf-8")
     stream.flush()
     raw = _Outlet(stream.fileno(), loses_all=loses_all)
-    return io.TextIOWrapper(
+    return _Screen(
         io.BufferedWriter(raw),
         encoding=stream.encoding,
-        errors=stream.errors,
+        errors="backslashreplace",
         line_buffering=loses_all or stream.isatty(),
     )
+
+
+class _Screen(io.TextIOWrapper):
+    """A stream of text without control characters but for the ends of lines and the progress bar's."""
+
+    def write(self, text: str) -> int:
+        super().write(without_controls(text))
+        return len(text)
 
 
 class _Outlet(io.RawIOBase):

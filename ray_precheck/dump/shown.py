@@ -7,6 +7,25 @@ of 10,000,000 characters, a list nested a thousand times, or a sequence that a t
 from typing import Any
 
 LONGEST = 60
+# What a terminal obeys: control characters but tabs and the ends of lines, and marks that turn text round.
+_CONTROLS = {
+    code: f"\\u{code:04x}"
+    for codes in (
+        (0, 9),
+        (11, 13),
+        (14, 32),
+        (127, 160),
+        (0x200E, 0x2010),
+        (0x2028, 0x202F),
+        (0x2066, 0x206A),
+    )
+    for code in range(*codes)
+}
+
+
+def without_controls(text: str) -> str:
+    r"""Return a text with `\u001b` in the place of the characters that a terminal obeys; lines stay lines."""
+    return text.translate(_CONTROLS)
 
 
 def printable(line: str) -> str:

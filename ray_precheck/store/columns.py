@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from ray_precheck.dump.shown import without_controls
 from ray_precheck.schema.result import OutputCheck, TaskResult
 
 # For the report, which reads whole files by itself.
@@ -106,7 +107,8 @@ def encode_row(cells: Iterable[str]) -> bytes:
     """Return cells as one line of CSV (CRLF, as msprobe and RFC 4180 have it)."""
     text = io.StringIO()
     csv.writer(text).writerow(cells)
-    return text.getvalue().encode("utf-8", errors="backslashreplace")
+    row = without_controls(text.getvalue())
+    return row.encode("utf-8", errors="backslashreplace")
 
 
 def cells_of(lines: Iterable[str]) -> Iterator[list[str]]:

@@ -30,6 +30,7 @@ from ray_precheck.store.tables import API_TABLES, Tables
 
 _LONGEST_HEADER = 1000
 _CHUNK_BYTES = 1 << 20
+_END = b"\r\n"
 
 
 def repair(result: Path, details: Path, done: Set[str], tables: Tables = API_TABLES) -> None:
@@ -102,8 +103,13 @@ def _repair_file(path: Path, columns: Iterable[str], done: Set[str], parts: int 
             if size:
                 replace_file(path, [header(columns)])
             return
-        kept = _kept_ranges(rows_by_call(rows, parts), done, len(head))
-        if len(kept) > 1:
+        # Ours end with CRLF; rows of msprobe, or of an editor, may not, and a file has one kind of ends.
+        others = [not head.endswith(_END)]
+        kept = _kept_ranges(rows_by_call(_noting_ends(rows, others), parts), done, len(head))
+        if any(others):
+            rows = whole_rows(chain.from_iterable(_lines(file, *each) for each in kept))
+            replace_file(path, (row.rstrip(b"\r\n") + _END for row in rows))
+        elif len(kept) > 1:
             replace_file(path, chain.from_iterable(_read_range(file, *each) for each in kept))
         elif kept != [(0, size)]:
             _cut(path, kept[0][1])
@@ -145,6 +151,22 @@ def _kept_ranges(
     if start < end:
         ranges.append((start, end))
     return ranges
+
+
+def _noting_ends(rows: Iterable[bytes], others: list[bool]) -> Iterator[bytes]:
+    """Yield rows, and note once whether one ends otherwise than ours."""
+    for row in rows:
+        if not others[-1] and not row.endswith(_END):
+            others.append(True)
+        yield row
+
+
+def _lines(file: BinaryIO, start: int, end: int) -> Iterator[bytes]:
+    file.seek(start)
+    while start < end:
+        line = file.readline()
+        start += len(line)
+        yield line
 
 
 def _read_range(file: BinaryIO, start: int, end: int) -> Iterator[bytes]:

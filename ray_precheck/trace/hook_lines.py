@@ -6,7 +6,6 @@ for its calls, which are aligned as those of captures are, and once for the valu
 memory holds two lines and not two files. What only one file has keeps its row.
 """
 
-import csv
 import json
 import math
 import re
@@ -20,6 +19,7 @@ import numpy as np
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import from_json, open_file
 from ray_precheck.schema.dtypes import Array
+from ray_precheck.store.columns import encode_row
 from ray_precheck.trace.alignment.align import Match, align
 from ray_precheck.trace.alignment.calls import Call
 from ray_precheck.trace.side import API
@@ -74,11 +74,10 @@ def compare_lines(npu: Path, bench: Path, out: Path, *, same_shapes: bool = Fals
         ours, theirs = _calls(one, npu), _calls(two, bench)
         matches = align([_aligned(call) for call in ours], [_aligned(call) for call in theirs])
         try:
-            with out.open("w", encoding="utf-8", newline="") as file:
-                writer = csv.writer(file)
-                writer.writerow(HEADINGS)
+            with out.open("wb") as file:
+                file.write(encode_row(HEADINGS))
                 for own, other in _pairs(matches, ours, theirs):
-                    writer.writerow(_row(own, other, one, two, same_shapes))
+                    file.write(encode_row(_row(own, other, one, two, same_shapes)))
         except OSError as error:
             raise UsageError(f"cannot write {out}: {error.strerror}") from None
 

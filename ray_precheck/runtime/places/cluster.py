@@ -171,8 +171,18 @@ def _init(**options: Any) -> None:
     # Ray raises Exception itself where a part of it does not start.
     _, error = caught(partial(ray.init, **options))
     if error is not None:
+        _require_text(error)
         reason = str(error).strip().split("\n", maxsplit=1)[0].rstrip(".") or type(error).__name__
         raise StoppedError(f"Ray could not be started on this machine: {reason}") from None
+
+
+def _require_text(error: Exception) -> None:
+    """Raise `UsageError` where Ray has stumbled over a path that is no UTF-8, which it cannot keep."""
+    if isinstance(error, UnicodeEncodeError):
+        raise UsageError(
+            f"Ray takes no folder whose name is no UTF-8, in the command line or to start it in:"
+            f" {error.object!r}; name it by a link whose name is UTF-8"
+        ) from None
 
 
 def _join(address: str, debug: bool, say: Callable[[str], None]) -> Iterator[list[Node]]:
@@ -183,6 +193,7 @@ def _join(address: str, debug: bool, say: Callable[[str], None]) -> Iterator[lis
         ray.init(address=address, job_config=_job(), log_to_driver=debug, logging_level=level)
     except (ConnectionError, RuntimeError, ValueError) as error:
         ray.shutdown()  # A Ray that is refused for its version stays half joined.
+        _require_text(error)
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(
             version_refusal(address, str(error))

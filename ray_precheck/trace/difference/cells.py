@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
+from ray_precheck.dump.shown import without_controls
 from ray_precheck.store.columns import encode_name, encode_row
 from ray_precheck.trace.difference.elements import ElementDifference
 from ray_precheck.trace.difference.row import NOT_THERE, ComparisonMode, TensorRow
@@ -137,7 +138,7 @@ def encode_rows(rows: Iterable[Sequence[str]]) -> bytes:
             line = ",".join([f'"{cell}"' if "," in cell else cell for cell in row])
         lines.append(line)
     lines.append("")
-    return "\r\n".join(lines).encode("utf-8", errors="backslashreplace")
+    return without_controls("\r\n".join(lines)).encode("utf-8", errors="backslashreplace")
 
 
 @lru_cache(maxsize=4096)

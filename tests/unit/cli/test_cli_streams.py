@@ -1,8 +1,10 @@
 """A reader who leaves early ends no command, changes no exit code and is not worth a word."""
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -78,3 +80,23 @@ def test_help_and_version_end_quietly_too() -> None:
         check=False,
     )
     assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_what_a_terminal_obeys_and_what_is_no_text_are_escapes_on_both_streams() -> None:
+    done = run(r"2>&1", "$'\\e[31m\\xff\\u202ea\\tb'")
+    assert done.stdout.splitlines()[:2] == [r"\u001b[31m\udcff\u202ea" + "\tb"] * 2
+
+
+def test_a_folder_whose_name_is_no_text_is_compared_and_named(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff\x1b[31m")
+    data = Path(__file__).parents[2] / "data" / "torch_cnn"
+    for side in "tg":
+        shutil.copytree(data, folder / side)
+    sides = ["-tp", folder / "t", "-gp", folder / "g"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ray_precheck", "compare", *sides, "-o", folder / "out"],
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert rb"\udcff\u001b[31m/out/compare_result_" in done.stdout

@@ -19,12 +19,25 @@ from ray_precheck.store.columns import (
     detail_rows,
     encode_name,
     encode_row,
+    encode_text,
     header,
     result_row,
     with_note,
 )
+from ray_precheck.trace.difference.cells import encode_rows
 
 pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize("control", ["\x1b", "\x07", "\x9b", "\x7f", "\u202e", "\u2028"])
+def test_no_cell_has_what_a_terminal_obeys_and_names_come_back(control: str) -> None:
+    name, text = f"Mint.{control}[31m.0", f"it says {control}]0;x"
+    for encode in (encode_row, lambda row: encode_rows([row])):
+        row = encode([encode_name(name), encode_text(text), f"File {control}a.py"])
+        assert control not in row.decode()
+        assert f"\\u{ord(control):04x}" in row.decode() or control == "\u2028"
+        assert decode_name(decode_row(row)[0]) == name
+
 
 # What a spreadsheet, a line reader or a CSV parser stumbles over.
 AWKWARD = st.text(

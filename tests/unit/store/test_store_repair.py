@@ -22,7 +22,7 @@ from store_results import (
 
 from ray_precheck.errors import ResumeError
 from ray_precheck.schema.result import TaskResult, skipped
-from ray_precheck.store.columns import call_of_detail
+from ray_precheck.store.columns import BOM, call_of_detail
 from ray_precheck.store.repair import repair
 from ray_precheck.store.resume import RunFiles, load_done
 from ray_precheck.store.rows import row_name
@@ -263,6 +263,16 @@ def test_details_with_other_columns_are_left_alone(tmp_path: Path) -> None:
     ):
         repaired(files)
     assert files.details.read_bytes() == foreign
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_a_file_that_is_gone_on_with_has_one_kind_of_line_ends(tmp_path: Path, end: bytes) -> None:
+    files = files_in(tmp_path)
+    head = b"API Name,Forward Test Success,Backward Test Success,Message|"
+    rows = head + b'A.b.0,pass,,"two\nlines"|A.c.0,pass,,|'
+    files.result.write_bytes(BOM + rows.replace(b"|", end, 2).replace(b"|", b"\n"))
+    repair(files.result, files.details, {"A.b.0", "A.c.0"})
+    assert files.result.read_bytes() == BOM + rows.replace(b"|", b"\r\n")
 
 
 def test_quoted_line_breaks_of_msprobe_are_kept_and_torn_ones_cut(tmp_path: Path) -> None:
