@@ -1,4 +1,4 @@
-"""What the driver needs of a cluster: actors, their answers, and a clock.
+"""What the driver needs of a cluster: actors, their answers, a clock, and whether an actor is heard from.
 
 `runtime.ray_actors` has Ray behind it. The simulated histories and the simulation of large clusters
 put machines of their own behind it, and drive the same driver, crew, recorder and writer.
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ray_precheck.runtime.places.devices import Node
+from ray_precheck.runtime.workers.process import SILENT_S, START_TIMEOUT_S
 
 Handle = Any
 """An actor, as `start` returns it; hashable."""
@@ -80,3 +81,65 @@ class Actors(Protocol):
         Raises:
             StoppedError: the driver's own node is gone.
         """
+
+
+# An actor that owes an answer for so long is asked whether it is there.
+_PULSE_S = SILENT_S / 3
+
+
+class ActorPulses:
+    """Whether actors that owe an answer are heard from: one that is stopped (SIGSTOP, a paused container)
+    neither answers nor dies.
+
+    Such an actor is asked by its method `pulse`, which a thread of its own answers whatever the others do. It
+    is lost when nothing was heard for `SILENT_S`, or at its start for `START_TIMEOUT_S`.
+    """
+
+    def __init__(self, actors: Actors) -> None:
+        self._actors = actors
+        self._heard_at: dict[Handle, float] = {}
+        self._started: set[Handle] = set()
+        self._asked_at: dict[Handle, float] = {}
+        self._asked: dict[Answer, Handle] = {}
+
+    @property
+    def pending(self) -> list[Answer]:
+        """The answers that are awaited."""
+        return list(self._asked)
+
+    def owes(self, handle: Handle) -> None:
+        """Note that an answer of an actor begins to be awaited."""
+        self._heard_at[handle] = self._actors.clock()
+
+    def heard(self, handle: Handle) -> None:
+        """Note that an actor has answered."""
+        self.owes(handle)
+        self._started.add(handle)
+
+    def take(self, answer: Answer) -> bool:
+        """Take an answer that has come; return whether it was one to a question of this object."""
+        handle = self._asked.pop(answer, None)
+        if handle is not None:
+            del self._asked_at[handle]
+            self.heard(handle)
+        return handle is not None
+
+    def is_lost(self, handle: Handle) -> bool:
+        """Return whether an actor that owes an answer is lost; ask it if it may be."""
+        now = self._actors.clock()
+        silent_s = now - self._heard_at[handle]
+        if handle not in self._asked_at:
+            if silent_s >= _PULSE_S:
+                self._asked[self._actors.call(handle, "pulse")] = handle
+                self._asked_at[handle] = now
+            return False
+        limit_s = SILENT_S if handle in self._started else START_TIMEOUT_S
+        # The driver may have been stopped, too, and must leave time for the answer.
+        return silent_s >= limit_s and now - self._asked_at[handle] >= SILENT_S - _PULSE_S
+
+    def forget(self, handle: Handle) -> None:
+        """Ask an actor no longer."""
+        self._heard_at.pop(handle, None)
+        self._started.discard(handle)
+        if self._asked_at.pop(handle, None) is not None:
+            self._asked = {answer: each for answer, each in self._asked.items() if each != handle}

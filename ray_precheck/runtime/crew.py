@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ray_precheck.runtime.actors import ActorError, Actors, CallFailed
+from ray_precheck.runtime.actors import ActorError, ActorPulses, Actors, CallFailed
 from ray_precheck.runtime.job import Job
 from ray_precheck.runtime.places.devices import DEFAULT_SPARES
 from ray_precheck.runtime.scheduling.commands import SendBatch
@@ -23,7 +23,8 @@ from ray_precheck.runtime.workers.process import START_TIMEOUT_S
 from ray_precheck.runtime.workers.worker import Order, Worker
 from ray_precheck.schema.task import BENCH, DeviceSlot
 
-# Workers keep the time limits of their records themselves; a worker that is this late is gone.
+# Workers keep the time limits of their records themselves; one that is this late and still answers
+# (`ActorPulses`) has a fault of ours.
 ANSWER_SLACK_S = 60.0
 # A look at the deadlines takes time in proportion to the calls in flight.
 _LATE_INTERVAL_S = 1.0
@@ -85,8 +86,10 @@ class Crew:
     _bench_homes: dict[str, str] = field(default_factory=dict)
     _looked_at: float = -math.inf
     _parcels: Parcels = field(init=False)
+    pulses: ActorPulses = field(init=False)
 
     def __post_init__(self) -> None:
+        self.pulses = ActorPulses(self.actors)
         self._parcels = Parcels(self.actors)
 
     def start(self, label: str) -> None:
@@ -124,6 +127,8 @@ class Crew:
     def _watch(self, ref: Any, flight: Flight) -> None:
         flight.deadline = self.actors.clock() + flight.allowed_s
         self.flights[ref] = flight
+        if flight.slot in self._workers:  # It may have been dismissed just now.
+            self.pulses.owes(self._workers[flight.slot])
 
     def _remove(self, ref: Any) -> Flight:
         """Wait for a call no longer, and for the next call of its actor instead."""
@@ -187,6 +192,7 @@ class Crew:
     def land(self, ref: Any) -> Flight:
         """Take a flight that has come back."""
         flight = self._remove(ref)
+        self.pulses.heard(self._workers[flight.slot])
         self._batches.pop(flight.ticket, None)
         if flight.ticket == 0:
             self._starting.discard(flight.slot)
@@ -220,7 +226,7 @@ class Crew:
             self.shipper.forget(ticket)
 
     def late(self) -> list[Any]:
-        """Return the flights whose time is over, because their machine does not answer any more.
+        """Return the flights whose time is over, or whose worker is not heard from any more.
 
         It looks once a second, and returns none in between.
         """
@@ -228,7 +234,11 @@ class Crew:
         if now - self._looked_at < _LATE_INTERVAL_S:
             return []
         self._looked_at = now
-        return [ref for ref, flight in self.flights.items() if flight.deadline < now]
+        return [
+            ref
+            for ref, flight in self.flights.items()
+            if flight.deadline < now or self.pulses.is_lost(self._workers[flight.slot])
+        ]
 
     def tickets_of(self, label: str) -> list[int]:
         """Return the tickets of the batches that a slot has, or that are held for it."""
@@ -249,6 +259,7 @@ class Crew:
         self._starting.discard(label)
         if worker is not None:
             self.actors.kill(worker)
+            self.pulses.forget(worker)
         for ticket in self.tickets_of(label):
             self.forget(ticket)
         for ref in [ref for ref, f in self.flights.items() if f.slot == label]:

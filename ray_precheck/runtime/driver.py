@@ -31,7 +31,7 @@ from ray_precheck.runtime.scheduling.commands import (
 from ray_precheck.runtime.scheduling.cost_model import CostModel
 from ray_precheck.runtime.scheduling.scheduler import Scheduler
 from ray_precheck.runtime.tensors.shipper import Shipper
-from ray_precheck.runtime.workers.process import START_TIMEOUT_S
+from ray_precheck.runtime.workers.process import SILENT_S, START_TIMEOUT_S
 from ray_precheck.schema.casualty import BatchReport
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.task import DeviceSlot, Task
@@ -205,7 +205,7 @@ class Driver:
         for answer in islice(self._news(run.recorder, wait_s), _ANSWERS_A_STEP):
             if answer in self._crew.flights:
                 carry_out(self._on_flight(answer, run))
-            else:
+            elif not self._crew.pulses.take(answer):
                 run.recorder.acknowledge(answer)
         self._give_up_late(run)
         self._machines.follow(run.scheduler, run.progress, carry_out)
@@ -229,7 +229,7 @@ class Driver:
         gathered for some milliseconds; workers have their next batch already.
         """
         # The writer first: its few answers must not wait behind those of hundreds of workers.
-        pending = [*recorder.pending, *self._crew.flights]
+        pending = [*recorder.pending, *self._crew.pulses.pending, *self._crew.flights]
         since_s = self._actors.clock() - self._heard_at
         gather_s = max(0.0, _GATHER_S_A_CALL * len(pending) - since_s)
         news = self._actors.wait(pending, wait_s, gather_s)
@@ -284,14 +284,15 @@ class Driver:
         return scheduler.worker_lost(flight.slot, flight.ticket, reason)
 
     def _give_up_late(self, run: _Run) -> None:
-        """Give up waiting for workers whose machine does not answer any more."""
+        """Give up waiting for workers that are not heard from any more."""
         for answer in self._crew.late():
             if answer not in self._crew.flights:
                 continue  # Its worker was dismissed because of another late flight.
             flight = self._crew.land(answer)
             if flight.ticket == 0:
                 self._crew.dismiss(flight.slot)
-                reason = f"it did not start in {START_TIMEOUT_S:g} s"
+                reason = f"its worker was not heard from for {SILENT_S:g} s, or did not start in"
+                reason += f" {START_TIMEOUT_S:g} s"
                 self._carry_out(run.scheduler.start_failed(flight.slot, reason), run)
             else:
                 lost = self._lose(flight, run.scheduler, f"{LOST} (no answer)")

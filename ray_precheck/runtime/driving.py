@@ -7,14 +7,14 @@ out: rows on the disk. Called by the session.
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ray_precheck.config import JobOptions
-from ray_precheck.errors import StoppedError
+from ray_precheck.errors import PrecheckError, StoppedError
 from ray_precheck.runtime.job import Job, Pieces
 from ray_precheck.runtime.places.choice import Cluster, Places
 from ray_precheck.runtime.places.devices import local_node
@@ -29,6 +29,7 @@ from ray_precheck.store.journal import Journal
 from ray_precheck.store.opening import NewFiles
 from ray_precheck.store.resume import RunFiles, discard_run
 from ray_precheck.store.settings import note_caveat
+from ray_precheck.store.timeline import Timeline
 
 if TYPE_CHECKING:
     from ray_precheck.runtime.driver import Driver
@@ -184,6 +185,9 @@ def write_rows(pieces: Pieces, settled: Iterable[Done], setting: RunSetting) -> 
             if stop_requested():
                 return False
         journal.complete(pieces.names)
+    if files.timeline.exists():  # A run that was killed behind its last row left it open.
+        with suppress(PrecheckError):
+            Timeline.open(files.timeline).close()
     return True
 
 

@@ -23,6 +23,8 @@ from ray_precheck.runtime.places.devices import Node
 # Ray sends arguments of up to 100 KiB with the call, and puts larger ones into the object store, which
 # takes the driver five times as long (`max_direct_call_object_size` in Ray's ray_config_def.h).
 _PIECE_BYTES = 96 * 1024
+# A wait that returns so much too late was one of a process that stood still.
+_STOOD_STILL_S = 5.0
 
 
 class RayActors:
@@ -30,10 +32,11 @@ class RayActors:
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
+        self._stood_s = 0.0
 
     def clock(self) -> float:
-        """Return the monotonic time in seconds."""
-        return time.monotonic()
+        """Return the monotonic time in seconds, without the time that this process was stopped itself."""
+        return time.monotonic() - self._stood_s
 
     def start(self, actor: Any, node_id: str, *args: Any, **options: Any) -> Any:
         """Start an actor on a node, "" for the driver's own."""
@@ -64,7 +67,11 @@ class RayActors:
             time.sleep(timeout_s)
             return []
         ready: list[Any]
+        begin = time.monotonic()
         ready, others = ray.wait(list(answers), num_returns=1, timeout=timeout_s)
+        late_s = time.monotonic() - begin - timeout_s
+        if late_s > _STOOD_STILL_S:  # Ctrl-Z, a paused container: nobody could be heard meanwhile.
+            self._stood_s += late_s
         if ready and others:
             time.sleep(gather_s)
             ready += ray.wait(others, num_returns=len(others), timeout=0)[0]

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ray_precheck.errors import PrecheckError, StoppedError
-from ray_precheck.runtime.actors import ActorError, ActorLost, Actors, CallFailed
+from ray_precheck.runtime.actors import ActorError, ActorLost, ActorPulses, Actors, CallFailed
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.writer import Writer
 from ray_precheck.schema.done import Done
@@ -55,6 +55,7 @@ class Recorder:
         self._gathered = _Append([], [])
         self._waiting = 0
         self._deaths = 0
+        self._pulses = ActorPulses(actors)
         # The table is made here: if a writer misses it later, even at its first use, it was removed.
         Journal.open(files.result, files.details, files.token, tables).close()
         self._writer = self._start(reopen=False)
@@ -65,7 +66,7 @@ class Recorder:
     @property
     def pending(self) -> list[Any]:
         """The answers that are awaited, the oldest first."""
-        return list(self._unacknowledged)
+        return [*self._unacknowledged, *self._pulses.pending]
 
     @property
     def has_gathered(self) -> bool:
@@ -78,6 +79,8 @@ class Recorder:
         They are handed to the writer if it has few appends before them; if it is far behind, this
         waits for it.
         """
+        if self._unacknowledged:
+            self._give_up_silent()
         self._gathered.finished.extend(finished)
         self._gathered.tracks.extend(tracks)
         self._waiting += len(finished)
@@ -92,7 +95,16 @@ class Recorder:
             self._send(gathered)
 
     def _send(self, append: _Append) -> None:
+        if not self._unacknowledged:
+            self._pulses.owes(self._writer)
         self._unacknowledged[self._actors.call(self._writer, "append", *append)] = append
+
+    def _give_up_silent(self) -> bool:
+        """Start a new writer where the one that owes an answer is not heard from; return whether it was."""
+        is_lost = self._pulses.is_lost(self._writer)
+        if is_lost:
+            self._succeed(ActorLost("no answer"))
+        return is_lost
 
     def acknowledge(self, answer: Any) -> None:
         """Wait for an answer of the writer; if the writer died, its appends are sent again.
@@ -100,7 +112,7 @@ class Recorder:
         An answer of another actor is ignored: the error of a worker that was dismissed a moment ago
         must not be taken for the end of the writer.
         """
-        if answer not in self._unacknowledged:
+        if self._pulses.take(answer) or answer not in self._unacknowledged:
             return
         if self._ask(answer):
             finished = self._unacknowledged.pop(answer).finished
@@ -116,6 +128,7 @@ class Recorder:
     def complete(self, order: Sequence[str]) -> None:
         """Have both files put in the order of these names."""
         self.flush()
+        self._pulses.owes(self._writer)
         while not self._ask(self._actors.call(self._writer, "complete", order)):
             pass
 
@@ -128,8 +141,12 @@ class Recorder:
     def _ask(self, answer: Any) -> bool:
         """Wait for an answer; return False if the writer died and a new one was started."""
         # A call of an actor on a dead node may never come back.
-        while not self._actors.wait([answer], _NODE_INTERVAL_S):
+        while answer not in (
+            news := self._actors.wait([answer, *self._pulses.pending], _NODE_INTERVAL_S)
+        ):
             self._actors.nodes()
+            if not any(map(self._pulses.take, news)) and self._give_up_silent():
+                return False
         try:
             self._actors.result(answer)
         except CallFailed as error:
@@ -138,6 +155,7 @@ class Recorder:
         except ActorLost as error:
             self._succeed(error)
             return False
+        self._pulses.heard(self._writer)
         self._deaths = 0
         return True
 
@@ -151,7 +169,9 @@ class Recorder:
             ) from None
         # If the old writer lives and only cannot be reached, it must not write beside the new one.
         self._actors.kill(self._writer)
+        self._pulses.forget(self._writer)
         self._writer = self._start(reopen=True)
+        self._pulses.owes(self._writer)
         again = list(self._unacknowledged.values())
         self._unacknowledged = {}
         for append in again:

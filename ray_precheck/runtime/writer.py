@@ -25,7 +25,8 @@ class Writer:
     that of the run's claim on them, so the files of another run are not written.
     """
 
-    THREADS: ClassVar[Mapping[str, tuple[int, tuple[str, ...]]]] = {}
+    # A disk that hangs does not keep it from telling that it is there.
+    THREADS: ClassVar[Mapping[str, tuple[int, tuple[str, ...]]]] = {"pulse": (1, ("pulse",))}
 
     def __init__(self, files: RunFiles, tables: Tables, *, reopen: bool) -> None:
         self._open = Journal.reopen if reopen else Journal.open
@@ -56,6 +57,9 @@ class Writer:
             note = f"its tensors could not be saved: {error.strerror or error}"
             return replace(done, row=with_note(done.row, note))
         return done
+
+    def pulse(self) -> None:
+        """Answer: the process is there (`runtime.actors.ActorPulses`)."""
 
     def complete(self, order: Sequence[str]) -> None:
         """Put both files in the order of these names and close them."""

@@ -25,6 +25,8 @@ from ray_precheck.interpreter import module_command
 from ray_precheck.prctl import adopt_orphans
 
 TREE, WORKER, WRITER, RAYLET, DRIVER = "tree", "worker", "writer", "raylet", "driver"
+# SIGTERM to the process group, SIGHUP to every process; a worker or the writer that is stopped.
+GROUP, EVERYONE, STOP = "group", "everyone", "stop"
 SETTLE_S = 10.0
 COMMAND_LIMIT_S = 240.0
 STAGES = 6
@@ -200,6 +202,12 @@ class Command:
         everyone = living()
         if kind == TREE:
             return everyone
+        if kind in (GROUP, EVERYONE):
+            # Python itself needs a moment before the command can hear anything: then a child is there.
+            mine = [one for one in everyone if kind == EVERYONE or _group(one) == self._popen.pid]
+            return mine if len(mine) > 1 else []
+        if kind == STOP:
+            kind = chance.choice((WORKER, WRITER))
         if kind == DRIVER:
             # The process that was started, or the one below it that runs the command.
             drivers = [one for one in everyone if self._is_driver(one)]
@@ -218,6 +226,12 @@ class Command:
     def _is_driver(self, process: psutil.Process) -> bool:
         mine = " -m ray_precheck " in title(process)
         return mine and self._popen.pid in (process.pid, _parent(process).pid)
+
+
+def _group(process: psutil.Process) -> int:
+    with contextlib.suppress(ProcessLookupError):
+        return os.getpgid(process.pid)
+    return -1
 
 
 def _is_raylet(process: psutil.Process) -> bool:

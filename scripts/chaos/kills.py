@@ -10,6 +10,7 @@ import random
 import re
 import shlex
 import shutil
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -21,8 +22,11 @@ import psutil
 from scripts.chaos.command import (
     COMMAND_LIMIT_S,
     DRIVER,
+    EVERYONE,
+    GROUP,
     RAYLET,
     STAGES,
+    STOP,
     TREE,
     Command,
     OutFolder,
@@ -37,6 +41,10 @@ from scripts.chaos.moments import Kill, Moment, Plan, Undisturbed, plan_run
 STOPPED = 3
 # How long a command may take to end once the raylet below it is dead.
 RAYLET_LIMIT_S = 60.0
+# How long it may take to end after a signal that asks for it.
+SIGNAL_LIMIT_S = 15.0
+_SIGNALS = {GROUP: signal.SIGTERM, EVERYONE: signal.SIGHUP, STOP: signal.SIGSTOP}
+_STOPPING = (TREE, DRIVER, RAYLET, GROUP, EVERYONE)
 ATTEMPTS = 8
 _MOST_COMMANDS = 8
 
@@ -254,19 +262,20 @@ class _Run:
         else:
             for one in victims:
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    one.kill()
+                    one.send_signal(_SIGNALS.get(kill.kind, signal.SIGKILL))
         landed = Landed(
             kill.kind, kill.phase, names, at_s, moment.rows, moment.stage, self._over.commands - 1
         )
         self._over.kills.append(landed)
-        if kill.kind in (TREE, DRIVER, RAYLET):
+        if kill.kind in _STOPPING:
             self._finish(command)
 
     def _finish(self, command: Command) -> None:
         """Wait for the end of a command and judge it."""
         mine = [kill for kill in self._over.kills if kill.command == self._over.commands - 1]
-        stopping = next((kill.kind for kill in mine if kill.kind in (TREE, DRIVER, RAYLET)), "")
+        stopping = next((kill.kind for kill in mine if kill.kind in _STOPPING), "")
         limit_s = RAYLET_LIMIT_S if stopping else COMMAND_LIMIT_S
+        limit_s = SIGNAL_LIMIT_S if stopping in (GROUP, EVERYONE) else limit_s
         if not command.wait(limit_s):
             self._over.problems.append(f"hangs: no end in {limit_s:g} s ({stopping or 'no stop'})")
             end_all()

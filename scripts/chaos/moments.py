@@ -13,9 +13,20 @@ from pathlib import Path
 
 import psutil
 
-from scripts.chaos.command import RAYLET, STAGES, TREE, WORKER, WRITER, Command, OutFolder
+from scripts.chaos.command import (
+    EVERYONE,
+    GROUP,
+    RAYLET,
+    STAGES,
+    STOP,
+    TREE,
+    WORKER,
+    WRITER,
+    Command,
+    OutFolder,
+)
 
-KINDS = (TREE, WORKER, WRITER, RAYLET)
+KINDS = (TREE, WORKER, WRITER, RAYLET, GROUP, EVERYONE, STOP)
 PHASES = ("start-up", "first batch", "middle", "completing", "shutdown")
 START, FIRST, MIDDLE, COMPLETING, SHUTDOWN = PHASES
 _FIRST_BATCH_S = 0.3

@@ -55,7 +55,7 @@ class Actor:
     """An actor on a node, with the calls that it has not answered, in their order.
 
     `lost_as`: the actor is gone, and every call of it says so. `is_silent`: its machine is gone, and
-    calls of it get no answer.
+    calls of it get no answer. `is_stopped`: neither do they, but it is there.
     """
 
     def __init__(self, body: Any, node_id: str, slot: DeviceSlot | None) -> None:
@@ -65,7 +65,7 @@ class Actor:
         self.queue: deque[Ref] = deque()
         self.lost_as: ActorLost | None = None
         self.is_killed = False
-        self.is_silent = False
+        self.is_silent = self.is_stopped = False
         # The turn of a batch that never came, because an argument of it is lost; later turns wait for it.
         self.missing_turn = 0
 
@@ -148,8 +148,10 @@ class Machine:
         elif method in ("halt", "release", "lend", "hand_over", "close"):
             # Threads of their own, or nothing that takes time.
             ref.come(getattr(handle.body, method)(*args), handle.node_id)
-        else:
+        elif method != "pulse":
             handle.queue.append(ref)
+        elif not handle.is_stopped and self.is_alive(handle.node_id):
+            ref.come(None)
         if method == "open":
             self.on_open(handle.body._slot)
         elif method == "append":
@@ -159,6 +161,8 @@ class Machine:
     def kill(self, handle: Actor) -> None:
         self._require_driver()
         handle.is_killed = True
+        if handle.is_stopped and handle.slot is None:
+            self.files.forget_writer()
         if handle in self.actors:
             self.actors.remove(handle)
 
@@ -214,7 +218,7 @@ class Machine:
                 if not actor.is_silent:
                     found.append(partial(self._tell_lost, actor))
                 continue
-            if actor.waits_for_turn:
+            if actor.waits_for_turn or actor.is_stopped:
                 continue
             is_bench = actor.slot is not None and actor.slot.kind == "bench"
             (benches if is_bench else found).append(partial(self._answer, actor))

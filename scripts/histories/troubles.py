@@ -50,6 +50,14 @@ def _kill_worker_for_memory(machine: Machine, watch: Lookout) -> None:
         machine.lose(actor, ActorLost("OutOfMemoryError", for_memory=True))
 
 
+def _stop_worker(machine: Machine, watch: Lookout) -> None:
+    """Stop a worker or the writer: it neither answers nor dies."""
+    actor = _any(machine, [a for a in machine.actors if a.lost_as is None])
+    if actor is not None:
+        actor.is_stopped = True
+        machine.say("{} is stopped", "the writer" if actor.slot is None else actor.slot.label)
+
+
 def _double(machine: Machine, watch: Lookout) -> None:
     watch.doubles_next = True
 
@@ -114,4 +122,5 @@ TROUBLES: tuple[Callable[[Machine, Lookout], None], ...] = (
     _end_node,
     _add_node,
     _end_benches,
+    _stop_worker,
 )

@@ -203,7 +203,7 @@ class TimedActors:
         elif method == "append":
             costs_s = costs.record_s + costs.record_per_record_s * len(args[0])
             self._write(ref, args[0], self._now_s + costs_s)
-        elif method in ("hand_over", "lend", "release"):
+        elif method in ("hand_over", "lend", "release", "pulse"):
             costs_s = costs.send_s
             self._arrive(ref, self._now_s)
         else:  # the writer's `complete` and `close`, after the end

@@ -1,6 +1,7 @@
 """Processes of this session's cluster: other sessions of the tests run beside it on the machine."""
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -25,8 +26,8 @@ def own_processes(title: str) -> list[psutil.Process]:
 
 
 @contextmanager
-def killing(title: str, times: int) -> Iterator[list[int]]:
-    """Kill (SIGKILL) a process of this cluster with this title, so often; yields the killed pids.
+def killing(title: str, times: int, number: signal.Signals = signal.SIGKILL) -> Iterator[list[int]]:
+    """Kill a process of this cluster with this title by a signal, so often; yields the killed pids.
 
     The first is killed when a call is under way that waits for `GO`; such calls hold the run until all
     are dead.
@@ -43,7 +44,7 @@ def killing(title: str, times: int) -> Iterator[list[int]]:
             for process in own_processes(title):
                 if process.pid not in killed:
                     with suppress(psutil.Error, ProcessLookupError):  # It has just ended itself.
-                        process.kill()
+                        process.send_signal(number)
                         killed.append(process.pid)
                     time.sleep(1)
                     break

@@ -3,11 +3,13 @@
 import contextlib
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -166,14 +168,21 @@ def test_a_ray_that_is_there_already_is_used_and_left_alone(tmp_path: Path) -> N
     assert not (tmp_path / "out" / "x").exists()
 
 
-def test_a_start_that_fails_leaves_no_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [("TMPDIR", "set TMPDIR to a folder"), ("files", "of a file to 1048576 (ulimit)")],
+)
+def test_a_start_that_fails_says_why_and_leaves_no_file(
+    tmp_path: Path, limit: str, said: str
+) -> None:
     dump = write_dump(tmp_path / "dump.json", additions(40))
     # Ray's sockets allow 107 characters, so it cannot start in this folder.
     long = tmp_path / ("x" * 100)
     long.mkdir()
     run = subprocess.run(
         [*COMMAND, "run_ut", "-api_info", str(dump), "-o", str(tmp_path / "out")],
-        env={**os.environ, "TMPDIR": str(long)},
+        env={**os.environ, **({"TMPDIR": str(long)} if limit == "TMPDIR" else {})},
+        preexec_fn=None if limit == "TMPDIR" else partial(_limit_files, 1 << 20),
         capture_output=True,
         text=True,
         timeout=400,
@@ -182,5 +191,10 @@ def test_a_start_that_fails_leaves_no_file(tmp_path: Path) -> None:
     assert run.returncode == 3
     assert len(run.stderr.strip().splitlines()) == 1, run.stderr
     assert "Ray could not be started" in run.stderr
+    assert said in run.stderr
     assert "-csv_path" not in run.stdout + run.stderr
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def _limit_files(nbytes: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, nbytes))

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -126,19 +127,30 @@ def undisturbed(
 
 
 @pytest.mark.parametrize(
-    ("title", "times"),
-    [("ray::Worker.run", 1), ("ray_precheck.runtime.workers.check_process", 2), ("ray::Writer", 2)],
+    ("title", "times", "number"),
+    [
+        ("ray::Worker.run", 1, signal.SIGKILL),
+        ("ray_precheck.runtime.workers.check_process", 2, signal.SIGKILL),
+        ("ray::Writer", 2, signal.SIGKILL),
+        ("ray::Worker.run", 1, signal.SIGSTOP),
+        ("ray::Writer", 1, signal.SIGSTOP),
+    ],
 )
-def test_processes_killed_from_outside_cost_nothing(
+def test_processes_killed_or_stopped_from_outside_cost_nothing(
     tmp_path: Path,
     cluster_address: str,
     lingering: Path,
     undisturbed: PrecheckReport,
+    monkeypatch: pytest.MonkeyPatch,
     title: str,
     times: int,
+    number: signal.Signals,
 ) -> None:
+    if number is signal.SIGSTOP:  # Instead of a minute.
+        monkeypatch.setattr("ray_precheck.runtime.actors.SILENT_S", 6.0)
+        monkeypatch.setattr("ray_precheck.runtime.actors._PULSE_S", 2.0)
     # The run is not over before all are killed.
-    with killing(title, times) as killed:
+    with killing(title, times, number) as killed:
         report = precheck(lingering, out=tmp_path, address=cluster_address, devices=(0, 1))
     assert len(killed) == times
     assert report.completed

@@ -5,6 +5,7 @@ import platform
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import DeviceError
 from ray_precheck.jobs.precheck.job import PrecheckOpener
 from ray_precheck.runtime.places.devices import DEFAULT_SPARES
+from ray_precheck.runtime.workers import process as process_module
 from ray_precheck.runtime.workers import worker
 from ray_precheck.runtime.workers.messages import Work
 from ray_precheck.runtime.workers.process import CheckProcess
@@ -155,6 +157,25 @@ class TestBatches:
         report = check(process, [payload(1, "Torch.special.bessel_y0.0")], [60.0])
         assert report.casualty is not None
         assert report.casualty.cause is Cause.KILLED
+
+    def test_a_stopped_process_is_given_up_as_one_that_was_killed(
+        self, process: CheckProcess, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(process_module, "SILENT_S", 2.0)
+        os.kill(process.pid, signal.SIGSTOP)
+        report = check(process, [GOOD], [600.0])
+        assert report.casualty is not None
+        assert report.casualty.cause is Cause.KILLED
+        assert report.casualty.reason.startswith("its process was stopped for ")
+        assert not psutil.pid_exists(process.pid)
+
+    def test_the_time_of_a_stop_does_not_count(self, process: CheckProcess) -> None:
+        os.kill(process.pid, signal.SIGSTOP)
+        goes_on = threading.Timer(6.0, os.kill, (process.pid, signal.SIGCONT))
+        goes_on.start()
+        report = check(process, [GOOD], [4.0])
+        goes_on.join()
+        assert_is_checked(report)
 
     def test_an_error_that_leaves_the_device_unusable_is_a_provisional_result(
         self, process: CheckProcess

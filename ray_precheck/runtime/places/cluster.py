@@ -7,9 +7,11 @@ alone, asks for a token that only this user can read, and leaves no process and 
 
 import logging
 import os
+import resource
 import secrets
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -49,6 +51,14 @@ _OF_RAY = ("node_id", "address", "store_bytes", "hostname", "labels")
 # The size of Ray's object store, which holds device outputs that wait for their bench. It takes
 # shared memory only as it fills.
 _LEAST_STORE_BYTES, _MOST_STORE_BYTES = 128 << 20, 4 << 30
+# Below the folder that Ray is given, with the longest number of a process; what the kernel takes (unix(7)).
+_LONGEST_SOCKET = "session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
+_MOST_SOCKET_BYTES = 107
+# What Ray needs to start: the least store, and some hundred threads on a machine with many cores.
+_LIMITS = (
+    ("the bytes of a file", resource.RLIMIT_FSIZE, _LEAST_STORE_BYTES),
+    ("processes and threads", resource.RLIMIT_NPROC, 1024),
+)
 _SHARED_MEMORY = "/dev/shm"
 _SHARED_MEMORY_SHARE = 0.3
 
@@ -87,6 +97,7 @@ def _start_in(folder: Path, debug: bool) -> Iterator[list[Node]]:
     # Ray lets everyone into the folder that it is given, so that must not be the private one.
     rays = folder / "r"
     rays.mkdir()
+    _require_short(rays)
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(32), encoding="ascii")
     settings = {
@@ -136,7 +147,25 @@ def _store_bytes() -> int:
     except OSError:
         return _LEAST_STORE_BYTES
     share = int(_SHARED_MEMORY_SHARE * state.f_bavail * state.f_frsize)
+    largest_file = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if largest_file != resource.RLIM_INFINITY:  # The store is a file.
+        share = min(share, largest_file)
     return min(_MOST_STORE_BYTES, max(_LEAST_STORE_BYTES, share))
+
+
+def _require_short(rays: Path) -> None:
+    """Require that Ray can have its sockets below this folder.
+
+    Raises:
+        StoppedError: their paths would be too long.
+    """
+    length = len(os.fsencode(rays / _LONGEST_SOCKET))
+    if length > _MOST_SOCKET_BYTES:
+        raise StoppedError(
+            f"Ray could not be started on this machine: the path of a socket may have {_MOST_SOCKET_BYTES}"
+            f" bytes, and below TMPDIR, {tempfile.gettempdir()}, those of Ray have {length}; set TMPDIR to a"
+            " folder with a shorter path, such as /tmp"
+        )
 
 
 def _forget_token() -> None:
@@ -173,7 +202,19 @@ def _init(**options: Any) -> None:
     if error is not None:
         _require_text(error)
         reason = str(error).strip().split("\n", maxsplit=1)[0].rstrip(".") or type(error).__name__
-        raise StoppedError(f"Ray could not be started on this machine: {reason}") from None
+        raise StoppedError(
+            f"Ray could not be started on this machine: {reason}{_limits()}"
+        ) from None
+
+
+def _limits() -> str:
+    """Name the limits of this process that keep Ray from its start, "" where there are none."""
+    found = [
+        f"{what} to {most} (ulimit), of which Ray needs {needed}"
+        for what, limit, needed in _LIMITS
+        if (most := resource.getrlimit(limit)[0]) != resource.RLIM_INFINITY and most < needed
+    ]
+    return f"; this shell limits {' and '.join(found)}" if found else ""
 
 
 def _require_text(error: Exception) -> None:

@@ -29,19 +29,24 @@ from ray_precheck.runtime.job import Opener
 from ray_precheck.runtime.workers.bell import Bell
 from ray_precheck.runtime.workers.messages import Answer, Sealed, Start, Started, Work
 from ray_precheck.runtime.workers.pipes import receive, send
-from ray_precheck.runtime.workers.process_tree import descendants
+from ray_precheck.runtime.workers.process_tree import descendants, is_stopped
 from ray_precheck.schema.casualty import BatchReport, Casualty, Cause, MeasuredTask
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.phase import Phase
 from ray_precheck.schema.task import DeviceSlot
 
 START_TIMEOUT_S = 300.0
+# A process that was stopped (SIGSTOP) or not heard from for so long is given up as one that died.
+SILENT_S = 60.0
 # How long to wait for the end of a killed process: the kernel cannot kill a process that hangs in a
 # call of a device driver.
 _END_TIMEOUT_S = 10.0
+_STOPPED = f"stopped for {SILENT_S:g} s, by a signal (SIGSTOP) or a debugger"
 _POLL_S = 0.1
 # How often to read how long its threads have waited for a processor, which takes about 2 ms.
 _LOOK_S = 0.5
+# Between two looks this process may have been stopped itself: no more than this is held against a record.
+_LONGEST_LOOK_S = 5.0
 _TAIL_BYTES = 4096
 _LONGEST_LINE = 200
 # After each record glibc returns to the system what is free at the top of its heap above 64 MiB, and
@@ -60,6 +65,7 @@ class CheckProcess:
     def __init__(self, slot: DeviceSlot, opener: Opener, *, debug: bool = False) -> None:
         self._debug = debug
         self._handovers_s: deque[float] = deque()
+        self._stopped_s, self._looked_at = 0.0, -math.inf
         self._sending = threading.Lock()
         self._board, board_fd = _shared_byte()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
@@ -102,8 +108,12 @@ class CheckProcess:
                 says which.
         """
         try:
-            if not self._pipe.poll(START_TIMEOUT_S):
-                raise DeviceError(f"it did not start in {START_TIMEOUT_S:g} s")
+            begun = time.monotonic()
+            while not self._pipe.poll(_LOOK_S):
+                if self._look() >= SILENT_S:
+                    raise DeviceError(f"its process was {_STOPPED} while it started")
+                if time.monotonic() - begun > START_TIMEOUT_S:
+                    raise DeviceError(f"it did not start in {START_TIMEOUT_S:g} s")
             started: Started = receive(self._pipe)
         except (EOFError, OSError):
             how = self._death()[1]
@@ -161,11 +171,17 @@ class CheckProcess:
                     return None
                 is_bench = self._board[0] == Phase.BENCH
                 now, before = time.monotonic(), queued
-                since_s = now - seen_at
+                since_s = min(now - seen_at, _LONGEST_LOOK_S)
                 left_s = min(limit_s - spent_s[False], budget_s - spent_s[True])
                 if before and since_s < min(_LOOK_S, left_s):
                     continue
                 queued = self._queued_ns()
+                if stopped_s := self._look():
+                    seen_at = now
+                    if stopped_s < SILENT_S:
+                        continue
+                    self.close()
+                    return Casualty(index, Cause.KILLED, f"its process was {_STOPPED}")
                 # On a busy machine a record is slow without hanging: the time that its threads waited
                 # for a processor does not count.
                 spent_s[is_bench] += max(0.0, since_s - _starved_s(before, queued))
@@ -186,6 +202,14 @@ class CheckProcess:
             return answer
         self.close()
         return Casualty(index, answer.cause, answer.reason, answer.done)
+
+    def _look(self) -> float:
+        """Return for how many seconds the process has been stopped; 0 where it runs."""
+        now, before = time.monotonic(), self._looked_at
+        self._looked_at = now
+        goes_on = is_stopped(self._popen.pid) and now - before < _LONGEST_LOOK_S
+        self._stopped_s = self._stopped_s + now - before if goes_on else 0.0
+        return self._stopped_s
 
     def _has_answer(self, wait_s: float) -> bool:
         """Wait up to `wait_s` seconds; return whether an answer, or the end of the process, can be read.

@@ -28,3 +28,13 @@ def descendants(pid: int) -> list[int]:
         found += children
         waiting += children
     return found
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process, or one that descends from it, is stopped by a signal or a debugger (the state
+    in /proc/pid/stat is T or t)."""
+    for each in (pid, *descendants(pid)):
+        with contextlib.suppress(OSError, IndexError):
+            if Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[0] in "Tt":
+                return True
+    return False

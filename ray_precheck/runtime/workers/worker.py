@@ -54,9 +54,11 @@ class Worker:
     """
 
     # The threads that answer calls, by name, and the methods that each answers: while one thread runs
-    # a batch, a second takes in the next batch, and a third answers all other calls.
+    # a batch, a second takes in the next batch, a third tells that the process is there, and a fourth
+    # answers all other calls.
     THREADS: ClassVar[Mapping[str, tuple[int, tuple[str, ...]]]] = {
         "batches": (2, ("run",)),
+        "pulse": (1, ("pulse",)),
         "control": (1, ("hand_over", "lend", "release", "halt")),
     }
 
@@ -174,6 +176,9 @@ class Worker:
         for sealed in self._made.pop(ticket, {}).values():
             if sealed.shared is not None:
                 sealed.shared.give_back()
+
+    def pulse(self) -> None:
+        """Answer: the process is there (`runtime.actors.ActorPulses`)."""
 
     def halt(self) -> None:
         """Stop the batch that runs: `run` kills the process and returns what is finished."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.runtime.actors import ActorLost
+from ray_precheck.runtime.actors import ActorLost, ActorPulses
 from ray_precheck.runtime.crew import Crew
 from ray_precheck.runtime.driver import Driver
 from ray_precheck.runtime.machines import Machines
@@ -71,6 +71,10 @@ def keep_waiting_for_a_lost_worker(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Machines, "_abandon", lambda self, label, scheduler: [])
 
 
+def keep_waiting_for_a_stopped_writer(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ActorPulses, "is_lost", lambda self, handle: False)
+
+
 def send_behind_a_crash(patch: pytest.MonkeyPatch) -> None:
     """The worker goes on with what was sent for the process that broke."""
     patch.setattr(Turns, "forget", lambda self, last: None)
@@ -129,6 +133,7 @@ DRIVER_FAULTS: list[Callable[[pytest.MonkeyPatch], None]] = [
     carry_out_at_the_end_of_a_step,
     ask_the_slot_where_its_worker_is,
     keep_waiting_for_a_lost_worker,
+    keep_waiting_for_a_stopped_writer,
     send_behind_a_crash,
     wait_for_what_is_forgotten,
     lose_what_a_dead_writer_had,

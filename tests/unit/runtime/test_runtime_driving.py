@@ -1,5 +1,6 @@
 """A job that stops before its first row leaves no file; one that has rows says why it stopped."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Verdict
 from ray_precheck.store.resume import start_run
 from ray_precheck.store.tables import API_TABLES
+from ray_precheck.store.timeline import Span, Timeline
 
 pytestmark = pytest.mark.unit
 
@@ -52,6 +54,19 @@ def test_a_job_that_came_to_its_end_has_no_reason(tmp_path: Path) -> None:
     end = end_of(tmp_path, map(row, range(2)))
     assert end == RunEnd(completed=True, reason="", is_discarded=False)
     end.require_end()
+
+
+def test_the_timeline_of_a_run_that_was_killed_behind_its_last_row_is_closed(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "accuracy_checking_20260101120000.timeline.json"
+
+    def rows() -> Iterator[Done]:
+        Timeline.open(path).add([Span("here", "cpu:0", "Torch.add.0", "check", 1.0, 1.0)])
+        yield from map(row, range(2))
+
+    assert end_of(tmp_path, rows()).completed
+    assert json.loads(path.read_text())
 
 
 def test_a_new_run_that_had_to_stop_before_a_row_leaves_no_file(tmp_path: Path) -> None:

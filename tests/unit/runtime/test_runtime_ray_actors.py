@@ -1,6 +1,7 @@
 """What a call of an actor is on its way through Ray: pickled once, in pieces, beside references."""
 
 import pickle
+import time
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import ray
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_precheck.runtime.ray_actors import _PIECE_BYTES, _opened, _packed
+from ray_precheck.runtime.ray_actors import _PIECE_BYTES, RayActors, _opened, _packed
 from ray_precheck.schema.task import TaskPayload
 
 pytestmark = pytest.mark.unit
@@ -69,3 +70,20 @@ def test_a_class_that_no_module_has_travels_too() -> None:
 def test_arrays_arrive_as_they_were() -> None:
     (made,) = arrived((np.arange(100_000),), {})
     assert (made == np.arange(100_000)).all()  # type: ignore[attr-defined]
+
+
+def test_the_time_that_the_driver_was_stopped_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+
+    def wait(answers: list[object], *, num_returns: int, timeout: float) -> tuple[object, object]:
+        now[0] += slept_s
+        return [], answers
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(ray, "wait", wait)
+    actors = RayActors(None)  # type: ignore[arg-type]
+    for slept_s, clock in ((0.2, 0.2), (3.0, 3.2), (600.0, 3.4)):  # noqa: B007
+        actors.wait(["an answer"], 0.2)
+        assert actors.clock() == pytest.approx(clock)

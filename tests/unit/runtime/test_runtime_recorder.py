@@ -11,6 +11,7 @@ from ray_precheck.runtime import recorder as recorder_module
 from ray_precheck.runtime.actors import ActorLost
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.runtime.recorder import Recorder
+from ray_precheck.runtime.workers.process import SILENT_S
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Verdict
 from ray_precheck.store.resume import start_run
@@ -40,6 +41,11 @@ class SlowWriter:
         self.starts = 0
         self.dies_next = False
         self.files: Any = None
+        self.now_s = 0.0
+        self.stopped = 0  # the number of the writer that neither answers nor dies
+
+    def clock(self) -> float:
+        return self.now_s
 
     def start(self, actor: Any, node_id: str, *args: Any, **options: Any) -> int:
         self.files = args[0]
@@ -56,7 +62,8 @@ class SlowWriter:
         return Answer(args[0], dies)
 
     def wait(self, answers: Sequence[Answer], timeout_s: float) -> list[Answer]:
-        return list(answers[:1])
+        self.now_s += timeout_s
+        return [] if self.stopped == self.starts else list(answers[:1])
 
     def result(self, answer: Answer) -> int:
         if answer.lost:
@@ -153,3 +160,15 @@ def test_an_heir_gets_what_the_dead_writer_did_not_acknowledge_and_what_was_gath
     assert writer.starts == 2
     assert set(writer.answered) == set(range(7))
     assert len(writer.answered) == 7
+
+
+def test_a_writer_that_is_stopped_is_given_up_after_a_minute(
+    recorder: Recorder, writer: SlowWriter
+) -> None:
+    recorder.record(pieces(0))
+    recorder.flush()
+    writer.stopped, begin_s = writer.starts, writer.now_s
+    recorder.record(pieces(1, 2))
+    recorder.flush()
+    assert SILENT_S <= writer.now_s - begin_s < SILENT_S + 5
+    assert (writer.starts, writer.answered) == (2, [0, 1, 2])
