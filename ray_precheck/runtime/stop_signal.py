@@ -22,8 +22,8 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 # The signal by which `_listen` wakes the main thread: it does nothing where nobody handles it.
 _PASSED_ON = signal.SIGURG
 _SIGNALS = (signal.SIGINT, *_ENDING, _PASSED_ON)
-# When this process was last asked to stop.
-_asked_at = -math.inf
+# When this process was last asked to stop; a list, so that handlers need not bind the module's name.
+_ASKED_AT = [-math.inf]
 
 
 class _Request(threading.Event):
@@ -80,7 +80,7 @@ def interrupted_by_signals(*, is_own: bool) -> Iterator[None]:
     began = time.monotonic()
 
     def interrupt(number: int) -> None:
-        if _asked_at > began:
+        if _ASKED_AT[0] > began:
             _interrupt_again(number)
         else:
             _note()
@@ -113,13 +113,12 @@ def _listen() -> None:
 
 
 def _note() -> None:
-    global _asked_at
-    _asked_at = time.monotonic()
+    _ASKED_AT[0] = time.monotonic()
 
 
 def _interrupt_again(number: int) -> None:
     """Interrupt what stops already, if a second Ctrl-C asks for it."""
-    if number == signal.SIGINT and time.monotonic() - _asked_at > _SAME_REQUEST_S:
+    if number == signal.SIGINT and time.monotonic() - _ASKED_AT[0] > _SAME_REQUEST_S:
         raise KeyboardInterrupt
 
 
