@@ -136,6 +136,9 @@ class GeneratedTensors:
         span = value_range(spec)
         if span.note:
             self.notes.append(f"{path}: {span.note}")
+        if spec.vmapped > 1:
+            note = f"called within vmap for {spec.vmapped} samples: one is checked, without vmap"
+            self.notes += [] if note in self.notes else [note]
         data = self._drawn(spec, span, self._generator(path))
         if meaning is not None and meaning.companion is not None:
             path_beside, spec_beside = meaning.companion

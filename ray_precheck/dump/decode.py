@@ -233,6 +233,9 @@ def _decode_tensor(value: dict[str, Any], path: str, words: "Words") -> ValueSpe
     storage = decode_storage(value, shape, path)
     if isinstance(storage, UnknownSpec):
         return storage
+    vmapped = value.get("vmapped")
+    samples = vmapped if type(vmapped) is int and vmapped > 1 else 1
+    norm = _statistic(value.get("Norm"))
     return TensorSpec(
         dtype=dtype,
         shape=shape,
@@ -241,7 +244,7 @@ def _decode_tensor(value: dict[str, Any], path: str, words: "Words") -> ValueSpe
         requires_grad=requires_grad if isinstance(requires_grad, bool) else None,
         data_name=data_name if isinstance(data_name, str) else None,
         mean=_statistic(value.get("Mean")),
-        norm=_statistic(value.get("Norm")),
+        norm=None if norm is None else norm / math.sqrt(samples),
         finite_low=finite(value.get("Min_except_inf_nan")),
         finite_high=finite(value.get("Max_except_inf_nan")),
         stride=stride,
@@ -250,6 +253,7 @@ def _decode_tensor(value: dict[str, Any], path: str, words: "Words") -> ValueSpe
         lazy=lazy_of(value, path),
         structure=structure_of(value, shape, path),
         storage=storage,
+        vmapped=samples,
     )
 
 

@@ -231,6 +231,11 @@ class CapturedTensors:
         return replace(found, data=data, storage=replace(mine, coalesced=storage.coalesced))
 
     def _carrier_array(self, spec: TensorSpec) -> Array:
+        if not spec.data_name and spec.vmapped > 1:
+            raise NotCheckable(
+                f"vmap runs this call once for {spec.vmapped} samples, whose tensors are not captured; a"
+                " capture with task statistics lets one sample be checked with generated inputs"
+            )
         if not spec.data_name:
             raise NotCheckable("the dump names no file for this tensor (data_name)")
         if not is_captured(spec):

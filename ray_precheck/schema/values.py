@@ -51,7 +51,8 @@ class TensorSpec:
     earlier tensor of the same call that lay in the same memory, "" for none. `lazy` is "conj" or "neg" where
     the memory held the conjugates or the negatives of the values, else "". `structure` is None where the
     dump tells nothing but statistics. `storage` is how a sparse, quantized or nested tensor holds its values,
-    None for all others.
+    None for all others. `vmapped` is the number of samples that `vmap` maps the call over, 1 for none: the
+    shape and the norm are those of one, the other statistics those of all.
     """
 
     dtype: str
@@ -70,6 +71,7 @@ class TensorSpec:
     lazy: str = ""
     structure: Structure | None = None
     storage: Storage | None = None
+    vmapped: int = 1
 
     @property
     def size(self) -> int:

@@ -1,11 +1,20 @@
 """Captures of scripts that transform, trace or watch their own calls."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.func import grad, hessian, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from ray_precheck.capture import Capture
+from ray_precheck.check.checker import Checker
+from ray_precheck.check.settings import CheckSettings
+from ray_precheck.compare.standards.auto.rule import Auto
+from ray_precheck.dump.parse import open_dump
+from ray_precheck.schema.result import Verdict
+from ray_precheck.schema.task import Task
 
 pytestmark = pytest.mark.frameworks
 
@@ -45,6 +54,25 @@ def test_a_call_that_is_mapped_has_the_shapes_that_it_got(captured: Any) -> None
     assert (given["shape"], given["Max"], given["Min"]) == ([3], 6.0, 1.0)
     assert (made["shape"], made["Max"], made["Min"]) == ([], 15.0, 6.0)
     assert "data_name" not in given  # the values of all rows are no values of this call
+    assert given["vmapped"] == made["vmapped"] == 2
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_the_precheck_says_that_a_call_was_mapped(task: str, tmp_path: Path) -> None:
+    x = torch.arange(1.0, 301.0).reshape(100, 3)
+    with Capture(tmp_path, task=task, framework="pytorch"):
+        vmap(lambda row: torch.sin(row))(x)
+    (path,) = tmp_path.glob("step0/*/dump.json")
+    with open_dump(path) as dump:
+        settings = CheckSettings("pytorch", task, dump.data_folder, standard=Auto())
+        found = Checker(settings, "cpu").check(dump.payload(Task(0, "Torch.sin.0", 0.0)))
+    if task == "tensor":
+        assert found.forward is Verdict.SKIP
+        assert "vmap runs this call once for 100 samples" in found.message
+    else:
+        assert found.forward is Verdict.PASS
+        assert "called within vmap for 100 samples: one is checked" in found.message
+        assert "norm" not in found.message.lower()
 
 
 class _Seen(TorchDispatchMode):

@@ -205,7 +205,11 @@ def _kind_of(tensor: torch.Tensor) -> tuple[str, torch.Tensor | None, str]:
         return "torch.Tensor", tensor.dequantize(), storages.quantized_text(tensor)
     if tensor.is_meta:
         return "torch.Tensor", None, ""
-    return "torch.Tensor", unwrapped(tensor), ""
+    inner = unwrapped(tensor)
+    if inner.shape == tensor.shape:
+        return "torch.Tensor", inner, ""
+    # `vmap` calls the function once, with all that it maps over.
+    return "torch.Tensor", inner, f', "vmapped": {inner.numel() // max(tensor.numel(), 1)}'
 
 
 def _local(tensor: Any) -> tuple[torch.Tensor, str]:
