@@ -131,7 +131,7 @@ def as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     assert vars(declared).keys() == known.keys()
 
 
-@pytest.mark.parametrize("place", snippets().keys() - {_STARTS_A_CLUSTER})
+@pytest.mark.parametrize("place", sorted(snippets().keys() - {_STARTS_A_CLUSTER}))
 def test_a_snippet_runs_as_it_stands(place: str, tmp_path: Path) -> None:
     assert place in READERS, "say above what the reader of this snippet has"
     given = {"__name__": "snippet", **READERS[place](tmp_path)}
