@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ray_precheck.foreign import open_file
+from ray_precheck.operators.arguments import with_name
 from ray_precheck.report.sources import source_lines
 from ray_precheck.store.columns import encode_name, encode_row, encode_text, header
 from ray_precheck.store.rows import replace_file
@@ -203,7 +204,7 @@ def _suspect(found: RootPlace, table: Path, errors: Mapping[str, Path]) -> Itera
     if root.inherited is not None and not math.isnan(root.inherited):
         said.append(f"inherited {_times(root.inherited)}")
     if root.item or root.index:
-        said.append(f"at {root.item}{root.index}")
+        said.append(f"at {with_name(root.key, root.item)}{root.index}")
     if said:
         yield f"   {', '.join(said)}"
     if root.cause:

@@ -1,10 +1,13 @@
 """Of the rows that say what the bench of an operator is, none hides another."""
 
 import ast
+import importlib
 import inspect
 from types import ModuleType
+from typing import Any
 
 import pytest
+import torch
 
 from ray_precheck.bench.fused import table as fused
 from ray_precheck.bench.fused.table import MINDSPORE_ROWS
@@ -14,6 +17,7 @@ from ray_precheck.frameworks.mindspore.bench.rows_ops import OPS_NAMESAKES
 from ray_precheck.frameworks.mindspore.bench.rows_tensor import TENSOR_NAMESAKES
 from ray_precheck.frameworks.mindspore.bench.unmapped import REASONS
 from ray_precheck.frameworks.pytorch import rows as torch_rows
+from ray_precheck.operators.arguments import ARGUMENTS
 
 pytestmark = pytest.mark.frameworks
 
@@ -64,3 +68,14 @@ def test_no_written_row_takes_the_place_of_a_made_one(
         if isinstance(node, ast.Dict):
             written = {key.value for key in node.keys if isinstance(key, ast.Constant)}
             assert written & made == set()
+
+
+@pytest.mark.parametrize("name", sorted(ARGUMENTS.by_name))
+def test_arguments_have_the_names_of_the_signature(name: str) -> None:
+    module, _, function = name.rpartition(".")
+    found: Any = getattr(importlib.import_module(module), function)
+    found = torch.overrides.get_testing_overrides().get(found, found)
+    parameters = inspect.signature(found).parameters.values()
+    assert ARGUMENTS.by_name[name].split() == [
+        each.name for each in parameters if each.kind is not each.KEYWORD_ONLY
+    ]

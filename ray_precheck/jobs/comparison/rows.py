@@ -10,6 +10,7 @@ from functools import cache
 from typing import NamedTuple
 
 from ray_precheck.jobs.comparison.payload import ComparisonPayload, KeyedItems
+from ray_precheck.operators.arguments import with_name
 from ray_precheck.trace.difference.row import (
     ERROR,
     NOT_THERE,
@@ -255,5 +256,7 @@ def _message(rows: Sequence[TensorRow], result: str, note: str) -> str:
         return note
     for row in rows:
         if row.result == result and row.messages:
-            return f"{row.item.path}: {row.messages[0].removeprefix(f'{result}: ')}"
+            path = row.item.path
+            where = with_name(row.name.removesuffix(f".{path}"), path)
+            return f"{where}: {row.messages[0].removeprefix(f'{result}: ')}"
     return note

@@ -7,6 +7,7 @@ downstream of no other root.
 import math
 from collections.abc import Iterator
 
+from ray_precheck.operators.arguments import with_name
 from ray_precheck.trace.items import OUTPUT, Item
 from ray_precheck.trace.locating.estimates.noise import floor_of, is_other, stands_out, unit_of
 from ray_precheck.trace.locating.roots import Root, RootKind
@@ -133,7 +134,8 @@ def argument_roots(seen: SeenRecord) -> Iterator[Root]:
         if said:
             yield Root(
                 RootKind.CONFIGURATION, entry.key, entry.direction, seen.place, target.path,
-                message=f"the runs were configured differently: {entry.key}.{target.path} {said}",
+                message=f"the runs were configured differently: {with_name(entry.key, target.path)} of"
+                f" {entry.key} {said}",
             )  # fmt: skip
 
 
