@@ -134,8 +134,8 @@ def argument_roots(seen: SeenRecord) -> Iterator[Root]:
         if said:
             yield Root(
                 RootKind.CONFIGURATION, entry.key, entry.direction, seen.place, target.path,
-                message=f"the runs were configured differently: {with_name(entry.key, target.path)} of"
-                f" {entry.key} {said}",
+                message=f"the runs were configured differently: {entry.key}."
+                f"{with_name(entry.key, target.path)} {said}",
             )  # fmt: skip
 
 
