@@ -234,8 +234,10 @@ def _decode_tensor(value: dict[str, Any], path: str, words: "Words") -> ValueSpe
     if isinstance(storage, UnknownSpec):
         return storage
     vmapped = value.get("vmapped")
-    samples = vmapped if type(vmapped) is int and vmapped > 1 else 1
+    samples = vmapped if type(vmapped) is int and 1 < vmapped <= _MOST_ELEMENTS else 1
     norm = _statistic(value.get("Norm"))
+    if isinstance(norm, float):
+        norm /= math.sqrt(samples)
     return TensorSpec(
         dtype=dtype,
         shape=shape,
@@ -244,7 +246,7 @@ def _decode_tensor(value: dict[str, Any], path: str, words: "Words") -> ValueSpe
         requires_grad=requires_grad if isinstance(requires_grad, bool) else None,
         data_name=data_name if isinstance(data_name, str) else None,
         mean=_statistic(value.get("Mean")),
-        norm=None if norm is None else norm / math.sqrt(samples),
+        norm=norm,
         finite_low=finite(value.get("Min_except_inf_nan")),
         finite_high=finite(value.get("Max_except_inf_nan")),
         stride=stride,

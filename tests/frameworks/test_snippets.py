@@ -1,22 +1,20 @@
 """Every snippet of Python in the documents runs as it stands, behind the lines that its reader has.
 
-`precheck` starts a cluster, so that its snippet is run by tests/cluster/test_cluster_command.py.
+Each runs in a process of its own, `python test_snippets.py PLACE FOLDER`, because it may hook a framework for
+good. `precheck` starts a cluster, so that its snippet is run by tests/cluster/test_cluster_command.py.
 """
 
 import json
+import os
 import re
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import mindspore as ms
 import pytest
-import torch
-from mindspore import mint
-
-from ray_precheck.bench import declared
-from ray_precheck.schema.record import ApiName
 
 pytestmark = pytest.mark.frameworks
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +33,8 @@ def snippets() -> dict[str, str]:
 
 
 def training(_: Path) -> dict[str, Any]:
+    import torch
+
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -72,6 +72,10 @@ def captures(folder: Path) -> dict[str, Any]:
 
 
 def resnet(_: Path) -> dict[str, Any]:
+    import torch
+
+    torch.Tensor.npu = lambda self: self  # type: ignore[attr-defined]
+
     class OnNpu(torch.nn.Sequential):
         def npu(self) -> "OnNpu":
             return self
@@ -82,6 +86,8 @@ def resnet(_: Path) -> dict[str, Any]:
 
 
 def two_pkl(folder: Path) -> dict[str, Any]:
+    import torch
+
     from ray_precheck.hooks import register_hook, set_dump_path, wrap_acc_cmp_hook
 
     model = torch.nn.Linear(3, 2)
@@ -93,10 +99,17 @@ def two_pkl(folder: Path) -> dict[str, Any]:
 
 
 def cell(_: Path) -> dict[str, Any]:
+    import mindspore as ms
+    from mindspore import mint
+
     net = ms.nn.Dense(3, 2)
     optimizer = ms.nn.SGD(net.trainable_params(), 0.1)
     grad = ms.value_and_grad(lambda x: mint.sum(net(x)), None, optimizer.parameters)
     return {"net": net, "loader": [(mint.ones((4, 3)),)] * 2, "step": grad, "optimizer": optimizer}
+
+
+def capped(_: Path) -> dict[str, Any]:
+    return {"softcap": lambda x, cap: (x / cap).tanh() * cap}
 
 
 def nothing(_: Path) -> dict[str, Any]:
@@ -112,9 +125,7 @@ READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "ray_precheck/capture/mindspore/README.md:0": cell,
     "ray_precheck/cli/README.md:1": nothing,
     "ray_precheck/frameworks/README.md:0": nothing,
-    "ray_precheck/frameworks/README.md:1": lambda _: {
-        "softcap": lambda x, cap: torch.tanh(x / cap) * cap
-    },
+    "ray_precheck/frameworks/README.md:1": capped,
     "ray_precheck/hooks/README.md:0": resnet,
     "ray_precheck/hooks/README.md:1": two_pkl,
     "ray_precheck/trace/README.md:0": captures,
@@ -122,19 +133,28 @@ READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(torch.Tensor, "npu", lambda self: self, raising=False)
-    known = dict(vars(declared))
-    yield
-    assert vars(declared).keys() == known.keys()
-
-
 @pytest.mark.parametrize("place", sorted(snippets().keys() - {_STARTS_A_CLUSTER}))
 def test_a_snippet_runs_as_it_stands(place: str, tmp_path: Path) -> None:
     assert place in READERS, "say above what the reader of this snippet has"
-    given = {"__name__": "snippet", **READERS[place](tmp_path)}
+    done = subprocess.run(
+        [sys.executable, __file__, place, str(tmp_path)],
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(f"{place} has run\n")
+
+
+def main(place: str, folder: Path) -> None:
+    """Run a snippet in a folder."""
+    os.chdir(folder)
+    given = {"__name__": "snippet", **READERS[place](folder)}
     exec(compile(snippets()[place], place, "exec"), given)
     if "resolve" in given:
+        from ray_precheck.schema.record import ApiName
+
         assert callable(given["resolve"](ApiName("Toy", "softcap", 0)))
+    print(f"{place} has run")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -113,16 +113,12 @@ def of(results: list[TaskResult], name: str) -> TaskResult:
 def test_a_training_step_passes(checked: Checked, task: str, level: str) -> None:
     results = checked(training_step(), task, level=level)
     assert wrong(results) == []
-    calls = [each for each in results if not each.name.startswith("Module.")]
-    assert skipped(calls) == {}
-    assert {each.forward for each in calls} == {Verdict.PASS}
-    assert sum(each.backward is Verdict.PASS for each in calls) >= 30
+    assert skipped(results) == {}
+    assert {each.forward for each in results} == {Verdict.PASS}  # modules are no calls
+    assert sum(each.backward is Verdict.PASS for each in results) >= 30
     assert of(results, "Functional.linear.1").backward is Verdict.PASS
     assert of(results, "Optimizer.AdamW.0").forward is Verdict.PASS
     assert of(results, "Functional.layer_norm.1").forward is Verdict.PASS  # recomputed
-    modules = [each for each in results if each not in calls]
-    assert bool(modules) is (level == "mix")
-    assert all("a module" in each.message for each in modules)
 
 
 @TASKS
