@@ -44,6 +44,22 @@ def leave_working_directory() -> None:
                 sys.path.remove(folder)
 
 
+def job_path() -> list[str]:
+    """Return where Ray's workers are to look first: for this package, where Python's own path does not lead
+    to it, as in a checkout that `python -m` runs. Else each node has its own, which is held against this one.
+    """
+    asked = {os.path.abspath(entry) for entry in _entries() if os.path.isabs(entry)}
+    script = os.path.dirname(os.path.realpath(sys.argv[0])) if sys.argv else ""
+    own = {os.getcwd(), script} - asked
+    path = [each for each in sys.path if each and os.path.abspath(each) not in own]
+    for finder in sys.meta_path:
+        spec = finder.find_spec("ray_precheck", path)
+        if spec is not None and spec.origin is not None:
+            found = os.path.dirname(os.path.dirname(os.path.abspath(spec.origin)))
+            return [] if found == HOME else [MARKED_HOME]
+    return [MARKED_HOME]
+
+
 def leave_marked_home() -> None:
     """Take off what let a worker of Ray find this package."""
     if MARKED_HOME in sys.path:

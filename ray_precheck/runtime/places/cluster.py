@@ -28,7 +28,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ray_precheck import private_parts
 from ray_precheck.errors import StoppedError, UsageError
 from ray_precheck.foreign import caught
-from ray_precheck.interpreter import MARKED_HOME, python_path
+from ray_precheck.interpreter import job_path, python_path
 from ray_precheck.runtime.places import probe
 from ray_precheck.runtime.places.devices import (
     RAY_RESOURCES,
@@ -187,7 +187,7 @@ def _job() -> Any:
     """Return the configuration of a job whose workers import the package of this process."""
     job = ray.job_config.JobConfig()
     if private_parts.find(private_parts.JOB_PATH) and hasattr(job, "_py_driver_sys_path"):
-        job._py_driver_sys_path = _JobPath([MARKED_HOME])
+        job._py_driver_sys_path = _JobPath(job_path())
     return job
 
 

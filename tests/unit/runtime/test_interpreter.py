@@ -70,3 +70,33 @@ def test_the_command_imports_nothing_that_lies_where_it_is_started(path: str, wo
         done = run([sys.executable, *start, "compare", "--help"], work, path)
         assert (done.returncode, done.stderr) == (0, "")
         assert "--mapping" in done.stdout or "usage" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("start", "path", "leads"),
+    [
+        (["-m", "told"], "", False),
+        (["-m", "told"], "{home}", True),
+        (["-c", "import told"], ".:{home}", True),
+    ],
+)
+def test_workers_are_led_to_a_package_that_they_would_not_find(
+    start: list[str], path: str, leads: bool, tmp_path: Path
+) -> None:
+    """A checkout in the working directory, as `python -m` runs it."""
+    (tmp_path / "ray_precheck").symlink_to(Path(HOME) / "ray_precheck")
+    (tmp_path / "told.py").write_text(
+        "import sys; from ray_precheck.interpreter import job_path; print(job_path())"
+    )
+    home = str(tmp_path)
+    environment = {**os.environ, "PYTHONPATH": path.format(home=home), "PYTHONNOUSERSITE": "1"}
+    done = subprocess.run(
+        [sys.executable, *start],
+        cwd=home,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert done.stdout == ("[]\n" if leads else f"['{home}/.']\n")
