@@ -96,7 +96,10 @@ def test_a_stop_request_leaves_a_run_that_can_go_on(tmp_path: Path, cluster_addr
         assert drive(driver, plan, Progress(265, 0, show=False)) is False
     rows = files.result.read_bytes().count(b"\n") - 1
     assert 0 < rows < 265
-    config = RunConfig(path, out=tmp_path / "out", address=cluster_address, resume_csv=files.result)
+    # No session has written its settings.
+    config = RunConfig(
+        path, out=tmp_path / "out", address=cluster_address, resume_csv=files.result, force=True
+    )
     assert run(config, show_progress=False).summary.total == 265
 
 
