@@ -34,12 +34,14 @@ def python_path(*first: str) -> str:
 
 def leave_working_directory() -> None:
     """Take the working directory off the path of this process, and what is relative in PYTHONPATH."""
+    here = _working_directory()
     # `python -m` puts it first.
-    if sys.path and sys.path[0] in ("", os.getcwd()):
+    if sys.path and sys.path[0] in ("", here):
         del sys.path[0]
     asked = [entry for entry in _entries() if not os.path.isabs(entry)]
     if not sys.flags.ignore_environment:
-        for folder in map(os.path.abspath, asked):  # as Python has made them
+        for entry in asked:
+            folder = os.path.normpath(os.path.join(here, entry))  # as Python has made it
             if folder in sys.path:
                 sys.path.remove(folder)
 
@@ -49,9 +51,10 @@ def job_path() -> list[str]:
     to it, as in a checkout that `python -m` runs. Else each node has its own, which is held against this one.
     """
     asked = {os.path.abspath(entry) for entry in _entries() if os.path.isabs(entry)}
-    script = os.path.dirname(os.path.realpath(sys.argv[0])) if sys.argv else ""
-    own = {os.getcwd(), script} - asked
-    path = [each for each in sys.path if each and os.path.abspath(each) not in own]
+    here = _working_directory()
+    script = os.path.dirname(os.path.realpath(os.path.join(here or os.sep, sys.argv[0])))
+    own = {here, script} - asked
+    path = [each for each in sys.path if each and os.path.normpath(each) not in own]
     for finder in sys.meta_path:
         spec = finder.find_spec("ray_precheck", path)
         if spec is not None and spec.origin is not None:
@@ -64,6 +67,14 @@ def leave_marked_home() -> None:
     """Take off what let a worker of Ray find this package."""
     if MARKED_HOME in sys.path:
         sys.path.remove(MARKED_HOME)
+
+
+def _working_directory() -> str:
+    """Return the working directory, "" where somebody has removed it."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _entries() -> list[str]:

@@ -100,3 +100,13 @@ def test_workers_are_led_to_a_package_that_they_would_not_find(
     )
     assert done.stderr == ""
     assert done.stdout == ("[]\n" if leads else f"['{home}/.']\n")
+
+
+def test_a_command_runs_where_the_folder_was_removed(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    script = (
+        f"import os, sys; os.mkdir({str(gone)!r}); os.chdir({str(gone)!r}); os.rmdir({str(gone)!r});"
+        " from ray_precheck.__main__ import main; sys.exit(main())"
+    )
+    done = run([sys.executable, "-c", script, "compare", "--help"], tmp_path, f"{HOME}:.")
+    assert (done.returncode, done.stderr) == (0, "")
