@@ -174,7 +174,7 @@ def _judged(target: Path, golden: Path, noise: Path, statistics: bool) -> dict[s
                 payload = job.payload(task)
                 for way in ways:
                     standard = STANDARDS[AUTO if way == AUTO_NOISE else way]()
-                    rows = rows_of_piece(payload, standard, plan.settings.mapping, plan.reading)
+                    rows = rows_of_piece(payload, standard, plan.settings, plan.reading)
                     found[way][task.name] = rows.result
     return found
 

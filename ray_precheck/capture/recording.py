@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any, ClassVar, TypeVar
 
 from ray_precheck.capture.dark import DarkPlaces, modules_around, place_of, program_frame
+from ray_precheck.capture.given_names import GivenNames
 from ray_precheck.capture.scope import Scope
 from ray_precheck.capture.settings import ALL_RISKS, FULL, STRUCTURE, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
@@ -66,6 +67,10 @@ class StepRecorder(ABC):
         self._place = ""
         # What is looked at of the arguments that are written, by their places.
         self._looks = _NOTHING
+        # What the model calls its inputs and states, which the probe knows; and the field of the name of an
+        # argument, while the arguments of a call are written.
+        self.given_names: GivenNames | None = None
+        self._named: Callable[[Any], str] | None = None
         # The places of the arguments of a call by the memory in which they lie, while they are written, and
         # the first tensor among them, whose memory is looked up when there is a second one.
         self._memory: dict[int, str] | None = None
@@ -87,19 +92,31 @@ class StepRecorder(ABC):
         """Return the number of the next call of that name."""
         return next(self._counts[name])
 
-    def before(self, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Return the fields of what a call gets."""
+    def before(
+        self,
+        key: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        frame: FrameType | None = None,
+    ) -> str:
+        """Return the fields of what a call gets that a frame makes; without a frame tensors have no names."""
         if self.settings.task == STRUCTURE or not self.settings.wants("forward", "input"):
             return ""
         self._place = key
         self._looks = looks_of(key.rsplit(".", 2)[0], self.framework)
         self._memory, self._first = {}, None
+        if self.given_names is not None and frame is not None:
+            self._named = self.given_names.around(frame)
         fields = (
             f'"input_args": {self.elements.arguments(args, "input")},'
             f' "input_kwargs": {self.elements.keywords(kwargs, "kwargs")}'
         )
-        self._looks, self._memory, self._first = _NOTHING, None, None
+        self._looks, self._memory, self._first, self._named = _NOTHING, None, None, None
         return fields
+
+    def named(self, tensor: Any) -> str:
+        """Return the field of the name that the model has for an argument, "" for others."""
+        return "" if self._named is None else self._named(tensor)
 
     def look_at(self, place: str) -> str | None:
         """Return what is to be looked at of the values at a place of the call's arguments."""

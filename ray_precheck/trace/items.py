@@ -55,8 +55,7 @@ class Item(NamedTuple):
     @property
     def type_name(self) -> str:
         """The type in the dump: `torch.Tensor`, `int`; "" for null."""
-        found = self.element.get("type") if self.element else None
-        return found if isinstance(found, str) else ""
+        return self._word("type")
 
     @property
     def is_tensor(self) -> bool:
@@ -72,6 +71,26 @@ class Item(NamedTuple):
             if type(size) is not int:
                 return False
         return True
+
+    @property
+    def state_name(self) -> str:
+        """The model's name for one of its parameters or buffers, `layers.0.weight`; "" for others."""
+        return self._word("parameter") or self._word("buffer")
+
+    @property
+    def model_name(self) -> str:
+        """The model's name for one of its parameters, buffers or inputs (`attention_mask`); "" for others."""
+        return self.state_name or self._word("argument")
+
+    @property
+    def mark(self) -> tuple[object, ...]:
+        """What tells the values of a tensor from those of others in the same run."""
+        ends = self.number("Max"), self.number("Min"), self.number("Norm")
+        return (math.prod(self.shape or ()), *ends, self.digest)
+
+    def _word(self, field: str) -> str:
+        found = self.element.get(field) if self.element else None
+        return found if isinstance(found, str) else ""
 
     @property
     def dtype(self) -> str:
@@ -105,14 +124,12 @@ class Item(NamedTuple):
     @property
     def file(self) -> str:
         """The name of its file in the folder of tensors; "" where it has none."""
-        found = self.element.get("data_name") if self.element else None
-        return found if isinstance(found, str) else ""
+        return self._word("data_name")
 
     @property
     def digest(self) -> str:
         """The digest of its bytes (`md5`, which is a CRC-32, or `xor`); "" where it has none."""
-        found = self.element.get("md5") if self.element else None
-        return found if isinstance(found, str) else ""
+        return self._word("md5")
 
     def statistic(self, name: str) -> Any:
         """Return Max, Min, Mean or Norm as it stands in the dump; None where it is missing."""

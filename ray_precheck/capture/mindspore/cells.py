@@ -130,8 +130,9 @@ class CellCalls:
             with recorder.inside(key):
                 return original(cell, *args, **kwargs)
         parent = recorder.parent
+        frame = sys._getframe(1)
         recorder.settle()
-        before = recorder.guarded(key, lambda: recorder.before(key, args, kwargs)) or ""
+        before = recorder.guarded(key, lambda: recorder.before(key, args, kwargs, frame)) or ""
         edges = recorder.guarded(key, lambda: recorder.edges(args, kwargs)) or []
         try:
             with recorder.inside(key):
@@ -139,7 +140,6 @@ class CellCalls:
                 recorder.settle()
         finally:
             recorder.scope.leave(key)
-        frame = sys._getframe(1)
 
         def record() -> None:
             own = own_parameters(cell)

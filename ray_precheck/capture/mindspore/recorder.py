@@ -13,6 +13,7 @@ import mindspore as ms
 
 from ray_precheck import private_parts
 from ray_precheck.capture.changes import Given, silently_changed
+from ray_precheck.capture.given_names import PARAMETER, GivenNames, without_names
 from ray_precheck.capture.mindspore.elements import MindSporeElements
 from ray_precheck.capture.mindspore.gradients import (
     ArrivingGradients,
@@ -68,6 +69,12 @@ class MindSporeRecorder(StepRecorder):
     ) -> None:
         super().__init__(settings, log, stacks, on_failure)
         self.elements = MindSporeElements(self._tensor)
+        self.given_names = GivenNames(
+            self.module_call,
+            lambda value: isinstance(value, ms.nn.Cell),
+            lambda cell: cell.construct,
+            lambda cell: ((PARAMETER, name, each) for name, each in cell.parameters_and_names()),
+        )
         self._sketches = SketchFile(log.folder) if settings.sketch else None
         self._texts = MindSporeTensors(settings, log.folder / TENSORS, self._sketches)
         self._numbers = OutputNumbers()
@@ -101,7 +108,7 @@ class MindSporeRecorder(StepRecorder):
         if self.stopped or not self.scope.wants(forward):
             return function(*args, **kwargs)
         self.settle()
-        before = self.guarded(forward, lambda: self.before(forward, args, kwargs)) or ""
+        before = self.guarded(forward, lambda: self.before(forward, args, kwargs, frame)) or ""
         edges = self.guarded(forward, lambda: self.edges(args, kwargs)) or []
         silent = silently_changed(name.key, "mindspore")
         given = self.guarded(forward, lambda: _given(silent, args, kwargs)) if silent else None
@@ -144,6 +151,7 @@ class MindSporeRecorder(StepRecorder):
 
     def _recomputed(self, name: str, key: str, before: str, *, again: bool) -> str:
         """Return the field that names the call that a Cell computes again: that with the same inputs."""
+        before = without_names(before)
         if not again:
             self._regions.setdefault((name, before), []).append(key)
             return ""
@@ -179,7 +187,7 @@ class MindSporeRecorder(StepRecorder):
             return
 
         def record() -> None:
-            fields = self.before(key, args, kwargs) + self.after(key, result)
+            fields = self.before(key, args, kwargs, frame) + self.after(key, result)
             self.write(key, f'{fields}, "compiled": true', self.stack_of(frame), self.parent)
             told = f"the function {name.partition('.')[2]}, compiled by ms.jit"
             if self.darkness is None:
@@ -251,7 +259,8 @@ class MindSporeRecorder(StepRecorder):
         try:
             is_saved = self.settings.wants_tensors(self._place)
             look = self.look_at(place) if self._looks else None
-            name, more = f"{self._place}.{place}", self.shared(tensor, place)
+            name = f"{self._place}.{place}"
+            more = self.shared(tensor, place) + self.named(tensor)
             return self._texts.text(tensor, name, more, is_saved=is_saved, look=look)
         except OSError as error:
             self.fail(

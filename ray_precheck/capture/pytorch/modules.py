@@ -8,6 +8,7 @@ Put on by `step` at the levels L0 and mix.
 which torch's global hooks do not.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -120,7 +121,8 @@ class ModuleCalls:
         if not recorder.scope.enter(key):
             with recorder.inside(key):
                 return original(module, *args, **kwargs)
-        before = recorder.guarded(key, lambda: recorder.before(key, args, kwargs)) or ""
+        frame = sys._getframe(1)
+        before = recorder.guarded(key, lambda: recorder.before(key, args, kwargs, frame)) or ""
         edges = edges_of(tensors_in((args, kwargs))) if torch.is_grad_enabled() else []
         try:
             with recorder.inside(key):

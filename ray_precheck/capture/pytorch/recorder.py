@@ -4,9 +4,10 @@ Comes in: calls, modules and gradients, while they happen. Goes out: their recor
 by `step` for each captured step.
 """
 
+import functools
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
@@ -16,6 +17,7 @@ import torch
 
 from ray_precheck import private_parts
 from ray_precheck.capture.changes import Given
+from ray_precheck.capture.given_names import BUFFER, PARAMETER, GivenNames, without_names
 from ray_precheck.capture.pytorch.aside import Aside
 from ray_precheck.capture.pytorch.calls import CallMode, Witness
 from ray_precheck.capture.pytorch.changed import noted, outputs_among, touched_by
@@ -94,6 +96,12 @@ class TorchRecorder(StepRecorder):
         self._accelerators: set[str] = set()
         self._float32 = {kind: formats_of(kind) for kind in KINDS.values()}
         self._changed = False
+        self.given_names = GivenNames(
+            self.module_call,
+            lambda value: isinstance(value, torch.nn.Module),
+            lambda module: module.forward,
+            _states_of,
+        )
         # Where the tensors are noted that the call at hand gets.
         self._given: list[Given] | None = None
         self._written: torch.Tensor | None = None
@@ -121,7 +129,9 @@ class TorchRecorder(StepRecorder):
         given: list[Given] = []
         if self.darkness:
             self.darkness.begin_asking(name, frame, args)
-        before = self.guarded(forward, lambda: self._before_noted(forward, args, kwargs, given))
+        before = self.guarded(
+            forward, lambda: self._before_noted(forward, args, kwargs, given, frame)
+        )
         if self.darkness:
             self.darkness.end_asking(name, frame)
         # Asked before the call, because one in place gives its argument another node.
@@ -155,7 +165,8 @@ class TorchRecorder(StepRecorder):
         if name.in_place or touched or "out" in kwargs:
             first = args[0] if name.in_place and args else kwargs.get("out")
             self.forget((first, [each.tensor for each in touched]))
-        before = self.resharding.again(before, self.before, f"{key}.forward", args, kwargs, result)
+        write = functools.partial(self.before, frame=frame)
+        before = self.resharding.again(before, write, f"{key}.forward", args, kwargs, result)
         # A kernel in place on a list may return nothing.
         is_first = name.returns_nothing or (name.in_place and result is None and args)
         output = args[0] if is_first else result
@@ -178,12 +189,17 @@ class TorchRecorder(StepRecorder):
             self.watch(f"{key}.backward", edges, outputs, stack, backward, places)
 
     def _before_noted(
-        self, key: str, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[Given]
+        self,
+        key: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        given: list[Given],
+        frame: FrameType,
     ) -> str:
         """Return the fields of what a call gets, and note its tensors."""
         self._given = given
         try:
-            return self.before(key, args, kwargs)
+            return self.before(key, args, kwargs, frame)
         finally:
             self._given = None
 
@@ -208,7 +224,7 @@ class TorchRecorder(StepRecorder):
         args, kwargs = tuple(local.get("args", ())), dict(local.get("kwargs", {}))
 
         def record() -> None:
-            fields = self.before(key, args, kwargs) + ', "compiled": true'
+            fields = self.before(key, args, kwargs, frame) + ', "compiled": true'
             self.write(key, fields, self.stack_of(frame.f_back), self.parent)
             (self.darkness or self).note_dark(f"the compiled function {label}", frame.f_back)
 
@@ -252,7 +268,7 @@ class TorchRecorder(StepRecorder):
 
         It is the call at the same place of the region with the same inputs, of several the last.
         """
-        region = (name, inner, _NEEDS_GRADIENT.sub("", before))
+        region = (name, inner, without_names(_NEEDS_GRADIENT.sub("", before)))
         if self._in_backward is None or self._in_backward() < 0:
             self._regions.setdefault(region, []).append(f"{key}.forward")
             return ""
@@ -321,7 +337,7 @@ class TorchRecorder(StepRecorder):
         fields = self._texts.fields(tensor)
         if self._given is not None:
             self._given.append(noted(tensor, place, fields))
-        fields += self.shared(tensor, place)
+        fields += self.shared(tensor, place) + self.named(tensor)
         if self._changed and not tensor.is_inference():  # which has no version
             fields += f', "version": {tensor._version}'
         if self._looks or _NAN in fields:
@@ -425,3 +441,10 @@ class TorchRecorder(StepRecorder):
             if self._sketching is not None:
                 self._sketching.close()
             self._log.close()
+
+
+def _states_of(model: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:
+    for name, parameter in model.named_parameters():
+        yield PARAMETER, name, parameter
+    for name, buffer in model.named_buffers():
+        yield BUFFER, name, buffer

@@ -203,7 +203,7 @@ class ComparisonRunner:
         settings, reading = self._settings, self._reading
         if isinstance(files, PairFiles):
             reading = _reading(settings, files.folders())
-        rows = rows_of_piece(payload, self._standard, settings.mapping, reading)
+        rows = rows_of_piece(payload, self._standard, settings, reading)
         return _done(payload, rows, began_s, time.perf_counter() - began)
 
     def damage(self) -> tuple[Cause, str] | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from ray_precheck.jobs.comparison.payload import ComparisonPayload, KeyedItems
+from ray_precheck.jobs.comparison.payload import ComparisonPayload, ComparisonSettings, KeyedItems
 from ray_precheck.operators.arguments import with_name
 from ray_precheck.trace.difference.row import (
     ERROR,
@@ -62,7 +62,10 @@ class PieceReading:
 
 
 def rows_of_piece(
-    payload: ComparisonPayload, standard: CaptureStandard, mapping: Mapping, reading: PieceReading
+    payload: ComparisonPayload,
+    standard: CaptureStandard,
+    settings: ComparisonSettings,
+    reading: PieceReading,
 ) -> PieceRows:
     """Return the rows of a piece: every value of its records on both sides is in one."""
     target, golden = payload.target.decoded(), payload.golden.decoded()
@@ -72,10 +75,14 @@ def rows_of_piece(
         return _piece_rows(payload, rows, reading.pair.mode)
     inner: list[TensorRow] = []
     if len(target) == len(golden) == 1:
-        rows, inner = _rows_of_pair(target[0], golden[0], mapping, reading.pair, payload.type_name)
+        rows, inner = _rows_of_pair(
+            target[0], golden[0], settings.mapping, reading.pair, payload.type_name
+        )
     else:
         rows, inner = _rows_of_fusion(target, golden, reading.pair)
     _give_saved(rows, payload, reading.pair)
+    for row in rows if settings.unsteady else ():
+        row.slack = settings.unsteady.get(row.item.mark, 0.0)
     noise: list[float | None] | None = None
     if reading.noise is not None and payload.noise.records and len(golden) == 1:
         noise = _noise(rows, golden[0], payload.noise.decoded()[0], reading.noise)
@@ -257,6 +264,8 @@ def _message(rows: Sequence[TensorRow], result: str, note: str) -> str:
     for row in rows:
         if row.result == result and row.messages:
             path = row.item.path
-            where = with_name(row.name.removesuffix(f".{path}"), path)
+            name = row.item.model_name
+            key = row.name.removesuffix(f".{path}")
+            where = f"{path} ({name})" if name else with_name(key, path)
             return f"{where}: {row.messages[0].removeprefix(f'{result}: ')}"
     return note

@@ -37,7 +37,8 @@ class TensorRow:
     files were not compared. `layout` says that other shapes, or values in another order, hold the same
     values. `relative_l2` is measured, or with `estimated` an estimate from sketches; `noise` is the
     relative L2 distance of two golden runs. All three are None where they are not known. `beside` is there
-    where a mask hides how far the other elements are apart.
+    where a mask hides how far the other elements are apart. `slack` is the L2 distance that honest updates
+    of an unsteady parameter explain, 0 for all others (`unsteady`).
     """
 
     target_name: str
@@ -54,6 +55,7 @@ class TensorRow:
     estimated: bool = False
     noise: float | None = None
     beside: BesideMask | None = None
+    slack: float = 0.0
     saved: "Callable[[], Sequence[TensorRow]]" = tuple
     result: str = ""
     messages: list[str] = field(default_factory=list)

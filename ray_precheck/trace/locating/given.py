@@ -99,7 +99,7 @@ def _other(
 ) -> Root:
     entry = seen.record.entry
     order = seen.values[item.path].order
-    name = state.weights.name(item)
+    name = item.model_name
     what = f"{entry.key}.{item.path}{f' ({name})' if name else ''}"
     said = f"the runs got different values: {what}, relative difference {difference:.3g}"
     if order:

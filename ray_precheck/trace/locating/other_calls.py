@@ -240,7 +240,7 @@ def other_gradient(state: WalkState, seen: SeenRecord) -> Root | None:
             said += f": the {lacks} computes it without gradients (no_grad, inference mode)"
         elif giver is None:
             kind, said = RootKind.CONFIGURATION, f"{where} requires a gradient in the {has} alone"
-            name = state.weights.name(target)
+            name = target.model_name
             said += f" ({name})" if name else ""
         else:
             kind = RootKind.CALL

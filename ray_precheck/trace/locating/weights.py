@@ -1,11 +1,10 @@
 """Which values are weights: what the run was given to train, not what an operator made.
 
 Comes in: the records of a capture. Goes out: whether a value that no record gave is a weight. Called by
-`walk`. A dump tells by the type of some tensors, and by the update of an optimizer that has the same values;
-else the argument tells for which an operator has weights.
+`walk`. A dump tells by the names or types of some tensors, and by the update of an optimizer that has the
+same values; else the argument tells for which an operator has weights.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ from ray_precheck.trace.items import INPUT, PARAMETERS, Item
 from ray_precheck.trace.locating.flow import FlowRecord
 
 _OPTIMIZER = "Optimizer."
-_PARAMS, _NAMES = ".params.", ".names."
+_PARAMS = ".params."
 # The positional arguments that are weights and running statistics, in torch's signatures, which those of
 # mindspore.mint follow, by the name of the operator.
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
@@ -41,41 +40,22 @@ class Weights:
     """The weights of a run."""
 
     def __init__(self) -> None:
-        self._names: dict[tuple[Any, ...], str] = {}
+        self._updated: set[tuple[Any, ...]] = set()
 
     def learn(self, records: Iterable[FlowRecord]) -> None:
         """Take note of what optimizers update."""
         for record in records:
             if record.entry.key.startswith(_OPTIMIZER):
-                values = {item.path: item for item in record.inputs}
-                for path, item in values.items():
-                    if _PARAMS in path:
-                        said = values.get(path.replace(_PARAMS, _NAMES, 1))
-                        name = (said.element or {}).get("value") if said is not None else ""
-                        self._names[_mark(item)] = name if isinstance(name, str) else ""
-
-    def name(self, item: Item) -> str:
-        """Return the name of a parameter, `layers.0.weight`; "" where no optimizer tells it."""
-        return self._names.get(_mark(item), "")
+                self._updated |= {item.mark for item in record.inputs if _PARAMS in item.path}
 
     def holds(self, record: FlowRecord, item: Item) -> bool:
         """Return whether a value that a record gets is a weight."""
         if item.part == PARAMETERS or item.type_name.endswith("Parameter"):
             return True
-        if _mark(item) in self._names:
+        if item.state_name or item.mark in self._updated:
             return True
         if item.part != INPUT:
             return False
         name = record.entry.call.rpartition(".")[0].rpartition(".")[2]
         last = item.path.removeprefix(f"{INPUT}.")
         return last in _KEYWORDS or last in _ARGUMENTS.get(name, ())
-
-
-def _mark(item: Item) -> tuple[Any, ...]:
-    return (
-        math.prod(item.shape or ()),
-        item.number("Max"),
-        item.number("Min"),
-        item.number("Norm"),
-        item.digest,
-    )

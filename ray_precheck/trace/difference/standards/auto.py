@@ -38,6 +38,7 @@ from ray_precheck.trace.difference.standards.gradients import saved_agree, terms
 from ray_precheck.trace.difference.standards.rounding import (
     Apart,
     SumTerms,
+    beside_deviation,
     carried,
     distance_apart,
     limits_of,
@@ -47,6 +48,7 @@ from ray_precheck.trace.difference.standards.rounding import (
     unit_roundoff,
 )
 from ray_precheck.trace.difference.statistics import statistics_of
+from ray_precheck.trace.difference.unsteady import share_of_rounding
 from ray_precheck.trace.items import GRADIENTS
 
 # Honest runs of ten thousand pairs of captured rows differ by up to 3 times the other's distance where
@@ -60,6 +62,12 @@ _TINY = 2.0**-22
 JUMPING = frozenset(
     "angle arctan2 atan2 ceil floor floor_divide fmod frac heaviside remainder round sgn sign trunc".split()
 )
+# Operators whose gradients jump where an input crosses a border, or another element becomes the largest.
+BENT = frozenset(
+    "abs amax amin clamp clamp_max clamp_min clip cummax cummin hardshrink hardsigmoid hardswish hardtanh"
+    " kthvalue l1_loss leaky_relu max maximum median min minimum prelu relu relu6 rrelu softshrink sort"
+    " threshold topk".split()
+) | {f"{kind}_pool{number}d" for kind in ("max", "adaptive_max") for number in (1, 2, 3)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +83,10 @@ class CaptureAuto:
         """Judge each row, by what the inputs of the operator bring."""
         distances = {id(row): distance_apart(row) for row in rows}
         lost = _lost_in_lists(rows, distances)
-        brought = _furthest(
-            distances[id(row)]
-            for row in rows
-            if not row.is_output and unit_roundoff(row) is not None and id(row) not in lost
-        )
+        inputs = [row for row in rows if not row.is_output and unit_roundoff(row) is not None]
+        unsteady = [row for row in inputs if _is_unsteady(row, distances[id(row)])]
+        left_out = lost | {id(row) for row in unsteady}
+        brought = _furthest(distances[id(row)] for row in inputs if id(row) not in left_out)
         for row in rows:
             if not row.tensors:
                 _judge_value(row)
@@ -92,7 +99,9 @@ class CaptureAuto:
             elif unit_roundoff(row) is None:
                 _judge_exact(row, brought)
             elif id(row) not in lost and not _is_passed_on(row, rows, distances):
-                _judge_floats(row, rows, distances[id(row)], brought, self.unit)
+                added = (_added(row, each, distances[id(each)]) for each in unsteady)
+                both = max(brought, *added) if unsteady and row.is_output else brought
+                _judge_floats(row, rows, distances[id(row)], both, self.unit)
 
 
 def _furthest(distances: Iterable[Apart | None]) -> float:
@@ -117,9 +126,25 @@ def _lost_in_lists(rows: Sequence[TensorRow], distances: Mapping[int, Apart | No
         whole = math.hypot(*(norm for row in each if (norm := _golden_norm(row)) is not None))
         for row in each if len(each) > 1 and math.isfinite(whole) else ():
             length = _length(row, distances[id(row)])
-            if length is not None and length <= LEAST_FACTOR * (unit_roundoff(row) or 0.0) * whole:
+            share = share_of_rounding(unit_roundoff(row) or 0.0)
+            if length is not None and length <= share * whole:
                 found.add(id(row))
     return found
+
+
+def _is_unsteady(row: TensorRow, found: Apart | None) -> bool:
+    """Return whether it is a parameter that honest updates, of nothing but rounding, have apart so far."""
+    length = _length(row, found) if row.slack else None
+    return length is not None and 0.0 < length <= row.slack
+
+
+def _added(row: TensorRow, unsteady: TensorRow, found: Apart | None) -> float:
+    """Return the distance that an unsteady parameter brings to an output: it differs wholly, but is as good
+    as nothing beside what a bias is added to."""
+    length, total = _length(unsteady, found) or 0.0, _golden_norm(row)
+    sizes = [max(1, math.prod(each.item.shape or ())) for each in (row, unsteady)]
+    added = length * math.sqrt(max(1.0, sizes[0] / sizes[1])) / total if total else math.inf
+    return min(added, found.value) if found is not None else 0.0
 
 
 def _is_passed_on(
@@ -160,6 +185,8 @@ def _judge_floats(
 ) -> None:
     if found is None or not found.value:
         return
+    if spread := beside_deviation(row, rows):
+        found = found._replace(value=found.value * spread)
     rounded = rounding(row, rows)
     if rounded is None:
         return
@@ -173,15 +200,18 @@ def _judge_floats(
         return
     cancelled = carried(row, rows)
     saved = row.saved() if row.is_output else ()
+    bent = 0.0
     if is_known := saved_agree(saved):
         terms = terms_of_gradient(row, rows, saved)
         cancelled = max(cancelled, terms.cancellation)
         terms = SumTerms(max(terms.length, sum_length(row, rows)), cancelled)
         floor = max(floor, rounding(row, rows, terms) or 0.0, _coarsest([*rows, *saved]))
         apart = (distance_apart(each) for each in saved if unit_roundoff(each) is not None)
-        brought = max(brought, _furthest(apart))
+        brought = max(brought, far := _furthest(apart))
         if found.value <= _factor(row) * floor:
             return
+        if operator_of(row).rpartition(".")[2].rstrip("_") in BENT:
+            bent = _crossing(row, found, far, brought)
     least = "at least " if found.is_bound else "about " if row.estimated else ""
     basis = "noise of golden runs" if (noise or 0.0) > rounded else "rounding"
     where = f" beside {beside.masked} masked elements" if beside is not None else ""
@@ -199,24 +229,51 @@ def _judge_floats(
         words += f"; the inputs differ by {brought:.4g}"
     unit = unit_roundoff(row) or 0.0
     # What a backward pass saved of the forward one may not be known. Adam and its like divide by the root of
-    # the second moment, which makes a whole step of the rounding of a gradient that is nearly zero.
+    # the second moment, which makes a whole step of the rounding of a gradient that is nearly zero. And the
+    # statistics of an input do not show how far the means of its channels have moved.
     elsewhere = ".backward" in row.target_name or row.target_name.startswith("Optimizer.")
-    elsewhere = elsewhere and not is_known
+    elsewhere = (elsewhere and not is_known) or (spread > 0.0 and found.is_bound)
     upstream = inherited or not row.is_output or elsewhere
     lost = math.sqrt(max(unit, coarsest) if upstream else unit)
     # A value jumps where an input crosses a border; a sum may be nothing but what its terms are off.
     is_open = inherited and explained > AMPLIFIED * brought
+    if found.value <= AMPLIFIED * bent:
+        is_open = True
+        words += "; it jumps where a forward input crosses a border"
     if row.is_output and brought and operator_of(row).rpartition(".")[2].rstrip("_") in JUMPING:
         is_open = True
         words += "; it jumps where its input crosses a border"
     # Nobody knows how large what an input came from was: less than the rounding of a 1 may be nothing of it.
     length, size = _length(row, found), math.prod(row.item.shape or ())
     is_tiny = not row.is_output and length is not None and length <= _TINY * math.sqrt(size)
+    if is_unsteady := _is_unsteady(row, found):
+        words += "; its gradient is rounding alone, of which the optimizer makes whole steps"
     # A module adds up more than its shapes say; its operators have records of their own.
     is_module = row.name.startswith(("Module.", "Cell."))
-    mild = noise is None and (is_open or is_tiny or found.value <= lost)
-    unknown = upstream or is_open or found.is_bound or beside is not None or is_module
+    mild = noise is None and (is_open or is_tiny or is_unsteady or found.value <= lost)
+    unknown = (
+        upstream or is_open or is_unsteady or found.is_bound or beside is not None or is_module
+    )
     row.note(WARNING if mild and unknown else ERROR, words)
+
+
+def _crossing(row: TensorRow, found: Apart, far: float, brought: float) -> float:
+    """Return how far a gradient may be off, relative to its norm, because forward inputs that are `far` apart
+    cross borders; 0 where more elements differ than can have crossed one.
+
+    Of n elements about n d lie within a relative distance d of a border: in the norm, that is the root of d.
+    A difference of the length l whose largest element is m has at least (l / m)^2 elements; and where the
+    inputs differ by d, about n 1000 d elements are so small that they are off by a thousandth.
+    """
+    length, elements = _length(row, found), row.elements
+    if elements is not None and elements.max_abs and length is not None:
+        crossed = AMPLIFIED * (1.0 + far * elements.size)
+        off = elements.numbers - elements.thousandth
+        if (length / elements.max_abs) ** 2 > crossed:
+            return 0.0
+        if off > crossed + AMPLIFIED * 1000.0 * brought * elements.size:
+            return 0.0
+    return math.sqrt(far)
 
 
 def _coarsest(rows: Sequence[TensorRow]) -> float:

@@ -24,6 +24,9 @@ CONVOLUTIONS = ("conv",)
 # Operators whose results are as far off as what they add up.
 _ADDITIVE = frozenset("add __add __radd __iadd sub __sub __rsub __isub subtract rsub lerp".split())
 # Operators whose results are sums of the elements of their input.
+_WITH_RUNNING_MEAN = frozenset(
+    "batch_norm instance_norm native_batch_norm _native_batch_norm_legit sync_batch_norm".split()
+)
 _TOTALS = frozenset(("sum", "mean"))
 # Both results are rounded, so that their distance is that of two independent errors.
 _BOTH = math.sqrt(2.0)
@@ -176,6 +179,23 @@ def carried(row: TensorRow, rows: Sequence[TensorRow]) -> float:
         repeated = math.sqrt(size / max(1, math.prod(each.item.shape or ())))
         largest = max(largest, norm * max(1.0, repeated) / abs(total))
     return largest
+
+
+def beside_deviation(row: TensorRow, rows: Sequence[TensorRow]) -> float:
+    """Return for the running means of a norm how large they are beside the standard deviations, at most 1; 0
+    for all else. A mean is the sum of terms of that size, which may cancel, and is subtracted from them."""
+    if operator_of(row).rpartition(".")[2] not in _WITH_RUNNING_MEAN or ".forward." not in row.name:
+        return 0.0
+    part, _, place = row.item.path.partition(".")
+    if place not in ("1", "running_mean"):
+        return 0.0
+    variance = "2" if place == "1" else "running_var"
+    other = next((each.golden for each in rows if each.item.path == f"{part}.{variance}"), None)
+    norm = row.golden.number("Norm") if row.golden is not None else None
+    mean = other.number("Mean") if other is not None else None
+    if not norm or mean is None or not mean > 0.0 or row.golden is None:
+        return 0.0
+    return min(1.0, norm / math.sqrt(mean * math.prod(row.golden.shape or ())))
 
 
 def limits_of(row: TensorRow, framework: str = "") -> Allowed | None:

@@ -1,0 +1,136 @@
+"""The names that a model has for what its operators get: its inputs, its parameters, its buffers.
+
+Comes in: the arguments of a call, and the frame that makes it. Goes out: a field of each tensor that the
+model has a name for, which msprobe ignores: `"argument": "attention_mask"`, `"parameter":
+"layers.0.weight"` or `"buffer": "rotary.inv_freq"`. The recorders of both frameworks ask while they write
+the arguments of a call. A tensor is known by its identity: what was computed from it has no name.
+"""
+
+import inspect
+import re
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
+from typing import Any
+
+from ray_precheck.capture.writing.text import quoted
+from ray_precheck.foreign import caught
+
+ARGUMENT, PARAMETER, BUFFER = "argument", "parameter", "buffer"
+_VARIADIC = inspect.Parameter.VAR_POSITIONAL
+# Batches are dictionaries or lists of tensors; deeper ones are not looked into.
+_DEEPEST = 2
+_MOST_INPUTS = 256
+_FIELD = re.compile(rf', "(?:{ARGUMENT}|{PARAMETER}|{BUFFER})": "(?:[^"\\\\]|\\\\.)*"')
+
+
+def without_names(fields: str) -> str:
+    """Return the fields of a record without those of names: a region that is computed again gets copies
+    of tensors, which have none."""
+    return _FIELD.sub("", fields)
+
+
+class GivenNames:
+    """Names the tensors that operators get.
+
+    `entry` is the method through which the framework calls modules, `is_module` tells its modules from other
+    objects that have one, `forward_of` gives the method whose arguments have the names, and `states_of` the
+    parameters and buffers of a model: kind, name, tensor.
+    """
+
+    def __init__(
+        self,
+        entry: str,
+        is_module: Callable[[Any], bool],
+        forward_of: Callable[[Any], Callable[..., Any]],
+        states_of: Callable[[Any], Iterator[tuple[str, str, Any]]],
+    ) -> None:
+        self._entry = entry
+        self._is_module = is_module
+        self._forward_of = forward_of
+        self._states_of = states_of
+        self._states: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._models: dict[int, weakref.ref[Any]] = {}
+        self._signatures: dict[type, list[str] | None] = {}
+
+    def around(self, frame: FrameType | None) -> Callable[[Any], str]:
+        """Return a function that gives the field of a tensor that a call in that frame gets, "" for one
+        without a name. It looks for the model that runs when it is asked first."""
+        inputs: dict[int, str] | None = None
+
+        def field(tensor: Any) -> str:
+            nonlocal inputs
+            if inputs is None:
+                inputs = self._inputs(frame)
+            return inputs.get(id(tensor)) or self._state(tensor)
+
+        return field
+
+    def _state(self, tensor: Any) -> str:
+        found = self._states.get(id(tensor))
+        # Another tensor may have got the place in memory of one that has gone.
+        return found[1] if found is not None and found[0]() is tensor else ""
+
+    def _inputs(self, frame: FrameType | None) -> dict[int, str]:
+        """Return the fields of the inputs of the outermost model in which a frame runs, by identity.
+
+        A wrapper that passes on whatever it gets (DistributedDataParallel) has no names for it: then the
+        model within has.
+        """
+        calls = []
+        while frame is not None:
+            if frame.f_code.co_name == self._entry:
+                calls.append(frame)
+            frame = frame.f_back
+        found: dict[int, str] = {}
+        for call in reversed(calls):
+            local = call.f_locals
+            model = local.get("self")
+            if not self._is_module(model):
+                continue
+            self._learn(model)
+            names = self._names_of(model)
+            args, kwargs = local.get("args", ()), local.get("kwargs", {})
+            for name, value in (*zip(names or (), args, strict=False), *kwargs.items()):
+                _add(found, name, value)
+            if names is not None or not args:
+                break
+        return found
+
+    def _learn(self, model: Any) -> None:
+        """Take note of the parameters and buffers of a model that is met the first time."""
+        known = self._models.get(id(model))
+        if known is not None and known() is model:
+            return
+        self._models[id(model)] = weakref.ref(model)
+        for kind, name, tensor in self._states_of(model):
+            if id(tensor) not in self._states or self._states[id(tensor)][0]() is not tensor:
+                field = f', "{kind}": {quoted(name)}'
+                self._states[id(tensor)] = weakref.ref(tensor), field
+
+    def _names_of(self, model: Any) -> list[str] | None:
+        """Return the names of a model's arguments by position, None where it takes any."""
+        kind = type(model)
+        if kind not in self._signatures:
+            signature, error = caught(lambda: inspect.signature(self._forward_of(model)))
+            names: list[str] | None = []
+            if signature is not None and error is None:
+                given = signature.parameters.values()
+                any_number = any(each.kind is _VARIADIC for each in given)
+                names = None if any_number else list(signature.parameters)
+            self._signatures[kind] = names
+        return self._signatures[kind]
+
+
+def _add(found: dict[int, str], name: str, value: Any, depth: int = 0) -> None:
+    if len(found) >= _MOST_INPUTS:
+        return
+    if isinstance(value, Mapping):
+        inner = [(f"{name}.{key}", each) for key, each in value.items()]
+    elif isinstance(value, list | tuple):
+        inner = [(f"{name}.{number}", each) for number, each in enumerate(value)]
+    else:
+        found.setdefault(id(value), f', "{ARGUMENT}": {quoted(str(name))}')
+        return
+    for label, each in inner if depth < _DEEPEST else ():
+        _add(found, label, each, depth + 1)
