@@ -27,6 +27,7 @@ from ray_precheck.bench.rounded_sums import (
     at_least_rounded,
     product_with_errors,
 )
+from ray_precheck.bench.tiled_convolutions import is_tiled, tiled
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import map_leaves
 from ray_precheck.schema.dtypes import Array, round_to_dtype
@@ -151,13 +152,15 @@ def rounded_arithmetic(
     is_short: bool = False,
     narrows: bool = False,
     joins: bool = False,
+    tiles: bool = False,
 ) -> Iterator["_RoundedArithmetic"]:
     """Round every step to `dtype` as long as the context is open, and the operands of products before.
 
     `is_short`: round to `SHORT_BITS` bits. `narrows`: Python's numbers are rounded to `dtype`, too. `joins`:
-    operators that are compositions of others are one step, too. The tensors inside are float64, with values
+    operators that are compositions of others are one step, too. `tiles`: convolutions are computed by tiles.
+    The tensors inside are float64, with values
     that `dtype` holds, or that `in_short_bits` has made. Gives the arithmetic, whose `met_products` says
-    whether there was a product with such operands.
+    whether there was a product with such operands, and `met_tiles` whether there was such a convolution.
 
     Raises:
         NotCheckable: the installed torch has no part that sees every step.
@@ -165,6 +168,7 @@ def rounded_arithmetic(
     if _DISPATCH_MODE is None:
         raise NotCheckable(f"torch {torch.__version__} lets nobody see the steps of a call")
     arithmetic = _RoundedArithmetic(dtype, operands, is_short, narrows, joins)
+    arithmetic.tiles = tiles
     with sdpa_kernel(SDPBackend.MATH), arithmetic:
         yield arithmetic
 
@@ -202,7 +206,7 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
         self._joins = joins
         self._operands = operands
         self._is_short = is_short
-        self.met_products = False
+        self.met_products = self.met_tiles = self.tiles = False
         real, complex_ = _PARTS.get("complex64" if is_short else dtype, (dtype, "complex64"))
         self._narrow = {
             torch.float64: getattr(torch, real),
@@ -249,6 +253,11 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
             return self._rounded(self._rounded(args[0] / args[1]).trunc())
         if func is _ATEN.div.Tensor_mode and kwargs.get("rounding_mode") == "floor":
             return self._composed(_ATEN.floor_divide.default, args, {})
+        if self._unit == FLOAT32_UNIT and not self._is_short and is_tiled(func, args):
+            self.met_tiles = True
+            if self.tiles:
+                found = tiled(func, args, func(*args, **kwargs))
+                return map_leaves(found, self._rounded)
         if self._accumulates(func, args, kwargs):
             return map_leaves(self._accumulated(func, args, kwargs), self._rounded)
         if func in _INTERPOLATIONS and args[3 if func in _INTERPOLATIONS_BACK else 2]:

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from ray_precheck.bench.rounded import rounded_arithmetic  # noqa: E402
+from ray_precheck.bench.tiled_convolutions import is_tiled, tiled  # noqa: E402
 from ray_precheck.check.sides.peers import Peers, PeersOfLeaf  # noqa: E402
 from ray_precheck.compare.comparison import kernel_of  # noqa: E402
 from ray_precheck.frameworks.base import CallPlan  # noqa: E402
@@ -231,3 +232,44 @@ class TestRoundedArithmetic:
         self.run(torch.exp, torch.rand(4, dtype=torch.float64))
         third = torch.ones(1, dtype=torch.float64) / 3
         assert float(third) == 1 / 3
+
+
+@pytest.mark.parametrize(("size", "padding"), [(3, 1), (3, 0), (5, 2)])
+@pytest.mark.filterwarnings("ignore:TF32")
+def test_a_peer_of_a_convolution_computes_it_by_tiles(size: int, padding: int) -> None:
+    x, weight = drawn(16, 3, 17, 11), drawn(4, 3, size, size, seed=1)
+
+    def convolution(x: Any, weight: Any) -> Any:
+        return torch.nn.functional.conv2d(x, weight, padding=padding)
+
+    exact = convolution(*(torch.tensor(each.data).double() for each in (x, weight))).numpy()
+    composed, tiled = forward_peers(
+        convolution, x, weight, dtype="float32", shape=exact.shape
+    )  # fmt: skip
+    errors = [np.sqrt(np.mean((peer - exact) ** 2)) for peer in (composed, tiled)]
+    assert 3 < errors[1] / errors[0] < 100
+    with torch.backends.mkldnn.flags(enabled=False):  # then NNPACK, for filters of 3 by 3
+        found = convolution(*(torch.tensor(each.data) for each in (x, weight))).double().numpy()
+    if size == 3 and torch.backends.nnpack.is_available():
+        assert 0.5 < np.sqrt(np.mean((found - exact) ** 2)) / errors[1] < 2
+
+
+def test_gradients_of_a_convolution_by_tiles_are_its_gradients() -> None:
+    convolution = torch.ops.aten.convolution_backward.default
+    for size, padding, extent in ((3, 1, (16, 16)), (3, 2, (13, 9)), (5, 0, (8, 31))):
+        x, weight = (
+            torch.randn(2, 3, *extent).double(),
+            torch.randn(4, 3, size, size).double(),
+        )
+        grad = torch.randn_like(torch.nn.functional.conv2d(x, weight, padding=padding))
+        args = (grad, x, weight, [4], [1, 1], [padding] * 2, [1, 1], False, [0, 0], 1, [True] * 3)
+        assert is_tiled(convolution, args)
+        exact = convolution(*args)
+        for one, other in zip(tiled(convolution, args, exact), exact, strict=True):
+            assert torch.allclose(one, other, rtol=0, atol=1e-4 * float(other.abs().max()))
+        assert not is_tiled(convolution, (*args[:4], [2, 2], *args[5:]))
+
+
+def test_other_calls_have_no_peer_by_tiles() -> None:
+    left, right = drawn(16, 64), drawn(64, 8, seed=1)
+    assert len(forward_peers(torch.matmul, left, right, dtype="float32", shape=(16, 8))) == 1

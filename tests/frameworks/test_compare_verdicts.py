@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from ray_precheck.capture import Capture
 from scripts.compare_faults import (
     FAULTS,
     OTHER_SUMS,
@@ -70,3 +71,55 @@ def test_what_is_said_is_that_of_the_first_error() -> None:
     assert _said({"a": "pass", "b": "error", "c": "error"}, "b") == FIRST
     assert _said({"a": "warning", "b": "pass"}, "a") == WARNED
     assert _said({"a": "pass", "b": "warning"}, "a") == NONE
+
+
+class BiasBeforeNorm(torch.nn.Module):
+    """Two biases without a gradient: before batch norm, and of the keys before softmax."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.norm = torch.nn.Conv2d(3, 16, 3, padding=1), torch.nn.BatchNorm2d(16)
+        self.query, self.key, self.last = (torch.nn.Linear(16, size) for size in (16, 16, 10))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = torch.relu(self.norm(self.convolution(x))).flatten(2).transpose(1, 2)[:, ::16]
+        scores = torch.softmax(self.query(rows) @ self.key(rows).transpose(1, 2) / 4, -1)
+        return self.last((scores @ rows).mean(1))
+
+
+def _trained(folder: Path, *, way: int, rate: float = 0.01, key_bias: float = 0.0) -> Path:
+    """Capture three updates by AdamW; of the ways one has a thread more and no oneDNN."""
+    torch.manual_seed(0)
+    model, threads = BiasBeforeNorm(), torch.get_num_threads()
+    optimizer = torch.optim.AdamW(model.parameters(), rate)
+    try:
+        torch.set_num_threads(1 + way)
+        with (
+            torch.backends.mkldnn.flags(enabled=not way),
+            Capture(folder, task="tensor", step_by="manual", framework="pytorch"),
+        ):
+            for number in range(3):
+                torch.manual_seed(number)
+                x, labels = torch.randn(16, 3, 16, 16), torch.randint(0, 10, (16,))
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(model(x), labels).backward()
+                optimizer.step()
+                with torch.no_grad():
+                    model.key.bias += key_bias
+    finally:
+        torch.set_num_threads(threads)
+    return next(folder.glob("step0/*/dump.json"))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_updates_of_nothing_but_rounding_are_no_errors(tmp_path: Path) -> None:
+    honest, golden = (_trained(tmp_path / str(way), way=way) for way in (1, 0))
+    moved = _trained(tmp_path / "moved", way=1, key_bias=0.5)
+    for statistics in (False, True):
+        found = _judged(honest, golden, golden, statistics)[AUTO]
+        assert [key for key, result in found.items() if result == "error"] == []
+        assert "warning" in found.values()
+        # Steps of the learning rate explain less.
+        found = _judged(moved, golden, golden, statistics)[AUTO]
+        first = next(key for key, result in found.items() if result == "error")
+        assert first.startswith("Tensor.__iadd__") or "linear.4" in first

@@ -65,6 +65,7 @@ class Way:
     casts: bool = False
     narrows: bool = False
     joins: bool = False
+    tiles: bool = False
 
     def context(self, dtype: str) -> AbstractContextManager[Any]:
         """Return the context in which the call runs."""
@@ -76,6 +77,7 @@ class Way:
             is_short=dtype in WIDEST,
             narrows=self.narrows,
             joins=self.joins,
+            tiles=self.tiles,
         )
 
 
@@ -90,6 +92,8 @@ NARROWED = replace(COMPOSED, narrows=True)
 # An optimizer of torch that is not fused. In a half type beta2 v is v or next to it, so that all elements are
 # off in one direction, and (1 - beta2) g^2 is subnormal where it is a step of its own.
 JOINED = replace(COMPOSED, joins=True)
+# Convolutions by tiles, whose errors are larger.
+TILED = replace(COMPOSED, tiles=True)
 # A fused optimizer on a GPU.
 FUSED = Way(widen=True, single=True)
 # A function that autocast leaves alone, whose steps it sees.
@@ -120,10 +124,12 @@ class Peers:
     float32: Float32 = FULL_FLOAT32
     narrow_steps: str = ""
     _runs: dict[tuple[Way, str], Sequence[Leaf] | None] = field(default_factory=dict)
+    # The calls whose convolutions could be computed by tiles.
+    _with_tiles: set[str] = field(default_factory=set)
 
     def of(self, position: int, tested: HostTensor) -> "PeersOfLeaf":
         """Return the peers' values of one leaf, as carrier arrays of the tested dtype."""
-        return PeersOfLeaf(self, position, tested, (COMPOSED, JOINED, FUSED, AUTOCAST))
+        return PeersOfLeaf(self, position, tested, (COMPOSED, JOINED, FUSED, AUTOCAST, TILED))
 
     def leaves(self, way: Way, dtype: str) -> Sequence[Leaf] | None:
         """Return the leaves computed in one way; None if the call cannot run in it.
@@ -135,6 +141,8 @@ class Peers:
         if way.casts and not self.narrow_steps:
             return None
         if way.single and not any(map(_is_fused, self.call.args)):
+            return None
+        if way.tiles and dtype not in self._with_tiles:
             return None
         if way.joins and not any(map(_is_group, self.call.args)):
             return None
@@ -196,6 +204,8 @@ class Peers:
         with context as arithmetic:
             place = TorchPlace(widen=way.widen)
             found = self.pick(TorchExecution(self.function, call, self.plan, place), incoming)
+        if way == COMPOSED and arithmetic.met_tiles:
+            self._with_tiles.add(dtype)
         if way.operands is not None and not arithmetic.met_products:
             raise NotCheckable("the call makes no product of fewer bits")
         return found

@@ -280,3 +280,21 @@ def test_the_structure_of_values_is_told_where_it_counts(captured: Any) -> None:
         "MintFunctional.relu.0": {"nan": 16},
         "Primitive.Softmax.0": rows,
     }
+
+
+def test_tensors_have_the_names_that_the_model_has_for_them(captured: Captured) -> None:
+    class Scaled(ms.nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = ms.Parameter(ms.Tensor(np.ones(3, np.float32)), name="weight")
+
+        def construct(self, x: ms.Tensor, mask: ms.Tensor) -> ms.Tensor:
+            return mint.mul(mint.mul(x, self.weight), mask)
+
+    model, values = Scaled(), ms.Tensor(np.ones(3, np.float32))
+    mask = ms.Tensor(np.zeros(3, np.float32))
+    records = captured(lambda: model(values, mask=mask))
+    first, second = (records[f"Mint.mul.{number}.forward"]["input_args"] for number in (0, 1))
+    assert (first[0]["argument"], first[1]["parameter"]) == ("x", "weight")
+    assert "argument" not in second[0]
+    assert second[1]["argument"] == "mask"

@@ -456,3 +456,54 @@ def test_a_structure_has_records_and_no_values(tmp_path: Path, level: str) -> No
     assert any("linear" in key for key in records) == (level == "mix")
     fields = {name for record in records.values() for name in record}
     assert fields <= {"stack", "parent", "autocast"}
+
+
+class Masked(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.gate = torch.nn.Linear(3, 3), torch.nn.Parameter(torch.ones(3))
+        self.register_buffer("scale", torch.tensor(2.0))
+
+    def forward(self, x: torch.Tensor, batch: Any = None, mask: torch.Tensor | None = None) -> Any:
+        return self.linear(x) * self.gate * self.scale + mask[:, None] + batch["bias"]
+
+
+class Wrapper(torch.nn.Module):
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        return self.module(*given, **named)
+
+
+@pytest.mark.parametrize("level", ["L1", "mix"])
+def test_tensors_have_the_names_that_the_model_has_for_them(captured: Any, level: str) -> None:
+    def names(records: dict[str, Any]) -> dict[str, str]:
+        return {
+            f"{key}.{place}": each[kind]
+            for key, record in records.items()
+            if key.endswith("0.forward") and not key.startswith("Module.")
+            for place, each in enumerate(record["input_args"])
+            for kind in ("argument", "parameter", "buffer")
+            if isinstance(each, dict) and kind in each
+        }
+
+    given = torch.randn(2, 3), {"bias": torch.randn(3)}
+    model, mask = Masked(), torch.ones(2)
+    expected = {
+        "Functional.linear.0.forward.0": "x",
+        "Functional.linear.0.forward.1": "linear.weight",
+        "Functional.linear.0.forward.2": "linear.bias",
+        "Tensor.__mul__.0.forward.1": "gate",
+        "Tensor.__getitem__.0.forward.0": "mask",
+    }
+    found = captured(lambda: model(*given, mask=mask), level=level)
+    assert names(found) == expected
+    assert found["Tensor.__mul__.1.forward"]["input_args"][1]["buffer"] == "scale"
+    assert found["Tensor.__add__.1.forward"]["input_args"][1]["argument"] == "batch.bias"
+    wrapped = captured(lambda: Wrapper(model)(*given, mask=mask), level=level)
+    assert names(wrapped)["Functional.linear.0.forward.0"] == "x"
+    assert names(wrapped)["Tensor.__mul__.0.forward.1"] == "module.gate"
+    # The same tensor outside of the model, and what was computed from it, have no names.
+    assert names(captured(lambda: torch.sin(given[0] * 1))) == {}

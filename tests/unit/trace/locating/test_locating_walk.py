@@ -2,6 +2,8 @@
 
 import math
 
+import pytest
+
 from ray_precheck.trace.locating.evidence import OwnError
 from ray_precheck.trace.locating.roots import RootKind
 from tests.unit.trace.locating.run_records import (
@@ -84,14 +86,13 @@ def test_weights_of_later_steps_may_differ_because_earlier_steps_did():
     assert walked(RUN, evidence, RUN, is_first_step=False).roots == []
 
 
-def test_an_optimizer_tells_the_name_of_a_weight_that_a_dump_does_not_mark():
+def test_an_optimizer_tells_of_a_weight_that_a_dump_does_not_mark():
     plain = tensor(0.5)
     update = record(
         "Optimizer.SGD.0.forward",
         [
             {
                 "lr": {"type": "float", "value": 0.1},
-                "names": [{"type": "str", "value": "fc.weight"}],
                 "params": [plain],
             }
         ],
@@ -101,7 +102,18 @@ def test_an_optimizer_tells_the_name_of_a_weight_that_a_dump_does_not_mark():
     differences = {("Torch.mul.0.forward", "input.1"): 0.1}
     (root,) = walked(run, MeasuredForTest(differences=differences), run).roots
     assert root.kind is RootKind.WEIGHT
-    assert "(fc.weight)" in root.message
+
+
+@pytest.mark.parametrize(
+    ("field", "kind"),
+    [("parameter", RootKind.WEIGHT), ("buffer", RootKind.WEIGHT), ("argument", RootKind.INPUT)],
+)
+def test_a_value_has_the_name_that_the_model_has_for_it(field, kind):
+    run = [record("Torch.mul.0.forward", [X, {**tensor(0.5), field: "the.name"}], [Y])]
+    evidence = MeasuredForTest(differences={("Torch.mul.0.forward", "input.1"): 0.1})
+    (root,) = walked(run, evidence, run).roots
+    assert root.kind is kind
+    assert "Torch.mul.0.forward.input.1 (the.name)" in root.message
 
 
 def test_a_random_operator_that_got_the_same_and_gave_something_else_had_another_seed():
