@@ -10,6 +10,8 @@ import pytest
 from decoder import decoder_step
 
 Captured = Callable[..., dict[str, Any]]
+# What msprobe does not record.
+OURS = {"stack", "parent", "stride", "offset", "shares", "argument", "parameter"}
 STORED = Path(__file__).parents[2] / "data" / "mindspore_llm" / "dump.json"
 
 
@@ -22,7 +24,7 @@ def stored() -> dict[str, Any]:
 def differences(theirs: Any, ours: Any, place: str = "") -> list[str]:
     """Return the places at which two records differ; numbers may differ by their rounding."""
     if isinstance(theirs, dict) and isinstance(ours, dict):
-        keys = (theirs.keys() | ours.keys()) - {"stack", "parent", "stride", "offset", "shares"}
+        keys = (theirs.keys() | ours.keys()) - OURS
         pairs = [(key, theirs.get(key), ours.get(key)) for key in sorted(keys)]
     elif isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
         pairs = [(str(i), *pair) for i, pair in enumerate(zip(theirs, ours, strict=True))]

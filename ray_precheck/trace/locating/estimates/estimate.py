@@ -27,6 +27,8 @@ from ray_precheck.trace.side import BACKWARD
 
 _SUMS = ("add", "sub", "sum", "mean", "cumsum", "addmm", "baddbmm")
 _CENTRED = ("norm", "var", "std")
+# Which change the means that they keep of their channels.
+_MOVING, _RUNNING_MEANS = ("batch_norm", "instance_norm"), ("changed.1", "changed.running_mean")
 _EXPONENTIALS = ("exp", "softmax", "logsumexp", "cross_entropy", "sigmoid")
 # Whose gradients of weights are sums over rows or positions.
 _ADDED_UP = ("norm", "embedding", "__getitem__", "conv")
@@ -43,8 +45,9 @@ _VIEWS = frozenset(
     select split squeeze swapaxes swapdims t tensor_split transpose unbind unflatten unsqueeze view
     view_as""".split()
 )
-# Where fewer elements are expected to change their side of a kink, it counts as none.
-_FEWEST_FLIPS = 0.05
+# Where fewer elements are expected to change their side of a kink, it counts as none. Statistics show the
+# difference of single elements, of which the root mean square is up to ten times as large.
+_FEWEST_FLIPS = 0.005
 
 
 @dataclass(slots=True)
@@ -194,6 +197,10 @@ def _explained(own: Differences, forward: Differences | None, output: Item) -> f
     elif norm and name in _VIEWS and given and math.isfinite(norm):
         # Of a part that differs as much as the whole does.
         return largest * max(1.0, norm_of(given[0][0]) / norm)
+    elif norm and _is_of(name, _MOVING) and output.path in _RUNNING_MEANS and given:
+        # The means of channels move by what the values move, and may be small beside these.
+        values = given[0][0]
+        return largest * max(1.0, rms_of(values) * math.sqrt(count_of(output)) / norm)
     elif norm and _is_of(name, _SUMS) and math.isfinite(norm):
         absolute = sum(difference * norm_of(item) for item, difference in given)
         return max(largest, absolute / norm)
