@@ -15,8 +15,8 @@ Json = Any
 Records = Mapping[str, Mapping[str, Json]]
 # Fields that only our records have, which msprobe's tools do not look at.
 OUR_FIELDS = frozenset(
-    "stack parent gradient_of recompute version autocast autocast_device health sketch changed index lazy offset"
-    " shares stride structure vmapped argument buffer parameter".split()
+    "stack parent gradient_of recompute version autocast autocast_device health sketch changed index lazy"
+    " offset shares stride structure vmapped argument buffer parameter".split()
 )
 STATISTICS = ("Max", "Min", "Mean", "Norm")
 _EPSILON = 2.0**-24
