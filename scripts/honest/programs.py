@@ -501,3 +501,37 @@ def vision_transformer() -> Training:
         return [*_kept([loss], model), cls.detach().clone(), positions.detach().clone()]
 
     return train
+
+
+class BiasesWithoutGradient(nn.Module):
+    """The biases before batch norm, and of keys before softmax: their gradients are rounding alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.norm = nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16)
+        self.query, self.key, self.last = (nn.Linear(16, size) for size in (16, 16, 10))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits `(N, 10)` of pictures `(N, 3, 16, 16)`."""
+        rows = torch.relu(self.norm(self.convolution(x))).flatten(2).transpose(1, 2)[:, ::16]
+        scores = torch.softmax(self.query(rows) @ self.key(rows).transpose(1, 2) / 4, -1)
+        return self.last((scores @ rows).mean(1))
+
+
+@torch_program
+def biases_without_gradient() -> Training:
+    """AdamW makes whole steps of the rounding that such biases have for gradients."""
+    model = BiasesWithoutGradient()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    batches = [(torch.randn(16, 3, 16, 16), torch.randint(0, 10, (16,))) for _ in range(3)]
+
+    def train() -> Results:
+        losses = []
+        for x, y in batches:
+            optimizer.zero_grad()
+            losses.append(F.cross_entropy(model(x), y))
+            losses[-1].backward()
+            optimizer.step()
+        return _kept(losses, model)
+
+    return train

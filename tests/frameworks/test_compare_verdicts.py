@@ -17,6 +17,7 @@ from scripts.compare_faults import (
     first_moved_record,
 )
 from scripts.compare_verdicts import AUTO, AUTO_NOISE, FIRST, NONE, WARNED, _judged, _said
+from scripts.honest.programs import BiasesWithoutGradient
 
 pytestmark = pytest.mark.frameworks
 
@@ -73,24 +74,10 @@ def test_what_is_said_is_that_of_the_first_error() -> None:
     assert _said({"a": "pass", "b": "warning"}, "a") == NONE
 
 
-class BiasBeforeNorm(torch.nn.Module):
-    """Two biases without a gradient: before batch norm, and of the keys before softmax."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.convolution, self.norm = torch.nn.Conv2d(3, 16, 3, padding=1), torch.nn.BatchNorm2d(16)
-        self.query, self.key, self.last = (torch.nn.Linear(16, size) for size in (16, 16, 10))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rows = torch.relu(self.norm(self.convolution(x))).flatten(2).transpose(1, 2)[:, ::16]
-        scores = torch.softmax(self.query(rows) @ self.key(rows).transpose(1, 2) / 4, -1)
-        return self.last((scores @ rows).mean(1))
-
-
 def _trained(folder: Path, *, way: int, rate: float = 0.01, key_bias: float = 0.0) -> Path:
     """Capture three updates by AdamW; of the ways one has a thread more and no oneDNN."""
     torch.manual_seed(0)
-    model, threads = BiasBeforeNorm(), torch.get_num_threads()
+    model, threads = BiasesWithoutGradient(), torch.get_num_threads()
     optimizer = torch.optim.AdamW(model.parameters(), rate)
     try:
         torch.set_num_threads(1 + way)
