@@ -5,12 +5,15 @@ scripts/simulate (`--measure`), whose defaults are such a measurement.
 """
 
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
+
+import ray
 
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.jobs.precheck.job import done_of
@@ -79,6 +82,8 @@ def measure_with(
     actors: Actors, flights: Sequence[int] = FLIGHTS, rounds: int = ROUNDS
 ) -> tuple[DriverCosts, dict[int, float]]:
     """Measure the calls of these actors, each median over so many rounds; see `measure`."""
+    # Ray's workers do not import the scripts.
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     waits = {count: _wait_s(actors, count) for count in flights}
     with open_dump(CAPTURE) as dump:
         small, large = (_Messages.measured(actors, dump, size, rounds) for size in (SMALL, LARGE))
