@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.trace.difference.rows import ComparisonMode
-from ray_precheck.trace.difference.unsteady import Unsteady
+from ray_precheck.trace.difference.unsteady import NEVER, Unsteady
 from ray_precheck.trace.items import Item, items_of
 from ray_precheck.trace.mapping import Mapping
 from ray_precheck.trace.side import CaptureSide, RecordEntry, record_from_json
@@ -41,7 +41,8 @@ class KeyedItems(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ComparisonSettings:
     """The settings of every worker of a comparison. `noise_folder` is None without a second golden run, and
-    `unsteady` are the target's parameters that honest updates move by rounding alone."""
+    `unsteady` are the target's parameters that honest updates move by rounding alone, which the pieces from
+    `unsteady_from` on may have got."""
 
     mode: ComparisonMode
     standard: str
@@ -52,6 +53,7 @@ class ComparisonSettings:
     framework: str = ""
     mapping: Mapping = field(default_factory=Mapping)
     unsteady: Unsteady = field(default_factory=dict)
+    unsteady_from: int = NEVER
 
     @property
     def folders(self) -> tuple[Path | None, ...]:

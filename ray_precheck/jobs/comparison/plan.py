@@ -19,7 +19,13 @@ from ray_precheck.trace.alignment.align import align
 from ray_precheck.trace.alignment.calls import Call, calls_of
 from ray_precheck.trace.difference.reading import common_kinds, kinds_of, reading_of
 from ray_precheck.trace.difference.row import ComparisonMode
-from ray_precheck.trace.difference.unsteady import OPTIMIZER, Unsteady, unsteady_parameters
+from ray_precheck.trace.difference.unsteady import (
+    NEVER,
+    OPTIMIZER,
+    Unsteady,
+    differ_before,
+    unsteady_parameters,
+)
 from ray_precheck.trace.items import Item
 from ray_precheck.trace.mapping import Named, aligned, read_mapping, require_named
 from ray_precheck.trace.pieces import RecordPair, pieces_of
@@ -99,23 +105,29 @@ def plan_comparison(
         reading.pair.same_framework,
         reading.pair.framework,
         mapping,
-        _unsteady(target, golden, pieces),
+        *_unsteady(target, golden, pieces),
     )
     return ComparisonPlan(pieces, settings, reading, _costs(target, pieces, mode), noise_of)
 
 
-def _unsteady(target: CaptureSide, golden: CaptureSide, pieces: Sequence[RecordPair]) -> Unsteady:
-    """Return the target's parameters that honest updates move by rounding alone."""
+def _unsteady(
+    target: CaptureSide, golden: CaptureSide, pieces: Sequence[RecordPair]
+) -> tuple[Unsteady, int]:
+    """Return the target's parameters that honest updates move by rounding alone, and the first piece that may
+    have got them."""
     found: Unsteady = {}
-    updates = 0
-    for piece in pieces:
+    updates, begin = 0, NEVER
+    for place, piece in enumerate(pieces):
         if not piece.name.startswith(OPTIMIZER) or len(piece.target) != 1 or len(piece.golden) != 1:
             continue
         updates += 1
         ours, theirs = target.items(piece.target[0]), golden.items(piece.golden[0])
-        for mark, slack in unsteady_parameters(ours, theirs, updates).items():
+        here = unsteady_parameters(ours, theirs, updates)
+        for mark, slack in here.items():
             found[mark] = max(slack, found.get(mark, 0.0))
-    return found
+        if here:
+            begin = min(begin, 0 if differ_before(ours, theirs, here) else place)
+    return found, begin
 
 
 def _named_in(side: CaptureSide, calls: Sequence[Call]) -> Named:

@@ -83,6 +83,7 @@ def rows_of_piece(
     _give_saved(rows, payload, reading.pair)
     for row in rows if settings.unsteady else ():
         row.slack = settings.unsteady.get(row.item.mark, 0.0)
+        row.is_late = payload.index >= settings.unsteady_from
     noise: list[float | None] | None = None
     if reading.noise is not None and payload.noise.records and len(golden) == 1:
         noise = _noise(rows, golden[0], payload.noise.decoded()[0], reading.noise)

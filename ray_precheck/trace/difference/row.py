@@ -38,7 +38,8 @@ class TensorRow:
     values. `relative_l2` is measured, or with `estimated` an estimate from sketches; `noise` is the
     relative L2 distance of two golden runs. All three are None where they are not known. `beside` is there
     where a mask hides how far the other elements are apart. `slack` is the L2 distance that honest updates
-    of an unsteady parameter explain, 0 for all others (`unsteady`).
+    of an unsteady parameter explain, 0 for all others (`unsteady`); `is_late` says that such updates may have
+    come before.
     """
 
     target_name: str
@@ -56,6 +57,7 @@ class TensorRow:
     noise: float | None = None
     beside: BesideMask | None = None
     slack: float = 0.0
+    is_late: bool = False
     saved: "Callable[[], Sequence[TensorRow]]" = tuple
     result: str = ""
     messages: list[str] = field(default_factory=list)

@@ -25,6 +25,7 @@ _ROUNDINGS, _SUMMED = 4.0, 2.0**-16
 _FURTHEST_STEP, _BOTH = 4.0, 2.0
 
 Unsteady = dict[tuple[object, ...], float]
+NEVER = 1 << 62
 
 
 def unsteady_parameters(target: Sequence[Item], golden: Sequence[Item], steps: int) -> Unsteady:
@@ -49,6 +50,18 @@ def unsteady_parameters(target: Sequence[Item], golden: Sequence[Item], steps: i
             slack = _BOTH * _FURTHEST_STEP * rate * number * math.sqrt(size)
             found[item.mark] = max(slack, found.get(item.mark, 0.0))
     return found
+
+
+def differ_before(target: Sequence[Item], golden: Sequence[Item], unsteady: Unsteady) -> bool:
+    """Return whether unsteady parameters were apart before an update."""
+    theirs = {item.path: item.mark for item in golden}
+    return any(
+        _PARAMS in item.path
+        and not item.path.startswith("output")
+        and item.mark in unsteady
+        and theirs.get(item.path, item.mark) != item.mark
+        for item in target
+    )
 
 
 def share_of_rounding(unit: float) -> float:
