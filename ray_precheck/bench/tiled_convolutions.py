@@ -28,7 +28,7 @@ def is_tiled(func: Any, args: tuple[Any, ...]) -> bool:
         x, weight, how = args[1], args[2], args[4:]
     else:
         return False
-    stride, padding, dilation, transposed, _, groups = how[:6]
+    stride, padding, dilation, transposed = how[:4]
     size = weight.shape[-1]
     return (
         x.dim() == 4
@@ -39,7 +39,6 @@ def is_tiled(func: Any, args: tuple[Any, ...]) -> bool:
         and all(each < size for each in padding)
         and (*stride, *dilation) == (1,) * (len(stride) + len(dilation))
         and not transposed
-        and groups == 1
     )
 
 
@@ -51,16 +50,17 @@ def tiled(func: Any, args: tuple[Any, ...], exact: Any) -> Any:
     """
     if func is _ATEN.convolution.default:
         x, weight, bias, _, padding = args[:5]
-        found = _correlated(x, weight, *_pair(padding))
+        found = _correlated(x, weight, args[8], *_pair(padding))
         return found if bias is None else found + bias[:, None, None]
     grad, x, weight, _, _, padding = args[:6]
-    size = weight.shape[-1]
+    groups, size = args[9], weight.shape[-1]
     gradients = list(exact)
     if gradients[0] is not None:
-        back = weight.transpose(0, 1).flip(2, 3)
-        gradients[0] = _correlated(grad, back, *(size - 1 - each for each in _pair(padding)))
+        back = _grouped(weight, 0, groups).transpose(1, 2).flatten(0, 1).flip(2, 3)
+        padding_back = (size - 1 - each for each in _pair(padding))
+        gradients[0] = _correlated(grad, back, groups, *padding_back)
     if gradients[1] is not None:
-        gradients[1] = _gradient_of_weight(grad, x, size, *_pair(padding))
+        gradients[1] = _gradient_of_weight(grad, x, size, groups, *_pair(padding))
     return tuple(gradients)
 
 
@@ -68,15 +68,19 @@ def _pair(padding: Any) -> tuple[int, int]:
     return int(padding[0]), int(padding[-1])
 
 
-def _correlated(x: torch.Tensor, weight: torch.Tensor, high: int, wide: int) -> torch.Tensor:
-    """Return sum over c of x[n, c] * weight[k, c] as float64 `(N, K, H, W)`."""
+def _correlated(
+    x: torch.Tensor, weight: torch.Tensor, groups: int, high: int, wide: int
+) -> torch.Tensor:
+    """Return sum over c of x[n, c] * weight[k, c] in each group as float64 `(N, K, H, W)`."""
     size = weight.shape[-1]
     step = _TILE - size + 1
     back, filters, given = _matrices(step, size)
     tiles, (rows, columns) = _tiles(x, size, step, high, wide)
     values = torch.einsum("ia,ncstab,jb->ncstij", given, tiles, given)
+    values = _grouped(values, 1, groups)
     kernels = torch.einsum("ia,kcab,jb->kcij", filters, weight.float(), filters)
-    products = torch.einsum("ncstij,kcij->nkstij", values, kernels)
+    kernels = _grouped(kernels, 0, groups)
+    products = torch.einsum("ngcstij,gkcij->ngkstij", values, kernels).flatten(1, 2)
     found = torch.einsum("ai,nkstij,bj->nksatb", back, products, back)
     count, channels, down, _, across, _ = found.shape
     whole = found.reshape(count, channels, down * step, across * step)
@@ -84,9 +88,9 @@ def _correlated(x: torch.Tensor, weight: torch.Tensor, high: int, wide: int) -> 
 
 
 def _gradient_of_weight(
-    grad: torch.Tensor, x: torch.Tensor, size: int, high: int, wide: int
+    grad: torch.Tensor, x: torch.Tensor, size: int, groups: int, high: int, wide: int
 ) -> torch.Tensor:
-    """Return sum over n of x[n, c] * grad[n, k] as float64 `(K, C, size, size)`."""
+    """Return sum over n of x[n, c] * grad[n, k] in each group as float64 `(K, C / groups, size, size)`."""
     step = _TILE - size + 1
     back, filters, given = _matrices(size, step)
     tiles, _ = _tiles(x, size, step, high, wide)
@@ -96,9 +100,15 @@ def _gradient_of_weight(
     )
     parts = padded.unfold(2, step, step).unfold(3, step, step)
     values = torch.einsum("ia,ncstab,jb->ncstij", given, tiles, given)
+    values = _grouped(values, 1, groups)
     kernels = torch.einsum("ia,nkstab,jb->nkstij", filters, parts, filters)
-    products = torch.einsum("ncstij,nkstij->kcij", values, kernels)
+    kernels = _grouped(kernels, 1, groups)
+    products = torch.einsum("ngcstij,ngkstij->gkcij", values, kernels).flatten(0, 1)
     return torch.einsum("ai,kcij,bj->kcab", back, products, back).double()
+
+
+def _grouped(x: torch.Tensor, dim: int, groups: int) -> torch.Tensor:
+    return x.reshape(*x.shape[:dim], groups, -1, *x.shape[dim + 1 :])
 
 
 def _tiles(

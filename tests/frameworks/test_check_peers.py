@@ -256,13 +256,16 @@ def test_a_peer_of_a_convolution_computes_it_by_tiles(size: int, padding: int) -
 
 def test_gradients_of_a_convolution_by_tiles_are_its_gradients() -> None:
     convolution = torch.ops.aten.convolution_backward.default
-    for size, padding, extent in ((3, 1, (16, 16)), (3, 2, (13, 9)), (5, 0, (8, 31))):
-        x, weight = (
-            torch.randn(2, 3, *extent).double(),
-            torch.randn(4, 3, size, size).double(),
-        )
-        grad = torch.randn_like(torch.nn.functional.conv2d(x, weight, padding=padding))
-        args = (grad, x, weight, [4], [1, 1], [padding] * 2, [1, 1], False, [0, 0], 1, [True] * 3)
+    cases = ((3, 1, (16, 16), 1), (3, 2, (13, 9), 2), (5, 0, (8, 31), 6))
+    for size, padding, extent, groups in cases:
+        x = torch.randn(2, 6, *extent).double()
+        weight = torch.randn(12, 6 // groups, size, size).double()
+        found = torch.nn.functional.conv2d(x, weight, padding=padding, groups=groups)
+        how = ([1, 1], [padding] * 2, [1, 1], False, [0, 0], groups)
+        forward = (x, weight, None, *how)
+        (one,) = (tiled(torch.ops.aten.convolution.default, forward, found),)
+        assert torch.allclose(one, found, rtol=0, atol=1e-4 * float(found.abs().max()))
+        args = (torch.randn_like(found), x, weight, [12], *how, [True] * 3)
         assert is_tiled(convolution, args)
         exact = convolution(*args)
         for one, other in zip(tiled(convolution, args, exact), exact, strict=True):

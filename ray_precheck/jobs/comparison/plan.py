@@ -22,11 +22,12 @@ from ray_precheck.trace.difference.row import ComparisonMode
 from ray_precheck.trace.difference.unsteady import (
     NEVER,
     OPTIMIZER,
+    PLAIN,
     Unsteady,
-    differ_before,
+    are_apart,
     unsteady_parameters,
 )
-from ray_precheck.trace.items import Item
+from ray_precheck.trace.items import INPUT, OUTPUT, Item
 from ray_precheck.trace.mapping import Named, aligned, read_mapping, require_named
 from ray_precheck.trace.pieces import RecordPair, pieces_of
 from ray_precheck.trace.side import CaptureSide, RecordEntry
@@ -122,11 +123,14 @@ def _unsteady(
             continue
         updates += 1
         ours, theirs = target.items(piece.target[0]), golden.items(piece.golden[0])
-        here = unsteady_parameters(ours, theirs, updates)
+        is_plain = piece.name.startswith(PLAIN)
+        here = unsteady_parameters(ours, theirs, updates, is_plain=is_plain)
         for mark, slack in here.items():
             found[mark] = max(slack, found.get(mark, 0.0))
-        if here:
-            begin = min(begin, 0 if differ_before(ours, theirs, here) else place)
+        if are_apart(ours, theirs, here, INPUT):
+            begin = 0
+        elif are_apart(ours, theirs, here, OUTPUT):
+            begin = min(begin, place)
     return found, begin
 
 

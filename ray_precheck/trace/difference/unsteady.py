@@ -15,7 +15,7 @@ from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.trace.difference.measuring import dtype_of
 from ray_precheck.trace.items import Item
 
-OPTIMIZER = "Optimizer."
+OPTIMIZER, PLAIN = "Optimizer.", "Optimizer.SGD."
 _GRADS, _PARAMS, _STEP, _RATE = ".grads.", ".params.", ".state.step.", ".lr"
 # Beside all gradients together, rounding makes of one that is 0: 4 roundings of its dtype, or in float32 what
 # sums of 65,536 terms lose, u sqrt(n) (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., 4.2).
@@ -24,18 +24,30 @@ _ROUNDINGS, _SUMMED = 4.0, 2.0**-16
 # Ba, Adam, section 2.1), rounded up; the steps of both runs may have opposite signs.
 _FURTHEST_STEP, _BOTH = 4.0, 2.0
 
+# A parameter whose statistics differ by so much has made a step of rounding.
+_STEPPED = 1e-4
+
 Unsteady = dict[tuple[object, ...], float]
 NEVER = 1 << 62
 
 
-def unsteady_parameters(target: Sequence[Item], golden: Sequence[Item], steps: int) -> Unsteady:
+def unsteady_parameters(
+    target: Sequence[Item], golden: Sequence[Item], steps: int, *, is_plain: bool
+) -> Unsteady:
     """Return by the mark of each such parameter, before and after the update, the largest L2 distance that
     rounding explains. `steps` is how many updates there were, where the state of the optimizer does not say.
+
+    Of a vector a part may have no gradient, as the keys' part of a packed bias: unless `is_plain`, an
+    optimizer whose steps are as large as the gradient, vectors count whole.
     """
     ours, theirs = ({item.path: item for item in items} for items in (target, golden))
     lost = _lost(ours) & _lost(theirs)
+    if not is_plain:
+        lost |= {
+            path for path, item in ours.items() if _GRADS in path and len(item.shape or ()) == 1
+        }
     found: Unsteady = {}
-    for path in lost:
+    for path in sorted(lost):
         group, _, place = path.partition(_GRADS)
         taken = _number(ours, f"{group}{_STEP}{place}", "Max")
         rate = _number(ours, f"{group}{_RATE}", "value")
@@ -52,16 +64,25 @@ def unsteady_parameters(target: Sequence[Item], golden: Sequence[Item], steps: i
     return found
 
 
-def differ_before(target: Sequence[Item], golden: Sequence[Item], unsteady: Unsteady) -> bool:
-    """Return whether unsteady parameters were apart before an update."""
-    theirs = {item.path: item.mark for item in golden}
-    return any(
-        _PARAMS in item.path
-        and not item.path.startswith("output")
-        and item.mark in unsteady
-        and theirs.get(item.path, item.mark) != item.mark
-        for item in target
-    )
+def are_apart(
+    target: Sequence[Item], golden: Sequence[Item], unsteady: Unsteady, part: str
+) -> bool:
+    """Return whether unsteady parameters are apart by more than rounding in a part of an update, its inputs
+    or its outputs."""
+    theirs = {item.path: item for item in golden}
+    for item in target:
+        other = theirs.get(item.path)
+        if other is None or _PARAMS not in item.path or item.part != part:
+            continue
+        pairs = [(item.number(name), other.number(name)) for name in ("Max", "Min", "Norm")]
+        if item.mark in unsteady and any(
+            one is not None
+            and two is not None
+            and abs(one - two) > _STEPPED * max(abs(one), abs(two))
+            for one, two in pairs
+        ):
+            return True
+    return False
 
 
 def share_of_rounding(unit: float) -> float:

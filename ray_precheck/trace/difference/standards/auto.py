@@ -230,10 +230,12 @@ def _judge_floats(
     unit = unit_roundoff(row) or 0.0
     # What a backward pass saved of the forward one may not be known. Adam and its like divide by the root of
     # the second moment, which makes a whole step of the rounding of a gradient that is nearly zero. And the
-    # statistics of an input do not show how far the means of its channels have moved, or how far a bias
-    # that is not steady has moved it.
+    # statistics of an input do not show how far sums over its rows have moved: the means of its channels, the
+    # gradient of a bias; or how far a bias that is not steady has moved it.
     elsewhere = ".backward" in row.target_name or row.target_name.startswith("Optimizer.")
-    elsewhere = (elsewhere and not is_known) or (found.is_bound and (spread > 0.0 or row.is_late))
+    is_sum = ".backward" in row.target_name and len(row.item.shape or ()) == 1
+    unseen = found.is_bound and (spread > 0.0 or row.is_late or is_sum)
+    elsewhere = (elsewhere and not is_known) or unseen
     upstream = inherited or not row.is_output or elsewhere
     lost = math.sqrt(max(unit, coarsest) if upstream else unit)
     # A value jumps where an input crosses a border; a sum may be nothing but what its terms are off.

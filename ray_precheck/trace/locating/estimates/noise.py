@@ -19,6 +19,8 @@ _NARROW_UNITS = 1.0
 _MOST_LOST = 0.25
 # How many rows a gradient is taken for the sum of, of which only the shape is known.
 _UNKNOWN_ROWS = 128.0
+# How much of the gradient of a vector may cancel, where its parts are not known.
+_CANCELLED = 16.0
 # A value that no captured record gave is compared with those that the records around it gave, whose
 # differences scatter: two times that of any of them is beyond it (see scripts.locate_faults).
 STANDS_OUT = 3.0
@@ -74,10 +76,13 @@ def stands_out(
     """Return whether a relative difference is beyond what is expected of it; NaN is not.
 
     Gradients are added up outside of what is captured, and cancel: they count as an estimate does. One that
-    `is_vector`, of a bias, is the sum of rows.
+    `is_vector`, of a bias, is the sum of rows, perhaps of several calls whose parts cancel: those of a
+    discriminator, for pictures that are real and that are not.
     """
     if is_gradient:
         least = narrow_sum_of(dtype, _UNKNOWN_ROWS if is_vector else 1.0)
+        if is_vector and not has_half_digits(dtype):
+            least *= _CANCELLED
         return difference > _SUSPICIOUS * max(expected, least)
     return difference > STANDS_OUT * max(expected, floor_of(dtype))
 

@@ -15,6 +15,11 @@ from ray_precheck.trace.locating.ranks.meetings import is_collective
 from ray_precheck.trace.locating.seen import SeenRecord, WalkState
 from ray_precheck.trace.side import BACKWARD, FORWARD
 
+# A weight that differs by so much was moved by an optimizer that makes whole steps of rounding (`unsteady`).
+# Statistics do not show how far it has moved what is computed with it: an estimate is one of guilt from the
+# loss of half of the digits on, 2^-4 of bfloat16, which is 10 times this.
+_STEPPED, _BY_OTHER_WEIGHTS = 1e-4, 2.0**-4 / 10
+
 
 class WayOfRounding:
     """What the walk has passed: forward records by their calls, the largest difference on the way to each
@@ -27,6 +32,7 @@ class WayOfRounding:
         self._way: dict[str, float] = {}
         self._floors: dict[str, float] = {}
         self._coarsest = 0.0
+        self._has_other_weights = False
 
     def estimate(self, seen: SeenRecord) -> None:
         """Estimate the own error of a record that nothing else tells of, and keep what its gradient needs."""
@@ -58,7 +64,11 @@ class WayOfRounding:
         if not self._by_statistics:
             return 0.0
         entry = seen.record.entry
-        floor = 0.0
+        self._has_other_weights = self._has_other_weights or any(
+            seen.difference(item.path) > _STEPPED and self._state.weights.holds(seen.record, item)
+            for item in seen.record.inputs
+        )
+        floor = _BY_OTHER_WEIGHTS if self._has_other_weights else 0.0
         for item in seen.record.inputs:
             if has_half_digits(item.dtype) and seen.difference(item.path) > 0.0:
                 floor = max(floor, floor_of(item.dtype))
