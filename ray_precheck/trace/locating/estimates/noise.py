@@ -11,9 +11,11 @@ from ray_precheck.schema.dtypes import DTYPES, canonical_dtype
 # ones sum in other orders; those of half types sum in float32, so that few elements are rounded otherwise.
 _FLOOR_UNITS, _HALF_UNITS = 4.0, 0.25
 _HALF_BITS = 10
-# So many times what is explained stands for a suspect. In half types rounding is nearly all of a difference,
-# and scatters less.
-_SUSPICIOUS, _SUSPICIOUS_HALF = 10.0, 4.0
+# So many times what is explained stands for a suspect: honest pairs have up to 12.7 (a sum in place whose
+# largest element is another one). In half types rounding is nearly all of a difference, and scatters less.
+_SUSPICIOUS, _SUSPICIOUS_HALF = 14.0, 4.0
+# The same for gradients that were added up outside of what is captured.
+_ADDED_OUTSIDE = 10.0
 # Kernels add the rows of a gradient of weights in accumulators of a half type, one for each thread.
 _NARROW_UNITS = 1.0
 _MOST_LOST = 0.25
@@ -83,7 +85,7 @@ def stands_out(
         least = narrow_sum_of(dtype, _UNKNOWN_ROWS if is_vector else 1.0)
         if is_vector and not has_half_digits(dtype):
             least *= _CANCELLED
-        return difference > _SUSPICIOUS * max(expected, least)
+        return difference > _ADDED_OUTSIDE * max(expected, least)
     return difference > STANDS_OUT * max(expected, floor_of(dtype))
 
 

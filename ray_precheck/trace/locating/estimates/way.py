@@ -8,7 +8,7 @@ import math
 
 from ray_precheck.trace.items import INPUT, OUTPUT
 from ray_precheck.trace.locating.estimates.estimate import Differences, estimated_error
-from ray_precheck.trace.locating.estimates.noise import floor_of, has_half_digits
+from ray_precheck.trace.locating.estimates.noise import floor_of, has_half_digits, suspicious
 from ray_precheck.trace.locating.estimates.sizes import is_masked
 from ray_precheck.trace.locating.flow import FlowRecord
 from ray_precheck.trace.locating.ranks.meetings import is_collective
@@ -17,8 +17,8 @@ from ray_precheck.trace.side import BACKWARD, FORWARD
 
 # A weight that differs by so much was moved by an optimizer that makes whole steps of rounding (`unsteady`).
 # Statistics do not show how far it has moved what is computed with it: an estimate is one of guilt from the
-# loss of half of the digits on, 2^-4 of bfloat16, which is 10 times this.
-_STEPPED, _BY_OTHER_WEIGHTS = 1e-4, 2.0**-4 / 10
+# loss of half of the digits on, 2^-4 of bfloat16.
+_STEPPED, _BY_OTHER_WEIGHTS = 1e-4, 2.0**-4 / suspicious("float32")
 
 
 class WayOfRounding:
