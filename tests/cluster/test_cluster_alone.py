@@ -170,7 +170,15 @@ def test_a_ray_that_is_there_already_is_used_and_left_alone(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("limit", "said"),
-    [("TMPDIR", "set TMPDIR to a folder"), ("files", "of a file to 1048576 (ulimit)")],
+    [
+        ("TMPDIR", "set TMPDIR to a folder"),
+        ("files", "of a file to 1048576 (ulimit)"),
+        pytest.param(
+            "processes",
+            "and processes and threads to 100 (ulimit)",
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="root alone can start any then"),
+        ),
+    ],
 )
 def test_a_start_that_fails_says_why_and_leaves_no_file(
     tmp_path: Path, limit: str, said: str
@@ -182,7 +190,7 @@ def test_a_start_that_fails_says_why_and_leaves_no_file(
     run = subprocess.run(
         [*COMMAND, "run_ut", "-api_info", str(dump), "-o", str(tmp_path / "out")],
         env={**os.environ, **({"TMPDIR": str(long)} if limit == "TMPDIR" else {})},
-        preexec_fn=None if limit == "TMPDIR" else partial(_limit_files, 1 << 20),
+        preexec_fn=None if limit == "TMPDIR" else partial(_limit, 1 << 20, limit),
         capture_output=True,
         text=True,
         timeout=400,
@@ -196,5 +204,7 @@ def test_a_start_that_fails_says_why_and_leaves_no_file(
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def _limit_files(nbytes: int) -> None:
+def _limit(nbytes: int, what: str) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, nbytes))
+    if what == "processes":
+        resource.setrlimit(resource.RLIMIT_NPROC, (100, 100))
