@@ -10,6 +10,7 @@ import inspect
 import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from types import FrameType
 from typing import Any
 
@@ -21,7 +22,7 @@ _VARIADIC = inspect.Parameter.VAR_POSITIONAL
 # Batches are dictionaries or lists of tensors; deeper ones are not looked into.
 _DEEPEST = 2
 _MOST_INPUTS = 256
-_FIELD = re.compile(rf', "(?:{ARGUMENT}|{PARAMETER}|{BUFFER})": "(?:[^"\\\\]|\\\\.)*"')
+_FIELD = re.compile(rf', "(?:{ARGUMENT}|{PARAMETER}|{BUFFER})": "(?:[^"\\]|\\.)*"')
 
 
 def without_names(fields: str) -> str:
@@ -125,12 +126,13 @@ class GivenNames:
 def _add(found: dict[int, str], name: str, value: Any, depth: int = 0) -> None:
     if len(found) >= _MOST_INPUTS:
         return
+    # A list of a million numbers is asked for at each call.
     if isinstance(value, Mapping):
-        inner = [(f"{name}.{key}", each) for key, each in value.items()]
+        inner = list(islice(value.items(), _MOST_INPUTS))
     elif isinstance(value, list | tuple):
-        inner = [(f"{name}.{number}", each) for number, each in enumerate(value)]
+        inner = list(enumerate(value[:_MOST_INPUTS]))
     else:
         found.setdefault(id(value), f', "{ARGUMENT}": {quoted(str(name))}')
         return
-    for label, each in inner if depth < _DEEPEST else ():
-        _add(found, label, each, depth + 1)
+    for key, each in inner if depth < _DEEPEST else ():
+        _add(found, f"{name}.{key}", each, depth + 1)

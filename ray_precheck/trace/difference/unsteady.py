@@ -55,7 +55,7 @@ def unsteady_parameters(
             continue
         for end in (group, group.replace("input", "output", 1)):
             item = ours.get(f"{end}{_PARAMS}{place}")
-            if item is None or item.number("Norm") is None:
+            if item is None or item.number("Norm") is None or _is_anywhere(item):
                 continue
             number = steps if taken is None else taken + 1.0
             size = math.prod(item.shape or ())
@@ -111,6 +111,13 @@ def _lost(items: dict[str, Item]) -> set[str]:
 def _unit(item: Item) -> float:
     known = DTYPES.get(dtype_of(item.dtype) or "")
     return 2.0 ** -(known.mantissa_bits + 1) if known is not None and known.mantissa_bits else 0.0
+
+
+def _is_anywhere(item: Item) -> bool:
+    """Return whether other tensors may have the same mark: zeros, ones, all of one value, as a parameter has
+    before its first update. A result that is wrongly 0 is no parameter."""
+    most, size = item.number("Max"), math.prod(item.shape or ())
+    return most == item.number("Min") and (size > 1 or most in (0.0, 1.0))
 
 
 def _number(items: dict[str, Item], path: str, name: str) -> float | None:
