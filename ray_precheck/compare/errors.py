@@ -22,7 +22,7 @@ from ray_precheck.compare.thresholds import (
     RELATIVE_ERR_EPS,
     SMALL_VALUE,
 )
-from ray_precheck.schema.dtypes import CHUNK_ELEMENTS, DTYPES, Array, round_to_dtype
+from ray_precheck.schema.dtypes import CHUNK_ELEMENTS, DTYPES, Array, overflow_from, round_to_dtype
 
 T = TypeVar("T")
 
@@ -63,13 +63,20 @@ def chunks(device_out: Array, bench_out: Array, dtype: str) -> Iterator[Chunk]:
         raise ValueError(f"shapes differ: {device_out.shape} and {bench_out.shape}")
     wide = np.complex128 if "c" in (device_out.dtype.kind, bench_out.dtype.kind) else np.float64
     device_flat, bench_flat = device_out.reshape(-1), bench_out.reshape(-1)
+    is_real = wide is np.float64 and DTYPES[dtype].kind == "float"
+    beyond = overflow_from(dtype) if is_real else np.inf
     for start in range(0, len(device_flat), CHUNK_ELEMENTS):
         piece = slice(start, start + CHUNK_ELEMENTS)
-        device, bench = device_flat[piece].astype(wide), bench_flat[piece].astype(wide)
-        finite = np.isfinite(device) & np.isfinite(rounded_bench(bench, dtype))
+        device = device_flat[piece].astype(wide, copy=False)
+        bench = bench_flat[piece].astype(wide, copy=False)
+        magnitude = np.abs(bench)
+        # Comparing is cheaper than rounding, which only complex numbers need: their parts overflow.
+        stays = magnitude < beyond if is_real else np.isfinite(rounded_bench(bench, dtype))
+        finite = np.isfinite(device) & stays
         with np.errstate(over="ignore", invalid="ignore"):
-            error = np.where(finite, np.abs(device - bench), 0.0)
-        magnitude = np.where(finite, np.abs(bench), 0.0)
+            error = np.abs(device - bench)
+        if not finite.all():
+            error, magnitude = np.where(finite, error, 0.0), np.where(finite, magnitude, 0.0)
         yield Chunk(start, device, bench, magnitude, error, finite)
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
 
 from ray_precheck.datagen.distribution import recorded_body, true_share
 from ray_precheck.datagen.draws import (
@@ -49,8 +50,18 @@ from ray_precheck.schema.values import (
 _INPUTS = ("input_args.", "input_kwargs.")
 _MOST_DIMENSIONS = 32
 _LARGEST_ELEMENT_BYTES = 16
-# The seed of generators whose key is set afterwards: asking the system for one takes twice as long.
-_NO_ENTROPY = np.random.SeedSequence(0)
+
+
+class _Key(ISeedSequence):
+    """A key for Philox as the seed that it asks for: its own parameter `key` asks the system for a seed
+    first, which takes three times as long."""
+
+    def __init__(self, key: Array) -> None:
+        self._key = key
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> Array:
+        """Return the key, which is of two 64-bit words, as Philox wants them."""
+        return self._key
 
 
 class TensorSource(Protocol):
@@ -181,11 +192,8 @@ class GeneratedTensors:
         """
         text = f"{self._seed}\0{self._api_name}\0{path}".encode("utf-8", errors="surrogatepass")
         key = np.frombuffer(hashlib.blake2b(text, digest_size=16).digest(), "<u8")
-        philox = np.random.Philox(_NO_ENTROPY)
-        state = philox.state
-        state["state"]["key"][:] = key
-        philox.state = state
-        return np.random.Generator(philox)
+        seed: Any = _Key(key)  # NumPy's annotations know of no other sequence of seeds than its own
+        return np.random.Generator(np.random.Philox(seed))
 
 
 def generated_tensors(

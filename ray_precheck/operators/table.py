@@ -62,6 +62,7 @@ class FactTable(Generic[Fact]):
                     raise ValueError(f"two rows of the table {title!r} claim {name}; keep one")
                 found[name] = fact
         self.by_name: Mapping[str, Fact] = found
+        self._asked: dict[tuple[str, str], Fact | None] = {}
 
     def get(self, name: str) -> Fact | None:
         """Return the fact about an operator by its full name, None if there is no row."""
@@ -72,10 +73,13 @@ class FactTable(Generic[Fact]):
 
         If the framework is not given, the first framework with a row counts, torch's first.
         """
-        for name in full_names(type_name, framework):
-            if name in self.by_name:
-                return self.by_name[name]
-        return None
+        asked = type_name, framework
+        if asked not in self._asked:
+            names = full_names(type_name, framework)
+            self._asked[asked] = next(
+                (self.by_name[name] for name in names if name in self.by_name), None
+            )
+        return self._asked[asked]
 
 
 def table_of_names(title: str, text: str) -> FactTable[bool]:

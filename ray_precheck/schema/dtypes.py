@@ -8,6 +8,7 @@ is held in a float32 array whose elements are exactly representable in that form
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,8 @@ def round_to_dtype(values: Array, dtype: str) -> Array:
     chunks. Complex values round their two parts; integers and booleans are cast.
     """
     info = DTYPES[dtype]
+    if info.carrier == dtype == values.dtype:
+        return values
     with np.errstate(over="ignore", invalid="ignore"):
         if info.kind != "float" or info.carrier == dtype:
             return values.astype(info.carrier, copy=False)
@@ -101,6 +104,23 @@ def round_to_dtype(values: Array, dtype: str) -> Array:
             chunk = slice(start, start + CHUNK_ELEMENTS)
             target[chunk] = _rounded(source[chunk].astype(np.float64, copy=False), info)
     return rounded
+
+
+@cache
+def overflow_from(dtype: str) -> float:
+    """Return the smallest float64 magnitude that `round_to_dtype` does not keep finite.
+
+    It is half a unit beyond the largest number of a float dtype, or the next number where the tie
+    rounds to the largest one (e4m3fn, whose largest number is even). Of float64 it is infinity.
+    """
+    info = DTYPES[dtype]
+    spacing = 2.0 ** (math.frexp(info.largest)[1] - 1 - info.mantissa_bits)
+    tie = info.largest + spacing / 2
+    return (
+        math.nextafter(tie, math.inf)
+        if np.isfinite(round_to_dtype(np.asarray(tie), dtype))
+        else tie
+    )
 
 
 def saturated_like(values: Array, tested: Array, dtype: str) -> Array:

@@ -184,4 +184,4 @@ def test_runs_of_other_numbers_of_ranks_are_compared_by_their_whole_tensors(tmp_
     weight = run(tmp_path, *words, "-tp", "weight")
     assert weight.returncode == 0, weight.stdout + weight.stderr
     first = weight.stdout.partition("first warnings:\n")[2].lstrip()
-    assert first.startswith("Functional.linear.1.forward: input.1 (weight): "), weight.stdout
+    assert first.startswith("Functional.linear.1.forward: input.1 (2.weight): "), weight.stdout

@@ -66,7 +66,7 @@ def test_with_no_device_that_starts_the_run_stops_and_says_why(
 def test_a_device_that_does_not_start_is_given_up_and_the_others_go_on(
     tmp_path: Path, cluster_address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = write_dump(tmp_path / "dump.json", additions(30), slow(size=1500))
+    path = write_dump(tmp_path / "dump.json", additions(30), slow())
     files = new_run_files(tmp_path / "out", "20260101120000")
     with open_dump(path) as dump, open_cluster(cluster_address, debug=False) as nodes:
         here = nodes[0]

@@ -67,7 +67,14 @@ class TorchPlace:
         return buffer.as_strided(tensor.shape, layout.stride, layout.offset).detach()
 
     def _copy(self, data: Array, dtype: str) -> torch.Tensor:
-        return torch.tensor(data).to(device=self.device, dtype=self.dtype(dtype))
+        # torch warns of arrays that may not be written to, although it copies them here.
+        host = torch.from_numpy(data) if data.flags.writeable else torch.tensor(data)
+        return host.to(
+            device=self.device,
+            dtype=self.dtype(dtype),
+            copy=data.flags.writeable,
+            memory_format=torch.contiguous_format,
+        )
 
     @contextmanager
     def default_dtype(self) -> Iterator[None]:

@@ -56,12 +56,14 @@ def distance(
     floor = _SUBNORMAL_UNITS * 2.0 ** (DTYPES[dtype].min_exponent - DTYPES[dtype].mantissa_bits)
     norm, largest, relative, at, relative_at, count, strange = 0.0, 0.0, 0.0, -1, -1, 0, 0
     for chunk in chunks(out, bench, dtype):
-        counted = np.ones(len(chunk.abs_err), bool)
+        error, counted = chunk.abs_err, None
         if excused is not None:
-            counted = ~excused[chunk.start : chunk.start + len(counted)]
-        error = np.where(counted, chunk.abs_err, 0.0)
-        count += int(np.count_nonzero(counted))
-        strange += int(np.count_nonzero(counted & is_strange(chunk, dtype)))
+            counted = ~excused[chunk.start : chunk.start + len(error)]
+            error = np.where(counted, error, 0.0)
+        count += len(error) if counted is None else int(np.count_nonzero(counted))
+        if not chunk.finite.all():
+            odd = is_strange(chunk, dtype)
+            strange += int(np.count_nonzero(odd if counted is None else counted & odd))
         worst = int(np.argmax(error))
         if error[worst] > 0.0:
             # Divided first: squares of the largest float64 numbers overflow.
@@ -69,7 +71,8 @@ def distance(
             norm = math.hypot(norm, float(error[worst]) * root)
         if error[worst] > largest:
             largest, at = float(error[worst]), chunk.start + worst
-        shares = np.where(error > least, error, 0.0) / (chunk.magnitude + floor)
+        measured = np.where(error > least, error, 0.0) if least else error
+        shares = measured / (chunk.magnitude + floor)
         worst = int(np.argmax(shares))
         if shares[worst] > relative:
             relative, relative_at = float(shares[worst]), chunk.start + worst
@@ -82,8 +85,6 @@ def is_strange(chunk: Chunk, dtype: str) -> Array:
 
     The bench counts as it is after rounding, so that both may overflow.
     """
-    if chunk.finite.all():
-        return np.zeros(chunk.finite.shape, bool)
     both_nan = np.isnan(chunk.device) & np.isnan(chunk.bench)
     differs = chunk.device != rounded_bench(chunk.bench, dtype)
     return np.asarray(~chunk.finite & ~both_nan & differs)
