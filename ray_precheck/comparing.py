@@ -6,24 +6,19 @@ rank; each pair is a run of its own, with the same file names in `OUT/{step}/{ra
 """
 
 import hashlib
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray_precheck.config import CoreJobOptions
-from ray_precheck.errors import StoppedError, UsageError
+from ray_precheck.errors import UsageError
 from ray_precheck.foreign import read_file
 from ray_precheck.jobs.comparison.dumps import DumpPair, pair_dumps
 from ray_precheck.jobs.comparison.here import compared_here, cores_for_forks
-from ray_precheck.jobs.comparison.job import (
-    ComparisonJob,
-    tables_of,
-    tasks_of,
-)
+from ray_precheck.jobs.comparison.job import ComparisonJob, tables_of, tasks_of
 from ray_precheck.jobs.comparison.memory import out_of_collector, without_collector
 from ray_precheck.jobs.comparison.plan import (
     ComparisonOptions,
@@ -33,37 +28,33 @@ from ray_precheck.jobs.comparison.plan import (
 from ray_precheck.jobs.comparison.sides import opened_side
 from ray_precheck.options.compare import CapturePairOptions
 from ray_precheck.options.declared import require_valid, settings_of
-from ray_precheck.options.files import ResumeOptions
 from ray_precheck.options.out_folder import OutFolderOptions
 from ray_precheck.report.comparison import ComparisonSummary, summarise_comparison
 from ray_precheck.report.frames import read_table
-from ray_precheck.runtime.driving import (
-    RunSetting,
-    SharedRun,
-    TaskPlan,
-    drive_to_end,
-    planned,
+from ray_precheck.running.run import Feature, RunEnd, run_each, run_job
+from ray_precheck.running.session import (
+    RunSession,
+    Series,
+    results_folder,
+    session_of_several,
 )
-from ray_precheck.runtime.places.choice import Cluster, find_places, on_cores
+from ray_precheck.runtime.driving import TaskPlan
+from ray_precheck.runtime.places.choice import find_places, on_cores
 from ray_precheck.runtime.progress import Progress
-from ray_precheck.runtime.stop_signal import stop_on_signal
-from ray_precheck.store.opening import opened_run, results_folder
 from ray_precheck.store.reads import TENSOR_FOLDER, reads_of_dumps
 from ray_precheck.store.resume import RunFiles
-from ray_precheck.store.stamps import newest_there, release_stamp, reserved_stamp, stamp_in
 from ray_precheck.trace.side import CaptureSide, float32_note
 
 if TYPE_CHECKING:
     import pandas
 
 
-_STEM = "compare"
 # Tensors are compared on processor cores, whatever framework made them.
 _ANY_FRAMEWORK = "pytorch"
 
 
 @dataclass(frozen=True)
-class ComparisonConfig(ComparisonOptions, OutFolderOptions, CoreJobOptions, ResumeOptions):
+class ComparisonConfig(ComparisonOptions, OutFolderOptions, CoreJobOptions):
     """The settings of a comparison."""
 
     section = CapturePairOptions.section
@@ -133,11 +124,11 @@ def run_comparison(
     *,
     show_progress: bool = True,
     on_files: Callable[[Path], None] = lambda path: None,
-    shared: SharedRun | None = None,
+    session: RunSession | None = None,
 ) -> ComparisonReports:
     """Run what `config` asks for. `on_files` is called with the file or folder to go on with.
 
-    A comparison that is a part of a larger run has `shared` with the other parts.
+    A comparison that is a part of a larger run has the `session` of all parts.
 
     Raises:
         PrecheckError: a wrong option, capture or device. A run that had to stop later on is reported
@@ -146,178 +137,116 @@ def run_comparison(
     config.validate()
     config = replace(config, device_type="cpu")
     pairs, without = pair_dumps(config)
-    is_many = len(pairs) > 1 or bool(pairs[0].place.parts)
-    resume = config.resume_csv
-    folder = results_folder(config.out, resume)
-    say = _sayer(show_progress)
-    for label in without:
-        say(f"warning: {label} has no partner on the other side and is left out")
-    reports: list[ComparisonReport] = []
-    reason, completed = "", False
+    folder = results_folder(config.out, config.resume_csv)
     with ExitStack() as opened:
-        if shared is None:
-            stop = opened.enter_context(stop_on_signal())
-            stamp = opened.enter_context(_stamp(config, folder, [pair.place for pair in pairs]))
-            cluster = Cluster(config, opened)
-            shared = SharedRun(cluster, stamp, stop.is_set, resume is not None)
-        for number, pair in enumerate(pairs, 1):
-            if shared.stop_requested():
-                break
-            if is_many:
-                say(f"{pair.label} ({number} of {len(pairs)})")
-            try:
-                report = _compare_pair(config, pair, folder, shared, show_progress, on_files)
-            except StoppedError as error:
-                if not reports and resume is None:
-                    raise
-                reason = "" if shared.stop_requested() else str(error)
-                break
-            reports.append(report)
-            if not report.completed:
-                reason = report.stop_reason
-                break
-        else:
-            completed = True
-    return ComparisonReports(folder, tuple(reports), completed, reason, without)
-
-
-@contextmanager
-def _stamp(config: ComparisonConfig, folder: Path, places: Sequence[Path]) -> Iterator[str]:
-    """Hold the stamp of the files: a new one, or that of the run that is gone on with.
-
-    Raises:
-        UsageError: there is no such run.
-    """
-    resume = config.resume_csv
-    if resume is None:
-        with reserved_stamp(folder, _STEM, places) as stamp:
-            yield stamp
-        return
-    if resume.suffix == ".csv":
-        stamp = stamp_in(resume)
-        if not stamp:
-            raise UsageError(
-                f"-csv_path {resume} names no run to go on with; compare_result_{{timestamp}}.csv or"
-                " compare_calls_{timestamp}.csv of it is expected, or its folder"
+        if session is None:
+            series = Series(folder, [pair.place for pair in pairs], "compare", "compare_calls_")
+            several = session_of_several(
+                config, series, config.resume_csv, show=show_progress, on_files=on_files
             )
-    else:
-        stamp = newest_there(folder, places, f"{_STEM}_calls_*.csv")
-        if not stamp:
-            raise UsageError(f"{folder} has no {_STEM}_calls_*.csv of a run to go on with")
-    release_stamp(folder, _STEM, stamp)
-    yield stamp
+            session = opened.enter_context(several)
+        for label in without:
+            session.say(f"warning: {label} has no partner on the other side and is left out")
+        is_many = len(pairs) > 1 or bool(pairs[0].place.parts)
+        compare = partial(_compare_pair, config, folder, session)
+        ends = run_each(pairs, compare, session, [pair.label for pair in pairs if is_many])
+    return ComparisonReports(folder, ends.reports, ends.completed, ends.stop_reason, without)
 
 
 def _compare_pair(
-    config: ComparisonConfig,
-    pair: DumpPair,
-    folder: Path,
-    shared: SharedRun,
-    show: bool,
-    on_files: Callable[[Path], None],
+    config: ComparisonConfig, folder: Path, session: RunSession, pair: DumpPair
 ) -> ComparisonReport:
-    """Compare two dumps, or go on with their comparison."""
+    """Compare two dumps, or go on with their comparison.
+
+    Raises:
+        UsageError: `-csv_path` names the table of a run, which is not there.
+    """
     with ExitStack() as held:
         own = folder / pair.place
         with without_collector():
             target, golden = (opened_side(paths, own, held) for paths in (pair.target, pair.golden))
             noise = opened_side(pair.noise, own, held) if pair.noise else None
-            say = _sayer(show)
             for note in filter(None, (target.note, golden.note)):
-                say(f"warning: {note}")
+                session.say(f"warning: {note}")
             plan = plan_comparison(target, golden, noise, config)
         held.enter_context(out_of_collector())
-        # Before any file is made: an error about the devices leaves nothing behind.
-        places = None
+        feature = _Comparison(config, pair, (target, golden, noise), plan, session, folder)
+        resumed = session.resumed(own, feature.tables)
+        named = config.resume_csv
+        if resumed is None and named is not None and named.is_file():
+            table = own / feature.tables.file("result", session.stamp)
+            raise UsageError(f"{named} names no run to go on with: {table} is not there")
+        return run_job(feature, config, session, own, resumed)
+
+
+class _Comparison(Feature[ComparisonJob, ComparisonReport]):
+    """Two dumps, compared on the cluster, or on the cores of this machine where that is little work."""
+
+    def __init__(
+        self,
+        config: ComparisonConfig,
+        pair: DumpPair,
+        sides: tuple[CaptureSide, CaptureSide, CaptureSide | None],
+        plan: ComparisonPlan,
+        session: RunSession,
+        folder: Path,
+    ) -> None:
+        self._config, self._pair, self._plan, self._folder = config, pair, plan, folder
+        self._target, self._golden, self._noise = sides
+        self.tables = tables_of(plan.settings.mode)
+        self.names = plan.names
+        self.fingerprint = self._settings()
+        named = [("target", pair.target), ("golden", pair.golden), ("noise", pair.noise)]
+        given = [(*each, side) for each, side in zip(named, sides, strict=True) if side is not None]
+        folders = {
+            f"{label}/{TENSOR_FOLDER}": side.data_folder
+            for label, paths, side in given
+            if len(paths) == 1
+        }
+        self.reads = reads_of_dumps((label, paths) for label, paths, _ in given) | folders
         if not plan.is_done_here(config):
-            framework = target.header.framework or _ANY_FRAMEWORK
-            asked = on_cores(config)
-            places = find_places(asked, framework, shared.cluster, show=show, device_runs=False)
-        tables = tables_of(plan.settings.mode)
-        resumed = _resumed(config, own / tables.file("result", shared.stamp))
-        fingerprint = _fingerprint(config, target, golden, noise, plan)
-        new, names = shared.new_files(own), set(plan.names)
-        sides = {"target": (pair.target, target), "golden": (pair.golden, golden)}
+            framework = self._target.header.framework or _ANY_FRAMEWORK
+            self.places = find_places(
+                on_cores(config), framework, session.cluster, show=session.show, device_runs=False
+            )
+
+    def _settings(self) -> dict[str, str]:
+        target, golden, noise, config = self._target, self._golden, self._noise, self._config
+        mode = self._plan.settings.mode.value
+        found = {"target": target.digest(), "golden": golden.digest(), "mode": mode}
         if noise is not None:
-            sides["noise"] = (pair.noise, noise)
-        reads = reads_of_dumps((label, paths) for label, (paths, _) in sides.items())
-        for label, (paths, side) in sides.items():
-            if len(paths) == 1:
-                reads[f"{label}/{TENSOR_FOLDER}"] = side.data_folder
-        opened = held.enter_context(
-            opened_run(resumed, new, names, fingerprint, config, tables, reads)
-        )
-        files = opened.files
-        on_files(folder if pair.place.parts else files.details)
-        job = ComparisonJob(
-            target,
-            golden,
+            found["noise"] = noise.digest()
+        for name in ("api_mapping", "cell_mapping", "data_mapping"):
+            path = getattr(config, name)
+            if path is not None:
+                found[name] = hashlib.sha256(read_file(path)).hexdigest()
+        return found | settings_of(config)
+
+    def to_go_on_with(self, files: RunFiles) -> Path:
+        return self._folder if self._pair.place.parts else files.details
+
+    def job(self, files: RunFiles, done: set[str]) -> ComparisonJob:
+        plan = self._plan
+        return ComparisonJob(
+            self._target,
+            self._golden,
             plan.pieces,
             plan.settings,
-            noise=noise,
+            noise=self._noise,
             noise_of=plan.noise_of,
-            shared_fs=config.shared_fs,
+            shared_fs=self._config.shared_fs,
         )
-        before = len(opened.done & names)
-        progress = Progress(len(names), before, show=show, unit=tables.unit)
-        cores = cores_for_forks(config.devices) if places is None else None
-        planning = _planned(job, plan, opened.done, cores)
-        setting = RunSetting(config, shared.cluster, places, files, progress, shared.stop_requested)
-        end = drive_to_end(job, planning, setting, is_new=opened.is_new)
-        end.require_rows()
-        summary = summarise_comparison(files.result, files.details, tables, len(job.names))
-        summary = replace(summary, note=float32_note(target, golden))
-        return ComparisonReport(pair.label, files, summary, end.completed, end.reason)
 
+    def plan(self, job: ComparisonJob, done: set[str], progress: Progress) -> TaskPlan:
+        """Plan the pieces that are not done, the longest first; or their rows as this machine makes them."""
+        plan = self._plan
+        tasks = tasks_of(job, done, plan.costs_s)
+        if self.places is None:
+            cores = cores_for_forks(self._config.devices)
+            return TaskPlan((), compared_here(job, tasks, plan.settings, plan.reading, cores))
+        return TaskPlan(sorted(tasks, key=lambda task: -task.cost_s), ())
 
-def _resumed(config: ComparisonConfig, table: Path) -> Path | None:
-    """Return the table of a pair to go on in, None where its comparison has to begin.
-
-    Raises:
-        UsageError: `-csv_path` names the table of a run, which is not there.
-    """
-    resume = config.resume_csv
-    if resume is None:
-        return None
-    if table.exists():
-        return table
-    if resume.suffix == ".csv":
-        raise UsageError(f"{resume} names no run to go on with: {table} is not there")
-    return None
-
-
-def _fingerprint(
-    config: ComparisonConfig,
-    target: CaptureSide,
-    golden: CaptureSide,
-    noise: CaptureSide | None,
-    plan: ComparisonPlan,
-) -> dict[str, str]:
-    """Return the settings that another run must have to go on with this one."""
-    found = {"target": target.digest(), "golden": golden.digest(), "mode": plan.settings.mode.value}
-    if noise is not None:
-        found["noise"] = noise.digest()
-    for name in ("api_mapping", "cell_mapping", "data_mapping"):
-        path = getattr(config, name)
-        if path is not None:
-            found[name] = hashlib.sha256(read_file(path)).hexdigest()
-    return found | settings_of(config)
-
-
-def _planned(
-    job: ComparisonJob, plan: ComparisonPlan, done: set[str], cores: int | None
-) -> "Future[TaskPlan]":
-    """Return the tasks that are not done, the longest first; or their rows as this machine makes them on so
-    many `cores`."""
-    tasks = tasks_of(job, done, plan.costs_s)
-    if cores is not None:
-        return planned((), compared_here(job, tasks, plan.settings, plan.reading, cores))
-    return planned(sorted(tasks, key=lambda task: -task.cost_s))
-
-
-def _sayer(show: bool) -> Callable[[str], None]:
-    def say(line: str) -> None:
-        if show:
-            print(line, file=sys.stderr, flush=True)
-
-    return say
+    def report(self, files: RunFiles, end: RunEnd) -> ComparisonReport:
+        summary = summarise_comparison(files.result, files.details, self.tables, len(self.names))
+        summary = replace(summary, note=float32_note(self._target, self._golden))
+        return ComparisonReport(self._pair.label, files, summary, end.completed, end.stop_reason)

@@ -38,8 +38,8 @@ class DebugOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobOptions(PlaceOptions, LimitOptions, DebugOptions):
-    """The options of a command that runs a job on devices; `runtime.driving` reads no others."""
+class JobOptions(PlaceOptions, LimitOptions, ResumeOptions, DebugOptions):
+    """The options of a command that runs a job on devices; `running` reads no others."""
 
 
 @dataclass(frozen=True, kw_only=True)

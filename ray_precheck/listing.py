@@ -25,11 +25,12 @@ from ray_precheck.plan.planner import plan_tasks
 from ray_precheck.plan.select import skip_by_record
 from ray_precheck.plan.selection import select_calls, selection_of
 from ray_precheck.plan.subject import framework_of, tests_captured
+from ray_precheck.running.session import resumed_table
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.task import Task
 from ray_precheck.store.resume import load_done, run_files
 from ray_precheck.store.settings import load_settings
-from ray_precheck.store.stamps import newest_result
+from ray_precheck.store.tables import API_TABLES
 
 FindBench = Callable[[ApiName], object]
 
@@ -135,8 +136,8 @@ def _done(config: RunConfig, dump: Dump) -> set[str]:
     """Return the names that need not be done again; the files stay as they are."""
     if config.resume_csv is None:
         return set()
-    is_folder = config.resume_csv.is_dir()
-    files = run_files(newest_result(config.resume_csv) if is_folder else config.resume_csv)
+    resumed = resumed_table(config.resume_csv, API_TABLES)
+    files = run_files(resumed)
     names = {call.name for call in dump.calls}
     return load_done(files, names, load_settings(files.settings), config.retry)
 

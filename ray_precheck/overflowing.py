@@ -13,25 +13,23 @@ from typing import TYPE_CHECKING
 
 from ray_precheck.config import OverflowConfig
 from ray_precheck.dump.folders import FoundDumps, find_dumps
-from ray_precheck.errors import DumpError, ResumeError
-from ray_precheck.foreign import open_file
+from ray_precheck.errors import DumpError
 from ray_precheck.jobs.dumps.job import DumpsJob, digest_of_dumps
 from ray_precheck.jobs.overflow.job import OVERFLOW_TABLES, OverflowPayload, encoded, overflow_job
 from ray_precheck.options.declared import settings_of
 from ray_precheck.report.frames import read_table
-from ray_precheck.runtime.driving import RunSetting, SharedRun, drive_to_end, planned
-from ray_precheck.runtime.places.choice import Cluster, Places, find_places, on_cores
-from ray_precheck.runtime.places.placement import DeviceRequest
+from ray_precheck.running.run import Feature, RunEnd, run_job
+from ray_precheck.running.session import RunSession, resumed_table, session_of_one
+from ray_precheck.runtime.driving import TaskPlan
+from ray_precheck.runtime.places.choice import find_places, on_cores
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.result import Verdict, verdict_in
-from ray_precheck.store.columns import decode_name, decode_row, encode_row, header
-from ray_precheck.store.opening import NewFiles, opened_run
+from ray_precheck.store.columns import decode_name, encode_row, header
 from ray_precheck.store.reads import reads_of_dumps
-from ray_precheck.store.repair import rows_below
-from ray_precheck.store.resume import RunFiles
+from ray_precheck.store.repair import decoded_rows
+from ray_precheck.store.resume import RunFiles, remove_run
 from ray_precheck.store.rows import replace_file
 from ray_precheck.store.settings import mark_completed
-from ray_precheck.store.stamps import new_stamp
 from ray_precheck.trace.overflow.headroom import Headroom, Trend, trends
 from ray_precheck.trace.overflow.rows import HEADROOM, OverflowRow, joined_rows
 
@@ -92,136 +90,113 @@ def check_overflow(
     config: OverflowConfig,
     *,
     show_progress: bool = True,
-    on_files: Callable[[RunFiles], None] = lambda files: None,
-    shared: SharedRun | None = None,
+    on_files: Callable[[Path], None] = lambda path: None,
+    session: RunSession | None = None,
 ) -> OverflowReport:
     """Find where NaN and infinity were born in the dumps that `config` names.
 
-    A search that is a part of a larger run has `shared` with the other parts.
+    A search that is a part of a larger run has the `session` of all parts.
 
     Raises:
         PrecheckError: a wrong option, no dump, or none that can be read. A search that had to stop is
             reported as not completed, and goes on with `resume_csv`.
     """
     config.validate()
-    found = find_dumps(config.dump)
-    job = overflow_job(found.dumps, with_headroom=config.headroom, shared_fs=config.shared_fs)
-    digest = digest_of_dumps((each.label, [each.path]) for each in found.dumps)
-    fingerprint = {"dump": digest} | settings_of(config)
-    resumed = None if config.resume_csv is None else _resumed(config.resume_csv)
-    new = shared.new_files(config.out) if shared else NewFiles(config.out, new_stamp())
-    names = set(job.names)
-    reads = reads_of_dumps(((each.label, [each.path]) for each in found.dumps), tensors=False)
-    with (
-        opened_run(resumed, new, names, fingerprint, config, OVERFLOW_TABLES, reads) as opened,
-        ExitStack() as joined,
-    ):
-        files = opened.files
-        on_files(files)
-        tasks = job.tasks(opened.done)
-        needs_workers = len(tasks) > 1 and sum(job.sizes) > OWN_PROCESS_BYTES
-        if shared is None:
-            cluster, stop_requested = Cluster(on_cores(config), joined), None
-        else:
-            cluster, stop_requested = shared.cluster, shared.stop_requested
-        setting = _setting(
-            config, cluster, files, job, opened.done, stop_requested, is_alone=not needs_workers
-        )
-        planning = planned(tasks) if needs_workers else planned((), job.settled(tasks))
-        end = drive_to_end(job, planning, setting, is_new=opened.is_new)
-        end.require_rows()
-        return _report(config, found, files, completed=end.completed, reason=end.reason)
-
-
-def _resumed(path: Path) -> Path:
-    """Return the table of the dumps of a run: named itself, by its findings, or the newest in a folder.
-
-    Raises:
-        ResumeError: there is none in the folder.
-    """
-    begin, other = (OVERFLOW_TABLES.file(kind, "") for kind in ("result", "details"))
-    begin, other = begin.removesuffix(".csv"), other.removesuffix(".csv")
-    if path.is_dir():
-        newest = max(path.glob(f"{begin}*.csv"), default=None, key=lambda each: each.name)
-        if newest is None:
-            raise ResumeError(f"-csv_path: {path} has no {begin}*.csv to go on in")
-        return newest
-    return path.with_name(path.name.replace(other, begin, 1))
-
-
-def _setting(
-    config: OverflowConfig,
-    cluster: Cluster,
-    files: RunFiles,
-    job: DumpsJob[OverflowPayload],
-    done: set[str],
-    stop_requested: Callable[[], bool] | None,
-    *,
-    is_alone: bool,
-) -> RunSetting:
-    """Return where the job runs."""
-    progress = Progress(len(job.names), len(done), show=not is_alone, unit=job.tables.unit)
     config = on_cores(config)
-    if is_alone:
-        places = Places(DeviceRequest.of(config, "cpu"), [], None, (), False)
-    else:
-        places = find_places(config, "pytorch", cluster, show=True, device_runs=False)
-    return RunSetting(config, cluster, places, files, progress, stop_requested)
+    found = find_dumps(config.dump)
+    resumed = resumed_table(config.resume_csv, OVERFLOW_TABLES)
+    with ExitStack() as opened:
+        if session is None:
+            one = session_of_one(config, show=show_progress, on_files=on_files)
+            session = opened.enter_context(one)
+        return run_job(_Search(config, found, session), config, session, config.out, resumed)
 
 
-def _report(
-    config: OverflowConfig, found: FoundDumps, files: RunFiles, *, completed: bool, reason: str
-) -> OverflowReport:
-    """Join the rows over ranks and steps, and return the report.
+class _Search(Feature[DumpsJob[OverflowPayload], OverflowReport]):
+    """The dumps of a folder, each looked through, and their rows joined over ranks and steps."""
 
-    Raises:
-        DumpError: none of the dumps could be read; a new run leaves no file.
-    """
-    dumps = tuple(_dump_results(files.result))
-    if completed and dumps and all(each.records is None for each in dumps):
-        if config.resume_csv is None:
-            for path in (files.result, files.details, files.settings, files.timeline):
-                path.unlink(missing_ok=True)
-        raise DumpError(dumps[0].message)
-    rows = tuple(_rows(files.details))
-    near: tuple[Trend, ...] = ()
-    headroom: Path | None = None
-    if completed:
-        rows = tuple(joined_rows(rows))
-        lines = [header(OVERFLOW_TABLES.details), *map(encoded, rows)]
-        replace_file(files.details, lines)
-        mark_completed(files.settings, files.result, files.details)
-        if config.headroom:
-            near, headroom = _write_trends(files, rows)
-    return OverflowReport(files, dumps, rows, completed, reason, near, headroom, found.without)
+    tables = OVERFLOW_TABLES
+
+    def __init__(self, config: OverflowConfig, found: FoundDumps, session: RunSession) -> None:
+        self._config, self._found = config, found
+        self._job = overflow_job(
+            found.dumps, with_headroom=config.headroom, shared_fs=config.shared_fs
+        )
+        self.names = self._job.names
+        self.fingerprint = {
+            "dump": digest_of_dumps((each.label, [each.path]) for each in found.dumps)
+        } | settings_of(config)
+        self.reads = reads_of_dumps(
+            ((each.label, [each.path]) for each in found.dumps), tensors=False
+        )
+        if len(self.names) > 1 and sum(self._job.sizes) > OWN_PROCESS_BYTES:
+            self.places = find_places(
+                config, "pytorch", session.cluster, show=session.show, device_runs=False
+            )
+
+    @property
+    def is_shown(self) -> bool:
+        """What this process looks at by itself is soon done."""
+        return self.places is not None
+
+    def job(self, files: RunFiles, done: set[str]) -> DumpsJob[OverflowPayload]:
+        return self._job
+
+    def plan(self, job: DumpsJob[OverflowPayload], done: set[str], progress: Progress) -> TaskPlan:
+        tasks = job.tasks(done)
+        if self.places is None:
+            return TaskPlan((), job.settled(tasks))
+        return TaskPlan(tasks, ())
+
+    def report(self, files: RunFiles, end: RunEnd) -> OverflowReport:
+        """Join the rows over ranks and steps.
+
+        Raises:
+            DumpError: none of the dumps could be read; a new run leaves no file.
+        """
+        dumps = tuple(_dump_results(files.result))
+        if end.completed and dumps and all(each.records is None for each in dumps):
+            if end.is_new:
+                remove_run(files)
+            raise DumpError(dumps[0].message)
+        rows = tuple(_rows(files.details))
+        near: tuple[Trend, ...] = ()
+        headroom: Path | None = None
+        if end.completed:
+            rows = tuple(joined_rows(rows))
+            lines = [header(OVERFLOW_TABLES.details), *map(encoded, rows)]
+            replace_file(files.details, lines)
+            mark_completed(files.settings, files.result, files.details)
+            if self._config.headroom:
+                near, headroom = _write_trends(files, rows)
+        return OverflowReport(
+            files, dumps, rows, end.completed, end.stop_reason, near, headroom, self._found.without
+        )
 
 
 def _dump_results(path: Path) -> Iterator[DumpResult]:
-    with open_file(path) as file:
-        for line in rows_below(file, OVERFLOW_TABLES.result):
-            name, verdict, records, births, first, message = decode_row(line)
-            known = int(records) if records.isdigit() else None
-            yield DumpResult(
-                decode_name(name),
-                verdict_in(verdict),
-                known,
-                int(births) if births.isdigit() else 0,
-                decode_name(first),
-                message,
-            )
+    for cells in decoded_rows(path, OVERFLOW_TABLES.result):
+        name, verdict, records, births, first, message = cells
+        yield DumpResult(
+            decode_name(name),
+            verdict_in(verdict),
+            int(records) if records.isdigit() else None,
+            int(births) if births.isdigit() else 0,
+            decode_name(first),
+            message,
+        )
 
 
 def _rows(path: Path) -> Iterator[OverflowRow]:
-    with open_file(path) as file:
-        for line in rows_below(file, OVERFLOW_TABLES.details):
-            row = OverflowRow(*decode_row(line))
-            yield row._replace(
-                rank=decode_name(row.rank),
-                api=decode_name(row.api),
-                tensor=decode_name(row.tensor),
-                module=decode_name(row.module),
-                dump=decode_name(row.dump),
-            )
+    for cells in decoded_rows(path, OVERFLOW_TABLES.details):
+        row = OverflowRow(*cells)
+        yield row._replace(
+            rank=decode_name(row.rank),
+            api=decode_name(row.api),
+            tensor=decode_name(row.tensor),
+            module=decode_name(row.module),
+            dump=decode_name(row.dump),
+        )
 
 
 def _write_trends(files: RunFiles, rows: Sequence[OverflowRow]) -> tuple[tuple[Trend, ...], Path]:

@@ -4,27 +4,20 @@ Comes in: a `RunConfig`. Goes out: a `ReplayReport`. Called by the command `run_
 precheck of these calls with another job: `jobs.overflow.replay`.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ray_precheck.config import RunConfig
-from ray_precheck.dump.folders import find_dumps
+from ray_precheck.dump.folders import one_dump
 from ray_precheck.dump.parse import open_dump
-from ray_precheck.errors import UsageError
-from ray_precheck.foreign import open_file
 from ray_precheck.jobs.overflow.replay import REPLAY_TABLES, ReplayJob, overflowed
-from ray_precheck.jobs.precheck.subject import find_subject, read_options
-from ray_precheck.runtime.driving import RunSetting, drive_to_end, planned
-from ray_precheck.runtime.places.choice import Cluster
-from ray_precheck.runtime.progress import Progress
-from ray_precheck.store.columns import decode_row
+from ray_precheck.jobs.precheck.subject import SubjectFeature, find_subject, read_options
+from ray_precheck.running.run import RunEnd, run_job
+from ray_precheck.running.session import resumed_table, session_of_one
 from ray_precheck.store.done import ResultRow, parse_result_row
-from ray_precheck.store.opening import NewFiles, opened_run
-from ray_precheck.store.repair import rows_below
+from ray_precheck.store.repair import decoded_rows
 from ray_precheck.store.resume import RunFiles
-from ray_precheck.store.stamps import new_stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +32,7 @@ class ReplayReport:
 
 
 def replay_overflows(
-    config: RunConfig, *, on_files: Callable[[RunFiles], None] = lambda files: None
+    config: RunConfig, *, on_files: Callable[[Path], None] = lambda path: None
 ) -> ReplayReport:
     """Replay the calls of a dump whose captured results are not finite.
 
@@ -48,39 +41,27 @@ def replay_overflows(
     """
     config = replace(config, device_type="cpu", tested="device", bench_workers=0)
     config.validate()
-    found = find_dumps(config.dump)
-    if len(found.dumps) > 1:
-        raise UsageError(
-            f"{config.dump} is a folder of {len(found.dumps)} dumps; name one of them, such as"
-            f" {found.dumps[0].path}"
-        )
-    with ExitStack() as held, open_dump(found.dumps[0].path) as dump, ExitStack() as joined:
+    path = one_dump(config.dump)
+    resumed = resumed_table(config.resume_csv, REPLAY_TABLES)
+    with session_of_one(config, show=True, on_files=on_files) as session, open_dump(path) as dump:
         calls = len(dump.calls)
         dump.calls = overflowed(dump)
         if not dump.calls:
             return ReplayReport(None, (), calls, completed=True)
-        cluster = Cluster(config, joined)
-        subject = find_subject(read_options(config), dump, cluster, is_alone=False, show=True)
-        names = {call.name for call in dump.calls}
-        new, fingerprint = NewFiles(config.out, new_stamp()), subject.fingerprint()
-        opened = held.enter_context(
-            opened_run(
-                config.resume_csv, new, names, fingerprint, config, REPLAY_TABLES, subject.reads
-            )
-        )
-        files, done = opened.files, opened.done
-        on_files(files)
-        progress = Progress(len(names), len(done))
-        plan = subject.plan(done, progress)
-        job = ReplayJob(dump, subject.check_settings(files), shared_fs=config.shared_fs)
-        setting = RunSetting(config, cluster, subject.places, files, progress)
-        planning = planned(plan.tasks, plan.settled)
-        end = drive_to_end(job, planning, setting, is_new=opened.is_new)
-        end.require_rows()
-        return ReplayReport(files, tuple(_rows(files.result)), calls, end.completed, end.reason)
+        subject = find_subject(read_options(config), dump, session, is_alone=False)
+        feature = _Replay(subject, REPLAY_TABLES)
+        return replace(run_job(feature, config, session, config.out, resumed), calls=calls)
 
 
-def _rows(path: Path) -> Iterator[ResultRow]:
-    with open_file(path) as file:
-        for line in rows_below(file, REPLAY_TABLES.result):
-            yield parse_result_row(decode_row(line), REPLAY_TABLES)
+class _Replay(SubjectFeature[ReplayJob, ReplayReport]):
+    """Calls that overflowed, each replayed."""
+
+    def job(self, files: RunFiles, done: set[str]) -> ReplayJob:
+        settings = self.subject.check_settings(files)
+        shares = self.subject.asked.config.shared_fs
+        return ReplayJob(self.subject.dump, settings, shared_fs=shares)
+
+    def report(self, files: RunFiles, end: RunEnd) -> ReplayReport:
+        cells = decoded_rows(files.result, REPLAY_TABLES.result)
+        rows = tuple(parse_result_row(each, REPLAY_TABLES) for each in cells)
+        return ReplayReport(files, rows, len(self.names), end.completed, end.stop_reason)

@@ -1,13 +1,10 @@
-"""One run from its configuration to its summary: parse, plan, drive, summarise.
+"""A precheck from its configuration to its summary.
 
 Comes in: a `RunConfig`. Goes out: a `PrecheckReport`. Called by the command line, and by
 programs that import the package.
 """
 
-import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,28 +14,25 @@ from ray_precheck.bench.declared import read_bench_modules
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.compare.standards.user_file import load_standard
 from ray_precheck.config import RunConfig
-from ray_precheck.dump.folders import find_dumps
-from ray_precheck.dump.parse import Dump, open_dump
-from ray_precheck.errors import UsageError
+from ray_precheck.dump.folders import one_dump
+from ray_precheck.dump.parse import open_dump
 from ray_precheck.frameworks.mindtorch.paths import prefer_native
 from ray_precheck.frameworks.registry import require_framework
 from ray_precheck.jobs.precheck.distribution import add_distributions
 from ray_precheck.jobs.precheck.job import PrecheckJob
-from ray_precheck.jobs.precheck.subject import Subject, find_subject, read_options
+from ray_precheck.jobs.precheck.subject import SubjectFeature, find_subject, read_options
 from ray_precheck.options.checks import CheckOptions
 from ray_precheck.report.frames import read_table
 from ray_precheck.report.summary import Summary, summarise
-from ray_precheck.runtime.driving import RunSetting, SharedRun, TaskPlan, drive_to_end
-from ray_precheck.runtime.places.choice import Cluster
-from ray_precheck.runtime.progress import Progress, StageProgress
+from ray_precheck.running.run import RunEnd, run_job
+from ray_precheck.running.session import RunSession, resumed_table, session_of_one
+from ray_precheck.runtime.progress import StageProgress
 from ray_precheck.schema.environment import environment_to_dict
 from ray_precheck.schema.result import TaskResult
-from ray_precheck.store.done import count_verdicts
 from ray_precheck.store.error_data import load_error_data
-from ray_precheck.store.opening import NewFiles, opened_run
-from ray_precheck.store.resume import RunFiles, error_folder
+from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.settings import note_environment, noted_environment
-from ray_precheck.store.stamps import new_stamp, newest_result
+from ray_precheck.store.tables import API_TABLES
 
 if TYPE_CHECKING:
     import pandas
@@ -95,113 +89,55 @@ def run(
     config: RunConfig,
     *,
     show_progress: bool = True,
-    on_files: Callable[[RunFiles], None] = lambda files: None,
-    shared: SharedRun | None = None,
+    on_files: Callable[[Path], None] = lambda path: None,
+    session: RunSession | None = None,
 ) -> PrecheckReport:
-    """Run what `config` asks for. `on_files` is called with the files of the run once they exist.
+    """Run what `config` asks for. `on_files` is called with the result CSV of the run once it exists.
 
     `config.dump` may be a folder that holds a dump.json, and `config.resume_csv` a folder of results:
-    the newest ones are continued. A run over one of several dumps has `shared` with the others; names
-    that the user asked for have been looked up in all of them.
+    the newest ones are continued. A run over one of several dumps has their `session`; names that the
+    user asked for have been looked up in all of them.
 
     Raises:
         PrecheckError: a wrong option, dump or device. A run that had to stop later on is reported
             as not completed, and can go on with `resume_csv`.
     """
     config.validate()
-    config = _with_files(config)
+    path = one_dump(config.dump, "or use run_ranks")
+    resumed = resumed_table(config.resume_csv, API_TABLES)
     asked = read_options(config)
-    with (
-        ExitStack() as held,
-        ThreadPoolExecutor(1) as background,
-        open_dump(config.dump, _stage(f"opening {config.dump}", show_progress)) as dump,
-        ExitStack() as joined,
-    ):
-        cluster = shared.cluster if shared else Cluster(config, joined)
+    with ExitStack() as opened:
+        is_alone = session is None
+        if session is None:
+            one = session_of_one(config, show=show_progress, on_files=on_files)
+            session = opened.enter_context(one)
+        stage = StageProgress(f"opening {path}", session.say)
+        dump = opened.enter_context(open_dump(path, stage))
         # Before any file is made: an error about the devices leaves nothing behind.
-        subject = find_subject(asked, dump, cluster, is_alone=shared is None, show=show_progress)
-        new = shared.new_files(config.out) if shared else NewFiles(config.out, new_stamp())
-        files, done = _prepare_files(subject, held, new)
-        on_files(files)
-        progress = _progress(dump, files, done, show=show_progress)
-        planning = background.submit(subject.plan, done, progress)
-        job = PrecheckJob(dump, subject.check_settings(files), shared_fs=config.shared_fs)
-        stop_requested = shared.stop_requested if shared else None
-        setting = RunSetting(config, cluster, subject.places, files, progress, stop_requested)
-        return _drive_to_the_report(job, planning, setting, is_new=config.resume_csv is None)
+        subject = find_subject(asked, dump, session, is_alone=is_alone)
+        return run_job(Precheck(subject), config, session, config.out, resumed)
 
 
-def _with_files(config: RunConfig) -> RunConfig:
-    """Return the configuration with files in the place of folders: of a dump, and of a run's results.
+class Precheck(SubjectFeature[PrecheckJob, PrecheckReport]):
+    """The calls of a dump, checked."""
 
-    Raises:
-        UsageError: there are several dumps below the folder.
-        DumpError: there is no dump below the folder.
-    """
-    found = find_dumps(config.dump)
-    if found.is_many:
-        raise UsageError(
-            f"{config.dump} is a folder of {len(found.dumps)} dumps; name one of them, such as"
-            f" {found.dumps[0].path}, or use run_ranks"
-        )
-    resume = config.resume_csv
-    if resume is not None and resume.is_dir():
-        resume = newest_result(resume)
-    return replace(config, dump=found.dumps[0].path, resume_csv=resume)
+    def job(self, files: RunFiles, done: set[str]) -> PrecheckJob:
+        """Return the job; the files of a run with calls left get the facts about this machine."""
+        subject, config = self.subject, self.subject.asked.config
+        if len(done) < len(self.names):
+            # The caveats are those of the rows that stay.
+            caveats = noted_environment(files.settings).caveats
+            there = replace(subject.environment, caveats=caveats)
+            note_environment(files.settings, environment_to_dict(there))
+        settings = subject.check_settings(files)
+        return PrecheckJob(subject.dump, settings, shared_fs=config.shared_fs)
 
-
-def _stage(doing: str, show: bool) -> StageProgress:
-    """Return the progress of a step that comes before the progress bar."""
-
-    def say(line: str) -> None:
-        if show:
-            print(line, file=sys.stderr, flush=True)
-
-    return StageProgress(doing, say)
-
-
-def _prepare_files(subject: Subject, held: ExitStack, new: NewFiles) -> tuple[RunFiles, set[str]]:
-    """Return the files to write, complete and consistent, and the names that have rows already.
-
-    No other run can take the files until `held` is closed.
-    """
-    config, dump = subject.asked.config, subject.dump
-    names = {call.name for call in dump.calls}
-    opened = held.enter_context(
-        opened_run(
-            config.resume_csv, new, names, subject.fingerprint(), config, reads=subject.reads
-        )
-    )
-    files, done = opened.files, opened.done
-    if len(done) < len(dump.calls):
-        # The caveats are those of the rows that stay.
-        there = replace(subject.environment, caveats=noted_environment(files.settings).caveats)
-        note_environment(files.settings, environment_to_dict(there))
-    errors = error_folder(files, config.error_data_path, as_msprobe=config.error_data_as_msprobe)
-    return replace(files, errors=errors), done
-
-
-def _progress(dump: Dump, files: RunFiles, done: set[str], *, show: bool) -> Progress:
-    """Return the progress of a run, of which the calls `done` have rows from an earlier part."""
-    names = {call.name for call in dump.calls}
-    before = count_verdicts(files.result, names) if done and show else Counter()
-    return Progress(len(names), len(done & names), show=show, counts=before)
-
-
-def _drive_to_the_report(
-    job: PrecheckJob, planning: "Future[TaskPlan]", setting: RunSetting, *, is_new: bool
-) -> PrecheckReport:
-    """Run the job, and report on its files; files of a new run that has no row yet are removed.
-
-    Raises:
-        StoppedError: the run stopped before a row was written.
-        PrecheckError: see `drive`.
-    """
-    end = drive_to_end(job, planning, setting, is_new=is_new)
-    end.require_rows()
-    if end.completed:
-        add_distributions(setting.files)
-    return PrecheckReport(summarise(setting.files), end.completed, end.reason)
+    def report(self, files: RunFiles, end: RunEnd) -> PrecheckReport:
+        """Sum up the rows, with those of distributions where all calls are done."""
+        if end.completed:
+            add_distributions(files)
+        files = replace(files, errors=self.subject.error_folder(files))
+        return PrecheckReport(summarise(files), end.completed, end.stop_reason)
 
 
 def rerun(

@@ -4,31 +4,31 @@ Comes in: a `NaiveConfig`. Goes out: a `NaiveReport`. Called by the command `nai
 import the package. It is a precheck of the device's own results with another job: `jobs.naive`.
 """
 
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ray_precheck.config import NaiveConfig
-from ray_precheck.dump.folders import find_dumps
-from ray_precheck.dump.parse import Dump, open_dump
-from ray_precheck.errors import ResumeError, UsageError
-from ray_precheck.foreign import open_file
+from ray_precheck.dump.folders import one_dump
+from ray_precheck.dump.parse import open_dump
 from ray_precheck.jobs.naive import NAIVE_TABLES, NaiveJob
-from ray_precheck.jobs.precheck.subject import Subject, find_subject, read_options
+from ray_precheck.jobs.precheck.subject import (
+    Subject,
+    SubjectFeature,
+    find_subject,
+    read_options,
+)
 from ray_precheck.plan.planner import plan_tasks
 from ray_precheck.report.frames import read_table
-from ray_precheck.runtime.driving import RunSetting, TaskPlan, drive_to_end, planned
-from ray_precheck.runtime.places.choice import Cluster
+from ray_precheck.running.run import RunEnd, run_job
+from ray_precheck.running.session import resumed_table, session_of_one
+from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.result import Verdict, verdict_in
-from ray_precheck.store.columns import decode_name, decode_row
-from ray_precheck.store.opening import NewFiles, OpenedRun, opened_run
-from ray_precheck.store.repair import rows_below
+from ray_precheck.store.columns import decode_name
+from ray_precheck.store.repair import decoded_rows
 from ray_precheck.store.resume import RunFiles
-from ray_precheck.store.stamps import new_stamp
 
 if TYPE_CHECKING:
     import pandas
@@ -76,7 +76,7 @@ def contrast_kernels(
     config: NaiveConfig,
     *,
     show_progress: bool = True,
-    on_files: Callable[[RunFiles], None] = lambda files: None,
+    on_files: Callable[[Path], None] = lambda path: None,
 ) -> NaiveReport:
     """Run the calls of a dump under default and plain kernels, and compare.
 
@@ -86,72 +86,41 @@ def contrast_kernels(
     """
     config = replace(config, tested="device", standard="msprobe", bench_workers=0)
     config.validate()
-    found = find_dumps(config.dump)
-    if len(found.dumps) > 1:
-        raise UsageError(
-            f"{config.dump} is a folder of {len(found.dumps)} dumps; name one of them, such as"
-            f" {found.dumps[0].path}"
-        )
-    with ExitStack() as held, open_dump(found.dumps[0].path) as dump, ExitStack() as joined:
-        note = dump.note
-        if note and show_progress:
-            print(f"warning: {note}", file=sys.stderr, flush=True)
-        cluster = Cluster(config, joined)
-        subject = find_subject(
-            read_options(config), dump, cluster, is_alone=True, show=show_progress
-        )
-        opened = held.enter_context(_opened(config, subject))
-        files, done = opened.files, opened.done
-        on_files(files)
-        names = {call.name for call in dump.calls}
-        progress = Progress(len(names), len(done & names), show=show_progress)
-        settings = subject.check_settings(files)
-        job = NaiveJob(dump, settings, config.runs, shared_fs=config.shared_fs)
-        plan = _plan(dump, subject, done, job)
-        setting = RunSetting(config, cluster, subject.places, files, progress)
-        planning = planned(plan.tasks, plan.settled)
-        end = drive_to_end(job, planning, setting, is_new=opened.is_new)
-        end.require_rows()
-        return NaiveReport(files, tuple(_rows(files.result)), end.completed, end.reason, note)
+    path = one_dump(config.dump)
+    resumed = resumed_table(config.resume_csv, NAIVE_TABLES)
+    one = session_of_one(config, show=show_progress, on_files=on_files)
+    with one as session, open_dump(path) as dump:
+        if dump.note:
+            session.say(f"warning: {dump.note}")
+        subject = find_subject(read_options(config), dump, session, is_alone=True)
+        return run_job(_Contrast(subject, config.runs), config, session, config.out, resumed)
 
 
-def _opened(config: NaiveConfig, subject: Subject) -> AbstractContextManager[OpenedRun]:
-    """Open the files to write; their fingerprint has no settings that change nothing here."""
-    fingerprint = subject.fingerprint()
-    for key in _WITHOUT:
-        fingerprint.pop(key, None)
-    resumed = None if config.resume_csv is None else _resumed(config.resume_csv)
-    names = {call.name for call in subject.dump.calls}
-    new = NewFiles(config.out, new_stamp())
-    return opened_run(resumed, new, names, fingerprint, config, NAIVE_TABLES, subject.reads)
+class _Contrast(SubjectFeature[NaiveJob, NaiveReport]):
+    """The calls of a dump, each under both sides; a setting that changes nothing here is no setting."""
 
+    def __init__(self, subject: Subject, runs: int) -> None:
+        super().__init__(subject, NAIVE_TABLES)
+        self._runs = runs
+        self.fingerprint = {k: v for k, v in self.fingerprint.items() if k not in _WITHOUT}
 
-def _resumed(path: Path) -> Path:
-    """Return the table of the calls of a run: named itself, by its outputs, or the newest in a folder.
+    def job(self, files: RunFiles, done: set[str]) -> NaiveJob:
+        settings = self.subject.check_settings(files)
+        shares = self.subject.asked.config.shared_fs
+        return NaiveJob(self.subject.dump, settings, self._runs, shared_fs=shares)
 
-    Raises:
-        ResumeError: there is none in the folder.
-    """
-    begin, other = (NAIVE_TABLES.file(kind, "\0").split("\0")[0] for kind in ("result", "details"))
-    if path.is_dir():
-        found = [each for each in path.glob(f"{begin}*.csv") if not each.name.startswith(other)]
-        if not found:
-            raise ResumeError(f"-csv_path: {path} has no {begin}*.csv to go on in")
-        return max(found, key=lambda each: each.name)
-    return path.with_name(path.name.replace(other, begin, 1))
+    def plan(self, job: NaiveJob, done: set[str], progress: Progress) -> TaskPlan:
+        subject, alike = self.subject, self.subject.asked.config.filter_alike
+        plan = plan_tasks(subject.dump, subject.framework, done, filter_alike=alike)
+        tasks = [replace(task, cost_s=_COSTS_AS_MANY_CHECKS * task.cost_s) for task in plan.tasks]
+        return TaskPlan(tasks, map(job.settled, plan.skipped))
 
-
-def _plan(dump: Dump, subject: Subject, done: set[str], job: NaiveJob) -> TaskPlan:
-    """Plan every call that is not done; those that need no run are settled with their reason."""
-    alike = subject.asked.config.filter_alike
-    plan = plan_tasks(dump, subject.framework, done, filter_alike=alike)
-    tasks = [replace(task, cost_s=_COSTS_AS_MANY_CHECKS * task.cost_s) for task in plan.tasks]
-    return TaskPlan(tasks, map(job.settled, plan.skipped))
+    def report(self, files: RunFiles, end: RunEnd) -> NaiveReport:
+        rows, note = tuple(_rows(files.result)), self.subject.dump.note
+        return NaiveReport(files, rows, end.completed, end.stop_reason, note)
 
 
 def _rows(path: Path) -> Iterator[NaiveRow]:
-    with open_file(path) as file:
-        for line in rows_below(file, NAIVE_TABLES.result):
-            name, verdict, *others = decode_row(line)
-            row = NaiveRow(decode_name(name), verdict_in(verdict), *others)
-            yield row._replace(output=decode_name(row.output))
+    for name, verdict, *others in decoded_rows(path, NAIVE_TABLES.result):
+        row = NaiveRow(decode_name(name), verdict_in(verdict), *others)
+        yield row._replace(output=decode_name(row.output))

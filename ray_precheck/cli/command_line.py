@@ -60,17 +60,12 @@ def main(
     given = list(sys.argv[1:] if arguments is None else arguments)
     own = given[: given.index("--")] if "--" in given else given
     debug = "--debug" in own
-    told = [""]
-
-    def tell(result: str) -> None:
-        told.append(result)
-        announce(result)
-
+    invocation = Invocation(tuple(given), announce)
     try:
         with _ends_in_order(given, is_own), cuts_told(_say_first) as cuts:
             options = build_parser().parse_args(given)
             execute: Execute = options.execute
-            code = execute(options, Invocation(tuple(given), tell))
+            code = execute(options, invocation)
         if cuts and code == PASSED:
             code = NOTHING_CHECKED  # what was to be looked at was not there
         sys.stdout.flush()  # A full disk is an error that is still said in a sentence here.
@@ -82,7 +77,7 @@ def main(
         return error.exit_code
     except KeyboardInterrupt:
         print("ray-precheck: interrupted", file=sys.stderr)
-        _say_how_to_go_on(given, told[-1])
+        _say_how_to_go_on(given, invocation.told[-1] if invocation.told else "")
         return STOPPED
     except Exception as error:
         # Broad, because all errors for people are caught above: this one is a fault of this package

@@ -7,9 +7,12 @@ parsers whose `execute` is that of the command.
 import argparse
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NoReturn, TypeAlias
 
+from ray_precheck.cli.exit_codes import STOPPED
+from ray_precheck.cli.going_on import resume_command
 from ray_precheck.errors import UsageError
 from ray_precheck.options.declared import Option
 
@@ -28,11 +31,26 @@ class SentenceParser(argparse.ArgumentParser):
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """How a command was called: the arguments as `given`, and `announce`, which the command tells
-    the result CSV once it is there."""
+    """How a command was called: the arguments as `given`. What it `told` is the file or folder to go on
+    with, once that is there; `announce` passes it on to the guardian."""
 
     given: tuple[str, ...]
-    announce: Callable[[str], None]
+    announce: Callable[[str], None] = lambda text: None
+    told: list[str] = field(default_factory=list)
+
+    def tell(self, path: Path) -> None:
+        """Keep the file or folder that `-csv_path` names to go on with the run."""
+        self.told.append(str(path))
+        self.announce(str(path))
+
+    def stopped(self, reason: str) -> int:
+        """Say that the run stopped before its end, for a reason or ("") on request, and how to go on; return
+        the exit code."""
+        because = f": {reason}" if reason else ""
+        print(f"\nStopped before the end{because}.{' To go on:' if self.told else ''}")
+        if self.told:
+            print(f"  {resume_command(self.given, Path(self.told[-1]))}")
+        return STOPPED
 
 
 def note(text: str) -> None:

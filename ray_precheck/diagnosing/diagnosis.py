@@ -7,7 +7,6 @@ A part that cannot be done is a sentence of the page.
 """
 
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -34,7 +33,7 @@ from ray_precheck.errors import (
 )
 from ray_precheck.foreign import open_file
 from ray_precheck.options.declared import require_valid
-from ray_precheck.runtime.driving import SharedRun
+from ray_precheck.running.session import RunSession
 from ray_precheck.runtime.places.choice import Cluster
 from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.store.claim import ClaimedError, claimed
@@ -102,8 +101,15 @@ def run_diagnosis(
         if resume is None:
             write_page(page, _unfinished(config, page.parent))
         on_files(page.parent)
-        shared = SharedRun(Cluster(config, opened), stamp_of(page), stop.is_set, resume is not None)
-        parts = DiagnosisParts(config, page.parent, shared, show_progress)
+        session = RunSession(
+            Cluster(config, opened),
+            stamp_of(page),
+            stop.is_set,
+            goes_on=resume is not None,
+            show=show_progress,
+            on_files=lambda path: None,
+        )
+        parts = DiagnosisParts(config, page.parent, session)
         run = _Course(parts, findings)
         try:
             run.follow()
@@ -204,10 +210,9 @@ class _Course:
         Raises:
             StoppedError, ResumeError: the diagnosis ends here.
         """
-        if self._parts.shared.stop_requested():
+        if self._parts.session.is_stopped:
             raise StoppedError("")
-        if self._parts.show:
-            print(f"{doing}:", file=sys.stderr, flush=True)
+        self._parts.session.say(f"{doing}:")
         try:
             return work(), ""
         except (StoppedError, ResumeError):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ray_precheck.comparing import ComparisonConfig, ComparisonReports, run_comparison
-from ray_precheck.config import CoreJobOptions, JobOptions, OverflowConfig, RunConfig
+from ray_precheck.config import CoreJobOptions, DebugOptions, OverflowConfig, RunConfig
 from ray_precheck.diagnosing.files import (
     COMPARISON_TABLES,
     SEARCH_TABLES,
@@ -22,11 +22,12 @@ from ray_precheck.errors import StoppedError
 from ray_precheck.jobs.overflow.job import OVERFLOW_TABLES
 from ray_precheck.locating import LocationConfig, LocationReport, run_location
 from ray_precheck.options.diagnose import DiagnoseOptions
-from ray_precheck.options.files import ResumeOptions
+from ray_precheck.options.limits import LimitOptions
 from ray_precheck.options.out_folder import OutFolderOptions
+from ray_precheck.options.places import PlaceOptions
 from ray_precheck.overflowing import OverflowReport, check_overflow
 from ray_precheck.report.tables import read_columns
-from ray_precheck.runtime.driving import SharedRun
+from ray_precheck.running.session import RunSession
 from ray_precheck.session import PrecheckReport, run
 from ray_precheck.store.columns import RESULT_COLUMNS
 from ray_precheck.store.done import ResultRow, parse_result_row
@@ -39,7 +40,7 @@ HERE = "on_this_machine"
 
 
 @dataclass(frozen=True)
-class DiagnosisConfig(DiagnoseOptions, OutFolderOptions, CoreJobOptions, ResumeOptions):
+class DiagnosisConfig(DiagnoseOptions, OutFolderOptions, CoreJobOptions):
     """The settings of a diagnosis."""
 
     section = DiagnoseOptions.section
@@ -55,8 +56,7 @@ class DiagnosisParts:
 
     config: DiagnosisConfig
     folder: Path
-    shared: SharedRun
-    show: bool
+    session: RunSession
 
     def compare(self) -> ComparisonReports:
         """Compare the target with the golden run."""
@@ -70,15 +70,15 @@ class DiagnosisParts:
             standard=config.standard,
             **self._options([COMPARISON_TABLES], self.folder),
         )
-        reports = run_comparison(asked, show_progress=self.show, shared=self.shared)
+        reports = run_comparison(asked, session=self.session)
         self._require_end(reports.completed, reports.stop_reason)
         return reports
 
     def check_overflow(self) -> OverflowReport:
         """Find the births of NaN and infinity in the target."""
-        table = self.folder / OVERFLOW_TABLES.file("result", self.shared.stamp)
+        table = self.folder / OVERFLOW_TABLES.file("result", self.session.stamp)
         asked = OverflowConfig(dump=self.config.target, **self._options([OVERFLOW_TABLES], table))
-        report = check_overflow(asked, show_progress=self.show, shared=self.shared)
+        report = check_overflow(asked, session=self.session)
         self._require_end(report.completed, report.stop_reason)
         return report
 
@@ -91,14 +91,14 @@ class DiagnosisParts:
             match=config.match,
             **self._options(SEARCH_TABLES, self.folder),
         )
-        report = run_location(asked, show_progress=self.show, shared=self.shared)
+        report = run_location(asked, session=self.session)
         self._require_end(report.completed, report.stop_reason)
         return report
 
     def precheck(self, dump: FoundDump, place: Path, suspects: Sequence[Suspect]) -> SuspectCheck:
         """Run the suspects of a dump, every call where there is none, on the device of this machine."""
         out = self.folder / place
-        result = result_of(out, self.shared.stamp)
+        result = result_of(out, self.session.stamp)
         is_resumed = result.exists()
         asked = RunConfig(
             dump=dump.path,
@@ -111,7 +111,7 @@ class DiagnosisParts:
             **self._job() | {"devices": self.config.devices or (0,)},
             **(self._resume(result) if is_resumed else {}),
         )
-        report = run(asked, show_progress=self.show, shared=self.shared)
+        report = run(asked, session=self.session)
         self._require_end(report.completed, report.stop_reason)
         rows = _rows(report)
         if suspects:
@@ -123,14 +123,16 @@ class DiagnosisParts:
 
     def _options(self, tables: Sequence[Tables], resumed: Path) -> dict[str, Any]:
         """Return the options that all parts have; `resumed` is what a part is gone on with."""
-        stamp = self.shared.stamp
+        stamp = self.session.stamp
         names = [each.file("result", stamp) for each in tables]
         is_resumed = any(any(results_named(self.folder, name)) for name in names)
         goes_on = self._resume(resumed) if is_resumed else {}
         return {"out": self.folder, **self._job(), **goes_on}
 
     def _job(self) -> dict[str, Any]:
-        return {each.name: getattr(self.config, each.name) for each in fields(JobOptions)}
+        groups = (PlaceOptions, LimitOptions, DebugOptions)
+        names = [each.name for group in groups for each in fields(group)]
+        return {name: getattr(self.config, name) for name in names}
 
     def _resume(self, resumed: Path) -> dict[str, Any]:
         return {
@@ -141,7 +143,7 @@ class DiagnosisParts:
 
     def _require_end(self, completed: bool, reason: str) -> None:
         if not completed:
-            raise StoppedError("" if self.shared.stop_requested() else reason)
+            raise StoppedError("" if self.session.is_stopped else reason)
 
 
 def _rows(report: PrecheckReport) -> list[ResultRow]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ray_precheck.dump.cut_short import tell_cuts
-from ray_precheck.errors import DumpError
+from ray_precheck.errors import DumpError, UsageError
 
 DUMP_FILE, LOG_FILE = "dump.json", "dump.jsonl"
 _STEP = re.compile(r"step(\d+)")
@@ -58,6 +58,22 @@ def find_dumps(path: Path) -> FoundDumps:
     found = dumps_below(path)
     tell_cuts(each.path for each in found.dumps)
     return found
+
+
+def one_dump(path: Path, instead: str = "") -> Path:
+    """Return the dump that a path names alone; `instead` is what else the user may do.
+
+    Raises:
+        UsageError: there are several below the folder.
+        DumpError: see `dumps_below`.
+    """
+    dumps = find_dumps(path).dumps
+    if len(dumps) > 1:
+        named = f"name one of them, such as {dumps[0].path}"
+        raise UsageError(
+            f"{path} is a folder of {len(dumps)} dumps; {', '.join(filter(None, [named, instead]))}"
+        )
+    return dumps[0].path
 
 
 def dumps_below(path: Path) -> FoundDumps:

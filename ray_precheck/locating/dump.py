@@ -17,13 +17,12 @@ from ray_precheck.jobs.location.job import LocationJob, open_runner
 from ray_precheck.jobs.location.payload import LOCATION_TABLES, read_measured
 from ray_precheck.jobs.location.plan import LocationPlan, plan_location, settings_of_replay
 from ray_precheck.jobs.location.walk import located_in
-from ray_precheck.locating.search import LocationSearch
-from ray_precheck.runtime.driving import RunSetting, drive_to_end, planned
-from ray_precheck.runtime.places.choice import find_places
+from ray_precheck.locating.search import LocationSearch, PartEnd
+from ray_precheck.running.run import Feature, RunEnd, run_job
+from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.task import Task
-from ray_precheck.store.opening import opened_run
 from ray_precheck.store.reads import TENSOR_FOLDER, reads_of_dumps
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.trace.locating.places import DumpRoots
@@ -44,12 +43,14 @@ class Gathered:
     exchanges: list[Exchanged] = field(default_factory=list)
 
 
-def search_dump(pair: DumpToLocate, search: LocationSearch, gathered: Gathered) -> DumpRoots | None:
-    """Search a dump, or go on with that; returns None if it was stopped on request.
+def search_dump(
+    pair: DumpToLocate, search: LocationSearch, gathered: Gathered
+) -> PartEnd[DumpRoots]:
+    """Search a dump, or go on with that.
 
     Raises:
         UsageError: nothing can be replayed, and there is no golden run.
-        PrecheckError: a capture cannot be read, or the search had to stop.
+        PrecheckError: a capture cannot be read, or the search stopped before a row was written.
     """
     with ExitStack() as held:
         target = held.enter_context(open_side(pair.target))
@@ -69,60 +70,66 @@ def search_dump(pair: DumpToLocate, search: LocationSearch, gathered: Gathered) 
             )
         measured = None
         if plan.is_replayed:
-            files = _replay(pair, target, golden, plan, search, held)
-            if files is None:
-                return None
+            feature, folder = (
+                _Replay(pair, target, golden, plan, search),
+                search.folder / pair.place,
+            )
+            resumed = search.session.resumed(folder, LOCATION_TABLES)
+            files, end = run_job(feature, search.config, search.session, folder, resumed)
+            if not end.completed:
+                return PartEnd(None, False, end.stop_reason)
             gathered.errors[pair.label] = files.errors
             measured = read_measured(files.details)
             gathered.exchanges.extend(exchanges_of(target, pair.label, pair.step, pair.rank))
         is_first_step = pair.step == search.first_step
         located = located_in(target, golden, plan, measured, is_first_step=is_first_step)
-        return DumpRoots(pair.step, pair.rank, pair.label, located)
+        return PartEnd(DumpRoots(pair.step, pair.rank, pair.label, located))
 
 
-def _replay(
-    pair: DumpToLocate,
-    target: CaptureSide,
-    golden: CaptureSide | None,
-    plan: LocationPlan,
-    search: LocationSearch,
-    held: ExitStack,
-) -> RunFiles | None:
-    """Replay the calls of a dump, or go on with that; returns its files, None if it was stopped."""
-    config, shared = search.config, search.shared
-    places = None
-    if not search.is_done_here(sum(plan.costs_s)):
-        framework = target.header.framework
-        places = find_places(config, framework, shared.cluster, show=search.show, device_runs=False)
-    sides = {"target": target} | ({"golden": golden} if golden else {})
-    inputs = {label: side.digest() for label, side in sides.items()}
-    folder = search.folder / pair.place
-    # Before any file is made: an error about what is installed leaves nothing behind.
-    settings_of_replay(target, golden, None, 1)
-    resumed = search.resumed(folder, LOCATION_TABLES)
-    names = {payload.name for payload in plan.payloads}
-    fingerprint = search.fingerprint(**inputs)
-    new = shared.new_files(folder)
-    reads = reads_of_dumps((label, [side.path]) for label, side in sides.items())
-    reads |= {f"{label}/{TENSOR_FOLDER}": side.data_folder for label, side in sides.items()}
-    opened = held.enter_context(
-        opened_run(resumed, new, names, fingerprint, config, LOCATION_TABLES, reads)
-    )
-    files = opened.files
-    search.on_files(search.folder if pair.place.parts else files.result)
-    slots = len(config.devices) if not isinstance(config.devices, str) else 1
-    settings = settings_of_replay(target, golden, files.errors.absolute(), slots)
-    job = LocationJob(plan.payloads, settings, shared_fs=config.shared_fs)
-    tasks = plan.tasks(opened.done)
-    if places is None:
-        planning = planned((), _replayed_here(job, tasks))
-    else:
-        planning = planned(sorted(tasks, key=lambda task: -task.cost_s))
-    progress = Progress(len(job.names), len(opened.done), show=search.show)
-    setting = RunSetting(config, shared.cluster, places, files, progress, shared.stop_requested)
-    end = drive_to_end(job, planning, setting, is_new=opened.is_new)
-    end.require_end()
-    return files if end.completed else None
+class _Replay(Feature[LocationJob, tuple[RunFiles, RunEnd]]):
+    """The calls of a dump, replayed from its files of tensors."""
+
+    tables = LOCATION_TABLES
+
+    def __init__(
+        self,
+        pair: DumpToLocate,
+        target: CaptureSide,
+        golden: CaptureSide | None,
+        plan: LocationPlan,
+        search: LocationSearch,
+    ) -> None:
+        self._pair, self._plan, self._search = pair, plan, search
+        self._sides = target, golden
+        self.places = search.places_for(sum(plan.costs_s), target.header.framework)
+        # Before any file is made: an error about what is installed leaves nothing behind.
+        settings_of_replay(target, golden, None, 1)
+        sides = {"target": target} | ({"golden": golden} if golden else {})
+        self.names = list(dict.fromkeys(payload.name for payload in plan.payloads))
+        self.fingerprint = search.fingerprint(
+            **{label: side.digest() for label, side in sides.items()}
+        )
+        self.reads = reads_of_dumps((label, [side.path]) for label, side in sides.items())
+        for label, side in sides.items():
+            self.reads[f"{label}/{TENSOR_FOLDER}"] = side.data_folder
+
+    def to_go_on_with(self, files: RunFiles) -> Path:
+        return self._search.folder if self._pair.place.parts else files.result
+
+    def job(self, files: RunFiles, done: set[str]) -> LocationJob:
+        config = self._search.config
+        slots = len(config.devices) if not isinstance(config.devices, str) else 1
+        settings = settings_of_replay(*self._sides, files.errors.absolute(), slots)
+        return LocationJob(self._plan.payloads, settings, shared_fs=config.shared_fs)
+
+    def plan(self, job: LocationJob, done: set[str], progress: Progress) -> TaskPlan:
+        tasks = self._plan.tasks(done)
+        if self.places is None:
+            return TaskPlan((), _replayed_here(job, tasks))
+        return TaskPlan(sorted(tasks, key=lambda task: -task.cost_s), ())
+
+    def report(self, files: RunFiles, end: RunEnd) -> tuple[RunFiles, RunEnd]:
+        return files, end
 
 
 def _replayed_here(job: LocationJob, tasks: Sequence[Task]) -> Iterator[Done]:

@@ -7,7 +7,8 @@ there. The journal is `OUT/locate_collectives_calls_{timestamp}.csv` and
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from ray_precheck.jobs.location.exchange import (
     EXCHANGE_TABLES,
@@ -15,46 +16,53 @@ from ray_precheck.jobs.location.exchange import (
     WholeExchanges,
     read_recomputed,
 )
-from ray_precheck.locating.search import LocationSearch
-from ray_precheck.runtime.driving import RunSetting, write_rows
+from ray_precheck.locating.search import LocationSearch, PartEnd
+from ray_precheck.running.run import Feature, RunEnd, run_job
+from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.progress import Progress
-from ray_precheck.store.opening import opened_run
-from ray_precheck.store.resume import discard_run
+from ray_precheck.store.resume import RunFiles
 from ray_precheck.trace.locating.ranks.collectives import Recomputed
 
 
 def recompute_exchanges(
     exchanges: Iterable[Exchanged], search: LocationSearch
-) -> dict[str, list[Recomputed]] | None:
+) -> PartEnd[dict[str, list[Recomputed]]]:
     """Recompute the collectives whose ranks are all there, in this process, because all of it is reading.
 
-    Returns None if it was stopped on request.
-
     Raises:
-        StoppedError: the run had to stop.
+        StoppedError: the run stopped before a row was written.
     """
-    exchanges = list(exchanges)
-    whole = WholeExchanges(exchanges)
-    if not whole.names:
-        return {}
-    resumed = search.resumed(search.folder, EXCHANGE_TABLES)
-    fingerprint = search.fingerprint(collectives=_digest(whole))
-    new, names = search.shared.new_files(search.folder), set(whole.names)
-    config, shared = search.config, search.shared
-    reads = {each.dump: each.folder for each in exchanges}
-    with opened_run(resumed, new, names, fingerprint, config, EXCHANGE_TABLES, reads) as opened:
-        files, done = opened.files, opened.done
-        progress = Progress(len(whole.names), len(done), show=search.show)
-        setting = RunSetting(config, shared.cluster, None, files, progress, shared.stop_requested)
-        try:
-            completed = write_rows(whole, whole.rows(done), setting)
-        finally:
-            progress.close()
-        if not completed:
-            if opened.is_new:
-                discard_run(files)
-            return None
-        return read_recomputed(files.details)
+    feature = _Collectives(list(exchanges), search)
+    if not feature.names:
+        return PartEnd({})
+    resumed = search.session.resumed(search.folder, EXCHANGE_TABLES)
+    return run_job(feature, search.config, search.session, search.folder, resumed)
+
+
+class _Collectives(Feature[WholeExchanges, PartEnd[dict[str, list[Recomputed]]]]):
+    """The collectives of a search, each recomputed from what all its ranks brought."""
+
+    tables = EXCHANGE_TABLES
+
+    def __init__(self, exchanges: Sequence[Exchanged], search: LocationSearch) -> None:
+        self._whole, self._search = WholeExchanges(exchanges), search
+        self.names = self._whole.names
+        self.fingerprint = search.fingerprint(collectives=_digest(self._whole))
+        self.reads = {each.dump: each.folder for each in exchanges}
+
+    def to_go_on_with(self, files: RunFiles) -> Path:
+        return self._search.folder
+
+    def job(self, files: RunFiles, done: set[str]) -> WholeExchanges:
+        return self._whole
+
+    def plan(self, job: WholeExchanges, done: set[str], progress: Progress) -> TaskPlan:
+        return TaskPlan((), job.rows(done))
+
+    def report(self, files: RunFiles, end: RunEnd) -> PartEnd[dict[str, list[Recomputed]]]:
+        if not end.completed:
+            return PartEnd(None, False, end.stop_reason)
+        return PartEnd(read_recomputed(files.details))
 
 
 def _digest(whole: WholeExchanges) -> str:

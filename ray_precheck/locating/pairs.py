@@ -14,12 +14,12 @@ from ray_precheck.jobs.dumps.job import DumpsJob, digest_of_dumps
 from ray_precheck.jobs.location.dumps import DumpToLocate
 from ray_precheck.jobs.location.pairs import PairPayload, dump_pairs_job
 from ray_precheck.jobs.location.rows import PAIR_TABLES, LocatedRows, read_located
-from ray_precheck.locating.search import LocationSearch
-from ray_precheck.runtime.driving import RunSetting, drive_to_end, planned
-from ray_precheck.runtime.places.choice import find_places
+from ray_precheck.locating.search import LocationSearch, PartEnd
+from ray_precheck.running.run import Feature, RunEnd, run_job
+from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.progress import Progress
-from ray_precheck.store.opening import OpenedRun, opened_run
 from ray_precheck.store.reads import reads_of_dumps
+from ray_precheck.store.resume import RunFiles, remove_run
 
 _HEAD_BYTES, _FIRST_RECORDS_BYTES = 1 << 12, 1 << 18
 
@@ -37,57 +37,58 @@ def has_tensor_files(dump: Path) -> bool:
 
 def search_pairs(
     pairs: Sequence[DumpToLocate], search: LocationSearch
-) -> dict[str, LocatedRows] | None:
-    """Search pairs of dumps, or go on with that; returns None if it was stopped on request.
+) -> PartEnd[dict[str, LocatedRows]]:
+    """Search pairs of dumps, or go on with that.
 
     Raises:
         DumpError: none of the pairs could be searched; a new run leaves no file.
-        StoppedError: the run had to stop.
+        StoppedError: the run stopped before a row was written.
     """
-    config, folder = search.config, search.folder
-    job = dump_pairs_job(
-        pairs,
-        exact=search.is_exact,
-        first_step=search.first_step,
-        shared_fs=config.shared_fs,
-    )
-    resumed = search.resumed(folder, PAIR_TABLES)
-    labelled = [(pair.label, filter(None, (pair.target, pair.golden))) for pair in pairs]
-    fingerprint = search.fingerprint(pairs=digest_of_dumps(labelled))
-    new = search.shared.new_files(folder)
-    reads = reads_of_dumps(
-        ((pair.label, [each for each in (pair.target, pair.golden) if each]) for pair in pairs),
-        tensors=False,
-    )
-    with opened_run(
-        resumed, new, set(job.names), fingerprint, config, PAIR_TABLES, reads
-    ) as opened:
-        files = opened.files
-        search.on_files(files.result)
-        if not _drive(search, job, opened):
-            return None
+    resumed = search.session.resumed(search.folder, PAIR_TABLES)
+    feature = _Pairs(pairs, search)
+    return run_job(feature, search.config, search.session, search.folder, resumed)
+
+
+class _Pairs(Feature[DumpsJob[PairPayload], PartEnd[dict[str, LocatedRows]]]):
+    """Pairs of dumps, each searched as a whole."""
+
+    tables = PAIR_TABLES
+
+    def __init__(self, pairs: Sequence[DumpToLocate], search: LocationSearch) -> None:
+        self._job = dump_pairs_job(
+            pairs,
+            exact=search.is_exact,
+            first_step=search.first_step,
+            shared_fs=search.config.shared_fs,
+        )
+        self.names = self._job.names
+        labelled = [
+            (pair.label, [each for each in (pair.target, pair.golden) if each]) for pair in pairs
+        ]
+        self.fingerprint = search.fingerprint(pairs=digest_of_dumps(labelled))
+        self.reads = reads_of_dumps(labelled, tensors=False)
+        cost_s = sum(task.cost_s for task in self._job.tasks(set()))
+        self.places = search.places_for(cost_s, "pytorch")
+
+    @property
+    def is_shown(self) -> bool:
+        return len(self.names) > 1
+
+    def job(self, files: RunFiles, done: set[str]) -> DumpsJob[PairPayload]:
+        return self._job
+
+    def plan(self, job: DumpsJob[PairPayload], done: set[str], progress: Progress) -> TaskPlan:
+        tasks = job.tasks(done)
+        if self.places is None:
+            return TaskPlan((), job.settled(tasks))
+        return TaskPlan(tasks, ())
+
+    def report(self, files: RunFiles, end: RunEnd) -> PartEnd[dict[str, LocatedRows]]:
+        if not end.completed:
+            return PartEnd(None, False, end.stop_reason)
         found = read_located(files.result, files.details)
         if not any(rows.known for rows in found.values()):
-            if opened.is_new:
-                for path in (files.result, files.details, files.settings, files.timeline):
-                    path.unlink(missing_ok=True)
+            if end.is_new:
+                remove_run(files)
             raise DumpError(next((rows.message for rows in found.values()), "no dump was searched"))
-        return found
-
-
-def _drive(search: LocationSearch, job: DumpsJob[PairPayload], opened: OpenedRun) -> bool:
-    config, shared, tasks = search.config, search.shared, job.tasks(opened.done)
-    places = None
-    if search.is_done_here(sum(task.cost_s for task in tasks)):
-        planning = planned((), job.settled(tasks))
-    else:
-        places = find_places(config, "pytorch", shared.cluster, show=search.show, device_runs=False)
-        planning = planned(tasks)
-    show = search.show and len(job.names) > 1
-    progress = Progress(len(job.names), len(opened.done), show=show)
-    setting = RunSetting(
-        config, shared.cluster, places, opened.files, progress, shared.stop_requested
-    )
-    end = drive_to_end(job, planning, setting, is_new=opened.is_new)
-    end.require_end()
-    return end.completed
+        return PartEnd(found)

@@ -6,10 +6,10 @@ import the package. Each dump is searched by itself (`dump`), those without file
 `OUT/locate_{timestamp}.csv` ranks what all dumps have.
 """
 
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,16 @@ from ray_precheck.locating.dump import Gathered, search_dump
 from ray_precheck.locating.exchanges import recompute_exchanges
 from ray_precheck.locating.pairs import has_tensor_files, search_pairs
 from ray_precheck.locating.report import LocationReport
-from ray_precheck.locating.search import LocationConfig, LocationSearch
+from ray_precheck.locating.search import LocationConfig, LocationSearch, PartEnd
 from ray_precheck.report.location import write_location
-from ray_precheck.runtime.driving import SharedRun
-from ray_precheck.runtime.places.choice import Cluster, on_cores
-from ray_precheck.runtime.stop_signal import stop_on_signal
-from ray_precheck.store.opening import results_folder
-from ray_precheck.store.stamps import newest_there, release_stamp, reserved_stamp, stamp_in
+from ray_precheck.running.run import run_each
+from ray_precheck.running.session import (
+    RunSession,
+    Series,
+    results_folder,
+    session_of_several,
+)
+from ray_precheck.runtime.places.choice import on_cores
 from ray_precheck.trace.locating.places import DumpRoots, ranked
 from ray_precheck.trace.locating.ranks.collectives import Recomputed, joined_dumps
 
@@ -59,11 +62,11 @@ def run_location(
     *,
     show_progress: bool = True,
     on_files: Callable[[Path], None] = lambda path: None,
-    shared: SharedRun | None = None,
+    session: RunSession | None = None,
 ) -> LocationReport:
     """Run what `config` asks for. `on_files` is called with the file or folder to go on with.
 
-    A search that is a part of a larger run has `shared` with the other parts.
+    A search that is a part of a larger run has the `session` of all parts.
 
     Raises:
         PrecheckError: a wrong option, capture or device. A run that had to stop later on is reported as not
@@ -75,60 +78,25 @@ def run_location(
     folder = results_folder(config.out, config.resume_csv)
     first_step = min((pair.step for pair in pairs), key=_number_in)
     with ExitStack() as opened:
-        if shared is None:
-            shared = opened.enter_context(_alone(config, folder, pairs))
+        if session is None:
+            places = [Path(), *(pair.place for pair in pairs)]
+            series = Series(folder, places, _BEGIN.removesuffix("_"), _BEGIN)
+            several = session_of_several(
+                config, series, config.resume_csv, show=show_progress, on_files=on_files
+            )
+            session = opened.enter_context(several)
         if config.resume_csv is not None and not config.force:
-            _require_own_files(folder, shared.stamp, pairs)
-        search = LocationSearch(config, folder, shared, first_step, show_progress, on_files)
-        whole = _WholeSearch(search, pairs)
+            _require_own_files(folder, session.stamp, pairs)
+        whole = _WholeSearch(LocationSearch(config, folder, session, first_step), pairs)
         whole.gathered.notes.extend(
             f"{label} has no partner on the other side and is left out" for label in without
         )
-        recomputed, reason = whole.search_all()
-    return whole.report(recomputed, reason)
+        recomputed = whole.search_all()
+    return whole.report(recomputed)
 
 
 def _number_in(text: str) -> int:
     return int(text) if text.isdigit() else 0
-
-
-@contextmanager
-def _alone(
-    config: LocationConfig, folder: Path, pairs: Sequence[DumpToLocate]
-) -> Iterator[SharedRun]:
-    """Open what a search shares with nothing else."""
-    resume, stem = config.resume_csv, _BEGIN.removesuffix("_")
-    places = [pair.place for pair in pairs]
-    with ExitStack() as opened:
-        stop = opened.enter_context(stop_on_signal())
-        if resume is None:
-            stamp = opened.enter_context(reserved_stamp(folder, stem, places))
-        else:
-            stamp = _stamp_of(resume, places)
-            release_stamp(folder, stem, stamp)
-        yield SharedRun(Cluster(config, opened), stamp, stop.is_set, resume is not None)
-
-
-def _stamp_of(resume: Path, places: Iterable[Path]) -> str:
-    """Return the stamp of the search that is gone on with, named by its folder or by one of its files.
-
-    Raises:
-        ResumeError: there is no such run.
-    """
-    if resume.is_dir():
-        newest = newest_there(resume, places, f"{_BEGIN}*.csv")
-        if newest:
-            return newest
-        raise ResumeError(f"-csv_path: {resume} has no {_BEGIN}*.csv to go on in")
-    stamp = stamp_in(resume)
-    if not (resume.name.startswith(_BEGIN) and resume.suffix == ".csv" and stamp):
-        raise ResumeError(
-            f"-csv_path: {resume} is none of the files of a search; a name like"
-            f" {_BEGIN}calls_20260101120000.csv is expected, or the folder of the results"
-        )
-    if not resume.exists():
-        raise ResumeError(f"-csv_path: cannot read {resume}: there is no such file")
-    return stamp
 
 
 def _require_own_files(folder: Path, stamp: str, pairs: Sequence[DumpToLocate]) -> None:
@@ -158,34 +126,32 @@ class _WholeSearch:
     gathered: Gathered = field(default_factory=Gathered)
     together: dict[str, LocatedRows] = field(default_factory=dict)
 
-    def search_all(self) -> tuple[Mapping[str, Sequence[Recomputed]] | None, str]:
-        """Search the dumps, then the collectives between them.
-
-        Returns what is known of the collectives of each dump, by its label; None where the search had to stop
-        before its end, with the reason, "" for on request.
-        """
+    def search_all(self) -> PartEnd[dict[str, list[Recomputed]]]:
+        """Search the dumps, then the collectives between them; returns what is known of the collectives of
+        each dump, by its label."""
+        one_job = _without_files(self.search.config, self.pairs)
+        is_many, session = len(self.pairs) > 1, self.search.session
+        labels = [pair.label if is_many and pair not in one_job else "" for pair in self.pairs]
+        search = partial(self._search_dump, one_job)
+        ends = run_each(self.pairs, search, session, labels)
+        self.found.extend(each.found for each in ends.reports if each.found is not None)
+        if not ends.completed:
+            return PartEnd(None, False, ends.stop_reason)
         try:
-            is_whole = self._search_dumps()
-        except StoppedError as error:
-            if not self.found and self.search.config.resume_csv is None:
-                raise
-            return None, "" if self.search.shared.stop_requested() else str(error)
-        if not is_whole:
-            return None, ""
-        return recompute_exchanges(self.gathered.exchanges, self.search), ""
+            return recompute_exchanges(self.gathered.exchanges, self.search)
+        except StoppedError as error:  # The search is gone on with: its dumps have their rows.
+            return PartEnd(None, False, "" if session.is_stopped else str(error))
 
-    def report(
-        self, recomputed: Mapping[str, Sequence[Recomputed]] | None, reason: str
-    ) -> LocationReport:
+    def report(self, end: PartEnd[dict[str, list[Recomputed]]]) -> LocationReport:
         """Rank what was found, and write the table; where the search came to no end, only report it."""
         search, notes, errors = self.search, tuple(self.gathered.notes), self.gathered.errors
         folder, config = search.folder, search.config
-        table = folder / f"{_BEGIN}{search.shared.stamp}.csv"
-        if recomputed is None:
+        table = folder / f"{_BEGIN}{search.session.stamp}.csv"
+        if end.found is None:
             return LocationReport(
-                folder, table, (), tuple(self.found), False, reason, notes, errors
+                folder, table, (), tuple(self.found), False, end.stop_reason, notes, errors
             )
-        found = joined_dumps(self.found, recomputed)
+        found = joined_dumps(self.found, end.found)
         places = tuple(ranked(found))
         known = {label: rows.looked for label, rows in self.together.items()}
         opened = self.gathered.opened
@@ -195,31 +161,23 @@ class _WholeSearch:
             config.golden is not None,
         )  # fmt: skip
 
-    def _search_dumps(self) -> bool:
-        """Search one dump after the other; returns False if it was stopped on request."""
-        one_job = _without_files(self.search.config, self.pairs)
-        count = len(self.pairs)
-        for number, pair in enumerate(self.pairs, 1):
-            if count > 1 and pair not in one_job and self.search.show:
-                print(f"{pair.label} ({number} of {count})", file=sys.stderr, flush=True)
-            if pair in one_job and not self.together:
-                self.together.update(search_pairs(one_job, self.search) or {})
-            roots = None if self.search.shared.stop_requested() else self._roots_of(pair)
-            if roots is None:
-                return False
-            self.found.append(roots)
-        return True
-
-    def _roots_of(self, pair: DumpToLocate) -> DumpRoots | None:
-        """Search a dump, unless that was done with others; returns None if it was stopped on request."""
-        rows = self.together.get(pair.label)
-        if rows is None:
+    def _search_dump(
+        self, one_job: Sequence[DumpToLocate], pair: DumpToLocate
+    ) -> PartEnd[DumpRoots]:
+        """Search a dump; all of those that are one job, if it is the first of them."""
+        if pair not in one_job:
             return search_dump(pair, self.search, self.gathered)
+        if not self.together:
+            end = search_pairs(one_job, self.search)
+            if end.found is None:
+                return PartEnd(None, False, end.stop_reason)
+            self.together.update(end.found)
+        rows = self.together[pair.label]
         if rows.message:
             self.gathered.notes.append(
                 rows.message if rows.known else f"{pair.label}: {rows.message}"
             )
-        return DumpRoots(pair.step, pair.rank, pair.label, rows.located)
+        return PartEnd(DumpRoots(pair.step, pair.rank, pair.label, rows.located))
 
 
 def _without_files(config: LocationConfig, pairs: Sequence[DumpToLocate]) -> Sequence[DumpToLocate]:

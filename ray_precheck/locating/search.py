@@ -4,22 +4,24 @@ Goes out: a `LocationConfig`, made by the command line or a program; and a `Loca
 the parts: `dump`, `pairs` and `exchanges`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from ray_precheck.config import CoreJobOptions
 from ray_precheck.options.captures import EXACT
 from ray_precheck.options.declared import require_valid, settings_of
-from ray_precheck.options.files import ResumeOptions
 from ray_precheck.options.locate import LocateOptions
 from ray_precheck.options.out_folder import OutFolderOptions
-from ray_precheck.runtime.driving import START_OF_RAY_S, SharedRun
-from ray_precheck.store.tables import Tables
+from ray_precheck.running.session import RunSession
+from ray_precheck.runtime.driving import START_OF_RAY_S
+from ray_precheck.runtime.places.choice import Places, find_places
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
-class LocationConfig(LocateOptions, OutFolderOptions, CoreJobOptions, ResumeOptions):
+class LocationConfig(LocateOptions, OutFolderOptions, CoreJobOptions):
     """The settings of a search for the operator to blame."""
 
     section = LocateOptions.section
@@ -36,14 +38,12 @@ class LocationConfig(LocateOptions, OutFolderOptions, CoreJobOptions, ResumeOpti
 @dataclass(frozen=True, slots=True)
 class LocationSearch:
     """What the parts of a search share. `folder` has the results; `first_step` is the step whose weights the
-    runs began with; `on_files` is called with the file or folder to go on with."""
+    runs began with."""
 
     config: LocationConfig
     folder: Path
-    shared: SharedRun
+    session: RunSession
     first_step: str
-    show: bool
-    on_files: Callable[[Path], None]
 
     @property
     def is_exact(self) -> bool:
@@ -54,14 +54,20 @@ class LocationSearch:
         """Return the settings that another run must have to go on with a part that has these inputs."""
         return inputs | settings_of(self.config)
 
-    def resumed(self, folder: Path, tables: Tables) -> Path | None:
-        """Return the result table in `folder` to go on in, None where a part has to begin."""
-        table = folder / tables.file("result", self.shared.stamp)
-        return table if self.config.resume_csv is not None and table.exists() else None
+    def places_for(self, cost_s: float, framework: str) -> Places | None:
+        """Return the processor cores for so much work; None where it is done in this process, because it is
+        less than Ray and its workers take to start."""
+        config, session = self.config, self.session
+        is_local = not config.address and not isinstance(config.devices, str)
+        if is_local and (cost_s < START_OF_RAY_S or len(config.devices) == 1):
+            return None
+        return find_places(config, framework, session.cluster, show=session.show, device_runs=False)
 
-    def is_done_here(self, cost_s: float) -> bool:
-        """Return whether work is done in this process: it is less than Ray and its workers take to start."""
-        config = self.config
-        if config.address or isinstance(config.devices, str):
-            return False
-        return cost_s < START_OF_RAY_S or len(config.devices) == 1
+
+@dataclass(frozen=True, slots=True)
+class PartEnd(Generic[Found]):
+    """What a part of a search has found, None where it stopped before its end, and why it did."""
+
+    found: Found | None
+    completed: bool = True
+    stop_reason: str = ""

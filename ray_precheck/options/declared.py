@@ -10,7 +10,7 @@ makes the parser and `scripts.options` the tables of `cli/README.md`; the errors
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, TypeVar
@@ -19,6 +19,8 @@ from ray_precheck.errors import UsageError
 from ray_precheck.options.rules import OneOf, Rule
 
 T = TypeVar("T")
+# The section of --help that stands last.
+_HELP = "help"
 
 
 class Takes(Enum):
@@ -131,6 +133,14 @@ def options_of(holder: type) -> tuple[Option, ...]:
                     for each in declared.metadata.get(_OPTIONS, ())
                 )
     return tuple(found)
+
+
+def by_section(options: Iterable[Option]) -> tuple[Option, ...]:
+    """Return options in the order of --help: those of one section together, those of help last."""
+    found = list(options)
+    sections = dict.fromkeys(each.section for each in found)
+    ordered = [section for section in sections if section != _HELP] + [_HELP]
+    return tuple(each for section in ordered for each in found if each.section == section)
 
 
 def option_of(holder: type, name: str) -> Option:

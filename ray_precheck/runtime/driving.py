@@ -10,11 +10,10 @@ from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ray_precheck.config import JobOptions
-from ray_precheck.errors import PrecheckError, StoppedError
+from ray_precheck.errors import PrecheckError
 from ray_precheck.runtime.job import Job, Pieces
 from ray_precheck.runtime.places.choice import Cluster, Places
 from ray_precheck.runtime.places.devices import local_node
@@ -26,8 +25,7 @@ from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.task import Task
 from ray_precheck.store.journal import Journal
-from ray_precheck.store.opening import NewFiles
-from ray_precheck.store.resume import RunFiles, discard_run
+from ray_precheck.store.resume import RunFiles
 from ray_precheck.store.settings import note_caveat
 from ray_precheck.store.timeline import Timeline
 
@@ -69,79 +67,7 @@ class RunSetting:
     stop_requested: Callable[[], bool] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SharedRun:
-    """The parts of runs that belong together: over several dumps, or of several jobs. They share their
-    cluster, the stamp of their files, and the function that tells whether they have to stop. With `goes_on`
-    the stamp is that of an earlier part of them."""
-
-    cluster: Cluster
-    stamp: str
-    stop_requested: Callable[[], bool]
-    goes_on: bool = False
-
-    def new_files(self, folder: Path) -> NewFiles:
-        """Return where a run that has no files yet makes them."""
-        return NewFiles(folder, self.stamp, self.goes_on)
-
-
-@dataclass(frozen=True, slots=True)
-class RunEnd:
-    """How a run ended: at its end, for the reason `reason`, or on request. A new run that has no row left no
-    files: it `is_discarded`."""
-
-    completed: bool
-    reason: str
-    is_discarded: bool
-
-    def require_rows(self) -> None:
-        """Require that there is anything to report on.
-
-        Raises:
-            StoppedError: the run stopped before a row was written.
-        """
-        if self.is_discarded:
-            said = "stopped on request before a row was written; start anew"
-            raise StoppedError(self.reason or said)
-
-    def require_end(self) -> None:
-        """Require that the run came to its end, or was stopped on request with rows to go on with.
-
-        Raises:
-            StoppedError: the run had to stop, or stopped before a row was written.
-        """
-        self.require_rows()
-        if self.reason:
-            raise StoppedError(self.reason)
-
-
-def planned(tasks: Sequence[Task], settled: Iterable[Done] = ()) -> "Future[TaskPlan]":
-    """Return a plan that is finished."""
-    future: Future[TaskPlan] = Future()
-    future.set_result(TaskPlan(tasks, settled))
-    return future
-
-
-def drive_to_end(
-    job: Job, planning: "Future[TaskPlan]", setting: RunSetting, *, is_new: bool
-) -> RunEnd:
-    """Run a job to its end, close its progress bar, and remove the files of a new run without a row.
-
-    Raises:
-        PrecheckError: planning failed, or no cluster answers.
-    """
-    completed, is_discarded, reason = False, False, ""
-    try:
-        completed = drive(job, planning, setting)
-    except StoppedError as error:
-        reason = str(error)
-    finally:
-        setting.progress.close()
-        is_discarded = is_new and not completed and discard_run(setting.files)
-    return RunEnd(completed, reason, is_discarded)
-
-
-def drive(job: Job, planning: "Future[TaskPlan]", setting: RunSetting) -> bool:
+def drive(job: Pieces, planning: "Future[TaskPlan]", setting: RunSetting) -> bool:
     """Run a job; workers start while its tasks are still being planned.
 
     Returns True at the end, False where the run was stopped on request.
@@ -155,7 +81,8 @@ def drive(job: Job, planning: "Future[TaskPlan]", setting: RunSetting) -> bool:
     if plan is not None and not plan.tasks:
         return write_rows(job, plan.settled, setting)
     with ExitStack() as opened:
-        driver = _open_driver(job, setting, opened)
+        # What has tasks is a whole job.
+        driver = _open_driver(cast("Job", job), setting, opened)
         driver.launch()
         plan = planning.result()
         return driver.run(plan.tasks, plan.settled, setting.progress)

@@ -98,11 +98,3 @@ def _others(files: RunFiles, tables: Tables) -> list[Path]:
     stamp = files.errors.name
     tables_there = files.result.parent.glob(f"{tables.stem}_*_{stamp}.csv")
     return [path for path in tables_there if path not in (files.result, files.details)]
-
-
-def results_folder(out: Path, resumed: Path | None) -> Path:
-    """Return the folder of the results of several tables: `out`, or that of the run to go on with, which is
-    named by its folder or one of its tables."""
-    if resumed is None:
-        return out
-    return resumed.parent if resumed.is_file() else resumed

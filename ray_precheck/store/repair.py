@@ -70,6 +70,12 @@ def rows_below(file: BinaryIO, columns: Iterable[str]) -> Iterator[bytes]:
     return rows
 
 
+def decoded_rows(path: Path, columns: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the cells of the whole rows of a file, as `rows_below` finds them."""
+    with open_file(path) as file:
+        yield from map(decode_row, rows_below(file, columns))
+
+
 def _read_head(file: BinaryIO, rows: Iterator[bytes], columns: Iterable[str]) -> bytes:
     """Return the header that the rows begin with, b"" where it is torn or not there yet."""
     head = next(rows, b"")

@@ -174,6 +174,12 @@ def start_run(
     return files
 
 
+def remove_run(files: RunFiles) -> None:
+    """Remove the files of a run of which nothing is to be kept."""
+    for path in (files.result, files.details, files.settings, files.timeline):
+        path.unlink(missing_ok=True)
+
+
 def discard_run(files: RunFiles) -> bool:
     """Remove the files of a new run that ended before a row was written; returns whether it did so.
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ray_precheck.errors import ResumeError, UsageError
+from ray_precheck.errors import UsageError
 from ray_precheck.store.resume import RESULT_STEM
 
 _FORMAT = "%Y%m%d%H%M%S"
@@ -75,15 +75,9 @@ def _reserved(folder: Path, stem: str, places: Iterable[Path]) -> Path:
         number += 1
 
 
-def newest_stamp(folders: Iterable[Path]) -> str:
-    """Return the newest stamp of a run in these folders, "" where there is none."""
-    return newest_of(stamp for folder in folders for stamp in _stamps(folder))
-
-
 def newest_there(folder: Path, places: Iterable[Path], pattern: str) -> str:
-    """Return the newest stamp of the files in a folder, and in `places` below it, whose names fit."""
-    folders = {folder, *(folder / place for place in places)}
-    return newest_of(stamp_in(path) for each in folders for path in each.glob(pattern))
+    """Return the newest stamp of the files whose names fit in `places` below a folder, "" for none."""
+    return newest_of(stamp_in(path) for place in places for path in (folder / place).glob(pattern))
 
 
 def newest_of(stamps: Iterable[str]) -> str:
@@ -100,22 +94,6 @@ def stamp_in(path: Path) -> str:
 def result_of(folder: Path, stamp: str) -> Path:
     """Return the result CSV that a run with this stamp has in a folder."""
     return folder / f"{RESULT_STEM}{stamp}.csv"
-
-
-def newest_result(folder: Path) -> Path:
-    """Return the result CSV of the newest run in a folder.
-
-    Raises:
-        ResumeError: there is none.
-    """
-    stamp = newest_stamp([folder])
-    if not stamp:
-        raise ResumeError(f"-csv_path: {folder} has no {RESULT_STEM}*.csv to go on in")
-    return result_of(folder, stamp)
-
-
-def _stamps(folder: Path) -> list[str]:
-    return [path.stem.removeprefix(RESULT_STEM) for path in folder.glob(f"{RESULT_STEM}*.csv")]
 
 
 def _order(stamp: str) -> tuple[str, int]:

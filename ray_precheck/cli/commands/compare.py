@@ -18,11 +18,10 @@ from ray_precheck.cli.exit_codes import (
     STOPPED,
     worst_code,
 )
-from ray_precheck.cli.going_on import resume_command
 from ray_precheck.cli.invocation import Command, Invocation, note
 from ray_precheck.config import DebugOptions
 from ray_precheck.options.compare import CapturePairOptions, MappingOptions
-from ray_precheck.options.declared import Option, Takes, options_of
+from ray_precheck.options.declared import Option, Takes, by_section, options_of
 from ray_precheck.options.files import ResumeOptions
 from ray_precheck.options.limits import LimitOptions
 from ray_precheck.options.out_folder import OutFolderOptions
@@ -71,16 +70,12 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     if options.mode != "auto":
         note(f"-m {options.mode} changes nothing: captures of PyTorch and MindSpore are compared")
     config = ComparisonConfig(**given_values(options, ComparisonConfig))
-    reports = run_comparison(config, on_files=lambda path: invocation.announce(str(path)))
+    reports = run_comparison(config, on_files=invocation.tell)
     is_many = len(reports.reports) > 1
     for report in reports.reports:
         print(format_comparison_summary(report.summary, report.label if is_many else ""))
     if not reports.completed:
-        reason = f": {reports.stop_reason}" if reports.stop_reason else ""
-        last = reports.reports[-1].files.details if reports.reports else reports.folder
-        print(f"\nStopped before the end{reason}. To go on:")
-        going_on = reports.folder if is_many else last
-        print(f"  {resume_command(invocation.given, going_on)}")
+        invocation.stopped(reports.stop_reason)
     if options.json is not None:
         found = ((report.label, report.summary) for report in reports.reports)
         write_comparison_json(Path(options.json), found)
@@ -110,9 +105,7 @@ def _options() -> tuple[Option, ...]:
         ResumeOptions,
     )
     own = [each for group in groups for each in options_of(group) if each.field not in _WITHOUT]
-    found = [*own, JSON, FUZZY, MODE, *options_of(DebugOptions)]
-    sections = dict.fromkeys(each.section for each in found)
-    return tuple(each for section in sections for each in found if each.section == section)
+    return by_section([*own, JSON, FUZZY, MODE, *options_of(DebugOptions)])
 
 
 COMMANDS = (

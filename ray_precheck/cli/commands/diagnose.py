@@ -7,11 +7,10 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ray_precheck.cli.arguments import given_values
-from ray_precheck.cli.exit_codes import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED
-from ray_precheck.cli.going_on import resume_command
+from ray_precheck.cli.exit_codes import IN_ERROR, NOTHING_CHECKED, PASSED
 from ray_precheck.cli.invocation import Command, Invocation
 from ray_precheck.config import DebugOptions
-from ray_precheck.options.declared import Option, options_of
+from ray_precheck.options.declared import Option, by_section, options_of
 from ray_precheck.options.diagnose import DiagnoseOptions
 from ray_precheck.options.files import ResumeOptions
 from ray_precheck.options.limits import LimitOptions
@@ -28,12 +27,9 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     from ray_precheck.diagnosing.parts import DiagnosisConfig
 
     config = DiagnosisConfig(**given_values(options, DiagnosisConfig))
-    report = run_diagnosis(config, on_files=lambda path: invocation.announce(str(path)))
+    report = run_diagnosis(config, on_files=invocation.tell)
     if not report.completed:
-        reason = f": {report.stop_reason}" if report.stop_reason else ""
-        print(f"\nStopped before the end{reason}. To go on:")
-        print(f"  {resume_command(invocation.given, report.folder)}")
-        return STOPPED
+        return invocation.stopped(report.stop_reason)
     print(f"\n{report.text}  {report.page} (this page)")
     return diagnosis_exit_code(report.findings)
 
@@ -68,9 +64,8 @@ def diagnosis_exit_code(found: "Findings") -> int:
 
 def _options() -> tuple[Option, ...]:
     groups = (DiagnoseOptions, OutFolderOptions, CoreOptions, LimitOptions, ResumeOptions)
-    found = [*(each for group in groups for each in options_of(group)), *options_of(DebugOptions)]
-    sections = dict.fromkeys(each.section for each in found)
-    return tuple(each for section in sections for each in found if each.section == section)
+    own = [each for group in groups for each in options_of(group)]
+    return by_section([*own, *options_of(DebugOptions)])
 
 
 COMMANDS = (

@@ -8,11 +8,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from ray_precheck.cli.arguments import given_values
-from ray_precheck.cli.exit_codes import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED
-from ray_precheck.cli.going_on import resume_command
+from ray_precheck.cli.exit_codes import IN_ERROR, NOTHING_CHECKED, PASSED
 from ray_precheck.cli.invocation import Command, Invocation
 from ray_precheck.config import DebugOptions
-from ray_precheck.options.declared import Option, options_of
+from ray_precheck.options.declared import Option, by_section, options_of
 from ray_precheck.options.files import ResumeOptions
 from ray_precheck.options.limits import LimitOptions
 from ray_precheck.options.locate import LocateOptions
@@ -32,14 +31,11 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     from ray_precheck.report.location import location_lines
 
     config = LocationConfig(**given_values(options, LocationConfig))
-    report = run_location(config, on_files=lambda path: invocation.announce(str(path)))
+    report = run_location(config, on_files=invocation.tell)
     for note in report.notes:
         print(f"warning: {note}", file=sys.stderr)
     if not report.completed:
-        reason = f": {report.stop_reason}" if report.stop_reason else ""
-        print(f"\nStopped before the end{reason}. To go on:")
-        print(f"  {resume_command(invocation.given, report.folder)}")
-        return STOPPED
+        return invocation.stopped(report.stop_reason)
     lines = location_lines(
         report.places,
         report.dumps,
@@ -63,9 +59,7 @@ def location_exit_code(report: "LocationReport") -> int:
 def _options() -> tuple[Option, ...]:
     groups = (LocateOptions, OutFolderOptions, CoreOptions, LimitOptions, ResumeOptions)
     own = [each for group in groups for each in options_of(group) if each.field not in _WITHOUT]
-    found = [*own, *options_of(DebugOptions)]
-    sections = dict.fromkeys(each.section for each in found)
-    return tuple(each for section in sections for each in found if each.section == section)
+    return by_section([*own, *options_of(DebugOptions)])
 
 
 COMMANDS = (

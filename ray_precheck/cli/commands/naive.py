@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from ray_precheck.cli.arguments import given_values
 from ray_precheck.cli.exit_codes import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED
-from ray_precheck.cli.going_on import resume_command
 from ray_precheck.cli.invocation import Command, Invocation
 from ray_precheck.config import NaiveConfig
 from ray_precheck.errors import UsageError
-from ray_precheck.options.declared import Option, Takes, options_of
+from ray_precheck.options.declared import Option, Takes, by_section, options_of
 
 if TYPE_CHECKING:
     from ray_precheck.switching import NaiveReport
@@ -33,12 +32,10 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     from ray_precheck.cli.naive_lines import naive_lines
     from ray_precheck.switching import contrast_kernels
 
-    report = contrast_kernels(config, on_files=lambda files: invocation.announce(str(files.result)))
+    report = contrast_kernels(config, on_files=invocation.tell)
     print("\n".join(naive_lines(report)))
     if not report.completed:
-        reason = f": {report.stop_reason}" if report.stop_reason else ""
-        print(f"\nStopped before the end{reason}. To go on:")
-        print(f"  {resume_command(invocation.given, report.files.result)}")
+        invocation.stopped(report.stop_reason)
     return naive_exit_code(report)
 
 
@@ -56,14 +53,13 @@ def naive_exit_code(report: "NaiveReport") -> int:
 
 def _options() -> tuple[Option, ...]:
     own = [each for each in options_of(NaiveConfig) if each.field not in _WITHOUT]
-    sections = dict.fromkeys(each.section for each in own)
     dump = Option(
         ("dump",),
         "a dump.json, the log of a capture that was cut off, or the folder of one of them",
         takes=Takes.PERHAPS,
         metavar="DUMP",
     )
-    return (dump, *(each for name in sections for each in own if each.section == name))
+    return by_section([dump, *own])
 
 
 COMMANDS = (

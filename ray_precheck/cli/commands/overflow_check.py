@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 from ray_precheck.cli.arguments import given_values
 from ray_precheck.cli.exit_codes import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED, UNUSABLE
-from ray_precheck.cli.going_on import resume_command
 from ray_precheck.cli.invocation import Command, Invocation
 from ray_precheck.config import OverflowConfig
 from ray_precheck.errors import UsageError
-from ray_precheck.options.declared import Option, Takes, options_of
+from ray_precheck.options.declared import Option, Takes, by_section, options_of
 
 if TYPE_CHECKING:
     from ray_precheck.overflowing import OverflowReport
@@ -39,14 +38,12 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     from ray_precheck.dump.shown import printable
     from ray_precheck.overflowing import check_overflow
 
-    report = check_overflow(config, on_files=lambda files: invocation.announce(str(files.result)))
+    report = check_overflow(config, on_files=invocation.tell)
     for missing in report.without:
         print(f"warning: {missing} has no dump.json and is left out", file=sys.stderr)
     print("\n".join(map(printable, overflow_lines(report))))
     if not report.completed:
-        reason = f": {report.stop_reason}" if report.stop_reason else ""
-        print(f"\nStopped before the end{reason}. To go on:")
-        print(f"  {resume_command(invocation.given, report.files.result)}")
+        invocation.stopped(report.stop_reason)
     return search_exit_code(report)
 
 
@@ -67,14 +64,13 @@ def search_exit_code(report: "OverflowReport") -> int:
 def _options() -> tuple[Option, ...]:
     own = [replace(each, required=False) for each in options_of(OverflowConfig)]
     own = [each for each in own if each.field not in _WITHOUT]
-    sections = dict.fromkeys(each.section for each in own)
     dump = Option(
         ("dump",),
         "a dump.json, or a folder: of a rank, of a step, or of all steps",
         takes=Takes.PERHAPS,
         metavar="DUMP",
     )
-    return (dump, *(each for name in sections for each in own if each.section == name))
+    return by_section([dump, *own])
 
 
 COMMANDS = (

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from ray_precheck.cli.arguments import given_values
 from ray_precheck.cli.commands.run_ut import JIT_COMPILE
-from ray_precheck.cli.exit_codes import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED
-from ray_precheck.cli.going_on import resume_command
+from ray_precheck.cli.exit_codes import IN_ERROR, NOTHING_CHECKED, PASSED
 from ray_precheck.cli.invocation import Command, Invocation, note
 from ray_precheck.config import RunConfig
 from ray_precheck.options.declared import Option, options_of
@@ -39,7 +38,7 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     # Imported here, so that --help and wrong options answer at once.
     from ray_precheck.replaying import replay_overflows
 
-    report = replay_overflows(config, on_files=lambda files: invocation.announce(str(files.result)))
+    report = replay_overflows(config, on_files=invocation.tell)
     for row in report.rows:
         print(f"{row.name}: {row.message}")
     if report.files is None:
@@ -48,10 +47,7 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     print(f"{len(report.rows)} of {report.calls} calls have results that are not finite")
     print(f"Rows: {report.files.result}")
     if not report.completed:
-        reason = f": {report.stop_reason}" if report.stop_reason else ""
-        print(f"\nStopped before the end{reason}. To go on:")
-        print(f"  {resume_command(invocation.given, report.files.result)}")
-        return STOPPED
+        return invocation.stopped(report.stop_reason)
     if any(row.is_error for row in report.rows):
         return IN_ERROR
     return NOTHING_CHECKED if all(row.is_skip for row in report.rows) else PASSED

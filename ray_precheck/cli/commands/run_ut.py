@@ -18,7 +18,6 @@ from ray_precheck.cli.exit_codes import (
     UNUSABLE,
     worst_code,
 )
-from ray_precheck.cli.going_on import resume_command
 from ray_precheck.cli.invocation import Command, Invocation, note
 from ray_precheck.cli.list_calls import print_calls
 from ray_precheck.cli.outcome import (
@@ -28,9 +27,9 @@ from ray_precheck.cli.outcome import (
     write_ranks_files,
     write_report_files,
 )
-from ray_precheck.config import DebugOptions, RunConfig
+from ray_precheck.config import RunConfig
 from ray_precheck.dump.folders import FoundDumps, find_dumps
-from ray_precheck.options.declared import Option, Takes, option_of, options_of
+from ray_precheck.options.declared import Option, Takes, by_section, option_of, options_of
 from ray_precheck.options.rules import Number
 from ray_precheck.options.selection import SelectionOptions
 
@@ -54,10 +53,10 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     from ray_precheck.report.state import state_of_end
     from ray_precheck.session import run
 
-    report = run(config, on_files=lambda files: invocation.announce(str(files.result)))
+    report = run(config, on_files=invocation.tell)
     print(format_summary(report.summary))
     if not report.completed:
-        _say_how_to_go_on(report.stop_reason, invocation, report.files.result)
+        invocation.stopped(report.stop_reason)
     state = state_of_end(report.summary, completed=report.completed, reason=report.stop_reason)
     write_report_files(options, report.summary, state)
     return exit_code(report.summary, state)
@@ -70,11 +69,11 @@ def _check_ranks(
     from ray_precheck.ranks import run_ranks
     from ray_precheck.report.ranks_summary import combined, format_ranks, state_of_all
 
-    report = run_ranks(config, found, on_folder=lambda folder: invocation.announce(str(folder)))
+    report = run_ranks(config, found, on_files=invocation.tell)
     ranks = _summaries(report, found)
     print(format_ranks(ranks[: len(report.ranks)], report.total, report.folder))
     if not report.completed:
-        _say_how_to_go_on(report.stop_reason, invocation, report.folder)
+        invocation.stopped(report.stop_reason)
     whole = combined(ranks, report.folder)
     state = state_of_all(ranks, whole, completed=report.completed, reason=report.stop_reason)
     code = exit_code(whole, state)
@@ -107,12 +106,6 @@ def _summaries(report: "RanksReport", found: FoundDumps) -> "list[RankSummary]":
         for each in found.dumps[len(report.ranks) :]
     ]
     return ranks
-
-
-def _say_how_to_go_on(stop_reason: str, invocation: Invocation, results: Path) -> None:
-    reason = f": {stop_reason}" if stop_reason else ""
-    print(f"\nStopped before the end{reason}. To go on:")
-    print(f"  {resume_command(invocation.given, results)}")
 
 
 def _say_what_is_not_needed(options: argparse.Namespace) -> None:
@@ -209,10 +202,7 @@ def _options() -> tuple[Option, ...]:
     )
     own = [after if each == framework else each for each in options_of(RunConfig)]
     others = (FILTER_OR_FRAMEWORK, CONFIG_FILE, LIST, *REPORT_FILES, NUM_SPLITS, JIT_COMPILE)
-    sections = dict.fromkeys(each.section for each in (*own, *others))
-    sections[DebugOptions.section] = sections.pop(DebugOptions.section)  # Help stands last.
-    found = (*own, *others, VERSION)
-    return tuple(each for section in sections for each in found if each.section == section)
+    return by_section([*own, *others, VERSION])
 
 
 COMMANDS = (Command(names=_NAMES, options=_options(), execute=_execute, epilog=EXIT_CODES),)

@@ -13,13 +13,12 @@ from pathlib import Path
 
 from ray_precheck.dump.mapped import MappedTensors
 from ray_precheck.errors import NotCheckable
-from ray_precheck.foreign import open_file
 from ray_precheck.jobs.location.exchange_judging import OpenedTensors, judged_output
 from ray_precheck.jobs.location.plan import call_entries
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Verdict
-from ray_precheck.store.columns import decode_name, decode_row, encode_name, encode_row, encode_text
-from ray_precheck.store.repair import rows_below
+from ray_precheck.store.columns import decode_name, encode_name, encode_row, encode_text
+from ray_precheck.store.repair import decoded_rows
 from ray_precheck.store.tables import Tables
 from ray_precheck.trace.locating.ranks.collectives import Recomputed
 from ray_precheck.trace.locating.ranks.exchange import (
@@ -154,13 +153,12 @@ def _done(
 def read_recomputed(path: Path) -> dict[str, list[Recomputed]]:
     """Read the table of the ranks: what is known of the collectives of each dump, by its label."""
     found: dict[str, list[Recomputed]] = defaultdict(list)
-    with open_file(path) as file:
-        for line in rows_below(file, EXCHANGE_TABLES.details):
-            dump, key, place, verdict, item, own, where, message, _ = decode_row(line)
-            found[decode_name(dump)].append(
-                Recomputed(
-                    decode_name(key), int(place), float(own), verdict == Verdict.ERROR.value,
-                    decode_name(item), where, message,
-                )
-            )  # fmt: skip
+    for cells in decoded_rows(path, EXCHANGE_TABLES.details):
+        dump, key, place, verdict, item, own, where, message, _ = cells
+        found[decode_name(dump)].append(
+            Recomputed(
+                decode_name(key), int(place), float(own), verdict == Verdict.ERROR.value,
+                decode_name(item), where, message,
+            )
+        )  # fmt: skip
     return dict(found)

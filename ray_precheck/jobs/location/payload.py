@@ -5,17 +5,16 @@ tables again.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.foreign import open_file
 from ray_precheck.schema.pickling import pickled_by_position
 from ray_precheck.schema.task import TaskPayload
-from ray_precheck.store.columns import decode_name, decode_row, encode_name, encode_row, encode_text
-from ray_precheck.store.repair import rows_below
+from ray_precheck.store.columns import decode_name, encode_name, encode_row, encode_text
+from ray_precheck.store.repair import decoded_rows
 from ray_precheck.store.tables import Tables
 from ray_precheck.trace.items import Item
 from ray_precheck.trace.locating.evidence import OwnError, ValueEvidence
@@ -145,7 +144,7 @@ def _number(value: float | None) -> str:
 def read_measured(path: Path) -> MeasuredEvidence:
     """Read the table of the values of a run."""
     found = MeasuredEvidence()
-    for cells in _rows(path):
+    for cells in decoded_rows(path, LOCATION_TABLES.details):
         record, value = decode_name(cells[0]), decode_name(cells[1])
         if value:
             difference = float(cells[2]) if cells[2] else math.nan
@@ -164,9 +163,3 @@ def read_measured(path: Path) -> MeasuredEvidence:
                 cells[14],
             )
     return found
-
-
-def _rows(path: Path) -> Iterator[list[str]]:
-    with open_file(path) as file:
-        for line in rows_below(file, LOCATION_TABLES.details):
-            yield decode_row(line)

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ray_precheck.foreign import open_file
-from ray_precheck.store.columns import decode_name, decode_row, encode_name, encode_row, encode_text
-from ray_precheck.store.repair import rows_below
+from ray_precheck.store.columns import decode_name, encode_name, encode_row, encode_text
+from ray_precheck.store.repair import decoded_rows
 from ray_precheck.store.tables import Tables
 from ray_precheck.trace.locating.ranks.meetings import Meeting
 from ray_precheck.trace.locating.ranks.sharing import SharedRecord
@@ -94,19 +93,17 @@ def _number(value: float | None) -> str:
 def read_located(dumps: Path, roots: Path) -> dict[str, LocatedRows]:
     """Read both tables: what was found in each dump, by its label."""
     found: dict[str, LocatedRows] = defaultdict(LocatedRows)
-    with open_file(dumps) as file:
-        for line in rows_below(file, PAIR_TABLES.result):
-            name, _, records, judged, compared, _, _, *left_out, message = decode_row(line)
-            rows = found[decode_name(name)]
-            rows.known, rows.message = bool(records), message
-            located = rows.located
-            located.records, located.judged = _count(records), _count(judged)
-            located.compared = _count(compared)
-            located.left_out, located.shared_left_out = map(_count, left_out)
-    with open_file(roots) as file:
-        for line in rows_below(file, PAIR_TABLES.details):
-            cells = decode_row(line)
-            _take(found[decode_name(cells[-1])], cells)
+    for name, _, records, judged, compared, _, _, *left_out, message in decoded_rows(
+        dumps, PAIR_TABLES.result
+    ):
+        rows = found[decode_name(name)]
+        rows.known, rows.message = bool(records), message
+        located = rows.located
+        located.records, located.judged = _count(records), _count(judged)
+        located.compared = _count(compared)
+        located.left_out, located.shared_left_out = map(_count, left_out)
+    for cells in decoded_rows(roots, PAIR_TABLES.details):
+        _take(found[decode_name(cells[-1])], cells)
     return dict(found)
 
 

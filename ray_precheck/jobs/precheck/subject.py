@@ -5,8 +5,8 @@ gets the fingerprint of the run, the settings of its workers and its plan. Calle
 """
 
 import os
-import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from ray_precheck.bench.declared import (
     BenchModule,
@@ -26,13 +26,16 @@ from ray_precheck.options.declared import group_of
 from ray_precheck.plan.planner import plan_tasks
 from ray_precheck.plan.selection import Selection, select_calls, selection_of
 from ray_precheck.plan.subject import framework_of, tests_captured
+from ray_precheck.running.run import Feature, JobType, Report
+from ray_precheck.running.session import RunSession
 from ray_precheck.runtime.driving import TaskPlan
-from ray_precheck.runtime.places.choice import Cluster, Places, find_places
+from ray_precheck.runtime.places.choice import Places, find_places
 from ray_precheck.runtime.progress import Progress, StageProgress
 from ray_precheck.schema.environment import Environment
 from ray_precheck.store.columns import added_setting
 from ray_precheck.store.reads import Reads
-from ray_precheck.store.resume import RunFiles
+from ray_precheck.store.resume import RunFiles, error_folder
+from ray_precheck.store.tables import API_TABLES, Tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,11 @@ class Subject:
             tests_dump=self.tests_dump,
         )
 
+    def error_folder(self, files: RunFiles) -> Path:
+        """Return the absolute folder for the tensors of failing outputs."""
+        config = self.asked.config
+        return error_folder(files, config.error_data_path, as_msprobe=config.error_data_as_msprobe)
+
     def check_settings(self, files: RunFiles) -> CheckSettings:
         """Return the settings of the check, the same for every worker of the run."""
         config = self.asked.config
@@ -99,7 +107,7 @@ class Subject:
             data_folder=self.dump.data_folder.absolute(),
             options=group_of(config, CheckOptions),
             tests_dump=self.tests_dump,
-            error_folder=files.errors if config.save_error_data else None,
+            error_folder=self.error_folder(files) if config.save_error_data else None,
             memory_limit_bytes=config.memory_limit_bytes(machine_bytes, self.places.most_on_a_node),
             standard=self.asked.standard,
             bench_modules=self.asked.bench_modules,
@@ -120,6 +128,24 @@ class Subject:
         return TaskPlan(plan.tasks, map(done_of, plan.skipped))
 
 
+class SubjectFeature(Feature[JobType, Report]):
+    """A feature on the calls of a subject: what a precheck and its relatives share."""
+
+    plans_long = True
+
+    def __init__(self, subject: Subject, tables: Tables = API_TABLES) -> None:
+        self.subject = subject
+        self.tables = tables
+        self.names = [call.name for call in subject.dump.calls]
+        self.fingerprint = subject.fingerprint()
+        self.reads = subject.reads
+        self.places = subject.places
+
+    def plan(self, job: JobType, done: set[str], progress: Progress) -> TaskPlan:
+        """Plan every call that is not done; those that need no run are settled with their reason."""
+        return self.subject.plan(done, progress)
+
+
 def read_options(config: RunConfig) -> Asked:
     """Read the files that options name, so that an error in one of them is raised before the dump is
     opened.
@@ -134,12 +160,10 @@ def read_options(config: RunConfig) -> Asked:
     return Asked(config, selection, standard, bench_modules)
 
 
-def find_subject(
-    asked: Asked, dump: Dump, cluster: Cluster, *, is_alone: bool, show: bool
-) -> Subject:
+def find_subject(asked: Asked, dump: Dump, session: RunSession, *, is_alone: bool) -> Subject:
     """Select the calls; find the framework, the results that are tested and the devices.
 
-    The dump keeps the selected calls only. Warnings are printed where `show`. Of a run that is not
+    The dump keeps the selected calls only. Of a run that is not
     `is_alone` the caller has looked up in all dumps the names that the user asked for.
 
     Raises:
@@ -147,10 +171,11 @@ def find_subject(
             framework is not installed, or a device is not there.
     """
     for warning in select_calls(dump, asked.selection, asked.standard if is_alone else None):
-        if show:
-            print(f"warning: {warning}", file=sys.stderr, flush=True)
+        session.say(f"warning: {warning}")
     framework = dump.framework = framework_of(asked.config, dump)
     tests_dump = tests_captured(asked.config, dump)
     require_framework(framework, device_runs=not tests_dump)
-    places = find_places(asked.config, framework, cluster, show=show, device_runs=not tests_dump)
+    places = find_places(
+        asked.config, framework, session.cluster, show=session.show, device_runs=not tests_dump
+    )
     return Subject(asked, dump, framework, tests_dump, places)

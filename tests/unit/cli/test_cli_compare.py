@@ -64,7 +64,7 @@ def test_a_file_that_is_no_table_is_named(
     dump = write(tmp_path / "one", {"neg": 1.0})
     assert run("-tp", dump, "-gp", dump, "-csv_path", tmp_path / "rows.csv") == 2
     said = capsys.readouterr().err
-    assert "names no run to go on with; compare_result_{timestamp}.csv or" in said
+    assert "is no table of such a run; a name like compare_calls_" in said
     assert "compare_calls_.csv" not in said
 
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,10 +28,11 @@ def session_gives(
     """Let the session return or raise without running; returns what it is asked for."""
     asked: list[RunConfig] = []
 
-    def run(config: RunConfig, **options: object) -> PrecheckReport:
+    def run(config: RunConfig, *, on_files: Callable[[Path], None]) -> PrecheckReport:
         asked.append(config)
         if isinstance(outcome, BaseException):
             raise outcome
+        on_files(outcome.files.result)
         return outcome
 
     monkeypatch.setattr(ray_precheck.session, "run", run)

@@ -32,6 +32,7 @@ TABLE = Table(
         # captures.
         ("check", "report", "capture", "trace"),
         ("runtime",),
+        ("running",),
         ("jobs",),
         (
             "session",

@@ -20,6 +20,7 @@ from ray_precheck.comparing import ComparisonReport, compare_captures
 from ray_precheck.dump import mapped
 from ray_precheck.errors import PrecheckError, StoppedError
 from ray_precheck.options.compare import CAPTURE_STANDARDS
+from ray_precheck.running import run
 from ray_precheck.trace.difference import measuring
 
 pytestmark = pytest.mark.unit
@@ -85,17 +86,17 @@ def test_the_collector_does_not_look_through_the_captures(
 ) -> None:
     found: list[tuple[str, bool, int]] = []
 
-    def noted(name: str) -> None:
-        whole = getattr(comparing, name)
+    def noted(module: Any, name: str) -> None:
+        whole = getattr(module, name)
 
         def note(*arguments: Any, **named: Any) -> Any:
             found.append((name, gc.isenabled(), gc.get_freeze_count()))
             return whole(*arguments, **named)
 
-        monkeypatch.setattr(comparing, name, note)
+        monkeypatch.setattr(module, name, note)
 
-    noted("plan_comparison")
-    noted("drive_to_end")
+    noted(comparing, "plan_comparison")
+    noted(run, "drive_to_end")
     compared(tmp_path, CALLS, CALLS)
     (_, while_planning, _), (_, while_comparing, frozen) = found
     assert not while_planning
@@ -441,7 +442,12 @@ class TestCommand:
             ("good", "good", ("-am", "nowhere.yaml"), "cannot read -am"),
             ("good", "good", ("-dm", "names.yaml"), "names nothing of the target"),
             ("good", "good", ("-cm", "list.yaml"), "pairs of names"),
-            ("good", "good", ("-csv_path", "compare_result_20260101000000.csv"), "no run to go on"),
+            (
+                "good",
+                "good",
+                ("-csv_path", "compare_result_20260101000000.csv"),
+                "there is no such file",
+            ),
             ("good", "good", ("--standard", "best"), "--standard"),
         ],
     )

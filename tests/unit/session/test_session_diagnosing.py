@@ -72,7 +72,7 @@ class StandIn:
         names = [suspect.call for suspect in suspects]
         self.asked.append((dump.label, place, names))
         out = parts.folder / place
-        files = run_files(out / f"accuracy_checking_result_{parts.shared.stamp}.csv")
+        files = run_files(out / f"accuracy_checking_result_{parts.session.stamp}.csv")
         passes = len(names) if self.verdict is Verdict.PASS else 0
         summary = Summary(
             files,

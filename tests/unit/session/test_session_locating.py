@@ -162,7 +162,7 @@ def test_a_file_that_is_none_of_a_search_is_no_run_to_go_on_with(tmp_path: Path)
     one = write_capture(tmp_path / "target", CALLS, files=False)
     other = tmp_path / "compare_calls_20260101000000.csv"
     other.write_text("Call\n")
-    with pytest.raises(PrecheckError, match="is none of the files of a search"):
+    with pytest.raises(PrecheckError, match="is no table of such a run; a name like locate_"):
         locate_captures(one, one, resume_csv=other)
 
 

@@ -74,6 +74,7 @@ import sys, time
 from ray_precheck.cli import main
 from ray_precheck.jobs.overflow import job as overflow
 from ray_precheck.runtime import driving
+from ray_precheck.running import run
 
 def slow(*arguments):
     time.sleep(0.1)
@@ -128,13 +129,13 @@ def test_a_search_that_was_killed_while_ranks_are_joined_goes_on_to_the_same_byt
 
 
 def test_progress_counts_dumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, units = overflowing.Progress, []
+    whole, units = run.Progress, []
 
     def progress(*arguments: Any, unit: str, **others: Any) -> Any:
         units.append(unit)
         return whole(*arguments, unit=unit, **others)
 
-    monkeypatch.setattr(overflowing, "Progress", progress)
+    monkeypatch.setattr(run, "Progress", progress)
     write_dump(tmp_path / "dump", BORN)
     check_overflow(OverflowConfig(dump=tmp_path / "dump", out=tmp_path / "out"))
     assert units == ["dumps"]
@@ -220,7 +221,7 @@ def test_a_search_that_stopped_goes_on_and_gives_the_same_bytes(
         write_dump(tmp_path / "dumps" / f"step{number}" / "rank0", BORN if number % 2 else CAME_IN)
     whole = check_overflow(OverflowConfig(dump=tmp_path / "dumps", out=tmp_path / "whole"))
     asked = iter([False, False, True])
-    monkeypatch.setattr(overflowing, "RunSetting", _stopping(asked))
+    monkeypatch.setattr(run, "RunSetting", _stopping(asked))
     monkeypatch.setattr("ray_precheck.runtime.driving._BATCH_S", 0.0)
     half = check_overflow(OverflowConfig(dump=tmp_path / "dumps", out=tmp_path / "half"))
     assert not half.completed
@@ -244,7 +245,7 @@ def test_a_search_that_stopped_goes_on_and_gives_the_same_bytes(
 
 def _stopping(asked: Any) -> Any:
     """Return a `RunSetting` that asks an iterator whether to stop."""
-    original = overflowing.RunSetting
+    original = run.RunSetting
     return lambda *args: original(*args[:5], stop_requested=lambda: next(asked, True))
 
 

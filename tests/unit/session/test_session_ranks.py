@@ -13,6 +13,7 @@ import pytest
 from junitparser import JUnitXml, TestSuite
 
 import ray_precheck.ranks
+import ray_precheck.running.session
 from ray_precheck.cli import NOTHING_CHECKED, STOPPED, UNUSABLE, main
 from ray_precheck.config import RunConfig
 from ray_precheck.dump.folders import find_dumps
@@ -122,7 +123,7 @@ def test_one_result_csv_is_not_that_of_several_dumps(root: Path) -> None:
         ran(root, resume_csv=result)
     with pytest.raises(UsageError, match="does not exist, but -api_info names 3 dumps"):
         ran(root, resume_csv=root / "none")
-    with pytest.raises(ResumeError, match="has no results to go on in; looked for step0/rank0/acc"):
+    with pytest.raises(ResumeError, match=r"has no accuracy_checking_result_\*.csv to go on in"):
         ran(root, resume_csv=root)
 
 
@@ -169,7 +170,7 @@ def test_a_signal_between_two_dumps_ends_it_resumably(
         return report
 
     with monkeypatch.context() as patched:
-        patched.setattr(ray_precheck.ranks, "stop_on_signal", stop_on_signal)
+        patched.setattr(ray_precheck.running.session, "stop_on_signal", stop_on_signal)
         patched.setattr(ray_precheck.ranks, "run", run_and_be_told)
         report = ran(root)
     assert (report.completed, len(report.ranks), report.total) == (False, 1, 3)

@@ -7,7 +7,7 @@ import pytest
 
 from ray_precheck.errors import ResumeError
 from ray_precheck.options.files import ResumeOptions
-from ray_precheck.store.opening import NewFiles, opened_run, results_folder
+from ray_precheck.store.opening import NewFiles, opened_run
 from ray_precheck.store.resume import run_files
 from ray_precheck.store.tables import API_TABLES
 
@@ -87,11 +87,3 @@ def test_settings_that_another_table_of_the_stem_has_are_left(tmp_path: Path) ->
     with opened_run(None, again, NAMES, {"seed": "7"}, ResumeOptions(), tables) as opened:
         assert opened.files.settings != files.settings
     assert files.settings.read_text() == "{}"
-
-
-def test_the_folder_of_results_is_named_by_itself_or_by_a_table(tmp_path: Path) -> None:
-    table = tmp_path / f"locate_calls_{STAMP}.csv"
-    table.touch()
-    assert results_folder(Path("out"), None) == Path("out")
-    assert results_folder(Path("out"), tmp_path) == tmp_path
-    assert results_folder(Path("out"), table) == tmp_path

@@ -4,11 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from ray_precheck.errors import ResumeError, UsageError
+from ray_precheck.errors import UsageError
 from ray_precheck.store import stamps
 from ray_precheck.store.stamps import (
-    newest_result,
-    newest_stamp,
     newest_there,
     release_stamp,
     reserved_stamp,
@@ -30,15 +28,9 @@ def result(folder: Path, stamp: str) -> Path:
 def test_the_newest_run_has_the_last_stamp(tmp_path: Path) -> None:
     for stamp in ("20260102030405_2", "20260102030405", "20260102030405_10", "20250102030405"):
         result(tmp_path / "a", stamp)
-    newest = result(tmp_path / "b", "20260102030405_10")
-    assert newest_stamp([tmp_path / "a", tmp_path / "b"]) == "20260102030405_10"
-    assert newest_result(tmp_path / "b") == newest == result_of(tmp_path / "b", "20260102030405_10")
-
-
-def test_a_folder_without_results_is_said(tmp_path: Path) -> None:
-    assert newest_stamp([tmp_path]) == ""
-    with pytest.raises(ResumeError, match=r"has no accuracy_checking_result_\*.csv to go on in"):
-        newest_result(tmp_path)
+    result(tmp_path / "b", "20260102030405_1")
+    places, pattern = [Path("a"), Path("b")], "accuracy_checking_result_*.csv"
+    assert newest_there(tmp_path, places, pattern) == "20260102030405_10"
 
 
 def test_runs_of_the_same_second_reserve_other_stamps(

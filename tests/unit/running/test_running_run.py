@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 
 from ray_precheck.config import RunConfig
 from ray_precheck.errors import DumpError, StoppedError
-from ray_precheck.runtime.driving import RunEnd, RunSetting, drive_to_end, planned
+from ray_precheck.running import run
+from ray_precheck.running.run import RunEnd, drive_to_end
+from ray_precheck.runtime.driving import RunSetting, TaskPlan
 from ray_precheck.runtime.places.choice import Cluster
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.done import Done
@@ -47,13 +50,14 @@ def end_of(folder: Path, settled: Any, *, is_new: bool = True) -> RunEnd:
     progress = Progress(2, 0, show=False)
     cluster: Cluster = None  # type: ignore[assignment]
     setting = RunSetting(RunConfig(dump=folder), cluster, None, files, progress, lambda: False)
-    return drive_to_end(JOB, planned((), settled), setting, is_new=is_new)
+    planning: Future[TaskPlan] = Future()
+    planning.set_result(TaskPlan((), settled))
+    return drive_to_end(JOB, planning, setting, is_new=is_new)
 
 
 def test_a_job_that_came_to_its_end_has_no_reason(tmp_path: Path) -> None:
     end = end_of(tmp_path, map(row, range(2)))
-    assert end == RunEnd(completed=True, reason="", is_discarded=False)
-    end.require_end()
+    assert end == RunEnd(completed=True, stop_reason="", is_new=True)
 
 
 def test_the_timeline_of_a_run_that_was_killed_behind_its_last_row_is_closed(
@@ -70,20 +74,15 @@ def test_the_timeline_of_a_run_that_was_killed_behind_its_last_row_is_closed(
 
 
 def test_a_new_run_that_had_to_stop_before_a_row_leaves_no_file(tmp_path: Path) -> None:
-    end = end_of(tmp_path, broken_after(0, StoppedError("the disk is full")))
-    assert end == RunEnd(completed=False, reason="the disk is full", is_discarded=True)
-    assert list(tmp_path.iterdir()) == []
     with pytest.raises(StoppedError, match="the disk is full"):
-        end.require_rows()
+        end_of(tmp_path, broken_after(0, StoppedError("the disk is full")))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_files_of_a_run_that_is_gone_on_with_stay(tmp_path: Path) -> None:
     end = end_of(tmp_path, broken_after(0, StoppedError("the disk is full")), is_new=False)
-    assert not end.is_discarded
+    assert end == RunEnd(completed=False, stop_reason="the disk is full", is_new=False)
     assert list(tmp_path.iterdir())
-    end.require_rows()
-    with pytest.raises(StoppedError, match="the disk is full"):
-        end.require_end()
 
 
 def test_a_plan_that_is_wrong_leaves_no_file(tmp_path: Path) -> None:
@@ -92,6 +91,9 @@ def test_a_plan_that_is_wrong_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_that_was_stopped_on_request_before_a_row_says_so() -> None:
+def test_a_run_that_was_stopped_on_request_before_a_row_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "drive", lambda *_: False)
     with pytest.raises(StoppedError, match="stopped on request before a row was written"):
-        RunEnd(completed=False, reason="", is_discarded=True).require_rows()
+        end_of(tmp_path, ())

@@ -1,0 +1,212 @@
+"""One run, from what a command gives to its report.
+
+Comes in: a `Feature`, with the session and the folder of its files. Goes out: the report that it makes.
+Called by every command that writes tables. The files are made or gone on with here, and held until the report
+is made; the job runs on the cluster, or in this process where the feature has no places.
+"""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Generic, Protocol, TypeVar
+
+from ray_precheck.config import JobOptions
+from ray_precheck.errors import StoppedError
+from ray_precheck.running.session import RunSession
+from ray_precheck.runtime.driving import RunSetting, TaskPlan, drive
+from ray_precheck.runtime.job import Pieces
+from ray_precheck.runtime.places.choice import Places
+from ray_precheck.runtime.progress import Progress
+from ray_precheck.store.done import count_verdicts
+from ray_precheck.store.opening import opened_run
+from ray_precheck.store.reads import Reads
+from ray_precheck.store.resume import RunFiles, discard_run
+from ray_precheck.store.tables import Tables
+
+JobType = TypeVar("JobType", bound=Pieces)
+Report = TypeVar("Report")
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How a run ended: at its end (`completed`), for the reason `stop_reason`, or on request. `is_new`: its
+    files were made by it, not gone on with."""
+
+    completed: bool
+    stop_reason: str
+    is_new: bool
+
+
+class Feature(ABC, Generic[JobType, Report]):
+    """What one run of a command does.
+
+    `names` are all its pieces, `fingerprint` the settings that another run must have to go on with this one,
+    `reads` the files that must be the same, `places` the devices, which were found before any file was made;
+    None where every row is made in this process: then the job need be no more than its `Pieces`. With
+    `plans_long` the plan is made while workers start.
+    """
+
+    tables: Tables
+    names: Sequence[str]
+    fingerprint: dict[str, str]
+    reads: Reads = MappingProxyType({})
+    places: Places | None = None
+    plans_long = False
+
+    @abstractmethod
+    def job(self, files: RunFiles, done: set[str]) -> JobType:
+        """Return the job; `done` are the names that have rows already."""
+
+    @abstractmethod
+    def plan(self, job: JobType, done: set[str], progress: Progress) -> TaskPlan:
+        """Return the tasks that are not done, and the rows that need no worker."""
+
+    @abstractmethod
+    def report(self, files: RunFiles, end: RunEnd) -> Report:
+        """Return the report of a run that has rows; this process still holds the files."""
+
+    def to_go_on_with(self, files: RunFiles) -> Path:
+        """Return the file or folder that `-csv_path` names to go on with the run."""
+        return files.result
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether there is a progress bar, if the session shows any."""
+        return True
+
+
+def run_job(
+    feature: Feature[JobType, Report],
+    config: JobOptions,
+    session: RunSession,
+    folder: Path,
+    resumed: Path | None,
+) -> Report:
+    """Run what a command gives to its end, or until it is stopped. `resumed` is the result table to go on in,
+    None for new files in `folder`.
+
+    Raises:
+        StoppedError: the run stopped before a row was written; a new run leaves no files.
+        ResumeError: the files cannot be gone on with, or another run has them.
+        PrecheckError: the files cannot be made, planning failed, or no cluster answers.
+    """
+    names = set(feature.names)
+    new = session.new_files(folder)
+    with (
+        ExitStack() as held,
+        opened_run(
+            resumed, new, names, feature.fingerprint, config, feature.tables, feature.reads
+        ) as opened,
+    ):
+        files, done = opened.files, opened.done & names
+        session.on_files(feature.to_go_on_with(files))
+        show = session.show and feature.is_shown
+        before = count_verdicts(files.result, done, feature.tables) if done and show else Counter()
+        job = feature.job(files, opened.done)
+        progress = Progress(
+            len(names), len(done), show=show, counts=before, unit=feature.tables.unit
+        )
+        planning = _planning(feature, job, opened.done, progress, held)
+        setting = RunSetting(
+            config, session.cluster, feature.places, files, progress, session.stop_requested
+        )
+        end = drive_to_end(job, planning, setting, is_new=opened.is_new)
+        return feature.report(files, end)
+
+
+def _planning(
+    feature: Feature[JobType, Report],
+    job: JobType,
+    done: set[str],
+    progress: Progress,
+    held: ExitStack,
+) -> "Future[TaskPlan]":
+    if feature.plans_long:
+        background = held.enter_context(ThreadPoolExecutor(1))
+        return background.submit(feature.plan, job, done, progress)
+    # No thread stands beside the forks that a plan may make its rows in.
+    planning: Future[TaskPlan] = Future()
+    planning.set_result(feature.plan(job, done, progress))
+    return planning
+
+
+def drive_to_end(
+    job: Pieces, planning: "Future[TaskPlan]", setting: RunSetting, *, is_new: bool
+) -> RunEnd:
+    """Run a job to its end, close its progress bar, and remove the files of a new run without a row.
+
+    Raises:
+        StoppedError: the run stopped before a row was written.
+        PrecheckError: planning failed, or no cluster answers.
+    """
+    completed, is_discarded, reason = False, False, ""
+    try:
+        completed = drive(job, planning, setting)
+    except StoppedError as error:
+        reason = str(error)
+    finally:
+        setting.progress.close()
+        is_discarded = is_new and not completed and discard_run(setting.files)
+    if is_discarded:
+        raise StoppedError(reason or "stopped on request before a row was written; start anew")
+    return RunEnd(completed, reason, is_new)
+
+
+class Ended(Protocol):
+    """The report of a run that may have stopped before its end."""
+
+    @property
+    def completed(self) -> bool:
+        """Whether it came to its end."""
+
+    @property
+    def stop_reason(self) -> str:
+        """Why it did not, "" where it was stopped on request."""
+
+
+Piece = TypeVar("Piece")
+EndedReport = TypeVar("EndedReport", bound=Ended)
+
+
+@dataclass(frozen=True, slots=True)
+class SeveralEnds(Generic[EndedReport]):
+    """The reports of several runs. `completed` is False where not all came to their ends."""
+
+    reports: tuple[EndedReport, ...]
+    completed: bool
+    stop_reason: str = ""
+
+
+def run_each(
+    pieces: Sequence[Piece],
+    run_one: Callable[[Piece], EndedReport],
+    session: RunSession,
+    labels: Iterable[str] | None = None,
+) -> SeveralEnds[EndedReport]:
+    """Run one piece after the other until one stops; `labels` are printed before each.
+
+    Raises:
+        StoppedError: the first run stopped before a row was written, so that there is nothing to go on with.
+    """
+    reports: list[EndedReport] = []
+    titles = list(labels or ())
+    for number, piece in enumerate(pieces, 1):
+        if session.is_stopped:
+            return SeveralEnds(tuple(reports), False)
+        if titles and titles[number - 1]:
+            session.say(f"{titles[number - 1]} ({number} of {len(pieces)})")
+        try:
+            report = run_one(piece)
+        except StoppedError as error:
+            if not reports and not session.goes_on:
+                raise
+            return SeveralEnds(tuple(reports), False, "" if session.is_stopped else str(error))
+        reports.append(report)
+        if not report.completed:
+            return SeveralEnds(tuple(reports), False, report.stop_reason)
+    return SeveralEnds(tuple(reports), True)
