@@ -17,6 +17,7 @@ from ray_precheck.cli import main
 from ray_precheck.config import OverflowConfig
 from ray_precheck.jobs.overflow import job as overflow
 from ray_precheck.overflowing import check_overflow
+from ray_precheck.running import run
 
 sys.path.append(str(Path(__file__).parents[1] / "trace"))
 from overflow_records import INF, NAN, forward, tensor, write_dump
