@@ -39,10 +39,11 @@ from ray_precheck.running.session import (
     session_of_several,
 )
 from ray_precheck.runtime.driving import TaskPlan
-from ray_precheck.runtime.places.choice import find_places, on_cores
+from ray_precheck.runtime.places.choice import on_cores
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.store.reads import TENSOR_FOLDER, reads_of_dumps
 from ray_precheck.store.resume import RunFiles
+from ray_precheck.trace.difference.row import ComparisonMode
 from ray_precheck.trace.side import CaptureSide, float32_note
 
 if TYPE_CHECKING:
@@ -204,11 +205,10 @@ class _Comparison(Feature[ComparisonJob, ComparisonReport]):
             if len(paths) == 1
         }
         self.reads = reads_of_dumps((label, paths) for label, paths, _ in given) | folders
-        if not plan.is_done_here(config):
+        # Forks of this process compare as fast as workers where no slots were asked for.
+        if plan.settings.mode is ComparisonMode.REAL and (config.devices or config.address):
             framework = self._target.header.framework or _ANY_FRAMEWORK
-            self.places = find_places(
-                on_cores(config), framework, session.cluster, show=session.show, device_runs=False
-            )
+            self.places = session.cores_for(on_cores(config), framework, sum(plan.costs_s))
 
     def _settings(self) -> dict[str, str]:
         target, golden, noise, config = self._target, self._golden, self._noise, self._config

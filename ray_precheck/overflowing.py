@@ -20,10 +20,9 @@ from ray_precheck.options.declared import settings_of
 from ray_precheck.report.frames import read_table
 from ray_precheck.running.run import Feature, RunEnd, run_job
 from ray_precheck.running.session import RunSession, resumed_table, session_of_one
-from ray_precheck.runtime.driving import TaskPlan
-from ray_precheck.runtime.places.choice import find_places, on_cores
-from ray_precheck.runtime.progress import Progress
+from ray_precheck.runtime.places.choice import on_cores
 from ray_precheck.schema.result import Verdict, verdict_in
+from ray_precheck.schema.task import Task
 from ray_precheck.store.columns import decode_name, encode_row, header
 from ray_precheck.store.reads import reads_of_dumps
 from ray_precheck.store.repair import decoded_rows
@@ -36,9 +35,6 @@ from ray_precheck.trace.overflow.rows import HEADROOM, OverflowRow, joined_rows
 if TYPE_CHECKING:
     import pandas
 
-# Less than this is looked at in the command's own process: Ray and its workers take 10 s to start, in which
-# one core follows the records of about so many bytes.
-OWN_PROCESS_BYTES = 250_000_000
 TREND_COLUMNS = (
     "Rank",
     "API Name",
@@ -129,10 +125,9 @@ class _Search(Feature[DumpsJob[OverflowPayload], OverflowReport]):
         self.reads = reads_of_dumps(
             ((each.label, [each.path]) for each in found.dumps), tensors=False
         )
-        if len(self.names) > 1 and sum(self._job.sizes) > OWN_PROCESS_BYTES:
-            self.places = find_places(
-                config, "pytorch", session.cluster, show=session.show, device_runs=False
-            )
+        if len(self.names) > 1:
+            cost_s = sum(task.cost_s for task in self._job.tasks(set()))
+            self.places = session.cores_for(config, "pytorch", cost_s)
 
     @property
     def is_shown(self) -> bool:
@@ -142,11 +137,8 @@ class _Search(Feature[DumpsJob[OverflowPayload], OverflowReport]):
     def job(self, files: RunFiles, done: set[str]) -> DumpsJob[OverflowPayload]:
         return self._job
 
-    def plan(self, job: DumpsJob[OverflowPayload], done: set[str], progress: Progress) -> TaskPlan:
-        tasks = job.tasks(done)
-        if self.places is None:
-            return TaskPlan((), job.settled(tasks))
-        return TaskPlan(tasks, ())
+    def tasks(self, job: DumpsJob[OverflowPayload], done: set[str]) -> list[Task]:
+        return job.tasks(done)
 
     def report(self, files: RunFiles, end: RunEnd) -> OverflowReport:
         """Join the rows over ranks and steps.

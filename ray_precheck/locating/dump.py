@@ -5,7 +5,6 @@ wait for those of all ranks. Called by `run`. The replayed calls are a job of th
 `OUT/{step}/{rank}/locate_calls_{timestamp}.csv` and `locate_values_{timestamp}.csv`.
 """
 
-from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,15 +12,12 @@ from pathlib import Path
 from ray_precheck.errors import UsageError
 from ray_precheck.jobs.location.dumps import DumpToLocate
 from ray_precheck.jobs.location.exchange import Exchanged, exchanges_of
-from ray_precheck.jobs.location.job import LocationJob, open_runner
+from ray_precheck.jobs.location.job import LocationJob
 from ray_precheck.jobs.location.payload import LOCATION_TABLES, read_measured
 from ray_precheck.jobs.location.plan import LocationPlan, plan_location, settings_of_replay
 from ray_precheck.jobs.location.walk import located_in
 from ray_precheck.locating.search import LocationSearch, PartEnd
 from ray_precheck.running.run import Feature, RunEnd, run_job
-from ray_precheck.runtime.driving import TaskPlan
-from ray_precheck.runtime.progress import Progress
-from ray_precheck.schema.done import Done
 from ray_precheck.schema.task import Task
 from ray_precheck.store.reads import TENSOR_FOLDER, reads_of_dumps
 from ray_precheck.store.resume import RunFiles
@@ -101,7 +97,9 @@ class _Replay(Feature[LocationJob, tuple[RunFiles, RunEnd]]):
     ) -> None:
         self._pair, self._plan, self._search = pair, plan, search
         self._sides = target, golden
-        self.places = search.places_for(sum(plan.costs_s), target.header.framework)
+        self.places = search.session.cores_for(
+            search.config, target.header.framework, sum(plan.costs_s)
+        )
         # Before any file is made: an error about what is installed leaves nothing behind.
         settings_of_replay(target, golden, None, 1)
         sides = {"target": target} | ({"golden": golden} if golden else {})
@@ -122,20 +120,8 @@ class _Replay(Feature[LocationJob, tuple[RunFiles, RunEnd]]):
         settings = settings_of_replay(*self._sides, files.errors.absolute(), slots)
         return LocationJob(self._plan.payloads, settings, shared_fs=config.shared_fs)
 
-    def plan(self, job: LocationJob, done: set[str], progress: Progress) -> TaskPlan:
-        tasks = self._plan.tasks(done)
-        if self.places is None:
-            return TaskPlan((), _replayed_here(job, tasks))
-        return TaskPlan(sorted(tasks, key=lambda task: -task.cost_s), ())
+    def tasks(self, job: LocationJob, done: set[str]) -> list[Task]:
+        return self._plan.tasks(done)
 
     def report(self, files: RunFiles, end: RunEnd) -> tuple[RunFiles, RunEnd]:
         return files, end
-
-
-def _replayed_here(job: LocationJob, tasks: Sequence[Task]) -> Iterator[Done]:
-    """Yield the rows of calls that are replayed in this process."""
-    if not tasks:
-        return
-    runner = open_runner(job.settings)
-    for task in tasks:
-        yield runner.run(job.payload(task))

@@ -16,8 +16,7 @@ from ray_precheck.jobs.location.pairs import PairPayload, dump_pairs_job
 from ray_precheck.jobs.location.rows import PAIR_TABLES, LocatedRows, read_located
 from ray_precheck.locating.search import LocationSearch, PartEnd
 from ray_precheck.running.run import Feature, RunEnd, run_job
-from ray_precheck.runtime.driving import TaskPlan
-from ray_precheck.runtime.progress import Progress
+from ray_precheck.schema.task import Task
 from ray_precheck.store.reads import reads_of_dumps
 from ray_precheck.store.resume import RunFiles, remove_run
 
@@ -68,7 +67,7 @@ class _Pairs(Feature[DumpsJob[PairPayload], PartEnd[dict[str, LocatedRows]]]):
         self.fingerprint = search.fingerprint(pairs=digest_of_dumps(labelled))
         self.reads = reads_of_dumps(labelled, tensors=False)
         cost_s = sum(task.cost_s for task in self._job.tasks(set()))
-        self.places = search.places_for(cost_s, "pytorch")
+        self.places = search.session.cores_for(search.config, "pytorch", cost_s)
 
     @property
     def is_shown(self) -> bool:
@@ -77,11 +76,8 @@ class _Pairs(Feature[DumpsJob[PairPayload], PartEnd[dict[str, LocatedRows]]]):
     def job(self, files: RunFiles, done: set[str]) -> DumpsJob[PairPayload]:
         return self._job
 
-    def plan(self, job: DumpsJob[PairPayload], done: set[str], progress: Progress) -> TaskPlan:
-        tasks = job.tasks(done)
-        if self.places is None:
-            return TaskPlan((), job.settled(tasks))
-        return TaskPlan(tasks, ())
+    def tasks(self, job: DumpsJob[PairPayload], done: set[str]) -> list[Task]:
+        return job.tasks(done)
 
     def report(self, files: RunFiles, end: RunEnd) -> PartEnd[dict[str, LocatedRows]]:
         if not end.completed:

@@ -14,8 +14,6 @@ from ray_precheck.options.declared import require_valid, settings_of
 from ray_precheck.options.locate import LocateOptions
 from ray_precheck.options.out_folder import OutFolderOptions
 from ray_precheck.running.session import RunSession
-from ray_precheck.runtime.driving import START_OF_RAY_S
-from ray_precheck.runtime.places.choice import Places, find_places
 
 Found = TypeVar("Found")
 
@@ -53,15 +51,6 @@ class LocationSearch:
     def fingerprint(self, **inputs: str) -> dict[str, str]:
         """Return the settings that another run must have to go on with a part that has these inputs."""
         return inputs | settings_of(self.config)
-
-    def places_for(self, cost_s: float, framework: str) -> Places | None:
-        """Return the processor cores for so much work; None where it is done in this process, because it is
-        less than Ray and its workers take to start."""
-        config, session = self.config, self.session
-        is_local = not config.address and not isinstance(config.devices, str)
-        if is_local and (cost_s < START_OF_RAY_S or len(config.devices) == 1):
-            return None
-        return find_places(config, framework, session.cluster, show=session.show, device_runs=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,21 +7,24 @@ is made; the job runs on the cluster, or in this process where the feature has n
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, cast
 
 from ray_precheck.config import JobOptions
 from ray_precheck.errors import StoppedError
 from ray_precheck.running.session import RunSession
 from ray_precheck.runtime.driving import RunSetting, TaskPlan, drive
-from ray_precheck.runtime.job import Pieces
+from ray_precheck.runtime.job import Job, Pieces
 from ray_precheck.runtime.places.choice import Places
 from ray_precheck.runtime.progress import Progress
+from ray_precheck.runtime.scheduling.stage import Stage
+from ray_precheck.schema.done import Done
+from ray_precheck.schema.task import DeviceSlot, Task
 from ray_precheck.store.done import count_verdicts
 from ray_precheck.store.opening import opened_run
 from ray_precheck.store.reads import Reads
@@ -30,6 +33,7 @@ from ray_precheck.store.tables import Tables
 
 JobType = TypeVar("JobType", bound=Pieces)
 Report = TypeVar("Report")
+_THIS_PROCESS = DeviceSlot("cpu", 0, "", "", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +66,17 @@ class Feature(ABC, Generic[JobType, Report]):
     def job(self, files: RunFiles, done: set[str]) -> JobType:
         """Return the job; `done` are the names that have rows already."""
 
-    @abstractmethod
+    def tasks(self, job: JobType, done: set[str]) -> list[Task]:
+        """Return the tasks that are not done."""
+        raise NotImplementedError
+
     def plan(self, job: JobType, done: set[str], progress: Progress) -> TaskPlan:
-        """Return the tasks that are not done, and the rows that need no worker."""
+        """Return the tasks that are not done, the longest first, and the rows that need no worker: without
+        places, all of them."""
+        tasks = sorted(self.tasks(job, done), key=lambda task: -task.cost_s)
+        if self.places is None:
+            return TaskPlan((), made_here(cast("Job", job), tasks))
+        return TaskPlan(tasks, ())
 
     @abstractmethod
     def report(self, files: RunFiles, end: RunEnd) -> Report:
@@ -117,6 +129,14 @@ def run_job(
         )
         end = drive_to_end(job, planning, setting, is_new=opened.is_new)
         return feature.report(files, end)
+
+
+def made_here(job: Job, tasks: Sequence[Task]) -> Iterator[Done]:
+    """Yield the rows of tasks that this process does, each when it is asked for."""
+    if tasks:
+        runner = job.opener(is_home=True).open(_THIS_PROCESS, lambda phase: None)
+        for task in tasks:
+            yield runner.run(job.payload(task), Stage.DEVICE)
 
 
 def _planning(

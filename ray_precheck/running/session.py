@@ -10,9 +10,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ray_precheck.config import JobOptions
+from ray_precheck.config import CoreJobOptions, JobOptions
 from ray_precheck.errors import ResumeError
-from ray_precheck.runtime.places.choice import Cluster
+from ray_precheck.runtime.places.choice import Cluster, Places, find_places
 from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.store.opening import NewFiles
 from ray_precheck.store.stamps import (
@@ -24,6 +24,10 @@ from ray_precheck.store.stamps import (
     stamp_in,
 )
 from ray_precheck.store.tables import Tables
+
+# Ray and its workers, which import the bench's framework, take so much longer to start than a process that
+# is there: less work is done in the command's own process.
+START_OF_RAY_S = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,18 @@ class RunSession:
     def new_files(self, folder: Path) -> NewFiles:
         """Return where a run that has no files yet makes them."""
         return NewFiles(folder, self.stamp, self.goes_on)
+
+    def cores_for(self, config: CoreJobOptions, framework: str, cost_s: float) -> Places | None:
+        """Return processor cores for so much work, one for each id of `-d`; None where it is done by this
+        process: it is less than Ray and its workers take to start, or a single core was asked for.
+
+        Raises:
+            DeviceError: see `find_places`.
+        """
+        is_local = not config.address and not isinstance(config.devices, str)
+        if is_local and (cost_s < START_OF_RAY_S or len(config.devices) == 1):
+            return None
+        return find_places(config, framework, self.cluster, show=self.show, device_runs=False)
 
     def resumed(self, folder: Path, tables: Tables) -> Path | None:
         """Return the result table in `folder` to go on in, None where a run has to begin."""

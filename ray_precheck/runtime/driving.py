@@ -32,9 +32,6 @@ from ray_precheck.store.timeline import Timeline
 if TYPE_CHECKING:
     from ray_precheck.runtime.driver import Driver
 
-# Ray and its workers, which import the bench's framework, take so much longer to start than a process that
-# is there: less work is done in the command's own process.
-START_OF_RAY_S = 8.0
 # Ray is not started before a plan had this time to be finished: a plan without tasks needs no Ray.
 _PATIENCE_S = 0.5
 # Rows that need no worker are on the disk after this time at the latest.

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ray_precheck import overflowing
+from ray_precheck.running import session
 from ray_precheck.config import OverflowConfig, RunConfig
 from ray_precheck.overflowing import check_overflow
 from ray_precheck.replaying import replay_overflows
@@ -44,7 +44,7 @@ def test_workers_write_what_the_own_process_writes(
     write_dumps(tmp_path / "dumps")
     here = check_overflow(OverflowConfig(dump=tmp_path / "dumps", out=tmp_path / "here"))
     assert not here.files.timeline.exists()  # no worker was at work
-    monkeypatch.setattr(overflowing, "OWN_PROCESS_BYTES", 0)
+    monkeypatch.setattr(session, "START_OF_RAY_S", 0.0)
     there = check_overflow(
         OverflowConfig(
             dump=tmp_path / "dumps",
@@ -64,12 +64,12 @@ def test_workers_write_what_the_own_process_writes(
 # The command on workers, whatever the size of the dumps, which waits when it has the first rows.
 ON_WORKERS = """
 import sys, time
-from ray_precheck import overflowing
+from ray_precheck.running import session
 from ray_precheck.cli import main
 from ray_precheck.runtime.progress import Progress
 
 Progress.add = lambda self, finished: time.sleep(600)
-overflowing.OWN_PROCESS_BYTES = 0
+session.START_OF_RAY_S = 0.0
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -99,7 +99,7 @@ def test_a_search_on_workers_that_was_killed_goes_on_to_the_same_bytes(
     process.wait()
     (table,) = out.glob("overflow_dumps_*.csv")
     assert table.read_bytes().count(b"\n") - 1 < number
-    monkeypatch.setattr(overflowing, "OWN_PROCESS_BYTES", 0)
+    monkeypatch.setattr(session, "START_OF_RAY_S", 0.0)
     settings: dict[str, Any] = {"address": cluster_address, "devices": (0, 1)}
     again = check_overflow(OverflowConfig(dump=dumps, resume_csv=out, **settings))
     assert again.completed

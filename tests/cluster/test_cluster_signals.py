@@ -21,9 +21,9 @@ pytestmark = pytest.mark.cluster
 # The command; searches for NaN use Ray for little work, too.
 PROGRAM = """
 import sys
-from ray_precheck import overflowing
+from ray_precheck.running import session
 from ray_precheck.cli import entry
-overflowing.OWN_PROCESS_BYTES = 0
+session.START_OF_RAY_S = 0.0
 sys.exit(entry())
 """
 LIMIT_S = 15.0

@@ -12,8 +12,6 @@ from ray_precheck.jobs.comparison.payload import ComparisonSettings
 from ray_precheck.jobs.comparison.rows import PieceReading
 from ray_precheck.options.captures import EXACT
 from ray_precheck.options.compare import CapturePairOptions, MappingOptions
-from ray_precheck.options.places import PlaceOptions
-from ray_precheck.runtime.driving import START_OF_RAY_S
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.trace.alignment.align import align
 from ray_precheck.trace.alignment.calls import Call, calls_of
@@ -56,15 +54,6 @@ class ComparisonPlan:
     def names(self) -> list[str]:
         """The names of the pieces, each unique."""
         return [piece.name for piece in self.pieces]
-
-    def is_done_here(self, config: PlaceOptions) -> bool:
-        """Return whether the work is done on this machine without Ray: no files are read, no slots or one
-        were asked for, or Ray's start would cost more than the work."""
-        if self.settings.mode is not ComparisonMode.REAL:
-            return True
-        if config.address or isinstance(config.devices, str):
-            return False
-        return len(config.devices) < 2 or sum(self.costs_s) < START_OF_RAY_S
 
 
 def plan_comparison(

@@ -7,7 +7,7 @@ piece is a dump of each run).
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -90,12 +90,6 @@ class DumpsJob(Generic[Payload]):
             if name not in done
         ]
         return sorted(found, key=lambda task: -task.cost_s)
-
-    def settled(self, tasks: Iterable[Task]) -> Iterator[Done]:
-        """Yield the rows of pieces that are looked at in this process, as they are asked for."""
-        for task in tasks:
-            payload = self.payload(task)
-            yield self._work.look(payload, payload.paths)
 
     def payload(self, task: Task) -> Payload:
         """Return the paths of a piece, and what to look for."""

@@ -136,25 +136,20 @@ class LocationOpener:
             DeviceError: the machine does not share the captured tensors that it is said to share.
         """
         require_folders(slot, self.must_see, "the captured tensors")
-        return open_runner(self.settings, tell)
+        from ray_precheck.frameworks.mindtorch.paths import prefer_native
 
+        prefer_native()
+        # Imported here: the frameworks behind it must not be loaded before the process is pinned.
+        from ray_precheck.check.checker import Checker
+        from ray_precheck.check.phases import PhaseClock
+        from ray_precheck.jobs.location.replay import CallReplay
 
-def open_runner(settings: LocationSettings, tell: Tell = lambda phase: None) -> "LocationRunner":
-    """Return a runner in this process."""
-    from ray_precheck.frameworks.mindtorch.paths import prefer_native
-
-    prefer_native()
-    # Imported here: the frameworks behind it must not be loaded before the process is pinned.
-    from ray_precheck.check.checker import Checker
-    from ray_precheck.check.phases import PhaseClock
-    from ray_precheck.jobs.location.replay import CallReplay
-
-    target = Checker(settings.target, BENCH, PhaseClock(tell))
-    target.prove()
-    golden = None
-    if settings.golden is not None:
-        golden = Checker(settings.golden, BENCH, PhaseClock(tell))
-    return LocationRunner(settings, CallReplay(target, golden))
+        target = Checker(self.settings.target, BENCH, PhaseClock(tell))
+        target.prove()
+        golden = None
+        if self.settings.golden is not None:
+            golden = Checker(self.settings.golden, BENCH, PhaseClock(tell))
+        return LocationRunner(self.settings, CallReplay(target, golden))
 
 
 class LocationRunner:

@@ -12,6 +12,7 @@ import pytest
 from ray_precheck.dump.folders import find_dumps
 from ray_precheck.jobs.dumps.job import DumpsJob, DumpsRunner
 from ray_precheck.jobs.overflow.job import OverflowPayload, look, overflow_job
+from ray_precheck.running.run import made_here
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Outcome, Verdict
@@ -67,7 +68,7 @@ def test_a_dump_that_travels_gives_the_rows_that_it_gives_at_home(tmp_path: Path
         limits = cargo.limits(task, 1 << 20)
         files = cargo.packed({name: cargo.ship(name, most) for name, most in limits.items()})
         payload = job.payload(task)
-        (here,) = job.settled([task])
+        (here,) = made_here(job, [task])
         there = runner_of(job).run(payload, Stage.CHECK, files=files)
         assert (there.row, there.details) == (here.row, here.details)
     assert b"Module.a.B.forward.0" in here.details

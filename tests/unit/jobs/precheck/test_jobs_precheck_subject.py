@@ -13,7 +13,7 @@ from ray_precheck.dump.parse import open_dump
 from ray_precheck.errors import UsageError
 from ray_precheck.jobs.precheck.subject import Subject, find_subject, read_options
 from ray_precheck.options.checks import CheckOptions
-from ray_precheck.runtime.places.choice import Cluster
+from ray_precheck.running.session import session_of_one
 from ray_precheck.runtime.progress import Progress
 from ray_precheck.store.resume import run_files
 
@@ -36,8 +36,8 @@ def found(tmp_path: Path) -> Iterator[Find]:
         def find(*, is_alone: bool = True, **options: Any) -> Subject:
             config = RunConfig(path, device_type="cpu", **options)
             asked, dump = read_options(config), opened.enter_context(open_dump(path))
-            cluster = Cluster(config, opened)
-            return find_subject(asked, dump, cluster, is_alone=is_alone, show=False)
+            one = session_of_one(config, show=False, on_files=lambda path: None)
+            return find_subject(asked, dump, opened.enter_context(one), is_alone=is_alone)
 
         yield find
 
@@ -55,7 +55,7 @@ def test_workers_get_the_options_that_the_user_gave(found: Find) -> None:
 def test_tensors_of_failing_outputs_are_saved_on_request(found: Find, saves: bool) -> None:
     files = run_files(Path("accuracy_checking_result_1.csv"))
     folder = found(save_error_data=saves).check_settings(files).error_folder
-    assert folder == (files.errors if saves else None)
+    assert folder == (files.errors.absolute() if saves else None)
 
 
 def test_a_plan_has_rows_of_what_needs_no_run_and_leaves_out_what_is_done(found: Find) -> None:
