@@ -56,8 +56,7 @@ def search_dump(
         )
         gathered.notes.extend(filter(None, [float32_note(target, golden)]))
         gathered.opened[pair.label] = target.path, golden.path if golden is not None else None
-        must_replay = search.config.replay
-        plan = plan_location(target, golden, exact=search.is_exact, must_replay=must_replay)
+        plan = plan_location(target, golden, search.options)
         if not plan.is_replayed and golden is None:
             raise UsageError(
                 f"{target.path} has no files of tensors, so that nothing can be replayed: name a golden"

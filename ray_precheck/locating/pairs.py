@@ -56,7 +56,7 @@ class _Pairs(Feature[DumpsJob[PairPayload], PartEnd[dict[str, LocatedRows]]]):
     def __init__(self, pairs: Sequence[DumpToLocate], search: LocationSearch) -> None:
         self._job = dump_pairs_job(
             pairs,
-            exact=search.is_exact,
+            search.options,
             first_step=search.first_step,
             shared_fs=search.config.shared_fs,
         )

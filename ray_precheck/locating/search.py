@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from ray_precheck.config import CoreJobOptions
-from ray_precheck.options.captures import EXACT
-from ray_precheck.options.declared import require_valid, settings_of
-from ray_precheck.options.locate import LocateOptions
+from ray_precheck.options.declared import group_of, require_valid, settings_of
+from ray_precheck.options.locate import LocateOptions, SearchOptions
 from ray_precheck.options.out_folder import OutFolderOptions
 from ray_precheck.running.session import RunSession
 
@@ -44,9 +43,9 @@ class LocationSearch:
     first_step: str
 
     @property
-    def is_exact(self) -> bool:
-        """Whether calls are matched by name alone."""
-        return self.config.match == EXACT
+    def options(self) -> SearchOptions:
+        """The options that the parts carry."""
+        return group_of(self.config, SearchOptions)
 
     def fingerprint(self, **inputs: str) -> dict[str, str]:
         """Return the settings that another run must have to go on with a part that has these inputs."""

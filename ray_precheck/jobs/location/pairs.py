@@ -20,6 +20,7 @@ from ray_precheck.jobs.location.dumps import DumpToLocate
 from ray_precheck.jobs.location.plan import plan_location
 from ray_precheck.jobs.location.rows import PAIR_TABLES, encoded_located
 from ray_precheck.jobs.location.walk import located_in
+from ray_precheck.options.locate import SearchOptions
 from ray_precheck.report.location import LookedUp
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.pickling import pickled_by_position
@@ -47,7 +48,7 @@ class PairPayload:
     name: str
     target: Path
     golden: Path
-    exact: bool
+    options: SearchOptions
     is_first_step: bool
     most: int
 
@@ -59,8 +60,8 @@ class PairPayload:
 
 def dump_pairs_job(
     pairs: Sequence[DumpToLocate],
+    options: SearchOptions,
     *,
-    exact: bool = False,
     first_step: str = "",
     shared_fs: bool = False,
 ) -> DumpsJob[PairPayload]:
@@ -69,7 +70,7 @@ def dump_pairs_job(
     most = max(_FEWEST_PASSED, _MOST_PASSED // max(1, len(pairs)))
     payloads = [
         PairPayload(
-            index, each.label, each.target.absolute(), (each.golden or each.target).absolute(), exact,
+            index, each.label, each.target.absolute(), (each.golden or each.target).absolute(), options,
             each.step == first_step, most,
         )
         for index, each in enumerate(pairs)
@@ -90,7 +91,7 @@ def search(payload: PairPayload, paths: tuple[Path, ...]) -> Done:
             open_side(str(paths[0])) as target,
             open_side(str(paths[1])) as golden,
         ):
-            plan = plan_location(target, golden, exact=payload.exact, must_replay=False)
+            plan = plan_location(target, golden, payload.options)
             located = located_in(target, golden, plan, None, is_first_step=payload.is_first_step)
             notes = [
                 each for each in (target.note, golden.note, float32_note(target, golden)) if each

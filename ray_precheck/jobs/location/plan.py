@@ -19,6 +19,7 @@ from ray_precheck.frameworks.known import framework_names, is_framework
 from ray_precheck.frameworks.registry import require_framework
 from ray_precheck.jobs.location.payload import LocationPayload, LocationSettings
 from ray_precheck.operators.drawing import DRAWING, Never
+from ray_precheck.options.locate import SearchOptions
 from ray_precheck.plan.drawing import is_random
 from ray_precheck.schema.task import Task, TaskPayload
 from ray_precheck.trace.alignment.align import How, align
@@ -45,6 +46,7 @@ class LocationPlan:
     payloads: Sequence[LocationPayload]
     partners: Mapping[str, str]
     costs_s: Sequence[float]
+    options: SearchOptions
     is_replayed: bool
     alignment: "AlignedCalls" = field(default_factory=lambda: AlignedCalls())
 
@@ -91,7 +93,7 @@ def run_records_of(side: CaptureSide) -> RunRecords:
 
 
 def plan_location(
-    target: CaptureSide, golden: CaptureSide | None, *, exact: bool, must_replay: bool
+    target: CaptureSide, golden: CaptureSide | None, options: SearchOptions
 ) -> LocationPlan:
     """Align both runs, and plan the replay of the target's calls.
 
@@ -101,12 +103,12 @@ def plan_location(
     """
     has_files = ComparisonMode.REAL in kinds_of(target)
     has_calls = any(entry.kind == API for entry in target.entries)
-    if must_replay and not has_calls:
+    if options.replay and not has_calls:
         raise UsageError(
             f"--replay needs captured calls, but {target.path} holds modules alone (level L0); capture with"
             " level L1 or mix, or leave --replay out"
         )
-    if must_replay and not has_files:
+    if options.replay and not has_files:
         raise UsageError(
             f"--replay needs captured inputs, but {target.path} has no files of tensors (its task is"
             f" {target.header.task or 'statistics'}); capture with --task tensor, or leave --replay out"
@@ -114,20 +116,20 @@ def plan_location(
     partners: dict[str, str] = {}
     aligned = AlignedCalls()
     if golden is not None:
-        aligned = _aligned(target, golden, exact=exact)
+        aligned = _aligned(target, golden, options)
         here = {(entry.call, entry.direction): entry.key for entry in golden.entries}
         for entry in target.entries:
             other = here.get((aligned.partners.get(entry.call, ""), entry.direction))
             if other is not None:
                 partners[entry.key] = other
     if not (has_files and has_calls):
-        return LocationPlan((), partners, (), is_replayed=False, alignment=aligned)
+        return LocationPlan((), partners, (), options, is_replayed=False, alignment=aligned)
     payloads = list(_payloads(target, golden, aligned.partners))
     costs_s = [_cost(each) for each in payloads]
-    return LocationPlan(payloads, partners, costs_s, is_replayed=True, alignment=aligned)
+    return LocationPlan(payloads, partners, costs_s, options, is_replayed=True, alignment=aligned)
 
 
-def _aligned(target: CaptureSide, golden: CaptureSide, *, exact: bool) -> AlignedCalls:
+def _aligned(target: CaptureSide, golden: CaptureSide, options: SearchOptions) -> AlignedCalls:
     """Return which call is which.
 
     Raises:
@@ -140,7 +142,7 @@ def _aligned(target: CaptureSide, golden: CaptureSide, *, exact: bool) -> Aligne
     found: dict[str, str] = {}
     alone: tuple[set[str], set[str]] = set(), set()
     renamed = set()
-    for match in align(ours, theirs, exact=exact):
+    for match in align(ours, theirs, exact=options.is_exact):
         mine, other = [ours[at] for at in match.target], [theirs[at] for at in match.golden]
         if len(mine) == len(other) == 1:
             found[mine[0].name] = other[0].name

@@ -97,6 +97,7 @@ def located_in(
         meetings=meetings_of(target) if golden is not None else {},
         has_modules=target.header.level == "mix",
         module_of=Modules(target.folder).of,
+        options=plan.options,
     )
     located = RootWalk(state).run(ours.records)
     located.roots += _births_that_nothing_checked(target, located, ours)

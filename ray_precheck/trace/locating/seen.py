@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ray_precheck.options.locate import SearchOptions
 from ray_precheck.trace.difference.pairing import Pair
 from ray_precheck.trace.locating.evidence import Evidence, OwnError, ValueEvidence
 from ray_precheck.trace.locating.flow import Flow, FlowRecord, Producer
@@ -98,6 +99,7 @@ class WalkState:
     around: Surroundings = field(default_factory=Surroundings)
     has_modules: bool = False
     module_of: Callable[[str], str] = lambda key: ""
+    options: SearchOptions = field(default_factory=SearchOptions)
     outputs: dict[tuple[str, str], float] = field(default_factory=dict)
     records: dict[str, FlowRecord] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)

@@ -8,6 +8,7 @@ import pytest
 
 from ray_precheck.jobs.location.plan import drawing_calls, plan_location
 from ray_precheck.jobs.location.walk import located_in
+from ray_precheck.options.locate import SearchOptions
 from ray_precheck.trace.locating.roots import RootKind
 from ray_precheck.trace.side import open_side
 
@@ -58,6 +59,6 @@ def test_an_attention_without_dropout_is_not_excused_by_another_mask(
         for side, top in (("target", 3.0), ("golden", 2.0))
     )
     with open_side(target) as ours, open_side(golden) as theirs:
-        plan = plan_location(ours, theirs, exact=False, must_replay=False)
+        plan = plan_location(ours, theirs, SearchOptions())
         located = located_in(ours, theirs, plan, None, is_first_step=True)
     assert [(root.kind, root.key) for root in located.roots] == [(kind, f"{ATTENTION}.forward")]

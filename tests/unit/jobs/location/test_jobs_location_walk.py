@@ -11,6 +11,7 @@ import pytest
 from ray_precheck.jobs.location.payload import MeasuredEvidence
 from ray_precheck.jobs.location.plan import LocationPlan, plan_location
 from ray_precheck.jobs.location.walk import located_in
+from ray_precheck.options.locate import SearchOptions
 from ray_precheck.trace.locating.evidence import OwnError
 from ray_precheck.trace.locating.roots import RootKind
 from ray_precheck.trace.side import open_side
@@ -28,7 +29,7 @@ def roots_of(folder: Path, target: Mapping[str, Any], golden: Mapping[str, Any])
         for side, records in (("target", target), ("golden", golden))
     ]
     with open_side(paths[0]) as ours, open_side(paths[1]) as theirs:
-        plan = plan_location(ours, theirs, exact=False, must_replay=False)
+        plan = plan_location(ours, theirs, SearchOptions())
         located = located_in(ours, theirs, plan, None, is_first_step=True)
     return [root.key for root in located.roots]
 
@@ -164,7 +165,7 @@ def test_nan_that_was_born_where_nothing_could_be_checked_is_said(
     }
     skipped = dict.fromkeys((key, "Torch.other.0.forward"), OwnError("SKIP", message="no bench"))
     with open_side(write_dump(tmp_path, records)) as side:
-        plan = LocationPlan((), {}, (), is_replayed=True)
+        plan = LocationPlan((), {}, (), SearchOptions(), is_replayed=True)
         evidence = MeasuredEvidence({}, skipped)
         located = located_in(side, None, plan, evidence, is_first_step=True)
     born = [(root.key, root.kind) for root in located.roots]
