@@ -8,7 +8,7 @@ The file is a zip archive of stored members: `data.pkl`, the pickle of a call th
 caffe2/serialize/inline_container.cc). All but the values and their checksum depends on dtype and shape
 alone, and is kept from one file to the next.
 
-It is written here because a capture of tensors writes a thousand files a step: the processor time of a float32
+It is written here since a capture of tensors writes a thousand files a step: the processor time of a float32
 tensor of 64, 4,096, 65,536 and 1,048,576 elements is 0.14, 0.18, 0.43 and 0.78 of that of `torch.save` (17
 against 122 us for the smallest; torch 2.13, one thread, medians of 15 pairs, 2026-11-27).
 """
