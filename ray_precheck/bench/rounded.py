@@ -30,7 +30,8 @@ from ray_precheck.bench.rounded_sums import (
 from ray_precheck.bench.tiled_convolutions import is_tiled, tiled
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import map_leaves
-from ray_precheck.schema.dtypes import Array, round_to_dtype
+from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.float32 import FRACTION_BITS, FULL
 
 _ATEN = torch.ops.aten

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from ray_precheck.frameworks.base import map_leaves
+from ray_precheck.numerics.rounding import round_to_dtype
 from ray_precheck.operators.scalars import SCALARS
 from ray_precheck.operators.table import FactTable
-from ray_precheck.schema.dtypes import DTYPES, round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.values import HostCall, HostTensor
 
 _REAL = {"complex64": "float32", "complex128": "float64"}

@@ -21,8 +21,9 @@ from ray_precheck.compare.standards.base import ROUNDING, Standard, ulp
 from ray_precheck.compare.standards.msprobe import MSPROBE
 from ray_precheck.compare.thresholds import ROUNDING_NOISE_ULP
 from ray_precheck.frameworks.base import map_leaves
+from ray_precheck.numerics.rounding import quantum
 from ray_precheck.operators.effects import MULTILINEAR
-from ray_precheck.schema.dtypes import DTYPES, Array, quantum
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import Metrics, Verdict
 from ray_precheck.schema.values import HostCall, HostTensor
 

@@ -28,10 +28,11 @@ from ray_precheck.compare.outputs import Judge
 from ray_precheck.compare.steps import quantized_like
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Execution, Leaf, changed_by
+from ray_precheck.numerics.rounding import saturated_like
 from ray_precheck.operators.ambiguous import AMBIGUOUS, Stepped
 from ray_precheck.operators.effects import SIZED_BY_VALUES
 from ray_precheck.operators.exact import exactness
-from ray_precheck.schema.dtypes import DTYPES, Array, saturated_like
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.uncompared import Uncompared

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ray_precheck.compare.errors import chunks, rounded_bench, unravelled
-from ray_precheck.schema.dtypes import DTYPES, Array, quantum, round_to_dtype
+from ray_precheck.numerics.rounding import quantum, round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES, Array
 
 # Of larger arrays the rows around the worst element are looked at: each hypothesis takes some
 # passes and float64 copies.

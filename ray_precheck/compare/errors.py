@@ -22,7 +22,9 @@ from ray_precheck.compare.thresholds import (
     RELATIVE_ERR_EPS,
     SMALL_VALUE,
 )
-from ray_precheck.schema.dtypes import CHUNK_ELEMENTS, DTYPES, Array, overflow_from, round_to_dtype
+from ray_precheck.numerics.chunks import CHUNK_ELEMENTS
+from ray_precheck.numerics.rounding import overflow_from, round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES, Array
 
 T = TypeVar("T")
 

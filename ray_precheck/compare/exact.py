@@ -11,8 +11,9 @@ import numpy as np
 
 from ray_precheck.compare.comparison import Comparison
 from ray_precheck.compare.errors import rounded_bench
+from ray_precheck.numerics.rounding import round_to_dtype
 from ray_precheck.operators.exact import Exactness
-from ray_precheck.schema.dtypes import DTYPES, Array, round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import HostCall, HostTensor
 
 # Kernels may flush what is smaller than the normal numbers of float32 to 0, in formats with its exponents.

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ray_precheck.schema.dtypes import CHUNK_ELEMENTS, Array
+from ray_precheck.numerics.chunks import CHUNK_ELEMENTS
+from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Metrics
 
 # Squares of float64 numbers outside of this range over- or underflow; the arrays are scaled then.

@@ -18,7 +18,8 @@ from ray_precheck.compare.standards.auto.rule import Auto, coarse_note
 from ray_precheck.compare.standards.base import Cells, Standard, added_cells
 from ray_precheck.compare.standards.msprobe import MSPROBE
 from ray_precheck.frameworks.dtypes import framework_dtype
-from ray_precheck.schema.dtypes import DTYPES, Array, round_to_dtype
+from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import Metrics, OutputCheck, Verdict
 from ray_precheck.schema.storage import Quantized
 from ray_precheck.schema.uncompared import Uncompared

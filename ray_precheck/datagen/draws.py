@@ -10,7 +10,8 @@ import numpy as np
 
 from ray_precheck.datagen.distribution import Body
 from ray_precheck.datagen.ranges import INFINITE_SHARE, ValueRange
-from ray_precheck.schema.dtypes import DTYPES, Array, round_to_dtype
+from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import TensorSpec
 
 # Each number passes the processor's cache four times: 256 KiB of float64 stay in it.

@@ -11,7 +11,9 @@ import numpy as np
 
 from ray_precheck.datagen.meaning import Meaning, Within, is_known, is_whole, spread_places
 from ray_precheck.datagen.meaning_rows import Rowwise
-from ray_precheck.schema.dtypes import CHUNK_ELEMENTS, DTYPES, Array, round_to_dtype
+from ray_precheck.numerics.chunks import CHUNK_ELEMENTS
+from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import TensorSpec
 
 # How large the sum of a probability's row may be off, by its recorded mean, to count as 1.

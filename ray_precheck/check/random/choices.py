@@ -9,7 +9,8 @@ from ray_precheck.check.random.arguments import RandomCall
 from ray_precheck.compare.random.discrete import categories, permutation
 from ray_precheck.compare.random.statistics import Look, fact, sampled
 from ray_precheck.errors import NotCheckable
-from ray_precheck.schema.dtypes import DTYPES, Array, quantum
+from ray_precheck.numerics.rounding import quantum
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import HostTensor
 
 

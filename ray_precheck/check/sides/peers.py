@@ -34,7 +34,8 @@ from ray_precheck.check.sides.raised import OutOfMemory
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Execution, Leaf, map_leaves
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
-from ray_precheck.schema.dtypes import DTYPES, Array, quantum, round_to_dtype
+from ray_precheck.numerics.rounding import quantum, round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.float32 import FRACTION_BITS, FULL_FLOAT32, Float32
 from ray_precheck.schema.storage import Nested, Sparse
 from ray_precheck.schema.values import HostCall, HostTensor

@@ -20,7 +20,9 @@ from ray_precheck.compare.random.statistics import (
     sampled,
     share_look,
 )
-from ray_precheck.schema.dtypes import CHUNK_ELEMENTS, DTYPES, Array, quantum
+from ray_precheck.numerics.chunks import CHUNK_ELEMENTS
+from ray_precheck.numerics.rounding import quantum
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import HostTensor
 
 # Klambauer et al., Self-Normalizing Neural Networks, NIPS 2017: scale * alpha of SELU.

@@ -13,7 +13,8 @@ import numpy as np
 
 from ray_precheck.compare.random.bounds import Limits, largest_gap, mean_limit, share_limits
 from ray_precheck.compare.random.pooled import Sums, pattern_of
-from ray_precheck.schema.dtypes import DTYPES, Array, quantum
+from ray_precheck.numerics.rounding import quantum
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import HostTensor
 
 # Of a distribution: one number, or `(N,)` float64 where each draw has its own.

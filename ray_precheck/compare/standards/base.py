@@ -13,7 +13,7 @@ import numpy as np
 from ray_precheck.compare.comparison import Comparison
 from ray_precheck.compare.errors import is_measurable, measure_errors
 from ray_precheck.compare.sentence import Finding, cause_note, error_sentence
-from ray_precheck.schema.dtypes import quantum
+from ray_precheck.numerics.rounding import quantum
 from ray_precheck.schema.result import Metrics, Verdict
 
 # Starts every sentence that explains an error by rounding, so that scripts can tell these apart.

@@ -15,7 +15,7 @@ from ray_precheck.compare.comparison import Comparison
 from ray_precheck.compare.errors import Wrong, is_measurable, rounded_bench
 from ray_precheck.compare.sentence import Finding
 from ray_precheck.compare.standards.base import Judgement, conclude, mismatched
-from ray_precheck.schema.dtypes import CHUNK_ELEMENTS
+from ray_precheck.numerics.chunks import CHUNK_ELEMENTS
 
 
 @dataclass(frozen=True, slots=True)

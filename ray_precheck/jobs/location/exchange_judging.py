@@ -17,7 +17,8 @@ import numpy as np
 
 from ray_precheck.dump.mapped import MappedTensor, MappedTensors
 from ray_precheck.errors import NotCheckable
-from ray_precheck.schema.dtypes import CHUNK_ELEMENTS, DTYPES, Array
+from ray_precheck.numerics.chunks import CHUNK_ELEMENTS
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import TensorSpec
 from ray_precheck.trace.difference.measuring import dtype_of
 from ray_precheck.trace.items import Item

@@ -7,7 +7,8 @@ import pytest
 from standard_cases import comparison, normal
 
 from ray_precheck.compare.standards.auto.rule import Auto
-from ray_precheck.schema.dtypes import Array, quantum, round_to_dtype
+from ray_precheck.numerics.rounding import quantum, round_to_dtype
+from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Verdict
 
 pytestmark = pytest.mark.unit

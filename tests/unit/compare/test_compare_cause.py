@@ -8,7 +8,8 @@ from standard_cases import normal
 
 from ray_precheck.compare import cause
 from ray_precheck.compare.cause import likely_cause
-from ray_precheck.schema.dtypes import DTYPES, Array, quantum, round_to_dtype
+from ray_precheck.numerics.rounding import quantum, round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES, Array
 
 pytestmark = pytest.mark.unit
 

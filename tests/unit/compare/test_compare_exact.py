@@ -9,8 +9,9 @@ from standard_cases import comparison, normal
 
 from ray_precheck.compare.exact import exact_elements, is_exact
 from ray_precheck.compare.standards.auto.rule import Auto
+from ray_precheck.numerics.rounding import quantum, round_to_dtype
 from ray_precheck.operators.exact import EXACT, exactness
-from ray_precheck.schema.dtypes import Array, quantum, round_to_dtype
+from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.values import HostCall, HostTensor
 

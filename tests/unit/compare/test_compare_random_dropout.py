@@ -17,7 +17,7 @@ from ray_precheck.compare.random.dropout import (
     rrelu_looks,
     slopes_of,
 )
-from ray_precheck.schema.dtypes import round_to_dtype
+from ray_precheck.numerics.rounding import round_to_dtype
 from ray_precheck.schema.values import HostTensor
 
 pytestmark = pytest.mark.unit

@@ -23,6 +23,7 @@ TABLE = Table(
     package="ray_precheck",
     layers=(
         ("schema", "errors", "prctl", "foreign", "interpreter", "private_parts"),
+        ("numerics",),
         # What is known of frameworks, as data: every module that reads a dump asks it.
         ("frameworks.*descriptor", "frameworks.known", "frameworks.dtypes"),
         ("operators",),

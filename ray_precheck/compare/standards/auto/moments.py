@@ -22,8 +22,9 @@ from ray_precheck.compare.comparison import Comparison, moved_benches, narrowed_
 from ray_precheck.compare.errors import rounded_bench
 from ray_precheck.compare.sentence import Finding
 from ray_precheck.compare.standards.auto.limits import COMPUTED_IN
+from ray_precheck.numerics.rounding import quantum
 from ray_precheck.operators.accuracy import ALLOWANCE, ROUNDED_ONCE
-from ray_precheck.schema.dtypes import DTYPES, Array, quantum
+from ray_precheck.schema.dtypes import DTYPES, Array
 
 # A shift of d units of the mean is held to be found from (1.5 / d)^2 elements on.
 _SURE = 1.5
