@@ -1,7 +1,7 @@
 """The health of a tensor: how many values are NaN, infinite, zero or subnormal, and how near to overflow.
 
 Comes in: the values of a tensor, its dtype, and its largest and smallest value where they are known. Goes
-out: a `Health`, and its JSON. Called for each tensor of a capture with sketches.
+out: a `Health`. Called for each tensor of a capture with sketches.
 """
 
 import math
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from ray_precheck.capture.measures.sketch_map import Array
-from ray_precheck.capture.writing.text import mapping, number
 
 # The largest finite and the smallest normal value (IEEE 754; bfloat16 has the exponent of float32).
 _LIMITS = {
@@ -89,27 +88,6 @@ def largest_finite(dtype: str) -> float | None:
 def smallest_normal_of(dtype: str) -> float:
     """Return the smallest normal value of a dtype of floats or complex numbers."""
     return _LIMITS[_PARTS.get(dtype, dtype)][1]
-
-
-def health_text(health: Health) -> str | None:
-    """Return the JSON of a record's `health`: counts that are not 0, and the headroom in powers of two.
-
-    `{"nan": 3, "+inf": 1, "-inf": 2, "zero": 7, "subnormal": 4, "headroom": 12.3}`; None where nothing
-    but the headroom could be said, and that follows from Max, Min and dtype.
-    """
-    counts = {
-        "nan": health.nan,
-        "+inf": health.positive_infinity,
-        "-inf": health.negative_infinity,
-        "zero": health.zero,
-        "subnormal": health.subnormal,
-    }
-    items = [(name, str(count)) for name, count in counts.items() if count]
-    if not items:
-        return None
-    if health.headroom is not None:
-        items.append(("headroom", number(round(health.headroom, 1))))
-    return mapping(items)
 
 
 def _non_finite(flat: Array) -> tuple[int, int, int, float]:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import orjson
 
+from ray_precheck.capture.measures.health import Health
 from ray_precheck.capture.writing.text import array, mapping, number, quoted, scalar
 
 _DEEPEST = 10
@@ -45,6 +46,27 @@ def statistics_text(summary: TensorSummary | None) -> str:
         f'"Max": {scalar(top)}, "Min": {scalar(bottom)}, "Mean": {scalar(mean)},'
         f' "Norm": {scalar(norm)}'
     )
+
+
+def health_text(health: Health) -> str | None:
+    """Return the JSON of a record's `health`: counts that are not 0, and the headroom in powers of two.
+
+    `{"nan": 3, "+inf": 1, "-inf": 2, "zero": 7, "subnormal": 4, "headroom": 12.3}`; None where nothing
+    but the headroom could be said, and that follows from Max, Min and dtype.
+    """
+    counts = {
+        "nan": health.nan,
+        "+inf": health.positive_infinity,
+        "-inf": health.negative_infinity,
+        "zero": health.zero,
+        "subnormal": health.subnormal,
+    }
+    items = [(name, str(count)) for name, count in counts.items() if count]
+    if not items:
+        return None
+    if health.headroom is not None:
+        items.append(("headroom", number(round(health.headroom, 1))))
+    return mapping(items)
 
 
 def _slice(value: slice) -> str:
