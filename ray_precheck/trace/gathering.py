@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from ray_precheck.capture.measures.sketch_map import Array
-from ray_precheck.capture.writing.sketches import SketchFile, read_sketches, sketch_of
+from ray_precheck.dump.sketches import SketchFile, read_sketches, sketch_of
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.errors import NotCheckable
 from ray_precheck.foreign import read_file
+from ray_precheck.numerics.sketch_map import Array
 from ray_precheck.schema.dtypes import canonical_dtype
 from ray_precheck.schema.values import TensorSpec
 from ray_precheck.trace.side import CaptureSide, record_from_json

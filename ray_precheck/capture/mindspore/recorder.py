@@ -31,8 +31,8 @@ from ray_precheck.capture.settings import STRUCTURE, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.elements import index_field
 from ray_precheck.capture.writing.log import TENSORS, StepLog
-from ray_precheck.capture.writing.sketches import SketchFile
 from ray_precheck.capture.writing.text import mapping, quoted
+from ray_precheck.dump.sketches import SketchFile
 from ray_precheck.foreign import caught
 from ray_precheck.frameworks.hf32 import mindspore_hf32
 from ray_precheck.schema.float32 import header_field

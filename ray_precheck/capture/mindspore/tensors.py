@@ -15,15 +15,15 @@ import mindspore as ms
 import numpy as np
 
 from ray_precheck.capture.measures.checksums import crc32_text, raw_bytes, xor_text
-from ray_precheck.capture.measures.health import health_of
 from ray_precheck.capture.measures.part import chosen_part
-from ray_precheck.capture.measures.sketch import sketch
 from ray_precheck.capture.measures.structure import structure_field
 from ray_precheck.capture.mindspore.summary import summary_of, values_on_host
 from ray_precheck.capture.settings import CaptureSettings
 from ray_precheck.capture.writing.elements import health_text, statistics_text
-from ray_precheck.capture.writing.sketches import SketchFile
 from ray_precheck.capture.writing.text import quoted
+from ray_precheck.dump.sketches import SketchFile
+from ray_precheck.numerics.health import health_of
+from ray_precheck.numerics.sketch import sketch
 
 # The parts of a layout across devices, and their names in a dump of msprobe.
 _LAYOUT = (

@@ -47,8 +47,8 @@ from ray_precheck.capture.settings import STATISTICS, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.elements import NULL, index_field, statistics_text
 from ray_precheck.capture.writing.log import TENSORS, StepLog
-from ray_precheck.capture.writing.sketches import SketchFile
 from ray_precheck.capture.writing.text import mapping, quoted
+from ray_precheck.dump.sketches import SketchFile
 from ray_precheck.foreign import caught
 from ray_precheck.frameworks.pytorch.float32 import KINDS, computed_in, formats_of
 from ray_precheck.schema.float32 import Float32, header_field

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import orjson
 
-from ray_precheck.capture.measures.health import Health
 from ray_precheck.capture.writing.text import array, mapping, number, quoted, scalar
+from ray_precheck.numerics.health import Health
 
 _DEEPEST = 10
 NULL = "null"

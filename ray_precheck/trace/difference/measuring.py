@@ -6,9 +6,9 @@ Comes in: a row and a `Reading`. Goes out: the row, filled in. Called by `rows`.
 import math
 from functools import cache
 
-from ray_precheck.capture.measures.sketch import estimated_norm
 from ray_precheck.dump.mapped import MappedTensor, MappedTensors
 from ray_precheck.errors import NotCheckable
+from ray_precheck.numerics.sketch import estimated_norm
 from ray_precheck.schema.dtypes import canonical_dtype
 from ray_precheck.trace.difference.elements import element_difference
 from ray_precheck.trace.difference.layout import other_layout, other_order, same_statistics

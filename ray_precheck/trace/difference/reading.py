@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from ray_precheck.capture.measures.sketch_map import Array
-from ray_precheck.capture.writing.sketches import read_sketches, sketch_of
 from ray_precheck.dump.mapped import MappedTensors
+from ray_precheck.dump.sketches import read_sketches, sketch_of
+from ray_precheck.numerics.sketch_map import Array
 from ray_precheck.trace.difference.row import ComparisonMode
 from ray_precheck.trace.items import Item
 from ray_precheck.trace.side import CaptureSide

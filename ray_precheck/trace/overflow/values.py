@@ -7,7 +7,7 @@ headroom.
 import math
 from typing import NamedTuple
 
-from ray_precheck.capture.measures.health import largest_finite
+from ray_precheck.numerics.health import largest_finite
 from ray_precheck.trace.items import Item
 
 _STATISTICS = ("Max", "Min", "Mean", "Norm")

@@ -38,7 +38,7 @@ _ALL: tuple[Callable[[], CaptureStandard], ...] = (
 STANDARDS: dict[str, Callable[[], CaptureStandard]] = {kind().name: kind for kind in _ALL}
 
 BLIND = "Max, Min, Mean and Norm agree; they do not show the order of the values"
-# Estimates below it are the sketches' own noise (capture.measures.sketch).
+# Estimates below it are the sketches' own noise (numerics.sketch).
 _SKETCH_NOISE = 1e-6
 # Estimates above it are no rounding.
 _OTHER_VALUES = 1e-3

@@ -1,7 +1,7 @@
 """How values differ by their sketches or statistics, where files of tensors are not there.
 
 Comes in: two values of a record. Goes out: a `ValueEvidence`. Called by the walk, through `Evidence`.
-A sketch estimates the L2 distance (`capture.measures.sketch`). Statistics cannot: their largest relative
+A sketch estimates the L2 distance (`numerics.sketch`). Statistics cannot: their largest relative
 difference stands for it, each against the size that it has in a tensor of that norm.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ray_precheck.capture.measures.sketch import estimated_norm
+from ray_precheck.numerics.sketch import estimated_norm
 from ray_precheck.trace.difference.reading import Source as CaptureSource
 from ray_precheck.trace.items import Item
 from ray_precheck.trace.locating.estimates.noise import has_half_digits, unit_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ray_precheck.capture.measures.sketch_map import Array
+from ray_precheck.numerics.sketch_map import Array
 
 # The largest finite and the smallest normal value (IEEE 754; bfloat16 has the exponent of float32).
 _LIMITS = {

@@ -30,7 +30,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ray_precheck.capture.measures.sketch_map import (
+from ray_precheck.numerics.sketch_map import (
     BLOCK,
     BUCKETS,
     GROUPS,
