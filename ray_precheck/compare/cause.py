@@ -13,7 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ray_precheck.compare.errors import chunks, rounded_bench, unravelled
-from ray_precheck.numerics.rounding import quantum, round_to_dtype
+from ray_precheck.numerics.rounding import (
+    machine_epsilon,
+    round_to_dtype,
+    smallest_normal,
+    spacing,
+    unit_roundoff,
+)
 from ray_precheck.schema.dtypes import DTYPES, Array
 
 # Of larger arrays the rows around the worst element are looked at: each hypothesis takes some
@@ -114,7 +120,7 @@ def _own_tolerance(exact: Array, dtype: str) -> Array:
     if DTYPES[dtype].kind not in ("float", "complex"):
         return np.zeros(exact.shape)
     magnitude = np.where(np.isfinite(exact), np.abs(exact), 0.0)
-    return np.asarray(_UNITS * quantum(magnitude, dtype))
+    return np.asarray(_UNITS * spacing(magnitude, dtype))
 
 
 def _summed_tolerance(exact: Array, dtype: str) -> Array:
@@ -182,7 +188,7 @@ def _flushed(case: _Case) -> str:
     info = DTYPES[case.dtype]
     if not info.mantissa_bits:
         return ""
-    subnormal = (np.abs(case.bench) < 2.0**info.min_exponent) & (case.bench != 0)
+    subnormal = (np.abs(case.bench) < smallest_normal(case.dtype)) & (case.bench != 0)
     flushed = subnormal & (case.device == 0)
     others = case.wrong & ~flushed
     if flushed.sum() < max(1.0, _MOST * subnormal.sum()) or others.any():
@@ -352,14 +358,14 @@ def _precision(device_out: Array, bench_out: Array, dtype: str) -> str:
     error = device - case.exact[finite]
     relative = _rms(error) / _rms(case.exact[finite])
     # Noise is spread over all elements, and larger than the rounding of the output itself.
-    if np.max(np.abs(error)) > 8 * _rms(error) or relative < 2.0**-info.mantissa_bits:
+    if np.max(np.abs(error)) > 8 * _rms(error) or relative < machine_epsilon(case.dtype):
         return ""
     # Rounding to bfloat16 moves a float16 by up to 4 of its units; a smaller error is its own rounding.
-    own_units = np.abs(error) / quantum(np.abs(case.exact[finite]), case.dtype)
+    own_units = np.abs(error) / spacing(np.abs(case.exact[finite]), case.dtype)
     if float(np.quantile(own_units, _MOST)) <= _OWN_UNITS:
         return ""
     for coarse in _coarser(case.dtype):
-        unit = 2.0 ** -(DTYPES[coarse].mantissa_bits + 1)
+        unit = unit_roundoff(coarse)
         # The rounding of inputs or of one step, and of sums of some thousand terms.
         if 0.1 * unit <= relative <= 2.0 * unit:
             # Long sums in float16 itself are off as far.

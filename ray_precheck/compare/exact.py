@@ -11,13 +11,13 @@ import numpy as np
 
 from ray_precheck.compare.comparison import Comparison
 from ray_precheck.compare.errors import rounded_bench
-from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.numerics.rounding import round_to_dtype, smallest_normal
 from ray_precheck.operators.exact import Exactness
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import HostCall, HostTensor
 
 # Kernels may flush what is smaller than the normal numbers of float32 to 0, in formats with its exponents.
-_FLUSHED = 2.0 ** DTYPES["float32"].min_exponent
+_FLUSHED = smallest_normal("float32")
 
 
 def is_exact(known: Exactness | None, call: HostCall, place: int, dtype: str) -> bool:

@@ -10,7 +10,48 @@ from functools import cache
 import numpy as np
 
 from ray_precheck.numerics.chunks import CHUNK_ELEMENTS
-from ray_precheck.schema.dtypes import DTYPES, Array, DType
+from ray_precheck.schema.dtypes import (
+    DTYPES,
+    Array,
+    DType,
+    canonical_dtype,
+    is_differentiable,
+)
+
+
+def machine_epsilon(dtype: str) -> float:
+    """Return the distance from 1 to the next larger number, 2**-mantissa_bits: `finfo.eps`.
+
+    It is the largest relative spacing of normal numbers, and twice `unit_roundoff` (Higham, Accuracy and
+    Stability of Numerical Algorithms, 2nd ed., section 2.1). Of whole numbers it is 1.
+    """
+    return float(2.0 ** -DTYPES[dtype].mantissa_bits)
+
+
+def unit_roundoff(dtype: str) -> float:
+    """Return the largest relative error of one rounding to nearest, 2**-(mantissa_bits + 1).
+
+    It is half of `machine_epsilon`, because a value is at most half a spacing off (Higham, theorem 2.2;
+    with subnormal numbers the bound is half of `smallest_subnormal`, absolute).
+    """
+    return machine_epsilon(dtype) / 2
+
+
+@cache
+def epsilon_of(spelt: str) -> float:
+    """Return the machine epsilon of a dtype as a dump spells it; 0 for whole numbers and unknown dtypes."""
+    dtype = canonical_dtype(spelt)
+    return machine_epsilon(dtype) if dtype is not None and is_differentiable(dtype) else 0.0
+
+
+def smallest_normal(dtype: str) -> float:
+    """Return the smallest number with all bits of its fraction, 2**min_exponent; 1 of whole numbers."""
+    return float(2.0 ** DTYPES[dtype].min_exponent)
+
+
+def smallest_subnormal(dtype: str) -> float:
+    """Return the smallest positive number, the spacing of all below `smallest_normal`; 1 of whole numbers."""
+    return float(2.0 ** (DTYPES[dtype].min_exponent - DTYPES[dtype].mantissa_bits))
 
 
 def round_to_dtype(values: Array, dtype: str) -> Array:
@@ -42,8 +83,7 @@ def overflow_from(dtype: str) -> float:
     rounds to the largest one (e4m3fn, whose largest number is even). Of float64 it is infinity.
     """
     info = DTYPES[dtype]
-    spacing = 2.0 ** (math.frexp(info.largest)[1] - 1 - info.mantissa_bits)
-    tie = info.largest + spacing / 2
+    tie = info.largest + float(spacing(np.asarray(info.largest), dtype)) / 2
     return (
         math.nextafter(tie, math.inf)
         if np.isfinite(round_to_dtype(np.asarray(tie), dtype))
@@ -74,10 +114,10 @@ def _rounded(wide: Array, info: DType) -> Array:
     rounded = (bits & ~np.uint64((1 << cut) - 1)).view(np.float64)
     magnitude = np.abs(wide)
     # A subnormal number has fewer bits. A carry beyond a NaN or an infinity makes another number of it.
-    below = magnitude < 2.0**info.min_exponent
+    below = magnitude < smallest_normal(info.name)
     if below.any():
-        spacing = 2.0 ** (info.min_exponent - info.mantissa_bits)
-        rounded = np.where(below, np.rint(wide / spacing) * spacing, rounded)
+        step = smallest_subnormal(info.name)
+        rounded = np.where(below, np.rint(wide / step) * step, rounded)
     if not (magnitude <= info.largest).all():
         rounded = np.where(np.isfinite(wide), rounded, wide)
         beyond = np.abs(rounded) > info.largest
@@ -85,7 +125,7 @@ def _rounded(wide: Array, info: DType) -> Array:
     return rounded
 
 
-def quantum(values: Array, dtype: str) -> Array:
+def spacing(values: Array, dtype: str) -> Array:
     """Return the spacing of `dtype`'s numbers at each of `values` (one unit in the last place).
 
     For x of a binade [2**e, 2**(e+1)) it is 2**(e - mantissa_bits), never below the spacing of the

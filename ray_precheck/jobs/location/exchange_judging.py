@@ -18,7 +18,8 @@ import numpy as np
 from ray_precheck.dump.mapped import MappedTensor, MappedTensors
 from ray_precheck.errors import NotCheckable
 from ray_precheck.numerics.chunks import CHUNK_ELEMENTS
-from ray_precheck.schema.dtypes import DTYPES, Array
+from ray_precheck.numerics.rounding import smallest_subnormal, unit_roundoff
+from ray_precheck.schema.dtypes import DTYPES, Array, is_differentiable
 from ray_precheck.schema.values import TensorSpec
 from ray_precheck.trace.difference.measuring import dtype_of
 from ray_precheck.trace.items import Item
@@ -141,11 +142,10 @@ def _expected(brought: Sequence[Array], operation: str, dtype: str) -> tuple[Arr
         return np.max(stacked, axis=0), exact
     if operation == SMALLEST:
         return np.min(stacked, axis=0), exact
-    known = DTYPES[dtype]
-    if known.kind not in ("float", "complex"):
+    if not is_differentiable(dtype):
         return (np.prod if operation == PRODUCT else np.sum)(stacked, axis=0), exact
-    unit = (number - 1 + _MORE_ROUNDINGS) * 2.0 ** -(known.mantissa_bits + 1)
-    tiny = number * 2.0 ** (known.min_exponent - known.mantissa_bits)
+    unit = (number - 1 + _MORE_ROUNDINGS) * unit_roundoff(dtype)
+    tiny = number * smallest_subnormal(dtype)
     if operation == PRODUCT:
         product = np.prod(stacked, axis=0)
         return product, unit * np.abs(product) + tiny

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from ray_precheck.dump.shown import without_controls
+from ray_precheck.numerics.rounding import machine_epsilon
 from ray_precheck.store.columns import encode_name, encode_row
 from ray_precheck.trace.difference.elements import ElementDifference
 from ray_precheck.trace.difference.row import NOT_THERE, ComparisonMode, TensorRow
@@ -43,7 +44,7 @@ _NOTHING = (NOT_THERE,) * 5
 UNSUPPORTED, SHAPE_UNMATCHED = "unsupported", "shape unmatched"
 _NO_FILE = "-1"
 # Norms up to it are those of zero vectors: core/compare/algorithm, Const.FLOAT_EPSILON.
-_ZERO = 2.0**-52
+_ZERO = machine_epsilon("float64")
 
 
 def headings(mode: ComparisonMode) -> tuple[str, ...]:

@@ -11,8 +11,7 @@ in another direction in each run. So the parameter differs wholly from the secon
 import math
 from collections.abc import Sequence
 
-from ray_precheck.schema.dtypes import DTYPES
-from ray_precheck.trace.difference.measuring import dtype_of
+from ray_precheck.numerics.rounding import epsilon_of
 from ray_precheck.trace.items import Item
 
 OPTIMIZER, PLAIN = "Optimizer.", "Optimizer.SGD."
@@ -104,13 +103,9 @@ def _lost(items: dict[str, Item]) -> set[str]:
     return {
         path
         for path, norm in norms.items()
-        if norm <= share_of_rounding(_unit(items[path])) * wholes[path.partition(_GRADS)[0]]
+        if norm
+        <= share_of_rounding(epsilon_of(items[path].dtype) / 2) * wholes[path.partition(_GRADS)[0]]
     }
-
-
-def _unit(item: Item) -> float:
-    known = DTYPES.get(dtype_of(item.dtype) or "")
-    return 2.0 ** -(known.mantissa_bits + 1) if known is not None and known.mantissa_bits else 0.0
 
 
 def _is_anywhere(item: Item) -> bool:

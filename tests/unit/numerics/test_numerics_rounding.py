@@ -10,7 +10,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ray_precheck.numerics import rounding
-from ray_precheck.numerics.rounding import quantum, round_to_dtype
+from ray_precheck.numerics.rounding import (
+    epsilon_of,
+    machine_epsilon,
+    round_to_dtype,
+    smallest_normal,
+    smallest_subnormal,
+    spacing,
+    unit_roundoff,
+)
 from ray_precheck.schema.dtypes import DTYPES, Array
 
 pytestmark = pytest.mark.unit
@@ -136,7 +144,7 @@ def test_beyond_the_last_tie_numbers_become_infinite_and_at_the_largest_they_sta
     dtype: str,
 ) -> None:
     info = DTYPES[dtype]
-    step = float(quantum(np.array([info.largest]), dtype)[0])
+    step = float(spacing(np.array([info.largest]), dtype)[0])
     below_tie = np.nextafter(info.largest + step / 2, 0.0)
     values = np.array([info.largest, below_tie, info.largest + step / 2, -1.7e308])
     with np.errstate(over="raise"):
@@ -190,7 +198,7 @@ def test_integers_and_booleans_are_cast() -> None:
 @pytest.mark.parametrize("dtype", SMALL_FLOATS)
 def test_the_quantum_is_the_distance_to_the_next_number(dtype: str) -> None:
     positive = TABLES[dtype][TABLES[dtype] >= 0]
-    np.testing.assert_array_equal(quantum(positive[:-1], dtype), np.diff(positive))
+    np.testing.assert_array_equal(spacing(positive[:-1], dtype), np.diff(positive))
 
 
 @settings(deadline=None, max_examples=60)
@@ -199,9 +207,33 @@ def test_the_quantum_is_the_distance_to_the_next_number(dtype: str) -> None:
 @example(5e-324)
 @example(1.7976931348623157e308)
 def test_the_quantum_of_float64_is_that_of_the_math_module(value: float) -> None:
-    assert float(quantum(np.array([value]), "float64")[0]) == math.ulp(value)
+    assert float(spacing(np.array([value]), "float64")[0]) == math.ulp(value)
 
 
 def test_zero_and_what_is_not_finite_have_the_quantum_of_the_subnormals() -> None:
-    spacing = quantum(np.array([0.0, np.nan, np.inf, -np.inf]), "float16")
-    assert spacing.tolist() == [2.0**-24] * 4
+    steps = spacing(np.array([0.0, np.nan, np.inf, -np.inf]), "float16")
+    assert steps.tolist() == [2.0**-24] * 4
+
+
+@pytest.mark.parametrize("dtype", SMALL_FLOATS)
+def test_epsilon_is_the_spacing_at_one_and_half_of_it_is_lost_at_most(dtype: str) -> None:
+    table = TABLES[dtype]
+    assert machine_epsilon(dtype) == float(table[table > 1.0][0]) - 1.0
+    values = np.linspace(1.0, 2.0, 10_001)
+    lost = np.abs(round_to_dtype(values, dtype) - values) / values
+    bound = unit_roundoff(dtype) / (1.0 + unit_roundoff(dtype))
+    assert 0.9 * bound < lost.max() <= bound
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_epsilon_and_the_smallest_numbers_are_those_of_numpy(dtype: str) -> None:
+    info = np.finfo(dtype)
+    assert machine_epsilon(dtype) == float(info.eps) == 2 * unit_roundoff(dtype)
+    assert smallest_normal(dtype) == float(info.smallest_normal)
+    assert smallest_subnormal(dtype) == float(info.smallest_subnormal)
+
+
+def test_dtypes_are_known_by_any_spelling_and_others_have_no_epsilon() -> None:
+    assert epsilon_of("torch.half") == epsilon_of("Float16") == 2.0**-10
+    assert epsilon_of("Complex64") == 2.0**-23
+    assert [epsilon_of(name) for name in ("int64", "bool", "torch.quint4x2", "")] == [0.0] * 4

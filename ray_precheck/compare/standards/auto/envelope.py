@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ray_precheck.compare.errors import Chunk, chunks, rounded_bench
-from ray_precheck.schema.dtypes import DTYPES, Array
+from ray_precheck.numerics.rounding import smallest_subnormal
+from ray_precheck.schema.dtypes import Array
 
 # Subnormal numbers have few bits, and honest ones few of those right: magnitudes count as at least
 # so many of their units.
@@ -53,7 +54,7 @@ def distance(
     `excused`, `(N,)` bool, are elements that do not count; errors up to `least` do not count for
     the relative one.
     """
-    floor = _SUBNORMAL_UNITS * 2.0 ** (DTYPES[dtype].min_exponent - DTYPES[dtype].mantissa_bits)
+    floor = _SUBNORMAL_UNITS * smallest_subnormal(dtype)
     norm, largest, relative, at, relative_at, count, strange = 0.0, 0.0, 0.0, -1, -1, 0, 0
     for chunk in chunks(out, bench, dtype):
         error, counted = chunk.abs_err, None

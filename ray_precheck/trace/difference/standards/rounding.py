@@ -5,11 +5,11 @@ Comes in: the rows of a pair of operators. Goes out: relative L2 distances. Call
 
 import math
 from collections.abc import Sequence
-from functools import cache
 from typing import NamedTuple
 
 from ray_precheck.compare.standards.auto.limits import Allowed, allowed
 from ray_precheck.dump.names import split_key
+from ray_precheck.numerics.rounding import epsilon_of, unit_roundoff
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.trace.difference.measuring import dtype_of
 from ray_precheck.trace.difference.row import TensorRow
@@ -45,23 +45,12 @@ class Apart(NamedTuple):
 _EQUAL = Apart(0.0, True)
 
 
-def unit_roundoff(row: TensorRow) -> float | None:
-    """Return the unit roundoff of the coarser side's dtype, 2^-(bits of the fraction + 1); None where either
-    is no float."""
+def roundoff_of(row: TensorRow) -> float | None:
+    """Return the unit roundoff of the coarser side's dtype; None where either is no float."""
     if not row.tensors or row.target is None or row.golden is None:
         return None
-    return _coarser(row.target.dtype, row.golden.dtype)
-
-
-@cache
-def _coarser(target: str, golden: str) -> float | None:
-    found = []
-    for name in (target, golden):
-        dtype = dtype_of(name)
-        if dtype is None or DTYPES[dtype].kind not in ("float", "complex"):
-            return None
-        found.append(2.0 ** -(DTYPES[dtype].mantissa_bits + 1))
-    return max(found)
+    epsilons = epsilon_of(row.target.dtype), epsilon_of(row.golden.dtype)
+    return max(epsilons) / 2 if all(epsilons) else None
 
 
 def operator_of(row: TensorRow) -> str:
@@ -120,12 +109,12 @@ def rounding(
     half types. SumTerms that cancel each other lose digits (`cancellation`). Inputs were rounded once, by
     whatever made them. `terms` are those of an output, where more than its record is known.
     """
-    unit = unit_roundoff(row)
+    unit = roundoff_of(row)
     if unit is None:
         return None
     if not row.is_output:
         return _BOTH * unit
-    computed = min(unit, 2.0**-24) if unit > 2.0**-24 else unit
+    computed = min(unit, unit_roundoff("float32"))
     length, cancelled = terms or (sum_length(row, rows), cancellation(row, rows))
     return _BOTH * (unit + computed * math.sqrt(length) * cancelled)
 

@@ -17,8 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
+from ray_precheck.numerics.rounding import epsilon_of
 from ray_precheck.trace.items import Item
-from ray_precheck.trace.locating.estimates.noise import floor_of, narrow_sum_of, suspicious, unit_of
+from ray_precheck.trace.locating.estimates.noise import floor_of, narrow_sum_of, suspicious
 from ray_precheck.trace.locating.estimates.sizes import MASKED, count_of, norm_of, rms_of
 from ray_precheck.trace.locating.estimates.updates import explained_update
 from ray_precheck.trace.locating.evidence import OwnError, ValueEvidence
@@ -153,7 +154,7 @@ def _computed_in(own: Differences, output: Item) -> str:
     if own.record.entry.direction != BACKWARD:
         return output.dtype
     coming = (item.dtype for item in own.record.inputs if item.is_tensor)
-    return max([output.dtype, *coming], key=unit_of)
+    return max([output.dtype, *coming], key=epsilon_of)
 
 
 def _least(own: Differences, output: Item) -> float:

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ray_precheck.numerics.rounding import epsilon_of
 from ray_precheck.numerics.sketch import estimated_norm
 from ray_precheck.trace.difference.reading import Source as CaptureSource
 from ray_precheck.trace.items import Item
-from ray_precheck.trace.locating.estimates.noise import has_half_digits, unit_of
+from ray_precheck.trace.locating.estimates.noise import has_half_digits
 from ray_precheck.trace.locating.evidence import OwnError, ValueEvidence
 
 _STATISTICS = ("Max", "Min", "Mean", "Norm")
@@ -128,7 +129,7 @@ def _of_finite(
     certain = 0.0
     for place, (one, other) in enumerate(zip(ours, theirs, strict=True)):
         if one != other:
-            rounded = unit_of(golden.dtype) if place < _EXTREMES else 0.0
+            rounded = epsilon_of(golden.dtype) if place < _EXTREMES else 0.0
             share = abs(one - other) / max(abs(one), abs(other), least)
             certain = max(certain, share - rounded)
     return ValueEvidence(worst, slack=worst - certain)
