@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ray_precheck.compare.errors import chunks, rounded_bench, unravelled
+from ray_precheck.numerics.arrays import root_mean_square, same_values
 from ray_precheck.numerics.rounding import (
     machine_epsilon,
     round_to_dtype,
@@ -112,8 +113,7 @@ def _case(
 
 def _near(device: Array, values: Array, tolerance: Array) -> Array:
     """Return where the values are the device's: within the tolerance, or the same non-number."""
-    both_nan = np.isnan(device) & np.isnan(values)
-    return np.asarray((np.abs(device - values) <= tolerance) | (device == values) | both_nan)
+    return np.asarray((np.abs(device - values) <= tolerance) | same_values(device, values))
 
 
 def _own_tolerance(exact: Array, dtype: str) -> Array:
@@ -135,14 +135,7 @@ def _long_sum_tolerance(exact: Array, dtype: str) -> Array:
 
 
 def _finite_rms(values: Array) -> float:
-    return _rms(np.where(np.isfinite(values), np.abs(values), 0.0))
-
-
-def _rms(values: Array) -> float:
-    largest = float(np.max(np.abs(values), initial=0.0))
-    if largest == 0.0:
-        return 0.0
-    return largest * float(np.sqrt(np.mean(np.square(np.abs(values) / largest))))
+    return root_mean_square(np.where(np.isfinite(values), np.abs(values), 0.0))
 
 
 def _overflow(case: _Case) -> str:
@@ -226,7 +219,7 @@ def _factor(case: _Case) -> str:
         return ""
     factor = float(np.real(factor))
     # A small factor hides within the rounding of each element, but not in that of all of them.
-    left, before = _rms(device - factor * bench), _rms(device - bench)
+    left, before = root_mean_square(device - factor * bench), root_mean_square(device - bench)
     if not left < 0.5 * before or not case.predicts(factor * case.bench, finite):
         return ""
     shown = (
@@ -356,9 +349,10 @@ def _precision(device_out: Array, bench_out: Array, dtype: str) -> str:
         if device.any() and ours.all() and np.mean(theirs) < 0.75:
             return f"every value is exactly a {coarse}: it was computed in, or rounded to, {coarse}"
     error = device - case.exact[finite]
-    relative = _rms(error) / _rms(case.exact[finite])
+    size = root_mean_square(error)
+    relative = size / root_mean_square(case.exact[finite])
     # Noise is spread over all elements, and larger than the rounding of the output itself.
-    if np.max(np.abs(error)) > 8 * _rms(error) or relative < machine_epsilon(case.dtype):
+    if np.max(np.abs(error)) > 8 * size or relative < machine_epsilon(case.dtype):
         return ""
     # Rounding to bfloat16 moves a float16 by up to 4 of its units; a smaller error is its own rounding.
     own_units = np.abs(error) / spacing(np.abs(case.exact[finite]), case.dtype)

@@ -11,6 +11,7 @@ import numpy as np
 
 from ray_precheck.compare.comparison import Comparison
 from ray_precheck.compare.errors import rounded_bench
+from ray_precheck.numerics.arrays import same_values
 from ray_precheck.numerics.rounding import round_to_dtype, smallest_normal
 from ray_precheck.operators.exact import Exactness
 from ray_precheck.schema.dtypes import DTYPES, Array
@@ -42,7 +43,7 @@ def exact_elements(comparison: Comparison) -> Array:
     dtype = comparison.dtype
     out, bench = comparison.device_out.reshape(-1), comparison.bench_out.reshape(-1)
     once = rounded_bench(bench, dtype)
-    same = (out == once) | ((out != out) & (once != once))
+    same = same_values(out, once)
     info = DTYPES[dtype]
     if info.kind != "float" or info.mantissa_bits >= DTYPES["float64"].mantissa_bits:
         return np.asarray(same)

@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from ray_precheck.numerics.chunks import CHUNK_ELEMENTS
+from ray_precheck.numerics.arrays import pieces
 from ray_precheck.schema.dtypes import (
     DTYPES,
     Array,
@@ -69,8 +69,7 @@ def round_to_dtype(values: Array, dtype: str) -> Array:
             return values.astype(info.carrier, copy=False)
         rounded = np.empty(values.shape, info.carrier)
         source, target = values.reshape(-1), rounded.reshape(-1)
-        for start in range(0, len(source), CHUNK_ELEMENTS):
-            chunk = slice(start, start + CHUNK_ELEMENTS)
+        for chunk in pieces(len(source)):
             target[chunk] = _rounded(source[chunk].astype(np.float64, copy=False), info)
     return rounded
 

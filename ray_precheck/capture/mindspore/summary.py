@@ -16,8 +16,8 @@ import mindspore as ms
 import numpy as np
 
 from ray_precheck.capture.writing.elements import TensorSummary
+from ray_precheck.numerics.arrays import CACHED_ELEMENTS, pieces
 
-_PIECE = 1 << 16
 # numpy on the host has no such type.
 _WITHOUT_VALUES = frozenset({"Float8E4M3FN", "Float8E5M2", "HiFloat8", "Int4", "QInt4x2"})
 
@@ -48,8 +48,8 @@ def summary_of(values: np.ndarray[Any, Any] | None) -> TensorSummary | None:
             single = values.item()
             return TensorSummary(single, single, single, single)
         flat = np.ascontiguousarray(values).reshape(-1)
-        for start in range(0, flat.size, _PIECE):
-            piece = flat[start : start + _PIECE].astype(np.float64)
+        for place in pieces(flat.size, CACHED_ELEMENTS):
+            piece = flat[place].astype(np.float64)
             total += float(np.add.reduce(piece))
             squares += float(np.dot(piece, piece))
     mean, norm = total / flat.size, math.sqrt(squares)

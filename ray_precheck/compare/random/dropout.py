@@ -21,7 +21,7 @@ from ray_precheck.compare.random.statistics import (
     sampled,
     share_look,
 )
-from ray_precheck.numerics.chunks import CHUNK_ELEMENTS
+from ray_precheck.numerics.arrays import pieces
 from ray_precheck.numerics.rounding import machine_epsilon, smallest_normal, spacing
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import HostTensor
@@ -78,8 +78,7 @@ def mask_of(x: HostTensor, out: HostTensor, dropping: Dropping) -> Mask:
     are not judged."""
     found = [np.empty(x.data.size, bool) for _ in range(3)]
     inputs, outputs = x.data.reshape(-1), out.data.reshape(-1)
-    for start in range(0, x.data.size, CHUNK_ELEMENTS):
-        place = slice(start, start + CHUNK_ELEMENTS)
+    for place in pieces(x.data.size):
         parts = _seen(inputs[place], outputs[place], out.dtype, dropping)
         for whole, part in zip(found, parts, strict=True):
             whole[place] = part
@@ -161,8 +160,7 @@ def dropout_gradient_looks(
     wrong = np.empty(grad.data.size, bool)
     was_seen, was_kept, found = seen.reshape(-1), kept.reshape(-1), grad.data.reshape(-1)
     arrived = np.zeros(1) if incoming is None else incoming.data.reshape(-1)
-    for start in range(0, len(wrong), CHUNK_ELEMENTS):
-        at = slice(start, start + CHUNK_ELEMENTS)
+    for at in pieces(len(wrong)):
         coming = arrived if incoming is None else arrived[at]
         wrong[at] = _wrong_gradient(
             was_seen[at], was_kept[at], found[at], coming, grad.dtype, dropping

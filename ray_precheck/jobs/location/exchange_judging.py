@@ -17,7 +17,7 @@ import numpy as np
 
 from ray_precheck.dump.mapped import MappedTensor, MappedTensors
 from ray_precheck.errors import NotCheckable
-from ray_precheck.numerics.chunks import CHUNK_ELEMENTS
+from ray_precheck.numerics.arrays import pieces, same_values
 from ray_precheck.numerics.rounding import smallest_subnormal, unit_roundoff
 from ray_precheck.schema.dtypes import DTYPES, Array, is_differentiable
 from ray_precheck.schema.values import TensorSpec
@@ -81,8 +81,8 @@ def judged_output(made: Made, files: OpenedTensors, key: str, place: int) -> Rec
                 raise NotCheckable("the ranks brought tensors of other sizes")
         if offset + count > len(given.raw):
             raise NotCheckable("it gave less than the ranks brought")
-        for low in range(0, count, CHUNK_ELEMENTS):
-            high = min(count, low + CHUNK_ELEMENTS)
+        for piece in pieces(count):
+            low, high = piece.start, piece.stop
             got = _wide(given, offset + low, offset + high)
             brought = [
                 _wide(tensor, part.start + low, part.start + high)
@@ -117,7 +117,7 @@ def _take(
     with np.errstate(all="ignore"):
         expected, allowed = _expected(brought, operation, dtype)
         error = np.abs(got - expected)
-        same = (got == expected) | (np.isnan(got) & np.isnan(expected))
+        same = same_values(got, expected)
         share = np.where(same, 0.0, error / np.where(allowed > 0, allowed, 1.0))
         share = np.where(~same & ((allowed == 0) | np.isnan(share)), INFINITE, share)
         largest = DTYPES[dtype].largest or math.inf

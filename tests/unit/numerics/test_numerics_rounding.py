@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ray_precheck.numerics import rounding
+from ray_precheck.numerics import arrays
 from ray_precheck.numerics.rounding import (
     epsilon_of,
     machine_epsilon,
@@ -176,7 +176,7 @@ def test_the_size_of_the_chunks_changes_no_number(
 ) -> None:
     values = np.linspace(-3.0, 3.0, 40).reshape(4, 10).T
     whole = round_to_dtype(values, "bfloat16")
-    monkeypatch.setattr(rounding, "CHUNK_ELEMENTS", chunk_elements)
+    monkeypatch.setattr(arrays, "CHUNK_ELEMENTS", chunk_elements)
     np.testing.assert_array_equal(round_to_dtype(values, "bfloat16"), whole)
     np.testing.assert_array_equal(whole, values.astype(ml_dtypes.bfloat16).astype(np.float32))
 

@@ -19,8 +19,8 @@ from ray_precheck.numerics.health import (
     Health,
     headroom,
     largest_finite,
-    smallest_normal_of,
 )
+from ray_precheck.numerics.rounding import smallest_normal
 from ray_precheck.numerics.sketch_map import (
     BLOCK,
     BUCKETS,
@@ -86,7 +86,7 @@ def device_health(tensor: torch.Tensor) -> torch.Tensor:
         zero = (flat == 0).sum()
         return torch.stack([_none(zero)] * 3 + [zero] + [_none(zero)] * 2).to(wide)
     sizes = flat.abs()
-    small = (sizes < smallest_normal_of(str(flat.dtype)[6:])).sum()
+    small = (sizes < smallest_normal(str(flat.dtype)[6:])).sum()
     zero = (flat == 0).sum()
     counts = [(flat != flat).sum(), (flat == torch.inf).sum(), (flat == -torch.inf).sum()]
     values = [*counts, zero, small - zero, _finite(sizes).amax()]

@@ -18,6 +18,7 @@ import torch
 from ray_precheck.capture.pytorch.tensors.glimpse import covers_memory
 from ray_precheck.capture.pytorch.tensors.memory import array_of, borrowed_array
 from ray_precheck.capture.writing.elements import TensorSummary as TensorSummary
+from ray_precheck.numerics.arrays import pieces
 
 # Values whose squares may vanish or overflow in float32 although they are finite.
 _SMALL, _LARGE = 1e-30, 1e37
@@ -117,9 +118,9 @@ _Found: TypeAlias = tuple[float, float, float, float]
 
 def _of_pieces(flat: torch.Tensor, values: np.ndarray[Any, Any]) -> _Found | None:
     top, bottom, total, squares = -math.inf, math.inf, 0.0, 0.0
-    for start in range(0, values.size, _PIECE):
-        piece = values[start : start + _PIECE]
-        found = _of_piece(flat.narrow(0, start, piece.size), piece)
+    for place in pieces(values.size, _PIECE):
+        piece = values[place]
+        found = _of_piece(flat.narrow(0, place.start, piece.size), piece)
         if found is None:
             return None
         top, bottom = max(top, found[0]), min(bottom, found[1])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ray_precheck.compare.errors import Chunk, chunks, rounded_bench
+from ray_precheck.numerics.arrays import l2_norm
 from ray_precheck.numerics.rounding import smallest_subnormal
 from ray_precheck.schema.dtypes import Array
 
@@ -67,9 +68,7 @@ def distance(
             strange += int(np.count_nonzero(odd if counted is None else counted & odd))
         worst = int(np.argmax(error))
         if error[worst] > 0.0:
-            # Divided first: squares of the largest float64 numbers overflow.
-            root = math.sqrt(float(np.sum(np.square(error / error[worst]))))
-            norm = math.hypot(norm, float(error[worst]) * root)
+            norm = math.hypot(norm, l2_norm(error, float(error[worst])))
         if error[worst] > largest:
             largest, at = float(error[worst]), chunk.start + worst
         measured = np.where(error > least, error, 0.0) if least else error
