@@ -24,8 +24,7 @@ from ray_precheck.capture.mindspore.gradients import (
     watch_nodes,
 )
 from ray_precheck.capture.mindspore.names import OperatorName, region_name
-from ray_precheck.capture.mindspore.summary import values_on_host
-from ray_precheck.capture.mindspore.tensors import MindSporeTensors
+from ray_precheck.capture.mindspore.tensors import MindSporeTensors, values_on_host
 from ray_precheck.capture.recording import StepRecorder, T
 from ray_precheck.capture.settings import STRUCTURE, CaptureSettings
 from ray_precheck.capture.stacks import Stacks

@@ -17,8 +17,8 @@ import torch
 
 from ray_precheck.capture.pytorch.tensors.glimpse import covers_memory
 from ray_precheck.capture.pytorch.tensors.memory import array_of, borrowed_array
-from ray_precheck.capture.writing.elements import TensorSummary as TensorSummary
 from ray_precheck.numerics.arrays import pieces
+from ray_precheck.numerics.statistics import TensorSummary
 
 # Values whose squares may vanish or overflow in float32 although they are finite.
 _SMALL, _LARGE = 1e-30, 1e37
@@ -54,13 +54,13 @@ def host_summary(tensor: torch.Tensor) -> TensorSummary | None:
     top, bottom = values.max().item(), values.min().item()
     if dtype is torch.bool:
         return TensorSummary(top, bottom)
-    return TensorSummary(top, bottom) if tensor.dim() else TensorSummary(top, top, top, top)
+    return TensorSummary(top, bottom) if tensor.dim() else TensorSummary.of_single(top)
 
 
 def _of_float_tensor(tensor: torch.Tensor) -> TensorSummary:
     if not tensor.dim():
         value = tensor.item()
-        return TensorSummary(value, value, value, value)
+        return TensorSummary.of_single(value)
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
     is_simple = tensor.dtype is torch.float32 and tensor.is_contiguous()

@@ -48,7 +48,7 @@ from ray_precheck.trace.difference.standards.rounding import (
     roundoff_of,
     sum_length,
 )
-from ray_precheck.trace.difference.statistics import statistics_of
+from ray_precheck.trace.difference.statistics import are_same, statistics_of
 from ray_precheck.trace.difference.unsteady import share_of_rounding
 from ray_precheck.trace.items import GRADIENTS
 
@@ -171,14 +171,14 @@ def _length(row: TensorRow, found: Apart | None) -> float | None:
     """Return how long the difference of both sides is, None where that is not known."""
     norm = _golden_norm(row)
     if norm == 0 and found is not None and row.target is not None:
-        return row.target.number("Norm")
+        return row.target.norm
     if found is None or norm is None or not math.isfinite(norm) or not math.isfinite(found.value):
         return None
     return found.value * norm
 
 
 def _golden_norm(row: TensorRow) -> float | None:
-    return row.golden.number("Norm") if row.golden is not None else None
+    return row.golden.norm if row.golden is not None else None
 
 
 def _judge_floats(
@@ -319,7 +319,7 @@ def _judge_exact(row: TensorRow, brought: float) -> None:
             f"{row.elements.unequal} of {row.elements.size} elements differ, the furthest apart at"
             f" {index_of(row, row.elements.worst)}"
         )
-    elif row.statistics[:4] == ("0", "0", "0", "0"):
+    elif are_same(row.statistics):
         return
     else:
         words = "the statistics differ"

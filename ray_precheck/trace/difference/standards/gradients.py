@@ -133,16 +133,16 @@ def _size(item: Item) -> int:
 
 
 def _norm(item: Item) -> float:
-    norm = item.number("Norm")
+    norm = item.norm
     return norm if norm is not None and math.isfinite(norm) else 0.0
 
 
 def _largest(item: Item) -> float:
-    ends = [end for name in ("Max", "Min") if (end := item.number(name)) is not None]
+    ends = [end for end in item.ends if end is not None]
     return max((abs(end) for end in ends if math.isfinite(end)), default=1.0)
 
 
 def _scatter(item: Item) -> float:
     """Return the norm of a tensor less its mean."""
-    mean = item.number("Mean") or 0.0
+    mean = item.mean or 0.0
     return math.sqrt(max(0.0, _norm(item) ** 2 - _size(item) * mean**2))

@@ -184,7 +184,7 @@ def _explained(own: Differences, forward: Differences | None, output: Item) -> f
     given = own.inputs()
     largest = max((each for _, each in given), default=0.0)
     amplification = _amplification(name, given)
-    norm = output.number("Norm")
+    norm = output.norm
     if record.entry.key.startswith(_OPTIMIZER):
         return explained_update(record, given, output)
     if forward is not None and record.entry.direction == BACKWARD:
@@ -237,7 +237,7 @@ def _is_kinked(name: str) -> bool:
 def _amplification(name: str, given: Sequence[tuple[Item, float]]) -> float:
     """Return how much larger than those of the inputs the relative difference of an output may be."""
     if _is_of(name, _EXPONENTIALS):
-        numbers = [item.number(each) for item, _ in given for each in ("Max", "Min")]
+        numbers = [each for item, _ in given for each in item.ends]
         sizes = [abs(each) for each in numbers if each is not None and abs(each) < MASKED]
         return max([1.0, *sizes])
     if _is_of(name, _CENTRED) and given:
@@ -267,7 +267,7 @@ def _smallest_group(name: str, item: Item) -> float:
 
 def _centred(item: Item) -> float:
     """Return the norm of a tensor over its norm without the mean."""
-    mean, norm = item.number("Mean"), item.number("Norm")
+    mean, norm = item.mean, item.norm
     if mean is None or norm is None or not (math.isfinite(mean) and math.isfinite(norm)):
         return 1.0
     rest = norm * norm - count_of(item) * mean * mean
@@ -292,7 +292,7 @@ def _cancelled(name: str, own: Differences, forward: Differences, output: Item) 
     if not floats or not coming:
         return 1.0
     values = floats[0]
-    mean = values.number("Mean") or 0.0
+    mean = values.mean or 0.0
     spread = math.sqrt(max(0.0, rms_of(values) ** 2 - mean * mean))
     gone = rms_of(output)
     if not spread or not gone or output.shape != values.shape:
