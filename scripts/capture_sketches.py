@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ray_precheck.capture.measures.sketch import estimated_norm, sketch
 from ray_precheck.capture.writing.shards import local_part, sketch_part
-from ray_precheck.capture.writing.sketches import stored
+from ray_precheck.dump.sketches import stored
+from ray_precheck.numerics.sketch import estimated_norm, sketch
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Rng: TypeAlias = np.random.Generator

@@ -46,10 +46,10 @@ from ray_precheck.dump.parse import open_dump
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.dtypes import framework_dtype
+from ray_precheck.numerics.rounding import round_to_dtype
 from ray_precheck.options.checks import DISTRIBUTIONS
 from ray_precheck.plan.drawing import is_random
 from ray_precheck.plan.select import skip_by_name
-from ray_precheck.schema.dtypes import round_to_dtype
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import Task, TaskPayload

@@ -30,7 +30,8 @@ from ray_precheck.bench.rounded_sums import (
 from ray_precheck.bench.tiled_convolutions import is_tiled, tiled
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import map_leaves
-from ray_precheck.schema.dtypes import Array, round_to_dtype
+from ray_precheck.numerics.rounding import round_to_dtype, unit_roundoff
+from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.float32 import FRACTION_BITS, FULL
 
 _ATEN = torch.ops.aten
@@ -212,8 +213,7 @@ class _RoundedArithmetic(_DISPATCH_MODE or object):  # type: ignore[misc]
             torch.float64: getattr(torch, real),
             torch.complex128: getattr(torch, complex_),
         }
-        # The largest relative error of one rounding.
-        self._unit = torch.finfo(self._narrow[torch.float64]).eps / 2
+        self._unit = unit_roundoff(real)
         self._noise = Noise()
         self._outer = ""  # the operator of `_WITHIN` that runs
 

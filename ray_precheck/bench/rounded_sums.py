@@ -27,6 +27,7 @@ import numpy as np
 import torch
 
 from ray_precheck.frameworks.base import map_leaves
+from ray_precheck.numerics.rounding import unit_roundoff
 
 _ATEN = torch.ops.aten
 Change = Callable[[torch.Tensor], torch.Tensor]
@@ -35,7 +36,7 @@ Count = int | torch.Tensor
 
 # One rounding to float32, in which kernels of float32 and of the half types accumulate, is at most
 # this share of a number.
-FLOAT32_UNIT = 2.0**-24
+FLOAT32_UNIT = unit_roundoff("float32")
 # Kernels keep some partial sums side by side, in registers or for blocks of terms.
 ACCUMULATORS = 4
 

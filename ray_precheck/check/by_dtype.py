@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from ray_precheck.frameworks.base import map_leaves
+from ray_precheck.numerics.rounding import machine_epsilon, round_to_dtype
 from ray_precheck.operators.scalars import SCALARS
 from ray_precheck.operators.table import FactTable
-from ray_precheck.schema.dtypes import DTYPES, round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.values import HostCall, HostTensor
 
 _REAL = {"complex64": "float32", "complex128": "float64"}
@@ -57,16 +58,12 @@ def _computed_eps(tensor: HostTensor) -> float:
     torch 2.13, layer_norm.cpp: `rms_norm_composite` widens half types first, and takes float32's.
     """
     name = _real(tensor)
-    return _eps(_COMPUTED_IN.get(name, name))
+    return machine_epsilon(_COMPUTED_IN.get(name, name))
 
 
 def _rank_tolerance(tensor: HostTensor) -> float:
     """Return the larger extent of a matrix times the eps of its dtype (torch.linalg.matrix_rank)."""
-    return max(tensor.shape[-2:], default=1) * _eps(_real(tensor))
-
-
-def _eps(dtype: str) -> float:
-    return 2.0 ** -DTYPES[dtype].mantissa_bits
+    return max(tensor.shape[-2:], default=1) * machine_epsilon(_real(tensor))
 
 
 def _real(tensor: HostTensor) -> str:

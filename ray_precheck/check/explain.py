@@ -21,8 +21,9 @@ from ray_precheck.compare.standards.base import ROUNDING, Standard, ulp
 from ray_precheck.compare.standards.msprobe import MSPROBE
 from ray_precheck.compare.thresholds import ROUNDING_NOISE_ULP
 from ray_precheck.frameworks.base import map_leaves
+from ray_precheck.numerics.rounding import spacing
 from ray_precheck.operators.effects import MULTILINEAR
-from ray_precheck.schema.dtypes import DTYPES, Array, quantum
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import Metrics, Verdict
 from ray_precheck.schema.values import HostCall, HostTensor
 
@@ -157,5 +158,5 @@ def _nudged(tensor: HostTensor, generator: np.random.Generator) -> HostTensor:
     """Return a float64 tensor whose elements moved by half an ulp, up or down at random."""
     wide = tensor.data.astype(np.float64)
     signs = generator.choice([-0.5, 0.5], size=wide.shape)
-    moved = np.asarray(wide + signs * quantum(wide, tensor.dtype))
+    moved = np.asarray(wide + signs * spacing(wide, tensor.dtype))
     return replace(tensor, dtype="float64", data=moved, layout=None)

@@ -27,13 +27,14 @@ from ray_precheck.datagen.layouts import placed_alone, placed_together, transpos
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.frameworks.base import Leaf, map_leaves
 from ray_precheck.frameworks.known import find_framework, is_framework
+from ray_precheck.numerics.rounding import round_to_dtype
 from ray_precheck.operators.autocast import (
     CASTS_ARGUMENTS,
     NARROW_INSIDE,
     NARROW_STATISTICS,
     SUMS_NARROWLY,
 )
-from ray_precheck.schema.dtypes import DTYPES, round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import HostCall, HostTensor, TensorSpec, walk_specs
 from ray_precheck.store.error_data import SavedTensors, input_tensors

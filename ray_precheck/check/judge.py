@@ -28,10 +28,11 @@ from ray_precheck.compare.outputs import Judge
 from ray_precheck.compare.steps import quantized_like
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Execution, Leaf, changed_by
+from ray_precheck.numerics.rounding import machine_epsilon, saturated_like
 from ray_precheck.operators.ambiguous import AMBIGUOUS, Stepped
 from ray_precheck.operators.effects import SIZED_BY_VALUES
 from ray_precheck.operators.exact import exactness
-from ray_precheck.schema.dtypes import DTYPES, Array, saturated_like
+from ray_precheck.schema.dtypes import DTYPES, Array, is_differentiable
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.uncompared import Uncompared
@@ -163,9 +164,9 @@ def _is_near(again: Compared, plain: Compared) -> bool:
         return True
     if mine is None or other is None or mine.mismatch or not isinstance(again.tested, HostTensor):
         return False
-    spacing = 2.0 ** -DTYPES[again.tested.dtype].mantissa_bits * mine.bench_largest
-    is_float = DTYPES[again.tested.dtype].kind in ("float", "complex")
-    return is_float and mine.max_abs_err <= _NEAR * max(other.max_abs_err, spacing)
+    dtype = again.tested.dtype
+    least = machine_epsilon(dtype) * mine.bench_largest
+    return is_differentiable(dtype) and mine.max_abs_err <= _NEAR * max(other.max_abs_err, least)
 
 
 def _said(row: Compared) -> Compared:

@@ -18,6 +18,7 @@ import numpy as np
 
 from ray_precheck.compare.signs import stepped_like
 from ray_precheck.compare.steps import stepped_to
+from ray_precheck.numerics.arrays import same_values
 from ray_precheck.operators.ambiguous import (
     AMBIGUOUS,
     Basis,
@@ -140,7 +141,7 @@ def _equal_choices(
     with np.errstate(invalid="ignore"):
         taken = np.take_along_axis(source, np.where(inside, mine, 0).astype(np.int64), dimension)
         wanted = np.take_along_axis(source, other.astype(np.int64), dimension)
-        same = inside & ((taken == wanted) | ((taken != taken) & (wanted != wanted)))
+        same = inside & same_values(taken, wanted)
     return np.where(same.reshape(tested.shape), tested, bench)
 
 

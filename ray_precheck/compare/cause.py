@@ -13,7 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from ray_precheck.compare.errors import chunks, rounded_bench, unravelled
-from ray_precheck.schema.dtypes import DTYPES, Array, quantum, round_to_dtype
+from ray_precheck.numerics.arrays import root_mean_square, same_values
+from ray_precheck.numerics.rounding import (
+    machine_epsilon,
+    round_to_dtype,
+    smallest_normal,
+    spacing,
+    unit_roundoff,
+)
+from ray_precheck.schema.dtypes import DTYPES, Array
 
 # Of larger arrays the rows around the worst element are looked at: each hypothesis takes some
 # passes and float64 copies.
@@ -105,15 +113,14 @@ def _case(
 
 def _near(device: Array, values: Array, tolerance: Array) -> Array:
     """Return where the values are the device's: within the tolerance, or the same non-number."""
-    both_nan = np.isnan(device) & np.isnan(values)
-    return np.asarray((np.abs(device - values) <= tolerance) | (device == values) | both_nan)
+    return np.asarray((np.abs(device - values) <= tolerance) | same_values(device, values))
 
 
 def _own_tolerance(exact: Array, dtype: str) -> Array:
     if DTYPES[dtype].kind not in ("float", "complex"):
         return np.zeros(exact.shape)
     magnitude = np.where(np.isfinite(exact), np.abs(exact), 0.0)
-    return np.asarray(_UNITS * quantum(magnitude, dtype))
+    return np.asarray(_UNITS * spacing(magnitude, dtype))
 
 
 def _summed_tolerance(exact: Array, dtype: str) -> Array:
@@ -128,14 +135,7 @@ def _long_sum_tolerance(exact: Array, dtype: str) -> Array:
 
 
 def _finite_rms(values: Array) -> float:
-    return _rms(np.where(np.isfinite(values), np.abs(values), 0.0))
-
-
-def _rms(values: Array) -> float:
-    largest = float(np.max(np.abs(values), initial=0.0))
-    if largest == 0.0:
-        return 0.0
-    return largest * float(np.sqrt(np.mean(np.square(np.abs(values) / largest))))
+    return root_mean_square(np.where(np.isfinite(values), np.abs(values), 0.0))
 
 
 def _overflow(case: _Case) -> str:
@@ -181,7 +181,7 @@ def _flushed(case: _Case) -> str:
     info = DTYPES[case.dtype]
     if not info.mantissa_bits:
         return ""
-    subnormal = (np.abs(case.bench) < 2.0**info.min_exponent) & (case.bench != 0)
+    subnormal = (np.abs(case.bench) < smallest_normal(case.dtype)) & (case.bench != 0)
     flushed = subnormal & (case.device == 0)
     others = case.wrong & ~flushed
     if flushed.sum() < max(1.0, _MOST * subnormal.sum()) or others.any():
@@ -219,7 +219,7 @@ def _factor(case: _Case) -> str:
         return ""
     factor = float(np.real(factor))
     # A small factor hides within the rounding of each element, but not in that of all of them.
-    left, before = _rms(device - factor * bench), _rms(device - bench)
+    left, before = root_mean_square(device - factor * bench), root_mean_square(device - bench)
     if not left < 0.5 * before or not case.predicts(factor * case.bench, finite):
         return ""
     shown = (
@@ -349,16 +349,17 @@ def _precision(device_out: Array, bench_out: Array, dtype: str) -> str:
         if device.any() and ours.all() and np.mean(theirs) < 0.75:
             return f"every value is exactly a {coarse}: it was computed in, or rounded to, {coarse}"
     error = device - case.exact[finite]
-    relative = _rms(error) / _rms(case.exact[finite])
+    size = root_mean_square(error)
+    relative = size / root_mean_square(case.exact[finite])
     # Noise is spread over all elements, and larger than the rounding of the output itself.
-    if np.max(np.abs(error)) > 8 * _rms(error) or relative < 2.0**-info.mantissa_bits:
+    if np.max(np.abs(error)) > 8 * size or relative < machine_epsilon(case.dtype):
         return ""
     # Rounding to bfloat16 moves a float16 by up to 4 of its units; a smaller error is its own rounding.
-    own_units = np.abs(error) / quantum(np.abs(case.exact[finite]), case.dtype)
+    own_units = np.abs(error) / spacing(np.abs(case.exact[finite]), case.dtype)
     if float(np.quantile(own_units, _MOST)) <= _OWN_UNITS:
         return ""
     for coarse in _coarser(case.dtype):
-        unit = 2.0 ** -(DTYPES[coarse].mantissa_bits + 1)
+        unit = unit_roundoff(coarse)
         # The rounding of inputs or of one step, and of sums of some thousand terms.
         if 0.1 * unit <= relative <= 2.0 * unit:
             # Long sums in float16 itself are off as far.

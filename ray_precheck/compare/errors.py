@@ -22,7 +22,9 @@ from ray_precheck.compare.thresholds import (
     RELATIVE_ERR_EPS,
     SMALL_VALUE,
 )
-from ray_precheck.schema.dtypes import CHUNK_ELEMENTS, DTYPES, Array, overflow_from, round_to_dtype
+from ray_precheck.numerics.arrays import add_squares, pieces
+from ray_precheck.numerics.rounding import overflow_from, round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES, Array
 
 T = TypeVar("T")
 
@@ -65,8 +67,7 @@ def chunks(device_out: Array, bench_out: Array, dtype: str) -> Iterator[Chunk]:
     device_flat, bench_flat = device_out.reshape(-1), bench_out.reshape(-1)
     is_real = wide is np.float64 and DTYPES[dtype].kind == "float"
     beyond = overflow_from(dtype) if is_real else np.inf
-    for start in range(0, len(device_flat), CHUNK_ELEMENTS):
-        piece = slice(start, start + CHUNK_ELEMENTS)
+    for piece in pieces(len(device_flat)):
         device = device_flat[piece].astype(wide, copy=False)
         bench = bench_flat[piece].astype(wide, copy=False)
         magnitude = np.abs(bench)
@@ -77,7 +78,7 @@ def chunks(device_out: Array, bench_out: Array, dtype: str) -> Iterator[Chunk]:
             error = np.abs(device - bench)
         if not finite.all():
             error, magnitude = np.where(finite, error, 0.0), np.where(finite, magnitude, 0.0)
-        yield Chunk(start, device, bench, magnitude, error, finite)
+        yield Chunk(piece.start, device, bench, magnitude, error, finite)
 
 
 def rounded_bench(bench_out: Array, dtype: str) -> Array:
@@ -133,7 +134,7 @@ def measure_errors(device_out: Array, bench_out: Array, dtype: str) -> Errors:
         if relative[at] > max_rel:
             max_rel, worst_at = float(relative[at]), chunk.start + at
         sum_rel += float(np.sum(relative, where=is_normal))
-        scale, squares = _add_squares(scale, squares, chunk.abs_err[is_normal])
+        scale, squares = add_squares(scale, squares, chunk.abs_err[is_normal])
     return Errors(
         elements=device_out.size,
         normal=normal,
@@ -144,17 +145,6 @@ def measure_errors(device_out: Array, bench_out: Array, dtype: str) -> Errors:
         small_value_err=small_wrong / small if small else 0.0,
         worst_index=unravelled(worst_at, device_out.shape) if normal else (),
     )
-
-
-def _add_squares(scale: float, squares: float, values: Array) -> tuple[float, float]:
-    """Add to a sum of squares that is kept as scale**2 * squares, so that nothing overflows."""
-    largest = float(np.max(values, initial=0.0))
-    if largest > scale:
-        squares *= (scale / largest) ** 2
-        scale = largest
-    if scale == 0.0 or math.isinf(scale):
-        return scale, max(squares, 1.0) if scale else 0.0
-    return scale, squares + float(np.sum(np.square(values / scale)))
 
 
 def relative_errors(chunk: Chunk, dtype: str) -> Array:

@@ -11,12 +11,14 @@ import numpy as np
 
 from ray_precheck.compare.comparison import Comparison
 from ray_precheck.compare.errors import rounded_bench
+from ray_precheck.numerics.arrays import same_values
+from ray_precheck.numerics.rounding import round_to_dtype, smallest_normal
 from ray_precheck.operators.exact import Exactness
-from ray_precheck.schema.dtypes import DTYPES, Array, round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import HostCall, HostTensor
 
 # Kernels may flush what is smaller than the normal numbers of float32 to 0, in formats with its exponents.
-_FLUSHED = 2.0 ** DTYPES["float32"].min_exponent
+_FLUSHED = smallest_normal("float32")
 
 
 def is_exact(known: Exactness | None, call: HostCall, place: int, dtype: str) -> bool:
@@ -41,7 +43,7 @@ def exact_elements(comparison: Comparison) -> Array:
     dtype = comparison.dtype
     out, bench = comparison.device_out.reshape(-1), comparison.bench_out.reshape(-1)
     once = rounded_bench(bench, dtype)
-    same = (out == once) | ((out != out) & (once != once))
+    same = same_values(out, once)
     info = DTYPES[dtype]
     if info.kind != "float" or info.mantissa_bits >= DTYPES["float64"].mantissa_bits:
         return np.asarray(same)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ray_precheck.schema.dtypes import CHUNK_ELEMENTS, Array
+from ray_precheck.numerics.arrays import pieces, same_values
+from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Metrics
 
 # Squares of float64 numbers outside of this range over- or underflow; the arrays are scaled then.
@@ -55,14 +56,13 @@ def metrics_of(device_out: Array, bench_out: Array, smallest_normal: float) -> M
     scales = _scale(device_range.largest), _scale(bench_range.largest)
     all_finite = device_range.all_finite and bench_range.all_finite
     sums = _Sums()
-    for start in range(0, len(device_flat), CHUNK_ELEMENTS):
-        chunk = slice(start, start + CHUNK_ELEMENTS)
+    for chunk in pieces(len(device_flat)):
         device, bench = _wide(device_flat[chunk]), _wide(bench_flat[chunk])
         if "c" in (device.dtype.kind, bench.dtype.kind):
             device, bench = device.astype(np.complex128), bench.astype(np.complex128)
         if not all_finite:
-            device, bench = _finite(sums, device, bench, start)
-        _add_chunk(sums, device, bench, start, scales, smallest_normal)
+            device, bench = _finite(sums, device, bench, chunk.start)
+        _add_chunk(sums, device, bench, chunk.start, scales, smallest_normal)
     return _metrics(sums, device_out.shape, device_flat, bench_flat, bench_range.largest)
 
 
@@ -81,7 +81,7 @@ def _finite(sums: _Sums, device: Array, bench: Array, start: int) -> tuple[Array
     finite = np.isfinite(device) & np.isfinite(bench)
     if finite.all():
         return device, bench
-    agree = (np.isnan(device) & np.isnan(bench)) | (~finite & (device == bench))
+    agree = ~finite & same_values(device, bench)
     differ = ~finite & ~agree
     if sums.mismatch_at < 0 and differ.any():
         sums.mismatch_at = start + int(np.argmax(differ))
@@ -162,8 +162,8 @@ class _Range:
 
 def _range(flat: Array) -> _Range:
     largest, all_finite = 0.0, True
-    for start in range(0, len(flat), CHUNK_ELEMENTS):
-        chunk = flat[start : start + CHUNK_ELEMENTS]
+    for piece in pieces(len(flat)):
+        chunk = flat[piece]
         # Those two need no copy to have their ends taken.
         parts = chunk if chunk.dtype in (np.float32, np.float64) else _parts(_wide(chunk))
         here = max(float(parts.max()), -float(parts.min()))

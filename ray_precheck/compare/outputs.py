@@ -18,7 +18,8 @@ from ray_precheck.compare.standards.auto.rule import Auto, coarse_note
 from ray_precheck.compare.standards.base import Cells, Standard, added_cells
 from ray_precheck.compare.standards.msprobe import MSPROBE
 from ray_precheck.frameworks.dtypes import framework_dtype
-from ray_precheck.schema.dtypes import DTYPES, Array, round_to_dtype
+from ray_precheck.numerics.rounding import round_to_dtype, smallest_normal
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import Metrics, OutputCheck, Verdict
 from ray_precheck.schema.storage import Quantized
 from ray_precheck.schema.uncompared import Uncompared
@@ -99,9 +100,9 @@ def _check_tensor(
         verdict = Verdict.ERROR
         message = f"shape {list(tested.shape)} where the bench has {list(bench.shape)}"
     else:
-        info = DTYPES[tested.dtype]
-        smallest_normal = 2.0**info.min_exponent if info.mantissa_bits else 1.0
-        metrics = metrics_of(tested.data, _rounded_bench(tested, bench), smallest_normal)
+        metrics = metrics_of(
+            tested.data, _rounded_bench(tested, bench), smallest_normal(tested.dtype)
+        )
         comparison = Comparison(
             type_name=judge.type_name,
             direction=judge.direction,

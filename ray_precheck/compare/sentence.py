@@ -11,13 +11,14 @@ import numpy as np
 from ray_precheck.compare.cause import likely_cause
 from ray_precheck.compare.comparison import Comparison
 from ray_precheck.compare.errors import unravelled
+from ray_precheck.numerics.rounding import smallest_normal
 from ray_precheck.schema.dtypes import Array
 
 # The basis of a limit where every honest implementation gives the bench's bits.
 EXACT = "honest implementations are exact"
 # The smallest normal number of float32 and bfloat16, below which a device may flush to zero: only
 # equal bits can meet a limit that is no larger.
-_FLUSHED = 2.0**-126
+_FLUSHED = smallest_normal("float32")
 # Beyond this a ratio says no more than that it is large.
 _LARGEST_RATIO = 1e6
 

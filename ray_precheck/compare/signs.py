@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ray_precheck.schema.dtypes import DTYPES, Array
+from ray_precheck.numerics.rounding import machine_epsilon
+from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.values import HostCall, HostTensor
 
 # Each product is rounded once, and their sum once: 1.5 units in the last place of the larger product,
@@ -56,7 +57,7 @@ def _sums(group: Mapping[str, Any]) -> Iterator[tuple[Array, Array]]:
             terms = (terms[0], -terms[1])
         total = terms[0] + terms[1]
         used = [each for each in (grad, momentum) if each is not None]
-        unit = max(2.0 ** -DTYPES[each.dtype].mantissa_bits for each in used)
+        unit = max(machine_epsilon(each.dtype) for each in used)
         near = np.abs(total) < _ROUNDINGS * unit * np.maximum(*np.abs(terms))
         yield np.asarray(near & (momentum is not None)), np.sign(total)
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 from ray_precheck.datagen.generate import TensorSource
 from ray_precheck.datagen.layouts import placed_alone
 from ray_precheck.errors import NotCheckable
-from ray_precheck.schema.dtypes import DTYPES, is_differentiable, round_to_dtype
+from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES, is_differentiable
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import HostTensor, TensorSpec, walk_specs
 

@@ -39,6 +39,7 @@ from ray_precheck.datagen.quantiles import (
     two_sided,
 )
 from ray_precheck.datagen.ranges import ValueRange
+from ray_precheck.numerics.rounding import machine_epsilon, smallest_subnormal
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import TensorSpec
 
@@ -49,7 +50,7 @@ _LARGEST_SHARE = 1.0 / 3.0
 # dtype, float32 sums of many elements lose a few more bits than one rounding.
 _WIDE_PRECISION = 2.0**-18
 # The spacing of float32's subnormal numbers: a mean is not known better, however small it is.
-_WIDE_SPACING = 2.0**-149
+_WIDE_SPACING = smallest_subnormal("float32")
 # Beyond these whole numbers floats are too coarse to draw them from.
 _LARGEST_EXACT = 2**52
 
@@ -138,8 +139,8 @@ def _moments(spec: TensorSpec, low: float, high: float, margin: float) -> _Momen
     info = DTYPES[spec.dtype]
     precision, spacing = _WIDE_PRECISION, _WIDE_SPACING
     if info.kind == "float":
-        precision = max(precision, 2.0**-info.mantissa_bits)
-        spacing = max(spacing, 2.0 ** (info.min_exponent - info.mantissa_bits))
+        precision = max(precision, machine_epsilon(spec.dtype))
+        spacing = max(spacing, smallest_subnormal(spec.dtype))
     n, rest = spec.size, max(spec.size - 2, 1)
     first, last = margin / width, (high - low + margin) / width  # where Min and Max are
     of_all = (mean - low + margin) / width

@@ -10,7 +10,9 @@ import numpy as np
 
 from ray_precheck.datagen.distribution import Body
 from ray_precheck.datagen.ranges import INFINITE_SHARE, ValueRange
-from ray_precheck.schema.dtypes import DTYPES, Array, round_to_dtype
+from ray_precheck.numerics.arrays import pieces
+from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import TensorSpec
 
 # Each number passes the processor's cache four times: 256 KiB of float64 stay in it.
@@ -43,8 +45,7 @@ def floats(
 
 
 def _chunks(flat: Array) -> Iterator[Array]:
-    for start in range(0, len(flat), _CHUNK_ELEMENTS):
-        yield flat[start : start + _CHUNK_ELEMENTS]
+    return (flat[piece] for piece in pieces(len(flat), _CHUNK_ELEMENTS))
 
 
 def _uniform(generator: np.random.Generator, span: ValueRange, count: int) -> Array:

@@ -20,7 +20,8 @@ from ray_precheck.datagen.draws import floats
 from ray_precheck.datagen.meaning import Meaning, is_known, repeated
 from ray_precheck.datagen.quantiles import two_sided
 from ray_precheck.datagen.ranges import value_range
-from ray_precheck.schema.dtypes import DTYPES, Array, round_to_dtype
+from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import Structure, TensorSpec
 
 LINES, NORMED, CHANNELS, SAMPLES = "lines", "normed", "channels", "samples"

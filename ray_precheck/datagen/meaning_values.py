@@ -11,7 +11,9 @@ import numpy as np
 
 from ray_precheck.datagen.meaning import Meaning, Within, is_known, is_whole, spread_places
 from ray_precheck.datagen.meaning_rows import Rowwise
-from ray_precheck.schema.dtypes import CHUNK_ELEMENTS, DTYPES, Array, round_to_dtype
+from ray_precheck.numerics.arrays import pieces
+from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import TensorSpec
 
 # How large the sum of a probability's row may be off, by its recorded mean, to count as 1.
@@ -284,8 +286,8 @@ class Ranked(_Beside):
     def beside(self, values: Array, other: Array) -> Array:
         """Return the drawn numbers in the order of the other's magnitudes, chunk by chunk."""
         flat, sizes = values.reshape(-1), other.reshape(-1)
-        for start in range(0, len(flat), CHUNK_ELEMENTS):
-            chunk = flat[start : start + CHUNK_ELEMENTS]
-            order = np.argsort(np.abs(sizes[start : start + CHUNK_ELEMENTS]), kind="stable")
+        for piece in pieces(len(flat)):
+            chunk = flat[piece]
+            order = np.argsort(np.abs(sizes[piece]), kind="stable")
             chunk[order] = np.sort(chunk)
         return values

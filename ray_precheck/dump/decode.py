@@ -21,6 +21,7 @@ from ray_precheck.dump.storage import decode_storage
 from ray_precheck.dump.structure import finite, structure_of
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.known import built_in_frameworks, find_framework
+from ray_precheck.numerics.statistics import MAX, MEAN, MIN, NORM
 from ray_precheck.schema.dtypes import DTYPES, QUANTIZED, canonical_dtype
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import (
@@ -223,7 +224,7 @@ def _decode_tensor(value: dict[str, Any], path: str, words: "Words") -> ValueSpe
     dtype = _dtype(value.get("dtype"), words)
     if dtype is None:
         return UnknownSpec(f"dtype {shown(value.get('dtype'))} is not supported")
-    low, high = _bound(value.get("Min"), path), _bound(value.get("Max"), path)
+    low, high = _bound(value.get(MIN), path), _bound(value.get(MAX), path)
     if low is not None and high is not None and low > high:
         raise NotCheckable(f"{path}: Min {shown(low)} is larger than Max {shown(high)}")
     requires_grad = value.get("requires_grad")
@@ -235,7 +236,7 @@ def _decode_tensor(value: dict[str, Any], path: str, words: "Words") -> ValueSpe
         return storage
     vmapped = value.get("vmapped")
     samples = vmapped if type(vmapped) is int and 1 < vmapped <= _MOST_ELEMENTS else 1
-    norm = _statistic(value.get("Norm"))
+    norm = _statistic(value.get(NORM))
     if isinstance(norm, float):
         norm /= math.sqrt(samples)
     return TensorSpec(
@@ -245,10 +246,10 @@ def _decode_tensor(value: dict[str, Any], path: str, words: "Words") -> ValueSpe
         high=high,
         requires_grad=requires_grad if isinstance(requires_grad, bool) else None,
         data_name=data_name if isinstance(data_name, str) else None,
-        mean=_statistic(value.get("Mean")),
+        mean=_statistic(value.get(MEAN)),
         norm=norm,
-        finite_low=finite(value.get("Min_except_inf_nan")),
-        finite_high=finite(value.get("Max_except_inf_nan")),
+        finite_low=finite(value.get(f"{MIN}_except_inf_nan")),
+        finite_high=finite(value.get(f"{MAX}_except_inf_nan")),
         stride=stride,
         offset=offset,
         shares=shares,

@@ -32,7 +32,8 @@ from ray_precheck.compare.standards.base import ROUNDING, STANDARD_HEADING
 from ray_precheck.compare.standards.benchmark import RATIO_HEADINGS
 from ray_precheck.compare.thresholds import MAX_ABS_ERR_LIMIT, ULP_THRESHOLD
 from ray_precheck.frameworks.dtypes import read_dtype
-from ray_precheck.schema.dtypes import DTYPES
+from ray_precheck.numerics.rounding import machine_epsilon
+from ray_precheck.schema.dtypes import is_differentiable
 
 Row = Mapping[str, str]
 _THOUSANDTH = 1e-3
@@ -94,9 +95,7 @@ def _angle(row: Row) -> float:
 
 def _unit(dtype: str) -> float:
     """Return one unit in the last place of 1; 1e-4 where the dtype has no places after the point."""
-    info = DTYPES[dtype]
-    is_float = info.kind in ("float", "complex") and info.mantissa_bits
-    return float(2.0**-info.mantissa_bits) if is_float else MAX_ABS_ERR_LIMIT
+    return machine_epsilon(dtype) if is_differentiable(dtype) else MAX_ABS_ERR_LIMIT
 
 
 def _no_measure(row: Row, dtype: str, size: float) -> float:

@@ -1,22 +1,19 @@
-"""Number formats: their names in each framework, how they are held in NumPy, how they round.
+"""Number formats: their names in each framework, their bits, how they are held in NumPy.
 
 Comes in: dtype names as dumps and frameworks spell them (`Float32`, `torch.bfloat16`).
-Goes out: canonical names (`float32`), rounding to a format, one unit in the last place.
+Goes out: canonical names (`float32`) and their formats; `numerics.rounding` computes with these.
 Called by everything that touches numbers. A value of a format that NumPy lacks (bfloat16, fp8)
 is held in a float32 array whose elements are exactly representable in that format: its *carrier*.
 """
 
 import math
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-# Arrays are worked on in pieces of this many elements, so that temporary copies stay small.
-CHUNK_ELEMENTS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,92 +80,6 @@ def canonical_dtype(text: str) -> str | None:
     name = text.rsplit(".", 1)[-1].strip().lower()
     name = _ALIASES.get(name, name)
     return name if name in DTYPES else None
-
-
-def round_to_dtype(values: Array, dtype: str) -> Array:
-    """Round float64 `values` once, to nearest and ties to even, to `dtype`'s carrier.
-
-    Values beyond the largest finite number become infinite, as IEEE 754 asks (NaN in e4m3fn). A cast through
-    float32 would round twice, so formats that NumPy lacks are rounded in float64 arithmetic, in
-    chunks. Complex values round their two parts; integers and booleans are cast.
-    """
-    info = DTYPES[dtype]
-    if info.carrier == dtype == values.dtype:
-        return values
-    with np.errstate(over="ignore", invalid="ignore"):
-        if info.kind != "float" or info.carrier == dtype:
-            return values.astype(info.carrier, copy=False)
-        rounded = np.empty(values.shape, info.carrier)
-        source, target = values.reshape(-1), rounded.reshape(-1)
-        for start in range(0, len(source), CHUNK_ELEMENTS):
-            chunk = slice(start, start + CHUNK_ELEMENTS)
-            target[chunk] = _rounded(source[chunk].astype(np.float64, copy=False), info)
-    return rounded
-
-
-@cache
-def overflow_from(dtype: str) -> float:
-    """Return the smallest float64 magnitude that `round_to_dtype` does not keep finite.
-
-    It is half a unit beyond the largest number of a float dtype, or the next number where the tie
-    rounds to the largest one (e4m3fn, whose largest number is even). Of float64 it is infinity.
-    """
-    info = DTYPES[dtype]
-    spacing = 2.0 ** (math.frexp(info.largest)[1] - 1 - info.mantissa_bits)
-    tie = info.largest + spacing / 2
-    return (
-        math.nextafter(tie, math.inf)
-        if np.isfinite(round_to_dtype(np.asarray(tie), dtype))
-        else tie
-    )
-
-
-def saturated_like(values: Array, tested: Array, dtype: str) -> Array:
-    """Return float64 `values` with those beyond a format without infinities at its largest number,
-    where `tested`, of the same shape, has that.
-
-    OFP8 1.0, section 5.2, allows two conversions: to NaN (ml_dtypes, torch before 2.13) and to the
-    largest number with the same sign (torch 2.13), of infinities, too. Others stay as they are.
-    """
-    info = DTYPES[dtype]
-    if info.kind != "float" or info.overflow == math.inf:
-        return values
-    largest = np.copysign(info.largest, values)
-    return np.where((np.abs(values) > info.largest) & (tested == largest), largest, values)
-
-
-def _rounded(wide: Array, info: DType) -> Array:
-    """Round normal numbers as the integers that their bits are, which takes a third of the time."""
-    cut = DTYPES["float64"].mantissa_bits - info.mantissa_bits
-    bits = np.ascontiguousarray(wide).view(np.uint64)
-    is_odd = (bits >> np.uint64(cut)) & np.uint64(1)
-    bits = bits + is_odd + np.uint64((1 << (cut - 1)) - 1)
-    rounded = (bits & ~np.uint64((1 << cut) - 1)).view(np.float64)
-    magnitude = np.abs(wide)
-    # A subnormal number has fewer bits. A carry beyond a NaN or an infinity makes another number of it.
-    below = magnitude < 2.0**info.min_exponent
-    if below.any():
-        spacing = 2.0 ** (info.min_exponent - info.mantissa_bits)
-        rounded = np.where(below, np.rint(wide / spacing) * spacing, rounded)
-    if not (magnitude <= info.largest).all():
-        rounded = np.where(np.isfinite(wide), rounded, wide)
-        beyond = np.abs(rounded) > info.largest
-        rounded = np.where(beyond, np.copysign(info.overflow, wide), rounded)
-    return rounded
-
-
-def quantum(values: Array, dtype: str) -> Array:
-    """Return the spacing of `dtype`'s numbers at each of `values` (one unit in the last place).
-
-    For x of a binade [2**e, 2**(e+1)) it is 2**(e - mantissa_bits), never below the spacing of the
-    subnormals, 2**(min_exponent - mantissa_bits). Float64 in, float64 out; 0 and non-finite values
-    have the spacing of the subnormals.
-    """
-    info = DTYPES[dtype]
-    magnitude = np.abs(np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0))
-    exponent = np.frexp(magnitude)[1] - 1
-    exponent = np.maximum(np.where(magnitude > 0, exponent, info.min_exponent), info.min_exponent)
-    return np.asarray(np.ldexp(1.0, exponent - info.mantissa_bits))
 
 
 def is_differentiable(dtype: str) -> bool:

@@ -19,28 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from ray_precheck.capture.measures.sketch_map import Array
-from ray_precheck.capture.writing.sketches import SketchFile, read_sketches, sketch_of
+from ray_precheck.dump.sketches import SketchFile, read_sketches, sketch_of
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.errors import NotCheckable
 from ray_precheck.foreign import read_file
+from ray_precheck.numerics.sketch_map import Array
+from ray_precheck.numerics.statistics import FIELDS, MAX, MIN, STATISTICS
 from ray_precheck.schema.dtypes import canonical_dtype
 from ray_precheck.schema.values import TensorSpec
 from ray_precheck.trace.side import CaptureSide, record_from_json
 
 _WHOLE, _COUNTED = "global_shape", "sketch_counted"
 # What tells the values of a tensor, and is wrong of the whole of which they are a part.
-_OF_VALUES = (
-    "Max",
-    "Min",
-    "Mean",
-    "Norm",
-    "md5",
-    "data_name",
-    "sketch",
-    "sketch_exponent",
-    "health",
-)
+_OF_VALUES = (*FIELDS, "md5", "data_name", "sketch", "sketch_exponent", "health")
 _TENSORS = "dump_tensor_data"
 
 
@@ -127,7 +118,7 @@ class _Gathering:
             return self._whole(elements, path)
         if "shape" not in first:
             return first
-        names = ("Max", "Min", "Mean", "Norm", "md5")
+        names = (*FIELDS, "md5")
         if any(each.get(name) != first.get(name) for each in elements[1:] for name in names):
             return {name: value for name, value in first.items() if name not in _OF_VALUES}
         first.pop("data_name", None)
@@ -193,20 +184,14 @@ def _statistics(elements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the statistics of a tensor whose parts have these; None for what is not known of a part."""
     sizes = [math.prod(each.get("shape") or ()) for each in elements]
     filled = [each for each, size in zip(elements, sizes, strict=True) if size]
-    known: dict[str, list[float]] = {}
-    for name in ("Max", "Min", "Mean", "Norm"):
+    found: dict[str, Any] = dict.fromkeys(FIELDS)
+    for statistic in STATISTICS:
+        name = statistic.field
         numbers = [value for each in filled if isinstance(value := each.get(name), int | float)]
         if numbers and len(numbers) == len(filled):
-            known[name] = numbers
-    found: dict[str, Any] = {"Max": None, "Min": None, "Mean": None, "Norm": None}
-    if "Max" in known and "Min" in known:
-        found |= {"Max": max(known["Max"]), "Min": min(known["Min"])}
-    if "Norm" in known:
-        found["Norm"] = math.hypot(*known["Norm"])
-    if "Mean" in known:
-        counts = [size for size in sizes if size]
-        sums = [mean * count for mean, count in zip(known["Mean"], counts, strict=True)]
-        found["Mean"] = math.fsum(sums) / sum(counts)
+            found[name] = statistic.joined(numbers, [size for size in sizes if size])
+    if found[MAX] is None or found[MIN] is None:
+        found |= {MAX: None, MIN: None}
     return found
 
 

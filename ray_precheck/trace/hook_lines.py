@@ -18,6 +18,7 @@ import numpy as np
 
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import from_json, open_file
+from ray_precheck.numerics.arrays import same_values
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.store.columns import encode_row
 from ray_precheck.trace.alignment.align import Match, align
@@ -200,7 +201,7 @@ def _values(file: BinaryIO, tensor: LineTensor) -> Array:
 def _numbers(npu: Array, bench: Array) -> tuple[str, str, str]:
     if npu.shape != bench.shape or not npu.size:
         return "", "", ""
-    same = ~np.isfinite(npu) & ((npu == bench) | (np.isnan(npu) & np.isnan(bench)))
+    same = ~np.isfinite(npu) & same_values(npu, bench)
     npu, bench = npu[~same], bench[~same]
     if not (np.isfinite(npu).all() and np.isfinite(bench).all()):
         return "nan", "nan", "nan"

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ray_precheck.dump.storage import decode_storage
 from ray_precheck.errors import NotCheckable
+from ray_precheck.numerics.statistics import MAX, MEAN, MIN, NORM
 from ray_precheck.schema.values import TensorSpec, UnknownSpec
 
 # The parts of a record in the order in which a comparison has them, and what their names begin with.
@@ -85,8 +86,7 @@ class Item(NamedTuple):
     @property
     def mark(self) -> tuple[object, ...]:
         """What tells the values of a tensor from those of others in the same run."""
-        ends = self.number("Max"), self.number("Min"), self.number("Norm")
-        return (math.prod(self.shape or ()), *ends, self.digest)
+        return (math.prod(self.shape or ()), *self.ends, self.norm, self.digest)
 
     def _word(self, field: str) -> str:
         found = self.element.get(field) if self.element else None
@@ -132,11 +132,11 @@ class Item(NamedTuple):
         return self._word("md5")
 
     def statistic(self, name: str) -> Any:
-        """Return Max, Min, Mean or Norm as it stands in the dump; None where it is missing."""
+        """Return a field, such as a statistic, as it stands in the dump; None where it is missing."""
         return self.element.get(name) if self.element else None
 
     def number(self, name: str) -> float | None:
-        """Return Max, Min, Mean or Norm as a number, NaN and infinities too; None for anything else.
+        """Return a statistic as a number, NaN and infinities too; None for anything else.
 
         The statistics of truth values are True and False, which are 1 and 0.
         """
@@ -153,9 +153,24 @@ class Item(NamedTuple):
         return None
 
     @property
+    def ends(self) -> tuple[float | None, float | None]:
+        """Max and Min."""
+        return self.number(MAX), self.number(MIN)
+
+    @property
+    def mean(self) -> float | None:
+        """Mean."""
+        return self.number(MEAN)
+
+    @property
+    def norm(self) -> float | None:
+        """Norm, the L2 norm."""
+        return self.number(NORM)
+
+    @property
     def is_finite(self) -> bool | None:
         """Whether Max and Min are finite; None where neither is known."""
-        known = [each for each in (self.number("Max"), self.number("Min")) if each is not None]
+        known = [each for each in self.ends if each is not None]
         return all(map(math.isfinite, known)) if known else None
 
 

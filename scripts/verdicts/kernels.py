@@ -24,8 +24,9 @@ from ray_precheck.check.settings import CheckSettings
 from ray_precheck.compare.standards.base import Standard
 from ray_precheck.frameworks.base import Execution, Leaf
 from ray_precheck.frameworks.mindspore.backend import MindSporeBackend
+from ray_precheck.numerics.rounding import round_to_dtype
 from ray_precheck.options.checks import CheckOptions
-from ray_precheck.schema.dtypes import DTYPES, round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.values import HostTensor
 from scripts.verdicts.calls import Call

@@ -14,6 +14,7 @@ from ray_precheck.compare.errors import rounded_bench
 from ray_precheck.compare.exact import is_exact
 from ray_precheck.compare.metrics import metrics_of
 from ray_precheck.compare.standards.base import Standard
+from ray_precheck.numerics.rounding import smallest_normal
 from ray_precheck.operators.exact import exactness
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import Verdict
@@ -150,8 +151,6 @@ class Court:
 def comparison_of(run: Run, key: Key, leaf: HostTensor) -> Comparison:
     """Return what a standard is given of one result, as `compare.outputs` makes it."""
     bench = run.bench[key].data
-    info = DTYPES[leaf.dtype]
-    smallest_normal = 2.0**info.min_exponent if info.mantissa_bits else 1.0
     direction, position = key
     known = exactness(run.type_name, run.framework) if direction == "forward" else None
     given = run.bench_call if known is not None and known.compares else run.call
@@ -161,7 +160,9 @@ def comparison_of(run: Run, key: Key, leaf: HostTensor) -> Comparison:
         dtype=leaf.dtype,
         device_out=leaf.data,
         bench_out=bench,
-        metrics=metrics_of(leaf.data, rounded_bench(bench, leaf.dtype), smallest_normal),
+        metrics=metrics_of(
+            leaf.data, rounded_bench(bench, leaf.dtype), smallest_normal(leaf.dtype)
+        ),
         peers=lambda: run.peers[direction].of(position, leaf),
         framework=run.framework,
         is_exact=is_exact(known, given, position, leaf.dtype),

@@ -14,7 +14,7 @@ from ray_precheck.check.sides.peers import Peers, PeersOfLeaf  # noqa: E402
 from ray_precheck.compare.comparison import kernel_of  # noqa: E402
 from ray_precheck.frameworks.base import CallPlan  # noqa: E402
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace  # noqa: E402
-from ray_precheck.schema.dtypes import round_to_dtype  # noqa: E402
+from ray_precheck.numerics.rounding import round_to_dtype  # noqa: E402
 from ray_precheck.schema.values import HostCall, HostTensor  # noqa: E402
 
 pytestmark = pytest.mark.frameworks

@@ -26,6 +26,7 @@ from ray_precheck.datagen.meaning_rows import (
     row_count,
 )
 from ray_precheck.datagen.meaning_rules import DIFFERENT, INDICES
+from ray_precheck.numerics.statistics import MAX, MIN
 
 Array = np.ndarray[Any, Any]
 # What gives the part of a tensor that an index chooses, with numbers that numpy knows.
@@ -67,7 +68,7 @@ def _count_nan(found: dict[str, str], values: Array) -> str:
     finite = values[np.isfinite(values)]
     if not finite.size:
         return ""
-    ends = (("Max", finite.max()), ("Min", finite.min()))
+    ends = ((MAX, finite.max()), (MIN, finite.min()))
     return "".join(f', "{name}_except_inf_nan": {number(float(end))}' for name, end in ends)
 
 

@@ -24,15 +24,14 @@ from ray_precheck.capture.mindspore.gradients import (
     watch_nodes,
 )
 from ray_precheck.capture.mindspore.names import OperatorName, region_name
-from ray_precheck.capture.mindspore.summary import values_on_host
-from ray_precheck.capture.mindspore.tensors import MindSporeTensors
+from ray_precheck.capture.mindspore.tensors import MindSporeTensors, values_on_host
 from ray_precheck.capture.recording import StepRecorder, T
 from ray_precheck.capture.settings import STRUCTURE, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
 from ray_precheck.capture.writing.elements import index_field
 from ray_precheck.capture.writing.log import TENSORS, StepLog
-from ray_precheck.capture.writing.sketches import SketchFile
 from ray_precheck.capture.writing.text import mapping, quoted
+from ray_precheck.dump.sketches import SketchFile
 from ray_precheck.foreign import caught
 from ray_precheck.frameworks.hf32 import mindspore_hf32
 from ray_precheck.schema.float32 import header_field

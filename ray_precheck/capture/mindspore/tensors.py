@@ -15,15 +15,15 @@ import mindspore as ms
 import numpy as np
 
 from ray_precheck.capture.measures.checksums import crc32_text, raw_bytes, xor_text
-from ray_precheck.capture.measures.health import health_of, health_text
 from ray_precheck.capture.measures.part import chosen_part
-from ray_precheck.capture.measures.sketch import sketch
 from ray_precheck.capture.measures.structure import structure_field
-from ray_precheck.capture.mindspore.summary import summary_of, values_on_host
 from ray_precheck.capture.settings import CaptureSettings
-from ray_precheck.capture.writing.elements import statistics_text
-from ray_precheck.capture.writing.sketches import SketchFile
+from ray_precheck.capture.writing.elements import HAS_NAN, health_text, statistics_text
 from ray_precheck.capture.writing.text import quoted
+from ray_precheck.dump.sketches import SketchFile
+from ray_precheck.numerics.health import health_of
+from ray_precheck.numerics.sketch import sketch
+from ray_precheck.numerics.statistics import summary_of
 
 # The parts of a layout across devices, and their names in a dump of msprobe.
 _LAYOUT = (
@@ -33,6 +33,9 @@ _LAYOUT = (
     ("tensor_map", "Tensor Map"),
     ("rank_list", "Rank List"),
 )
+
+# numpy on the host has no such type.
+_WITHOUT_VALUES = frozenset({"Float8E4M3FN", "Float8E5M2", "HiFloat8", "Int4", "QInt4x2"})
 
 
 class MindSporeTensors:
@@ -83,7 +86,7 @@ class MindSporeTensors:
             text += f', "layout": {_layout_text(layout)}'
         if values is None:
             return f"{{{text}}}"
-        nan = '"Max": NaN' in text
+        nan = HAS_NAN in text
         if look is not None or nan:
             text += _structure(values, look, nan)
         if self._sketches is not None and values.size:
@@ -105,6 +108,17 @@ class MindSporeTensors:
         if mode == "md5" and values is not None:
             text += f', "md5": {crc32_text(raw_bytes(values))}'
         return text
+
+
+def values_on_host(tensor: ms.Tensor) -> np.ndarray[Any, Any] | None:
+    """Return the values of a tensor on the host, bfloat16 as float32; None where there are none.
+
+    A parameter whose initial values are not drawn yet has none: to draw them would move the random state.
+    """
+    if tensor.has_init or str(tensor.dtype) in _WITHOUT_VALUES:
+        return None
+    values = np.asarray(tensor.asnumpy())
+    return values.astype(np.float32) if tensor.dtype == ms.bfloat16 else values
 
 
 def _structure(values: np.ndarray[Any, Any], look: str | None, nan: bool) -> str:

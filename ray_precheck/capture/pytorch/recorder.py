@@ -45,17 +45,16 @@ from ray_precheck.capture.pytorch.twice import input_places
 from ray_precheck.capture.recording import StepRecorder
 from ray_precheck.capture.settings import STATISTICS, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
-from ray_precheck.capture.writing.elements import NULL, index_field, statistics_text
+from ray_precheck.capture.writing.elements import HAS_NAN, NULL, index_field, statistics_text
 from ray_precheck.capture.writing.log import TENSORS, StepLog
-from ray_precheck.capture.writing.sketches import SketchFile
 from ray_precheck.capture.writing.text import mapping, quoted
+from ray_precheck.dump.sketches import SketchFile
 from ray_precheck.foreign import caught
 from ray_precheck.frameworks.pytorch.float32 import KINDS, computed_in, formats_of
 from ray_precheck.schema.float32 import Float32, header_field
 
 # The same tensor requires a gradient in the second run of a checkpointed region only.
 _NEEDS_GRADIENT = re.compile(r', "(?:requires_grad": (?:true|false)|data_name": "[^"]*")')
-_NAN = '"Max": NaN'
 T = TypeVar("T")
 
 
@@ -340,8 +339,8 @@ class TorchRecorder(StepRecorder):
         fields += self.shared(tensor, place) + self.named(tensor)
         if self._changed and not tensor.is_inference():  # which has no version
             fields += f', "version": {tensor._version}'
-        if self._looks or _NAN in fields:
-            fields += self._structure(tensor, self.look_at(place), _NAN in fields)
+        if self._looks or HAS_NAN in fields:
+            fields += self._structure(tensor, self.look_at(place), HAS_NAN in fields)
         if self._files is None and self._sketching is None:
             return f"{{{fields}}}"
         dense = self._texts.dense(tensor)

@@ -11,40 +11,53 @@ number.
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import orjson
 
 from ray_precheck.capture.writing.text import array, mapping, number, quoted, scalar
+from ray_precheck.numerics.health import Health
+from ray_precheck.numerics.statistics import FIELDS, MAX, TensorSummary
 
 _DEEPEST = 10
 NULL = "null"
-NO_STATISTICS = '"Max": null, "Min": null, "Mean": null, "Norm": null'
-
-
-class TensorSummary(NamedTuple):
-    """The statistics of a tensor; None where the dtype has none."""
-
-    max: float | int | bool | None = None
-    min: float | int | bool | None = None
-    mean: float | int | bool | None = None
-    norm: float | int | bool | None = None
+NO_STATISTICS = ", ".join(f'"{name}": null' for name in FIELDS)
+# What stands in the fields of a tensor with a NaN in it.
+HAS_NAN = f'"{MAX}": NaN'
 
 
 def statistics_text(summary: TensorSummary | None) -> str:
     """Return the fields of a tensor's statistics."""
     if summary is None:
         return NO_STATISTICS
-    top, bottom, mean, norm = summary
-    text = orjson.dumps({"Max": top, "Min": bottom, "Mean": mean, "Norm": norm})
+    fields = summary.fields()
+    text = orjson.dumps(fields)
     if b"null" not in text:
         return text.decode()[1:-1]
     # JSON proper has no NaN and no infinities.
-    return (
-        f'"Max": {scalar(top)}, "Min": {scalar(bottom)}, "Mean": {scalar(mean)},'
-        f' "Norm": {scalar(norm)}'
-    )
+    return ", ".join([f'"{name}": {scalar(value)}' for name, value in fields.items()])
+
+
+def health_text(health: Health) -> str | None:
+    """Return the JSON of a record's `health`: counts that are not 0, and the headroom in powers of two.
+
+    `{"nan": 3, "+inf": 1, "-inf": 2, "zero": 7, "subnormal": 4, "headroom": 12.3}`; None where nothing
+    but the headroom could be said, and that follows from Max, Min and dtype.
+    """
+    counts = {
+        "nan": health.nan,
+        "+inf": health.positive_infinity,
+        "-inf": health.negative_infinity,
+        "zero": health.zero,
+        "subnormal": health.subnormal,
+    }
+    items = [(name, str(count)) for name, count in counts.items() if count]
+    if not items:
+        return None
+    if health.headroom is not None:
+        items.append(("headroom", number(round(health.headroom, 1))))
+    return mapping(items)
 
 
 def _slice(value: slice) -> str:

@@ -15,7 +15,8 @@ import numpy as np
 from ray_precheck.check.judged import Compared
 from ray_precheck.compare.errors import is_measurable
 from ray_precheck.compare.standards.auto.envelope import Distance, distance
-from ray_precheck.schema.dtypes import Array, round_to_dtype
+from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.values import HostTensor
 

@@ -7,9 +7,10 @@ import numpy as np
 
 from ray_precheck.check.random.arguments import RandomCall
 from ray_precheck.compare.random.discrete import categories, permutation
-from ray_precheck.compare.random.statistics import Look, fact, sampled
+from ray_precheck.compare.random.statistics import Look, fact, grain_of, sampled
 from ray_precheck.errors import NotCheckable
-from ray_precheck.schema.dtypes import DTYPES, Array, quantum
+from ray_precheck.numerics.rounding import machine_epsilon
+from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.values import HostTensor
 
 
@@ -56,7 +57,7 @@ def _by_weight(rows: Array, chosen: Array, dtype: str, call: RandomCall) -> list
     lowest, highest = (
         np.take_along_axis(bound, chosen, -1).reshape(-1)[place] for bound in (below, upto)
     )
-    grain = 2.0 ** -(min(DTYPES[dtype].mantissa_bits, 23) + 1)
+    grain = grain_of(dtype)
     return categories(chosen.reshape(-1)[place], lowest, highest, grain, call.spread)
 
 
@@ -71,7 +72,7 @@ def gumbel_softmax(call: RandomCall) -> list[Look]:
     dim = int(call.number("dim"))
     found = np.moveaxis(out.data.astype(np.float64), dim, -1)
     count = found.shape[-1]
-    unit = float(quantum(np.asarray(1.0), out.dtype))
+    unit = machine_epsilon(out.dtype)
     off = np.abs(found.sum(-1) - 1.0) > (count + 2) * unit
     looks = [
         fact("are negative or no numbers", ~(found >= -unit)),
@@ -96,7 +97,7 @@ def gumbel_gradient(call: RandomCall, incoming: HostTensor | None, grad: HostTen
     arrived = np.zeros(y.shape) if incoming is None else incoming.data.astype(np.float64)
     through = y * (arrived - (y * arrived).sum(dim, keepdims=True)) / call.number("tau")
     largest = np.abs(arrived).max(initial=0.0) / call.number("tau")
-    blur = 8 * y.shape[dim] * float(quantum(np.asarray(1.0), out.dtype)) * largest
+    blur = 8 * y.shape[dim] * machine_epsilon(out.dtype) * largest
     wrong = ~(np.abs(grad.data.astype(np.float64) - through) <= blur)
     what = "the gradient of a softmax with this output"
     return [fact(f"are not {what}", wrong, f"it is {what}")]

@@ -23,6 +23,7 @@ from ray_precheck.compare.random.dropout import (
 )
 from ray_precheck.compare.random.statistics import Look
 from ray_precheck.errors import NotCheckable
+from ray_precheck.numerics.rounding import machine_epsilon
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import HostTensor
 
@@ -99,7 +100,7 @@ def attention(call: RandomCall) -> list[Look]:
         bias=_bias(call, query.shape[-2], key.shape[-2]),
         probability=call.number("dropout_p"),
         scale=None if scale is None else float(scale),
-        unit=2.0 ** -DTYPES[call.out.dtype].mantissa_bits,
+        unit=machine_epsilon(call.out.dtype),
     )
 
 

@@ -34,7 +34,8 @@ from ray_precheck.check.sides.raised import OutOfMemory
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan, Execution, Leaf, map_leaves
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace
-from ray_precheck.schema.dtypes import DTYPES, Array, quantum, round_to_dtype
+from ray_precheck.numerics.rounding import round_to_dtype, spacing
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.float32 import FRACTION_BITS, FULL_FLOAT32, Float32
 from ray_precheck.schema.storage import Nested, Sparse
 from ray_precheck.schema.values import HostCall, HostTensor
@@ -382,7 +383,7 @@ def _moved_call(
         widened = DTYPES[tested].mantissa_bits >= DTYPES["float32"].mantissa_bits
         own = value.dtype if kind in computed else tested
         finest = "float32" if widened and own not in WIDEST else own
-        unit = quantum(np.abs(found), finest)
+        unit = spacing(np.abs(found), finest)
         unit = unit / (LONGER if {finest, tested} <= WIDEST else 1.0)
         for part in (found.real, found.imag) if kind == "complex" else (found,):
             shares = generator.uniform(0.5, 1.0, size=found.shape)

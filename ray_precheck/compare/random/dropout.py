@@ -15,12 +15,15 @@ from ray_precheck.compare.random.statistics import (
     Draws,
     Look,
     fact,
+    grain_of,
     neighbours,
     no_repeats,
     sampled,
     share_look,
 )
-from ray_precheck.schema.dtypes import CHUNK_ELEMENTS, DTYPES, Array, quantum
+from ray_precheck.numerics.arrays import pieces
+from ray_precheck.numerics.rounding import machine_epsilon, smallest_normal, spacing
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import HostTensor
 
 # Klambauer et al., Self-Normalizing Neural Networks, NIPS 2017: scale * alpha of SELU.
@@ -75,8 +78,7 @@ def mask_of(x: HostTensor, out: HostTensor, dropping: Dropping) -> Mask:
     are not judged."""
     found = [np.empty(x.data.size, bool) for _ in range(3)]
     inputs, outputs = x.data.reshape(-1), out.data.reshape(-1)
-    for start in range(0, x.data.size, CHUNK_ELEMENTS):
-        place = slice(start, start + CHUNK_ELEMENTS)
+    for place in pieces(x.data.size):
         parts = _seen(inputs[place], outputs[place], out.dtype, dropping)
         for whole, part in zip(found, parts, strict=True):
             whole[place] = part
@@ -101,12 +103,10 @@ def _blur(values: Array, dtype: str, dropping: Dropping) -> Array:
     """Return how far rounding may take `scale * x + shift`: two units in the last place for the
     scale in the tested dtype and the product, two for the sum, and 1 - p in float32. Values below
     the smallest normal number may be flushed."""
-    info = DTYPES[dtype]
-    relative = 2.0 ** (1 - info.mantissa_bits) + 2.0**-22 / max(
-        1.0 - dropping.probability, 2.0**-22
-    )
+    of_scale = 2.0 * machine_epsilon("float32")
+    relative = 2.0 * machine_epsilon(dtype) + of_scale / max(1.0 - dropping.probability, of_scale)
     size = np.abs(values) + 2 * (abs(dropping.shift) + abs(dropping.dropped))
-    return np.asarray(relative * size + 2.0**info.min_exponent)
+    return np.asarray(relative * size + smallest_normal(dtype))
 
 
 def dropout_looks(mask: Mask, dropping: Dropping) -> list[Look]:
@@ -160,8 +160,7 @@ def dropout_gradient_looks(
     wrong = np.empty(grad.data.size, bool)
     was_seen, was_kept, found = seen.reshape(-1), kept.reshape(-1), grad.data.reshape(-1)
     arrived = np.zeros(1) if incoming is None else incoming.data.reshape(-1)
-    for start in range(0, len(wrong), CHUNK_ELEMENTS):
-        at = slice(start, start + CHUNK_ELEMENTS)
+    for at in pieces(len(wrong)):
         coming = arrived if incoming is None else arrived[at]
         wrong[at] = _wrong_gradient(
             was_seen[at], was_kept[at], found[at], coming, grad.dtype, dropping
@@ -186,10 +185,10 @@ def slopes_of(x: HostTensor, out: HostTensor) -> tuple[Array, Array]:
     """Return the slopes that rrelu has drawn for negative elements, and the largest error of each by
     rounding; NaN where the element is not negative or too small to tell."""
     wide, found = x.data.astype(np.float64), out.data.astype(np.float64)
-    tiny = 2.0 ** DTYPES[x.dtype].min_exponent
+    tiny = smallest_normal(x.dtype)
     usable = np.isfinite(wide) & (wide < -tiny / 2.0**-8)
     divisor = np.where(usable, wide, 1.0)
-    step = quantum(found, out.dtype) / np.abs(divisor)
+    step = spacing(found, out.dtype) / np.abs(divisor)
     return np.where(usable, found / divisor, np.nan), step
 
 
@@ -199,8 +198,7 @@ def rrelu_looks(x: HostTensor, out: HostTensor, low: float, high: float) -> list
     stays = (x.data >= 0) & (out.data != x.data)
     drawn = ~np.isnan(slopes)
     place = sampled(int(drawn.sum()))
-    bits = min(DTYPES[out.dtype].mantissa_bits, 23)
-    draws = Draws(slopes[drawn][place], 2 * step[drawn][place], 2.0 ** -(bits + 1), math.inf)
+    draws = Draws(slopes[drawn][place], 2 * step[drawn][place], grain_of(out.dtype), math.inf)
     looks = uniform(draws, low, high)
     return [
         fact("change though they are not negative", stays, "what is not negative stays"),
@@ -216,7 +214,7 @@ def rrelu_gradient_looks(
     arrived = np.zeros(grad.shape) if incoming is None else incoming.data.astype(np.float64)
     slopes = np.where(x.data > 0, 1.0, slopes)
     through = arrived * slopes
-    blur = np.abs(arrived) * step * 2 + 2 * quantum(through, grad.dtype)
+    blur = np.abs(arrived) * step * 2 + 2 * spacing(through, grad.dtype)
     off = np.abs(grad.data.astype(np.float64) - through) > blur
     wrong = ~np.isnan(slopes) & np.isfinite(arrived) & off
     what = "the incoming gradient times the slope that the output shows"

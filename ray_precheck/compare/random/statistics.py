@@ -13,7 +13,8 @@ import numpy as np
 
 from ray_precheck.compare.random.bounds import Limits, largest_gap, mean_limit, share_limits
 from ray_precheck.compare.random.pooled import Sums, pattern_of
-from ray_precheck.schema.dtypes import DTYPES, Array, quantum
+from ray_precheck.numerics.rounding import machine_epsilon, spacing, unit_roundoff
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import HostTensor
 
 # Of a distribution: one number, or `(N,)` float64 where each draw has its own.
@@ -22,9 +23,6 @@ Parameter = float | Array
 SAMPLE_ELEMENTS = 1 << 21
 # Where repeated stretches are looked for: this many elements from the first one on.
 _STRETCH_ELEMENTS = 1 << 18
-# Uniform numbers that other distributions are made of have 24 bits in most generators, or as many
-# as their dtype has.
-_GENERATOR_BITS = 23
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +78,16 @@ def draws_of(tensor: HostTensor) -> Draws:
     flat = tensor.data.reshape(-1)[sampled(tensor.data.size)].astype(np.float64)
     info = DTYPES[tensor.dtype]
     if info.kind != "float":
-        return Draws(flat, np.zeros(len(flat)), 2.0**-_GENERATOR_BITS, math.inf)
-    grain = 2.0 ** -(min(info.mantissa_bits, _GENERATOR_BITS) + 1)
-    return Draws(flat, quantum(flat, tensor.dtype), grain, info.largest)
+        return Draws(flat, np.zeros(len(flat)), machine_epsilon("float32"), math.inf)
+    return Draws(flat, spacing(flat, tensor.dtype), grain_of(tensor.dtype), info.largest)
+
+
+def grain_of(dtype: str) -> float:
+    """Return how far apart the uniform numbers are of which a generator makes draws of a float dtype.
+
+    In most generators they have the 24 bits of float32, or as many as the dtype has, where these are fewer.
+    """
+    return max(unit_roundoff(dtype), unit_roundoff("float32"))
 
 
 def fact(what: str, wrong: Array, otherwise: str = "", noun: str = "elements") -> Look:

@@ -13,7 +13,7 @@ import numpy as np
 from ray_precheck.compare.comparison import Comparison
 from ray_precheck.compare.errors import is_measurable, measure_errors
 from ray_precheck.compare.sentence import Finding, cause_note, error_sentence
-from ray_precheck.schema.dtypes import quantum
+from ray_precheck.numerics.rounding import spacing
 from ray_precheck.schema.result import Metrics, Verdict
 
 # Starts every sentence that explains an error by rounding, so that scripts can tell these apart.
@@ -115,4 +115,4 @@ def left_out_note(metrics: Metrics) -> list[str]:
 
 def ulp(magnitude: float, dtype: str) -> float:
     """Return one unit in the last place of `dtype` at a magnitude."""
-    return float(quantum(np.asarray(magnitude), dtype))
+    return float(spacing(np.asarray(magnitude), dtype))

@@ -15,7 +15,7 @@ from ray_precheck.compare.comparison import Comparison
 from ray_precheck.compare.errors import Wrong, is_measurable, rounded_bench
 from ray_precheck.compare.sentence import Finding
 from ray_precheck.compare.standards.base import Judgement, conclude, mismatched
-from ray_precheck.schema.dtypes import CHUNK_ELEMENTS
+from ray_precheck.numerics.arrays import pieces, same_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,8 @@ def judge_without_errors(comparison: Comparison) -> Judgement | None:
 def _different(comparison: Comparison) -> Wrong:
     device_flat, bench_flat = comparison.device_out.reshape(-1), comparison.bench_out.reshape(-1)
     wrong = Wrong()
-    for start in range(0, len(device_flat), CHUNK_ELEMENTS):
-        piece = slice(start, start + CHUNK_ELEMENTS)
+    for piece in pieces(len(device_flat)):
         device, bench = device_flat[piece], rounded_bench(bench_flat[piece], comparison.dtype)
-        both_nan = (device != device) & (bench != bench)
-        differs = ((device != bench) & ~both_nan).astype(np.float64)
-        wrong = wrong.plus(differs, np.ones(differs.shape, bool), 0.0, start)
+        differs = (~same_values(device, bench)).astype(np.float64)
+        wrong = wrong.plus(differs, np.ones(differs.shape, bool), 0.0, piece.start)
     return wrong

@@ -15,7 +15,8 @@ from ray_precheck.compare.sentence import Finding
 from ray_precheck.compare.standards.base import Judgement, conclude
 from ray_precheck.compare.standards.binary import judge_without_errors
 from ray_precheck.compare.thresholds import ULP_MEAN_LIMIT, ULP_SHARE_LIMIT, ULP_THRESHOLD
-from ray_precheck.schema.dtypes import DTYPES, Array
+from ray_precheck.numerics.rounding import machine_epsilon, spacing
+from ray_precheck.schema.dtypes import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,5 @@ def _measure(comparison: Comparison, threshold: float) -> tuple[Wrong, float, fl
 
 def ulp_errors(chunk: Chunk, dtype: str) -> Array:
     """Return the errors in units in the last place of the bench, `(N,)` float64."""
-    info = DTYPES[dtype]
-    exponent = np.where(chunk.magnitude > 0, np.frexp(chunk.magnitude)[1] - 1, 0)
-    exponent = np.maximum(exponent, info.min_exponent)
-    return np.asarray(np.ldexp(chunk.abs_err, info.mantissa_bits - exponent))
+    units = spacing(chunk.magnitude, dtype)
+    return np.asarray(chunk.abs_err / np.where(chunk.magnitude > 0, units, machine_epsilon(dtype)))

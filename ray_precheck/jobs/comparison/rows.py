@@ -10,6 +10,7 @@ from functools import cache
 from typing import NamedTuple
 
 from ray_precheck.jobs.comparison.payload import ComparisonPayload, ComparisonSettings, KeyedItems
+from ray_precheck.numerics.statistics import FIELDS
 from ray_precheck.operators.arguments import with_name
 from ray_precheck.trace.difference.row import (
     ERROR,
@@ -195,7 +196,7 @@ def _values(item: Item) -> Hashable:
     """Return what tells the values of a tensor from those of others in the same run."""
     if not item.is_tensor:
         return id(item)
-    statistics = tuple(str(item.statistic(name)) for name in ("Max", "Min", "Mean", "Norm"))
+    statistics = tuple(str(item.statistic(name)) for name in FIELDS)
     return item.shape, item.dtype, item.digest, statistics
 
 
@@ -216,7 +217,7 @@ def _noise(
 
 def _norms_apart(one: Item, two: Item) -> float | None:
     """Return by how much two norms differ, of statistics alone a lower bound of the relative L2."""
-    first, second = one.number("Norm"), two.number("Norm")
+    first, second = one.norm, two.norm
     if first is None or second is None or not first:
         return None
     return abs(first - second) / abs(first)

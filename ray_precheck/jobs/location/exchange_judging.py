@@ -17,7 +17,9 @@ import numpy as np
 
 from ray_precheck.dump.mapped import MappedTensor, MappedTensors
 from ray_precheck.errors import NotCheckable
-from ray_precheck.schema.dtypes import CHUNK_ELEMENTS, DTYPES, Array
+from ray_precheck.numerics.arrays import pieces, same_values
+from ray_precheck.numerics.rounding import smallest_subnormal, unit_roundoff
+from ray_precheck.schema.dtypes import DTYPES, Array, is_differentiable
 from ray_precheck.schema.values import TensorSpec
 from ray_precheck.trace.difference.measuring import dtype_of
 from ray_precheck.trace.items import Item
@@ -79,8 +81,8 @@ def judged_output(made: Made, files: OpenedTensors, key: str, place: int) -> Rec
                 raise NotCheckable("the ranks brought tensors of other sizes")
         if offset + count > len(given.raw):
             raise NotCheckable("it gave less than the ranks brought")
-        for low in range(0, count, CHUNK_ELEMENTS):
-            high = min(count, low + CHUNK_ELEMENTS)
+        for piece in pieces(count):
+            low, high = piece.start, piece.stop
             got = _wide(given, offset + low, offset + high)
             brought = [
                 _wide(tensor, part.start + low, part.start + high)
@@ -115,7 +117,7 @@ def _take(
     with np.errstate(all="ignore"):
         expected, allowed = _expected(brought, operation, dtype)
         error = np.abs(got - expected)
-        same = (got == expected) | (np.isnan(got) & np.isnan(expected))
+        same = same_values(got, expected)
         share = np.where(same, 0.0, error / np.where(allowed > 0, allowed, 1.0))
         share = np.where(~same & ((allowed == 0) | np.isnan(share)), INFINITE, share)
         largest = DTYPES[dtype].largest or math.inf
@@ -140,11 +142,10 @@ def _expected(brought: Sequence[Array], operation: str, dtype: str) -> tuple[Arr
         return np.max(stacked, axis=0), exact
     if operation == SMALLEST:
         return np.min(stacked, axis=0), exact
-    known = DTYPES[dtype]
-    if known.kind not in ("float", "complex"):
+    if not is_differentiable(dtype):
         return (np.prod if operation == PRODUCT else np.sum)(stacked, axis=0), exact
-    unit = (number - 1 + _MORE_ROUNDINGS) * 2.0 ** -(known.mantissa_bits + 1)
-    tiny = number * 2.0 ** (known.min_exponent - known.mantissa_bits)
+    unit = (number - 1 + _MORE_ROUNDINGS) * unit_roundoff(dtype)
+    tiny = number * smallest_subnormal(dtype)
     if operation == PRODUCT:
         product = np.prod(stacked, axis=0)
         return product, unit * np.abs(product) + tiny

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ray_precheck.capture.writing.sketches import SKETCHES
+from ray_precheck.dump.sketches import SKETCHES
 from ray_precheck.errors import DumpError, UsageError
 from ray_precheck.jobs.dumps.job import DumpsJob, DumpWork, as_told
 from ray_precheck.jobs.location.dumps import DumpToLocate

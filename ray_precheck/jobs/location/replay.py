@@ -18,6 +18,7 @@ from ray_precheck.compare.sentence import EXACT
 from ray_precheck.compare.standards.base import ulp
 from ray_precheck.datagen.generate import TensorSource
 from ray_precheck.jobs.location.payload import LocationPayload
+from ray_precheck.numerics.arrays import root_mean_square
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import OutputCheck, TaskResult, Verdict, skipped
 from ray_precheck.schema.task import TaskPayload
@@ -194,7 +195,7 @@ def _inherited(row: Compared, golden: Compared) -> float | None:
         return None
     if ours.shape != theirs.shape or ours.data.dtype.kind not in "fc":
         return INFINITE if ours.shape != theirs.shape else None
-    rms = _rms(_finite(ours.data, theirs.data))
+    rms = root_mean_square(_finite(ours.data, theirs.data))
     honest = dict(row.check.columns).get("HonestRMSE")
     share = _share(rms, honest)
     if share is not None:
@@ -207,10 +208,3 @@ def _finite(ours: Array, theirs: Array) -> Array:
     with np.errstate(invalid="ignore", over="ignore"):
         difference = np.abs(ours - theirs)
     return np.asarray(difference[np.isfinite(difference)])
-
-
-def _rms(values: Array) -> float:
-    largest = float(np.max(values, initial=0.0))
-    if not largest:
-        return 0.0
-    return largest * float(np.sqrt(np.mean(np.square(values / largest))))

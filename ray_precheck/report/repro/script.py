@@ -21,11 +21,12 @@ from ray_precheck.datagen.layouts import placed_alone, placed_together, transpos
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.errors import NotCheckable, PrecheckError, UsageError
 from ray_precheck.frameworks.known import load_part
+from ray_precheck.numerics.rounding import round_to_dtype
 from ray_precheck.plan.changes import changed_tensors
 from ray_precheck.plan.drawing import is_random, seed_of
 from ray_precheck.report.repro.call import CallText, script_of
 from ray_precheck.report.repro.text import Aim, FailingOutput, Needs, Placed
-from ray_precheck.schema.dtypes import DTYPES, is_differentiable, round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES, is_differentiable
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.storage import Sparse
 from ray_precheck.schema.values import HostTensor, SequenceSpec, TensorSpec, ValueSpec

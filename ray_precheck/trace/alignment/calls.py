@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from ray_precheck.numerics.statistics import MAX, NORM
 from ray_precheck.trace.alignment.families import family_of
 from ray_precheck.trace.items import GRADIENTS as GRADIENTS_PART
 from ray_precheck.trace.items import INPUT, OUTPUT, Item, items_of
@@ -120,10 +121,10 @@ def _family(entry: RecordEntry, type_name: str) -> str:
 
 def _size(item: Item) -> float:
     """Return the norm of a tensor, its largest value where there is none; NaN where neither is known."""
-    norm = item.statistic("Norm")
+    norm = item.statistic(NORM)
     if type(norm) is float:  # nearly all of them
         return norm
-    for name in ("Norm", "Max"):
+    for name in (NORM, MAX):
         found = item.number(name)
         if found is not None:
             return found

@@ -14,9 +14,11 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from ray_precheck.dump.shown import without_controls
+from ray_precheck.numerics.rounding import machine_epsilon
 from ray_precheck.store.columns import encode_name, encode_row
 from ray_precheck.trace.difference.elements import ElementDifference
 from ray_precheck.trace.difference.row import NOT_THERE, ComparisonMode, TensorRow
+from ray_precheck.trace.difference.statistics import HEADINGS, OURS, THEIRS
 from ray_precheck.trace.items import Item
 
 _BASIC = (
@@ -27,14 +29,6 @@ _METRICS = (
     "Cosine", "EucDist", "MaxAbsErr", "MaxRelativeErr", "One Thousandth Err Ratio",
     "Five Thousandths Err Ratio",
 )  # fmt: skip
-_DIFFERENCES = (
-    "Max diff", "Min diff", "Mean diff", "L2norm diff", "MaxRelativeErr", "MinRelativeErr",
-    "MeanRelativeErr", "NormRelativeErr",
-)  # fmt: skip
-_SUMMARY = (
-    "NPU max", "NPU min", "NPU mean", "NPU l2norm", "Bench max", "Bench min", "Bench mean",
-    "Bench l2norm",
-)  # fmt: skip
 _VERDICT = ("Requires_grad Consistent", "Result", "Err_message")
 OWN = (
     "RMSE", "MAPE", "Relative L2", "Noise Floor", "Share of Noise", "Digest Equal", "Match", "Call",
@@ -43,14 +37,14 @@ _NOTHING = (NOT_THERE,) * 5
 UNSUPPORTED, SHAPE_UNMATCHED = "unsupported", "shape unmatched"
 _NO_FILE = "-1"
 # Norms up to it are those of zero vectors: core/compare/algorithm, Const.FLOAT_EPSILON.
-_ZERO = 2.0**-52
+_ZERO = machine_epsilon("float64")
 
 
 def headings(mode: ComparisonMode) -> tuple[str, ...]:
     """Return the headings of compare_result for a mode; the last is `Call`, the name of the piece."""
     middle = {
-        ComparisonMode.REAL: (*_METRICS, *_SUMMARY),
-        ComparisonMode.STATISTICS: (*_DIFFERENCES, *_SUMMARY),
+        ComparisonMode.REAL: (*_METRICS, *HEADINGS[OURS], *HEADINGS[THEIRS]),
+        ComparisonMode.STATISTICS: HEADINGS,
         ComparisonMode.DIGESTS: ("NPU MD5", "BENCH MD5"),
     }[mode]
     names = ("Data_name",) if mode is ComparisonMode.REAL else ()
@@ -78,7 +72,7 @@ def cells(
         found += row.statistics
     elif mode is ComparisonMode.REAL:
         found += metric_cells(row)
-        found += row.statistics[8:]
+        found += (*row.statistics[OURS], *row.statistics[THEIRS])
     else:
         found += (digest_cell(target), digest_cell(golden))
     message = _listed(*row.messages) if row.messages else "[]"

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from ray_precheck.dump.mapped import MappedTensor
+from ray_precheck.numerics.arrays import CACHED_ELEMENTS, pieces, same_values
+from ray_precheck.numerics.rounding import machine_epsilon
 from ray_precheck.schema.dtypes import Array
 
-# Elements at a time: fewer cost more calls than the cache gains (16,384: half the
-# speed with 1 MB of cache), more leave the cache.
-PIECE = 1 << 16
 # Where at most one element in so many differs, the errors are computed for these alone: taking them out
 # costs as much as computing with six times as many.
 _FEW = 8
@@ -124,13 +123,13 @@ def element_difference(
     work = _Work(target, golden, rtol, atol)
     found.parts = work.parts
     with np.errstate(all="ignore"):
-        for start in range(0, size, PIECE):
-            ours, theirs = target.raw[start : start + PIECE], golden.raw[start : start + PIECE]
+        for piece in pieces(size, CACHED_ELEMENTS):
+            ours, theirs = target.raw[piece], golden.raw[piece]
             if same_format and np.array_equal(_bits(ours), _bits(theirs)):
                 work.add_equal(found, golden.carrier(theirs))
                 continue
             found.identical = False
-            work.add(found, target.carrier(ours), golden.carrier(theirs), start)
+            work.add(found, target.carrier(ours), golden.carrier(theirs), piece.start)
     found.identical &= same_format
     return found
 
@@ -158,11 +157,11 @@ class _Work:
         self.parts = 2 if self.complex else 1
         # float64 does not hold integers beyond 2^53: which are equal is asked of themselves.
         self.whole = all(kind.kind in "iu" for kind in kinds)
-        length = min(PIECE, max(target.raw.size, 1)) * self.parts
+        length = min(CACHED_ELEMENTS, max(target.raw.size, 1)) * self.parts
         self.wide = [np.empty(length) for _ in range(3)]
         self.narrow = [np.empty(length, self.real) for _ in range(2)]
         self.flags = np.empty(length, np.bool_)
-        self.epsilon = self.real.type(np.finfo(self.real).eps)
+        self.epsilon = self.real.type(machine_epsilon(self.real.name))
         self.rtol, self.atol = rtol, atol
         # The largest |t - g| yet, rounded to the dtype of the work.
         self.largest: Any = self.real.type(0)
@@ -275,7 +274,7 @@ class _Work:
         found.target_infinite += int(np.count_nonzero(own_infinite))
         found.golden_infinite += int(np.count_nonzero(golden_infinite))
         out = own_nan | golden_nan | own_infinite | golden_infinite
-        odd = out & ~(own_nan & golden_nan) & (target != golden)
+        odd = out & ~same_values(target, golden)
         if odd.any():
             found.odd += int(np.count_nonzero(odd))
             found.flipped += int(np.count_nonzero(odd & own_infinite & golden_infinite))

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ray_precheck.dump.mapped import MappedTensor
+from ray_precheck.numerics.arrays import CACHED_ELEMENTS, pieces
 from ray_precheck.schema.dtypes import Array
-from ray_precheck.trace.difference.elements import PIECE, ElementDifference
+from ray_precheck.trace.difference.elements import ElementDifference
 
 # Masks are at least so large (BERT's is -1e4), and so many powers of two above the other values.
 SMALLEST_MASK, GAP = 1e3, 6
@@ -108,10 +109,8 @@ def scaled_distance(target: MappedTensor, golden: MappedTensor) -> float:
 
 def _pieces(target: MappedTensor, golden: MappedTensor) -> Iterator[tuple[Array, Array]]:
     """Yield the elements that are finite on both sides, in float64, the parts of complex ones one by one."""
-    for start in range(0, target.raw.size, PIECE):
-        ours, theirs = (
-            _flat(side.carrier(side.raw[start : start + PIECE])) for side in (target, golden)
-        )
+    for piece in pieces(target.raw.size, CACHED_ELEMENTS):
+        ours, theirs = (_flat(side.carrier(side.raw[piece])) for side in (target, golden))
         finite = np.isfinite(ours) & np.isfinite(theirs)
         yield ours[finite], theirs[finite]
 

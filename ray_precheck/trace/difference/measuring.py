@@ -6,9 +6,9 @@ Comes in: a row and a `Reading`. Goes out: the row, filled in. Called by `rows`.
 import math
 from functools import cache
 
-from ray_precheck.capture.measures.sketch import estimated_norm
 from ray_precheck.dump.mapped import MappedTensor, MappedTensors
 from ray_precheck.errors import NotCheckable
+from ray_precheck.numerics.sketch import estimated_norm
 from ray_precheck.schema.dtypes import canonical_dtype
 from ray_precheck.trace.difference.elements import element_difference
 from ray_precheck.trace.difference.layout import other_layout, other_order, same_statistics
@@ -101,7 +101,7 @@ def _measure_elements(row: TensorRow, target: Item, golden: Item, reading: Readi
 
 def _largest(item: Item) -> float | None:
     """Return the largest magnitude of a tensor, as its statistics say; None where they do not."""
-    ends = [end for name in ("Max", "Min") if (end := item.number(name)) is not None]
+    ends = [end for end in item.ends if end is not None]
     largest = max(map(abs, ends), default=math.nan) if len(ends) == 2 else math.nan
     return largest if math.isfinite(largest) else None
 
@@ -125,7 +125,7 @@ def _measure_sketches(row: TensorRow, target: Item, golden: Item, reading: Readi
     if ours is None or theirs is None:
         return
     difference = estimated_norm(ours - theirs)
-    norm = golden.number("Norm")
+    norm = golden.norm
     if norm is None or not 0 < norm < float("inf"):
         norm = estimated_norm(theirs)
     row.estimated = True

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from ray_precheck.capture.measures.sketch_map import Array
-from ray_precheck.capture.writing.sketches import read_sketches, sketch_of
 from ray_precheck.dump.mapped import MappedTensors
+from ray_precheck.dump.sketches import read_sketches, sketch_of
+from ray_precheck.numerics.sketch_map import Array
+from ray_precheck.numerics.statistics import MAX
 from ray_precheck.trace.difference.row import ComparisonMode
 from ray_precheck.trace.items import Item
 from ray_precheck.trace.side import CaptureSide
@@ -114,7 +115,7 @@ def _has(items: Iterable[Item]) -> set[ComparisonMode]:
             continue
         if item.file:
             found.add(ComparisonMode.REAL)
-        if item.statistic("Max") is not None:
+        if item.statistic(MAX) is not None:
             found.add(ComparisonMode.STATISTICS)
         if item.digest:
             found.add(ComparisonMode.DIGESTS)

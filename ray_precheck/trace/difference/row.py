@@ -32,7 +32,7 @@ class TensorRow:
     """One tensor or value of a pair of operators.
 
     A side that is not there is None, and its name `N/A`. `tensors` says that both sides are tensors, and
-    `reshaped` that their shapes differ. `statistics` are the 16 cells of the statistics
+    `reshaped` that their shapes differ. `statistics` are the cells of the statistics
     (`statistics.statistics_cells`). `elements` is there where both files were read. `unread` says why
     files were not compared. `layout` says that other shapes, or values in another order, hold the same
     values. `relative_l2` is measured, or with `estimated` an estimate from sketches; `noise` is the

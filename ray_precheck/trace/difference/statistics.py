@@ -1,6 +1,6 @@
 """The cells of the statistics of two values: Max, Min, Mean and Norm, their differences and relative errors.
 
-Comes in: two `Item`. Goes out: 16 cells, in the order and the spelling of msprobe's columns. Called by
+Comes in: two `Item`. Goes out: cells, in the order and the spelling of msprobe's columns. Called by
 `measuring` for each row: 400,000 rows have to be quick, so nothing is made here but text.
 
 The rules are those of mindstudio-probe 26.2 (core/compare/acc_compare.py, `CalcStatsDiff`): equal texts
@@ -14,11 +14,23 @@ import math
 from functools import lru_cache
 from typing import Any
 
+from ray_precheck.numerics.statistics import FIELDS, STATISTICS
 from ray_precheck.trace.difference.row import NOT_THERE
 from ray_precheck.trace.items import Item
 
-NAMES = ("Max", "Min", "Mean", "Norm")
-_ABSENT = (NOT_THERE,) * 4
+_COUNT = len(FIELDS)
+# Where in the cells of a row the differences, the relative errors, and the statistics of each side are.
+DIFFERENCES, SHARES, OURS, THEIRS = (
+    slice(start, start + _COUNT) for start in range(0, 4 * _COUNT, _COUNT)
+)
+# How many of each, the first ones, are elements: Max and Min.
+ENDS = sum(each.is_end for each in STATISTICS)
+HEADINGS = (
+    *(f"{each.heading.capitalize()} diff" for each in STATISTICS),
+    *(f"{each.field}RelativeErr" for each in STATISTICS),
+    *(f"{side} {each.heading}" for side in ("NPU", "Bench") for each in STATISTICS),
+)
+_ABSENT = (NOT_THERE,) * _COUNT
 _SAME = "0"
 _DEVICES = ("npu", "cpu", "cuda")
 _WORDS = {"nan": math.nan, "inf": math.inf, "+inf": math.inf, "infinity": math.inf}
@@ -30,8 +42,8 @@ _SHOWN = {"nan": _NAN, "inf": " inf", "-inf": " -inf"}
 
 
 def statistics_cells(target: Item | None, golden: Item | None) -> tuple[str, ...]:
-    """Return four differences, four relative errors, and the statistics of the target and of the golden
-    side."""
+    """Return differences, relative errors, and the statistics of the target and of the golden side, under
+    `HEADINGS`."""
     ours = statistics_of(target) if target is not None else None
     theirs = statistics_of(golden) if golden is not None else None
     if ours is None or theirs is None:
@@ -48,44 +60,42 @@ def statistics_cells(target: Item | None, golden: Item | None) -> tuple[str, ...
 # Most tensors are the output of one operator and the input of others soon after.
 @lru_cache(maxsize=2048)
 def _cells_of_floats(*both: float) -> tuple[str, ...]:
-    return _cells(both[:4], both[4:])
+    return _cells(both[:_COUNT], both[_COUNT:])
 
 
 def _cells(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> tuple[str, ...]:
     own = tuple(map(_shown, ours))
     if ours == theirs:  # NaN is not equal to itself, and goes the long way
         return (*_SAMES, *_SAMES, *own, *own)
-    found = map(_difference, ours, theirs)
-    (high, high_share), (low, low_share), (mean, mean_share), (norm, norm_share) = found
-    return (
-        high, low, mean, norm, high_share, low_share, mean_share, norm_share, *own,
-        *map(_shown, theirs),
-    )  # fmt: skip
+    differences, shares = zip(*map(_difference, ours, theirs), strict=True)
+    return (*differences, *shares, *own, *map(_shown, theirs))
 
 
-_SAMES = (_SAME,) * 4
-_FLOATS = [float] * 8
+_SAMES = (_SAME,) * _COUNT
+_FLOATS = [float] * (2 * _COUNT)
 
 
-def statistics_of(item: Item) -> tuple[Any, Any, Any, Any]:
-    """Return Max, Min, Mean and Norm as they stand in the dump, NaN and infinities as numbers.
+def are_same(cells: tuple[str, ...]) -> bool:
+    """Return whether the cells of a row tell of no difference."""
+    return cells[DIFFERENCES] == _SAMES
 
-    A value that is no tensor has itself four times, as in msprobe.
+
+def statistics_of(item: Item) -> tuple[Any, ...]:
+    """Return the statistics, in the order of `FIELDS`, as in the dump, NaN and infinities as numbers.
+
+    A value that is no tensor has itself for each, as in msprobe.
     """
     element = item.element
     if element is None:
-        return (None, None, None, None)
+        return (None,) * _COUNT
     if "dtype" in element:
-        get = element.get
-        found = (get("Max"), get("Min"), get("Mean"), get("Norm"))
-        if str in (type(found[0]), type(found[1]), type(found[2]), type(found[3])):
-            return (_number(found[0]), _number(found[1]), _number(found[2]), _number(found[3]))
-        return found
+        found = tuple(map(element.get, FIELDS))
+        return tuple(map(_number, found)) if str in map(type, found) else found
     kind = element.get("type")
     if kind in ("torch.Size", "slice"):
-        return (None, None, None, None)
+        return (None,) * _COUNT
     value = element.get("group_ranks" if kind == "torch.ProcessGroup" else "value")
-    return (value,) * 4
+    return (value,) * _COUNT
 
 
 def _number(value: Any) -> Any:

@@ -11,8 +11,8 @@ in another direction in each run. So the parameter differs wholly from the secon
 import math
 from collections.abc import Sequence
 
-from ray_precheck.schema.dtypes import DTYPES
-from ray_precheck.trace.difference.measuring import dtype_of
+from ray_precheck.numerics.rounding import epsilon_of
+from ray_precheck.numerics.statistics import MAX
 from ray_precheck.trace.items import Item
 
 OPTIMIZER, PLAIN = "Optimizer.", "Optimizer.SGD."
@@ -49,13 +49,13 @@ def unsteady_parameters(
     found: Unsteady = {}
     for path in sorted(lost):
         group, _, place = path.partition(_GRADS)
-        taken = _number(ours, f"{group}{_STEP}{place}", "Max")
+        taken = _number(ours, f"{group}{_STEP}{place}", MAX)
         rate = _number(ours, f"{group}{_RATE}", "value")
         if rate is None:
             continue
         for end in (group, group.replace("input", "output", 1)):
             item = ours.get(f"{end}{_PARAMS}{place}")
-            if item is None or item.number("Norm") is None or _is_anywhere(item):
+            if item is None or item.norm is None or _is_anywhere(item):
                 continue
             number = steps if taken is None else taken + 1.0
             size = math.prod(item.shape or ())
@@ -74,7 +74,7 @@ def are_apart(
         other = theirs.get(item.path)
         if other is None or _PARAMS not in item.path or item.part != part:
             continue
-        pairs = [(item.number(name), other.number(name)) for name in ("Max", "Min", "Norm")]
+        pairs = zip((*item.ends, item.norm), (*other.ends, other.norm), strict=True)
         if item.mark in unsteady and any(
             one is not None
             and two is not None
@@ -95,7 +95,7 @@ def _lost(items: dict[str, Item]) -> set[str]:
     norms = {
         path: norm
         for path, item in items.items()
-        if _GRADS in path and (norm := item.number("Norm")) is not None and math.isfinite(norm)
+        if _GRADS in path and (norm := item.norm) is not None and math.isfinite(norm)
     }
     wholes: dict[str, float] = {}
     for path, norm in norms.items():
@@ -104,20 +104,16 @@ def _lost(items: dict[str, Item]) -> set[str]:
     return {
         path
         for path, norm in norms.items()
-        if norm <= share_of_rounding(_unit(items[path])) * wholes[path.partition(_GRADS)[0]]
+        if norm
+        <= share_of_rounding(epsilon_of(items[path].dtype) / 2) * wholes[path.partition(_GRADS)[0]]
     }
-
-
-def _unit(item: Item) -> float:
-    known = DTYPES.get(dtype_of(item.dtype) or "")
-    return 2.0 ** -(known.mantissa_bits + 1) if known is not None and known.mantissa_bits else 0.0
 
 
 def _is_anywhere(item: Item) -> bool:
     """Return whether other tensors may have the same mark: zeros, ones, all of one value, as a parameter has
     before its first update. A result that is wrongly 0 is no parameter."""
-    most, size = item.number("Max"), math.prod(item.shape or ())
-    return most == item.number("Min") and (size > 1 or most in (0.0, 1.0))
+    (most, least), size = item.ends, math.prod(item.shape or ())
+    return most == least and (size > 1 or most in (0.0, 1.0))
 
 
 def _number(items: dict[str, Item], path: str, name: str) -> float | None:

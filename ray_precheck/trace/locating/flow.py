@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ray_precheck.numerics.statistics import MAX, MIN
 from ray_precheck.trace.items import OUTPUT, Item
 from ray_precheck.trace.side import RecordEntry
 
@@ -89,7 +90,7 @@ def flow_of(records: Iterable[FlowRecord], content: Content | None = None) -> Fl
                 flow.producers[key, item.path] = found
                 flow.used.add((found.key, found.path))
             else:
-                mark = (*mark_of(item), item.number("Norm"), item.digest)
+                mark = (*mark_of(item), item.norm, item.digest)
                 flow.first[key, item.path] = firsts.setdefault(mark, (key, item.path))
         for item in record.outputs:
             if item.element is None or not _is_followed(item):
@@ -98,7 +99,7 @@ def flow_of(records: Iterable[FlowRecord], content: Content | None = None) -> Fl
             known = content(key, item.path) if content else ""
             if known:
                 by_content[known, _count(item)] = given_by._replace(by_content=True)
-            given = _Given(item.number("Mean"), item.number("Norm"), given_by)
+            given = _Given(item.mean, item.norm, given_by)
             alike = by_marks.setdefault(mark_of(item), [])
             alike.append(given)
             if len(alike) > _MOST_ALIKE:
@@ -126,12 +127,12 @@ def writes_in_place(call: str) -> bool:
 def mark_of(item: Item) -> tuple[Any, ...]:
     """Return what all views of a tensor have in common; its digest where there are no statistics."""
     element = item.element or {}
-    high, low = element.get("Max"), element.get("Min")
+    high, low = element.get(MAX), element.get(MIN)
     if type(high) is not float or type(low) is not float:  # nearly all are
-        high = item.number("Max")
+        high = item.number(MAX)
         if high is None:
             return (item.dtype, _count(item), item.digest)
-        low = item.number("Min")
+        low = item.number(MIN)
     # NaN is not equal to itself.
     return (item.dtype, _count(item), "nan" if high != high else high, "nan" if low != low else low)
 
@@ -157,7 +158,7 @@ def _producer_of(
 
 def _is_close(item: Item, given: _Given) -> bool:
     """Return whether Mean and Norm agree, but for the order of sums."""
-    mean, norm = item.number("Mean"), item.number("Norm")
+    mean, norm = item.mean, item.norm
     if norm is None or given.norm is None or mean is None or given.mean is None:
         return norm is given.norm and mean is given.mean
     if not (math.isfinite(norm) and math.isfinite(given.norm)):

@@ -9,8 +9,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
 
+from ray_precheck.numerics.rounding import epsilon_of
 from ray_precheck.trace.items import Item
-from ray_precheck.trace.locating.estimates.noise import unit_of
 
 # Operators that were not captured read what was given shortly before.
 _RECENT = 64
@@ -39,7 +39,7 @@ class Surroundings:
         """Take note of a value that a record gave; `is_dangling`: no captured record gets it."""
         if "float" in item.dtype.lower() or "complex" in item.dtype.lower():
             self.has_given_floats = True
-        if unit_of(item.dtype) > unit_of(self.coarsest):
+        if epsilon_of(item.dtype) > epsilon_of(self.coarsest):
             self.coarsest = item.dtype
         count = math.prod(item.shape or ())
         self._recent.append(_Given(key, count, difference, is_dangling))

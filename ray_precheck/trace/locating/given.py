@@ -7,9 +7,10 @@ downstream of no other root.
 import math
 from collections.abc import Iterator
 
+from ray_precheck.numerics.rounding import epsilon_of
 from ray_precheck.operators.arguments import with_name
 from ray_precheck.trace.items import OUTPUT, Item
-from ray_precheck.trace.locating.estimates.noise import floor_of, is_other, stands_out, unit_of
+from ray_precheck.trace.locating.estimates.noise import floor_of, is_other, stands_out
 from ray_precheck.trace.locating.roots import Root, RootKind
 from ray_precheck.trace.locating.seen import SeenRecord, WalkState
 from ray_precheck.trace.side import BACKWARD
@@ -54,7 +55,9 @@ def given_roots(state: WalkState, seen: SeenRecord, least: float = 0.0) -> Itera
             difference - seen.values[target.path].slack,
             expected,
             # What was not captured may have computed a gradient in a half type, and widened it.
-            max(target.dtype, state.around.coarsest, key=unit_of) if is_gradient else target.dtype,
+            max(target.dtype, state.around.coarsest, key=epsilon_of)
+            if is_gradient
+            else target.dtype,
             is_gradient=is_gradient,
             is_vector=len(target.shape or ()) == 1,
         ):

@@ -8,9 +8,9 @@ A call that one run lacks is none where the values behind it agree: versions and
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from ray_precheck.numerics.rounding import epsilon_of
 from ray_precheck.trace.items import INPUT, OUTPUT, Item
 from ray_precheck.trace.locating.estimates.estimate import is_view
-from ray_precheck.trace.locating.estimates.noise import unit_of
 from ray_precheck.trace.locating.flow import Flow, FlowRecord
 from ray_precheck.trace.locating.roots import Root, RootKind
 from ray_precheck.trace.locating.seen import GoldenRun, SeenRecord, WalkState
@@ -208,7 +208,7 @@ def other_operator(state: WalkState, seen: SeenRecord) -> Root | None:
     if not differs and not seen.worst(INPUT) > 0.0:
         # Of truth values and integers there is no estimate.
         differs = any(
-            item.is_tensor and not unit_of(item.dtype) and seen.difference(item.path) > 0.0
+            item.is_tensor and not epsilon_of(item.dtype) and seen.difference(item.path) > 0.0
             for item in seen.record.outputs
         )
     if not differs or entry.direction != FORWARD:

@@ -118,5 +118,4 @@ def _only_asks(record: FollowedRecord) -> bool:
 
 def _is_extreme(item: Item) -> bool:
     limit = _EXTREME.get(dtype_name(item))
-    ends = (item.number("Max"), item.number("Min"))
-    return limit is not None and any(each is not None and abs(each) >= limit for each in ends)
+    return limit is not None and any(each is not None and abs(each) >= limit for each in item.ends)

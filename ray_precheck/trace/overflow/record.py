@@ -153,6 +153,6 @@ def _size(item: Item) -> float | None:
     """Return the largest finite absolute value of a number or a tensor, also of whole numbers."""
     if not item.is_tensor and item.type_name not in ("float", "int"):
         return None
-    names = ("Max", "Min") if item.is_tensor else ("value",)
-    known = [abs(each) for each in map(item.number, names) if each is not None]
+    numbers = item.ends if item.is_tensor else (item.number("value"),)
+    known = [abs(each) for each in numbers if each is not None]
     return max((each for each in known if each < float("inf")), default=None)

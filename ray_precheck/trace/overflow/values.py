@@ -7,10 +7,10 @@ headroom.
 import math
 from typing import NamedTuple
 
-from ray_precheck.capture.measures.health import largest_finite
+from ray_precheck.numerics.health import largest_finite
+from ray_precheck.numerics.statistics import FIELDS
 from ray_precheck.trace.items import Item
 
-_STATISTICS = ("Max", "Min", "Mean", "Norm")
 _HALVES = ("float16", "bfloat16", "complex32")
 _FLOATS = ("float", "bfloat", "complex", "half", "double")
 _SCALARS = ("float", "numpy.float", "float16", "float32", "float64")
@@ -95,11 +95,11 @@ def values_of(item: Item) -> Values:
     """
     if not item.is_tensor:
         return _of_scalar(item)
-    top, bottom = item.number("Max"), item.number("Min")
+    top, bottom = item.ends
     mark = (
         dtype_name(item),
         str(_elements(item)),
-        *(str(item.statistic(each)) for each in _STATISTICS),
+        *(str(item.statistic(each)) for each in FIELDS),
     )
     ends = [abs(each) for each in (top, bottom) if each is not None and math.isfinite(each)]
     return Values(item, _found(item, top, bottom), max(ends, default=None), mark)
@@ -131,7 +131,7 @@ def _found(item: Item, top: float | None, bottom: float | None) -> NonFinite | N
     positive = math.inf in (top, bottom)
     negative = -math.inf in (top, bottom)
     if not (nan or positive or negative):
-        sums = (item.number("Mean"), item.number("Norm"))
+        sums = (item.mean, item.norm)
         nan = any(each is not None and math.isnan(each) for each in sums)
     return NonFinite(nan, positive, negative)
 

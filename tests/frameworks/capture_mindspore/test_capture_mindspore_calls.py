@@ -12,11 +12,11 @@ from mindspore import Tensor, mint, ops
 from mindspore.mint import matmul
 from mindspore.mint.nn import functional
 
-from ray_precheck.capture.measures.sketch import sketch
 from ray_precheck.capture.mindspore.names import recorded_functions
-from ray_precheck.capture.mindspore.summary import summary_of
-from ray_precheck.capture.writing.sketches import read_sketches
 from ray_precheck.dump.parse import open_dump
+from ray_precheck.dump.sketches import read_sketches
+from ray_precheck.numerics.sketch import sketch
+from ray_precheck.numerics.statistics import summary_of
 
 Captured = Callable[..., dict[str, Any]]
 A = np.array([[1.5, -2.0, 0.0], [4.0, 0.25, -1.0]], np.float32)

@@ -174,8 +174,8 @@ with Capture(out, step_by="manual"):
 def test_sketches_of_shards_add_up_to_that_of_the_whole(tmp_path: Path) -> None:
     import numpy as np
 
-    from ray_precheck.capture.measures.sketch import sketch
-    from ray_precheck.capture.writing.sketches import read_sketches
+    from ray_precheck.dump.sketches import read_sketches
+    from ray_precheck.numerics.sketch import sketch
 
     script = """
 from torch.distributed.device_mesh import init_device_mesh

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_precheck.capture.measures.sketch import sketch
 from ray_precheck.capture.writing import shards
 from ray_precheck.capture.writing.shards import (
     LocalPart,
@@ -17,6 +16,7 @@ from ray_precheck.capture.writing.shards import (
     local_part,
     sketch_part,
 )
+from ray_precheck.numerics.sketch import sketch
 
 
 def box_of(part: LocalPart) -> tuple[slice, ...]:

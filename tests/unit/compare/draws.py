@@ -9,7 +9,8 @@ from ray_precheck.compare.random.bounds import (
 )
 from ray_precheck.compare.random.outputs import check_random_output
 from ray_precheck.compare.random.statistics import Draws, Look, draws_of
-from ray_precheck.schema.dtypes import Array, round_to_dtype
+from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import OutputCheck, Verdict
 from ray_precheck.schema.values import HostTensor
 

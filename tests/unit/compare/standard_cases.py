@@ -8,7 +8,8 @@ import numpy as np
 from ray_precheck.compare.comparison import Comparison
 from ray_precheck.compare.errors import rounded_bench
 from ray_precheck.compare.metrics import metrics_of
-from ray_precheck.schema.dtypes import DTYPES, Array, round_to_dtype
+from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES, Array
 
 
 def comparison(

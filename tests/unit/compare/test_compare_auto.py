@@ -11,7 +11,8 @@ from standard_cases import comparison, normal
 from ray_precheck.compare.comparison import Comparison
 from ray_precheck.compare.standards.auto.limits import allowed
 from ray_precheck.compare.standards.auto.rule import Auto
-from ray_precheck.schema.dtypes import Array, quantum, round_to_dtype
+from ray_precheck.numerics.rounding import round_to_dtype, spacing
+from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Verdict
 
 pytestmark = pytest.mark.unit
@@ -71,7 +72,7 @@ def test_a_correctly_rounded_output_passes_and_no_peer_is_run() -> None:
 
 def test_an_error_of_one_rounding_passes_and_no_peer_is_run() -> None:
     bench = normal(4096)
-    step = quantum(bench, "float32") * np.random.default_rng(1).choice([-1.0, 1.0], size=4096)
+    step = spacing(bench, "float32") * np.random.default_rng(1).choice([-1.0, 1.0], size=4096)
     peers = Peers(bench)
     tested = round_to_dtype(bench, "float32").astype(np.float64) + step
     assert verdict(comparison(tested, bench, api=API, peers=peers)) is Verdict.PASS
@@ -120,7 +121,7 @@ def test_peers_are_run_until_the_output_passes_and_no_further() -> None:
 def test_where_peers_are_exact_one_unit_in_one_element_is_an_error(dtype: str) -> None:
     bench = round_to_dtype(normal(64), dtype).astype(np.float64)
     tested = bench.copy()
-    tested[7] += quantum(bench, dtype)[7]
+    tested[7] += spacing(bench, dtype)[7]
     peers = [round_to_dtype(bench, dtype)]
     found, message = judged(comparison(tested, bench, dtype, api=API, peers=peers))
     assert found is Verdict.ERROR

@@ -7,7 +7,8 @@ import pytest
 from standard_cases import comparison, normal
 
 from ray_precheck.compare.standards.auto.rule import Auto
-from ray_precheck.schema.dtypes import Array, quantum, round_to_dtype
+from ray_precheck.numerics.rounding import round_to_dtype, spacing
+from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Verdict
 
 pytestmark = pytest.mark.unit
@@ -30,12 +31,12 @@ def judged(tested: Array, bench: Array, dtype: str, **options: Any) -> tuple[Ver
 
 def cut_off(values: Array, dtype: str) -> Array:
     near = rounded(values, dtype)
-    return near - np.sign(near) * quantum(near, dtype) * (np.abs(near) > np.abs(values))
+    return near - np.sign(near) * spacing(near, dtype) * (np.abs(near) > np.abs(values))
 
 
 def by_chance(values: Array, dtype: str, seed: int = 1) -> Array:
     near = rounded(values, dtype)
-    unit = quantum(near, dtype)
+    unit = spacing(near, dtype)
     rest = (values - near) / unit
     farther = np.random.default_rng(seed).random(values.shape) < np.abs(rest)
     return near + np.sign(rest) * unit * farther

@@ -8,7 +8,8 @@ from standard_cases import normal
 
 from ray_precheck.compare import cause
 from ray_precheck.compare.cause import likely_cause
-from ray_precheck.schema.dtypes import DTYPES, Array, quantum, round_to_dtype
+from ray_precheck.numerics.rounding import round_to_dtype, spacing
+from ray_precheck.schema.dtypes import DTYPES, Array
 
 pytestmark = pytest.mark.unit
 
@@ -226,7 +227,7 @@ def test_a_factor_next_to_1_is_told_by_its_distance() -> None:
 def test_a_few_units_of_float16_itself_are_no_bfloat16(units: int) -> None:
     generator = np.random.default_rng(0)
     bench = generator.normal(size=(64, 64))
-    step = units * quantum(np.abs(bench), "float16")
+    step = units * spacing(np.abs(bench), "float16")
     for turns in (generator.choice([-1, 1], bench.shape), generator.uniform(-1, 1, bench.shape)):
         device = round_to_dtype(bench + turns * step, "float16")
         assert "bfloat16" not in likely_cause(device, bench, "float16")

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from ray_precheck.compare import cause, errors
+from ray_precheck.compare import cause
 from ray_precheck.compare.cause import likely_cause
+from ray_precheck.numerics import arrays
 from ray_precheck.schema.dtypes import Array
 
 pytestmark = pytest.mark.unit
@@ -228,7 +229,7 @@ def test_the_rows_around_the_worst_end_with_the_output(
 
 def test_of_equal_errors_the_first_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cause, "LARGEST_ELEMENTS", 16)
-    monkeypatch.setattr(errors, "CHUNK_ELEMENTS", 64)
+    monkeypatch.setattr(arrays, "CHUNK_ELEMENTS", 64)
     bench = np.arange(1.0, 401.0).reshape(100, 4)
     device = bench.copy()
     device[[10, 90], 2] += 0.5

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.compare import errors
 from ray_precheck.compare.errors import (
     Wrong,
     chunks,
@@ -16,6 +15,7 @@ from ray_precheck.compare.errors import (
     rounded_bench,
 )
 from ray_precheck.compare.standards.auto.envelope import distance
+from ray_precheck.numerics import arrays
 from ray_precheck.schema.dtypes import Array
 
 pytestmark = pytest.mark.unit
@@ -103,7 +103,7 @@ def test_chunks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = draw.standard_normal((13, 11))
     device = bench + 1e-3 * draw.standard_normal((13, 11))
     whole = measure_errors(device, bench, "float32")
-    monkeypatch.setattr(errors, "CHUNK_ELEMENTS", 7)
+    monkeypatch.setattr(arrays, "CHUNK_ELEMENTS", 7)
     assert len(list(chunks(device, bench, "float32"))) == 21
     pieces = measure_errors(device, bench, "float32")
     assert pieces.worst_index == whole.worst_index
@@ -166,7 +166,7 @@ def test_equal_outputs_have_no_worst_element() -> None:
 
 
 def test_of_equal_errors_the_first_is_the_worst(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errors, "CHUNK_ELEMENTS", 2)
+    monkeypatch.setattr(arrays, "CHUNK_ELEMENTS", 2)
     out, bench = array(1.0, 1.5, 1.0, 1.5), np.ones(4)
     assert measure_errors(out, bench, "float64").worst_index == (1,)
     every = np.ones(2, bool)

@@ -9,8 +9,9 @@ from standard_cases import comparison, normal
 
 from ray_precheck.compare.exact import exact_elements, is_exact
 from ray_precheck.compare.standards.auto.rule import Auto
+from ray_precheck.numerics.rounding import round_to_dtype, spacing
 from ray_precheck.operators.exact import EXACT, exactness
-from ray_precheck.schema.dtypes import Array, quantum, round_to_dtype
+from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.values import HostCall, HostTensor
 
@@ -108,7 +109,7 @@ def test_a_comparison_is_exact_if_no_number_is_rounded_before_it(
 def test_a_copy_that_is_one_unit_off_in_one_element_is_an_error(dtype: str) -> None:
     bench = round_to_dtype(normal(4096), dtype).astype(np.float64)
     tested = bench.copy()
-    tested[7] += quantum(bench, dtype)[7]
+    tested[7] += spacing(bench, dtype)[7]
     case = comparison(tested, bench, dtype, api="Torch.clone", peers=[round_to_dtype(bench, dtype)])
     found = Auto().judge(replace(case, is_exact=True))
     assert found.verdict is Verdict.ERROR
@@ -121,7 +122,7 @@ def test_a_copy_that_is_one_unit_off_in_one_element_is_an_error(dtype: str) -> N
 def test_a_cast_that_cuts_off_is_an_error_and_one_to_the_nearest_is_none(dtype: str) -> None:
     bench = round_to_dtype(normal(4096), "float32").astype(np.float64)
     nearest = comparison(bench, bench, dtype, api="Tensor.to")
-    unit = quantum(bench, dtype)
+    unit = spacing(bench, dtype)
     cut = comparison(np.trunc(bench / unit) * unit, bench, dtype, api="Tensor.to")
     assert Auto().judge(replace(nearest, is_exact=True)).verdict is Verdict.PASS
     assert Auto().judge(replace(cut, is_exact=True)).verdict is Verdict.ERROR

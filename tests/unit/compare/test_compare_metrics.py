@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.compare import metrics
 from ray_precheck.compare.metrics import metrics_of
+from ray_precheck.numerics import arrays
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.result import Metrics
 
@@ -127,7 +127,7 @@ def test_outputs_of_nothing_but_agreeing_nan_have_no_error() -> None:
 def test_nan_and_infinity_that_differ_name_the_first_index(
     monkeypatch: pytest.MonkeyPatch, device: float, bench: float, chunk_elements: int
 ) -> None:
-    monkeypatch.setattr(metrics, "CHUNK_ELEMENTS", chunk_elements)
+    monkeypatch.setattr(arrays, "CHUNK_ELEMENTS", chunk_elements)
     found = compared([[1, NAN], [device, device]], [[50, NAN], [bench, bench]])
     assert found.mismatch == f"at index [1, 0] it is {device} where the bench has {bench}"
     assert found.worst_index == (1, 0)
@@ -255,7 +255,7 @@ def test_a_complex_magnitude_beyond_all_floats_is_infinite() -> None:
 
 
 def test_the_first_of_all_chunks_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "CHUNK_ELEMENTS", 2)
+    monkeypatch.setattr(arrays, "CHUNK_ELEMENTS", 2)
     found = compared([NAN, 0, 5, NAN], [0, 0, 0, 0])
     assert found.worst_index == (0,)
     assert found.mismatch == "at index [0] it is nan where the bench has 0.0"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_precheck.compare import metrics
 from ray_precheck.compare.metrics import metrics_of
+from ray_precheck.numerics import arrays
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Metrics
 
@@ -31,7 +31,7 @@ def pairs(draw: st.DrawFn, elements: Any, smallest: int = 0) -> tuple[Array, Arr
 
 def with_chunks(chunk_elements: int, device: Array, bench: Array) -> Metrics:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metrics, "CHUNK_ELEMENTS", chunk_elements)
+        patch.setattr(arrays, "CHUNK_ELEMENTS", chunk_elements)
         return metrics_of(device, bench, 2.0**-126)
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from ray_precheck.compare.outputs import Judge, check_output
 from ray_precheck.compare.standards.registry import STANDARDS
-from ray_precheck.schema.dtypes import DTYPES, round_to_dtype
+from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.result import OutputCheck, Verdict
 from ray_precheck.schema.values import HostTensor
 

@@ -16,7 +16,8 @@ from ray_precheck.compare.standards.published import Published
 from ray_precheck.compare.standards.thousandth import Thousandth
 from ray_precheck.compare.standards.ulp import Ulp
 from ray_precheck.compare.thresholds import SMALLEST_REFERENCE_ERR
-from ray_precheck.schema.dtypes import Array, round_to_dtype
+from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Verdict
 
 pytestmark = pytest.mark.unit

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from draws import MANY, alarms, held, judged, rng
 
-from ray_precheck.compare.random import dropout as drops
 from ray_precheck.compare.random.dropout import (
     Dropping,
     alpha_dropout,
@@ -17,7 +16,8 @@ from ray_precheck.compare.random.dropout import (
     rrelu_looks,
     slopes_of,
 )
-from ray_precheck.schema.dtypes import round_to_dtype
+from ray_precheck.numerics import arrays
+from ray_precheck.numerics.rounding import round_to_dtype
 from ray_precheck.schema.values import HostTensor
 
 pytestmark = pytest.mark.unit
@@ -158,7 +158,7 @@ def test_where_no_element_is_seen_or_all_are_dropped_the_share_is_not_looked_at(
 
 
 def test_gradients_are_looked_at_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drops, "CHUNK_ELEMENTS", 2)
+    monkeypatch.setattr(arrays, "CHUNK_ELEMENTS", 2)
     mask = mask_of(held(np.ones(5)), held([2.0, 0.0, 0.0, 2.0, 2.0]), dropout(0.5))
     incoming = held([1.0, 2.0, 3.0, 4.0, 5.0])
     for given, grad in ((incoming, [2.0, 0.0, 0.0, 8.0, 10.0]), (None, [0.0] * 5)):

@@ -9,7 +9,8 @@ from expected_texts import assert_expected
 
 from ray_precheck.compare.outputs import Judge, check_output
 from ray_precheck.compare.standards.registry import STANDARDS
-from ray_precheck.schema.dtypes import DTYPES, Array, round_to_dtype
+from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.uncompared import Uncompared
 from ray_precheck.schema.values import HostTensor
 

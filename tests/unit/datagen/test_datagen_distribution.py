@@ -12,7 +12,8 @@ from ray_precheck.datagen import draws
 from ray_precheck.datagen.distribution import recorded_body, true_share
 from ray_precheck.datagen.generate import GeneratedTensors
 from ray_precheck.datagen.ranges import value_range
-from ray_precheck.schema.dtypes import DTYPES, Array, round_to_dtype
+from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.values import Bound, TensorSpec
 
 pytestmark = pytest.mark.unit

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from ray_precheck.datagen import draws
 from ray_precheck.datagen.generate import GeneratedTensors, build_call
 from ray_precheck.errors import NotCheckable
+from ray_precheck.numerics.rounding import round_to_dtype
 from ray_precheck.schema import values
-from ray_precheck.schema.dtypes import DTYPES, Array, round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.record import ApiName, ApiRecord
 
 pytestmark = pytest.mark.unit

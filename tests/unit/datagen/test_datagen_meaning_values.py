@@ -23,7 +23,7 @@ from ray_precheck.datagen.meaning_values import (
     Probabilities,
     Signs,
 )
-from ray_precheck.schema.dtypes import round_to_dtype
+from ray_precheck.numerics.rounding import round_to_dtype
 from ray_precheck.schema.values import Bound, TensorSpec
 
 pytestmark = pytest.mark.unit

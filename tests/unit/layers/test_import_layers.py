@@ -23,14 +23,15 @@ TABLE = Table(
     package="ray_precheck",
     layers=(
         ("schema", "errors", "prctl", "foreign", "interpreter", "private_parts"),
+        ("numerics",),
         # What is known of frameworks, as data: every module that reads a dump asks it.
         ("frameworks.*descriptor", "frameworks.known", "frameworks.dtypes"),
         ("operators",),
         ("options", "config", "dump", "frameworks", "compare"),
         ("plan", "datagen", "bench", "store"),
-        # A capture with --overflow judges its records as trace.overflow does, which reads measures of
-        # captures.
-        ("check", "report", "capture", "trace"),
+        ("check", "report", "trace"),
+        # A capture with --overflow judges its records as trace.overflow does.
+        ("capture",),
         ("runtime",),
         ("running",),
         ("jobs",),

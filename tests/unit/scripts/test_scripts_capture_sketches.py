@@ -6,8 +6,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from ray_precheck.capture.measures import sketch, sketch_map
-from ray_precheck.capture.measures.sketch import estimated_norm
+from ray_precheck.numerics import sketch, sketch_map
+from ray_precheck.numerics.sketch import estimated_norm
 from scripts import capture_sketches
 from scripts.capture_sketches import HIGHEST, KINDS, LOWEST, SEEN, measure_kind
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.capture.measures.sketch import sketch
 from ray_precheck.capture.writing.shards import sketch_part
-from ray_precheck.capture.writing.sketches import SketchFile
 from ray_precheck.comparing import compare_captures
+from ray_precheck.dump.sketches import SketchFile
 from ray_precheck.errors import UsageError
+from ray_precheck.numerics.sketch import sketch
 
 pytestmark = pytest.mark.unit
 WHOLE = np.random.default_rng(0).standard_normal((6, 8)).astype(np.float32)

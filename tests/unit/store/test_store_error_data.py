@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ray_precheck.errors import NotCheckable, UsageError
-from ray_precheck.schema.dtypes import DTYPES, round_to_dtype
+from ray_precheck.numerics.rounding import round_to_dtype
+from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.task import TaskPayload
 from ray_precheck.schema.values import HostCall, HostTensor, TensorSpec
 from ray_precheck.store.error_data import (

@@ -12,7 +12,7 @@ import mindspore as ms
 
 from ray_precheck import private_parts
 from ray_precheck.capture.measures.checksums import raw_bytes
-from ray_precheck.capture.mindspore.summary import values_on_host
+from ray_precheck.capture.mindspore.tensors import values_on_host
 from ray_precheck.capture.verifying.digests import Digests, other_random_digests
 from ray_precheck.foreign import caught
 

@@ -18,7 +18,7 @@ import numpy as np
 from mindspore import nn, ops
 
 from ray_precheck import private_parts
-from ray_precheck.capture.mindspore.summary import values_on_host
+from ray_precheck.capture.mindspore.tensors import values_on_host
 
 Restore = Callable[[], None]
 

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from ray_precheck.capture.pytorch.tensors.summary import WITHOUT_VALUES
-from ray_precheck.capture.writing.elements import NO_STATISTICS, TensorSummary, statistics_text
+from ray_precheck.capture.writing.elements import NO_STATISTICS, statistics_text
+from ray_precheck.numerics.statistics import FIELDS, TensorSummary
 
 # A character that JSON escapes, so that it stands in no record's text.
 MARK = "\0"
@@ -150,9 +151,9 @@ def _float_scalars(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Return largest, smallest, mean and norm in float32; a tensor without dimensions has its value four
     times, one of float64 the first two, in float64."""
     if tensor.dtype is torch.float64:
-        return list(torch.aminmax(tensor))[::-1] if tensor.dim() else [tensor] * 4
+        return list(torch.aminmax(tensor))[::-1] if tensor.dim() else [tensor] * len(FIELDS)
     if not tensor.dim():
-        return [tensor.to(torch.float32)] * 4
+        return [tensor.to(torch.float32)] * len(FIELDS)
     low, high = torch.aminmax(tensor)
     norm = torch.linalg.vector_norm(tensor, dtype=torch.float32)
     mean = tensor.mean(dtype=torch.float32)
@@ -163,7 +164,7 @@ def _integer_scalars(tensor: torch.Tensor) -> list[torch.Tensor]:
     if tensor.dtype is torch.bool:
         return [tensor.any().to(torch.int64), tensor.all().to(torch.int64)]
     if not tensor.dim():
-        return [tensor.to(torch.int64)] * 4
+        return [tensor.to(torch.int64)] * len(FIELDS)
     return [tensor.max().to(torch.int64), tensor.min().to(torch.int64)]
 
 

@@ -3,7 +3,7 @@
 Comes in: a dense tensor, and where its values begin in the whole tensor. Goes out: small tensors on the
 same device, which the caller copies to the host when the step is over, so that nothing waits for the device
 inside a step; `buckets_of` and `health_from` read the copies. Called for each tensor of a capture with
-sketches that is on an accelerator; on the CPU `capture.measures.sketch` does it in less time.
+sketches that is on an accelerator; on the CPU `numerics.sketch` does it in less time.
 
 The map from an index to bucket and sign is that of `sketch_map`. Products are made by multiplying and
 adding, never by a matrix product, because devices compute those in TF32 or HF32. The sums are float32, so
@@ -15,13 +15,13 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from ray_precheck.capture.measures.health import (
+from ray_precheck.numerics.health import (
     Health,
     headroom,
     largest_finite,
-    smallest_normal_of,
 )
-from ray_precheck.capture.measures.sketch_map import (
+from ray_precheck.numerics.rounding import smallest_normal
+from ray_precheck.numerics.sketch_map import (
     BLOCK,
     BUCKETS,
     GROUPS,
@@ -86,7 +86,7 @@ def device_health(tensor: torch.Tensor) -> torch.Tensor:
         zero = (flat == 0).sum()
         return torch.stack([_none(zero)] * 3 + [zero] + [_none(zero)] * 2).to(wide)
     sizes = flat.abs()
-    small = (sizes < smallest_normal_of(str(flat.dtype)[6:])).sum()
+    small = (sizes < smallest_normal(str(flat.dtype)[6:])).sum()
     zero = (flat == 0).sum()
     counts = [(flat != flat).sum(), (flat == torch.inf).sum(), (flat == -torch.inf).sum()]
     values = [*counts, zero, small - zero, _finite(sizes).amax()]

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from ray_precheck.capture.measures.health import health_of, health_text
-from ray_precheck.capture.measures.sketch import sketch
 from ray_precheck.capture.pytorch.tensors.device_values import DeviceValues
 from ray_precheck.capture.pytorch.tensors.glimpse import Glimpse, glimpse_of
 from ray_precheck.capture.pytorch.tensors.memory import array_of
@@ -26,9 +24,13 @@ from ray_precheck.capture.pytorch.tensors.sketch import (
     device_sketch,
     health_from,
 )
-from ray_precheck.capture.pytorch.tensors.summary import WITHOUT_VALUES, TensorSummary
+from ray_precheck.capture.pytorch.tensors.summary import WITHOUT_VALUES
+from ray_precheck.capture.writing.elements import health_text
 from ray_precheck.capture.writing.shards import PartsDoNotAddUp, Placing, local_part, sketch_part
-from ray_precheck.capture.writing.sketches import SketchFile
+from ray_precheck.dump.sketches import SketchFile
+from ray_precheck.numerics.health import health_of
+from ray_precheck.numerics.sketch import sketch
+from ray_precheck.numerics.statistics import TensorSummary
 
 
 class Sketching:

@@ -17,7 +17,8 @@ import torch
 
 from ray_precheck.capture.pytorch.tensors.glimpse import covers_memory
 from ray_precheck.capture.pytorch.tensors.memory import array_of, borrowed_array
-from ray_precheck.capture.writing.elements import TensorSummary as TensorSummary
+from ray_precheck.numerics.arrays import pieces
+from ray_precheck.numerics.statistics import TensorSummary
 
 # Values whose squares may vanish or overflow in float32 although they are finite.
 _SMALL, _LARGE = 1e-30, 1e37
@@ -53,13 +54,13 @@ def host_summary(tensor: torch.Tensor) -> TensorSummary | None:
     top, bottom = values.max().item(), values.min().item()
     if dtype is torch.bool:
         return TensorSummary(top, bottom)
-    return TensorSummary(top, bottom) if tensor.dim() else TensorSummary(top, top, top, top)
+    return TensorSummary(top, bottom) if tensor.dim() else TensorSummary.of_single(top)
 
 
 def _of_float_tensor(tensor: torch.Tensor) -> TensorSummary:
     if not tensor.dim():
         value = tensor.item()
-        return TensorSummary(value, value, value, value)
+        return TensorSummary.of_single(value)
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
     is_simple = tensor.dtype is torch.float32 and tensor.is_contiguous()
@@ -117,9 +118,9 @@ _Found: TypeAlias = tuple[float, float, float, float]
 
 def _of_pieces(flat: torch.Tensor, values: np.ndarray[Any, Any]) -> _Found | None:
     top, bottom, total, squares = -math.inf, math.inf, 0.0, 0.0
-    for start in range(0, values.size, _PIECE):
-        piece = values[start : start + _PIECE]
-        found = _of_piece(flat.narrow(0, start, piece.size), piece)
+    for place in pieces(values.size, _PIECE):
+        piece = values[place]
+        found = _of_piece(flat.narrow(0, place.start, piece.size), piece)
         if found is None:
             return None
         top, bottom = max(top, found[0]), min(bottom, found[1])

@@ -22,6 +22,7 @@ from ray_precheck.capture.pytorch.tensors.summary import WITHOUT_VALUES
 from ray_precheck.capture.pytorch.tensors.values import sliced
 from ray_precheck.capture.pytorch.verifying.digests import dense_of, digest_of
 from ray_precheck.foreign import caught
+from ray_precheck.numerics.statistics import MAX, MEAN, MIN, NORM
 
 # Sums of float32 are this exact, as shares of the root mean square and of the norm.
 _OF_MEAN, _OF_NORM, _OF_SIZES = 1e-4, 1e-4, 1e-6
@@ -76,10 +77,10 @@ def _compared(element: dict[str, Any], values: torch.Tensor) -> Iterator[tuple[s
     norm = float(torch.linalg.vector_norm(wide))
     told = norm if wide.dim() else float(wide)  # a single number is all of its statistics
     expected = {
-        "Max": (float(wide.max()), slack * norm),
-        "Min": (float(wide.min()), slack * norm),
-        "Mean": (float(wide.mean()), _OF_MEAN * norm / math.sqrt(wide.numel())),
-        "Norm": (told, _OF_NORM * norm),
+        MAX: (float(wide.max()), slack * norm),
+        MIN: (float(wide.min()), slack * norm),
+        MEAN: (float(wide.mean()), _OF_MEAN * norm / math.sqrt(wide.numel())),
+        NORM: (told, _OF_NORM * norm),
     }
     for name, (value, room) in expected.items():
         found = element.get(name)

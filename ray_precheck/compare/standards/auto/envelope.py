@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ray_precheck.compare.errors import Chunk, chunks, rounded_bench
-from ray_precheck.schema.dtypes import DTYPES, Array
+from ray_precheck.numerics.arrays import l2_norm
+from ray_precheck.numerics.rounding import smallest_subnormal
+from ray_precheck.schema.dtypes import Array
 
 # Subnormal numbers have few bits, and honest ones few of those right: magnitudes count as at least
 # so many of their units.
@@ -53,7 +55,7 @@ def distance(
     `excused`, `(N,)` bool, are elements that do not count; errors up to `least` do not count for
     the relative one.
     """
-    floor = _SUBNORMAL_UNITS * 2.0 ** (DTYPES[dtype].min_exponent - DTYPES[dtype].mantissa_bits)
+    floor = _SUBNORMAL_UNITS * smallest_subnormal(dtype)
     norm, largest, relative, at, relative_at, count, strange = 0.0, 0.0, 0.0, -1, -1, 0, 0
     for chunk in chunks(out, bench, dtype):
         error, counted = chunk.abs_err, None
@@ -66,9 +68,7 @@ def distance(
             strange += int(np.count_nonzero(odd if counted is None else counted & odd))
         worst = int(np.argmax(error))
         if error[worst] > 0.0:
-            # Divided first: squares of the largest float64 numbers overflow.
-            root = math.sqrt(float(np.sum(np.square(error / error[worst]))))
-            norm = math.hypot(norm, float(error[worst]) * root)
+            norm = math.hypot(norm, l2_norm(error, float(error[worst])))
         if error[worst] > largest:
             largest, at = float(error[worst]), chunk.start + worst
         measured = np.where(error > least, error, 0.0) if least else error

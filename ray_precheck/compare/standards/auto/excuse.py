@@ -12,6 +12,7 @@ import numpy as np
 from ray_precheck.compare.comparison import Comparison, moved_benches, moved_farther
 from ray_precheck.compare.errors import chunks
 from ray_precheck.compare.standards.auto.envelope import Distance, is_strange
+from ray_precheck.numerics.arrays import same_values
 from ray_precheck.schema.dtypes import Array
 
 # How many benches of moved inputs there are: half a unit ahead and back, and next to nothing.
@@ -43,7 +44,7 @@ def excused_elements(
     same = np.zeros(out.size, bool)
     for peer in (*peers, *kernels):
         flat = peer.reshape(-1)
-        same |= (device == flat) | (np.isnan(device) & np.isnan(flat))
+        same |= same_values(device, flat)
     moved = [each.reshape(-1) for each in moved_benches(peers)]
     if moved_farther(peers) != 1.0:  # nothing is known of jumps
         moved = []

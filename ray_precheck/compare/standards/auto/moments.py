@@ -22,8 +22,9 @@ from ray_precheck.compare.comparison import Comparison, moved_benches, narrowed_
 from ray_precheck.compare.errors import rounded_bench
 from ray_precheck.compare.sentence import Finding
 from ray_precheck.compare.standards.auto.limits import COMPUTED_IN
+from ray_precheck.numerics.rounding import machine_epsilon, spacing
 from ray_precheck.operators.accuracy import ALLOWANCE, ROUNDED_ONCE
-from ray_precheck.schema.dtypes import DTYPES, Array, quantum
+from ray_precheck.schema.dtypes import DTYPES, Array
 
 # A shift of d units of the mean is held to be found from (1.5 / d)^2 elements on.
 _SURE = 1.5
@@ -177,7 +178,7 @@ def _sample(comparison: Comparison) -> _Sample | None:
     if np.count_nonzero(comparison.device_out.reshape(-1)[places] != once) < _LEAST:
         return None
     normal = (np.abs(once) >= 2.0**info.min_exponent) & np.isfinite(once) & (once != bench)
-    sample = _Sample(places, bench, once, quantum(once, dtype)).of(normal)
+    sample = _Sample(places, bench, once, spacing(once, dtype)).of(normal)
     _, first = np.unique(sample.bench, return_index=True)
     return sample.of(np.sort(first)) if len(first) >= _LEAST else None
 
@@ -239,7 +240,7 @@ def _slack(comparison: Comparison, sample: _Sample, look: _Look) -> float:
     if _steps(comparison):
         shares = shares + _STEP
     if comparison.direction == "backward" and _MEANS.search(comparison.type_name):
-        shares = shares + 2.0 ** -DTYPES[comparison.dtype].mantissa_bits * relative
+        shares = shares + machine_epsilon(comparison.dtype) * relative
     weights = np.abs(look.shape)
     return float(np.sum(weights * shares) / np.sum(np.square(look.shape)))
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ray_precheck.numerics.statistics import MAX, MIN
 from ray_precheck.trace.difference.measuring import dtype_of
 from ray_precheck.trace.difference.row import ERROR, ComparisonMode, TensorRow
 from ray_precheck.trace.difference.standards.base import (
@@ -66,7 +67,7 @@ def _judge_statistics(row: TensorRow) -> None:
         row.note(ERROR, odd)
         return
     rtol, atol = tolerances(dtype_of(target.dtype) or "", dtype_of(golden.dtype) or "")
-    for name in ("Max", "Min"):
+    for name in (MAX, MIN):
         ours, theirs = target.number(name), golden.number(name)
         if ours is None or theirs is None or not math.isfinite(theirs):
             continue

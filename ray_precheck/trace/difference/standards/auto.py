@@ -28,6 +28,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ray_precheck.numerics.rounding import unit_roundoff
 from ray_precheck.operators.exact import exactness
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.trace.difference.cells import digest_cell
@@ -44,10 +45,10 @@ from ray_precheck.trace.difference.standards.rounding import (
     limits_of,
     operator_of,
     rounding,
+    roundoff_of,
     sum_length,
-    unit_roundoff,
 )
-from ray_precheck.trace.difference.statistics import statistics_of
+from ray_precheck.trace.difference.statistics import are_same, statistics_of
 from ray_precheck.trace.difference.unsteady import share_of_rounding
 from ray_precheck.trace.items import GRADIENTS
 
@@ -57,7 +58,7 @@ LEAST_FACTOR = 4.0
 # An operator may make a relative error so much larger without a fault: by cancellation, exp, division.
 AMPLIFIED = 8.0
 # Of an element of an input: four times the unit roundoff of float32.
-_TINY = 2.0**-22
+_TINY = 4.0 * unit_roundoff("float32")
 # Operators of floats whose results jump: the angle of a negative number, by the sign of its imaginary part.
 JUMPING = frozenset(
     "angle arctan2 atan2 ceil floor floor_divide fmod frac heaviside remainder round sgn sign trunc".split()
@@ -77,13 +78,13 @@ class CaptureAuto:
     name: ClassVar[str] = "auto"
 
     # The unit roundoff of the coarsest dtype upstream: bfloat16's, where the caller knows no better.
-    unit: float = 2.0**-8
+    unit: float = unit_roundoff("bfloat16")
 
     def judge(self, rows: Sequence[TensorRow], mode: ComparisonMode) -> None:
         """Judge each row, by what the inputs of the operator bring."""
         distances = {id(row): distance_apart(row) for row in rows}
         lost = _lost_in_lists(rows, distances)
-        inputs = [row for row in rows if not row.is_output and unit_roundoff(row) is not None]
+        inputs = [row for row in rows if not row.is_output and roundoff_of(row) is not None]
         unsteady = [row for row in inputs if _is_unsteady(row, distances[id(row)])]
         left_out = lost | {id(row) for row in unsteady}
         brought = _furthest(distances[id(row)] for row in inputs if id(row) not in left_out)
@@ -96,7 +97,7 @@ class CaptureAuto:
                 _judge_digests(row)
             elif odd := odd_sentence(row):
                 row.note(ERROR, odd)
-            elif unit_roundoff(row) is None:
+            elif roundoff_of(row) is None:
                 _judge_exact(row, brought)
             elif id(row) not in lost and not _is_passed_on(row, rows, distances):
                 added = (_added(row, each, distances[id(each)]) for each in unsteady)
@@ -119,14 +120,14 @@ def _lost_in_lists(rows: Sequence[TensorRow], distances: Mapping[int, Apart | No
     for row in rows:
         parent = row.item.path.rpartition(".")[0]
         is_listed = "." in parent or "_foreach_" in row.name or row.item.part == GRADIENTS
-        if is_listed and not row.reshaped and unit_roundoff(row) is not None:
+        if is_listed and not row.reshaped and roundoff_of(row) is not None:
             lists.setdefault(parent, []).append(row)
     found = set()
     for each in lists.values():
         whole = math.hypot(*(norm for row in each if (norm := _golden_norm(row)) is not None))
         for row in each if len(each) > 1 and math.isfinite(whole) else ():
             length = _length(row, distances[id(row)])
-            share = share_of_rounding(unit_roundoff(row) or 0.0)
+            share = share_of_rounding(roundoff_of(row) or 0.0)
             if length is not None and length <= share * whole:
                 found.add(id(row))
     return found
@@ -157,7 +158,7 @@ def _is_passed_on(
         return False
     if operator_of(row).rpartition(".")[2].rstrip("_") in JUMPING:
         return False
-    inputs = [each for each in rows if not each.is_output and unit_roundoff(each) is not None]
+    inputs = [each for each in rows if not each.is_output and roundoff_of(each) is not None]
     size = max((math.prod(each.item.shape or ()) for each in inputs), default=1)
     repeated = math.sqrt(max(1.0, math.prod(row.item.shape or ()) / max(size, 1)))
     known_lengths = (_length(each, distances[id(each)]) for each in inputs)
@@ -170,14 +171,14 @@ def _length(row: TensorRow, found: Apart | None) -> float | None:
     """Return how long the difference of both sides is, None where that is not known."""
     norm = _golden_norm(row)
     if norm == 0 and found is not None and row.target is not None:
-        return row.target.number("Norm")
+        return row.target.norm
     if found is None or norm is None or not math.isfinite(norm) or not math.isfinite(found.value):
         return None
     return found.value * norm
 
 
 def _golden_norm(row: TensorRow) -> float | None:
-    return row.golden.number("Norm") if row.golden is not None else None
+    return row.golden.norm if row.golden is not None else None
 
 
 def _judge_floats(
@@ -206,7 +207,7 @@ def _judge_floats(
         cancelled = max(cancelled, terms.cancellation)
         terms = SumTerms(max(terms.length, sum_length(row, rows)), cancelled)
         floor = max(floor, rounding(row, rows, terms) or 0.0, _coarsest([*rows, *saved]))
-        apart = (distance_apart(each) for each in saved if unit_roundoff(each) is not None)
+        apart = (distance_apart(each) for each in saved if roundoff_of(each) is not None)
         brought = max(brought, far := _furthest(apart))
         if found.value <= _factor(row) * floor:
             return
@@ -227,7 +228,7 @@ def _judge_floats(
     inherited = row.is_output and found.value <= explained
     if inherited:
         words += f"; the inputs differ by {brought:.4g}"
-    unit = unit_roundoff(row) or 0.0
+    unit = roundoff_of(row) or 0.0
     # What a backward pass saved of the forward one may not be known. Adam and its like divide by the root of
     # the second moment, which makes a whole step of the rounding of a gradient that is nearly zero. And the
     # statistics of an input do not show how far sums over its rows have moved: the means of its channels, the
@@ -281,8 +282,10 @@ def _crossing(row: TensorRow, found: Apart, far: float, brought: float) -> float
 
 def _coarsest(rows: Sequence[TensorRow]) -> float:
     """Return the rounding of the coarsest half type: the sums of a gradient in float32 may be made in it."""
-    units = [unit for row in rows if (unit := unit_roundoff(row)) is not None]
-    return math.sqrt(2.0) * max((unit for unit in units if unit > 2.0**-24), default=0.0)
+    units = [unit for row in rows if (unit := roundoff_of(row)) is not None]
+    return math.sqrt(2.0) * max(
+        (unit for unit in units if unit > unit_roundoff("float32")), default=0.0
+    )
 
 
 def _factor(row: TensorRow) -> float:
@@ -316,7 +319,7 @@ def _judge_exact(row: TensorRow, brought: float) -> None:
             f"{row.elements.unequal} of {row.elements.size} elements differ, the furthest apart at"
             f" {index_of(row, row.elements.worst)}"
         )
-    elif row.statistics[:4] == ("0", "0", "0", "0"):
+    elif are_same(row.statistics):
         return
     else:
         words = "the statistics differ"
@@ -330,7 +333,7 @@ def _judge_digests(row: TensorRow) -> None:
     """Judge digests: they do not tell how far floats are apart."""
     if digest_cell(row.target) == digest_cell(row.golden):
         return
-    if unit_roundoff(row) is None:
+    if roundoff_of(row) is None:
         row.note(ERROR, "the digests differ")
     else:
         row.note(WARNING, "the digests differ, which does not show how far the values are apart")
@@ -355,6 +358,6 @@ def _judge_value(row: TensorRow) -> None:
         return
     # A number that was computed from tensors, such as a loss.
     computed = row.is_output and isinstance(ours, float) and isinstance(theirs, float)
-    near = computed and math.isclose(ours, theirs, rel_tol=math.sqrt(2.0**-24))
+    near = computed and math.isclose(ours, theirs, rel_tol=math.sqrt(unit_roundoff("float32")))
     shown = f"the value is {shortened(texts[0])}, in the golden capture {shortened(texts[1])}"
     row.note(WARNING if near else ERROR, shown)

@@ -5,12 +5,15 @@ Called by the standards and by `registry`.
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 from typing import ClassVar, Protocol
 
 import numpy as np
 
+from ray_precheck.numerics.statistics import FIELDS
 from ray_precheck.trace.difference.elements import ElementDifference
 from ray_precheck.trace.difference.row import ComparisonMode, TensorRow
+from ray_precheck.trace.difference.statistics import ENDS, OURS, THEIRS
 
 _NOT_FINITE = frozenset(("Nan", " inf", " -inf"))
 
@@ -69,7 +72,7 @@ def _odd_statistics(row: TensorRow) -> str:
     texts = row.statistics
     if not texts or not row.tensors:
         return ""
-    ours, theirs = texts[8:10], texts[12:14]
+    ours, theirs = texts[OURS][:ENDS], texts[THEIRS][:ENDS]
     if _NOT_FINITE.isdisjoint((*ours, *theirs)):
         return _odd_sums(texts)
     if ours == theirs:
@@ -86,7 +89,8 @@ def _odd_sums(texts: Sequence[str]) -> str:
     """Return that Mean or Norm is NaN on one side alone, where Max and Min are finite on both."""
     if "Nan" not in texts:  # nearly all of them
         return ""
-    for name, own, other in zip(("Mean", "Norm"), texts[10:12], texts[14:16], strict=True):
+    named = zip(FIELDS, texts[OURS], texts[THEIRS], strict=True)
+    for name, own, other in islice(named, ENDS, None):
         if own != other and "Nan" in (own, other):
             return f"{name} is {own.strip()}, in the golden capture {other.strip()}"
     return ""

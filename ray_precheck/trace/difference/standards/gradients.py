@@ -15,7 +15,7 @@ from ray_precheck.trace.difference.standards.rounding import (
     SumTerms,
     distance_apart,
     operator_of,
-    unit_roundoff,
+    roundoff_of,
 )
 from ray_precheck.trace.items import Item
 
@@ -61,7 +61,7 @@ def saved_agree(saved: Sequence[TensorRow]) -> bool:
             continue
         if row.reshaped or distance_apart(row) is None:
             return False
-        if unit_roundoff(row) is None and row.elements is not None and row.elements.unequal:
+        if roundoff_of(row) is None and row.elements is not None and row.elements.unequal:
             return False
     return any(row.tensors for row in saved)
 
@@ -104,7 +104,7 @@ def terms_of_gradient(
         return SumTerms(length, 1.0)
     whole = _norm(coming) * scale
     if not total:
-        left = _norm(row.both[0]) / math.sqrt(length) / (unit_roundoff(row) or 1.0)
+        left = _norm(row.both[0]) / math.sqrt(length) / (roundoff_of(row) or 1.0)
         return SumTerms(length, math.inf if left <= whole else 1.0)
     return SumTerms(length, max(1.0, whole / total))
 
@@ -124,7 +124,7 @@ def _golden(rows: Sequence[TensorRow], *, outputs: bool) -> list[Item]:
     return [
         row.golden
         for row in rows
-        if row.golden is not None and row.is_output is outputs and unit_roundoff(row) is not None
+        if row.golden is not None and row.is_output is outputs and roundoff_of(row) is not None
     ]
 
 
@@ -133,16 +133,16 @@ def _size(item: Item) -> int:
 
 
 def _norm(item: Item) -> float:
-    norm = item.number("Norm")
+    norm = item.norm
     return norm if norm is not None and math.isfinite(norm) else 0.0
 
 
 def _largest(item: Item) -> float:
-    ends = [end for name in ("Max", "Min") if (end := item.number(name)) is not None]
+    ends = [end for end in item.ends if end is not None]
     return max((abs(end) for end in ends if math.isfinite(end)), default=1.0)
 
 
 def _scatter(item: Item) -> float:
     """Return the norm of a tensor less its mean."""
-    mean = item.number("Mean") or 0.0
+    mean = item.mean or 0.0
     return math.sqrt(max(0.0, _norm(item) ** 2 - _size(item) * mean**2))

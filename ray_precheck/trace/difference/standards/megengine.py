@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ray_precheck.numerics.statistics import MAX, MIN
 from ray_precheck.trace.difference.row import ERROR, WARNING, ComparisonMode, TensorRow
 from ray_precheck.trace.difference.standards.base import counted, index_of, odd_sentence
 
@@ -53,7 +54,7 @@ def _judge_without_elements(row: TensorRow, mode: ComparisonMode, limit: float) 
     if odd := odd_sentence(row):
         row.note(ERROR, odd)
         return
-    for name in ("Max", "Min"):
+    for name in (MAX, MIN):
         ours, theirs = target.number(name), golden.number(name)
         if ours is None or theirs is None or ours == theirs:
             continue

@@ -17,10 +17,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ray_precheck.numerics.statistics import FIELDS, NORM
 from ray_precheck.trace.difference.cells import digest_cell, metric_cells
 from ray_precheck.trace.difference.row import ERROR, NOT_THERE, WARNING, ComparisonMode, TensorRow
 from ray_precheck.trace.difference.standards.base import dtypes_differ, odd_sentence, shortened
-from ray_precheck.trace.difference.statistics import relative, statistics_of
+from ray_precheck.trace.difference.statistics import (
+    ENDS,
+    OURS,
+    SHARES,
+    THEIRS,
+    relative,
+    statistics_of,
+)
 from ray_precheck.trace.items import Item
 
 # ApiIndicatorCalculator: operators whose results mean nothing, and those whose inputs do not.
@@ -33,6 +41,7 @@ INPUTS_IGNORED = frozenset(
 )
 # DTypeErrChecker: fused tensors, whose sides are merged.
 _MERGED = re.compile("qkv|gate_up")
+_NORM = FIELDS.index(NORM)
 # RelativeErrChecker and RelativeWarnChecker: NormRelativeErr of inputs and outputs.
 _INPUT_NORM, _OUTPUT_NORM, _OUTPUT_ALONE, _TIMES = 0.1, 0.5, 0.1, 10.0
 # OneThousandthErrChecker: above it for all inputs, below it for an output. Its message says 0.6, its
@@ -40,7 +49,7 @@ _INPUT_NORM, _OUTPUT_NORM, _OUTPUT_ALONE, _TIMES = 0.1, 0.5, 0.1, 10.0
 _INPUT_SHARE, _OUTPUT_SHARE = 0.9, 0.1
 # CosineWarnChecker: above it for all inputs, and an output so far below the inputs.
 _INPUT_COSINE, _COSINE_LOSS = 0.9, 0.1
-_NOT_FINITE = ("Nan", " inf", " -inf")
+_NOT_FINITE = frozenset(("Nan", " inf", " -inf"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +95,9 @@ def _operator(rows: Sequence[TensorRow]) -> str:
 def _judge_row(row: TensorRow) -> None:
     """Apply the rules that look at one row alone."""
     if odd := odd_sentence(row):
-        texts = row.statistics
-        golden_finite = texts[12] not in _NOT_FINITE and texts[13] not in _NOT_FINITE
-        found = golden_finite and (texts[8] in _NOT_FINITE or texts[9] in _NOT_FINITE)
+        ends = (row.statistics[side][:ENDS] for side in (OURS, THEIRS))
+        are_finite = [_NOT_FINITE.isdisjoint(each) for each in ends]
+        found = are_finite == [False, True]
         row.note(ERROR, odd if found else f"{odd} (msprobe passes this)")
     target, golden = row.target, row.golden
     if target is None or golden is None or target.element is None or golden.element is None:
@@ -156,7 +165,7 @@ def _judge_norms(inputs: Sequence[TensorRow], outputs: Sequence[TensorRow]) -> N
         return
     largest = _largest_norm(inputs)
     for row in outputs if largest < _INPUT_NORM else ():
-        cell = row.statistics[7]
+        cell = row.statistics[SHARES][_NORM]
         if cell != "0" and abs(relative(cell)) > _OUTPUT_NORM:
             row.note(
                 ERROR,
@@ -170,7 +179,7 @@ def _judge_norms(inputs: Sequence[TensorRow], outputs: Sequence[TensorRow]) -> N
 
 def _largest_norm(rows: Iterable[TensorRow]) -> float:
     """Return the largest relative error of a norm; words, such as `inf`, do not count in msprobe."""
-    found = (row.statistics[7] for row in rows)
+    found = (row.statistics[SHARES][_NORM] for row in rows)
     return max((relative(cell) for cell in found if cell[-1] == "%"), default=0.0)
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ray_precheck.compare.thresholds import COSINE_LIMIT
+from ray_precheck.numerics.statistics import FIELDS
 from ray_precheck.trace.difference.cells import SHAPE_UNMATCHED, digest_cell, metric_cells
 from ray_precheck.trace.difference.row import ERROR, WARNING, ComparisonMode, TensorRow
 from ray_precheck.trace.difference.standards.base import odd_sentence
-from ray_precheck.trace.difference.statistics import NAMES
 
 # CompareConst.MAX_ABS_ERR_THRESHOLD and MAGNITUDE; COSINE_LIMIT is CompareConst.COS_THRESHOLD.
 MAX_ABS_ERR_LIMIT = 0.001
@@ -68,7 +68,7 @@ def _judge_statistics(row: TensorRow) -> None:
     if odd := odd_sentence(row):
         row.note(ERROR, odd)
         return
-    for name in NAMES:
+    for name in FIELDS:
         ours, theirs = target.number(name), golden.number(name)
         if ours is None or theirs is None or ours == theirs:
             continue

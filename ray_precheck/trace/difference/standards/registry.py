@@ -7,6 +7,7 @@ that were not read, values in another layout, what was estimated, and what stati
 
 from collections.abc import Callable, Sequence
 
+from ray_precheck.numerics.statistics import MAX
 from ray_precheck.operators.overflow import READS_NO_VALUES, UNINITIALISED
 from ray_precheck.trace.difference.layout import same_statistics
 from ray_precheck.trace.difference.row import (
@@ -29,7 +30,7 @@ from ray_precheck.trace.difference.standards.msprobe import CaptureMsprobe
 from ray_precheck.trace.difference.standards.npu_hooks import NpuHooks
 from ray_precheck.trace.difference.standards.ptdbg import Ptdbg
 from ray_precheck.trace.difference.standards.rounding import operator_of
-from ray_precheck.trace.difference.statistics import statistics_of
+from ray_precheck.trace.difference.statistics import OURS, THEIRS, are_same, statistics_of
 from ray_precheck.trace.items import Item
 
 _ALL: tuple[Callable[[], CaptureStandard], ...] = (
@@ -38,7 +39,7 @@ _ALL: tuple[Callable[[], CaptureStandard], ...] = (
 STANDARDS: dict[str, Callable[[], CaptureStandard]] = {kind().name: kind for kind in _ALL}
 
 BLIND = "Max, Min, Mean and Norm agree; they do not show the order of the values"
-# Estimates below it are the sketches' own noise (capture.measures.sketch).
+# Estimates below it are the sketches' own noise (numerics.sketch).
 _SKETCH_NOISE = 1e-6
 # Estimates above it are no rounding.
 _OTHER_VALUES = 1e-3
@@ -48,7 +49,6 @@ OTHER_ORDER = (
 UNSET = "it is whatever stood in memory, which nothing had written: not compared"
 NO_ELEMENTS = "neither side has an element: dtype and shape alone were compared"
 _SINGLE: tuple[list[int], ...] = ([], [1])
-_SAME = ("0", "0", "0", "0")
 
 
 def judge_rows(
@@ -148,7 +148,7 @@ def _say_estimate(row: TensorRow, target: Item, golden: Item) -> None:
 
 def _is_blind(row: TensorRow, target: Item, golden: Item) -> bool:
     """Return whether equal statistics are all that is known of tensors of more than one element."""
-    if row.statistics[:4] != _SAME or row.layout or not _has_statistics(row):
+    if not are_same(row.statistics) or row.layout or not _has_statistics(row):
         return False
     if target.element is not None and target.element["shape"] in _SINGLE:
         return False
@@ -160,9 +160,9 @@ def _without_values(row: TensorRow, target: Item, golden: Item) -> str:
     if row.estimated or (target.digest and golden.digest):
         return ""
     for side, item in (("target", target), ("golden side", golden)):
-        if type(item.statistic("Max")) is float:  # nearly all of them
+        if type(item.statistic(MAX)) is float:  # nearly all of them
             continue
-        if not _is_empty(item) and item.number("Max") is None and item.number("Norm") is None:
+        if not _is_empty(item) and item.number(MAX) is None and item.norm is None:
             return side
     return ""
 
@@ -172,4 +172,7 @@ def _is_empty(item: Item) -> bool:
 
 
 def _has_statistics(row: TensorRow) -> bool:
-    return bool(row.statistics) and "None" not in (row.statistics[8], row.statistics[12])
+    return bool(row.statistics) and "None" not in (
+        row.statistics[OURS][0],
+        row.statistics[THEIRS][0],
+    )

@@ -5,15 +5,16 @@ Comes in: the rows of a pair of operators. Goes out: relative L2 distances. Call
 
 import math
 from collections.abc import Sequence
-from functools import cache
 from typing import NamedTuple
 
 from ray_precheck.compare.standards.auto.limits import Allowed, allowed
 from ray_precheck.dump.names import split_key
+from ray_precheck.numerics.rounding import epsilon_of, unit_roundoff
+from ray_precheck.numerics.statistics import STATISTICS
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.trace.difference.measuring import dtype_of
 from ray_precheck.trace.difference.row import TensorRow
-from ray_precheck.trace.difference.statistics import NAMES
+from ray_precheck.trace.difference.statistics import are_same
 
 # Operators whose results are sums of products, by the last part of their names.
 PRODUCTS = frozenset(
@@ -32,9 +33,6 @@ _TOTALS = frozenset(("sum", "mean"))
 _BOTH = math.sqrt(2.0)
 
 
-_SAME = ("0",) * 4
-
-
 class Apart(NamedTuple):
     """A relative L2 distance, and whether it is a lower bound by statistics alone."""
 
@@ -45,23 +43,12 @@ class Apart(NamedTuple):
 _EQUAL = Apart(0.0, True)
 
 
-def unit_roundoff(row: TensorRow) -> float | None:
-    """Return the unit roundoff of the coarser side's dtype, 2^-(bits of the fraction + 1); None where either
-    is no float."""
+def roundoff_of(row: TensorRow) -> float | None:
+    """Return the unit roundoff of the coarser side's dtype; None where either is no float."""
     if not row.tensors or row.target is None or row.golden is None:
         return None
-    return _coarser(row.target.dtype, row.golden.dtype)
-
-
-@cache
-def _coarser(target: str, golden: str) -> float | None:
-    found = []
-    for name in (target, golden):
-        dtype = dtype_of(name)
-        if dtype is None or DTYPES[dtype].kind not in ("float", "complex"):
-            return None
-        found.append(2.0 ** -(DTYPES[dtype].mantissa_bits + 1))
-    return max(found)
+    epsilons = epsilon_of(row.target.dtype), epsilon_of(row.golden.dtype)
+    return max(epsilons) / 2 if all(epsilons) else None
 
 
 def operator_of(row: TensorRow) -> str:
@@ -120,12 +107,12 @@ def rounding(
     half types. SumTerms that cancel each other lose digits (`cancellation`). Inputs were rounded once, by
     whatever made them. `terms` are those of an output, where more than its record is known.
     """
-    unit = unit_roundoff(row)
+    unit = roundoff_of(row)
     if unit is None:
         return None
     if not row.is_output:
         return _BOTH * unit
-    computed = min(unit, 2.0**-24) if unit > 2.0**-24 else unit
+    computed = min(unit, unit_roundoff("float32"))
     length, cancelled = terms or (sum_length(row, rows), cancellation(row, rows))
     return _BOTH * (unit + computed * math.sqrt(length) * cancelled)
 
@@ -147,10 +134,10 @@ def cancellation(row: TensorRow, rows: Sequence[TensorRow]) -> float:
         (norm, math.prod(each.golden.shape or ()))
         for each in rows
         if not each.is_output and each.golden is not None and each.golden.is_tensor
-        if (norm := each.golden.number("Norm")) is not None and math.isfinite(norm)
+        if (norm := each.golden.norm) is not None and math.isfinite(norm)
     ]
     norm, terms = max(added, default=(0.0, 0))
-    total = row.golden.number("Norm") if row.golden is not None else None
+    total = row.golden.norm if row.golden is not None else None
     if not total or not math.isfinite(total) or terms <= size:
         return 1.0
     if operator_of(row).endswith("mean"):
@@ -164,7 +151,7 @@ def carried(row: TensorRow, rows: Sequence[TensorRow]) -> float:
     That is `cancellation`, and for the sum of two nearly opposite terms their norm by that of the result.
     """
     largest = cancellation(row, rows)
-    total = row.golden.number("Norm") if row.golden is not None else None
+    total = row.golden.norm if row.golden is not None else None
     if (
         operator_of(row).rpartition(".")[2].rstrip("_") not in _ADDITIVE
         or not row.is_output
@@ -173,7 +160,7 @@ def carried(row: TensorRow, rows: Sequence[TensorRow]) -> float:
         return largest
     size = math.prod(row.item.shape or ())
     for each in rows:
-        norm = each.golden.number("Norm") if each.golden is not None else None
+        norm = each.golden.norm if each.golden is not None else None
         if each.is_output or norm is None or not math.isfinite(norm) or not each.item.is_tensor:
             continue
         repeated = math.sqrt(size / max(1, math.prod(each.item.shape or ())))
@@ -191,8 +178,8 @@ def beside_deviation(row: TensorRow, rows: Sequence[TensorRow]) -> float:
         return 0.0
     variance = "2" if place == "1" else "running_var"
     other = next((each.golden for each in rows if each.item.path == f"{part}.{variance}"), None)
-    norm = row.golden.number("Norm") if row.golden is not None else None
-    mean = other.number("Mean") if other is not None else None
+    norm = row.golden.norm if row.golden is not None else None
+    mean = other.mean if other is not None else None
     if not norm or mean is None or not mean > 0.0 or row.golden is None:
         return 0.0
     return min(1.0, norm / math.sqrt(mean * math.prod(row.golden.shape or ())))
@@ -222,22 +209,22 @@ def distance_apart(row: TensorRow) -> Apart | None:
     target, golden = row.target, row.golden
     if target is None or golden is None or not row.tensors or row.reshaped or not row.statistics:
         return None
-    if row.statistics[:4] == _SAME:
+    if are_same(row.statistics):
         return _EQUAL
-    pairs = [(target.number(name), golden.number(name)) for name in NAMES]
-    root = math.sqrt(max(1, math.prod(golden.shape or ())))
+    size = max(1, math.prod(golden.shape or ()))
     largest = 0.0
-    for (ours, theirs), weight in zip(pairs, (1.0, 1.0, root, 1.0), strict=True):
+    for statistic in STATISTICS:
+        ours, theirs = target.number(statistic.field), golden.number(statistic.field)
         if ours is None or theirs is None or not math.isfinite(ours) or not math.isfinite(theirs):
             continue
         # By halves: the difference of two finite numbers may be infinite.
-        largest = max(largest, abs(ours / 2 - theirs / 2) * weight)
-    norm = pairs[3][1]
+        largest = max(largest, abs(ours / 2 - theirs / 2) * statistic.distance(size))
+    norm = golden.norm
     if norm is None or not math.isfinite(norm):
-        ends = [abs(theirs) for _, theirs in pairs[:2] if theirs is not None]
+        ends = [abs(end) for end in golden.ends if end is not None]
         if not ends or not math.isfinite(max(ends)):
             return None
-        return Apart(_share(largest, max(ends) / 2, root), True)
+        return Apart(_share(largest, max(ends) / 2, math.sqrt(size)), True)
     return Apart(_share(largest, norm / 2), True)
 
 

@@ -17,8 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
+from ray_precheck.numerics.rounding import epsilon_of
 from ray_precheck.trace.items import Item
-from ray_precheck.trace.locating.estimates.noise import floor_of, narrow_sum_of, suspicious, unit_of
+from ray_precheck.trace.locating.estimates.noise import floor_of, narrow_sum_of, suspicious
 from ray_precheck.trace.locating.estimates.sizes import MASKED, count_of, norm_of, rms_of
 from ray_precheck.trace.locating.estimates.updates import explained_update
 from ray_precheck.trace.locating.evidence import OwnError, ValueEvidence
@@ -153,7 +154,7 @@ def _computed_in(own: Differences, output: Item) -> str:
     if own.record.entry.direction != BACKWARD:
         return output.dtype
     coming = (item.dtype for item in own.record.inputs if item.is_tensor)
-    return max([output.dtype, *coming], key=unit_of)
+    return max([output.dtype, *coming], key=epsilon_of)
 
 
 def _least(own: Differences, output: Item) -> float:
@@ -183,7 +184,7 @@ def _explained(own: Differences, forward: Differences | None, output: Item) -> f
     given = own.inputs()
     largest = max((each for _, each in given), default=0.0)
     amplification = _amplification(name, given)
-    norm = output.number("Norm")
+    norm = output.norm
     if record.entry.key.startswith(_OPTIMIZER):
         return explained_update(record, given, output)
     if forward is not None and record.entry.direction == BACKWARD:
@@ -236,7 +237,7 @@ def _is_kinked(name: str) -> bool:
 def _amplification(name: str, given: Sequence[tuple[Item, float]]) -> float:
     """Return how much larger than those of the inputs the relative difference of an output may be."""
     if _is_of(name, _EXPONENTIALS):
-        numbers = [item.number(each) for item, _ in given for each in ("Max", "Min")]
+        numbers = [each for item, _ in given for each in item.ends]
         sizes = [abs(each) for each in numbers if each is not None and abs(each) < MASKED]
         return max([1.0, *sizes])
     if _is_of(name, _CENTRED) and given:
@@ -266,7 +267,7 @@ def _smallest_group(name: str, item: Item) -> float:
 
 def _centred(item: Item) -> float:
     """Return the norm of a tensor over its norm without the mean."""
-    mean, norm = item.number("Mean"), item.number("Norm")
+    mean, norm = item.mean, item.norm
     if mean is None or norm is None or not (math.isfinite(mean) and math.isfinite(norm)):
         return 1.0
     rest = norm * norm - count_of(item) * mean * mean
@@ -291,7 +292,7 @@ def _cancelled(name: str, own: Differences, forward: Differences, output: Item) 
     if not floats or not coming:
         return 1.0
     values = floats[0]
-    mean = values.number("Mean") or 0.0
+    mean = values.mean or 0.0
     spread = math.sqrt(max(0.0, rms_of(values) ** 2 - mean * mean))
     gone = rms_of(output)
     if not spread or not gone or output.shape != values.shape:

@@ -1,24 +1,23 @@
 """How values differ by their sketches or statistics, where files of tensors are not there.
 
 Comes in: two values of a record. Goes out: a `ValueEvidence`. Called by the walk, through `Evidence`.
-A sketch estimates the L2 distance (`capture.measures.sketch`). Statistics cannot: their largest relative
+A sketch estimates the L2 distance (`numerics.sketch`). Statistics cannot: their largest relative
 difference stands for it, each against the size that it has in a tensor of that norm.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ray_precheck.capture.measures.sketch import estimated_norm
+from ray_precheck.numerics.rounding import epsilon_of
+from ray_precheck.numerics.sketch import estimated_norm
+from ray_precheck.numerics.statistics import FIELDS, MAX, NORM, STATISTICS
 from ray_precheck.trace.difference.reading import Source as CaptureSource
 from ray_precheck.trace.items import Item
-from ray_precheck.trace.locating.estimates.noise import has_half_digits, unit_of
+from ray_precheck.trace.locating.estimates.noise import has_half_digits
 from ray_precheck.trace.locating.evidence import OwnError, ValueEvidence
 
-_STATISTICS = ("Max", "Min", "Mean", "Norm")
-# The first ones are those of one element each, which two honest kernels may round otherwise.
-_EXTREMES = 2
+_NORM = FIELDS.index(NORM)
 UNKNOWN, SAME, OTHER = ValueEvidence(), ValueEvidence(0.0), ValueEvidence(math.inf)
 
 
@@ -46,7 +45,7 @@ class EstimatedEvidence:
         if by_statistics.difference == math.inf or ours is None or theirs is None:
             return by_statistics
         difference = estimated_norm(ours - theirs)
-        norm = golden.number("Norm")
+        norm = golden.norm
         if norm is None or not 0 < norm < math.inf:
             norm = estimated_norm(theirs)
         if not norm:
@@ -65,19 +64,19 @@ def statistics_difference(target: Item, golden: Item) -> ValueEvidence:
     values near 0, and means of values that cancel, differ by as much in honest runs as large values do.
     """
     mine, other = target.element or {}, golden.element or {}
-    known = mine.get("Max"), other.get("Max")
-    if None in known:
+    if None in (mine.get(MAX), other.get(MAX)):
         if target.digest and golden.digest:
             return SAME if target.digest == golden.digest else UNKNOWN
         return UNKNOWN
-    ours, theirs = _numbers(mine), _numbers(other)
+    ours: tuple[Any, ...] = tuple(map(mine.get, FIELDS))
+    theirs: tuple[Any, ...] = tuple(map(other.get, FIELDS))
     if ours == theirs:  # Weights, and all that is before the first difference.
         return SAME
     if _are_finite(ours) and _are_finite(theirs):
         return _of_finite(ours, theirs, golden)
-    differing = [name for name in _STATISTICS if mine.get(name) != other.get(name)]
+    differing = [name for name in FIELDS if mine.get(name) != other.get(name)]
     worst = 0.0
-    norm, norm2 = target.number("Norm"), golden.number("Norm")
+    norm, norm2 = target.norm, golden.norm
     root = math.sqrt(max(1, math.prod(golden.shape or ())))
     for name in differing:
         one, two = target.number(name), golden.number(name)
@@ -96,13 +95,7 @@ def statistics_difference(target: Item, golden: Item) -> ValueEvidence:
     return ValueEvidence(worst)
 
 
-def _numbers(element: Mapping[str, Any]) -> tuple[Any, Any, Any, Any]:
-    """Return Max, Min, Mean and Norm as they stand in the dump."""
-    get = element.get
-    return get("Max"), get("Min"), get("Mean"), get("Norm")
-
-
-def _are_finite(numbers: tuple[Any, Any, Any, Any]) -> bool:
+def _are_finite(numbers: tuple[Any, ...]) -> bool:
     """Return whether all are finite floats, as nearly all are."""
     for each in numbers:  # noqa: SIM110, a loop is twice as fast as `all`
         if type(each) is not float or not -math.inf < each < math.inf:
@@ -110,13 +103,11 @@ def _are_finite(numbers: tuple[Any, Any, Any, Any]) -> bool:
     return True
 
 
-def _of_finite(
-    ours: tuple[float, float, float, float], theirs: tuple[float, float, float, float], golden: Item
-) -> ValueEvidence:
+def _of_finite(ours: tuple[float, ...], theirs: tuple[float, ...], golden: Item) -> ValueEvidence:
     """Return what the loop over all kinds of numbers returns, for finite ones, and its slack."""
     least = 0.0
-    if ours[3] and theirs[3]:
-        least = max(ours[3], theirs[3]) / math.sqrt(max(1, math.prod(golden.shape or ())))
+    if ours[_NORM] and theirs[_NORM]:
+        least = max(ours[_NORM], theirs[_NORM]) / math.sqrt(max(1, math.prod(golden.shape or ())))
     worst = 0.0
     for one, other in zip(ours, theirs, strict=True):
         if one != other:
@@ -126,9 +117,9 @@ def _of_finite(
     if not has_half_digits(golden.dtype):
         return ValueEvidence(worst)
     certain = 0.0
-    for place, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+    for statistic, one, other in zip(STATISTICS, ours, theirs, strict=True):
         if one != other:
-            rounded = unit_of(golden.dtype) if place < _EXTREMES else 0.0
+            rounded = epsilon_of(golden.dtype) if statistic.is_end else 0.0
             share = abs(one - other) / max(abs(one), abs(other), least)
             certain = max(certain, share - rounded)
     return ValueEvidence(worst, slack=worst - certain)

@@ -5,12 +5,11 @@ Goes out: floors and factors, and whether a difference stands out. Called by `wa
 
 from functools import cache
 
-from ray_precheck.schema.dtypes import DTYPES, canonical_dtype
+from ray_precheck.numerics.rounding import epsilon_of, machine_epsilon
 
 # Two honest kernels that got the same differ by so many units in the last place, as a share of the norm: wide
 # ones sum in other orders; those of half types sum in float32, so that few elements are rounded otherwise.
 _FLOOR_UNITS, _HALF_UNITS = 4.0, 0.25
-_HALF_BITS = 10
 # So many times what is explained stands for a suspect: honest pairs have up to 12.7 (a sum in place whose
 # largest element is another one). In half types rounding is nearly all of a difference, and scatters less.
 _SUSPICIOUS, _SUSPICIOUS_HALF = 14.0, 4.0
@@ -32,19 +31,9 @@ _SAME_SUMS = 1e-5
 
 
 @cache
-def unit_of(dtype: str) -> float:
-    """Return the relative size of one rounding in a dtype in any spelling; 0 for integers and what is no
-    dtype."""
-    known = DTYPES.get(canonical_dtype(dtype) or "")
-    if known is None or known.kind not in ("float", "complex"):
-        return 0.0
-    return float(2.0**-known.mantissa_bits)
-
-
-@cache
 def floor_of(dtype: str) -> float:
     """Return the relative difference that two honest kernels may have in one call, at least."""
-    return (_HALF_UNITS if has_half_digits(dtype) else _FLOOR_UNITS) * unit_of(dtype)
+    return (_HALF_UNITS if has_half_digits(dtype) else _FLOOR_UNITS) * epsilon_of(dtype)
 
 
 @cache
@@ -56,8 +45,8 @@ def narrow_sum_of(dtype: str, rows: float = 1.0) -> float:
     one and of two threads differ by an eighth of that (scripts.locate_faults), up to the sum itself.
     """
     if not has_half_digits(dtype):
-        return _FLOOR_UNITS * unit_of(dtype)
-    return max(_NARROW_UNITS * unit_of(dtype), min(_MOST_LOST, rows * unit_of(dtype) / 16))
+        return _FLOOR_UNITS * epsilon_of(dtype)
+    return max(_NARROW_UNITS * epsilon_of(dtype), min(_MOST_LOST, rows * epsilon_of(dtype) / 16))
 
 
 @cache
@@ -69,7 +58,7 @@ def suspicious(dtype: str) -> float:
 @cache
 def has_half_digits(dtype: str) -> bool:
     """Return whether a floating dtype has at most the digits of float16."""
-    return unit_of(dtype) >= 2.0**-_HALF_BITS
+    return epsilon_of(dtype) >= machine_epsilon("float16")
 
 
 def stands_out(

@@ -10,6 +10,7 @@ left of a gradient that is nearly 0.
 import math
 from collections.abc import Sequence
 
+from ray_precheck.numerics.statistics import MAX
 from ray_precheck.trace.items import Item
 from ray_precheck.trace.locating.estimates.sizes import rms_of
 from ray_precheck.trace.locating.flow import FlowRecord
@@ -70,6 +71,6 @@ def _number(record: FlowRecord, group: str, name: str) -> float:
     none."""
     for item in record.items:
         if item.path == f"input.{group}.{name}":
-            found = item.number("Max") if item.is_tensor else (item.element or {}).get("value")
+            found = item.number(MAX) if item.is_tensor else (item.element or {}).get("value")
             return float(found) if isinstance(found, float | int) else 0.0
     return 0.0

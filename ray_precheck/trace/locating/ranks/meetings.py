@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from ray_precheck.numerics.statistics import FIELDS
 from ray_precheck.trace.items import INPUT, OUTPUT, Item, items_of
 from ray_precheck.trace.locating.flow import FlowRecord
 from ray_precheck.trace.side import CaptureSide
@@ -75,7 +76,7 @@ def overwritten(record: FlowRecord) -> tuple[str, ...]:
 
 
 def _same(item: Item, other: Item) -> bool:
-    names = ("Max", "Min", "Mean", "Norm", "md5")
+    names = (*FIELDS, "md5")
     return all(item.statistic(name) == other.statistic(name) for name in names)
 
 

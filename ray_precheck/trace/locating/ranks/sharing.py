@@ -71,7 +71,7 @@ def _largest(seen: SeenRecord, items: Sequence[Item]) -> tuple[float, float, Ite
     for item in items:
         floor = max(floor, floor_of(item.dtype))
         if seen.difference(item.path) > worst:
-            size = item.number("Norm")
+            size = item.norm
             worst, found = seen.difference(item.path), item
             norm = size if size is not None and math.isfinite(size) else 0.0
     return worst, norm, found, floor

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ray_precheck.dump.mapped import MappedTensor
+from ray_precheck.numerics.arrays import CACHED_ELEMENTS
 from ray_precheck.trace.difference import elements
 from ray_precheck.trace.difference.elements import ElementDifference, element_difference
 
@@ -161,9 +162,11 @@ def test_sums_keep_the_digits_that_float32_sums_lose() -> None:
     assert found.relative_l2 == pytest.approx(2**-20, rel=1e-12)
 
 
-@pytest.mark.parametrize("place", [0, elements.PIECE - 1, elements.PIECE, 2 * elements.PIECE + 16])
+@pytest.mark.parametrize(
+    "place", [0, CACHED_ELEMENTS - 1, CACHED_ELEMENTS, 2 * CACHED_ELEMENTS + 16]
+)
 def test_the_worst_element_is_found_in_whatever_piece_it_is(place: int) -> None:
-    golden = np.ones(2 * elements.PIECE + 17, np.float32)
+    golden = np.ones(2 * CACHED_ELEMENTS + 17, np.float32)
     target = golden.copy()
     target[place] = 1.5
     assert (found := compared(target, golden)).worst == place
@@ -221,7 +224,7 @@ def test_elements_taken_out_count_as_they_do_among_all_others(
     dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(0)
-    size = 2 * elements.PIECE + 100
+    size = 2 * CACHED_ELEMENTS + 100
     golden = (8 * rng.standard_normal(size)).astype(dtype)
     golden[::7] = 0
     target = golden.copy()

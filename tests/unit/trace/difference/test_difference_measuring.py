@@ -18,9 +18,9 @@ from captured_pairs import (
     tensor,
 )
 
-from ray_precheck.capture.measures.sketch import sketch
-from ray_precheck.capture.writing.sketches import SketchFile, read_sketches
 from ray_precheck.dump.mapped import MappedTensors
+from ray_precheck.dump.sketches import SketchFile, read_sketches
+from ray_precheck.numerics.sketch import sketch
 from ray_precheck.trace.difference.reading import (
     Reading,
     Source,

@@ -1,7 +1,7 @@
 """The health of a tensor: how many values are NaN, infinite, zero or subnormal, and how near to overflow.
 
 Comes in: the values of a tensor, its dtype, and its largest and smallest value where they are known. Goes
-out: a `Health`, and its JSON. Called for each tensor of a capture with sketches.
+out: a `Health`. Called for each tensor of a capture with sketches.
 """
 
 import math
@@ -10,19 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ray_precheck.capture.measures.sketch_map import Array
-from ray_precheck.capture.writing.text import mapping, number
+from ray_precheck.numerics.arrays import CACHED_ELEMENTS, pieces
+from ray_precheck.numerics.rounding import smallest_normal
+from ray_precheck.numerics.sketch_map import Array
+from ray_precheck.schema.dtypes import DTYPES
 
-# The largest finite and the smallest normal value (IEEE 754; bfloat16 has the exponent of float32).
-_LIMITS = {
-    "float16": (65504.0, 2.0**-14),
-    "bfloat16": (2.0**128 - 2.0**120, 2.0**-126),
-    "float32": (float(np.finfo(np.float32).max), 2.0**-126),
-    "float64": (float(np.finfo(np.float64).max), 2.0**-1022),
-}
+# The formats whose values a capture sees; fp8 is not among them.
+_FORMATS = ("float16", "bfloat16", "float32", "float64")
 _PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
-_PIECE = 1 << 16
-_SMALLEST_FLOAT, _ONE = np.float32(2.0**-126), np.uint32(1)
+_SMALLEST_FLOAT, _ONE = np.float32(smallest_normal("float32")), np.uint32(1)
 # Twice the bits of 2^-126.
 _LEAST_NORMAL = 1 << 24
 
@@ -54,7 +50,7 @@ def health_of(
     left out; where both are finite, NaN and infinity need not be looked for.
 
     Raises:
-        KeyError: a dtype of floats that has no limits here.
+        KeyError: a dtype of floats that is not known.
     """
     flat = np.ascontiguousarray(values).reshape(-1)
     if flat.dtype.kind == "c":
@@ -69,10 +65,12 @@ def health_of(
     largest = max(abs(highest), abs(lowest))
     if not (math.isfinite(highest) and math.isfinite(lowest)):
         nan, positive, negative, largest = _non_finite(flat)
-    limit, normal = _LIMITS[_PARTS.get(dtype, dtype)]
-    small = _count_below(flat, normal)
+    real = _PARTS.get(dtype, dtype)
+    small = _count_below(flat, smallest_normal(real))
     zero = int(flat.size - np.count_nonzero(flat)) if small else 0
-    return Health(nan, positive, negative, zero, small - zero, headroom(largest, limit))
+    return Health(
+        nan, positive, negative, zero, small - zero, headroom(largest, DTYPES[real].largest)
+    )
 
 
 def headroom(largest: float, limit: float) -> float | None:
@@ -81,43 +79,17 @@ def headroom(largest: float, limit: float) -> float | None:
 
 
 def largest_finite(dtype: str) -> float | None:
-    """Return the largest finite value of a dtype of floats or complex numbers; None for others."""
-    limits = _LIMITS.get(_PARTS.get(dtype, dtype))
-    return limits[0] if limits else None
-
-
-def smallest_normal_of(dtype: str) -> float:
-    """Return the smallest normal value of a dtype of floats or complex numbers."""
-    return _LIMITS[_PARTS.get(dtype, dtype)][1]
-
-
-def health_text(health: Health) -> str | None:
-    """Return the JSON of a record's `health`: counts that are not 0, and the headroom in powers of two.
-
-    `{"nan": 3, "+inf": 1, "-inf": 2, "zero": 7, "subnormal": 4, "headroom": 12.3}`; None where nothing
-    but the headroom could be said, and that follows from Max, Min and dtype.
-    """
-    counts = {
-        "nan": health.nan,
-        "+inf": health.positive_infinity,
-        "-inf": health.negative_infinity,
-        "zero": health.zero,
-        "subnormal": health.subnormal,
-    }
-    items = [(name, str(count)) for name, count in counts.items() if count]
-    if not items:
-        return None
-    if health.headroom is not None:
-        items.append(("headroom", number(round(health.headroom, 1))))
-    return mapping(items)
+    """Return the largest finite value of a dtype of floats or complex numbers; None for others, and fp8."""
+    real = _PARTS.get(dtype, dtype)
+    return DTYPES[real].largest if real in _FORMATS else None
 
 
 def _non_finite(flat: Array) -> tuple[int, int, int, float]:
     """Return how many are NaN, +inf and -inf, and the largest absolute value of the others."""
     nan = positive = negative = 0
     largest = 0.0
-    for first in range(0, flat.size, _PIECE):
-        piece = flat[first : first + _PIECE]
+    for place in pieces(flat.size, CACHED_ELEMENTS):
+        piece = flat[place]
         finite = np.isfinite(piece)
         if not finite.all():
             nan += int(np.count_nonzero(np.isnan(piece)))
@@ -131,8 +103,8 @@ def _count_below(flat: Array, normal: float) -> int:
     """Return how many absolute values are below the smallest normal one: zeros and subnormal numbers."""
     own = flat.dtype == np.float32 and normal == _SMALLEST_FLOAT
     count = 0
-    for first in range(0, flat.size, _PIECE):
-        piece = flat[first : first + _PIECE]
+    for place in pieces(flat.size, CACHED_ELEMENTS):
+        piece = flat[place]
         if not own:
             count += int(np.count_nonzero(np.abs(piece) < normal))
         elif _doubled_bits(piece).min() < _LEAST_NORMAL:
@@ -155,7 +127,7 @@ class _Scratch(threading.local):
     """Memory for bits; autograd computes gradients in threads of its own."""
 
     def __init__(self) -> None:
-        self.bits = np.empty(_PIECE, np.uint32)
+        self.bits = np.empty(CACHED_ELEMENTS, np.uint32)
 
 
 _scratch = _Scratch()

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ray_precheck.capture.measures import sketch_map
-from ray_precheck.capture.measures.sketch import estimated_norm, sketch, sketch_at
-from ray_precheck.capture.measures.sketch_map import BLOCK, places_of
+from ray_precheck.numerics import sketch_map
+from ray_precheck.numerics.sketch import estimated_norm, sketch, sketch_at
+from ray_precheck.numerics.sketch_map import BLOCK, places_of
 
 WORD = (1 << 64) - 1
 # The first buckets of a tensor, and bucket and sign of four elements.

@@ -30,7 +30,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from ray_precheck.capture.measures.sketch_map import (
+from ray_precheck.numerics.arrays import CACHED_ELEMENTS, l2_norm, pieces
+from ray_precheck.numerics.sketch_map import (
     BLOCK,
     BUCKETS,
     GROUPS,
@@ -54,8 +55,6 @@ _ONES = np.ones(_TABLE * GROUPS)
 _SMALL, _LARGE = 2.0**-80, 2.0**100
 # Tensors that are so small are summed element by element.
 _FEW = 512
-# Elements whose places are looked up one by one at a time: some 8 MB of indices and hashes.
-_LOOKED_UP = 1 << 16
 
 
 def zeros() -> Array:
@@ -84,8 +83,7 @@ def sketch_at(values: Array, indices: Array, largest: float | None = None) -> Ar
     """
     flat, indices = np.ascontiguousarray(values).reshape(-1), indices.reshape(-1)
     total = zeros()
-    for first in range(0, flat.size, _LOOKED_UP):
-        some = slice(first, first + _LOOKED_UP)
+    for some in pieces(flat.size, CACHED_ELEMENTS):
         buckets, signs = places_of(indices[some])
         wide = _rounded(flat[some], largest)
         total += np.bincount(buckets, weights=wide * signs, minlength=BUCKETS)
@@ -94,10 +92,7 @@ def sketch_at(values: Array, indices: Array, largest: float | None = None) -> Ar
 
 def estimated_norm(buckets: Array) -> float:
     """Return the L2 norm that a sketch, or a difference of two, stands for."""
-    top = float(np.max(np.abs(buckets), initial=0.0))
-    if not top:
-        return 0.0
-    return top * math.sqrt(float(np.sum(np.square(buckets / top))))
+    return l2_norm(buckets)
 
 
 def largest_of(flat: Array) -> float:
@@ -139,8 +134,8 @@ def _sketch_range(flat: Array, start: int, largest: float | None) -> Array:
 def _finite_largest(flat: Array) -> float:
     """Return the largest absolute value of those that are finite; 0 if none is."""
     largest = 0.0
-    for first in range(0, flat.size, _CHUNK):
-        sizes = np.abs(flat[first : first + _CHUNK])
+    for piece in pieces(flat.size, _CHUNK):
+        sizes = np.abs(flat[piece])
         largest = max(largest, float(np.max(sizes, initial=0.0, where=np.isfinite(sizes))))
     return largest
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ray_precheck.capture.writing.sketches import (
+from ray_precheck.dump.sketches import (
     SKETCHES,
     SketchFile,
     finish_sketches,
@@ -66,7 +66,7 @@ WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
-from ray_precheck.capture.writing.sketches import SketchFile
+from ray_precheck.dump.sketches import SketchFile
 file = SketchFile(Path(sys.argv[1]))
 for number in range(10**9):
     file.append(np.full(64, float(number)))
