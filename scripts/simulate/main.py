@@ -2,7 +2,6 @@
 
     python -m scripts.simulate                                     the table: sizes by workloads
     python -m scripts.simulate --faults                            with slow devices, crashes, lost nodes
-    python -m scripts.simulate --measure                           measure Ray here, print it and use it
     python -m scripts.simulate --cost send_s=200e-6 write_s=0      with the costs of another machine
     python -m scripts.simulate --target-batch-s 2                  with larger batches
     python -m scripts.simulate --profile 4096                      where the scheduler's time goes
@@ -21,7 +20,6 @@ two is the limit; else the devices are.
 
 import argparse
 import cProfile
-import os
 import pstats
 import statistics
 import sys
@@ -30,9 +28,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from ray_precheck.runtime.scheduling import task_queue
-from scripts.simulate.account import Account, Faults, Setup
+from scripts.simulate.account import Account, DriverCosts, Faults, Setup
 from scripts.simulate.costs import WORKLOADS, draw_workload
-from scripts.simulate.ray import DriverCosts, measure
 from scripts.simulate.world import World
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,12 +89,7 @@ def main() -> int:
     given = _parser().parse_args()
     task_queue.TARGET_BATCH_S = given.target_batch_s
     task_queue.MAX_BATCH_RECORDS = given.max_batch_records
-    costs = DriverCosts()
-    if given.measure:
-        costs, waits = measure()
-        shown = ", ".join(f"{count}: {s * 1e3:.2f} ms" for count, s in waits.items())
-        print(f"measured here (load {os.getloadavg()[0]:.1f}); ray.wait over n calls: {shown}")
-    costs = replace(costs, **dict(given.cost))
+    costs = replace(DriverCosts(), **dict(given.cost))
     values = ((f.name.removesuffix("_s"), getattr(costs, f.name) * 1e6) for f in fields(costs))
     print("microseconds: " + ", ".join(f"{name} {us:.3g}" for name, us in values))
     if given.profile:
@@ -124,7 +116,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--benches", type=int, default=0, help="bench workers for each device")
     parser.add_argument("--faults", action="store_true")
-    parser.add_argument("--measure", action="store_true")
     parser.add_argument("--cost", type=_cost, nargs="+", default=[], metavar="NAME=SECONDS")
     parser.add_argument("--free", action="store_true", help="the driver's own code takes no time")
     parser.add_argument("--target-batch-s", type=float, default=task_queue.TARGET_BATCH_S)
