@@ -7,10 +7,9 @@ ATen, so that wrong values flow on.
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ray_precheck.capture import Capture
 from ray_precheck.trace.side import CaptureSide, RecordEntry, open_side
+from scripts.locate_faults.planting.planted import FAULTS as VALUE_FAULTS
+from scripts.locate_faults.planting.planted import Change
 
 # Operators of ATen that compute and that a capture's own statistics do not need.
 COMPUTING = frozenset(
@@ -29,7 +30,6 @@ COMPUTING = frozenset(
     " convolution_backward".split()
 )
 _WIDTH = 32
-Change = Callable[[Tensor], Tensor]
 
 
 class MlpBlocks(nn.Module):
@@ -110,49 +110,16 @@ PLAIN, OTHER_SUMS, TARGET = (
 )
 
 
-def times(values: Tensor, by: float) -> Tensor:
-    return (values.double() * by).to(values.dtype)
-
-
-def rounded_coarser(values: Tensor) -> Tensor:
-    """Round to bfloat16; what is bfloat16 already, to the two bits of float8_e5m2."""
-    coarse = torch.float8_e5m2 if values.dtype == torch.bfloat16 else torch.bfloat16
-    return values.float().to(coarse).to(values.dtype)
-
-
-def tail_cleared(values: Tensor) -> Tensor:
-    flat = values.flatten()
-    flat[-max(1, len(flat) // 16) :] = 0
-    return flat.reshape(values.shape)
-
-
-def one_element_off(values: Tensor) -> Tensor:
-    """Add the largest magnitude to one element."""
-    flat = values.flatten()
-    flat[len(flat) // 3] += values.abs().max()
-    return flat.reshape(values.shape)
-
-
-def rows_rolled(values: Tensor) -> Tensor:
-    return values.roll(1, dims=max(0, values.dim() - 2))
-
-
-def one_made_nan(values: Tensor) -> Tensor:
-    flat = values.flatten()
-    flat[len(flat) // 2] = torch.nan
-    return flat.reshape(values.shape)
-
-
 FAULTS: dict[str, Change] = {
-    "1 + 1e-4": partial(times, by=1 + 1e-4),
-    "1 + 1e-3": partial(times, by=1 + 1e-3),
-    "1 + 1e-2": partial(times, by=1 + 1e-2),
-    "1.1": partial(times, by=1.1),
-    "coarse": rounded_coarser,
-    "zeroed tail": tail_cleared,
-    "one element": one_element_off,
-    "shifted rows": rows_rolled,
-    "NaN": one_made_nan,
+    "1 + 1e-4": VALUE_FAULTS["scale 1 + 1e-4"],
+    "1 + 1e-3": VALUE_FAULTS["scale 1 + 1e-3"],
+    "1 + 1e-2": VALUE_FAULTS["scale 1 + 1e-2"],
+    "1.1": VALUE_FAULTS["scale 1.1"],
+    "coarse": VALUE_FAULTS["bf16 rounding"],
+    "zeroed tail": VALUE_FAULTS["last 1/16 zeroed"],
+    "one element": VALUE_FAULTS["one element"],
+    "shifted rows": VALUE_FAULTS["rows shifted"],
+    "NaN": VALUE_FAULTS["NaN"],
 }
 
 

@@ -17,12 +17,11 @@ how often none is and the culprit has a warning. `honest` counts the honest targ
 """
 
 import argparse
-import json
 import random
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +47,8 @@ from scripts.compare_faults import (
     first_moved_record,
     output_distance,
 )
+from scripts.locate_faults.planting.twins import SKETCHES, twin_of
+from scripts.measuring import markdown_table
 
 DTYPES = (torch.float32, torch.bfloat16)
 AUTO, AUTO_NOISE = "auto", "auto, --noise"
@@ -83,28 +84,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with tempfile.TemporaryDirectory(prefix="compare_verdicts_") as folder:
                 _judge_network(network, dtype, Path(folder), given, found)
             print(f"{network.__name__} {dtype}", file=sys.stderr, flush=True)
-    print("\n".join(verdict_lines(found)))
+    print(verdict_table(found))
     if given.misses:
         print("\n".join(found.misses))
     return 0
 
 
-def verdict_lines(found: StandardVerdicts) -> Iterator[str]:
-    """Yield the lines of the table: a row for each way, a column for each kind of fault."""
+def verdict_table(found: StandardVerdicts) -> str:
+    """Return the table: a row for each way, a column for each kind of fault."""
     kinds = [kind for kind in FAULTS if found.visible[kind]]
-    yield f"| | {' | '.join(kinds)} | all | another | warned | none | honest errors | honest warnings |"
-    yield "|---" * (len(kinds) + 7) + "|"
-    hidden = " | ".join(str(found.hidden[kind]) for kind in kinds)
-    yield f"| hidden | {hidden} | {found.hidden.total()} | | | | | |"
+    said = (OTHER, WARNED, NONE)
+    rows = [["hidden", *(found.hidden[kind] for kind in kinds), found.hidden.total(), *[""] * 5]]
     for way in WAYS:
-        counts = {each: sum(found.faults[way, kind, each] for kind in kinds)
-                  for each in (FIRST, OTHER, WARNED, NONE)}  # fmt: skip
+        counts = {
+            each: sum(found.faults[way, kind, each] for kind in kinds) for each in (FIRST, *said)
+        }
         cells = [f"{found.faults[way, kind, FIRST]} of {found.visible[kind]}" for kind in kinds]
         cells.append(f"{counts[FIRST]} of {found.visible.total()}")
-        cells += [str(counts[each]) for each in (OTHER, WARNED, NONE)]
-        cells.append(f"{found.honest_errors[way]} of {found.honest_pairs}")
-        cells.append(f"{found.honest_warnings[way]} of {found.honest_records}")
-        yield f"| {way} | {' | '.join(cells)} |"
+        honest = f"{found.honest_errors[way]} of {found.honest_pairs}"
+        warned = f"{found.honest_warnings[way]} of {found.honest_records}"
+        rows.append([way, *cells, *(counts[each] for each in said), honest, warned])
+    return markdown_table(["", *kinds, "all", *said, "honest errors", "honest warnings"], rows)
 
 
 def _judge_network(
@@ -160,7 +160,9 @@ def _distances(target: Path, golden: Path) -> dict[str, float]:
 
 def _judged(target: Path, golden: Path, noise: Path, statistics: bool) -> dict[str, dict[str, str]]:
     """Return the result of each record by each way, in the order of the records."""
-    paths = [_without_tensors(each) if statistics else each for each in (target, golden, noise)]
+    paths = [target, golden, noise]
+    if statistics:  # the same dumps without the names of their files
+        paths = [twin_of(each, SKETCHES, each.with_name("statistics")) for each in paths]
     found: dict[str, dict[str, str]] = {way: {} for way in WAYS}
     config = ComparisonConfig(target=paths[0], golden=paths[1])
     with ExitStack() as opened:
@@ -177,24 +179,6 @@ def _judged(target: Path, golden: Path, noise: Path, statistics: bool) -> dict[s
                     rows = rows_of_piece(payload, standard, plan.settings, plan.reading)
                     found[way][task.name] = rows.result
     return found
-
-
-def _without_tensors(dump: Path) -> Path:
-    """Return the same dump without the names of its files."""
-    path = dump.with_name("statistics") / "dump.json"
-    if not path.exists():
-        whole = json.loads(dump.read_text(encoding="utf-8"))
-        path.parent.mkdir()
-        path.write_text(json.dumps(_bare(whole) | {"task": "statistics"}), encoding="utf-8")
-    return path
-
-
-def _bare(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_bare(each) for each in value]
-    if isinstance(value, dict):
-        return {name: _bare(each) for name, each in value.items() if name != "data_name"}
-    return value
 
 
 if __name__ == "__main__":

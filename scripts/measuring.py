@@ -1,7 +1,7 @@
 """What scripts share that run commands: the machine, a process and what it used, its tables.
 
-Comes in: the words of a command. Goes out: a `RanCommand`, with what all processes below it used; the rows of the
-tables that it wrote; a table in Markdown.
+Comes in: the words of a command. Goes out: a `RanCommand`, with what all processes below it used; the rows
+of the tables that it wrote; a table in Markdown.
 """
 
 import contextlib
@@ -52,14 +52,14 @@ class RanCommand:
 def ran(
     module: str,
     *words: object,
-    codes: Sequence[int] = (0,),
+    codes: Sequence[int] | None = (0,),
     path: Sequence[object] = (),
     limit_s: float = 3600.0,
     **environment: str,
 ) -> RanCommand:
     """Run a module of Python to its end, with this checkout and more folders on its path.
 
-    What it uses is looked at twice a second.
+    What it uses is looked at twice a second. `codes` are the exit codes that it may end with, None for any.
 
     Raises:
         SystemExit: it ended with another exit code, or not in time.
@@ -92,7 +92,7 @@ def ran(
         told.seek(0)
         used.printed = told.read()
     used.wall_s, used.cpu_s = time.monotonic() - began, sum(spent.values())
-    if used.code not in codes:
+    if codes is not None and used.code not in codes:
         raise SystemExit(
             f"{module} {' '.join(map(str, words))}: {used.code}\n{used.printed[-3000:]}"
         )
