@@ -110,5 +110,5 @@ def rows_of_table(folder: Path, pattern: str) -> list[dict[str, str]]:
 
 def markdown_table(columns: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
     """Return a table in Markdown."""
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in lines)
+    lines = [f"| {' | '.join(map(str, cells))} |" for cells in (columns, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:]])

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from scripts.measuring import markdown_table
 from scripts.npu_calls.evaluate import OR, Use
 from scripts.npu_calls.everything import Everything
 from scripts.npu_calls.explained import ACCEPTED, ACL_REFERENCE, EXPLAINED
@@ -33,11 +34,8 @@ class Table:
     rows: Sequence[Sequence[str]]
 
     def text(self) -> str:
-        lines = [f"## {self.title}", "", self.words.strip(), ""]
-        lines.append(f"| {' | '.join(self.columns)} |")
-        lines.append("|" + "---|" * len(self.columns))
-        lines += [f"| {' | '.join(row)} |" for row in self.rows]
-        return "\n".join(lines) + "\n"
+        rows = markdown_table(self.columns, self.rows)
+        return f"## {self.title}\n\n{self.words.strip()}\n\n{rows}\n"
 
 
 def rows_of(things: Iterable[Use | Fact]) -> list[tuple[Row, list[Use | Fact]]]:
