@@ -191,7 +191,7 @@ add("special.xlogy", special.xlogy, np.array([0.0, 1.0, 2.0, 0.0]), np.array([0.
 add("special.xlog1py", special.xlog1py, np.array([0.0, 1.0, 2.0]), np.array([-1.0, 3.0, 0.5]))
 POLYNOMIALS = {"chebyshev_polynomial_t": "chebyt", "chebyshev_polynomial_u": "chebyu", "hermite_polynomial_h": "hermite", "hermite_polynomial_he": "hermitenorm", "laguerre_polynomial_l": "laguerre", "legendre_polynomial_p": "legendre"}
 for name, theirs in POLYNOMIALS.items():
-    add(f"special.{name}", lambda x, n, f=getattr(special, f"eval_{theirs}"): f(n, x), UNIT, np.full((4, 7), 5))
+    add(f"special.{name}", lambda x, n, theirs=theirs: getattr(special, f"eval_{theirs}")(n, x), UNIT, np.full((4, 7), 5))
 
 # Activations.
 F = "Functional."

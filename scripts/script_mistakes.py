@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from ray_precheck.capture import Capture
-from scripts.locate_faults.looking.remembering import forget, remembered
+from scripts.locate_faults.looking.replaying import forget, remembered
 from scripts.locate_faults.planting.twins import STATISTICS, twin_of
 from scripts.measuring import rows_of_table
 

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from scripts.locate_faults.cases import CASES_FILE, HONEST, Judged, read_cases, write_cases
 from scripts.locate_faults.looking.locating import located, ways_of
-from scripts.locate_faults.looking.remembering import forget
-from scripts.locate_faults.looking.replaying import Replay, named_by
+from scripts.locate_faults.looking.replaying import Replay, forget, named_by
 from scripts.locate_faults.looking.tables import (
     REPLAY,
     misses,
