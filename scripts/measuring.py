@@ -24,14 +24,14 @@ CAPTURES = ROOT / "tests" / "data"
 
 
 def machine() -> str:
-    """Return one line that names the machine."""
+    """Return the machine in words."""
     cpu = "unknown CPU"
     if Path("/proc/cpuinfo").exists():
         found = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
         cpu = found[1] if found else cpu
     gigabytes = psutil.virtual_memory().total / 2**30
     return (
-        f"machine: {os.cpu_count()} cores ({cpu}), {gigabytes:.0f} GiB, Python"
+        f"{os.cpu_count()} cores ({cpu}), {gigabytes:.0f} GiB, Python"
         f" {platform.python_version()}, load {os.getloadavg()[0]:.1f}"
     )
 
