@@ -138,16 +138,16 @@ def unary(names: dict[str, Callable[..., Any]], values: Any) -> None:
         add(name, reference, values)
 
 
-def named(module: Any, names: str, prefix: str = "") -> dict[str, Callable[..., Any]]:
+def namesakes(module: Any, names: str, prefix: str = "") -> dict[str, Callable[..., Any]]:
     """Return functions that have the names of torch's."""
     return {prefix + name: getattr(module, name) for name in names.split()}
 
 
 # Of one number.
 X, POSITIVE, UNIT = normal(4, 7) * 2, uniform(0.05, 6, 4, 7), uniform(-0.99, 0.99, 4, 7)
-unary(named(np, "abs ceil cos cosh deg2rad exp exp2 expm1 floor rad2deg round sign sin sinc sinh square tan tanh trunc signbit isnan positive"), X)
-unary(named(special, "erf erfc i0"), X)
-unary(named(special, "i0e i1 i1e log_ndtr ndtr erfcx expit", "special."), X)
+unary(namesakes(np, "abs ceil cos cosh deg2rad exp exp2 expm1 floor rad2deg round sign sin sinc sinh square tan tanh trunc signbit isnan positive"), X)
+unary(namesakes(special, "erf erfc i0"), X)
+unary(namesakes(special, "i0e i1 i1e log_ndtr ndtr erfcx expit", "special."), X)
 unary(
     {
         "asinh": np.arcsinh, "atan": np.arctan, "neg": np.negative, "sigmoid": special.expit, "special.sinc": np.sinc,
@@ -156,8 +156,8 @@ unary(
     },
     X,
 )
-unary(named(np, "log log10 log1p log2 sqrt"), POSITIVE)
-unary(named(special, "entr gammaln psi", "special."), POSITIVE)
+unary(namesakes(np, "log log10 log1p log2 sqrt"), POSITIVE)
+unary(namesakes(special, "entr gammaln psi", "special."), POSITIVE)
 unary(
     {
         "rsqrt": lambda x: 1 / np.sqrt(x), "lgamma": special.gammaln, "digamma": special.digamma,
@@ -178,7 +178,7 @@ add("nan_to_num", lambda x, nan, posinf, neginf: np.nan_to_num(x, nan=nan, posin
 add("clamp", lambda x, min: np.maximum(x, min), X, min=-0.3)
 add("clamp", lambda x, min, max: np.minimum(np.maximum(x, min), max), X, min=0.5, max=-0.5)
 COMPLEX = X + 1j * normal(4, 7)
-unary(named(np, "abs angle conj exp sqrt log real imag tanh sin"), COMPLEX)
+unary(namesakes(np, "abs angle conj exp sqrt log real imag tanh sin"), COMPLEX)
 unary({"sgn": lambda z: z / np.abs(z), "reciprocal": lambda z: 1 / z, "acos": np.arccos, "asinh": np.arcsinh}, COMPLEX)
 for n in (0, 1, 3):
     # Of n = 1 torch's float64 is good to 1e-10, which float32 cannot tell.
@@ -227,7 +227,7 @@ for p, dim in ((2.0, 1), (1.0, 0), (3.0, -1)):
 
 # Of two numbers.
 A, B = normal(3, 1, 5), normal(4, 1)
-BINARY = named(np, "add hypot logaddexp logaddexp2 maximum minimum fmax fmin copysign fmod floor_divide true_divide nextafter logical_and logical_or logical_xor isclose")
+BINARY = namesakes(np, "add hypot logaddexp logaddexp2 maximum minimum fmax fmin copysign fmod floor_divide true_divide nextafter logical_and logical_or logical_xor isclose")
 BINARY |= {"sub": np.subtract, "mul": np.multiply, "div": np.divide, "atan2": np.arctan2, "remainder": np.mod}
 BINARY |= {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
 for name, reference in BINARY.items():
@@ -248,7 +248,7 @@ add("lerp", lambda a, b, w: a + w * (b - a), A, B, normal(3, 4, 5))
 add("addcmul", lambda x, a, b, value: x + value * a * b, normal(4, 5), A[0], B, value=0.7)
 add("addcdiv", lambda x, a, b, value: x + value * a / b, normal(4, 5), A[0], B, value=-0.7)
 LEFT, RIGHT = integers(-20, 20, 5, 4), integers(1, 9, 4)
-for name, reference in {**named(np, "gcd lcm bitwise_and bitwise_or bitwise_xor fmod floor_divide"), "remainder": np.mod}.items():
+for name, reference in {**namesakes(np, "gcd lcm bitwise_and bitwise_or bitwise_xor fmod floor_divide"), "remainder": np.mod}.items():
     add(name, reference, LEFT, RIGHT)
 add("bitwise_left_shift", np.left_shift, RIGHT, np.array([1, 2, 0, 3]))
 add("bitwise_right_shift", np.right_shift, LEFT, np.array([1, 2, 0, 3]))
@@ -332,7 +332,7 @@ add(F + "linear", lambda x, w, b: x @ w.T + b, normal(2, 3, 4), normal(5, 4), no
 add(F + "bilinear", lambda a, b, w, c: np.einsum("ni,oij,nj->no", a, w, b) + c, normal(6, 3), normal(6, 4), normal(2, 3, 4), normal(2))
 S = normal(4, 4) + 4 * np.eye(4)
 P = S @ S.T
-unary(named(np.linalg, "det inv pinv cond", "linalg."), S)
+unary(namesakes(np.linalg, "det inv pinv cond", "linalg."), S)
 unary(
     {
         "linalg.slogdet": lambda x: tuple(np.linalg.slogdet(x)), "logdet": lambda x: np.linalg.slogdet(x)[1], "trace": np.trace,
@@ -340,7 +340,7 @@ unary(
     },
     S,
 )
-unary(named(np.linalg, "cholesky eigvalsh matrix_rank", "linalg."), P)
+unary(namesakes(np.linalg, "cholesky eigvalsh matrix_rank", "linalg."), P)
 add("linalg.solve", np.linalg.solve, S, normal(4, 3))
 add("linalg.lstsq", lambda a, b: np.linalg.lstsq(a, b, rcond=None)[0], normal(6, 3), normal(6, 2))
 for power in (-2, 0, 5):
