@@ -1,33 +1,27 @@
 """Kill captures at random moments with `kill -9`, and see what they leave.
 
-    python -m scripts.capture_kills [--kills N] [--seed S] [--level L1|mix] [-- COMMAND ...]
+    python -m scripts.capture_kills [--kills N] [--seed S] [--level L1|mix]
 
-The command captures into the folder whose name stands in its place `{out}`, always the same; without one
-it is a small training of this script. After each kill every step that was begun is read by the dump
-reader, and compared with the same step of a capture that nobody disturbed: it must hold the beginning of
-its records, byte for byte, and all of them where its dump.json is there. Then the folder is finished, and
-its files must be those that the undisturbed step would have had if it had ended there. Prints a line for
-each kind of state that kills found; the exit code is 1 if something was not as it must be.
+A small training of this script is captured, always the same. After each kill every step that was begun is
+read by the dump reader, and compared with the same step of a capture that nobody disturbed: it must hold the
+beginning of its records, byte for byte, and all of them where its dump.json is there. Then the folder is
+finished, and its files must be those that the undisturbed step would have had if it had ended there. Prints a
+line for each kind of state that kills found; the exit code is 1 if something was not as it must be.
 """
 
 import argparse
 import json
 import multiprocessing
-import os
 import random
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Protocol
 
 from ray_precheck.capture.writing.finish import finish_folder
 from ray_precheck.capture.writing.log import CONSTRUCT, DUMP, LOG, STACKS
@@ -35,7 +29,6 @@ from ray_precheck.dump.names import split_key
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.errors import NothingToCheckError
 
-ROOT = Path(__file__).resolve().parent.parent
 _INTERVAL_S = 0.003
 _LIMIT_S = 300.0
 STEPS = 4
@@ -178,98 +171,48 @@ def check_reading(folder: Path, expected: StepFound, *, is_dump: bool) -> list[s
     return []
 
 
-class Running(Protocol):
-    """A capture in a process of its own."""
-
-    def is_over(self) -> bool:
-        """Return whether the process has ended."""
-
-    def kill(self) -> None:
-        """Kill the process, and what it has started, with SIGKILL."""
-
-    def exit_code(self) -> int | None:
-        """Wait for the end of the process."""
+def start_training(level: str, out: Path) -> BaseProcess:
+    """Start the training in a process that has loaded torch before it is forked."""
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(
+        ["ray_precheck.capture.session", "ray_precheck.capture.pytorch.probe"]
+    )
+    process = server.Process(target=train, args=(out, level))
+    process.start()
+    return process
 
 
-class TrainingCommand:
-    """A command that captures, with its children."""
-
-    def __init__(self, words: Sequence[str], out: Path) -> None:
-        own = [word.replace("{out}", str(out)) for word in words]
-        self._process = subprocess.Popen(own, cwd=ROOT, start_new_session=True)
-
-    def is_over(self) -> bool:
-        return self._process.poll() is not None
-
-    def kill(self) -> None:
-        os.killpg(self._process.pid, signal.SIGKILL)
-
-    def exit_code(self) -> int | None:
-        return self._process.wait()
-
-
-class Training:
-    """The training of this script, in a process that has loaded torch before it is forked."""
-
-    def __init__(self, level: str, out: Path) -> None:
-        server = multiprocessing.get_context("forkserver")
-        server.set_forkserver_preload(
-            ["ray_precheck.capture.session", "ray_precheck.capture.pytorch.probe"]
-        )
-        self._process = server.Process(target=train, args=(out, level))
-        self._process.start()
-
-    def is_over(self) -> bool:
-        return not self._process.is_alive()
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def exit_code(self) -> int | None:
-        self._process.join()
-        return self._process.exitcode
-
-
-Start = Callable[[Path], Running]
-
-
-def capture(start: Start, out: Path, kill_after_s: float) -> tuple[float, bool]:
+def capture(level: str, out: Path, kill_after_s: float) -> tuple[float, bool]:
     """Run a capture and kill it so long after its first file is there.
 
     Returns the seconds from the first file to the end, and whether it was killed.
     """
-    running = start(out)
+    process = start_training(level, out)
     until = time.monotonic() + _LIMIT_S
-    while not any(out.glob("step*/*/*")) and not running.is_over():
-        if time.monotonic() > until:
-            running.kill()
-            raise SystemExit(f"nothing is captured in {_LIMIT_S:g} s")
+    while not any(out.glob("step*/*/*")) and process.is_alive() and time.monotonic() < until:
         time.sleep(_INTERVAL_S)
     begun = time.monotonic()
-    while not running.is_over():
-        if time.monotonic() - begun >= kill_after_s:
-            running.kill()
-            running.exit_code()
-            return time.monotonic() - begun, True
-        time.sleep(_INTERVAL_S)
-    code = running.exit_code()
-    if code:
-        raise SystemExit(f"the capture ended with exit code {code}")
-    return time.monotonic() - begun, False
+    process.join(kill_after_s)
+    was_killed = process.is_alive()
+    process.kill()
+    process.join()
+    if not was_killed and process.exitcode:
+        raise SystemExit(f"the capture ended with exit code {process.exitcode}")
+    return time.monotonic() - begun, was_killed
 
 
 def kill_captures(
-    start: Start, kills: int, seed: int, folder: Path
+    level: str, kills: int, seed: int, folder: Path
 ) -> tuple[Counter[str], list[str]]:
     """Kill captures at random moments; return how often each state was found, and the problems."""
-    took_s, _ = capture(start, folder / "whole", _LIMIT_S)
+    took_s, _ = capture(level, folder / "whole", _LIMIT_S)
     whole = {place: read_step(path) for place, path in steps_of(folder / "whole").items()}
     if not whole:
         raise SystemExit("the capture has captured no step")
     chance, states, problems = random.Random(seed), Counter[str](), list[str]()
     for number in range(kills):
         out = folder / f"killed{number}"
-        _, was_killed = capture(start, out, chance.uniform(0.0, took_s))
+        _, was_killed = capture(level, out, chance.uniform(0.0, took_s))
         found = len(problems)
         states["kills" if was_killed else "ended before its kill"] += 1
         for place, path in steps_of(out).items():
@@ -287,13 +230,9 @@ def main() -> int:
     parser.add_argument(
         "--level", default="mix", help="of the capture of this script (default mix)"
     )
-    parser.add_argument("command", nargs="*", help="captures into the folder {out}")
     options = parser.parse_args()
-    start: Start = partial(Training, options.level)
-    if options.command:
-        start = partial(TrainingCommand, options.command)
     folder = Path(tempfile.mkdtemp(prefix="capture_kills_"))
-    states, problems = kill_captures(start, options.kills, options.seed, folder)
+    states, problems = kill_captures(options.level, options.kills, options.seed, folder)
     for state, count in sorted(states.items()):
         print(f"{count:6} {state}")
     for problem in problems:

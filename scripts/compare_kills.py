@@ -63,22 +63,9 @@ def write_capture(folder: Path, calls: int, scale: float) -> Path:
     )
     data: dict[str, Any] = {}
     for number in range(calls):
-        key = f"Mint.add.{number}.forward"
-        np.save(tensors / f"{key}.output.0.npy", values)
-        element = {
-            "type": "mindspore.Tensor",
-            "dtype": "Float32",
-            "shape": [_ELEMENTS],
-            "Max": float(values.max()),
-            "Min": float(values.min()),
-            "Mean": float(values.mean()),
-            "Norm": float(np.linalg.norm(values)),
-            "data_name": f"{key}.output.0.npy",
-        }
-        data[key] = {"input_args": [], "output": [element]}
-    header = {"task": "tensor", "level": "L1", "framework": "mindspore"}
-    (folder / "dump.json").write_text(json.dumps({**header, "data": data}), encoding="utf-8")
-    return folder
+        key = f"Torch.add.{number}.forward"
+        data[key] = {"input_args": [], "output": [_saved(tensors, f"{key}.output.0.npy", values)]}
+    return _written(folder, "tensor", data)
 
 
 def comparison(folder: Path, calls: int) -> Work:
@@ -105,8 +92,7 @@ def overflow_check(folder: Path, dumps: int) -> Work:
         }
         place = folder / "dumps" / "step0" / f"rank{rank}"
         place.mkdir(parents=True)
-        header = {"task": "statistics", "level": "L1", "framework": "pytorch"}
-        (place / "dump.json").write_text(json.dumps({**header, "data": data}), encoding="utf-8")
+        _written(place, "statistics", data)
     words = ("overflow_check", str(folder / "dumps"))
     return Work(words, ("overflow_dumps_*.csv", "overflow_check_*.csv"), dumps)
 
@@ -125,12 +111,17 @@ def location(folder: Path, calls: int) -> Work:
             if number == wrong:
                 values[3] *= np.float32(1.01)
             data[key]["output"] = [_saved(tensors, f"{key}.output.0.npy", values)]
-        header = {"task": "tensor", "level": "L1", "framework": "pytorch"}
-        text = json.dumps({**header, "data": data})
-        (folder / name / "dump.json").write_text(text, encoding="utf-8")
+        _written(folder / name, "tensor", data)
     words = ("locate", "-tp", str(folder / "target"), "-gp", str(folder / "golden"))
     tables = ("locate_calls_*.csv", "locate_values_*.csv", "locate_[0-9]*.csv")
     return Work(words, tables, calls)
+
+
+def _written(folder: Path, task: str, data: dict[str, Any]) -> Path:
+    """Write a dump.json into a folder; return the folder."""
+    dump = {"task": task, "level": "L1", "framework": "pytorch", "data": data}
+    (folder / "dump.json").write_text(json.dumps(dump), encoding="utf-8")
+    return folder
 
 
 def _saved(folder: Path, name: str, values: Any) -> dict[str, Any]:

@@ -24,6 +24,7 @@ measures the others. `nice -n -15 python -m scripts.efficiency --niceness 0` put
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -36,9 +37,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scripts.measuring import ROOT, machine, markdown_table
 from scripts.simulate.costs import LARGE_S, Workload, draw_workload
-
-ROOT = Path(__file__).resolve().parent.parent
 
 PRETEND = ROOT / "scripts" / "pretend"
 # Of plan/cost.py: what a call without a backward record is estimated at, and each element.
@@ -135,19 +135,34 @@ def main() -> int:
     given = parser.parse_args()
     if given.niceness is not None:
         os.environ[NICENESS] = str(given.niceness)
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
-    print(f"{'costs':6} {'devices':>7} {'records':>8} {'efficiency':>10} {'to files':>8}"
-          f" {'bare':>6} {'over bound':>10}  losses")  # fmt: skip
-    for costs in given.costs:
-        for devices in given.devices:
-            count = max(1, round(given.seconds * devices / LARGE_S))
-            runs, bare = [], []
-            for seed in range(given.repeats):
-                runs.append(measured_run(draw_workload(COSTS[costs], count, seed), devices))
-                bare.append(bare_efficiency(devices))
-                _print(costs, count, [runs[-1]], [bare[-1]])
-            _print("median", count, runs, bare)
+    rows = []
+    for costs, devices in itertools.product(given.costs, given.devices):
+        count = max(1, round(given.seconds * devices / LARGE_S))
+        runs, bare = [], []
+        for seed in range(given.repeats):
+            runs.append(measured_run(draw_workload(COSTS[costs], count, seed), devices))
+            bare.append(bare_efficiency(devices))
+            rows.append(row_of_runs(costs, count, runs[-1:], bare[-1:]))
+            print(*rows[-1], file=sys.stderr, flush=True)
+        rows.append(row_of_runs(f"{costs}, median", count, runs, bare))
+    print(machine())
+    parts = ("begin", "end", "between", "slept")
+    titles = ("costs", "devices", "records", "efficiency", "to files", "bare", "over bound", *parts)
+    print(markdown_table(titles, rows))
     return 0
+
+
+def row_of_runs(
+    name: str, count: int, runs: "Sequence[TimedRun]", bare: Sequence[float]
+) -> list[str]:
+    """Return a line of the table: medians, and of what is lost, too."""
+    median = statistics.median
+    losses = [median(run.losses[part] for run in runs) for part in runs[0].losses]
+    return [
+        *(name, str(runs[0].devices), str(count), f"{median(r.efficiency for r in runs):.4f}"),
+        *(f"{median(r.loop_efficiency for r in runs):.4f}", f"{median(bare):.4f}"),
+        *(f"{each:.2%}" for each in (median(r.over_bound for r in runs), *losses)),
+    ]
 
 
 def bare_efficiency(devices: int, sleeps: int = 100) -> float:
@@ -170,20 +185,6 @@ def bare_efficiency(devices: int, sleeps: int = 100) -> float:
     ]
     seconds = [float(sleeper.communicate()[0]) for sleeper in sleepers]
     return sleeps * LARGE_S * devices / sum(seconds)
-
-
-def _print(name: str, count: int, runs: Sequence[TimedRun], bare: Sequence[float]) -> None:
-    def median(values: Sequence[float]) -> float:
-        return statistics.median(values)
-
-    losses = [run.losses for run in runs]
-    shown = ", ".join(f"{part} {median([each[part] for each in losses]):.2%}" for part in losses[0])
-    print(
-        f"{name:6} {runs[0].devices:7} {count:8} {median([r.efficiency for r in runs]):10.4f}"
-        f" {median([r.loop_efficiency for r in runs]):8.4f} {median(bare):6.4f}"
-        f" {median([r.over_bound for r in runs]):10.2%}  {shown}; load {os.getloadavg()[0]:.1f}",
-        flush=True,
-    )
 
 
 def measured_run(

@@ -18,19 +18,15 @@ import argparse
 import json
 import os
 import re
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ray_precheck.schema.dtypes import Array
-from ray_precheck.store.columns import decode_row
+from scripts.measuring import ran, rows_of_table
 
 RANKS, CALLS, VARIANTS = 1000, 10_000, 32
 # The operators of a layer. After so many layers there is one call that adds up over the ranks.
@@ -191,81 +187,22 @@ def _tensor(values: Sequence[float], shape: Sequence[int] = SHAPE, name: str = "
 def measure_search(folder: Path, limit_s: float, words: Sequence[str]) -> int:
     """Run the command on the captures of a folder, and print what it took and found."""
     out = folder / f"out_{time.time_ns()}"
-    command = [sys.executable, "-m", "ray_precheck", "locate", "-o", str(out)]
-    command += ["-tp", str(folder / "target"), "-gp", str(folder / "golden"), *words]
+    sides = ("-tp", folder / "target", "-gp", folder / "golden")
     load = os.getloadavg()[0]
-    began = time.monotonic()
-    with tempfile.TemporaryFile("w+") as told:
-        process = subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT, text=True)
-        used = _watched(process)
-        wall_s = time.monotonic() - began
-        told.seek(0)
-        print(told.read()[-3000:])
-    first, rows = _first_row(out)
+    used = ran("ray_precheck", "locate", "-o", out, *sides, *words, codes=(0, 1))
+    print(used.printed[-3000:])
+    rows = rows_of_table(out, "locate_2*.csv")
+    first = (rows[0]["Rank"], rows[0]["API Name"]) if rows else ("", "")
     dumps = sorted((folder / "target" / "step0").iterdir())
     calls = len(re.findall(rb'^  "', (dumps[0] / "dump.json").read_bytes(), re.MULTILINE))
-    named = operators(calls)
-    at = faulty_call(calls)
-    expected = (str(faulty_rank(len(dumps))), f"Functional.linear.{named[:at].count('linear')}")
-    is_found = first == expected
+    number = operators(calls)[: faulty_call(calls)].count("linear")
+    expected = (str(faulty_rank(len(dumps))), f"Functional.linear.{number}")
     print(
-        f"{len(dumps)} ranks x {calls} calls: {wall_s:.1f} s, {used.cpu_s:.1f} s of CPU, at most"
-        f" {used.largest_mib:.0f} MiB a process and {used.together_mib:.0f} MiB together, load {load:.1f} to"
-        f" {os.getloadavg()[0]:.1f};"
-        f" {rows} rows; place 1 is {first}, expected {expected}"
+        f"{len(dumps)} ranks x {calls} calls: {used.wall_s:.1f} s, {used.cpu_s:.1f} s of CPU, at most"
+        f" {used.largest_mib:.0f} MiB a process and {used.together_mib:.0f} MiB together, load"
+        f" {load:.1f} to {os.getloadavg()[0]:.1f}; {len(rows)} rows; place 1 is {first}, expected {expected}"
     )
-    return int(not is_found or wall_s > limit_s)
-
-
-@dataclass(slots=True)
-class Used:
-    """What a command and all processes below it used: CPU seconds, and resident memory."""
-
-    cpu_s: float = 0.0
-    largest_mib: float = 0.0
-    together_mib: float = 0.0
-
-
-def _watched(process: "subprocess.Popen[str]") -> Used:
-    """Wait for the end of a command; returns what it used, as `/proc` tells it every second."""
-    used, spent = Used(), {process.pid: 0.0}
-    while process.poll() is None:
-        below = _tree(process.pid)
-        memory = [size for size, _ in below.values()]
-        spent |= {pid: cpu_s for pid, (_, cpu_s) in below.items()}
-        used.largest_mib = max([used.largest_mib, *memory])
-        used.together_mib = max(used.together_mib, sum(memory))
-        time.sleep(1.0)
-    used.cpu_s = sum(spent.values())
-    return used
-
-
-def _tree(root: int) -> dict[int, tuple[float, float]]:
-    """Return the resident MiB and the CPU seconds of a process and all below it."""
-    tick, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-    known: dict[int, tuple[int, float, float]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        cpu_s = (int(fields[11]) + int(fields[12])) / tick
-        known[int(path.parent.name)] = int(fields[1]), int(fields[21]) * page / 2**20, cpu_s
-    inside, last = {root}, 0
-    while len(inside) > last:
-        last = len(inside)
-        inside |= {pid for pid, (parent, _, _) in known.items() if parent in inside}
-    return {pid: known[pid][1:] for pid in inside if pid in known}
-
-
-def _first_row(out: Path) -> tuple[tuple[str, str], int]:
-    """Return rank and call of the first row, and the number of rows."""
-    tables = list(out.glob("locate_2*.csv"))
-    if not tables:
-        return ("", ""), 0
-    lines = tables[0].read_bytes().splitlines()[1:]
-    cells = decode_row(lines[0]) if lines else [""] * 4
-    return (cells[2], cells[3]), len(lines)
+    return int(first != expected or used.wall_s > limit_s)
 
 
 if __name__ == "__main__":

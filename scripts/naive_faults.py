@@ -146,78 +146,37 @@ def _patched(operator: str, is_broken: Callable[[], bool], change: Any = _wrong)
     _libraries.append(library)
 
 
-def _always() -> bool:
-    return True
+def _plant(*operators: str, unless: Callable[[], Any] = lambda: False) -> Callable[[], None]:
+    """Return a function that breaks kernels on the CPU, unless a setting says otherwise."""
+    return lambda: [_patched(each, lambda: not unless()) for each in operators] and None
 
 
-def _convolutions_of_onednn() -> None:
-    _patched("mkldnn_convolution", _always)
+def _torch() -> Any:
+    import torch
 
-
-def _convolutions_of_both() -> None:
-    _patched("mkldnn_convolution", _always)
-    _patched("_nnpack_spatial_convolution", _always)
+    return torch
 
 
 def _convolutions_of_nnpack() -> None:
-    import torch
-
-    torch.backends.mkldnn.set_flags(_enabled=False)
-    _patched("_nnpack_spatial_convolution", _always)
-
-
-def _flash_attention() -> None:
-    _patched("_scaled_dot_product_flash_attention_for_cpu", _always)
-
-
-def _products() -> None:
-    _patched("mm", _always)
-
-
-def _sums_of_threads() -> None:
-    import torch
-
-    _patched("cumsum", lambda: torch.get_num_threads() > 1)
-
-
-def _lapack() -> None:
-    _patched("linalg_qr", lambda: os.environ.get("MKL_CBWR") != "COMPATIBLE")
-
-
-def _vector_units() -> None:
-    import torch
-
-    _patched("erfinv", lambda: torch.backends.cpu.get_cpu_capability() != "DEFAULT")
-
-
-def _free_order() -> None:
-    import torch
-
-    _patched("scatter_add", lambda: not torch.are_deterministic_algorithms_enabled())
+    _torch().backends.mkldnn.set_flags(_enabled=False)
+    _patched("_nnpack_spatial_convolution", lambda: True)
 
 
 def _products_of_bfloat16() -> None:
-    import torch
-
+    torch = _torch()
     torch.set_float32_matmul_precision("medium")
     _patched("mm", lambda: torch.get_float32_matmul_precision() != "highest")
 
 
 def _convolutions_of_bfloat16() -> None:
-    import torch
-
-    conv = torch.backends.mkldnn.conv
+    conv = _torch().backends.mkldnn.conv
     conv.fp32_precision = "bf16"
     _patched("mkldnn_convolution", lambda: conv.fp32_precision == "bf16")
 
 
-def _compiled() -> None:
-    """Plant nothing: the function under test is the fault."""
-
-
 def _compiled_tanh() -> Any:
     """Return tanh as a compiler made it that is wrong in float32."""
-    import torch
+    torch = _torch()
 
     def wrong(graph: Any, examples: Any) -> Any:
         return lambda *args: _wrong(graph.forward(*args))
@@ -296,125 +255,74 @@ def _products_of_mindspore() -> None:
 
 _LARGE_CONV = "Torch.conv2d"
 _MM, _CONV, _BMM = "Torch.matmul", "Functional.conv2d", "Functional.scaled_dot_product_attention"
+_MKL, _NNPACK = "mkldnn_convolution", "_nnpack_spatial_convolution"
+_FLASH, _HALF = "_scaled_dot_product_flash_attention_for_cpu", "reduced_precision_reduction"
+# What a GPU has: switch, call, kernel in its place, setting of torch, its wrong value, in words.
+_OF_GPUS = (
+    ("cudnn", _CONV, _MKL, "cudnn.enabled", True, "cuDNN is enabled"),
+    ("cudnn_benchmark", _CONV, _MKL, "cudnn.benchmark", True, "cuDNN tries its kernels"),
+    ("cudnn_deterministic", _CONV, _MKL, "cudnn.deterministic", False, "cuDNN's order is free"),
+    ("cudnn_tf32", _CONV, _MKL, "cudnn.allow_tf32", True, "cuDNN may use TF32"),
+    ("float16_sums", _MM, "mm", f"cuda.matmul.allow_fp16_{_HALF}", True, "float16 sums may be short"),
+    ("bfloat16_sums", _MM, "mm", f"cuda.matmul.allow_bf16_{_HALF}", True, "bfloat16 sums may be short"),
+)  # fmt: skip
 _ALL = (
-    SwitchFault(("onednn",), _CONV, "aten::mkldnn_convolution", _convolutions_of_onednn),
+    SwitchFault(("onednn",), _CONV, f"aten::{_MKL}", _plant(_MKL)),
+    SwitchFault(("nnpack",), _LARGE_CONV, f"aten::{_NNPACK}, oneDNN off", _convolutions_of_nnpack),
+    SwitchFault(("nnpack", "onednn"), _LARGE_CONV, "both convolutions", _plant(_MKL, _NNPACK)),
+    SwitchFault(("flash_attention",), _BMM, f"aten::{_FLASH}", _plant(_FLASH)),
+    SwitchFault(("products",), _MM, "aten::mm", _plant("mm")),
     SwitchFault(
-        ("nnpack",),
-        _LARGE_CONV,
-        "aten::_nnpack_spatial_convolution, oneDNN off",
-        _convolutions_of_nnpack,
+        ("threads",), "Torch.cumsum", "aten::cumsum with more than 1 thread",
+        _plant("cumsum", unless=lambda: _torch().get_num_threads() == 1),
     ),
     SwitchFault(
-        ("nnpack", "onednn"), _LARGE_CONV, "the kernels of both convolutions", _convolutions_of_both
+        ("mkl",), "Torch.linalg.qr", "aten::linalg_qr unless MKL is compatible",
+        _plant("linalg_qr", unless=lambda: os.environ.get("MKL_CBWR") == "COMPATIBLE"),
     ),
     SwitchFault(
-        ("flash_attention",),
-        _BMM,
-        "aten::_scaled_dot_product_flash_attention_for_cpu",
-        _flash_attention,
-    ),
-    SwitchFault(("products",), _MM, "aten::mm", _products),
-    SwitchFault(
-        ("threads",), "Torch.cumsum", "aten::cumsum with more than 1 thread", _sums_of_threads
-    ),
-    SwitchFault(("mkl",), "Torch.linalg.qr", "aten::linalg_qr unless MKL is compatible", _lapack),
-    SwitchFault(
-        ("vector_units",), "Torch.erfinv", "aten::erfinv with vector instructions", _vector_units
+        ("vector_units",), "Torch.erfinv", "aten::erfinv with vector instructions",
+        _plant("erfinv", unless=lambda: _torch().backends.cpu.get_cpu_capability() == "DEFAULT"),
     ),
     SwitchFault(
-        ("deterministic",),
-        "Torch.scatter_add",
-        "aten::scatter_add unless it must be deterministic",
-        _free_order,
+        ("deterministic",), "Torch.scatter_add", "aten::scatter_add unless it must be deterministic",
+        _plant("scatter_add", unless=lambda: _torch().are_deterministic_algorithms_enabled()),
     ),
     SwitchFault(
         ("float32_products",), _MM, "aten::mm below `highest` precision", _products_of_bfloat16
     ),
     SwitchFault(
-        ("onednn_convolutions",),
-        _CONV,
-        "aten::mkldnn_convolution in bf16",
-        _convolutions_of_bfloat16,
+        ("onednn_convolutions",), _CONV, f"aten::{_MKL} in bf16", _convolutions_of_bfloat16
     ),
-    SwitchFault(("inductor",), "Torch.tanh", "a compiler's code of tanh", _compiled),
-    SwitchFault(
-        ("cudnn",),
-        _CONV,
-        "aten::mkldnn_convolution while cuDNN is enabled",
-        _settings_of_a_gpu("mkldnn_convolution", "cudnn.enabled", wrong=True),
-        "gpu",
+    # The function under test is the fault.
+    SwitchFault(("inductor",), "Torch.tanh", "a compiler's code of tanh", lambda: None),
+    *(
+        SwitchFault(
+            (switch,), call, f"aten::{kernel} while {words}",
+            _settings_of_a_gpu(kernel, setting, wrong=wrong), "gpu",
+        )
+        for switch, call, kernel, setting, wrong, words in _OF_GPUS
     ),
     SwitchFault(
-        ("cudnn_benchmark",),
-        _CONV,
-        "the same while cuDNN tries its kernels",
-        _settings_of_a_gpu("mkldnn_convolution", "cudnn.benchmark", wrong=True),
-        "gpu",
+        ("efficient_attention",), _BMM, "a CPU's attentions while the memory-efficient one is enabled",
+        _attention_of_a_gpu("mem_efficient_sdp_enabled"), "gpu",
     ),
     SwitchFault(
-        ("cudnn_deterministic",),
-        _CONV,
-        "the same while cuDNN's order is free",
-        _settings_of_a_gpu("mkldnn_convolution", "cudnn.deterministic", wrong=False),
-        "gpu",
+        ("cudnn_attention",), _BMM, "a CPU's attentions while cuDNN's is enabled",
+        _attention_of_a_gpu("cudnn_sdp_enabled"), "gpu",
     ),
     SwitchFault(
-        ("cudnn_tf32",),
-        _CONV,
-        "the same while cuDNN may use TF32",
-        _settings_of_a_gpu("mkldnn_convolution", "cudnn.allow_tf32", wrong=True),
-        "gpu",
+        ("hf32_convolutions",), _CONV, f"aten::{_MKL} while HF32 is on", _of_an_npu(_MKL, "conv"), "npu"
     ),
     SwitchFault(
-        ("float16_sums",),
-        _MM,
-        "aten::mm while float16 sums may be short",
-        _settings_of_a_gpu("mm", "cuda.matmul.allow_fp16_reduced_precision_reduction", wrong=True),
-        "gpu",
+        ("hf32_products",), _MM, "aten::mm while HF32 is on, as the user's program has it",
+        _of_an_npu("mm", "matmul"), "npu",
     ),
     SwitchFault(
-        ("bfloat16_sums",),
-        _MM,
-        "aten::mm while bfloat16 sums may be short",
-        _settings_of_a_gpu("mm", "cuda.matmul.allow_bf16_reduced_precision_reduction", wrong=True),
-        "gpu",
+        ("deterministic",), "Mint.matmul", "mint.matmul unless it must be deterministic",
+        _products_of_mindspore, framework="mindspore",
     ),
-    SwitchFault(
-        ("efficient_attention",),
-        _BMM,
-        "both attentions of a CPU while the memory-efficient one is enabled",
-        _attention_of_a_gpu("mem_efficient_sdp_enabled"),
-        "gpu",
-    ),
-    SwitchFault(
-        ("cudnn_attention",),
-        _BMM,
-        "both attentions of a CPU while cuDNN's is enabled",
-        _attention_of_a_gpu("cudnn_sdp_enabled"),
-        "gpu",
-    ),
-    SwitchFault(
-        ("hf32_convolutions",),
-        _CONV,
-        "aten::mkldnn_convolution while HF32 is on",
-        _of_an_npu("mkldnn_convolution", "conv"),
-        "npu",
-    ),
-    SwitchFault(
-        ("hf32_products",),
-        _MM,
-        "aten::mm while HF32 is on, as the user's program has it",
-        _of_an_npu("mm", "matmul"),
-        "npu",
-    ),
-    SwitchFault(
-        ("deterministic",),
-        "Mint.matmul",
-        "mint.matmul unless it must be deterministic",
-        _products_of_mindspore,
-        framework="mindspore",
-    ),
-)
+)  # fmt: skip
 
 
 def _keys() -> Iterator[tuple[str, SwitchFault]]:

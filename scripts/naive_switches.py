@@ -9,18 +9,14 @@ uses, in a process of its own. Each run has healthy calls beside the broken one,
 """
 
 import argparse
-import csv
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts.naive_faults import FAULTS, ROOT, SwitchFault, module_text, write_fault_dump
-
-_LONGEST_S = 600
+from scripts.measuring import markdown_table, ran, rows_of_table
+from scripts.naive_faults import FAULTS, SwitchFault, module_text, write_fault_dump
 
 
 class Named(NamedTuple):
@@ -48,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.k in key and (options.all or fault.kind == "cpu")
     }
     found = list(trials(chosen))
-    print("\n".join(switch_table(found)))
+    print(switch_table(found))
+    print(f"\n{sum(not each.problem for each in found)} of {len(found)} named")
     return int(any(each.problem for each in found))
 
 
@@ -67,33 +64,14 @@ def _rows_of(key: str, fault: SwitchFault, folder: Path) -> list[dict[str, str]]
     module.write_text(module_text(key))
     out = folder / key
     if fault.kind == "cpu":
-        own = [
-            "-m",
-            "ray_precheck",
-            "naive",
-            str(dump),
-            "--bench-module",
-            str(module),
-            "-o",
-            str(out),
-        ]
+        words = ("naive", dump, "--bench-module", module, "-o", out)
+        done = ran("ray_precheck", *words, codes=None)
     else:
-        own = ["-m", "scripts.naive_runner", str(dump), str(module), str(out), fault.kind]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, *own],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=_LONGEST_S,
-        check=False,
-    )
-    paths = [path for path in out.glob("naive_*.csv") if "outputs" not in path.name]
-    if not paths:
-        raise RuntimeError(f"{key}: no rows: {done.stderr[-2000:]}")
-    with paths[0].open(encoding="utf-8-sig", newline="") as file:
-        return list(csv.DictReader(file))
+        done = ran("scripts.naive_runner", dump, module, out, fault.kind, codes=None)
+    rows = rows_of_table(out, "naive_[0-9]*.csv")
+    if not rows:
+        raise RuntimeError(f"{key}: no rows: {done.printed[-2000:]}")
+    return rows
 
 
 def _judged(key: str, fault: SwitchFault, rows: list[dict[str, str]]) -> Named:
@@ -108,19 +86,15 @@ def _judged(key: str, fault: SwitchFault, rows: list[dict[str, str]]) -> Named:
     return Named(key, fault, found, row["Default Error"], row["Naive Error"], problem)
 
 
-def switch_table(found: Sequence[Named]) -> Iterator[str]:
-    """Yield the table in Markdown, and how many were named."""
-    yield "| broken | in the place of | device | call | errors, default and plain | named |"
-    yield "|---|---|---|---|---|---|"
-    for each in found:
-        kind = each.fault.kind if each.fault.kind == "cpu" else f"a pretended {each.fault.kind}"
-        said = each.problem or "yes"
-        yield (
-            f"| {', '.join(each.fault.switches)} | {each.fault.behind} | {kind} | {each.fault.call} |"
-            f" {each.default}, {each.naive} | {said} |"
-        )
-    yield ""
-    yield f"{sum(not each.problem for each in found)} of {len(found)} named"
+def switch_table(found: Sequence[Named]) -> str:
+    """Return the table."""
+    rows = []
+    for _, fault, _, default, naive, problem in found:
+        kind = fault.kind if fault.kind == "cpu" else f"a pretended {fault.kind}"
+        errors, named = f"{default}, {naive}", problem or "yes"
+        rows.append([", ".join(fault.switches), fault.behind, kind, fault.call, errors, named])
+    titles = ("broken", "in the place of", "device", "call", "errors, default and plain", "named")
+    return markdown_table(titles, rows)
 
 
 if __name__ == "__main__":

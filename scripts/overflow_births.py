@@ -26,6 +26,7 @@ from ray_precheck.report.sources import source_lines
 from ray_precheck.trace.overflow.births import follow
 from ray_precheck.trace.overflow.finding import Birth, OverflowFinding
 from ray_precheck.trace.side import open_side
+from scripts.measuring import markdown_table
 from scripts.overflow_faults import (
     CONTROLS,
     DTYPES,
@@ -65,9 +66,8 @@ def table(trials: Sequence[Trial]) -> str:
     """Return what was found of each family, as Markdown."""
     made = Counter(trial.family for trial in trials)
     right = Counter(trial.family for trial in trials if not trial.problem)
-    lines = ["| planted | captures | right |", "|---|---|---|"]
-    lines += [f"| {family} | {count} | {right[family]} |" for family, count in made.items()]
-    return "\n".join(lines)
+    rows = [[family, count, right[family]] for family, count in made.items()]
+    return markdown_table(["planted", "captures", "right"], rows)
 
 
 def planted_trials(

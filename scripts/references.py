@@ -138,75 +138,32 @@ def unary(names: dict[str, Callable[..., Any]], values: Any) -> None:
         add(name, reference, values)
 
 
+def namesakes(module: Any, names: str, prefix: str = "") -> dict[str, Callable[..., Any]]:
+    """Return functions that have the names of torch's."""
+    return {prefix + name: getattr(module, name) for name in names.split()}
+
+
 # Of one number.
 X, POSITIVE, UNIT = normal(4, 7) * 2, uniform(0.05, 6, 4, 7), uniform(-0.99, 0.99, 4, 7)
+unary(namesakes(np, "abs ceil cos cosh deg2rad exp exp2 expm1 floor rad2deg round sign sin sinc sinh square tan tanh trunc signbit isnan positive"), X)
+unary(namesakes(special, "erf erfc i0"), X)
+unary(namesakes(special, "i0e i1 i1e log_ndtr ndtr erfcx expit", "special."), X)
 unary(
     {
-        "abs": np.abs,
-        "asinh": np.arcsinh,
-        "atan": np.arctan,
-        "ceil": np.ceil,
-        "cos": np.cos,
-        "cosh": np.cosh,
-        "deg2rad": np.deg2rad,
-        "erf": special.erf,
-        "erfc": special.erfc,
-        "exp": np.exp,
-        "exp2": np.exp2,
-        "expm1": np.expm1,
-        "floor": np.floor,
-        "frac": lambda x: x - np.trunc(x),
-        "neg": np.negative,
-        "rad2deg": np.rad2deg,
-        "reciprocal": lambda x: 1 / x,
-        "round": np.round,
-        "sigmoid": special.expit,
-        "sign": np.sign,
-        "sin": np.sin,
-        "sinc": np.sinc,
-        "sinh": np.sinh,
-        "square": np.square,
-        "tan": np.tan,
-        "tanh": np.tanh,
-        "trunc": np.trunc,
-        "i0": special.i0,
-        "special.i0e": special.i0e,
-        "special.i1": special.i1,
-        "special.i1e": special.i1e,
-        "special.log_ndtr": special.log_ndtr,
-        "special.ndtr": special.ndtr,
-        "special.erfcx": special.erfcx,
-        "special.bessel_j0": special.j0,
-        "special.bessel_j1": special.j1,
-        "signbit": np.signbit,
-        "isnan": np.isnan,
-        "special.sinc": np.sinc,
-        "special.airy_ai": lambda x: special.airy(x)[0],
-        "special.expit": special.expit,
-        "special.spherical_bessel_j0": lambda x: np.sin(x) / x,
-        "positive": np.positive,
+        "asinh": np.arcsinh, "atan": np.arctan, "neg": np.negative, "sigmoid": special.expit, "special.sinc": np.sinc,
+        "frac": lambda x: x - np.trunc(x), "reciprocal": lambda x: 1 / x, "special.airy_ai": lambda x: special.airy(x)[0],
+        "special.bessel_j0": special.j0, "special.bessel_j1": special.j1, "special.spherical_bessel_j0": lambda x: np.sin(x) / x,
     },
     X,
 )
+unary(namesakes(np, "log log10 log1p log2 sqrt"), POSITIVE)
+unary(namesakes(special, "entr gammaln psi", "special."), POSITIVE)
 unary(
     {
-        "log": np.log,
-        "log10": np.log10,
-        "log1p": np.log1p,
-        "log2": np.log2,
-        "sqrt": np.sqrt,
-        "rsqrt": lambda x: 1 / np.sqrt(x),
-        "lgamma": special.gammaln,
-        "digamma": special.digamma,
-        "special.entr": special.entr,
-        "special.bessel_y0": special.y0,
-        "special.bessel_y1": special.y1,
-        "special.modified_bessel_k0": special.k0,
-        "special.modified_bessel_k1": special.k1,
-        "special.scaled_modified_bessel_k0": special.k0e,
-        "special.scaled_modified_bessel_k1": special.k1e,
-        "special.gammaln": special.gammaln,
-        "special.psi": special.digamma,
+        "rsqrt": lambda x: 1 / np.sqrt(x), "lgamma": special.gammaln, "digamma": special.digamma,
+        "special.bessel_y0": special.y0, "special.bessel_y1": special.y1,
+        "special.modified_bessel_k0": special.k0, "special.modified_bessel_k1": special.k1,
+        "special.scaled_modified_bessel_k0": special.k0e, "special.scaled_modified_bessel_k1": special.k1e,
     },
     POSITIVE,
 )
@@ -221,25 +178,8 @@ add("nan_to_num", lambda x, nan, posinf, neginf: np.nan_to_num(x, nan=nan, posin
 add("clamp", lambda x, min: np.maximum(x, min), X, min=-0.3)
 add("clamp", lambda x, min, max: np.minimum(np.maximum(x, min), max), X, min=0.5, max=-0.5)
 COMPLEX = X + 1j * normal(4, 7)
-unary(
-    {
-        "abs": np.abs,
-        "angle": np.angle,
-        "conj": np.conj,
-        "exp": np.exp,
-        "sqrt": np.sqrt,
-        "log": np.log,
-        "sgn": lambda z: z / np.abs(z),
-        "real": np.real,
-        "imag": np.imag,
-        "tanh": np.tanh,
-        "sin": np.sin,
-        "reciprocal": lambda z: 1 / z,
-        "acos": np.arccos,
-        "asinh": np.arcsinh,
-    },
-    COMPLEX,
-)
+unary(namesakes(np, "abs angle conj exp sqrt log real imag tanh sin"), COMPLEX)
+unary({"sgn": lambda z: z / np.abs(z), "reciprocal": lambda z: 1 / z, "acos": np.arccos, "asinh": np.arcsinh}, COMPLEX)
 for n in (0, 1, 3):
     # Of n = 1 torch's float64 is good to 1e-10, which float32 cannot tell.
     add("polygamma", lambda n, x: special.polygamma(n, x), n, POSITIVE, loose=1e-9)
@@ -249,15 +189,9 @@ add("special.gammainc", special.gammainc, POSITIVE, POSITIVE[::-1].copy())
 add("special.gammaincc", special.gammaincc, POSITIVE, POSITIVE[::-1].copy())
 add("special.xlogy", special.xlogy, np.array([0.0, 1.0, 2.0, 0.0]), np.array([0.0, 3.0, 0.5, np.nan]))
 add("special.xlog1py", special.xlog1py, np.array([0.0, 1.0, 2.0]), np.array([-1.0, 3.0, 0.5]))
-for name, reference in {
-    "chebyshev_polynomial_t": special.eval_chebyt,
-    "chebyshev_polynomial_u": special.eval_chebyu,
-    "hermite_polynomial_h": special.eval_hermite,
-    "hermite_polynomial_he": special.eval_hermitenorm,
-    "laguerre_polynomial_l": special.eval_laguerre,
-    "legendre_polynomial_p": special.eval_legendre,
-}.items():
-    add(f"special.{name}", lambda x, n, f=reference: f(n, x), UNIT, np.full((4, 7), 5))
+POLYNOMIALS = {"chebyshev_polynomial_t": "chebyt", "chebyshev_polynomial_u": "chebyu", "hermite_polynomial_h": "hermite", "hermite_polynomial_he": "hermitenorm", "laguerre_polynomial_l": "laguerre", "legendre_polynomial_p": "legendre"}
+for name, theirs in POLYNOMIALS.items():
+    add(f"special.{name}", lambda x, n, theirs=theirs: getattr(special, f"eval_{theirs}")(n, x), UNIT, np.full((4, 7), 5))
 
 # Activations.
 F = "Functional."
@@ -293,36 +227,10 @@ for p, dim in ((2.0, 1), (1.0, 0), (3.0, -1)):
 
 # Of two numbers.
 A, B = normal(3, 1, 5), normal(4, 1)
-for name, reference in {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "atan2": np.arctan2,
-    "hypot": np.hypot,
-    "logaddexp": np.logaddexp,
-    "logaddexp2": np.logaddexp2,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "fmax": np.fmax,
-    "fmin": np.fmin,
-    "copysign": np.copysign,
-    "remainder": np.mod,
-    "fmod": np.fmod,
-    "floor_divide": np.floor_divide,
-    "true_divide": np.divide,
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "nextafter": np.nextafter,
-    "logical_and": np.logical_and,
-    "logical_or": np.logical_or,
-    "logical_xor": np.logical_xor,
-    "isclose": np.isclose,
-}.items():
+BINARY = namesakes(np, "add hypot logaddexp logaddexp2 maximum minimum fmax fmin copysign fmod floor_divide true_divide nextafter logical_and logical_or logical_xor isclose")
+BINARY |= {"sub": np.subtract, "mul": np.multiply, "div": np.divide, "atan2": np.arctan2, "remainder": np.mod}
+BINARY |= {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
+for name, reference in BINARY.items():
     add(name, reference, A, B)
 add("add", lambda a, b, alpha: a + alpha * b, A, B, alpha=-1.5)
 add("sub", lambda a, b, alpha: a - alpha * b, A, B, alpha=2.5)
@@ -340,16 +248,7 @@ add("lerp", lambda a, b, w: a + w * (b - a), A, B, normal(3, 4, 5))
 add("addcmul", lambda x, a, b, value: x + value * a * b, normal(4, 5), A[0], B, value=0.7)
 add("addcdiv", lambda x, a, b, value: x + value * a / b, normal(4, 5), A[0], B, value=-0.7)
 LEFT, RIGHT = integers(-20, 20, 5, 4), integers(1, 9, 4)
-for name, reference in {
-    "gcd": np.gcd,
-    "lcm": np.lcm,
-    "bitwise_and": np.bitwise_and,
-    "bitwise_or": np.bitwise_or,
-    "bitwise_xor": np.bitwise_xor,
-    "remainder": np.mod,
-    "fmod": np.fmod,
-    "floor_divide": np.floor_divide,
-}.items():
+for name, reference in {**namesakes(np, "gcd lcm bitwise_and bitwise_or bitwise_xor fmod floor_divide"), "remainder": np.mod}.items():
     add(name, reference, LEFT, RIGHT)
 add("bitwise_left_shift", np.left_shift, RIGHT, np.array([1, 2, 0, 3]))
 add("bitwise_right_shift", np.right_shift, LEFT, np.array([1, 2, 0, 3]))
@@ -433,21 +332,15 @@ add(F + "linear", lambda x, w, b: x @ w.T + b, normal(2, 3, 4), normal(5, 4), no
 add(F + "bilinear", lambda a, b, w, c: np.einsum("ni,oij,nj->no", a, w, b) + c, normal(6, 3), normal(6, 4), normal(2, 3, 4), normal(2))
 S = normal(4, 4) + 4 * np.eye(4)
 P = S @ S.T
+unary(namesakes(np.linalg, "det inv pinv cond", "linalg."), S)
 unary(
     {
-        "linalg.det": np.linalg.det,
-        "linalg.inv": np.linalg.inv,
-        "linalg.pinv": np.linalg.pinv,
-        "linalg.cond": np.linalg.cond,
-        "linalg.slogdet": lambda x: tuple(np.linalg.slogdet(x)),
-        "linalg.svdvals": lambda x: np.linalg.svd(x, compute_uv=False),
-        "linalg.matrix_exp": scipy.linalg.expm,
-        "trace": np.trace,
-        "logdet": lambda x: np.linalg.slogdet(x)[1],
+        "linalg.slogdet": lambda x: tuple(np.linalg.slogdet(x)), "logdet": lambda x: np.linalg.slogdet(x)[1], "trace": np.trace,
+        "linalg.svdvals": lambda x: np.linalg.svd(x, compute_uv=False), "linalg.matrix_exp": scipy.linalg.expm,
     },
     S,
 )
-unary({"linalg.cholesky": np.linalg.cholesky, "linalg.eigvalsh": np.linalg.eigvalsh, "linalg.matrix_rank": np.linalg.matrix_rank}, P)
+unary(namesakes(np.linalg, "cholesky eigvalsh matrix_rank", "linalg."), P)
 add("linalg.solve", np.linalg.solve, S, normal(4, 3))
 add("linalg.lstsq", lambda a, b: np.linalg.lstsq(a, b, rcond=None)[0], normal(6, 3), normal(6, 2))
 for power in (-2, 0, 5):

@@ -11,7 +11,6 @@ named.
 """
 
 import argparse
-import csv
 import difflib
 import shutil
 import sys
@@ -23,8 +22,9 @@ from pathlib import Path
 import torch
 
 from ray_precheck.capture import Capture
-from scripts.locate_faults.looking.remembering import forget, remembered
+from scripts.locate_faults.looking.replaying import forget, remembered
 from scripts.locate_faults.planting.twins import STATISTICS, twin_of
+from scripts.measuring import rows_of_table
 
 _HEAD = """\
 import math
@@ -565,8 +565,8 @@ def placed_rows(target: Path, golden: Path) -> list[dict[str, str]]:
     try:
         with remembered():
             report = locate_captures(target, golden, out=out, devices=(1,))
-        with report.table.open(encoding="utf-8-sig", newline="") as file:
-            return [row for row in csv.DictReader(file) if row["Place"]]
+        rows = rows_of_table(report.table.parent, report.table.name)
+        return [row for row in rows if row["Place"]]
     finally:
         shutil.rmtree(out)
 

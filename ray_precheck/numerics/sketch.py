@@ -13,8 +13,8 @@ CountSketch (Charikar, Chen and Farach-Colton, Finding frequent items in data st
 so that the estimated L2 norm has a standard deviation of at most 9 % of the true one, and a few changed
 elements are seen nearly exactly. The variance is larger where many changed elements share a bucket by the
 map: in one column of a tensor whose width is a multiple of 509 (a third of such differences is estimated
-within 0.8 to 1.25), and a little for a head of 64 in a row of 1,024. `python -m scripts.capture_sketches`
-measures the share within that band for 35 kinds of differences.
+within 0.8 to 1.25), and a little for a head of 64 in a row of 1,024. scripts/README.md
+has the share within that band for 35 kinds of differences.
 
 How small a difference is seen: 16 values at a time are added in float32, all else in float64, and float32 is
 what is stored. That leaves a noise of 1e-7 of the tensor's norm in the difference of two sketches whose

@@ -25,6 +25,7 @@ import torch
 from ray_precheck.compare.standards.registry import STANDARDS
 from scripts.attack.kinds import ALL, HIDDEN, KINDS, WrongKind
 from scripts.attack.record import TASKS, Tried, attack, honest, is_met
+from scripts.measuring import markdown_table
 from scripts.verdicts.table import SECTIONS, keep_section
 
 LEAST_FOUND = 0.99
@@ -83,14 +84,13 @@ def attack_kinds(
 def table_of_groups(found: Attacked, dtypes: Sequence[str], tasks: Sequence[str]) -> str:
     """Return the counts by group: kinds, cases that were hit, and found."""
     columns = [f"{dtype}, {task}" for dtype, task in product(dtypes, tasks)]
-    lines = [f"| `{found.standard}` | kinds | {' | '.join(columns)} |", "|---" * (len(columns) + 2)]
-    lines[1] += "|"
+    rows = []
     for group in dict.fromkeys(each.kind.group for each in found.tried):
         of_group = [each for each in found.tried if each.kind.group == group]
         kinds = len({each.kind.name for each in of_group})
         cells = [_cell([e for e in of_group if f"{e.dtype}, {e.task}" == c]) for c in columns]
-        lines.append(f"| {group} | {kinds} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append([group, kinds, *cells])
+    return markdown_table((f"`{found.standard}`", "kinds", *columns), rows)
 
 
 def sums(found: Attacked) -> str:

@@ -1,8 +1,7 @@
 """Plants a wrong kernel below autograd, around the tested side's calls, and counts where it was wrong.
 
 Comes in: a `WrongKind`. Goes out: hits. The bench, the inputs and what is carried to and from the device
-never run under it: it surrounds the tested function and its gradients alone (with `whole` also what carries
-them).
+never run under it: it surrounds the tested function and its gradients alone.
 """
 
 from collections import Counter
@@ -50,10 +49,9 @@ class WrongKernel(TorchDispatchMode):
 class _UnderAttack(Execution):
     """A call that has run forward under a mode, and whose gradients do, too."""
 
-    def __init__(self, execution: Execution, mode: WrongKernel, *, whole: bool) -> None:
+    def __init__(self, execution: Execution, mode: WrongKernel) -> None:
         self._execution = execution
         self._mode = mode
-        self._whole = whole
         self.outputs: list[Leaf] = execution.outputs
 
     def __getattr__(self, name: str) -> Any:
@@ -63,9 +61,6 @@ class _UnderAttack(Execution):
         """Return the gradients, of which the backward kernels run under the mode."""
         self._mode.direction = "backward"
         try:
-            if self._whole:
-                with self._mode:
-                    return self._execution.gradients(cotangents)
             with _gradients_under(self._mode):
                 return self._execution.gradients(cotangents)
         finally:
@@ -73,19 +68,14 @@ class _UnderAttack(Execution):
 
 
 @contextmanager
-def with_wrong_kernel(mode: WrongKernel, *, whole: bool = False) -> Iterator[None]:
+def with_wrong_kernel(mode: WrongKernel) -> Iterator[None]:
     """Let every function that the tested side calls, and its gradients, run under a mode."""
     honest = TorchBackend.forward
 
     def forward(
         self: TorchBackend, function: Callable[..., Any], call: HostCall, plan: CallPlan
     ) -> Execution:
-        if whole:
-            with mode:
-                execution = honest(self, function, call, plan)
-        else:
-            execution = honest(self, _under(mode, function), call, plan)
-        return _UnderAttack(execution, mode, whole=whole)
+        return _UnderAttack(honest(self, _under(mode, function), call, plan), mode)
 
     TorchBackend.forward = forward  # type: ignore[method-assign]
     try:

@@ -6,8 +6,6 @@ exit code: 1 where fewer than 99.5 % of msprobe's keys are ours, or a difference
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -23,12 +21,11 @@ from scripts.capture_parity.verdicts import (
     other_verdicts,
     prechecked_verdicts,
 )
+from scripts.measuring import markdown_table, ran
 
-ROOT = Path(__file__).resolve().parents[2]
 MODEL_NAMES = ("qwen3", "gpt2", "t5", "mixtral", "resnet18", "swin")
 LEVELS = ("L1", "mix")
 LEAST_KEYS = 0.995
-_CAPTURE_LIMIT_S = 300.0
 _SHOWN = 12
 
 
@@ -122,17 +119,7 @@ def capture_step(
     """Capture one step in a process of its own, unless the folder has it already."""
     if list(out.glob("step0/*/dump.json")):
         return
-    words = ["-m", "scripts.capture_parity.child", tool, model, level, gradients, str(out)]
-    path = os.pathsep.join([str(ROOT), *more])
-    done = subprocess.run(
-        [sys.executable, *words],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=_CAPTURE_LIMIT_S,
-    )
-    if done.returncode:
-        raise SystemExit(f"{tool} could not capture {model} at {level}:\n{done.stderr[-2000:]}")
+    ran("scripts.capture_parity.child", tool, model, level, gradients, out, path=more)
 
 
 def measure_model(
@@ -159,47 +146,52 @@ def measure_model(
     return found
 
 
-def row_of_table(found: Parity) -> str:
+def row_of_table(found: Parity) -> list[str]:
     """Return a row: keys, records that are the same, verdicts and msprobe's rows."""
-    rows = "" if found.compared is None else _rows_text(found.compared, found.failing_rows)
-    return (
-        f"| {found.title} | {found.common} of {found.theirs} ({found.keys:.1%}) | {found.more}"
-        f" | {found.same} | {found.checked - len(found.verdicts)} of {found.checked} | {rows} |"
-    )
-
-
-def _rows_text(compared: MsprobeRows, failing: Counter[str]) -> str:
-    passed = compared.rows - len(compared.failing)
-    return f"{passed} of {compared.rows}"
+    rows, passed = 0, 0
+    if found.compared is not None:
+        rows, passed = found.compared.rows, found.compared.rows - len(found.compared.failing)
+    return [
+        found.title,
+        f"{found.common} of {found.theirs} ({found.keys:.1%})",
+        str(found.more),
+        str(found.same),
+        f"{found.checked - len(found.verdicts)} of {found.checked}",
+        f"{passed} of {rows}",
+    ]
 
 
 def report(results: Sequence[Parity]) -> None:
     """Print the table, the reasons, and what has none."""
-    print("| model, level | keys | further ones | same records | same verdicts | rows that pass |")
-    print("|---|---|---|---|---|---|")
-    for found in results:
-        print(row_of_table(found))
+    titles = (
+        "model, level",
+        "keys",
+        "further ones",
+        "same records",
+        "same verdicts",
+        "rows that pass",
+    )
+    print(markdown_table(titles, map(row_of_table, results)))
     reasons: Counter[str] = Counter()
     rows: Counter[str] = Counter()
     for found in results:
         reasons.update(found.reasons)
         rows.update(found.failing_rows)
     skipped = sum(found.skipped for found in results)
-    print(f"\n{skipped} verdicts are ours alone: msprobe's record of the call lacks a dtype")
-    print("\n| why | differences | rows of msprobe's comparison |\n|---|---|---|")
-    for reason in REASONS:
-        if reasons[reason] or rows[reason]:
-            print(f"| {reason} | {reasons[reason]} | {rows[reason]} |")
+    print(f"\n{skipped} verdicts are ours alone: msprobe's record of the call lacks a dtype\n")
     rounding = sum(found.compared.by_rounding for found in results if found.compared)
-    print(f"| its norms are rounded to float32 | | {rounding} |")
+    lines = [[why, reasons[why], rows[why]] for why in REASONS if reasons[why] or rows[why]]
+    lines.append(["its norms are rounded to float32", "", rounding])
+    print(markdown_table(("why", "differences", "rows of msprobe's comparison"), lines))
     for found in results:
-        for each in found.without_reason[:_SHOWN]:
-            print(f"{found.title}: no reason: {_shown(each)}", file=sys.stderr)
-        for line in found.verdicts[:_SHOWN]:
-            print(f"{found.title}: another verdict: {line}", file=sys.stderr)
-        if found.failing_rows[""]:
-            names = [row.name for row in found.compared.failing] if found.compared else []
-            print(f"{found.title}: rows without a reason, of {names[:_SHOWN]}", file=sys.stderr)
+        lacking = [f"no reason: {_shown(each)}" for each in found.without_reason]
+        lacking += [f"another verdict: {line}" for line in found.verdicts]
+        if found.failing_rows[""] and found.compared:
+            lacking += [
+                f"a row, perhaps without a reason: {row.name}" for row in found.compared.failing
+            ]
+        for line in lacking[: 3 * _SHOWN]:
+            print(f"{found.title}: {line}", file=sys.stderr)
 
 
 def _shown(each: RecordDifference) -> str:
@@ -229,6 +221,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for model in options.models:
         for level in options.levels:
             results.append(measure_model(model, level, options.gradients, folder, options.msprobe))
-            print(row_of_table(results[-1]), file=sys.stderr)
+            print(*row_of_table(results[-1]), sep=" | ", file=sys.stderr)
     report(results)
     return 0 if all(found.is_reached for found in results) else 1

@@ -56,13 +56,6 @@ def differences_of_dumps(theirs: Records, ours: Records) -> Iterator[RecordDiffe
             yield from _of_values(key, "", theirs[key], ours[key])
 
 
-def differences_of_record(key: str, theirs: Records, ours: Records) -> Iterator[RecordDifference]:
-    """Yield the differences of one record, which may be missing."""
-    yield from differences_of_dumps(
-        {key: theirs[key]} if key in theirs else {}, {key: ours[key]} if key in ours else {}
-    )
-
-
 def _of_values(key: str, path: str, theirs: Json, ours: Json) -> Iterator[RecordDifference]:
     if isinstance(theirs, dict) and isinstance(ours, dict):
         yield from _of_fields(key, path, theirs, ours)

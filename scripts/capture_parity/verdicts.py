@@ -4,10 +4,6 @@ Comes in: the paths of msprobe's dump.json and of ours. Goes out: the calls whos
 rows of msprobe's comparison that do not pass. Called by the main module.
 """
 
-import csv
-import os
-import subprocess
-import sys
 from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,9 +13,9 @@ from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import Task
+from scripts.measuring import ran, rows_of_table
 
 VerdictsByCall = dict[str, tuple[Verdict, Verdict]]
-_COMPARE_LIMIT_S = 300.0
 # What msprobe says where the error of a norm grows from an input to an output, however small it is.
 _GROWING_NORM = "warning: The norm relative error of output is 10 times that of input."
 _NORM_ROUNDING_PERCENT = 0.05
@@ -84,18 +80,10 @@ def compare_with_msprobe(
     theirs: Path, ours: Path, out: Path, python_path: Sequence[str]
 ) -> MsprobeRows:
     """Let msprobe compare our dump (as the target) with its own (as the golden one)."""
-    words = [sys.executable, "-m", "msprobe.msprobe", "compare"]
-    words += ["--target_path", str(ours), "--golden_path", str(theirs), "--output_path", str(out)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(python_path)}
     out.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(
-        words, env=environment, capture_output=True, text=True, timeout=_COMPARE_LIMIT_S
-    )
-    tables = sorted(out.glob("compare_result_*.csv"))
-    if done.returncode or not tables:
-        raise SystemExit(f"msprobe compare {ours} failed:\n{(done.stdout + done.stderr)[-2000:]}")
-    with tables[-1].open(encoding="utf-8", newline="") as file:
-        return read_comparison(list(csv.DictReader(file)))
+    words = ("--target_path", ours, "--golden_path", theirs, "--output_path", out)
+    ran("msprobe.msprobe", "compare", *words, path=python_path)
+    return read_comparison(rows_of_table(out, "compare_result_*.csv"))
 
 
 def read_comparison(rows: Sequence[dict[str, str]]) -> MsprobeRows:

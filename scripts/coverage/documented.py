@@ -8,8 +8,7 @@ import importlib
 import importlib.util
 import re
 
-from scripts.coverage.names import Namespace
-from scripts.coverage.status import Status
+from scripts.coverage.status import Namespace, Status
 
 PACKAGES = {"torch": "torch", "mindspore": "MindSpore"}
 # Of all names of a namespace so many may be uncovered here alone: those of other versions.

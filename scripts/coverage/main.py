@@ -21,8 +21,7 @@ from scripts.coverage.documented import (
     installed_versions,
     told,
 )
-from scripts.coverage.names import MINDSPORE, TORCH, Namespace
-from scripts.coverage.status import Kind, Status, statuses
+from scripts.coverage.status import MINDSPORE, TORCH, Kind, Namespace, Status, statuses
 
 ROOT = Path(__file__).resolve().parents[2]
 

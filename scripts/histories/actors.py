@@ -16,11 +16,10 @@ from ray_precheck.runtime.actors import ActorError, ActorLost, CallFailed
 from ray_precheck.runtime.places.devices import Node
 from ray_precheck.runtime.writer import Writer
 from ray_precheck.schema.task import DeviceSlot
-from scripts.histories.answers import Cast, Choices, Say
+from scripts.histories.answers import Cast, Choices, Layout, Say
 from scripts.histories.disk import Died
 from scripts.histories.files import Files, Restart
 from scripts.histories.job import Steps
-from scripts.histories.layout import Layout
 from scripts.histories.process import SimulatedWorker, WorkerDies
 from scripts.histories.rules import Broken, require
 

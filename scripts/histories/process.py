@@ -16,8 +16,7 @@ from ray_precheck.runtime.workers.worker import Worker
 from ray_precheck.schema.casualty import BatchReport, Cause, MeasuredTask
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.task import BENCH, DeviceSlot
-from scripts.histories.answers import NEEDS_DEVICE, TAINTS, Cast, Choices, broken
-from scripts.histories.layout import BAD_PLACE, Layout
+from scripts.histories.answers import BAD_PLACE, NEEDS_DEVICE, TAINTS, Cast, Choices, Layout, broken
 from scripts.histories.rules import require
 
 

@@ -1,4 +1,4 @@
-"""The object store of a simulated run: parcels of devices, and captured files.
+"""The object store of a simulated run: parcels of devices.
 
 Comes in: the scheduler's commands, as `runtime/crew.py` carries them out. Goes out: `Broken` where a
 parcel is sent that is not there, too many bytes are on their way, or something is left at the end.
@@ -6,7 +6,7 @@ parcel is sent that is not there, too many bytes are on their way, or something 
 
 from dataclasses import dataclass, field
 
-from ray_precheck.runtime.scheduling.commands import Prepare, SendBatch
+from ray_precheck.runtime.scheduling.commands import SendBatch
 from ray_precheck.schema.casualty import MeasuredTask
 from ray_precheck.schema.task import Task
 from scripts.histories.rules import require
@@ -68,11 +68,6 @@ class Parcels:
         made = self.made.pop(ticket, None)
         return () if made is None else made.tasks
 
-    def check_gone(self, node: str) -> None:
-        """Check that no parcel waits on a node that is gone."""
-        gone = [t for t, made in self.made.items() if made.node == node and made.tasks]
-        require(set(gone) <= self.working, "what lies on a node that is gone waits for a bench")
-
     def waiting(self) -> set[int]:
         """Return the records that wait for a bench."""
         idle = [made for ticket, made in self.made.items() if ticket not in self.working]
@@ -89,70 +84,3 @@ class Parcels:
     def is_waiting(self) -> bool:
         """Return whether any parcel waits for a bench."""
         return bool(self.nodes())
-
-
-@dataclass(slots=True)
-class Shipments:
-    """Captured files on their way to other machines, as `runtime/tensors/shipper.py` sends them: in their
-    order, and no more than `room_bytes` at a time unless it is one batch.
-    """
-
-    room_bytes: int
-    _prepared: dict[int, Prepare] = field(default_factory=dict)
-    _there: dict[int, int] = field(default_factory=dict)
-    _sent: set[int] = field(default_factory=set)
-    _last_ticket: int = 0
-
-    def prepare(self, command: Prepare) -> None:
-        """Begin to send the files of a ticket, which may be prepared once."""
-        require(command.ticket > self._last_ticket, "a ticket is prepared twice")
-        self._last_ticket = command.ticket
-        indices = {task.index for task in command.tasks}
-        require(self.reserved().isdisjoint(indices), "a record is prepared twice")
-        self._prepared[command.ticket] = command
-        self._advance()
-
-    def send(self, batch: SendBatch, needs_files: bool) -> None:
-        """Note that a batch is sent, or held until its files have arrived."""
-        prepared = self._prepared.get(batch.ticket)
-        if prepared is None:
-            require(not needs_files, f"{batch.slot} is sent what was not prepared")
-            return
-        same = prepared.slot == batch.slot and prepared.tasks == batch.tasks
-        require(same, "another batch is sent than was prepared")
-        self._sent.add(batch.ticket)
-
-    def has_arrived(self, ticket: int) -> bool:
-        """Return whether the files of a batch that was sent have arrived."""
-        return ticket not in self._prepared or ticket in self._there
-
-    def forget(self, ticket: int) -> None:
-        """Free the files of a ticket; an unknown ticket is ignored."""
-        self._prepared.pop(ticket, None)
-        self._there.pop(ticket, None)
-        self._sent.discard(ticket)
-        self._advance()
-
-    def reserved(self, sending: int = 0) -> set[int]:
-        """Return the records whose files are on their way for a batch that was not sent yet, and is
-        not `sending` now.
-        """
-        sent = self._sent | {sending}
-        kept = [each for ticket, each in self._prepared.items() if ticket not in sent]
-        return {task.index for each in kept for task in each.tasks}
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is prepared."""
-        return not self._prepared
-
-    def _advance(self) -> None:
-        total = sum(self._there.values())
-        for ticket, command in self._prepared.items():
-            if ticket in self._there:
-                continue
-            nbytes = sum(task.nbytes for task in command.tasks)
-            if nbytes and total and total + nbytes > self.room_bytes:
-                return
-            self._there[ticket] = nbytes
-            total += nbytes

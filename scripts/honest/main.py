@@ -12,12 +12,11 @@ Exit code 1 where one of it does not hold.
 
 import argparse
 import json
-import os
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,14 +25,11 @@ from scripts.honest.child import TASKS
 from scripts.honest.models import MODEL_PROGRAMS
 from scripts.honest.programs import TORCH_PROGRAMS
 from scripts.honest.ranked import RANKED_PROGRAMS, RANKS
-
-ROOT = Path(__file__).resolve().parents[2]
-_LIMIT_S = 600.0
+from scripts.measuring import RanCommand, ran
 
 
 def run_program(name: str, folder: Path) -> list[dict[str, Any]]:
     """Examine a program in a process of its own, or in those of its ranks."""
-    words = [sys.executable, "-W", "ignore", "-m", "scripts.honest.child", name, str(folder)]
     ranks: list[dict[str, str]] = [{}]
     if name in RANKED_PROGRAMS:
         where = {
@@ -42,22 +38,17 @@ def run_program(name: str, folder: Path) -> list[dict[str, Any]]:
             "WORLD_SIZE": str(RANKS),
         }
         ranks = [{**where, "RANK": str(rank)} for rank in range(RANKS)]
-    children = [
-        subprocess.Popen(
-            words,
-            cwd=ROOT,
-            env={**os.environ, **each},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for each in ranks
-    ]
+
+    def child(rank: dict[str, str]) -> RanCommand:
+        quiet = {"PYTHONWARNINGS": "ignore"}
+        return ran("scripts.honest.child", name, folder, codes=None, **quiet, **rank)
+
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        children = list(pool.map(child, ranks))
     found = []
-    for rank, child in enumerate(children):
-        out, err = child.communicate(timeout=_LIMIT_S)
-        lines = [line for line in out.splitlines() if line.startswith("RESULT ")]
-        one: dict[str, Any] = {"program": name, "failed": err[-1500:]}
+    for rank, ended in enumerate(children):
+        lines = [line for line in ended.printed.splitlines() if line.startswith("RESULT ")]
+        one: dict[str, Any] = {"program": name, "failed": ended.printed[-1500:]}
         if lines:
             one = json.loads(lines[-1].removeprefix("RESULT "))
         if len(children) > 1:

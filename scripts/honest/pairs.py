@@ -10,8 +10,6 @@ not 0.
 """
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -25,10 +23,10 @@ from ray_precheck.capture import Capture
 from scripts.honest.child import TASKS, make_training
 from scripts.honest.models import MODEL_PROGRAMS
 from scripts.honest.programs import TORCH_PROGRAMS
+from scripts.measuring import ran
 
 COMMANDS = ("compare", "locate", "diagnose", "overflow_check")
 _WAYS = ("one", "two")
-_LIMIT_S = 300
 
 
 def capture_one_way(program: str, way: str, folder: Path) -> None:
@@ -45,35 +43,23 @@ def capture_one_way(program: str, way: str, folder: Path) -> None:
 def command_line(command: str, folder: Path, program: str, task: str, standard: str) -> list[str]:
     """Return the command for the captures of a program."""
     one, two = (str(folder / f"{program}-{task}-{way}" / "step0") for way in _WAYS)
-    words = [sys.executable, "-m", "ray_precheck", command]
     out = ["-o", str(folder / f"{program}-{task}-{command}")]
     if command == "overflow_check":
-        return [*words, two, *out]
+        return [command, two, *out]
     judged = ["--standard", standard] if command in ("compare", "diagnose") else []
-    return [*words, "-tp", two, "-gp", one, *judged, *out]
+    return [command, "-tp", two, "-gp", one, *judged, *out]
 
 
 def said_of(program: str, folder: Path, tasks: Sequence[str], standard: str) -> dict[str, str]:
     """Return what each command printed for a program, with its exit code before, by task and command."""
     for way in _WAYS:
-        words = [
-            sys.executable,
-            "-m",
-            "scripts.honest.pairs",
-            "--capture",
-            program,
-            way,
-            str(folder),
-        ]
-        subprocess.run(words, check=True, timeout=_LIMIT_S, capture_output=True)
+        ran("scripts.honest.pairs", "--capture", program, way, folder)
     found = {}
     for task in tasks:
         for command in COMMANDS:
             words = command_line(command, folder, program, task, standard)
-            ended = subprocess.run(
-                words, timeout=_LIMIT_S, capture_output=True, text=True, check=False
-            )
-            found[f"{task} {command}"] = f"{ended.returncode}\n{ended.stdout}{ended.stderr[-500:]}"
+            ended = ran("ray_precheck", *words, codes=None)
+            found[f"{task} {command}"] = f"{ended.code}\n{ended.printed}"
     return found
 
 
@@ -114,5 +100,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     sys.exit(main())

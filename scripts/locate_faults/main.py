@@ -6,22 +6,18 @@ Comes in: the command line. Goes out: the tables, with `--json` all cases with w
 import argparse
 import json
 import math
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, astuple, fields
 from functools import partial
 from pathlib import Path
 
 from scripts.locate_faults.cases import CASES_FILE, HONEST, Judged, read_cases, write_cases
-from scripts.locate_faults.looking.foreign import MSPROBE, compared
 from scripts.locate_faults.looking.locating import located, ways_of
-from scripts.locate_faults.looking.remembering import forget
-from scripts.locate_faults.looking.replaying import Replay, named_by
+from scripts.locate_faults.looking.replaying import Replay, forget, named_by
 from scripts.locate_faults.looking.tables import (
     REPLAY,
     misses,
@@ -31,28 +27,17 @@ from scripts.locate_faults.looking.tables import (
 )
 from scripts.locate_faults.planting.collective import collective_cases
 from scripts.locate_faults.planting.plan import Counts
+from scripts.measuring import ran
 
-ROOT = Path(__file__).resolve().parents[2]
 MODEL_NAMES = ("qwen3", "mixtral", "swin", "gpt2", "t5", "resnet", "densenet", "vit", "bert")
 DTYPES = ("float32", "bfloat16")
-_CAPTURE_LIMIT_S = 1800.0
 
 
 def capture_model(model: str, dtype: str, folder: Path, counts: Counts) -> list[Judged]:
     """Capture a model in a process of its own, unless the folder has it already; return its cases."""
     if not (folder / CASES_FILE).exists():
-        numbers = [str(getattr(counts, each.name)) for each in fields(counts)]
-        words = [sys.executable, "-m", "scripts.locate_faults.child", model, dtype, str(folder)]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRANSFORMERS_VERBOSITY": "error"}
-        done = subprocess.run(
-            [*words, *numbers],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=_CAPTURE_LIMIT_S,
-        )
-        if done.returncode:
-            raise SystemExit(f"{model} in {dtype} failed:\n{done.stderr[-3000:]}")
+        words = (model, dtype, folder, *astuple(counts))
+        ran("scripts.locate_faults.child", *words, TRANSFORMERS_VERBOSITY="error")
     return read_cases(folder)
 
 
@@ -93,22 +78,10 @@ def locate_cases(
             save()
 
 
-def compare_cases(judged: Sequence[Judged], msprobe: Sequence[str]) -> None:
-    """Let msprobe compare pairs with a fault, unless it has."""
-    asked = [
-        each
-        for each in judged
-        if each.case.counts and MSPROBE not in each.ways and Path(each.case.golden).is_file()
-    ]
-    pairs = [(Path(each.case.target), Path(each.case.golden)) for each in asked]
-    for each, found in zip(asked, compared(pairs, msprobe) if pairs else (), strict=True):
-        each.ways[MSPROBE] = found or []
-
-
 def report_cases(judged: Sequence[Judged]) -> None:
     """Print the tables, and on stderr each miss and each honest run that is accused."""
-    for table in (table_of_faults(judged), table_of_replay(judged), table_of_honest(judged)):
-        print("\n".join(table), end="\n\n")
+    for made in (table_of_faults, table_of_replay, table_of_honest):
+        print(made(judged), end="\n\n")
     print("\n".join(misses(judged)), file=sys.stderr)
 
 
@@ -126,7 +99,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--again", action="store_true", help="look again at what was looked at")
     parser.add_argument("--faults", action="store_true", help="do not search honest captures")
     parser.add_argument("--limit_s", type=float, default=math.inf, help="begin no search later")
-    parser.add_argument("--msprobe", nargs="+", default=(), help="folders of msprobe and its needs")
     parser.add_argument("--json", type=Path, help="write all cases, with what was found")
     options = parser.parse_args(arguments)
     folder = options.captures or Path(tempfile.mkdtemp(prefix="locate_faults_"))
@@ -145,8 +117,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 again=options.again,
                 until=until,
             )
-        if options.msprobe:
-            compare_cases(found, options.msprobe)
         write_cases(own, found)
         judged += found
         print(f"{own.name}: {len(found)} cases", file=sys.stderr, flush=True)

@@ -45,8 +45,8 @@ _WITH_CODE = (
 class Change:
     """A change of one expression.
 
-    `statement` is the first line of the statement around it (or of the lambda), and 0 outside of
-    functions, where it runs on import. Lines count from 1, columns are in bytes of UTF-8.
+    `function` is the line of the function or lambda around it, and 0 outside of functions, where it runs
+    on import. Lines count from 1, columns are in bytes of UTF-8.
     """
 
     kind: str
@@ -55,12 +55,12 @@ class Change:
     end_line: int
     end_column: int
     replacement: str
-    statement: int
+    function: int
 
 
 def find_changes(text: str) -> list[Change]:
     """Return every change that can be made, in the order of the text."""
-    changes = list(_of_node(ast.parse(text), 0, False))
+    changes = list(_of_node(ast.parse(text), 0))
     return sorted(changes, key=lambda each: (each.line, each.column, each.replacement))
 
 
@@ -72,32 +72,20 @@ def mutate(text: str, change: Change) -> str:
     return b"".join([*lines[: change.line - 1], changed, *lines[change.end_line :]]).decode()
 
 
-def _of_node(node: ast.AST, around: int, is_in_function: bool) -> Iterator[Change]:
-    """Yield the changes inside a node; `around` is the line of the statement around it."""
+def _of_node(node: ast.AST, around: int) -> Iterator[Change]:
+    """Yield the changes inside a node; `around` is the line of the function around it."""
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns", "decorator_list", "type_comment"):
             continue
-        is_inner = is_in_function or _is_body_of_function(node, field)
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        function = node.lineno if is_function and field == "body" else around  # type: ignore[attr-defined]
         for child in value if isinstance(value, list) else [value]:
             if not isinstance(child, _WITH_CODE) or _is_left_out(child):
                 continue
-            statement = _statement(node, child, is_inner) or around
-            yield from _changes(child, statement)
+            yield from _changes(child, function)
             if isinstance(child, ast.expr) and _is_condition(node, field):
-                yield _change("negation", child, ast.UnaryOp(ast.Not(), child), statement)
-            yield from _of_node(child, statement, is_inner)
-
-
-def _is_body_of_function(node: ast.AST, field: str) -> bool:
-    is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-    return is_function and field == "body"
-
-
-def _statement(parent: ast.AST, node: ast.AST, is_in_function: bool) -> int:
-    """Return the line that a statement in a function or the body of a lambda is marked by, else 0."""
-    if isinstance(parent, ast.Lambda) and node is parent.body:
-        return parent.lineno
-    return node.lineno if is_in_function and isinstance(node, ast.stmt) else 0
+                yield _change("negation", child, ast.UnaryOp(ast.Not(), child), function)
+            yield from _of_node(child, function)
 
 
 def _is_left_out(node: ast.AST) -> bool:
@@ -111,10 +99,10 @@ def _is_condition(parent: ast.AST, field: str) -> bool:
     return is_test or (field == "ifs" and isinstance(parent, ast.comprehension))
 
 
-def _changes(node: ast.AST, statement: int) -> Iterator[Change]:
+def _changes(node: ast.AST, function: int) -> Iterator[Change]:
     maker = _MAKERS.get(type(node))
     for kind, changed in maker(node) if maker else ():
-        yield _change(kind, node, changed, statement)
+        yield _change(kind, node, changed, function)
 
 
 def _comparisons(node: ast.Compare) -> Iterator[tuple[str, ast.AST]]:
@@ -160,9 +148,9 @@ _MAKERS: dict[type[ast.AST], Callable[..., Iterator[tuple[str, ast.AST]]]] = {
 }
 
 
-def _change(kind: str, old: ast.AST, new: ast.AST, statement: int) -> Change:
+def _change(kind: str, old: ast.AST, new: ast.AST, function: int) -> Change:
     text = ast.unparse(new)
     if not isinstance(new, ast.AugAssign | ast.Constant):
         text = f"({text})"
     where = (old.lineno, old.col_offset, old.end_lineno, old.end_col_offset)  # type: ignore[attr-defined]
-    return Change(kind, *where, text, statement)
+    return Change(kind, *where, text, function)

@@ -14,11 +14,21 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from scripts.npu_calls.evaluate import FINDS_PART, HOLE, LIBRARIES, OR, extended, is_whole, value_of
+from scripts.npu_calls.evaluate import (
+    FINDS_PART,
+    HOLE,
+    LIBRARIES,
+    OR,
+    Use,
+    extended,
+    has_parts,
+    is_whole,
+    use_of,
+    value_of,
+)
 from scripts.npu_calls.explained import EXPLAINED, IMPLIED, PASSED_ON, TAKES_ANYTHING
 from scripts.npu_calls.names import Scopes
 from scripts.npu_calls.sources import SourceModule, Value, named, outside_nodes
-from scripts.npu_calls.uses import Use, has_parts, use_of
 
 _IN_TEXT = re.compile(
     r"(?<![\w./-])(?:torch_npu|torch\.npu|acl|mindspore|ms)(?:\.\w+)+(?::\w+(?:\.\w+)*)?"

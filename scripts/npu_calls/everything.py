@@ -10,11 +10,10 @@ from pathlib import Path
 
 from scripts.npu_calls.collector import collect_uses
 from scripts.npu_calls.definitions import Wheel
-from scripts.npu_calls.facts import Fact, collect_facts
+from scripts.npu_calls.evaluate import Use
+from scripts.npu_calls.facts import Fact, collect_facts, collect_operators
 from scripts.npu_calls.names import Scopes
-from scripts.npu_calls.operators import collect_operators
 from scripts.npu_calls.sources import Sources
-from scripts.npu_calls.uses import Use
 from scripts.npu_calls.wheels import Unpacked
 
 PACKAGE = Path(__file__).resolve().parents[2] / "ray_precheck"

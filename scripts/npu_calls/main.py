@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from scripts.npu_calls.accepted import ACCEPTED
+from scripts.npu_calls.evaluate import Use
 from scripts.npu_calls.everything import (
     PACKAGE,
     Everything,
@@ -20,13 +20,11 @@ from scripts.npu_calls.everything import (
     installed_ray,
     uses_of_ray,
 )
-from scripts.npu_calls.explained import ACL_REFERENCE
+from scripts.npu_calls.explained import ACCEPTED, ACL_REFERENCE
 from scripts.npu_calls.facts import Fact
 from scripts.npu_calls.lookup import Presence, Sighting, has_fact, look_up
-from scripts.npu_calls.page import Sightings
-from scripts.npu_calls.uses import Use
 from scripts.npu_calls.wheels import RELEASES, NoWheel, Unpacked, unpacked
-from scripts.npu_calls.words import page
+from scripts.npu_calls.words import Sightings, page
 
 DOCS = PACKAGE / "frameworks" / "ASCEND.md"
 _BAD = (Presence.MISSING, Presence.ARGUMENTS)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.npu_calls.definitions import Wheel
-from scripts.npu_calls.schemas import SCHEMA
 
 # The first release of each minor version, and the newest one, whatever it is.
 RELEASES = {
@@ -35,6 +34,8 @@ _LIBRARIES = re.compile(
 _TEXT = re.compile(rb"[ -~\n]{6,}")
 _KEPT = re.compile(r"memory|bad_alloc|ASCEND_|davinci|HF32", re.IGNORECASE)
 _LONGEST = 4000
+# A line of a library's texts that is a schema.
+SCHEMA = re.compile(r"(?:\w+::)?([a-z]\w*)(\.\w+)?\((.*)\) -> .+")
 TEXTS = "texts-of-libraries.txt"
 FILES = "files.txt"
 

@@ -2,10 +2,8 @@
 
     python -m scripts.simulate                                     the table: sizes by workloads
     python -m scripts.simulate --faults                            with slow devices, crashes, lost nodes
-    python -m scripts.simulate --measure                           measure Ray here, print it and use it
     python -m scripts.simulate --cost send_s=200e-6 write_s=0      with the costs of another machine
     python -m scripts.simulate --target-batch-s 2                  with larger batches
-    python -m scripts.simulate --profile 4096                      where the scheduler's time goes
 
 Workloads: `tiny` calls of 1.2 ms, `typical` ones drawn from a capture's estimates, `20ms`, `heavy`
 and `heavy20ms` ones of which 1 % take half of the time. Actual times are off by 30 %. Everything is
@@ -20,22 +18,15 @@ two is the limit; else the devices are.
 """
 
 import argparse
-import cProfile
-import os
-import pstats
 import statistics
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
+from dataclasses import fields, replace
 
 from ray_precheck.runtime.scheduling import task_queue
-from scripts.simulate.account import Account, Faults, Setup
+from scripts.measuring import markdown_table
+from scripts.simulate.account import Account, DriverCosts, Faults, Setup
 from scripts.simulate.costs import WORKLOADS, draw_workload
-from scripts.simulate.ray import DriverCosts, measure
 from scripts.simulate.world import World
-
-ROOT = Path(__file__).resolve().parents[2]
 
 SIZES = (8, 64, 256, 1024, 4096)
 BUSY = 0.9
@@ -44,106 +35,30 @@ LEAST_PER_DEVICE = 100
 MOST_RECORDS = 300_000
 WORK_S = 20.0
 SAMPLE = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class TableRow:
-    """One line of the table."""
-
-    workload: str
-    account: Account
-
-    @property
-    def shares(self) -> dict[str, float]:
-        """How much of the wall each server is busy."""
-        wall_s = self.account.wall_s
-        return {"writer": self.account.writer_s / wall_s, "driver": self.account.driver_s / wall_s}
-
-    @property
-    def limit(self) -> str:
-        """Where the driver computes or waits for the writer nearly all the time, the busier of the
-        two; else the devices."""
-        taken_s = self.account.driver_s + self.account.blocked_s
-        if taken_s < BUSY * self.account.wall_s:
-            return "devices"
-        return max(self.shares, key=lambda name: self.shares[name])
-
-    def text(self) -> str:
-        """Return the line."""
-        a = self.account
-        return (
-            f"{self.workload:10} {a.setup.devices:7} {a.records:8} {a.wall_s:8.2f}"
-            f" {a.efficiency:10.3f} {a.wall_s / a.bound_s:10.2f} {self.shares['driver']:7.1%}"
-            f" {a.blocked_s / a.wall_s:8.1%} {self.shares['writer']:7.1%}"
-            f" {a.driver_s / a.records * 1e6:9.1f} {a.own_s / a.records * 1e6:9.1f}"
-            f" {a.records / a.wall_s:9.0f}  {self.limit}"
-        )
-
-
-HEADER = (
-    f"{'costs':10} {'devices':>7} {'records':>8} {'wall s':>8} {'efficiency':>10} {'wall/bound':>10}"
-    f" {'driver':>7} {'blocked':>8} {'writer':>7} {'us/record':>9} {'own':>9}"
-    f" {'records/s':>9}  limit"
+COLUMNS = (
+    *("costs", "devices", "records", "wall s", "efficiency", "wall/bound", "driver", "blocked"),
+    *("writer", "us/record", "own", "records/s", "limit"),
 )
 
 
-def main() -> int:
-    """Print the table; returns 1 where a record was not recorded exactly once."""
-    given = _parser().parse_args()
-    task_queue.TARGET_BATCH_S = given.target_batch_s
-    task_queue.MAX_BATCH_RECORDS = given.max_batch_records
-    costs = DriverCosts()
-    if given.measure:
-        costs, waits = measure()
-        shown = ", ".join(f"{count}: {s * 1e3:.2f} ms" for count, s in waits.items())
-        print(f"measured here (load {os.getloadavg()[0]:.1f}); ray.wait over n calls: {shown}")
-    costs = replace(costs, **dict(given.cost))
-    values = ((f.name.removesuffix("_s"), getattr(costs, f.name) * 1e6) for f in fields(costs))
-    print("microseconds: " + ", ".join(f"{name} {us:.3g}" for name, us in values))
-    if given.profile:
-        return _profile(given, costs)
-    print(HEADER)
-    rows = []
-    for name in given.costs:
-        for devices in given.devices:
-            rows.append(_row(name, devices, costs, given))
-            print(rows[-1].text(), flush=True)
-    print()
-    for name in given.costs:
-        print(_saturation(name, [row for row in rows if row.workload == name]))
-    return 0 if all(set(row.account.recorded) == {1} for row in rows) else 1
+def row_of(name: str, account: Account) -> list[str]:
+    """Return a line of the table; where the driver computes or waits for the writer nearly all the time, the
+    busier of the two is the limit, else the devices are."""
+    wall_s, records = account.wall_s, account.records
+    busiest = "writer" if account.writer_s > account.driver_s else "driver"
+    is_busy = account.driver_s + account.blocked_s >= BUSY * wall_s
+    shares = (each / wall_s for each in (account.driver_s, account.blocked_s, account.writer_s))
+    return [
+        *(name, str(account.setup.devices), str(records), f"{wall_s:.2f}"),
+        *(f"{account.efficiency:.3f}", f"{wall_s / account.bound_s:.2f}"),
+        *(f"{share:.1%}" for share in shares),
+        *(f"{each / records * 1e6:.1f}" for each in (account.driver_s, account.own_s)),
+        *(f"{records / wall_s:.0f}", busiest if is_busy else "devices"),
+    ]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--devices", type=int, nargs="+", default=SIZES)
-    parser.add_argument(
-        "--costs", nargs="+", choices=WORKLOADS, default=["tiny", "typical", "20ms", "heavy20ms"]
-    )
-    parser.add_argument("--benches", type=int, default=0, help="bench workers for each device")
-    parser.add_argument("--faults", action="store_true")
-    parser.add_argument("--measure", action="store_true")
-    parser.add_argument("--cost", type=_cost, nargs="+", default=[], metavar="NAME=SECONDS")
-    parser.add_argument("--free", action="store_true", help="the driver's own code takes no time")
-    parser.add_argument("--target-batch-s", type=float, default=task_queue.TARGET_BATCH_S)
-    parser.add_argument("--max-batch-records", type=int, default=task_queue.MAX_BATCH_RECORDS)
-    parser.add_argument("--work-s", type=float, default=WORK_S, help="for each device, if possible")
-    parser.add_argument("--most-records", type=int, default=MOST_RECORDS)
-    parser.add_argument("--profile", type=int, metavar="DEVICES")
-    parser.add_argument("--seed", type=int, default=0)
-    return parser
-
-
-def _cost(text: str) -> tuple[str, float]:
-    name, _, seconds = text.partition("=")
-    if name not in DriverCosts.__slots__:
-        raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(DriverCosts.__slots__)}")
-    return name, float(seconds)
-
-
-def _row(name: str, devices: int, costs: DriverCosts, given: argparse.Namespace) -> TableRow:
+def simulated(name: str, devices: int, costs: DriverCosts, given: argparse.Namespace) -> Account:
+    """Run a workload on so many devices."""
     sample = draw_workload(name, SAMPLE, given.seed).actual_s
     wanted = round(given.work_s * devices / statistics.mean(sample))
     least = LEAST_PER_DEVICE * devices
@@ -155,34 +70,46 @@ def _row(name: str, devices: int, costs: DriverCosts, given: argparse.Namespace)
         faults = Faults(10, 3.0, 2000, 1.5, third_s, nodes, 5.0, 10.0)
     own_s = 0.0 if given.free else None
     benches = given.benches * devices
-    setup = Setup(devices, benches, faults, costs, own_s, given.seed)
-    return TableRow(name, World(workload, setup).run())
+    return World(workload, Setup(devices, benches, faults, costs, own_s, given.seed)).run()
 
 
-def _saturation(name: str, rows: Sequence[TableRow]) -> str:
-    """Say at which simulated size the driver or the writer becomes the limit."""
-    row = next((row for row in rows if row.limit != "devices"), None)
-    if row is None:
-        return f"{name}: the devices are the limit at every size"
-    account = row.account
-    below = max((r.account.setup.devices for r in rows if r.limit == "devices"), default=0)
-    return (
-        f"{name}: above {below} and at most {account.setup.devices} devices the {row.limit} becomes"
-        f" the limit, at {account.records / account.wall_s:.0f} records/s"
+def _cost(text: str) -> tuple[str, float]:
+    name, _, seconds = text.partition("=")
+    if name not in DriverCosts.__slots__:
+        raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(DriverCosts.__slots__)}")
+    return name, float(seconds)
+
+
+def main() -> int:
+    """Print the table; returns 1 where a record was not recorded exactly once."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-
-
-def _profile(given: argparse.Namespace, costs: DriverCosts) -> int:
-    """Print the time of the scheduler's functions with this many devices, the costliest first."""
-    devices, seed = given.profile, given.seed
-    workload = draw_workload(given.costs[0], LEAST_PER_DEVICE * devices, seed)
-    world = World(workload, Setup(devices, given.benches * devices, costs=costs, seed=seed))
-    profile = cProfile.Profile()
-    profile.runcall(world.run)
-    stats = pstats.Stats(profile)
-    stats.sort_stats("tottime").print_stats("ray_precheck", 20)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    add = parser.add_argument
+    add("--devices", type=int, nargs="+", default=SIZES)
+    usual = ["tiny", "typical", "20ms", "heavy20ms"]
+    add("--costs", nargs="+", choices=WORKLOADS, default=usual)
+    add("--benches", type=int, default=0, help="bench workers for each device")
+    add("--faults", action="store_true")
+    add("--cost", type=_cost, nargs="+", default=[], metavar="NAME=SECONDS")
+    add("--free", action="store_true", help="the driver's own code takes no time")
+    add("--target-batch-s", type=float, default=task_queue.TARGET_BATCH_S)
+    add("--max-batch-records", type=int, default=task_queue.MAX_BATCH_RECORDS)
+    add("--work-s", type=float, default=WORK_S, help="for each device, if possible")
+    add("--most-records", type=int, default=MOST_RECORDS)
+    add("--seed", type=int, default=0)
+    given = parser.parse_args()
+    task_queue.TARGET_BATCH_S = given.target_batch_s
+    task_queue.MAX_BATCH_RECORDS = given.max_batch_records
+    costs = replace(DriverCosts(), **dict(given.cost))
+    values = ((f.name.removesuffix("_s"), getattr(costs, f.name) * 1e6) for f in fields(costs))
+    print("microseconds: " + ", ".join(f"{name} {us:.3g}" for name, us in values))
+    rows, is_whole = [], True
+    for name in given.costs:
+        for devices in given.devices:
+            account = simulated(name, devices, costs, given)
+            is_whole = is_whole and set(account.recorded) == {1}
+            rows.append(row_of(name, account))
+            print(*rows[-1], file=sys.stderr, flush=True)
+    print(markdown_table(COLUMNS, rows))
+    return 0 if is_whole else 1

@@ -21,8 +21,6 @@ names what was missed and what was called an error.
 """
 
 import argparse
-import os
-import platform
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -32,6 +30,7 @@ from itertools import chain
 from pathlib import Path
 
 from ray_precheck.compare.standards.registry import STANDARDS
+from scripts.measuring import machine
 from scripts.verdicts.calls import Call, captured_calls, generated_calls
 from scripts.verdicts.cases import DTYPES
 from scripts.verdicts.faults import planted
@@ -157,17 +156,13 @@ def _main_sample(arguments: argparse.Namespace) -> None:
     if arguments.write:
         section = SECTIONS["sample"].format(
             command="python -m scripts.verdicts --way sample --write",
-            machine=_machine(),
+            machine=machine(),
             versions=_versions(),
             calls=sum(found.calls for found in samples),
             apis=sum(found.apis for found in samples),
             table=table,
         )
         keep_section("sample", section)
-
-
-def _machine() -> str:
-    return f"{platform.machine()}, {os.cpu_count()} cores, {_processor()}"
 
 
 def _versions() -> str:
@@ -178,7 +173,7 @@ def _section(found: Found, arguments: argparse.Namespace) -> str:
     captures = ", ".join(path.parent.name for path in arguments.captures) or "none"
     return SECTIONS[arguments.way].format(
         command=_command(arguments),
-        machine=_machine(),
+        machine=machine(),
         versions=_versions(),
         calls=found.calls,
         apis=found.apis,
@@ -200,12 +195,6 @@ def _command(arguments: argparse.Namespace) -> str:
     if arguments.captures:
         parts.append("--captures */dump.json")
     return " ".join([*parts, "--write"])
-
-
-def _processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else "processor unknown"
 
 
 def _arguments() -> argparse.Namespace:

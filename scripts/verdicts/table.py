@@ -5,12 +5,11 @@ Comes in: a `Tally`. Goes out: text. Called by `verdicts.main` and `attack.main`
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
+from scripts.measuring import ROOT, markdown_table
 from scripts.verdicts.tally import Cell, Tally
 
-_ROOT = Path(__file__).resolve().parents[2]
-TABLE = _ROOT / "ray_precheck" / "compare" / "VERDICTS.md"
+TABLE = ROOT / "ray_precheck" / "compare" / "VERDICTS.md"
 _DTYPES = ("float32", "float16", "bfloat16")
 _OTHERS = "integers, bool"
 
@@ -100,7 +99,7 @@ def keep_section(way: str, section: str) -> None:
     """Write one section of the document, the others as they were."""
     before = TABLE.read_text("utf-8") if TABLE.exists() else ""
     TABLE.write_text(with_section(before, way, section), "utf-8")
-    print(f"written: {TABLE.relative_to(_ROOT)}")
+    print(f"written: {TABLE.relative_to(ROOT)}")
 
 
 def as_markdown(tally: Tally, standards: Sequence[str]) -> str:
@@ -120,12 +119,9 @@ def summary(tally: Tally, standards: Sequence[str]) -> str:
     for standard in standards:
         planted, found = (_sum(c, standard) for c in (tally.planted, tally.found))
         honest, alarmed = (_sum(c, standard) for c in (tally.honest, tally.alarmed))
-        rows.append(
-            f"| `{standard}` | {found} of {planted} | {_percent(found, planted)} | {alarmed} of {honest}"
-            f" | {_percent(alarmed, honest)} |"
-        )
-    head = "| standard | faults found | share | false alarms | share |\n|---|---|---|---|---|"
-    return "\n".join([head, *rows])
+        faults = f"{found} of {planted}", _percent(found, planted)
+        rows.append([f"`{standard}`", *faults, f"{alarmed} of {honest}", _percent(alarmed, honest)])
+    return markdown_table(("standard", "faults found", "share", "false alarms", "share"), rows)
 
 
 def missed_lines(tally: Tally, standard: str) -> str:
@@ -138,15 +134,15 @@ def missed_lines(tally: Tally, standard: str) -> str:
 
 def _table(what: str, standard: str, whole: Counter[Cell], part: Counter[Cell]) -> str:
     names = dict.fromkeys(name for one, _, name in whole if one == standard)
-    lines = [f"| {what} | {' | '.join([*_DTYPES, _OTHERS])} |", f"|---{'|---' * 4}|"]
+    rows = []
     for name in names:
         cells = []
         for dtype in (*_DTYPES, _OTHERS):
             keys = [key for key in whole if _is_in(key, standard, dtype, name)]
             total, some = sum(whole[key] for key in keys), sum(part[key] for key in keys)
             cells.append(f"{some} of {total}" if total else "")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append([name, *cells])
+    return markdown_table((what, *_DTYPES, _OTHERS), rows)
 
 
 def _is_in(key: Cell, standard: str, dtype: str, name: str) -> bool:

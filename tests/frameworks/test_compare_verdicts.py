@@ -6,17 +6,23 @@ import pytest
 import torch
 
 from ray_precheck.capture import Capture
-from scripts.compare_faults import (
+from scripts.compare_verdicts import (
+    AUTO,
+    AUTO_NOISE,
     FAULTS,
+    FIRST,
+    NONE,
     OTHER_SUMS,
     PLAIN,
     TARGET,
+    WARNED,
     MlpBlocks,
     WrongOperator,
+    _judged,
+    _said,
     captured_network,
     first_moved_record,
 )
-from scripts.compare_verdicts import AUTO, AUTO_NOISE, FIRST, NONE, WARNED, _judged, _said
 from scripts.honest.programs import BiasesWithoutGradient
 
 pytestmark = pytest.mark.frameworks

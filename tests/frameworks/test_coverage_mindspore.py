@@ -21,8 +21,7 @@ from coverage_samples import opinfo_samples
 from versions import unexpected
 
 from ray_precheck.check.checker import Checker
-from scripts.coverage.names import MINDSPORE, Namespace
-from scripts.coverage.status import Kind, statuses
+from scripts.coverage.status import MINDSPORE, Kind, Namespace, statuses
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

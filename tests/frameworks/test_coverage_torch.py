@@ -11,8 +11,7 @@ from coverage_torch_recipes import names_of_recipes, recipes
 from versions import DOCUMENTED, is_documented, unexpected
 
 from ray_precheck.check.checker import Checker
-from scripts.coverage.names import TORCH
-from scripts.coverage.status import statuses
+from scripts.coverage.status import TORCH, statuses
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
@@ -86,7 +85,7 @@ def test_nine_of_ten_names_are_executed_and_pass(findings: dict[str, Finding]) -
 
 
 def _names_by_namespace() -> dict[str, list[str]]:
-    from scripts.coverage.names import function_names
+    from scripts.coverage.status import function_names
 
     return {namespace.title: function_names(namespace) for namespace in TORCH}
 

@@ -40,10 +40,12 @@ from scripts.locate_faults.looking.tables import (  # noqa: E402
 from scripts.locate_faults.planting.collective import collective_cases  # noqa: E402
 from scripts.locate_faults.planting.making import maker_of  # noqa: E402
 from scripts.locate_faults.planting.plan import Counts  # noqa: E402
-from scripts.locate_faults.planting.planted import FAULTS  # noqa: E402
-from scripts.locate_faults.planting.runs import MadeStep  # noqa: E402
-from scripts.locate_faults.planting.sizes import Size, size_of  # noqa: E402
-from scripts.locate_faults.planting.sums import summed_otherwise  # noqa: E402
+from scripts.locate_faults.planting.planted import (  # noqa: E402
+    FAULTS,
+    Size,
+    size_of,
+)
+from scripts.locate_faults.planting.runs import MadeStep, summed_otherwise  # noqa: E402
 from scripts.locate_faults.planting.twins import SKETCHES, STATISTICS, twin_of  # noqa: E402
 from scripts.locate_faults.planting.watching import is_random  # noqa: E402
 from scripts.script_mistakes import MISTAKES, TENSORS, expected_lines, searched  # noqa: E402

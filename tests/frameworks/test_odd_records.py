@@ -24,8 +24,7 @@ from records import call, tensor
 from ray_precheck.check.checker import Checker
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import TaskPayload
-from scripts.coverage.names import TORCH
-from scripts.coverage.status import statuses
+from scripts.coverage.status import TORCH, statuses
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 

@@ -2,8 +2,8 @@
 
 Comes in: the features of both sides. Goes out: scores, 0 for what is no pair. Called by `gaps`, which makes
 the sum of the scores as large as it can be. A pair with the same operator and shapes is worth 1, so no
-other pair may take a call away from it; the numbers below were set with `scripts.align_edits`, which tells
-how far they may move.
+other pair may take a call away from it; the numbers below were set by F1 after random edits
+(`tests/unit/trace/alignment/test_alignment_edits.py`, scripts/README.md).
 """
 
 from collections.abc import Hashable

@@ -4,7 +4,6 @@ Comes in: a case and a folder for what is written. Goes out: for each way the fi
 Called by `main`. Everything runs in this process: a search on one processor core needs no cluster.
 """
 
-import csv
 import shutil
 import tempfile
 from collections.abc import Iterable
@@ -12,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from scripts.locate_faults.cases import HONEST, FaultCase
-from scripts.locate_faults.looking.remembering import remembered
+from scripts.locate_faults.looking.replaying import remembered
 from scripts.locate_faults.planting.twins import SKETCHES, STATISTICS, twin_of
+from scripts.measuring import rows_of_table
 
 ONE, TWO = "one capture", "two captures"
 TWO_SKETCHES, TWO_STATISTICS = "two, sketches", "two, statistics"
@@ -62,8 +62,8 @@ def _found(target: Path, golden: Path | None) -> list[list[Any]]:
             report = locate_captures(target, golden, out=out, devices=(1,))
         if not report.completed:
             raise SystemExit(f"{target}: locate stopped: {report.stop_reason}")
-        with report.table.open(encoding="utf-8-sig", newline="") as file:
-            return [named_in(row) for row in csv.DictReader(file) if row["Place"]][:_SHOWN]
+        rows = rows_of_table(report.table.parent, report.table.name)
+        return [named_in(row) for row in rows if row["Place"]][:_SHOWN]
     finally:
         shutil.rmtree(out)
 

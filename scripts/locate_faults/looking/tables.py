@@ -20,6 +20,7 @@ from scripts.locate_faults.cases import (
     FaultCase,
     Judged,
 )
+from scripts.measuring import markdown_table
 
 REPLAY, ONE = "replay", "one capture"
 # Verdicts of `locate`.
@@ -80,14 +81,6 @@ def ways_in(judged: Sequence[Judged]) -> list[str]:
     return list(dict.fromkeys(way for each in judged for way in each.ways))
 
 
-def _row(title: str, cells: Sequence[object]) -> str:
-    return f"| {title} | " + " | ".join(map(str, cells)) + " |"
-
-
-def _head(titles: Sequence[str]) -> list[str]:
-    return [_row(titles[0], titles[1:]), "|" + "---|" * len(titles)]
-
-
 def _of(judged: Sequence[Judged], way: str, test: Callable[[FaultCase, Named], bool]) -> str:
     tried = [each for each in judged if way in each.ways and _can_see(way, each.case)]
     if not tried:
@@ -95,46 +88,41 @@ def _of(judged: Sequence[Judged], way: str, test: Callable[[FaultCase, Named], b
     return f"{sum(test(each.case, each.ways[way]) for each in tried)} of {len(tried)}"
 
 
-def table_of_faults(judged: Sequence[Judged]) -> list[str]:
+def table_of_faults(judged: Sequence[Judged]) -> str:
     """Return the table of what is named first, by kind of fault and way."""
     ways = ways_in(judged)
-    lines = _head(["fault", "faults", *ways])
-    own: list[Judged] = []
-    for kind, cases in kinds_of(judged).items():
-        cells = [_of(cases, way, is_first) for way in ways]
-        lines.append(_row(kind, [len(cases), *cells]))
-        own += cases if cases[0].case.family in OWN else []
-    cells = [_of(own, way, is_first) for way in ways]
-    lines.append(_row("all of captured operators", [len(own), *cells]))
+    kinds = kinds_of(judged)
+    own = [each for cases in kinds.values() for each in cases if each.case.family in OWN]
+    groups = {**kinds, "all of captured operators": own}
     for family in (HIDDEN, *SETUPS):
-        some = [each for each in judged if each.case.family == family and each.case.counts]
-        if some:
-            lines.append(_row(family, [len(some), *(_of(some, way, is_first) for way in ways)]))
-    return lines
+        groups[family] = [e for e in judged if e.case.family == family and e.case.counts]
+    rows = [
+        [kind, len(cases), *(_of(cases, way, is_first) for way in ways)]
+        for kind, cases in groups.items()
+        if cases or kind not in (HIDDEN, *SETUPS)
+    ]
+    return markdown_table(["fault", "faults", *ways], rows)
 
 
-def table_of_replay(judged: Sequence[Judged]) -> list[str]:
+def table_of_replay(judged: Sequence[Judged]) -> str:
     """Return the table of the baseline: the culprit among the errors, alone, and at rank 1."""
-    lines = _head(["fault", "faults", "among the errors", "alone", "rank 1"])
+    kinds = {kind: of for kind, of in kinds_of(judged).items() if of[0].case.family in OWN}
+    kinds["all"] = [each for cases in kinds.values() for each in cases]
     tests = (is_named, is_alone, is_first)
-    own: list[Judged] = []
-    for kind, cases in kinds_of(judged).items():
-        if cases[0].case.family in OWN:
-            lines.append(_row(kind, [len(cases), *(_of(cases, REPLAY, test) for test in tests)]))
-            own += cases
-    lines.append(_row("all", [len(own), *(_of(own, REPLAY, test) for test in tests)]))
-    return lines
+    rows = [
+        [kind, len(of), *(_of(of, REPLAY, test) for test in tests)] for kind, of in kinds.items()
+    ]
+    return markdown_table(["fault", "faults", "among the errors", "alone", "rank 1"], rows)
 
 
-def table_of_honest(judged: Sequence[Judged]) -> list[str]:
+def table_of_honest(judged: Sequence[Judged]) -> str:
     """Return how many honest captures and pairs were accused, by way."""
-    lines = _head(["honest", "captures or pairs", "accused"])
+    rows = []
     for way in ways_in(judged):
         tried = [each for each in judged if each.case.family == HONEST and way in each.ways]
         if tried:
-            accused = sum(bool(each.ways[way]) for each in tried)
-            lines.append(_row(way, [len(tried), accused]))
-    return lines
+            rows.append([way, len(tried), sum(bool(each.ways[way]) for each in tried)])
+    return markdown_table(["honest", "captures or pairs", "accused"], rows)
 
 
 def misses(judged: Sequence[Judged]) -> list[str]:

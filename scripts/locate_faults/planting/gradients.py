@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from ray_precheck.foreign import caught
-from scripts.locate_faults.planting.planted import Change
+from scripts.locate_faults.planting.planted import Change, Size, size_of
 from scripts.locate_faults.planting.runs import Act, MadeStep, only_tensor, unseen
-from scripts.locate_faults.planting.sizes import Size, size_of
 from scripts.locate_faults.planting.watching import tensors_of, widened
 
 _ACCUMULATE = "torch::autograd::AccumulateGrad"

@@ -1,23 +1,29 @@
 """All captures of a model in a dtype, with their truth and the baseline.
 
-Comes in: a model, a dtype, a folder and counts. Goes out: judged cases. Called by `child`, and by the tests
-with a model of their own.
+Comes in: a model, a dtype, a folder and counts. Goes out: judged cases; among them faults outside of
+operators (a wrong weight, another mask, swapped samples, another epsilon), with the words that a finding must
+have one of. Called by `child`, and by the tests with a model of their own.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
-from scripts.capture_parity.models import TrainedModel
+from scripts.capture_parity.models import Batch, TrainedModel
 from scripts.locate_faults.cases import (
+    DATA,
+    EPSILON,
     FORWARD,
     GRADIENT,
     HIDDEN,
     HONEST,
+    MASK,
     SETUPS,
     UPDATE,
+    WEIGHT,
     FaultCase,
     Judged,
 )
@@ -25,10 +31,8 @@ from scripts.locate_faults.looking.replaying import Replay, named_by
 from scripts.locate_faults.looking.tables import REPLAY
 from scripts.locate_faults.planting.gradients import GradientFault, GradientWatch
 from scripts.locate_faults.planting.plan import Counts, FaultPlan, plan_faults
-from scripts.locate_faults.planting.planted import FAULTS
+from scripts.locate_faults.planting.planted import FAULTS, Size, worst_size
 from scripts.locate_faults.planting.runs import Act, Bench, OtherSums, TrainedStep
-from scripts.locate_faults.planting.setups import setups_of
-from scripts.locate_faults.planting.sizes import Size, worst_size
 from scripts.locate_faults.planting.updates import UPDATE as UPDATES
 from scripts.locate_faults.planting.updates import UpdateFault, UpdateWatch
 from scripts.locate_faults.planting.watching import (
@@ -38,6 +42,52 @@ from scripts.locate_faults.planting.watching import (
     PlantedCall,
     honest_differences,
 )
+
+_OTHER_RANDOM_STATE = 71
+_OTHER_EPSILON = 1e-5
+
+
+class OtherSetup(NamedTuple):
+    """A step with a fault outside of operators; `words` has words of which a finding has one."""
+
+    family: str
+    fault: str
+    step: TrainedStep
+    words: tuple[str, ...]
+
+
+def setups_of(bench: Bench, honest: TrainedStep, dropped: bool) -> Iterator[OtherSetup]:
+    """Yield the faults that a model can have; `dropped` says whether it draws random numbers."""
+    name, size = _a_matrix(bench.trained.module)
+
+    def swap_rows(model: torch.nn.Module) -> None:
+        weight = model.get_parameter(name)
+        weight.data[[0, size // 2]] = weight.data[[size // 2, 0]]
+
+    def swap_samples(batch: Batch) -> Batch:
+        return tuple(each.roll(1, dims=0) for each in batch)
+
+    def change_epsilon(optimizer: torch.optim.Optimizer) -> None:
+        for group in optimizer.param_groups:
+            group["eps"] = _OTHER_EPSILON
+
+    yield OtherSetup(WEIGHT, "two rows swapped", replace(honest, model=swap_rows), (name,))
+    if dropped:
+        other = replace(honest, random_state=_OTHER_RANDOM_STATE)
+        yield OtherSetup(MASK, "another seed", other, ("mask", "random", "seed"))
+    yield OtherSetup(
+        DATA, "samples swapped", replace(honest, batch=swap_samples), ("input", "data", "batch")
+    )
+    if "eps" in bench.optimizer.defaults:
+        step = replace(honest, optimizer=change_epsilon)
+        yield OtherSetup(EPSILON, "1e-5", step, ("eps", "config", "hyperparameter"))
+
+
+def _a_matrix(module: torch.nn.Module) -> tuple[str, int]:
+    """Return the name and the rows of the matrix in the middle of a model's parameters."""
+    found = [(name, len(each)) for name, each in module.named_parameters() if each.dim() > 1]
+    return found[len(found) // 2]
+
 
 PLAIN = "plain"
 # Golden runs, and what makes each another one than the target.

@@ -1,7 +1,7 @@
 """Captures that hold less: the same step without tensors, or without tensors and sketches.
 
 Comes in: the dump.json of a capture with both. Goes out: the dump.json of a copy without files of tensors
-(sketches stay), or of one with statistics alone. Called by `locating` and `foreign`.
+(sketches stay), or of one with statistics alone. Called by `locating`.
 """
 
 import json

@@ -19,9 +19,8 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from scripts.locate_faults.planting.planted import Change
+from scripts.locate_faults.planting.planted import Change, Size, size_of, worst_size
 from scripts.locate_faults.planting.runs import Act, unseen
-from scripts.locate_faults.planting.sizes import Size, size_of, worst_size
 
 # The key of errors of updates.
 UPDATE = "update"

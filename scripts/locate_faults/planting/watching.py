@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from ray_precheck.foreign import caught
-from scripts.locate_faults.planting.planted import Change
+from scripts.locate_faults.planting.planted import Change, Size, size_of
 from scripts.locate_faults.planting.runs import Act, MadeStep, only_tensor
-from scripts.locate_faults.planting.sizes import Size, size_of
 
 _LEAST_ELEMENTS = 16
 _RANDOM = ("rand", "bernoulli", "multinomial", "normal_", "uniform_", "exponential_")

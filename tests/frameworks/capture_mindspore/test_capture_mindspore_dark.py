@@ -11,9 +11,9 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, mint, nn, ops
+from networks import NETWORKS, gradients_of
 
 from ray_precheck.capture import Capture
-from scripts.mindspore_networks import NETWORKS, gradients_of
 
 HERE = Path(__file__).name
 Ended = Callable[..., tuple[str, dict[str, Any]]]

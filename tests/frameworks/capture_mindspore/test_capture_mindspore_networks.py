@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from mindspore import Tensor, amp, nn, ops
+from networks import NETWORKS, captured_step, gradients_of
 from records import capture_settings, failing, payloads_of
 
 from ray_precheck.capture import Capture
@@ -15,10 +16,9 @@ from ray_precheck.check.checker import Checker
 from ray_precheck.compare.standards.registry import STANDARDS
 from ray_precheck.frameworks.mindspore.backend import _primitive
 from ray_precheck.schema.result import TaskResult, Verdict
-from scripts.mindspore_networks import NETWORKS, captured_step, gradients_of
 
 Captured = Callable[..., dict[str, Any]]
-# The table of scripts.mindspore_networks has all of them, in both tasks.
+# The others have the same operators in other places.
 SOME = ["MLP", "CNN with BatchNorm", "LSTM", "autoencoder", "language model", "classifier"]
 
 

@@ -4,9 +4,8 @@ import random
 
 import pytest
 
-from scripts.simulate.account import Account, Faults, Setup
+from scripts.simulate.account import FREE, Account, DriverCosts, Faults, Setup
 from scripts.simulate.costs import WORKLOADS, Workload, draw_heavy, draw_workload
-from scripts.simulate.ray import FREE, DriverCosts, line_through
 from scripts.simulate.world import World
 
 pytestmark = pytest.mark.unit
@@ -30,21 +29,6 @@ def simulate(
 def send_costs(seconds: float) -> DriverCosts:
     """A driver whose sending takes `seconds`, and nothing else anything."""
     return DriverCosts(**{**dict.fromkeys(DriverCosts.__slots__, 0.0), "send_s": seconds})
-
-
-@pytest.mark.parametrize(
-    ("small_s", "large_s", "line"),
-    [
-        (7.0, 19.0, (3.0, 2.0)),
-        (5.0, 4.0, (5.0, 0.0)),
-        (1.0, 32.0, (0.0, 4.0)),
-    ],
-    ids=["as measured at rest", "the larger took less", "the smaller took next to nothing"],
-)
-def test_no_measured_cost_is_negative(
-    small_s: float, large_s: float, line: tuple[float, float]
-) -> None:
-    assert line_through(small_s, large_s, small=2, large=8) == line
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from scripts.mutants import trial
+from scripts.mutants import __main__ as command
+from scripts.mutants.__main__ import ROOT, draw
 from scripts.mutants.changes import Change, find_changes, mutate
-from scripts.mutants.drawing import draw
-from scripts.mutants.main import ROOT
-from scripts.mutants.marks import Marks
+from scripts.mutants.reached import Marks
 
 pytestmark = pytest.mark.unit
 
@@ -97,15 +96,15 @@ def test_decorators_annotations_and_imports_for_types_are_left_alone() -> None:
     assert find_changes(text) == []
 
 
-def test_a_change_knows_the_line_of_the_statement_around_it() -> None:
+def test_a_change_knows_the_line_of_the_function_around_it() -> None:
     text = (
         "A = 1 + 1\n\n@cache\ndef f(a=1 + 1):\n    def g(b=1 + 1):\n        if b:\n"
         "            return -b\n    return (\n        a + 1\n    )\nB = [\n    lambda a: a + 1,\n]\n"
         "class C:\n    D = 1 + 1\n    def f(self):\n        return 1 + 1\n"
     )
-    found = [(each.line, each.statement) for each in find_changes(text)]
-    in_functions = [(5, 5), (6, 6), (7, 7), (9, 8), (12, 12)]
-    assert found == [(1, 0), (4, 0), *in_functions, (15, 0), (17, 17)]
+    found = [(each.line, each.function) for each in find_changes(text)]
+    in_functions = [(5, 4), (6, 5), (7, 5), (9, 4), (12, 12)]
+    assert found == [(1, 0), (4, 0), *in_functions, (15, 0), (17, 16)]
 
 
 def test_the_same_seed_draws_the_same_mutants_and_another_seed_others() -> None:
@@ -145,7 +144,7 @@ MARKED = """
 """
 
 
-def test_marks_say_which_lines_of_functions_were_reached_and_change_nothing_else(
+def test_marks_say_which_functions_were_entered_and_change_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "marked_toy.py").write_text(textwrap.dedent(MARKED))
@@ -160,11 +159,9 @@ def test_marks_say_which_lines_of_functions_were_reached_and_change_nothing_else
     assert marks.take() == {"marked_toy.py": [7]}
     assert toy.Pair(1).sum == 3
     assert (toy.Pair.__doc__, toy.Pair.sum.__doc__, toy.__doc__) == ("Two.", "Both.", "A module.")
-    assert marks.take() == {"marked_toy.py": [19]}
+    assert marks.take() == {"marked_toy.py": [17]}
     assert [toy.sign(value) for value in (0, 3)] == [0, 1]
-    assert marks.take() == {"marked_toy.py": [22, 24, 25, 26]}
-    assert toy.sign(-3) == -1
-    assert marks.take() == {"marked_toy.py": [22, 23]}
+    assert marks.take() == {"marked_toy.py": [21]}
 
 
 @dataclass(frozen=True)
@@ -214,7 +211,7 @@ def test_mutants_are_killed_but_for_the_one_that_makes_no_difference(toy: Toy) -
     assert done.returncode == int(total - 1 < 0.95 * total)
 
 
-def test_a_kept_map_learns_of_tests_that_are_new(toy: Toy) -> None:
+def test_a_kept_map_is_used_until_the_tree_has_changed(toy: Toy) -> None:
     kept = ("--map", str(toy.root / "map.json"))
     toy.write_tests("test_store_toy.py", "def test_half():", "    half(3)")
     done = toy.try_mutants(*kept)
@@ -277,12 +274,12 @@ def test_what_runs_on_import_is_tried_with_the_tests_of_modules_that_use_it(toy:
 def test_a_test_that_hangs_has_failed_after_some_times_of_its_own_time(
     toy: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial, "_PLUS_S", 1.0)
+    monkeypatch.setattr(command, "_PLUS_S", 1.0)
     path = toy.root / "tests" / "unit" / "store" / "test_store_toy.py"
     path.write_text("def test_hang():\n    while True:\n        pass\n")
     test = f"{path.relative_to(toy.root)}::test_hang"
     begin = time.monotonic()
-    assert trial.first_failure(toy.root, {test: 0.01}) == test
+    assert command.first_failure(toy.root, {test: 0.01}) == test
     assert time.monotonic() - begin < 60
 
 

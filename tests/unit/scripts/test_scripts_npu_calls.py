@@ -9,13 +9,20 @@ import pytest
 
 from scripts.npu_calls import main as command
 from scripts.npu_calls import wheels
+from scripts.npu_calls.evaluate import Use
 from scripts.npu_calls.everything import Everything, collect_everything
 from scripts.npu_calls.facts import Fact
-from scripts.npu_calls.lookup import Presence, Sighting, has_fact, look_up
-from scripts.npu_calls.page import page_rows, rows_of
-from scripts.npu_calls.schemas import bench_signature, not_taken, read_schemas
-from scripts.npu_calls.uses import Use
+from scripts.npu_calls.lookup import (
+    Presence,
+    Sighting,
+    bench_signature,
+    has_fact,
+    look_up,
+    not_taken,
+    read_schemas,
+)
 from scripts.npu_calls.wheels import FILES, TEXTS, Unpacked, read_unpacked
+from scripts.npu_calls.words import page_rows, rows_of
 
 pytestmark = pytest.mark.unit
 

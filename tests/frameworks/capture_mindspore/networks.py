@@ -1,17 +1,10 @@
-"""Networks of MindSpore, captured and prechecked: has each operator of a step a record, and is it right?
+"""Networks of MindSpore, a captured step of one, and the operators that ran in it.
 
-    python -m scripts.mindspore_networks [NAME ...] [--amp O0 O1 O2 O3] [--out FOLDER]
-
-One row for each network: the operators that ran (as seen at the lowest level that Python reaches, by hooks of
-this script), those outside of any record, the records, and the exit codes of `run_ut --standard auto` in both
-tasks. `tests/frameworks/capture_mindspore` has it in short.
+The operators are seen at the lowest level that Python reaches, by hooks of this module.
 """
 
-import argparse
 import json
-import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +13,7 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import Parameter, Tensor, amp, mint, nn, ops
+from mindspore import Parameter, Tensor, mint, nn, ops
 from mindspore.ops.primitive import Primitive
 
 from ray_precheck.capture import Capture
@@ -332,63 +325,3 @@ def captured_step(
         step()
     (dump,) = folder.glob("step0/*/dump.json")
     return dict(json.loads(dump.read_text())["data"]), seen
-
-
-def run_ut(folder: Path) -> tuple[int, list[str]]:
-    """Precheck a capture as a user does; return the exit code, and the rows that are no pass."""
-    (dump,) = folder.glob("step0/*/dump.json")
-    out = folder / "out"
-    command = [
-        "run_ut",
-        "-api_info",
-        str(dump),
-        "-o",
-        str(out),
-        "--standard",
-        "auto",
-        "--device-type",
-        "cpu",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "ray_precheck", *command], capture_output=True, text=True
-    )
-    rows = next(out.glob("accuracy_checking_result_*.csv")).read_text("utf-8-sig").splitlines()[1:]
-    return done.returncode, [row for row in rows if "error" in row or "SKIP" in row]
-
-
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=list(NETWORKS))
-    parser.add_argument("--amp", nargs="*", default=[""])
-    parser.add_argument("--tasks", nargs="*", default=["statistics", "tensor"])
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-    out = given.out or Path(tempfile.mkdtemp())
-    for name in given.names:
-        for level in given.amp:
-            for task in given.tasks:
-                _print_row(name, level, task, out / f"{name.replace(' ', '_')}{level}_{task}")
-
-
-def _print_row(name: str, level: str, task: str, folder: Path) -> None:
-    net, inputs, loss = NETWORKS[name]()
-    net = amp.auto_mixed_precision(net, level) if level else net
-    optimizer = nn.SGD(net.trainable_params(), learning_rate=0.01)
-    records, seen = captured_step(
-        net, lambda: optimizer(gradients_of(net, inputs, loss)), folder, task
-    )
-    code, odd = run_ut(folder)
-    forward = sum(key.endswith(".forward") for key in records)
-    print(
-        f"{name} {level} {task}: {seen.ran.total()} operators, outside of records {dict(seen.outside)},"
-        f" {forward} forward and {len(records) - forward} backward records, exit {code}",
-        flush=True,
-    )
-    for row in odd:
-        print("   ", row[:300])
-
-
-if __name__ == "__main__":
-    main()

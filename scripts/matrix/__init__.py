@@ -1,1 +1,0 @@
-"""The package in environments of other versions of Python, the frameworks, NumPy and Ray."""

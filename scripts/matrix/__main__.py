@@ -1,5 +1,0 @@
-"""Command line: `python -m scripts.matrix`."""
-
-from scripts.matrix.main import main
-
-raise SystemExit(main())
