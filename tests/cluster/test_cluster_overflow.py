@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.running import session
 from ray_precheck.config import OverflowConfig, RunConfig
 from ray_precheck.overflowing import check_overflow
 from ray_precheck.replaying import replay_overflows
+from ray_precheck.running import session
 
 pytestmark = pytest.mark.cluster
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.capture.measures import sketch, sketch_map
-from ray_precheck.numerics.sketch import estimated_norm
 from ray_precheck.dump.sketches import stored
+from ray_precheck.numerics import sketch, sketch_map
+from ray_precheck.numerics.sketch import estimated_norm
 
 Array = np.ndarray[Any, Any]
 Rng = np.random.Generator

@@ -32,6 +32,7 @@ from ray_precheck.numerics.rounding import unit_roundoff
 from ray_precheck.operators.exact import exactness
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.trace.difference.cells import digest_cell
+from ray_precheck.trace.difference.magnitudes import BesideMask
 from ray_precheck.trace.difference.measuring import dtype_of
 from ray_precheck.trace.difference.row import ERROR, WARNING, ComparisonMode, TensorRow
 from ray_precheck.trace.difference.standards.base import index_of, odd_sentence, shortened
@@ -156,7 +157,7 @@ def _is_passed_on(
     known = exactness(operator_of(row))
     if not row.is_output or known is None or not known.floats or ".backward" in row.name:
         return False
-    if operator_of(row).rpartition(".")[2].rstrip("_") in JUMPING:
+    if _is_one_of(row, JUMPING):
         return False
     inputs = [each for each in rows if not each.is_output and roundoff_of(each) is not None]
     size = max((math.prod(each.item.shape or ()) for each in inputs), default=1)
@@ -181,24 +182,84 @@ def _golden_norm(row: TensorRow) -> float | None:
     return row.golden.norm if row.golden is not None else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Excess:
+    """A difference that is more than rounding explains.
+
+    `floor` is what rounding explains of it, or the noise of golden runs where that `is_noise`. `brought` is
+    how far the inputs differ, `cancelled` how often larger the terms are than their sum, `bent` how far a
+    gradient may be off because inputs crossed a border. `is_known`: what a backward pass saved of the
+    forward one agrees. `spread` is how large a running mean is beside the deviations, 0 of all else.
+    """
+
+    found: Apart
+    floor: float
+    is_noise: bool
+    noise: float | None
+    beside: BesideMask | None
+    brought: float
+    cancelled: float
+    bent: float
+    is_known: bool
+    spread: float
+
+    @property
+    def explained(self) -> float:
+        """What the inputs explain. Terms that cancel in a sum cancel less of their errors."""
+        return AMPLIFIED * self.brought * self.cancelled
+
+
 def _judge_floats(
     row: TensorRow, rows: Sequence[TensorRow], found: Apart | None, brought: float, coarsest: float
 ) -> None:
-    if found is None or not found.value:
+    excess = _excess(row, rows, found, brought)
+    if excess is None:
         return
+    found, words = excess.found, _measured_words(row, excess)
+    inherited = row.is_output and found.value <= excess.explained
+    if inherited:
+        words += f"; the inputs differ by {excess.brought:.4g}"
+    unit = roundoff_of(row) or 0.0
+    upstream = inherited or not row.is_output or _came_from_elsewhere(row, excess)
+    lost = math.sqrt(max(unit, coarsest) if upstream else unit)
+    # A value jumps where an input crosses a border; a sum may be nothing but what its terms are off.
+    is_open = inherited and excess.explained > AMPLIFIED * excess.brought
+    if found.value <= AMPLIFIED * excess.bent:
+        is_open = True
+        words += "; it jumps where a forward input crosses a border"
+    if row.is_output and excess.brought and _is_one_of(row, JUMPING):
+        is_open = True
+        words += "; it jumps where its input crosses a border"
+    # Nobody knows how large what an input came from was: less than the rounding of a 1 may be nothing of it.
+    length, size = _length(row, found), math.prod(row.item.shape or ())
+    is_tiny = not row.is_output and length is not None and length <= _TINY * math.sqrt(size)
+    if is_unsteady := _is_unsteady(row, found):
+        words += "; its gradient is rounding alone, of which the optimizer makes whole steps"
+    # A module adds up more than its shapes say; its operators have records of their own.
+    is_module = row.name.startswith(("Module.", "Cell."))
+    mild = excess.noise is None and (is_open or is_tiny or is_unsteady or found.value <= lost)
+    is_masked = excess.beside is not None
+    unknown = upstream or is_open or is_unsteady or found.is_bound or is_masked or is_module
+    row.note(WARNING if mild and unknown else ERROR, words)
+
+
+def _excess(
+    row: TensorRow, rows: Sequence[TensorRow], found: Apart | None, brought: float
+) -> _Excess | None:
+    """Return the difference of a row; None where nothing differs, or rounding explains it."""
+    if found is None or not found.value:
+        return None
     if spread := beside_deviation(row, rows):
         found = found._replace(value=found.value * spread)
     rounded = rounding(row, rows)
-    if rounded is None:
-        return
-    if row.elements is not None and row.elements.max_abs < _flushed(row):
-        return
+    if rounded is None or (row.elements is not None and row.elements.max_abs < _flushed(row)):
+        return None
     beside = row.beside if row.beside and found.value == row.beside.relative_l2 else None
     # The noise of golden runs was measured with the mask.
     noise = row.noise if beside is None else None
     floor = max(rounded, noise or 0.0)
     if found.value <= _factor(row) * floor:
-        return
+        return None
     cancelled = carried(row, rows)
     saved = row.saved() if row.is_output else ()
     bent = 0.0
@@ -210,55 +271,47 @@ def _judge_floats(
         apart = (distance_apart(each) for each in saved if roundoff_of(each) is not None)
         brought = max(brought, far := _furthest(apart))
         if found.value <= _factor(row) * floor:
-            return
-        if operator_of(row).rpartition(".")[2].rstrip("_") in BENT:
+            return None
+        if _is_one_of(row, BENT):
             bent = _crossing(row, found, far, brought)
+    is_noise = (noise or 0.0) > rounded
+    return _Excess(
+        found, floor, is_noise, noise, beside, brought, cancelled, bent, is_known, spread
+    )
+
+
+def _measured_words(row: TensorRow, excess: _Excess) -> str:
+    found, beside = excess.found, excess.beside
     least = "at least " if found.is_bound else "about " if row.estimated else ""
-    basis = "noise of golden runs" if (noise or 0.0) > rounded else "rounding"
+    basis = "noise of golden runs" if excess.is_noise else "rounding"
     where = f" beside {beside.masked} masked elements" if beside is not None else ""
     words = (
-        f"relative L2{where} is {least}{found.value:.4g}, {found.value / floor:.3g} times what {basis}"
-        f" explains ({floor:.4g})"
+        f"relative L2{where} is {least}{found.value:.4g}, {found.value / excess.floor:.3g} times what"
+        f" {basis} explains ({excess.floor:.4g})"
     )
     if row.elements is not None and row.elements.worst >= 0:
         place = index_of(row, row.elements.worst)
         words += f"; the largest difference, {row.elements.max_abs:.4g}, is at {place}"
-    # SumTerms that cancel in a sum cancel less of their errors.
-    explained = AMPLIFIED * brought * cancelled
-    inherited = row.is_output and found.value <= explained
-    if inherited:
-        words += f"; the inputs differ by {brought:.4g}"
-    unit = roundoff_of(row) or 0.0
-    # What a backward pass saved of the forward one may not be known. Adam and its like divide by the root of
-    # the second moment, which makes a whole step of the rounding of a gradient that is nearly zero. And the
-    # statistics of an input do not show how far sums over its rows have moved: the means of its channels, the
-    # gradient of a bias; or how far a bias that is not steady has moved it.
-    elsewhere = ".backward" in row.target_name or row.target_name.startswith("Optimizer.")
-    is_sum = ".backward" in row.target_name and len(row.item.shape or ()) == 1
-    unseen = found.is_bound and (spread > 0.0 or row.is_late or is_sum)
-    elsewhere = (elsewhere and not is_known) or unseen
-    upstream = inherited or not row.is_output or elsewhere
-    lost = math.sqrt(max(unit, coarsest) if upstream else unit)
-    # A value jumps where an input crosses a border; a sum may be nothing but what its terms are off.
-    is_open = inherited and explained > AMPLIFIED * brought
-    if found.value <= AMPLIFIED * bent:
-        is_open = True
-        words += "; it jumps where a forward input crosses a border"
-    if row.is_output and brought and operator_of(row).rpartition(".")[2].rstrip("_") in JUMPING:
-        is_open = True
-        words += "; it jumps where its input crosses a border"
-    # Nobody knows how large what an input came from was: less than the rounding of a 1 may be nothing of it.
-    length, size = _length(row, found), math.prod(row.item.shape or ())
-    is_tiny = not row.is_output and length is not None and length <= _TINY * math.sqrt(size)
-    if is_unsteady := _is_unsteady(row, found):
-        words += "; its gradient is rounding alone, of which the optimizer makes whole steps"
-    # A module adds up more than its shapes say; its operators have records of their own.
-    is_module = row.name.startswith(("Module.", "Cell."))
-    mild = noise is None and (is_open or is_tiny or is_unsteady or found.value <= lost)
-    unknown = (
-        upstream or is_open or is_unsteady or found.is_bound or beside is not None or is_module
-    )
-    row.note(WARNING if mild and unknown else ERROR, words)
+    return words
+
+
+def _came_from_elsewhere(row: TensorRow, excess: _Excess) -> bool:
+    """Return whether what made an output differ may be what its inputs do not show.
+
+    What a backward pass saved of the forward one may not be known. Adam and its like divide by the root of
+    the second moment, which makes a whole step of the rounding of a gradient that is nearly zero. And the
+    statistics of an input do not show how far sums over its rows have moved: the means of its channels, the
+    gradient of a bias; or how far a bias that is not steady has moved it.
+    """
+    is_backward = ".backward" in row.target_name
+    is_sum = is_backward and len(row.item.shape or ()) == 1
+    if excess.found.is_bound and (excess.spread > 0.0 or row.is_late or is_sum):
+        return True
+    return (is_backward or row.target_name.startswith("Optimizer.")) and not excess.is_known
+
+
+def _is_one_of(row: TensorRow, operators: frozenset[str]) -> bool:
+    return operator_of(row).rpartition(".")[2].rstrip("_") in operators
 
 
 def _crossing(row: TensorRow, found: Apart, far: float, brought: float) -> float:
