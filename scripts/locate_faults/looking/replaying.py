@@ -7,10 +7,11 @@ is not checked again: a fault leaves the calls before it as they were.
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import orjson
 
@@ -18,6 +19,7 @@ from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.compare.standards.registry import STANDARDS
 from ray_precheck.dump.parse import Dump, open_dump
+from ray_precheck.jobs.location.job import LocationOpener
 from ray_precheck.plan.planner import plan_tasks
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import TaskPayload
@@ -60,19 +62,15 @@ def remembered() -> Iterator[None]:
     `locate` itself replays every call of each capture; here hundreds of captures of one step differ in some
     of its calls. A call is the same where its records, and the contents of all files that they name, are.
     """
-    from ray_precheck.locating import dump
+    original = LocationOpener.open
 
-    original: Callable[..., Any] = dump.open_runner
-
-    def opened(settings: Any, *args: Any, **kwargs: Any) -> Any:
+    def opened(opener: LocationOpener, *args: Any) -> Any:
+        settings = opener.settings
         folders = {"target": settings.target.data_folder, "golden": settings.golden_folder}
-        return _Remembering(original(settings, *args, **kwargs), folders)
+        return _Remembering(original(opener, *args), folders)
 
-    dump.open_runner = opened
-    try:
+    with mock.patch.object(LocationOpener, "open", opened):
         yield
-    finally:
-        dump.open_runner = original
 
 
 _STANDARD = "auto"
