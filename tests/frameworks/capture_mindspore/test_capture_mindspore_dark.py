@@ -11,7 +11,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, mint, nn, ops
-from networks import NETWORKS, gradients_of
+from mindspore_networks import NETWORKS, gradients_of
 
 from ray_precheck.capture import Capture
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from mindspore import Tensor, amp, nn, ops
-from networks import NETWORKS, captured_step, gradients_of
+from mindspore_networks import NETWORKS, captured_step, gradients_of
 from records import capture_settings, failing, payloads_of
 
 from ray_precheck.capture import Capture
