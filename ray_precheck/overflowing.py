@@ -18,11 +18,12 @@ from ray_precheck.jobs.dumps.job import DumpsJob, digest_of_dumps
 from ray_precheck.jobs.overflow.job import OVERFLOW_TABLES, OverflowPayload, encoded, overflow_job
 from ray_precheck.options.declared import settings_of
 from ray_precheck.report.frames import read_table
-from ray_precheck.running.run import Feature, RunEnd, run_job
+from ray_precheck.running.run import Feature, RunEnd, planned, run_job
 from ray_precheck.running.session import RunSession, resumed_table, session_of_one
+from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.places.choice import on_cores
+from ray_precheck.runtime.progress import Progress
 from ray_precheck.schema.result import Verdict, verdict_in
-from ray_precheck.schema.task import Task
 from ray_precheck.store.columns import decode_name, encode_row, header
 from ray_precheck.store.reads import reads_of_dumps
 from ray_precheck.store.repair import decoded_rows
@@ -137,8 +138,8 @@ class _Search(Feature[DumpsJob[OverflowPayload], OverflowReport]):
     def job(self, files: RunFiles, done: set[str]) -> DumpsJob[OverflowPayload]:
         return self._job
 
-    def tasks(self, job: DumpsJob[OverflowPayload], done: set[str]) -> list[Task]:
-        return job.tasks(done)
+    def plan(self, job: DumpsJob[OverflowPayload], done: set[str], progress: Progress) -> TaskPlan:
+        return planned(job, job.tasks(done), self.places)
 
     def report(self, files: RunFiles, end: RunEnd) -> OverflowReport:
         """Join the rows over ranks and steps.

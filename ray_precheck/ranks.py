@@ -69,11 +69,11 @@ def run_ranks(
     found: FoundDumps,
     *,
     show_progress: bool = True,
-    on_files: Callable[[Path], None] = lambda folder: None,
+    on_folder: Callable[[Path], None] = lambda folder: None,
 ) -> RanksReport:
     """Run what `config` asks for over each of these dumps, which `find_dumps` has found.
 
-    `on_files` is called with the folder of the results once the first files exist. A dump that cannot
+    `on_folder` is called with the folder of the results once the first files exist. A dump that cannot
     be read does not keep the others from being run.
 
     Raises:
@@ -93,7 +93,7 @@ def run_ranks(
         series,
         config.resume_csv,
         show=show_progress,
-        on_files=lambda path: on_files(folder),
+        on_files=lambda path: on_folder(folder),
     ) as session:
         for missing in found.without:
             session.say(f"warning: {missing} has no dump.json and is left out")

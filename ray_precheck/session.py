@@ -30,7 +30,7 @@ from ray_precheck.runtime.progress import StageProgress
 from ray_precheck.schema.environment import environment_to_dict
 from ray_precheck.schema.result import TaskResult
 from ray_precheck.store.error_data import load_error_data
-from ray_precheck.store.resume import RunFiles
+from ray_precheck.store.resume import RunFiles, run_files
 from ray_precheck.store.settings import note_environment, noted_environment
 from ray_precheck.store.tables import API_TABLES
 
@@ -89,10 +89,10 @@ def run(
     config: RunConfig,
     *,
     show_progress: bool = True,
-    on_files: Callable[[Path], None] = lambda path: None,
+    on_files: Callable[[RunFiles], None] = lambda files: None,
     session: RunSession | None = None,
 ) -> PrecheckReport:
-    """Run what `config` asks for. `on_files` is called with the result CSV of the run once it exists.
+    """Run what `config` asks for. `on_files` is called with the files of the run once they exist.
 
     `config.dump` may be a folder that holds a dump.json, and `config.resume_csv` a folder of results:
     the newest ones are continued. A run over one of several dumps has their `session`; names that the
@@ -109,7 +109,9 @@ def run(
     with ExitStack() as opened:
         is_alone = session is None
         if session is None:
-            one = session_of_one(config, show=show_progress, on_files=on_files)
+            one = session_of_one(
+                config, show=show_progress, on_files=lambda path: on_files(run_files(path))
+            )
             session = opened.enter_context(one)
         stage = StageProgress(f"opening {path}", session.say)
         dump = opened.enter_context(open_dump(path, stage))

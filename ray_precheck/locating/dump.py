@@ -17,8 +17,9 @@ from ray_precheck.jobs.location.payload import LOCATION_TABLES, read_measured
 from ray_precheck.jobs.location.plan import LocationPlan, plan_location, settings_of_replay
 from ray_precheck.jobs.location.walk import located_in
 from ray_precheck.locating.search import LocationSearch, PartEnd
-from ray_precheck.running.run import Feature, RunEnd, run_job
-from ray_precheck.schema.task import Task
+from ray_precheck.running.run import Feature, RunEnd, planned, run_job
+from ray_precheck.runtime.driving import TaskPlan
+from ray_precheck.runtime.progress import Progress
 from ray_precheck.store.reads import TENSOR_FOLDER, reads_of_dumps
 from ray_precheck.store.resume import RunFiles
 from ray_precheck.trace.locating.places import DumpRoots
@@ -119,8 +120,8 @@ class _Replay(Feature[LocationJob, tuple[RunFiles, RunEnd]]):
         settings = settings_of_replay(*self._sides, files.errors.absolute(), slots)
         return LocationJob(self._plan.payloads, settings, shared_fs=config.shared_fs)
 
-    def tasks(self, job: LocationJob, done: set[str]) -> list[Task]:
-        return self._plan.tasks(done)
+    def plan(self, job: LocationJob, done: set[str], progress: Progress) -> TaskPlan:
+        return planned(job, self._plan.tasks(done), self.places)
 
     def report(self, files: RunFiles, end: RunEnd) -> tuple[RunFiles, RunEnd]:
         return files, end

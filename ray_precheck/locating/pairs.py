@@ -15,8 +15,9 @@ from ray_precheck.jobs.location.dumps import DumpToLocate
 from ray_precheck.jobs.location.pairs import PairPayload, dump_pairs_job
 from ray_precheck.jobs.location.rows import PAIR_TABLES, LocatedRows, read_located
 from ray_precheck.locating.search import LocationSearch, PartEnd
-from ray_precheck.running.run import Feature, RunEnd, run_job
-from ray_precheck.schema.task import Task
+from ray_precheck.running.run import Feature, RunEnd, planned, run_job
+from ray_precheck.runtime.driving import TaskPlan
+from ray_precheck.runtime.progress import Progress
 from ray_precheck.store.reads import reads_of_dumps
 from ray_precheck.store.resume import RunFiles, remove_run
 
@@ -76,8 +77,8 @@ class _Pairs(Feature[DumpsJob[PairPayload], PartEnd[dict[str, LocatedRows]]]):
     def job(self, files: RunFiles, done: set[str]) -> DumpsJob[PairPayload]:
         return self._job
 
-    def tasks(self, job: DumpsJob[PairPayload], done: set[str]) -> list[Task]:
-        return job.tasks(done)
+    def plan(self, job: DumpsJob[PairPayload], done: set[str], progress: Progress) -> TaskPlan:
+        return planned(job, job.tasks(done), self.places)
 
     def report(self, files: RunFiles, end: RunEnd) -> PartEnd[dict[str, LocatedRows]]:
         if not end.completed:

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Generic, Protocol, TypeVar
 
 from ray_precheck.config import JobOptions
 from ray_precheck.errors import StoppedError
@@ -66,17 +66,9 @@ class Feature(ABC, Generic[JobType, Report]):
     def job(self, files: RunFiles, done: set[str]) -> JobType:
         """Return the job; `done` are the names that have rows already."""
 
-    def tasks(self, job: JobType, done: set[str]) -> list[Task]:
-        """Return the tasks that are not done."""
-        raise NotImplementedError
-
+    @abstractmethod
     def plan(self, job: JobType, done: set[str], progress: Progress) -> TaskPlan:
-        """Return the tasks that are not done, the longest first, and the rows that need no worker: without
-        places, all of them."""
-        tasks = sorted(self.tasks(job, done), key=lambda task: -task.cost_s)
-        if self.places is None:
-            return TaskPlan((), made_here(cast("Job", job), tasks))
-        return TaskPlan(tasks, ())
+        """Return the tasks that are not done, and the rows that need no worker; see `planned`."""
 
     @abstractmethod
     def report(self, files: RunFiles, end: RunEnd) -> Report:
@@ -129,6 +121,12 @@ def run_job(
         )
         end = drive_to_end(job, planning, setting, is_new=opened.is_new)
         return feature.report(files, end)
+
+
+def planned(job: Job, tasks: Iterable[Task], places: Places | None) -> TaskPlan:
+    """Return a plan of these tasks, the longest first; without places this process makes their rows."""
+    ordered = sorted(tasks, key=lambda task: -task.cost_s)
+    return TaskPlan((), made_here(job, ordered)) if places is None else TaskPlan(ordered, ())
 
 
 def made_here(job: Job, tasks: Sequence[Task]) -> Iterator[Done]:

@@ -19,15 +19,16 @@ from ray_precheck.cli.invocation import Command, Invocation
 from ray_precheck.config import CoreJobOptions
 from ray_precheck.options.declared import REQUIRED, Takes, by_section, option, options_of
 from ray_precheck.options.out_folder import OutFolderOptions
-from ray_precheck.running.run import Feature, RunEnd, run_each, run_job
+from ray_precheck.running.run import Feature, RunEnd, planned, run_each, run_job
 from ray_precheck.running.session import (
     RunSession,
     Series,
     results_folder,
     session_of_several,
 )
+from ray_precheck.runtime.driving import TaskPlan
 from ray_precheck.runtime.places.choice import on_cores
-from ray_precheck.schema.task import Task
+from ray_precheck.runtime.progress import Progress
 from ray_precheck.store.resume import RunFiles
 
 PAUSE_S = float(os.environ.get("SQUARES_PAUSE_S", "0"))
@@ -53,8 +54,8 @@ class SquaresFeature(Feature[Squares, RunEnd]):
     def job(self, files: RunFiles, done: set[str]) -> Squares:
         return self._job
 
-    def tasks(self, job: Squares, done: set[str]) -> list[Task]:
-        return [task for task in job.tasks if task.name not in done]
+    def plan(self, job: Squares, done: set[str], progress: Progress) -> TaskPlan:
+        return planned(job, (task for task in job.tasks if task.name not in done), self.places)
 
     def report(self, files: RunFiles, end: RunEnd) -> RunEnd:
         return end

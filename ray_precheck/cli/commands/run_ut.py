@@ -53,7 +53,7 @@ def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
     from ray_precheck.report.state import state_of_end
     from ray_precheck.session import run
 
-    report = run(config, on_files=invocation.tell)
+    report = run(config, on_files=lambda files: invocation.tell(files.result))
     print(format_summary(report.summary))
     if not report.completed:
         invocation.stopped(report.stop_reason)
@@ -69,7 +69,7 @@ def _check_ranks(
     from ray_precheck.ranks import run_ranks
     from ray_precheck.report.ranks_summary import combined, format_ranks, state_of_all
 
-    report = run_ranks(config, found, on_files=invocation.tell)
+    report = run_ranks(config, found, on_folder=invocation.tell)
     ranks = _summaries(report, found)
     print(format_ranks(ranks[: len(report.ranks)], report.total, report.folder))
     if not report.completed:

@@ -14,7 +14,7 @@ from ray_precheck.config import RunConfig
 from ray_precheck.errors import DumpError, StoppedError, UsageError
 from ray_precheck.report.summary import Direction, Summary
 from ray_precheck.session import PrecheckReport
-from ray_precheck.store.resume import run_files
+from ray_precheck.store.resume import RunFiles, run_files
 
 pytestmark = pytest.mark.unit
 
@@ -28,11 +28,11 @@ def session_gives(
     """Let the session return or raise without running; returns what it is asked for."""
     asked: list[RunConfig] = []
 
-    def run(config: RunConfig, *, on_files: Callable[[Path], None]) -> PrecheckReport:
+    def run(config: RunConfig, *, on_files: Callable[[RunFiles], None]) -> PrecheckReport:
         asked.append(config)
         if isinstance(outcome, BaseException):
             raise outcome
-        on_files(outcome.files.result)
+        on_files(outcome.files)
         return outcome
 
     monkeypatch.setattr(ray_precheck.session, "run", run)

@@ -13,6 +13,7 @@ from ray_precheck.numerics import arrays
 from ray_precheck.numerics.rounding import (
     epsilon_of,
     machine_epsilon,
+    overflow_from,
     round_to_dtype,
     smallest_normal,
     smallest_subnormal,
@@ -237,3 +238,11 @@ def test_dtypes_are_known_by_any_spelling_and_others_have_no_epsilon() -> None:
     assert epsilon_of("torch.half") == epsilon_of("Float16") == 2.0**-10
     assert epsilon_of("Complex64") == 2.0**-23
     assert [epsilon_of(name) for name in ("int64", "bool", "torch.quint4x2", "")] == [0.0] * 4
+
+
+@pytest.mark.parametrize("dtype", [name for name, each in DTYPES.items() if each.kind == "float"])
+def test_numbers_overflow_from_the_first_that_rounding_does_not_keep(dtype: str) -> None:
+    first = overflow_from(dtype)
+    ends = np.array([np.nextafter(first, 0.0), first])
+    for sign in (1.0, -1.0):
+        assert np.isfinite(round_to_dtype(sign * ends, dtype)).tolist() == [True, False]
