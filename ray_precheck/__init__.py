@@ -14,9 +14,12 @@ from ray_precheck.interpreter import leave_marked_home
 
 if TYPE_CHECKING:
     from ray_precheck.bench.declared import reference
-    from ray_precheck.comparing import ComparisonReports, compare_captures
-    from ray_precheck.config import RunConfig
-    from ray_precheck.diagnosing.diagnosis import Diagnosis, diagnose_captures
+    from ray_precheck.commands.compare.run import ComparisonReports, compare_captures
+    from ray_precheck.commands.diagnose.run import Diagnosis, diagnose_captures
+    from ray_precheck.commands.locate.located import LocationReport
+    from ray_precheck.commands.locate.run import locate_captures
+    from ray_precheck.commands.precheck.ranks import RanksReport, run_ranks
+    from ray_precheck.commands.precheck.run import PrecheckReport, precheck, rerun, run
     from ray_precheck.dump.folders import find_dumps
     from ray_precheck.errors import (
         BackendMissingError,
@@ -27,9 +30,7 @@ if TYPE_CHECKING:
         StoppedError,
         UsageError,
     )
-    from ray_precheck.locating import LocationReport, locate_captures
-    from ray_precheck.ranks import RanksReport, run_ranks
-    from ray_precheck.session import PrecheckReport, precheck, rerun, run
+    from ray_precheck.replay.config import RunConfig
 
 leave_marked_home()
 
@@ -63,14 +64,15 @@ __all__ = [
 # Every process of a run imports this package, and none needs all of it: a name is loaded when it is
 # asked for, which saves each of them 0.1 s (measured).
 _HOMES = {
-    "RunConfig": "config",
+    "RunConfig": "replay.config",
     "find_dumps": "dump.folders",
     "reference": "bench.declared",
-    **dict.fromkeys(("ComparisonReports", "compare_captures"), "comparing"),
-    **dict.fromkeys(("Diagnosis", "diagnose_captures"), "diagnosing.diagnosis"),
-    **dict.fromkeys(("LocationReport", "locate_captures"), "locating"),
-    **dict.fromkeys(("RanksReport", "run_ranks"), "ranks"),
-    **dict.fromkeys(("PrecheckReport", "precheck", "rerun", "run"), "session"),
+    **dict.fromkeys(("ComparisonReports", "compare_captures"), "commands.compare.run"),
+    **dict.fromkeys(("Diagnosis", "diagnose_captures"), "commands.diagnose.run"),
+    "LocationReport": "commands.locate.located",
+    "locate_captures": "commands.locate.run",
+    **dict.fromkeys(("RanksReport", "run_ranks"), "commands.precheck.ranks"),
+    **dict.fromkeys(("PrecheckReport", "precheck", "rerun", "run"), "commands.precheck.run"),
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "errors"),
 }
 

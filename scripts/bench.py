@@ -86,7 +86,7 @@ def bare_loop() -> None:
     from ray_precheck.check.checker import Checker
     from ray_precheck.check.settings import CheckSettings
     from ray_precheck.dump.parse import open_dump
-    from ray_precheck.plan.planner import plan_tasks
+    from ray_precheck.replay.plan.planner import plan_tasks
 
     with open_dump(sys.argv[1]) as dump:
         tests_dump = dump.task == "tensor"
@@ -101,8 +101,8 @@ def bare_loop() -> None:
 
 def driven_loop() -> None:
     """Do the same through Ray with one device; print records per second after start-up."""
-    from ray_precheck import session
-    from ray_precheck.config import RunConfig
+    from ray_precheck.commands.precheck import run as session
+    from ray_precheck.replay.config import RunConfig
 
     clock = _Clock()
 

@@ -68,11 +68,11 @@ def run_command(words: list[str]) -> Entered:
 
 def check_record(dump_path: Path) -> Entered:
     """Check the first call of a dump that passes, as a check process does."""
-    from ray_precheck.config import RunConfig
     from ray_precheck.dump.parse import open_dump
-    from ray_precheck.jobs.precheck.job import PrecheckJob
-    from ray_precheck.jobs.precheck.subject import find_subject, read_options
-    from ray_precheck.plan.planner import plan_tasks
+    from ray_precheck.replay.config import RunConfig
+    from ray_precheck.replay.job import PrecheckJob
+    from ray_precheck.replay.plan.planner import plan_tasks
+    from ray_precheck.replay.subject import find_subject, read_options
     from ray_precheck.running.session import session_of_one
     from ray_precheck.runtime.scheduling.stage import Stage
     from ray_precheck.store.resume import run_files

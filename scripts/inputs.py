@@ -31,25 +31,25 @@ from pathlib import Path
 
 import numpy as np
 
+from ray_precheck.accuracy.standards.user_file import load_standard
+from ray_precheck.bench.checkable import skip_by_name
+from ray_precheck.bench.drawing import is_random
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.decode import decoded_record
 from ray_precheck.check.inputs import make_inputs
 from ray_precheck.check.judged import Judged
+from ray_precheck.check.options import DISTRIBUTIONS
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.compare.standards.user_file import load_standard
-from ray_precheck.datagen.generate import (
-    TensorSource,
-    generated_tensors,
-)
+from ray_precheck.descriptors.dtypes import framework_dtype
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.errors import NotCheckable
-from ray_precheck.frameworks.dtypes import framework_dtype
+from ray_precheck.inputs.generate import (
+    TensorSource,
+    generated_tensors,
+)
 from ray_precheck.numerics.rounding import round_to_dtype
-from ray_precheck.options.checks import DISTRIBUTIONS
-from ray_precheck.plan.drawing import is_random
-from ray_precheck.plan.select import skip_by_name
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import Task, TaskPayload

@@ -3,8 +3,8 @@
     python -m scripts.located_example FOLDER
 
 Goes out: `FOLDER/target`, in whose second layer the softmax of the attention is 1 % too large, and
-`FOLDER/golden`, which ran without oneDNN. Run by readers of `ray_precheck/trace/locating/README.md`, and by a
-test.
+`FOLDER/golden`, which ran without oneDNN. Run by readers of
+`ray_precheck/commands/locate/walk/README.md`, and by a test.
 """
 
 import argparse

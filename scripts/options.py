@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ray_precheck.cli import COMMANDS
-from ray_precheck.cli.commands import capture
-from ray_precheck.cli.invocation import Command
+from ray_precheck.commands.capture import command as capture
 from ray_precheck.options.declared import Option
+from ray_precheck.options.invocation import Command
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "ray_precheck" / "cli" / "README.md"

@@ -22,10 +22,10 @@ import torch
 from torch import nn
 
 from ray_precheck.capture import Capture
-from ray_precheck.report.sources import source_lines
 from ray_precheck.trace.overflow.births import follow
 from ray_precheck.trace.overflow.finding import Birth, OverflowFinding
 from ray_precheck.trace.side import open_side
+from ray_precheck.trace.sources import source_lines
 from scripts.measuring import markdown_table
 from scripts.overflow_faults import (
     CONTROLS,

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ray_precheck.dump.parse import open_dump
-from ray_precheck.plan.planner import plan_tasks
+from ray_precheck.replay.plan.planner import plan_tasks
 from scripts.measuring import CAPTURES, machine
 
 CAPTURE = CAPTURES / "mindspore_llm" / "dump.json"

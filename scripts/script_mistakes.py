@@ -559,7 +559,7 @@ def _statistics_of(dump: Path, scratch: Path) -> Path:
 def placed_rows(target: Path, golden: Path) -> list[dict[str, str]]:
     """Return the rows of `locate` that have a place."""
     # Not at the top: captures are made without it.
-    from ray_precheck.locating import locate_captures
+    from ray_precheck.commands.locate.run import locate_captures
 
     out = Path(tempfile.mkdtemp(prefix="mistakes_"))
     try:

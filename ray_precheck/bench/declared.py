@@ -34,10 +34,10 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ray_precheck.descriptors.known import installed_points
 from ray_precheck.dump.names import DIRECTIONS, ApiKey, parse_key
 from ray_precheck.errors import UsageError
 from ray_precheck.foreign import open_file
-from ray_precheck.frameworks.known import installed_points
 
 GROUP = "ray_precheck.benches"
 _DECLARED = "__ray_precheck_references__"

@@ -9,14 +9,14 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ray_precheck.bench.checkable import unsupported_prefix
 from ray_precheck.bench.declared import RAISED, BenchModule, Declaration, load_declarations
 from ray_precheck.bench.fused.one_node import as_one_node
+from ray_precheck.descriptors.known import find_framework, load_part
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Backend, CallPlan, Execution
-from ray_precheck.frameworks.known import find_framework, load_part
 from ray_precheck.frameworks.pytorch.signatures import Row
 from ray_precheck.operators.table import one_table
-from ray_precheck.plan.select import unsupported_prefix
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import HostCall
 

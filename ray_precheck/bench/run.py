@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from ray_precheck.bench.registry import References
+from ray_precheck.descriptors.known import find_framework, load_part
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan
-from ray_precheck.frameworks.known import find_framework, load_part
 from ray_precheck.frameworks.pytorch.names import absence
 from ray_precheck.frameworks.pytorch.quantized import on_meaning
 from ray_precheck.frameworks.pytorch.run import TorchExecution, TorchPlace

@@ -14,11 +14,11 @@ from ray_precheck.capture.settings import RAISE, CaptureSettings
 from ray_precheck.capture.writing.log import StepLog
 from ray_precheck.dump.scan import ByteRange
 from ray_precheck.errors import OverflowBornError
-from ray_precheck.report.sources import model_line
 from ray_precheck.trace.overflow.births import SUSPICIOUS, Walk
 from ray_precheck.trace.overflow.finding import Birth, OverflowFinding
 from ray_precheck.trace.overflow.modules import Modules
 from ray_precheck.trace.side import BACKWARD, entry_of, record_from_json
+from ray_precheck.trace.sources import model_line
 
 OVERFLOW_LOG = "overflow.jsonl"
 _BORN = (Birth.BORN, Birth.CAST)

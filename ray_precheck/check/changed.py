@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ray_precheck.bench.changes import changed_tensors
 from ray_precheck.check.sides.bench import Benched
 from ray_precheck.check.sides.captured import tensors_of
+from ray_precheck.descriptors.known import find_framework
 from ray_precheck.frameworks.base import changed_by
-from ray_precheck.frameworks.known import find_framework
 from ray_precheck.frameworks.pytorch.names import resolve_torch
 from ray_precheck.operators.effects import CHANGES
-from ray_precheck.plan.changes import changed_tensors
 from ray_precheck.schema.values import HostTensor
 
 

@@ -46,9 +46,9 @@ from ray_precheck.check.sides.device import Device, DeviceNeeded
 from ray_precheck.check.sides.layouts import layout_notes, run_transposed
 from ray_precheck.check.sides.second_try import run_twice
 from ray_precheck.check.sides.tested import UnderTest, handed_over, held_by_dump, measured_elsewhere
-from ray_precheck.datagen.generate import TensorSource
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Backend
+from ray_precheck.inputs.generate import TensorSource
 from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.phase import Phase
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict

@@ -6,18 +6,18 @@ cannot be checked end here, before any of their tensors is allocated.
 
 from dataclasses import dataclass, replace
 
+from ray_precheck.accuracy.standards.msprobe import MSPROBE
+from ray_precheck.bench.changes import changed_tensors
+from ray_precheck.bench.checkable import changes_its_input, skip_by_name, skip_by_record
+from ray_precheck.bench.drawing import is_random
 from ray_precheck.bench.run import Bench
 from ray_precheck.check.memory import needed_bytes
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.compare.standards.msprobe import MSPROBE
 from ray_precheck.dump.decode import decode_record
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import CallPlan
 from ray_precheck.operators.autocast import KEEPS_ALL_BUT_FIRST
 from ray_precheck.operators.effects import READS_LAYOUT
-from ray_precheck.plan.changes import changed_tensors
-from ray_precheck.plan.drawing import is_random
-from ray_precheck.plan.select import changes_its_input, skip_by_name, skip_by_record
 from ray_precheck.schema.dtypes import is_differentiable
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.task import TaskPayload

@@ -16,17 +16,17 @@ from ray_precheck.check.by_dtype import as_in_dtype
 from ray_precheck.check.decode import Decoded
 from ray_precheck.check.measured import Measured
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.datagen.cotangents import assign_cotangents
-from ray_precheck.datagen.generate import (
+from ray_precheck.descriptors.known import find_framework, is_framework
+from ray_precheck.dump.tensors import CapturedTensors
+from ray_precheck.frameworks.base import Leaf, map_leaves
+from ray_precheck.inputs.cotangents import assign_cotangents
+from ray_precheck.inputs.generate import (
     GeneratedTensors,
     TensorSource,
     build_call,
     generated_tensors,
 )
-from ray_precheck.datagen.layouts import placed_alone, placed_together, transposed
-from ray_precheck.dump.tensors import CapturedTensors
-from ray_precheck.frameworks.base import Leaf, map_leaves
-from ray_precheck.frameworks.known import find_framework, is_framework
+from ray_precheck.inputs.layouts import placed_alone, placed_together, transposed
 from ray_precheck.numerics.rounding import round_to_dtype
 from ray_precheck.operators.autocast import (
     CASTS_ARGUMENTS,

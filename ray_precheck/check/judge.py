@@ -11,6 +11,11 @@ from functools import cache, partial
 
 import numpy as np
 
+from ray_precheck.accuracy.ambiguous import chosen_like
+from ray_precheck.accuracy.comparison import no_peers
+from ray_precheck.accuracy.exact import is_exact
+from ray_precheck.accuracy.outputs import Judge
+from ray_precheck.accuracy.steps import quantized_like
 from ray_precheck.check.changed import changed_pairs
 from ray_precheck.check.inputs import Inputs, cotangents_of
 from ray_precheck.check.judged import Compared, DirectionCheck, compared
@@ -21,11 +26,6 @@ from ray_precheck.check.sides.bench import Benched, gradients_as_dumped
 from ray_precheck.check.sides.captured import captured_gradients, has_captured_gradients
 from ray_precheck.check.sides.peers import Peers, Pick
 from ray_precheck.check.sides.raised import describe
-from ray_precheck.compare.ambiguous import chosen_like
-from ray_precheck.compare.comparison import no_peers
-from ray_precheck.compare.exact import is_exact
-from ray_precheck.compare.outputs import Judge
-from ray_precheck.compare.steps import quantized_like
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Execution, Leaf, changed_by
 from ray_precheck.numerics.rounding import machine_epsilon, saturated_like

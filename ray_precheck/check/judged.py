@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ray_precheck.accuracy.comparison import no_peers
+from ray_precheck.accuracy.outputs import Judge, check_output
 from ray_precheck.check.inputs import Inputs
-from ray_precheck.compare.comparison import no_peers
-from ray_precheck.compare.outputs import Judge, check_output
 from ray_precheck.frameworks.base import Leaf
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.result import Outcome, OutputCheck, Verdict

@@ -4,8 +4,8 @@ Comes in: an `ApiRecord`. Goes out: bytes. Called by the checker, which skips ca
 much.
 """
 
-from ray_precheck.datagen.layouts import buffers_of
-from ray_precheck.plan.changes import changed_tensors
+from ray_precheck.bench.changes import changed_tensors
+from ray_precheck.inputs.layouts import buffers_of
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.values import TensorSpec, walk_specs

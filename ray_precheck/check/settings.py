@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ray_precheck.accuracy.outputs import Judge
+from ray_precheck.accuracy.standards.base import Standard
+from ray_precheck.accuracy.standards.msprobe import MSPROBE
 from ray_precheck.bench.declared import BenchModule
-from ray_precheck.compare.outputs import Judge
-from ray_precheck.compare.standards.base import Standard
-from ray_precheck.compare.standards.msprobe import MSPROBE
-from ray_precheck.frameworks.known import find_framework
-from ray_precheck.options.checks import CheckOptions
+from ray_precheck.check.options import CheckOptions
+from ray_precheck.descriptors.known import find_framework
 from ray_precheck.schema.float32 import FULL_FLOAT32, Float32
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.task import BENCH

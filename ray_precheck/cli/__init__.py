@@ -2,14 +2,14 @@
 
 Comes in: arguments. Goes out: an exit code (`exit_codes`). `command_line` runs a command, `parser`
 knows them all, and each has a module in `commands`. Options are declared with the configurations
-(`ray_precheck.config`); `arguments` makes a parser of them.
+(`ray_precheck.options.job`); `arguments` makes a parser of them.
 """
 
 from ray_precheck.cli.command_line import entry, main
-from ray_precheck.cli.commands.run_ut import run_config
-from ray_precheck.cli.exit_codes import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED, UNUSABLE
-from ray_precheck.cli.going_on import resume_command
 from ray_precheck.cli.parser import COMMANDS, build_parser
+from ray_precheck.commands.precheck.command import run_config
+from ray_precheck.options.exit_codes import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED, UNUSABLE
+from ray_precheck.options.going_on import resume_command
 
 __all__ = [
     "COMMANDS",

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from ray_precheck.cli.exit_codes import NOTHING_CHECKED, PASSED, STOPPED
-from ray_precheck.cli.going_on import resume_command
-from ray_precheck.cli.invocation import Execute, Invocation
+from ray_precheck.cli.guardian import guard
 from ray_precheck.cli.parser import COMMANDS, build_parser
 from ray_precheck.cli.streams import outlive_readers
 from ray_precheck.dump.cut_short import cuts_told
 from ray_precheck.errors import PrecheckError
-from ray_precheck.guardian import guard
+from ray_precheck.options.exit_codes import NOTHING_CHECKED, PASSED, STOPPED
+from ray_precheck.options.going_on import resume_command
+from ray_precheck.options.invocation import Execute, Invocation
 from ray_precheck.runtime.stop_signal import interrupted_by_signals
 
 

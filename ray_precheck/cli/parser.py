@@ -7,26 +7,24 @@ command that was given. Called by `command_line`, and by tests.
 import argparse
 from dataclasses import replace
 
-from ray_precheck.cli.actions import FrameworkName
-from ray_precheck.cli.arguments import VERSION, add_options
-from ray_precheck.cli.commands import (
-    capture,
-    compare,
-    compare_results,
-    diagnose,
-    explain,
-    locate,
-    naive,
-    overflow_check,
-    repro,
-    run_overflow_check,
-    run_ut,
-    summary,
-)
-from ray_precheck.cli.exit_codes import EXIT_CODES
-from ray_precheck.cli.invocation import SentenceParser
-from ray_precheck.config import RunConfig
+from ray_precheck.commands.capture import command as capture
+from ray_precheck.commands.compare import command as compare
+from ray_precheck.commands.compare_results import command as compare_results
+from ray_precheck.commands.diagnose import command as diagnose
+from ray_precheck.commands.explain import command as explain
+from ray_precheck.commands.locate import command as locate
+from ray_precheck.commands.naive import command as naive
+from ray_precheck.commands.overflow import command as overflow_check
+from ray_precheck.commands.overflow import replay_command as run_overflow_check
+from ray_precheck.commands.precheck import command as run_ut
+from ray_precheck.commands.precheck import summary_command as summary
+from ray_precheck.commands.repro import command as repro
+from ray_precheck.options.actions import FrameworkName
+from ray_precheck.options.arguments import VERSION, add_options
 from ray_precheck.options.declared import option_of
+from ray_precheck.options.exit_codes import EXIT_CODES
+from ray_precheck.options.invocation import SentenceParser
+from ray_precheck.replay.config import RunConfig
 
 # In the order of --help.
 COMMANDS = (

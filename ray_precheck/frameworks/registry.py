@@ -6,10 +6,8 @@ reported with the command that installs it.
 
 import importlib.util
 
-from ray_precheck.errors import BackendMissingError
-from ray_precheck.frameworks.base import Backend
-from ray_precheck.frameworks.descriptor import Framework
-from ray_precheck.frameworks.known import (
+from ray_precheck.descriptors.descriptor import Framework
+from ray_precheck.descriptors.known import (
     BENCH_PACKAGE,
     built_in_frameworks,
     find_framework,
@@ -17,6 +15,8 @@ from ray_precheck.frameworks.known import (
     is_framework,
     load_part,
 )
+from ray_precheck.errors import BackendMissingError
+from ray_precheck.frameworks.base import Backend
 
 
 def require_framework(framework: str, *, device_runs: bool = True) -> None:

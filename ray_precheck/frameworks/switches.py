@@ -1,7 +1,7 @@
 """Switches of a framework that choose between fast kernels and slow, plain ones.
 
 Comes in: the table of a framework (`descriptor.Framework.switches`). Goes out: a `SwitchBoard`, which runs a
-block with some of the switches turned to their plain side. Called by `check.naive`. A switch is declared
+block with some of the switches turned to their plain side. Called by `commands.naive`. A switch is declared
 once, in the folder of its framework; this module imports none.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from ray_precheck.descriptors.known import find_framework, load_part
 from ray_precheck.foreign import caught
-from ray_precheck.frameworks.known import find_framework, load_part
 
 
 def _always() -> bool:

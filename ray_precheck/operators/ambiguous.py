@@ -1,7 +1,7 @@
 """Operators with several right outputs: indices of equal values, vectors up to a factor, the signs of sums
 that are nearly 0, and integers of floats that they do not hold.
 
-Goes out: `AMBIGUOUS`. Called by `compare.ambiguous`, which takes the tested side's choice for the bench.
+Goes out: `AMBIGUOUS`. Called by `accuracy.ambiguous`, which takes the tested side's choice for the bench.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Which operators draw random numbers: always, never, or with some of their arguments.
 
-Goes out: `DRAWING`. Called by `plan.drawing`, which reads the arguments of a call. The rules by which the
+Goes out: `DRAWING`. Called by `bench.drawing`, which reads the arguments of a call. The rules by which the
 draws are judged are in `check.random.rules`.
 """
 

@@ -1,6 +1,6 @@
 """Properties of operators that a check must know: in place, what else changes, reading bits, layouts.
 
-Goes out: tables. Called by `plan.select` and by the checks.
+Goes out: tables. Called by `bench.checkable` and by the checks.
 """
 
 from ray_precheck.operators.table import FactTable, table_of_names

@@ -11,7 +11,7 @@ PyTorch and `mindspore.ops` in one of MindSpore.
 import functools
 from collections.abc import Iterator, Mapping
 
-from ray_precheck.frameworks.known import built_in_frameworks, find_framework, is_framework
+from ray_precheck.descriptors.known import built_in_frameworks, find_framework, is_framework
 from ray_precheck.operators.primitives import FUNCTIONS
 
 # framework of the dump -> prefix of its keys -> namespace of the full names, torch's first

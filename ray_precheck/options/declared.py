@@ -4,7 +4,7 @@
         300.0, "--timeout", help="seconds for a record (default {default})", type=float, metavar="S"
     )
 
-Comes in: classes with such fields. Goes out: their options (`options_of`), of which `cli.arguments`
+Comes in: classes with such fields. Goes out: their options (`options_of`), of which `options.arguments`
 makes the parser and `scripts.options` the tables of `cli/README.md`; the errors of wrong values
 (`require_valid`); and their entries in the settings file of a run (`settings_of`).
 """
@@ -50,7 +50,7 @@ class Option:
     `help` is its line of --help, in which `{default}` and `{choices}` are filled in; `more` is the
     rest of its cell in the table of the docs. `type` turns a word into a value, `becomes` turns
     that value into the value of the field. `rows` is its key in the settings file of a run, "" if its
-    value changes no rows; `before` is the value of runs that have no such key, "" if it is unknown.
+    value changes no rows.
     `action` is a class of argparse's that stores the value in its own way. `field` and `section` are
     filled in by `options_of`: the field that holds the value, "" for an option of the command line
     alone, whose value is `default` if it is not given.
@@ -67,7 +67,6 @@ class Option:
     needs: Prerequisite | None = None
     excludes: str = ""
     rows: str = ""
-    before: str = ""
     required: bool = False
     action: Any = None
     default: Any = None

@@ -10,8 +10,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ray_precheck.config import CoreJobOptions, JobOptions
 from ray_precheck.errors import ResumeError
+from ray_precheck.options.job import CoreJobOptions, JobOptions
 from ray_precheck.runtime.places.choice import Cluster, Places, find_places
 from ray_precheck.runtime.stop_signal import stop_on_signal
 from ray_precheck.store.opening import NewFiles

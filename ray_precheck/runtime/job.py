@@ -2,7 +2,7 @@
 
 A `Job` lives in the driver's process and says what there is to do. Its `Opener` is pickled once for
 each worker and opens a `Runner` in the child process of the worker. The runtime calls all three and
-knows nothing else of the work. `jobs.precheck` implements them for the precheck.
+knows nothing else of the work. `replay.job` implements them for the precheck.
 """
 
 from collections.abc import Callable, Mapping, Sequence

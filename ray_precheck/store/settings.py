@@ -12,9 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ray_precheck.config import RunConfig
 from ray_precheck.foreign import from_json, read_file
-from ray_precheck.options.declared import options_of
 from ray_precheck.schema.environment import (
     Environment,
     environment_from_dict,
@@ -24,8 +22,8 @@ from ray_precheck.store.columns import BOM, added_columns
 from ray_precheck.store.reads import Stamps, stamps_from_json
 from ray_precheck.store.rows import replace_file
 
-# The values of options in runs that were made before the options existed, whose files lack them.
-_BEFORE_THERE_WAS = {each.rows: each.before for each in options_of(RunConfig) if each.before}
+# Settings that came later, with what runs did before: their files lack them.
+_BEFORE_THERE_WAS = {"selection": "every call", "distribution": "uniform", "layouts": "off"}
 _ENVIRONMENT, _CUT_SHORT, _READS, _FOREIGN = "environment", "cut_short", "reads", "foreign rows"
 _WHOLE_PAIR = re.compile(r'"([^"\\]+)": "([^"\\]*)"')
 

@@ -10,7 +10,7 @@ kernel on the tested side alone: with inputs generated from statistics, and with
 device`). A case is **hit** where the wrong kernel gave a result that differs visibly, and **found**
 where a call that was hit is in error. Without the fault nothing may be in error, and each program must
 meet the condition of its kinds. Exit code 1 where a case is not hit, fewer than 99 % are found, or
-anything is accused. `--write` keeps the tables in ray_precheck/compare/VERDICTS.md.
+anything is accused. `--write` keeps the tables in ray_precheck/accuracy/VERDICTS.md.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from itertools import product
 
 import torch
 
-from ray_precheck.compare.standards.registry import STANDARDS
+from ray_precheck.accuracy.standards.registry import STANDARDS
 from scripts.attack.kinds import ALL, HIDDEN, KINDS, WrongKind
 from scripts.attack.record import TASKS, Tried, attack, honest, is_met
 from scripts.measuring import markdown_table

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from ray_precheck.bench.checkable import skip_by_record
+from ray_precheck.bench.drawing import is_random
 from ray_precheck.bench.run import Bench
 from ray_precheck.errors import NotCheckable
 from ray_precheck.operators.refused import refusal
-from ray_precheck.plan.drawing import is_random
-from ray_precheck.plan.select import skip_by_record
 from ray_precheck.schema.record import ApiName, ApiRecord
 
 # Names of the namespaces that are no functions of a user: how a class is made, and what Python

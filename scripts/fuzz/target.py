@@ -23,14 +23,14 @@ import psutil
 
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.config import RunConfig
+from ray_precheck.commands.precheck.report.closing import format_summary
+from ray_precheck.commands.precheck.report.summary import summarise
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import NotCheckable, PrecheckError
 from ray_precheck.frameworks.registry import require_framework
-from ray_precheck.jobs.precheck.job import done_of
-from ray_precheck.plan.planner import plan_tasks
-from ray_precheck.report.closing import format_summary
-from ray_precheck.report.summary import summarise
+from ray_precheck.replay.config import RunConfig
+from ray_precheck.replay.job import done_of
+from ray_precheck.replay.plan.planner import plan_tasks
 from ray_precheck.schema.result import Outcome, TaskResult, failed
 from ray_precheck.schema.task import Task, TaskPayload
 from ray_precheck.store.columns import decode_name, decode_row, detail_rows, result_row

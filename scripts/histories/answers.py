@@ -8,7 +8,7 @@ a `Layout`, the nodes, slots and bench workers from which every driver of a hist
 import math
 from typing import Protocol
 
-from ray_precheck.jobs.precheck.job import done_of
+from ray_precheck.replay.job import done_of
 from ray_precheck.runtime.driver import _STORE_SHARE as STORE_SHARE
 from ray_precheck.runtime.places.devices import Node
 from ray_precheck.runtime.places.placement import DeviceRequest

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
+from ray_precheck.accuracy.standards.registry import STANDARDS
 from ray_precheck.capture import Capture
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.compare.standards.registry import STANDARDS
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import Task

@@ -1,6 +1,6 @@
 """Plant random mutants in the package and see whether its unit tests notice.
 
-    python -m scripts.mutants [--count 100] [--seed N] [--rooms store compare ...] [--map FILE]
+    python -m scripts.mutants [--count 100] [--seed N] [--rooms store accuracy ...] [--map FILE]
 
 Places to change are drawn by the seed from the modules of the rooms. Each mutant is planted alone, in
 a copy of the tree, never in the checkout. All unit tests are run once without a mutant, to see which
@@ -36,10 +36,10 @@ from scripts.mutants.reached import VARIABLE, TestMap
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = (
     "store",
-    "compare",
+    "accuracy",
     "dump",
-    "plan",
-    "datagen",
+    "replay/plan",
+    "inputs",
     "runtime/scheduling",
     "runtime/places/placement.py",
 )

@@ -77,10 +77,10 @@ EXPLAINED = {
     "capture/mindspore/names.py: _public": _CAPTURED,
     "capture/mindspore/primitives.py: _direct_classes": _CAPTURED,
     "capture/mindspore/primitives.py: entries_of_overloads": _CAPTURED,
-    "explaining/asked.py: _known_names": _RECORDED,
-    "explaining/asked.py: installed_version": _RECORDED,
-    "explaining/asked.py: is_installed": _RECORDED,
-    "frameworks/known.py: load_part": _OURS,
+    "commands/explain/asked.py: _known_names": _RECORDED,
+    "commands/explain/asked.py: installed_version": _RECORDED,
+    "commands/explain/asked.py: is_installed": _RECORDED,
+    "descriptors/known.py: load_part": _OURS,
     "frameworks/mindspore/backend.py: _lookup": _RECORDED,
     "frameworks/mindspore/backend.py: _dtype": _DTYPES,
     "frameworks/mindspore/backend.py: _operations": _RECORDED,
@@ -95,7 +95,7 @@ EXPLAINED = {
     "operators/names.py: full_names": _SAID,
     "private_parts.py: demanded": _LISTED,
     "private_parts.py: find": _LISTED,
-    "report/repro/mindspore.py: _cast_lines": _DTYPES,
+    "commands/repro/mindspore.py: _cast_lines": _DTYPES,
 }
 
 # What calling a function gives, where no annotation of ours says it.

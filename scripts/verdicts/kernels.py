@@ -19,13 +19,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from ray_precheck.accuracy.standards.base import Standard
 from ray_precheck.check.checker import Checker
+from ray_precheck.check.options import CheckOptions
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.compare.standards.base import Standard
 from ray_precheck.frameworks.base import Execution, Leaf
 from ray_precheck.frameworks.mindspore.backend import MindSporeBackend
 from ray_precheck.numerics.rounding import round_to_dtype
-from ray_precheck.options.checks import CheckOptions
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.values import HostTensor

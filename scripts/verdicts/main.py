@@ -16,7 +16,7 @@ ways, which the tests make anew to see that the document is that of the code.
 A fault counts where it moves an output's RMSE or largest error to more than 4 times that of the worst
 honest implementation of this output, or makes elements NaN, infinite or unequal that no honest one
 does. What is printed: the faults found of those that count, and the honest results that are called an
-error, by standard, fault and dtype. `--write` keeps that in ray_precheck/compare/VERDICTS.md; -v
+error, by standard, fault and dtype. `--write` keeps that in ray_precheck/accuracy/VERDICTS.md; -v
 names what was missed and what was called an error.
 """
 
@@ -29,7 +29,7 @@ from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 
-from ray_precheck.compare.standards.registry import STANDARDS
+from ray_precheck.accuracy.standards.registry import STANDARDS
 from scripts.measuring import machine
 from scripts.verdicts.calls import Call, captured_calls, generated_calls
 from scripts.verdicts.cases import DTYPES

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ray_precheck.compare.comparison import Comparison
-from ray_precheck.compare.errors import rounded_bench
-from ray_precheck.compare.exact import is_exact
-from ray_precheck.compare.metrics import metrics_of
-from ray_precheck.compare.standards.base import Standard
+from ray_precheck.accuracy.comparison import Comparison
+from ray_precheck.accuracy.errors import rounded_bench
+from ray_precheck.accuracy.exact import is_exact
+from ray_precheck.accuracy.metrics import metrics_of
+from ray_precheck.accuracy.standards.base import Standard
 from ray_precheck.numerics.rounding import smallest_normal
 from ray_precheck.operators.exact import exactness
 from ray_precheck.schema.dtypes import DTYPES, Array
@@ -149,7 +149,7 @@ class Court:
 
 
 def comparison_of(run: Run, key: Key, leaf: HostTensor) -> Comparison:
-    """Return what a standard is given of one result, as `compare.outputs` makes it."""
+    """Return what a standard is given of one result, as `accuracy.outputs` makes it."""
     bench = run.bench[key].data
     direction, position = key
     known = exactness(run.type_name, run.framework) if direction == "forward" else None

@@ -16,7 +16,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ray_precheck import __version__
-from ray_precheck.config import RunConfig
+from ray_precheck.replay.config import RunConfig
 from ray_precheck.runtime.places.cluster import Roster, open_cluster
 from ray_precheck.runtime.places.devices import pin_process
 from ray_precheck.runtime.places.placement import DeviceRequest, follow_nodes, place_slots

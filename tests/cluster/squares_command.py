@@ -13,11 +13,11 @@ from pathlib import Path
 from squares import TABLES, Squares
 
 from ray_precheck.cli import entry, parser
-from ray_precheck.cli.arguments import given_values
-from ray_precheck.cli.exit_codes import PASSED
-from ray_precheck.cli.invocation import Command, Invocation
-from ray_precheck.config import CoreJobOptions
+from ray_precheck.options.arguments import given_values
 from ray_precheck.options.declared import REQUIRED, Takes, by_section, option, options_of
+from ray_precheck.options.exit_codes import PASSED
+from ray_precheck.options.invocation import Command, Invocation
+from ray_precheck.options.job import CoreJobOptions
 from ray_precheck.options.out_folder import OutFolderOptions
 from ray_precheck.running.run import Feature, RunEnd, planned, run_each, run_job
 from ray_precheck.running.session import (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from processes import own_processes
 
-from ray_precheck.comparing import ComparisonReport, compare_captures
+from ray_precheck.commands.compare.run import ComparisonReport, compare_captures
 
 pytestmark = pytest.mark.cluster
 CALLS = 40

@@ -12,10 +12,10 @@ from networks import Network, can_make_networks
 from test_cluster_compare import CALLS, write_capture
 from test_cluster_overflow import write_dumps
 
-from ray_precheck.comparing import compare_captures
-from ray_precheck.config import OverflowConfig
-from ray_precheck.locating import locate_captures
-from ray_precheck.overflowing import check_overflow
+from ray_precheck.commands.compare.run import compare_captures
+from ray_precheck.commands.locate.run import locate_captures
+from ray_precheck.commands.overflow.options import OverflowConfig
+from ray_precheck.commands.overflow.run import check_overflow
 from scripts.locate_scale import make_runs
 
 pytestmark = [

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.locating import LocationReport, locate_captures
+from ray_precheck.commands.locate.located import LocationReport
+from ray_precheck.commands.locate.run import locate_captures
 
 pytestmark = pytest.mark.cluster
 CALLS, WRONG = 40, 17

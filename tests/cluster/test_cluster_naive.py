@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from conftest import DATA
 
-from ray_precheck.config import NaiveConfig
+from ray_precheck.commands.naive.options import NaiveConfig
+from ray_precheck.commands.naive.run import NaiveReport, contrast_kernels
 from ray_precheck.schema.result import Verdict
-from ray_precheck.switching import NaiveReport, contrast_kernels
 from scripts.naive_faults import FAULTS
 from scripts.naive_switches import trials
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.config import OverflowConfig, RunConfig
-from ray_precheck.overflowing import check_overflow
-from ray_precheck.replaying import replay_overflows
+from ray_precheck.commands.overflow.options import OverflowConfig
+from ray_precheck.commands.overflow.replay_run import replay_overflows
+from ray_precheck.commands.overflow.run import check_overflow
+from ray_precheck.replay.config import RunConfig
 from ray_precheck.running import session
 
 pytestmark = pytest.mark.cluster

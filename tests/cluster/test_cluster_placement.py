@@ -19,8 +19,8 @@ from networks import Network, can_make_networks
 from placing import whereabouts
 
 import ray_precheck
-from ray_precheck.config import RunConfig
 from ray_precheck.errors import DeviceError, UsageError
+from ray_precheck.replay.config import RunConfig
 from ray_precheck.runtime.places import cluster
 from ray_precheck.runtime.places.cluster import Roster, living_nodes, open_cluster
 from ray_precheck.runtime.places.devices import choose_kind
@@ -47,7 +47,7 @@ _TWO_DUMPS = """
 import json, sys
 from contextlib import ExitStack
 from pathlib import Path
-from ray_precheck.config import RunConfig
+from ray_precheck.replay.config import RunConfig
 from ray_precheck.runtime.places import probe
 from ray_precheck.runtime.places.choice import Cluster, find_places
 

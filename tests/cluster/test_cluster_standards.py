@@ -7,8 +7,8 @@ import pytest
 from dumps import additions, large, write_dump
 
 from ray_precheck import PrecheckReport, ResumeError, UsageError, precheck
+from ray_precheck.accuracy.standards.base import ERROR_HEADINGS
 from ray_precheck.cli import PASSED, main
-from ray_precheck.compare.standards.base import ERROR_HEADINGS
 
 pytestmark = pytest.mark.cluster
 

@@ -17,8 +17,8 @@ from conftest import started_head
 from dumps import additions, write_dump
 
 import ray_precheck
-from ray_precheck.config import RunConfig
 from ray_precheck.errors import UsageError
+from ray_precheck.replay.config import RunConfig
 from ray_precheck.runtime.places.other_ray import MATCH_LEVEL
 
 pytestmark = pytest.mark.cluster

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from ray_precheck.accuracy.random.pooled import judge_pooled, read_drawn
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.compare.random.pooled import judge_pooled, read_drawn
-from ray_precheck.datagen.generate import GeneratedTensors
 from ray_precheck.dump.parse import open_dump
+from ray_precheck.inputs.generate import GeneratedTensors
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import OutputCheck, TaskResult, Verdict, verdict_in
 from ray_precheck.schema.task import Task, TaskPayload

@@ -8,8 +8,8 @@ import pytest
 from records import DATA, capture_settings, failing, payloads_of
 from versions import is_documented
 
+from ray_precheck.accuracy.standards import ROUNDING
 from ray_precheck.check.checker import Checker
-from ray_precheck.compare.standards import ROUNDING
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict
 
 pytestmark = pytest.mark.frameworks

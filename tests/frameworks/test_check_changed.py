@@ -20,10 +20,10 @@ from records import (
     whole,
 )
 
+from ray_precheck.accuracy.standards.registry import STANDARDS
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.measured import Measured
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.compare.standards.registry import STANDARDS
 from ray_precheck.operators.effects import CHANGES
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import BENCH, TaskPayload

@@ -21,8 +21,8 @@ from records import (
 
 import ray_precheck
 from ray_precheck.check.checker import Checker
+from ray_precheck.check.options import CheckOptions
 from ray_precheck.frameworks.pytorch.backend import TorchBackend
-from ray_precheck.options.checks import CheckOptions
 from ray_precheck.schema.result import Verdict
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.usefixtures("mindspore_checker")]

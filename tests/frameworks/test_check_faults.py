@@ -132,7 +132,7 @@ def test_an_output_that_depends_on_no_input_is_a_skip_of_backward_alone(
     "place",
     [
         "ray_precheck.check.inputs.build_call",
-        "ray_precheck.datagen.generate.value_range",
+        "ray_precheck.inputs.generate.value_range",
         "ray_precheck.check.decode.decode_record",
         "ray_precheck.check.judged.check_output",
     ],

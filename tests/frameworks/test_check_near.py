@@ -10,7 +10,7 @@ import pytest
 from records import call, row_of, tensor
 
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.jobs.precheck.job import PrecheckOpener
+from ray_precheck.replay.job import PrecheckOpener
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.runtime.tensors import loans
 from ray_precheck.runtime.tensors.loans import Loan

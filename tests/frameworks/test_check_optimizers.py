@@ -12,10 +12,10 @@ import torch
 from optimizer_records import Lion, Records, captured
 from records import replace_kernel, rows, statistics_checker
 
+from ray_precheck.accuracy.standards.registry import STANDARDS as KINDS
 from ray_precheck.capture.pytorch.updates.optimizers import OptimizerSteps
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.compare.standards.registry import STANDARDS as KINDS
 from ray_precheck.frameworks.pytorch.optimizers import resolve_optimizer
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.result import TaskResult, Verdict
@@ -196,7 +196,7 @@ def test_the_signs_that_rounding_decides_are_the_devices(monkeypatch: pytest.Mon
     checker, payload = checker_by("msprobe"), records.payload("Optimizer.Lion.1")
     assert checker.check(payload).forward is Verdict.PASS
     with monkeypatch.context() as patched:
-        patched.setattr("ray_precheck.compare.signs._ROUNDINGS", 0.0)
+        patched.setattr("ray_precheck.accuracy.signs._ROUNDINGS", 0.0)
         assert checker.check(payload).forward is Verdict.ERROR
 
     def flipped(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ from records import row_of
 
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import DeviceError
-from ray_precheck.jobs.precheck.job import PrecheckOpener
+from ray_precheck.replay.job import PrecheckOpener
 from ray_precheck.runtime.places.devices import DEFAULT_SPARES
 from ray_precheck.runtime.workers import process as process_module
 from ray_precheck.runtime.workers import worker

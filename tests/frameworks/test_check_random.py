@@ -24,13 +24,13 @@ from records import (
     timeless,
 )
 
+from ray_precheck.accuracy.random.pooled import judge_pooled, read_drawn
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.measured import Measured
+from ray_precheck.check.options import CheckOptions
 from ray_precheck.check.random.rules import RULES, rule_of
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.compare.random.pooled import judge_pooled, read_drawn
 from ray_precheck.operators.drawing import DRAWING, Always
-from ray_precheck.options.checks import CheckOptions
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import BENCH, TaskPayload

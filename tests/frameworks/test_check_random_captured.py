@@ -8,8 +8,8 @@ import pytest
 from records import tensor
 
 from ray_precheck.check.checker import Checker
+from ray_precheck.check.options import CheckOptions
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.options.checks import CheckOptions
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import BENCH, TaskPayload
 

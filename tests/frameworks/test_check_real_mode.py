@@ -12,9 +12,9 @@ from records import DATA, altered, capture_settings, payload_of, payloads_of, re
 from versions import is_documented
 
 from ray_precheck.check.checker import Checker
+from ray_precheck.check.options import CheckOptions
 from ray_precheck.dump.tensors import CapturedTensors
 from ray_precheck.errors import BackendMissingError
-from ray_precheck.options.checks import CheckOptions
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.values import HostTensor, TensorSpec
 

@@ -26,10 +26,10 @@ from records import (
 )
 from versions import require_kernel
 
+from ray_precheck.accuracy.standards.user_file import load_standard
 from ray_precheck.check.checker import Checker
 from ray_precheck.cli import main
-from ray_precheck.compare.standards.user_file import load_standard
-from ray_precheck.report.repro.script import repro_script
+from ray_precheck.commands.repro.script import repro_script
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import TaskPayload
 from ray_precheck.schema.values import HostCall, HostTensor

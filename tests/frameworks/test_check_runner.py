@@ -9,7 +9,7 @@ from records import call, raising, replace_kernel, row_of, statistics_checker, t
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.measured import Measured
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.jobs.precheck.job import PrecheckOpener, PrecheckRunner, done_of
+from ray_precheck.replay.job import PrecheckOpener, PrecheckRunner, done_of
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.schema.casualty import Cause
 from ray_precheck.schema.done import Done

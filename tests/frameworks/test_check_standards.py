@@ -24,17 +24,17 @@ from records import (
 )
 from torch.nn import functional
 
+from ray_precheck.accuracy.comparison import Comparison, kernel_of
+from ray_precheck.accuracy.standards.base import ERROR_HEADINGS, Judgement, added_headings
+from ray_precheck.accuracy.standards.benchmark import Benchmark
+from ray_precheck.accuracy.standards.registry import STANDARDS
+from ray_precheck.accuracy.standards.user_file import parse_standard
 from ray_precheck.check import judge
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.compare.comparison import Comparison, kernel_of
-from ray_precheck.compare.standards.base import ERROR_HEADINGS, Judgement, added_headings
-from ray_precheck.compare.standards.benchmark import Benchmark
-from ray_precheck.compare.standards.registry import STANDARDS
-from ray_precheck.compare.standards.user_file import parse_standard
+from ray_precheck.commands.precheck.run import rerun
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import BENCH, TaskPayload
-from ray_precheck.session import rerun
 from ray_precheck.store.error_data import ERROR_FOLDER
 
 pytestmark = pytest.mark.frameworks

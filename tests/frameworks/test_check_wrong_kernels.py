@@ -10,8 +10,8 @@ import torch
 from records import altered, call, ms_tensor, replace_kernel, rows, tensor
 from versions import require_kernel
 
+from ray_precheck.accuracy.standards import ROUNDING
 from ray_precheck.check.checker import Checker
-from ray_precheck.compare.standards import ROUNDING
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict
 from ray_precheck.schema.task import TaskPayload
 

@@ -8,7 +8,7 @@ import pytest
 from two_frameworks import captured_mindspore, captured_torch
 
 from ray_precheck.check.checker import Checker
-from ray_precheck.comparing import ComparisonReport, compare_captures
+from ray_precheck.commands.compare.run import ComparisonReport, compare_captures
 from ray_precheck.trace.alignment.families import family_of
 
 pytestmark = pytest.mark.frameworks

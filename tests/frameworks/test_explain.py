@@ -9,8 +9,8 @@ import torch
 from records import NEEDS_MINDSPORE
 
 from ray_precheck.cli import main
+from ray_precheck.commands.explain.explanation import Explanation, explain
 from ray_precheck.errors import UsageError
-from ray_precheck.explaining.explanation import Explanation, explain
 
 pytestmark = pytest.mark.frameworks
 

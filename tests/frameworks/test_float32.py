@@ -11,18 +11,19 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ray_precheck.accuracy.standards.user_file import load_standard
 from ray_precheck.capture import Capture
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.check.sides.peers import Peers
-from ray_precheck.compare.standards.user_file import load_standard
-from ray_precheck.comparing import compare_captures
+from ray_precheck.commands.compare.report import format_comparison_summary
+from ray_precheck.commands.compare.run import compare_captures
+from ray_precheck.commands.locate.run import run_location
+from ray_precheck.commands.locate.search import LocationConfig
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.frameworks.pytorch import backend, float32
 from ray_precheck.frameworks.pytorch.backend import TorchBackend
 from ray_precheck.frameworks.pytorch.float32 import formats_of
-from ray_precheck.locating import LocationConfig, run_location
-from ray_precheck.report.comparison import format_comparison_summary
 from ray_precheck.schema.float32 import Float32, from_header
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import Task

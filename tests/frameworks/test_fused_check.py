@@ -15,9 +15,9 @@ from torch.nn import functional
 
 from ray_precheck.bench.fused.table import NPU_ROWS
 from ray_precheck.check.checker import Checker
+from ray_precheck.check.options import CheckOptions
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import BackendMissingError
-from ray_precheck.options.checks import CheckOptions
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import TaskPayload
 

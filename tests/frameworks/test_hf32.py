@@ -14,7 +14,7 @@ from records import NEEDS_MINDSPORE, altered, call, replace_kernel, statistics_c
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import BackendMissingError, NotCheckable
 from ray_precheck.frameworks.mindtorch.backend import MindTorchBackend
-from ray_precheck.jobs.precheck.job import PrecheckOpener
+from ray_precheck.replay.job import PrecheckOpener
 from ray_precheck.runtime.workers.process import CheckProcess
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.result import Verdict

@@ -7,9 +7,9 @@ import pytest
 from records import DATA, call, ms_tensor, payloads_of
 
 from ray_precheck.check.checker import Checker
-from ray_precheck.datagen.generate import generated_tensors
+from ray_precheck.check.options import RECORDED
 from ray_precheck.dump.decode import decode_record
-from ray_precheck.options.checks import RECORDED
+from ray_precheck.inputs.generate import generated_tensors
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.values import TensorSpec

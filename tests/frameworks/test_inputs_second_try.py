@@ -12,8 +12,8 @@ from records import altered, call, raising, replace_kernel, statistics_checker, 
 
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.measured import Measured
+from ray_precheck.check.options import CheckOptions
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.options.checks import CheckOptions
 from ray_precheck.runtime.workers.messages import Sealed, seal
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import BENCH, TaskPayload

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from ray_precheck.capture import Capture
 from ray_precheck.cli import main
-from ray_precheck.locating import locate_captures
+from ray_precheck.commands.locate.run import locate_captures
 from scripts.located_example import capture_example
 
 pytestmark = pytest.mark.frameworks

@@ -9,7 +9,7 @@ from records import NEEDS_MINDSPORE, call, ms_tensor, row_of, tensor
 
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.errors import DeviceError
-from ray_precheck.jobs.precheck.job import PrecheckOpener
+from ray_precheck.replay.job import PrecheckOpener
 from ray_precheck.runtime.scheduling.stage import Stage
 from ray_precheck.runtime.workers.messages import Work
 from ray_precheck.runtime.workers.process import CheckProcess

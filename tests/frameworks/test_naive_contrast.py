@@ -10,11 +10,11 @@ import pytest
 import torch
 from records import NEEDS_MINDSPORE, call, leaf, ms_tensor, raising, replace_kernel, tensor, whole
 
+from ray_precheck.accuracy.standards.auto.rule import Auto
 from ray_precheck.check.checker import Checker
-from ray_precheck.check.naive.contrast import Contrast, Contraster
-from ray_precheck.check.naive.elsewhere import PlainProcesses
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.compare.standards.auto.rule import Auto
+from ray_precheck.commands.naive.contrast import Contrast, Contraster
+from ray_precheck.commands.naive.elsewhere import PlainProcesses
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.switches import SwitchBoard, switches_of
 from ray_precheck.schema.result import TaskResult, Verdict

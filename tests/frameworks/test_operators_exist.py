@@ -11,7 +11,7 @@ from records import NEEDS_MINDSPORE
 from ray_precheck.bench.fused.table import NPU_ROWS
 from ray_precheck.bench.optimizers import OPTIMIZER_ROWS
 from ray_precheck.check.random.rules import RULES
-from ray_precheck.datagen.meaning_table import TABLE as MEANINGS
+from ray_precheck.inputs.meaning_table import TABLE as MEANINGS
 from ray_precheck.operators.catalogue import TABLES
 from ray_precheck.operators.names import NAMESPACES, type_names
 from ray_precheck.operators.refused import REFUSED

@@ -1,5 +1,5 @@
 """Faults that count are found, honest implementations are not called an error: a quick subset of
-`scripts/verdicts`, whose whole table is in compare/VERDICTS.md."""
+`scripts/verdicts`, whose whole table is in accuracy/VERDICTS.md."""
 
 import math
 import re
@@ -15,12 +15,12 @@ pytest.importorskip("mindspore")
 from records import capture_settings, failing, payloads_of  # noqa: E402
 from versions import DOCUMENTED, is_documented  # noqa: E402
 
+from ray_precheck.accuracy.standards.auto.measure import Measure  # noqa: E402
+from ray_precheck.accuracy.standards.auto.rule import Auto  # noqa: E402
+from ray_precheck.accuracy.standards.registry import STANDARDS  # noqa: E402
 from ray_precheck.check.checker import Checker  # noqa: E402
+from ray_precheck.check.options import CheckOptions  # noqa: E402
 from ray_precheck.check.settings import CheckSettings  # noqa: E402
-from ray_precheck.compare.standards.auto.measure import Measure  # noqa: E402
-from ray_precheck.compare.standards.auto.rule import Auto  # noqa: E402
-from ray_precheck.compare.standards.registry import STANDARDS  # noqa: E402
-from ray_precheck.options.checks import CheckOptions  # noqa: E402
 from ray_precheck.schema.values import HostTensor  # noqa: E402
 from scripts.verdicts.calls import generated_calls  # noqa: E402
 from scripts.verdicts.cases import CASES, DTYPES  # noqa: E402

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ray_precheck.compare.random.statistics import Draws, draws_of, sampled
+from ray_precheck.accuracy.random.statistics import Draws, draws_of, sampled
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Leaf
 from ray_precheck.schema.dtypes import DTYPES, Array

@@ -5,9 +5,9 @@ Comes in: a `RandomCall`. Goes out: `Look`s. Called through the table of `check.
 
 import numpy as np
 
+from ray_precheck.accuracy.random.discrete import categories, permutation
+from ray_precheck.accuracy.random.statistics import Look, fact, grain_of, sampled
 from ray_precheck.check.random.arguments import RandomCall
-from ray_precheck.compare.random.discrete import categories, permutation
-from ray_precheck.compare.random.statistics import Look, fact, grain_of, sampled
 from ray_precheck.errors import NotCheckable
 from ray_precheck.numerics.rounding import machine_epsilon
 from ray_precheck.schema.dtypes import Array

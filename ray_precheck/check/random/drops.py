@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ray_precheck.check.random.arguments import RandomCall
-from ray_precheck.compare.random.attention import attention_looks
-from ray_precheck.compare.random.dropout import (
+from ray_precheck.accuracy.random.attention import attention_looks
+from ray_precheck.accuracy.random.dropout import (
     Dropping,
     Mask,
     alpha_dropout,
@@ -21,7 +20,8 @@ from ray_precheck.compare.random.dropout import (
     rrelu_gradient_looks,
     rrelu_looks,
 )
-from ray_precheck.compare.random.statistics import Look
+from ray_precheck.accuracy.random.statistics import Look
+from ray_precheck.check.random.arguments import RandomCall
 from ray_precheck.errors import NotCheckable
 from ray_precheck.numerics.rounding import machine_epsilon
 from ray_precheck.schema.dtypes import DTYPES, Array

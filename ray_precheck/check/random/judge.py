@@ -9,6 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from ray_precheck.accuracy.random.bounds import FALSE_ALARM_RATE
+from ray_precheck.accuracy.random.outputs import check_random_output, drawn_of
+from ray_precheck.accuracy.random.pooled import Drawn, drawn_text
+from ray_precheck.accuracy.random.statistics import Observation
+from ray_precheck.bench.drawing import is_dropping, seed_of
 from ray_precheck.bench.run import Bench
 from ray_precheck.check.inputs import Inputs, cotangents_of
 from ray_precheck.check.judge import device_failed
@@ -20,14 +25,9 @@ from ray_precheck.check.sides.bench import run_bench
 from ray_precheck.check.sides.captured import captured_gradients
 from ray_precheck.check.sides.device import AGAIN
 from ray_precheck.check.sides.tested import UnderTest
-from ray_precheck.compare.random.bounds import FALSE_ALARM_RATE
-from ray_precheck.compare.random.outputs import check_random_output, drawn_of
-from ray_precheck.compare.random.pooled import Drawn, drawn_text
-from ray_precheck.compare.random.statistics import Observation
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Leaf
 from ray_precheck.operators.drawing import SELF_SEEDED
-from ray_precheck.plan.drawing import is_dropping, seed_of
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.result import Outcome, Verdict
 from ray_precheck.schema.values import HostTensor

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ray_precheck.bench.drawing import is_dropping, shows_mask, without_drawing
 from ray_precheck.bench.run import Bench
 from ray_precheck.check.decode import decoded_record
 from ray_precheck.check.inputs import cotangents_of, make_inputs
@@ -21,10 +22,9 @@ from ray_precheck.check.random.arguments import bind
 from ray_precheck.check.settings import Terms
 from ray_precheck.check.sides.bench import Benched, run_bench
 from ray_precheck.check.sides.tested import UnderTest
+from ray_precheck.descriptors.known import find_framework
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Leaf
-from ray_precheck.frameworks.known import find_framework
-from ray_precheck.plan.drawing import is_dropping, shows_mask, without_drawing
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.values import HostTensor, TensorSpec

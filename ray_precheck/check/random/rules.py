@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ray_precheck.accuracy.random import discrete as random_discrete
+from ray_precheck.accuracy.random import laws as random_laws
+from ray_precheck.accuracy.random.statistics import Look, Parameter, fact
 from ray_precheck.check.random import choices as random_choices
 from ray_precheck.check.random import drops as random_drops
 from ray_precheck.check.random.arguments import RandomCall
-from ray_precheck.compare.random import discrete as random_discrete
-from ray_precheck.compare.random import laws as random_laws
-from ray_precheck.compare.random.statistics import Look, Parameter, fact
 from ray_precheck.operators.drawing import UNSEEDED
 from ray_precheck.operators.table import FactTable
 from ray_precheck.schema.dtypes import DTYPES

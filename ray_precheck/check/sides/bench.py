@@ -12,8 +12,8 @@ from ray_precheck.bench.run import Bench
 from ray_precheck.check.inputs import Inputs
 from ray_precheck.check.sides.attempt import Attempt, attempt_forward
 from ray_precheck.check.sides.tested import UnderTest
+from ray_precheck.descriptors.known import find_framework
 from ray_precheck.frameworks.base import Execution
-from ray_precheck.frameworks.known import find_framework
 from ray_precheck.frameworks.pytorch.run import TorchExecution
 from ray_precheck.schema.values import HostCall, HostTensor
 

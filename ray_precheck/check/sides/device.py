@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from ray_precheck.bench.drawing import seed_of
 from ray_precheck.bench.registry import References
 from ray_precheck.bench.run import computing_threads
 from ray_precheck.check.inputs import Inputs, cotangents_of
@@ -24,7 +25,6 @@ from ray_precheck.check.sides.tested import UnderTest
 from ray_precheck.errors import BackendMissingError, NotCheckable
 from ray_precheck.frameworks.base import Backend, Leaf, Precise, changed_by
 from ray_precheck.frameworks.registry import open_backend
-from ray_precheck.plan.drawing import seed_of
 from ray_precheck.schema.float32 import Float32
 from ray_precheck.schema.phase import Phase
 from ray_precheck.schema.task import BENCH

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from ray_precheck.check.inputs import Inputs, transposed_inputs
+from ray_precheck.check.options import ALWAYS, NEVER
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.check.sides.device import Device
 from ray_precheck.check.sides.tested import UnderTest
 from ray_precheck.frameworks.base import Leaf
 from ray_precheck.operators.effects import ONLY_LAYOUT
-from ray_precheck.options.checks import ALWAYS, NEVER
 from ray_precheck.schema.values import HostTensor
 
 _AUTO = "auto"

@@ -12,7 +12,7 @@ from ray_precheck.check.inputs import Inputs, safer_inputs
 from ray_precheck.check.sides.bench import attempt_bench
 from ray_precheck.check.sides.device import Device
 from ray_precheck.check.sides.tested import UnderTest
-from ray_precheck.datagen.generate import GeneratedTensors
+from ray_precheck.inputs.generate import GeneratedTensors
 
 IN_VAIN = "also with safer inputs"
 

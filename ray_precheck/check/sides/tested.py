@@ -11,8 +11,8 @@ from ray_precheck.check.inputs import Inputs
 from ray_precheck.check.measured import Measured
 from ray_precheck.check.sides.attempt import Attempt
 from ray_precheck.check.sides.captured import captured_changes, captured_outputs
-from ray_precheck.datagen.generate import GeneratedTensors
 from ray_precheck.frameworks.base import Leaf
+from ray_precheck.inputs.generate import GeneratedTensors
 from ray_precheck.schema.values import HostTensor
 
 

@@ -1,6 +1,6 @@
-"""The descriptor of MindSpore as a framework under test; data alone, read through `frameworks.known`."""
+"""The descriptor of MindSpore as a framework under test; data alone, read through `descriptors.known`."""
 
-from ray_precheck.frameworks.descriptor import Accelerator, Framework, Script
+from ray_precheck.descriptors.descriptor import Accelerator, Framework, Script
 
 ACCELERATORS = (
     Accelerator(
@@ -55,7 +55,7 @@ FRAMEWORK = Framework(
     bench="ray_precheck.frameworks.mindspore.bench.mapping:resolve_mindspore",
     fused=("ray_precheck.bench.fused.table:MINDSPORE_ROWS",),
     script=Script(
-        writer="ray_precheck.report.repro.mindspore:mindspore_script",
+        writer="ray_precheck.commands.repro.mindspore:mindspore_script",
         module="ms",
         roots={
             "Mint": "ms.mint.",

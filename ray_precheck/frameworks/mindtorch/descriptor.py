@@ -1,7 +1,7 @@
 """The descriptor of MSAdapter (MindTorch) as a framework under test; data alone, read through
-`frameworks.known`. Its functions are torch's, its tensors and devices MindSpore's."""
+`descriptors.known`. Its functions are torch's, its tensors and devices MindSpore's."""
 
-from ray_precheck.frameworks.descriptor import Framework, Script
+from ray_precheck.descriptors.descriptor import Framework, Script
 from ray_precheck.frameworks.mindspore import descriptor as mindspore
 from ray_precheck.frameworks.pytorch import descriptor as pytorch
 

@@ -1,6 +1,6 @@
-"""The descriptor of PyTorch as a framework under test; data alone, read through `frameworks.known`."""
+"""The descriptor of PyTorch as a framework under test; data alone, read through `descriptors.known`."""
 
-from ray_precheck.frameworks.descriptor import Accelerator, Framework, Script
+from ray_precheck.descriptors.descriptor import Accelerator, Framework, Script
 
 _OWN = "--bench-module FILE can add one"
 # Prefixes whose operators are in no framework's list: their benches are in the tables of `fused`.
@@ -33,7 +33,7 @@ NAMESPACES = {
     "Optimizer": "torch.optim",
     "Distributed": "torch.distributed",
 }
-WRITER = "ray_precheck.report.repro.torch:torch_script"
+WRITER = "ray_precheck.commands.repro.torch:torch_script"
 RESOLVE = "ray_precheck.frameworks.pytorch.names:resolve_torch"
 NPU_ROWS = "ray_precheck.bench.fused.table:NPU_ROWS"
 BESSEL_ROWS = "ray_precheck.bench.fused.table:BESSEL_ROWS"

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from ray_precheck.config import CoreJobOptions, JobOptions
+from ray_precheck.options.job import CoreJobOptions, JobOptions
 from ray_precheck.runtime.places.devices import (
     Node,
     choose_kind,

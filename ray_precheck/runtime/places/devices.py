@@ -11,12 +11,12 @@ import socket
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ray_precheck.errors import DeviceError
-from ray_precheck.frameworks.known import (
+from ray_precheck.descriptors.known import (
     find_framework,
     known_frameworks,
     versioned_distributions,
 )
+from ray_precheck.errors import DeviceError
 from ray_precheck.runtime.places.probe import VISIBLE_DEVICES, AskedFacts, Facts, probe_machine
 from ray_precheck.schema.task import BENCH, DeviceSlot
 

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ray_precheck.config import JobOptions
 from ray_precheck.errors import DeviceError
+from ray_precheck.options.job import JobOptions
 from ray_precheck.options.places import ALL_DEVICES
 from ray_precheck.runtime.places.devices import Node, move_slots, place_ids
 from ray_precheck.runtime.places.nodes import is_called, listed_nodes, node_called, ranged

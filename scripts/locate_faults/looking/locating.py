@@ -54,7 +54,7 @@ def _twin(dump: Path, holds: str, scratch: Path) -> Path:
 
 def _found(target: Path, golden: Path | None) -> list[list[Any]]:
     # Not at the top: the baseline runs without it.
-    from ray_precheck.locating import locate_captures
+    from ray_precheck.commands.locate.run import locate_captures
 
     out = Path(tempfile.mkdtemp(prefix="located_"))
     try:

@@ -11,9 +11,9 @@ from mindspore import Tensor, amp, nn, ops
 from mindspore_networks import NETWORKS, captured_step, gradients_of
 from records import capture_settings, failing, payloads_of
 
+from ray_precheck.accuracy.standards.registry import STANDARDS
 from ray_precheck.capture import Capture
 from ray_precheck.check.checker import Checker
-from ray_precheck.compare.standards.registry import STANDARDS
 from ray_precheck.frameworks.mindspore.backend import _primitive
 from ray_precheck.schema.result import TaskResult, Verdict
 

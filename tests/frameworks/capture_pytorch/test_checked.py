@@ -16,10 +16,10 @@ import torch.nn.functional
 from records import capture_settings, failing, payloads_of
 from torch.utils.checkpoint import checkpoint
 
+from ray_precheck.accuracy.standards.registry import STANDARDS
 from ray_precheck.capture import Capture
 from ray_precheck.check.checker import Checker
-from ray_precheck.compare.standards.registry import STANDARDS
-from ray_precheck.report.repro.script import repro_script
+from ray_precheck.commands.repro.script import repro_script
 from ray_precheck.schema.result import TaskResult, Verdict
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]

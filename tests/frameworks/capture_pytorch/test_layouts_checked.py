@@ -12,17 +12,17 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ray_precheck.accuracy.standards.user_file import load_standard
 from ray_precheck.capture import Capture
 from ray_precheck.check.checker import Checker
+from ray_precheck.check.options import CheckOptions
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.compare.standards.user_file import load_standard
+from ray_precheck.commands.precheck.run import rerun
+from ray_precheck.commands.repro.script import repro_script
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.frameworks.pytorch.backend import TorchBackend
-from ray_precheck.options.checks import CheckOptions
-from ray_precheck.report.repro.script import repro_script
 from ray_precheck.schema.result import TaskResult, Verdict
 from ray_precheck.schema.task import Task
-from ray_precheck.session import rerun
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 F = torch.nn.functional

@@ -12,9 +12,9 @@ import torch
 from records import capture_settings, failing, payloads_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ray_precheck.accuracy.standards.registry import STANDARDS
 from ray_precheck.capture import Capture
 from ray_precheck.check.checker import Checker
-from ray_precheck.compare.standards.registry import STANDARDS
 from ray_precheck.schema.result import TaskResult, Verdict
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]

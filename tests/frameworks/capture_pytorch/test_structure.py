@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from ray_precheck.datagen.generate import build_call, generated_tensors
-from ray_precheck.datagen.meaning_rows import MASKED_SCORE
 from ray_precheck.dump.decode import decode_record
+from ray_precheck.inputs.generate import build_call, generated_tensors
+from ray_precheck.inputs.meaning_rows import MASKED_SCORE
 from ray_precheck.schema.values import HostTensor
 
 pytestmark = pytest.mark.frameworks

@@ -8,10 +8,10 @@ import torch
 from torch.func import grad, hessian, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ray_precheck.accuracy.standards.auto.rule import Auto
 from ray_precheck.capture import Capture
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
-from ray_precheck.compare.standards.auto.rule import Auto
 from ray_precheck.dump.parse import open_dump
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import Task

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ray_precheck.accuracy.outputs import Judge
+from ray_precheck.accuracy.standards import ROUNDING
+from ray_precheck.accuracy.standards.absolute import Absolute
+from ray_precheck.accuracy.standards.msprobe import MSPROBE, Msprobe
 from ray_precheck.check.decode import call_plan, decoded_record
 from ray_precheck.check.explain import with_explanations
 from ray_precheck.check.inputs import Inputs, make_inputs
 from ray_precheck.check.judged import DirectionCheck, compared
-from ray_precheck.compare.outputs import Judge
-from ray_precheck.compare.standards import ROUNDING
-from ray_precheck.compare.standards.absolute import Absolute
-from ray_precheck.compare.standards.msprobe import MSPROBE, Msprobe
-from ray_precheck.datagen.generate import GeneratedTensors
 from ray_precheck.frameworks.base import CallPlan, Leaf
+from ray_precheck.inputs.generate import GeneratedTensors
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.result import Verdict
 from ray_precheck.schema.task import TaskPayload

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ray_precheck.config import RunConfig
+from ray_precheck.check.options import STANDARDS
 from ray_precheck.errors import ResumeError, UsageError
-from ray_precheck.options.checks import STANDARDS
+from ray_precheck.replay.config import RunConfig
 from ray_precheck.schema.node_devices import NodeDevices, parse_node_devices
 from ray_precheck.store.columns import RESULT_COLUMNS
 from ray_precheck.store.resume import resume_run, start_run

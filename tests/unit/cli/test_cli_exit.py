@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-import ray_precheck.session
+import ray_precheck.commands.precheck.run
 from ray_precheck.cli import IN_ERROR, NOTHING_CHECKED, PASSED, STOPPED, UNUSABLE, main
-from ray_precheck.config import RunConfig
+from ray_precheck.commands.precheck.report.summary import Direction, Summary
+from ray_precheck.commands.precheck.run import PrecheckReport
 from ray_precheck.errors import DumpError, StoppedError, UsageError
-from ray_precheck.report.summary import Direction, Summary
-from ray_precheck.session import PrecheckReport
+from ray_precheck.replay.config import RunConfig
 from ray_precheck.store.resume import RunFiles, run_files
 
 pytestmark = pytest.mark.unit
@@ -35,7 +35,7 @@ def session_gives(
         on_files(outcome.files)
         return outcome
 
-    monkeypatch.setattr(ray_precheck.session, "run", run)
+    monkeypatch.setattr(ray_precheck.commands.precheck.run, "run", run)
     return asked
 
 
@@ -277,10 +277,10 @@ def test_the_package_loads_its_parts_as_they_are_asked_for() -> None:
     done = run_python(
         "import sys\n"
         "import ray_precheck, ray_precheck.cli\n"
-        "print(sorted({'numpy', 'ray_precheck.session'} & set(sys.modules)))\n"
+        "print(sorted({'numpy', 'ray_precheck.commands.precheck.run'} & set(sys.modules)))\n"
         "print([n for n in ray_precheck.__all__ if n not in dir(ray_precheck)])\n"
         "print([n for n in ray_precheck.__all__ if getattr(ray_precheck, n).__name__ != n])\n"
-        "from ray_precheck.session import run\n"
+        "from ray_precheck.commands.precheck.run import run\n"
         "print(run is ray_precheck.run, hasattr(ray_precheck, 'no_such_name'))\n"
     )
     assert done.stdout.splitlines() == ["[]", "[]", "[]", "True False"], done.stderr

@@ -17,7 +17,7 @@ pytestmark = [
 ]
 PROGRAM = """
 import os, signal, subprocess, sys, time
-from ray_precheck.guardian import guard
+from ray_precheck.cli.guardian import guard
 
 def command(announce):
     announce("first.csv")

@@ -8,12 +8,10 @@ from typing import ClassVar
 
 import pytest
 
+from ray_precheck.check.options import CheckOptions
 from ray_precheck.cli import COMMANDS, build_parser
-from ray_precheck.cli.arguments import add_options, given_values
-from ray_precheck.cli.invocation import Command
-from ray_precheck.config import RunConfig
 from ray_precheck.errors import UsageError
-from ray_precheck.options.checks import CheckOptions
+from ray_precheck.options.arguments import add_options, given_values
 from ray_precheck.options.declared import (
     Prerequisite,
     Takes,
@@ -23,8 +21,10 @@ from ray_precheck.options.declared import (
     require_valid,
     settings_of,
 )
+from ray_precheck.options.invocation import Command
 from ray_precheck.options.places import PlaceOptions
 from ray_precheck.options.rules import Number, OneOf
+from ray_precheck.replay.config import RunConfig
 from ray_precheck.store.settings import RunSettings
 from scripts.options import BEGIN, DOCS, END, PAGES, meaning, with_tables
 
@@ -120,7 +120,7 @@ def test_a_group_of_a_configuration_has_the_values_of_its_own_fields_alone() -> 
     assert group_of(config, CheckOptions) == CheckOptions(seed=7, tested="dump")
 
 
-def test_what_runs_did_before_there_was_an_option_is_declared_with_it() -> None:
+def test_what_runs_did_before_there_was_an_option_is_known() -> None:
     older = RunSettings({"seed": "0"}).made_with
     assert older["seed"] == "0"
     assert (older["distribution"], older["selection"]) == ("uniform", "every call")
@@ -137,7 +137,6 @@ def test_no_name_and_no_place_in_the_namespace_is_declared_twice(command: Comman
 def test_every_field_that_makes_other_rows_has_a_key_of_its_own() -> None:
     keys = [each.rows for each in options_of(RunConfig) if each.rows]
     assert keys == list(dict.fromkeys(keys))
-    assert all(each.rows for each in options_of(RunConfig) if each.before)
 
 
 def test_the_docs_name_every_option_of_every_parser() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ray_precheck.cli import COMMANDS, build_parser, resume_command, run_config
-from ray_precheck.config import RunConfig
 from ray_precheck.errors import UsageError
+from ray_precheck.replay.config import RunConfig
 
 pytestmark = pytest.mark.unit
 

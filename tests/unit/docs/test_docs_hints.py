@@ -123,7 +123,7 @@ def test_every_option_of_a_message_exists() -> None:
 
 def test_every_file_of_a_message_exists() -> None:
     found = found_in_texts(_FILE)
-    assert "ray_precheck/compare/VERDICTS.md" in found
+    assert "ray_precheck/accuracy/VERDICTS.md" in found
     assert [name for name in found if not (ROOT / name.rstrip(".")).exists()] == []
 
 

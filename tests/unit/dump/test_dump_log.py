@@ -14,7 +14,7 @@ from ray_precheck.dump.folders import find_dumps
 from ray_precheck.dump.log import as_dump
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.errors import DumpError, NothingToCheckError
-from ray_precheck.plan.selection import Selection, select_calls
+from ray_precheck.replay.plan.selection import Selection, select_calls
 
 pytestmark = pytest.mark.unit
 

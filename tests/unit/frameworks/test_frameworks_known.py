@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ray_precheck.config import RunConfig
-from ray_precheck.dump.decode import decode_value, words_of
-from ray_precheck.errors import UsageError
-from ray_precheck.frameworks import known
-from ray_precheck.frameworks.descriptor import COMMON_PREFIXES, Framework
-from ray_precheck.frameworks.dtypes import framework_dtype, read_dtype
-from ray_precheck.frameworks.known import (
+from ray_precheck.bench.checkable import skip_by_name
+from ray_precheck.descriptors import known
+from ray_precheck.descriptors.descriptor import COMMON_PREFIXES, Framework
+from ray_precheck.descriptors.dtypes import framework_dtype, read_dtype
+from ray_precheck.descriptors.known import (
     BUILT_IN,
     find_framework,
     framework_names,
@@ -21,7 +19,9 @@ from ray_precheck.frameworks.known import (
     package_of,
     require_sole,
 )
-from ray_precheck.plan.select import skip_by_name
+from ray_precheck.dump.decode import decode_value, words_of
+from ray_precheck.errors import UsageError
+from ray_precheck.replay.config import RunConfig
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.record import ApiName
 from ray_precheck.schema.values import Symbol, TensorSpec
@@ -59,7 +59,7 @@ class Installed:
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {title}\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text(f"[{known.GROUP}]\n{name} = {module}:FRAMEWORK\n")
-        begin = "from ray_precheck.frameworks.descriptor import Framework\n"
+        begin = "from ray_precheck.descriptors.descriptor import Framework\n"
         (self._folder / f"{module}.py").write_text(begin + source)
         # The path has not changed, and was read before the package came.
         forget_points()
@@ -155,7 +155,7 @@ class TestInstalled:
     ("source", "says"),
     [
         ("raise OSError('no driver')\n", r"OSError: no driver; mend or uninstall"),
-        ("FRAMEWORK = 3\n", r"is a int; expected a ray_precheck\.frameworks\.descriptor"),
+        ("FRAMEWORK = 3\n", r"is a int; expected a ray_precheck\.descriptors\.descriptor"),
         ("", r"AttributeError: .* has no attribute 'FRAMEWORK'"),
         ("FRAMEWORK = Framework(name='mini')\n", r"missing 6 required .*'backend'"),
         (f"FRAMEWORK = Framework(**{MINIMAL | {'name': 'other'}})\n", r"calls itself other"),
@@ -202,7 +202,7 @@ class TestClashes:
 
 
 def test_every_field_is_explained_in_the_page() -> None:
-    page = (Path(known.__file__).parent / "README.md").read_text()
+    page = (Path(known.__file__).parents[1] / "frameworks" / "README.md").read_text()
     missing = [each.name for each in dataclasses.fields(Framework) if f"`{each.name}`" not in page]
     assert missing == []
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.config import RunConfig
 from ray_precheck.errors import DumpError, StoppedError
+from ray_precheck.replay.config import RunConfig
 from ray_precheck.running import run
 from ray_precheck.running.run import RunEnd, drive_to_end
 from ray_precheck.runtime.driving import RunSetting, TaskPlan

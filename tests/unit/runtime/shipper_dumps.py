@@ -14,7 +14,7 @@ import numpy as np
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.dump.parse import Dump, open_dump
 from ray_precheck.dump.tensors import ShippedFiles
-from ray_precheck.jobs.precheck.cargo import PrecheckCargo
+from ray_precheck.replay.cargo import PrecheckCargo
 from ray_precheck.runtime.tensors.shipper import Shipper
 from ray_precheck.schema.task import Task
 

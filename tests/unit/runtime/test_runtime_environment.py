@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.config import RunConfig
 from ray_precheck.private_parts import DEBUG
+from ray_precheck.replay.config import RunConfig
 from ray_precheck.runtime.places import cluster
 from ray_precheck.runtime.places.choice import open_nodes
 from ray_precheck.runtime.places.devices import Node

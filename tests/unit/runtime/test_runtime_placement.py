@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ray_precheck.config import RunConfig
 from ray_precheck.errors import DeviceError
+from ray_precheck.replay.config import RunConfig
 from ray_precheck.runtime.places.devices import Node
 from ray_precheck.runtime.places.placement import (
     Changes,

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.config import OverflowConfig, RunConfig
+from ray_precheck.commands.compare.here import cores_for_forks
+from ray_precheck.commands.overflow.options import OverflowConfig
 from ray_precheck.errors import DeviceError
-from ray_precheck.jobs.comparison.here import cores_for_forks
+from ray_precheck.replay.config import RunConfig
 from ray_precheck.runtime.places.choice import Cluster, Places, find_places, on_cores
 from ray_precheck.runtime.places.devices import local_node
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ray_precheck.jobs.precheck.job import done_of
+from ray_precheck.replay.job import done_of
 from ray_precheck.runtime.writer import Writer
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Outcome, TaskResult, Verdict

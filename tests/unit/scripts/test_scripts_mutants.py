@@ -108,11 +108,11 @@ def test_a_change_knows_the_line_of_the_function_around_it() -> None:
 
 
 def test_the_same_seed_draws_the_same_mutants_and_another_seed_others() -> None:
-    first, again, other = (draw(ROOT, ["plan", "dump"], 20, seed) for seed in (1, 1, 2))
+    first, again, other = (draw(ROOT, ["replay", "dump"], 20, seed) for seed in (1, 1, 2))
     assert first == again
     assert len(set(first)) == 20
     assert set(first) != set(other)
-    assert {mutant.room for mutant in first} == {"plan", "dump"}
+    assert {mutant.room for mutant in first} == {"replay", "dump"}
 
 
 MARKED = """

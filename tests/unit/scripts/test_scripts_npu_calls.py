@@ -93,7 +93,7 @@ class TestOurSources:
         [
             ("torch_npu.npu.set_device(_)", "frameworks/pytorch/backend.py: _open_device"),
             ("torch_npu.npu.conv.allow_hf32 = _", "frameworks/hf32.py: torch_hf32_off"),
-            ("torch_npu.npu.matmul.allow_hf32 = _", "report/repro/torch.py"),
+            ("torch_npu.npu.matmul.allow_hf32 = _", "commands/repro/torch.py"),
             ("mindspore.set_context(ascend_config=_)", "frameworks/hf32.py: mindspore_compute_in"),
             ("mindspore.Tensor().asnumpy()", "frameworks/mindspore/run.py: _tensor_to_host"),
             (

@@ -4,7 +4,7 @@ import io
 from collections.abc import Iterable
 from pathlib import Path
 
-from ray_precheck.jobs.precheck.job import done_of
+from ray_precheck.replay.job import done_of
 from ray_precheck.schema.done import Done
 from ray_precheck.schema.result import Metrics, Outcome, OutputCheck, TaskResult, Verdict
 from ray_precheck.store.columns import DETAIL_COLUMNS, RESULT_COLUMNS, header

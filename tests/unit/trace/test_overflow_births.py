@@ -5,11 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from overflow_records import INF, NAN, backward, forward, number, tensor, write_dump
 
 from ray_precheck.trace.overflow import births
 from ray_precheck.trace.overflow.births import Followed, follow
 from ray_precheck.trace.side import open_side
+from tests.unit.trace.overflow_records import (
+    INF,
+    NAN,
+    backward,
+    forward,
+    number,
+    tensor,
+    write_dump,
+)
 
 pytestmark = pytest.mark.unit
 Construct = Mapping[str, Any] | None

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from overflow_records import INF, forward, tensor, write_dump
 
 from ray_precheck.trace.overflow.headroom import Headroom, headrooms, trends
 from ray_precheck.trace.side import open_side
+from tests.unit.trace.overflow_records import INF, forward, tensor, write_dump
 
 pytestmark = pytest.mark.unit
 

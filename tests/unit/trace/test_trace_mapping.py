@@ -5,11 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from ray_precheck.commands.compare.mapping import (
+    Mapping,
+    Named,
+    aligned,
+    read_mapping,
+    require_named,
+)
 from ray_precheck.errors import UsageError
 from ray_precheck.trace.alignment.align import How
 from ray_precheck.trace.alignment.calls import Call
 from ray_precheck.trace.items import Item
-from ray_precheck.trace.mapping import Mapping, Named, aligned, read_mapping, require_named
 from ray_precheck.trace.side import API, MODULE
 
 pytestmark = pytest.mark.unit

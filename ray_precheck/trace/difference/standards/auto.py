@@ -5,7 +5,7 @@ Comes in: the rows of a pair of operators. Goes out: their results. Called by `r
 The distance is relative L2, ||t - g|| / ||g||: measured from files, estimated from sketches, or else a lower
 bound by the statistics. What explains it is the larger of the rounding of this operator (`rounding`) and the
 noise floor, which is the same distance of two golden runs. A row is beyond it where the distance is more than
-a small multiple of that; the multiple is the one of `compare.standards.auto` for the operator and the dtype,
+a small multiple of that; the multiple is the one of `accuracy.standards.auto` for the operator and the dtype,
 and at least 4, because a norm of two runs scatters less than the error of one element.
 
 Where the noise was measured, what is beyond it is an error. Where it was not, nobody knows how far honest

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ray_precheck.compare.thresholds import COSINE_LIMIT
+from ray_precheck.accuracy.thresholds import COSINE_LIMIT
 from ray_precheck.numerics.statistics import FIELDS
 from ray_precheck.trace.difference.cells import SHAPE_UNMATCHED, digest_cell, metric_cells
 from ray_precheck.trace.difference.row import ERROR, WARNING, ComparisonMode, TensorRow

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ray_precheck.compare.standards.auto.limits import Allowed, allowed
+from ray_precheck.accuracy.standards.auto.limits import Allowed, allowed
 from ray_precheck.dump.names import split_key
 from ray_precheck.numerics.rounding import epsilon_of, unit_roundoff
 from ray_precheck.numerics.statistics import STATISTICS
@@ -186,7 +186,7 @@ def beside_deviation(row: TensorRow, rows: Sequence[TensorRow]) -> float:
 
 
 def limits_of(row: TensorRow, framework: str = "") -> Allowed | None:
-    """Return the factors of `compare.standards.auto` for a row, by its operator and the coarser dtype."""
+    """Return the factors of `accuracy.standards.auto` for a row, by its operator and the coarser dtype."""
     dtypes = [dtype_of(side.dtype) for side in (row.target, row.golden) if side is not None]
     known = [dtype for dtype in dtypes if dtype is not None and DTYPES[dtype].mantissa_bits]
     if not known:

@@ -1,6 +1,6 @@
 """The descriptor of toyframe, data alone: it imports neither toyframe nor torch."""
 
-from ray_precheck.frameworks.descriptor import Framework
+from ray_precheck.descriptors.descriptor import Framework
 
 FRAMEWORK = Framework(
     name="toyframe",

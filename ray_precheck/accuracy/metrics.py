@@ -1,0 +1,216 @@
+"""The distance between a tested output and the bench.
+
+Comes in: two arrays of one shape, the bench in float64 already rounded to the tested dtype.
+Goes out: `Metrics`. Called by `check`. The arrays are read in chunks, so that intermediate float64
+copies are small for outputs of any size.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ray_precheck.numerics.arrays import pieces, same_values
+from ray_precheck.schema.dtypes import Array
+from ray_precheck.schema.result import Metrics
+
+# Squares of float64 numbers outside of this range over- or underflow; the arrays are scaled then.
+_SAFE_LARGE, _SAFE_SMALL = 1e140, 1e-140
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Running values over the chunks."""
+
+    dot: float = 0.0
+    device_square: float = 0.0
+    bench_square: float = 0.0
+    max_abs_err: float = -1.0
+    max_rel_err: float = 0.0
+    worst_at: int = 0
+    left_out: int = 0
+    mismatch_at: int = -1
+
+
+def metrics_of(device_out: Array, bench_out: Array, smallest_normal: float) -> Metrics:
+    """Measure how far `device_out` is from `bench_out`.
+
+    Both have one shape, any of NumPy's number types; complex numbers are compared as such.
+
+    - cosine = <d, b> / (|d| |b|) over all elements (complex: over real and imaginary parts);
+      1 where both are all zero, 0 where one of them is; None for fewer than two elements.
+    - max_abs_err = max |d - b|, max_rel_err = max |d - b| / max(|b|, smallest_normal).
+
+    NaN and infinite elements that agree (the same kind, infinities with the same sign) are left
+    out. Where they do not agree, `mismatch` names the first one and max_abs_err is infinite.
+    Empty arrays agree: `accuracy.outputs` says that nothing was compared. `smallest_normal` is that of the
+    tested dtype.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    if device_out.shape != bench_out.shape:
+        raise ValueError(f"shapes differ: {device_out.shape} and {bench_out.shape}")
+    device_flat, bench_flat = device_out.reshape(-1), bench_out.reshape(-1)
+    device_range, bench_range = _range(device_flat), _range(bench_flat)
+    scales = _scale(device_range.largest), _scale(bench_range.largest)
+    all_finite = device_range.all_finite and bench_range.all_finite
+    sums = _Sums()
+    for chunk in pieces(len(device_flat)):
+        device, bench = _wide(device_flat[chunk]), _wide(bench_flat[chunk])
+        if "c" in (device.dtype.kind, bench.dtype.kind):
+            device, bench = device.astype(np.complex128), bench.astype(np.complex128)
+        if not all_finite:
+            device, bench = _finite(sums, device, bench, chunk.start)
+        _add_chunk(sums, device, bench, chunk.start, scales, smallest_normal)
+    return _metrics(sums, device_out.shape, device_flat, bench_flat, bench_range.largest)
+
+
+def _wide(values: Array) -> Array:
+    """Return values as float64, complex128 or, for integers, as they are."""
+    if values.dtype.kind == "c":
+        return np.asarray(values, np.complex128)
+    if values.dtype.kind in "iu":
+        return values
+    return np.asarray(values, np.float64)
+
+
+def _finite(sums: _Sums, device: Array, bench: Array, start: int) -> tuple[Array, Array]:
+    """Return both with 0 where one of them is not finite; count where they agree in that, and note
+    where they do not."""
+    finite = np.isfinite(device) & np.isfinite(bench)
+    if finite.all():
+        return device, bench
+    agree = ~finite & same_values(device, bench)
+    differ = ~finite & ~agree
+    if sums.mismatch_at < 0 and differ.any():
+        sums.mismatch_at = start + int(np.argmax(differ))
+    sums.left_out += int(np.count_nonzero(agree))
+    return np.where(finite, device, 0), np.where(finite, bench, 0)
+
+
+def _add_chunk(
+    sums: _Sums,
+    device: Array,
+    bench: Array,
+    start: int,
+    scales: tuple[float, float],
+    smallest_normal: float,
+) -> None:
+    error = _difference(device, bench)
+    worst = int(np.argmax(error))
+    if error[worst] > sums.max_abs_err:
+        sums.max_abs_err, sums.worst_at = float(error[worst]), start + worst
+    with np.errstate(over="ignore"):
+        relative = _magnitude(bench)
+        np.maximum(relative, smallest_normal, out=relative)
+        np.divide(error, relative, out=relative)
+    sums.max_rel_err = max(sums.max_rel_err, float(relative.max()))
+    device_parts, bench_parts = _scaled(device, scales[0]), _scaled(bench, scales[1])
+    sums.dot += float(np.dot(device_parts, bench_parts))
+    sums.device_square += float(np.dot(device_parts, device_parts))
+    sums.bench_square += float(np.dot(bench_parts, bench_parts))
+
+
+def _difference(device: Array, bench: Array) -> Array:
+    """Return |device - bench| as float64; 64-bit integers are subtracted before they are rounded."""
+    if device.dtype.kind in "iu" and bench.dtype.kind in "iu":
+        if device.dtype.kind != bench.dtype.kind:
+            return _mixed_difference(device, bench)
+        larger, smaller = np.maximum(device, bench), np.minimum(device, bench)
+        # Modulo 2**64 the difference of two integers is exact even where int64 overflows.
+        return (larger.astype(np.uint64) - smaller.astype(np.uint64)).astype(np.float64)
+    with np.errstate(over="ignore"):
+        return np.asarray(np.abs(device - bench), dtype=np.float64)
+
+
+def _mixed_difference(device: Array, bench: Array) -> Array:
+    """Return |device - bench| of signed and unsigned integers."""
+    signed, unsigned = (device, bench) if device.dtype.kind == "i" else (bench, device)
+    unsigned = unsigned.astype(np.uint64)
+    at_least_0 = np.maximum(signed, 0).astype(np.uint64)
+    exact = np.maximum(at_least_0, unsigned) - np.minimum(at_least_0, unsigned)
+    below_0 = np.minimum(signed, 0).astype(np.float64)
+    return np.asarray(exact.astype(np.float64) - below_0)
+
+
+def _magnitude(values: Array) -> Array:
+    """Return |values| as float64; |smallest int64| does not fit into an int64."""
+    wide = values if values.dtype.kind == "c" else np.asarray(values, np.float64)
+    return np.asarray(np.abs(wide), dtype=np.float64)
+
+
+def _parts(values: Array) -> Array:
+    """Return the values as real float64 numbers, complex ones as pairs."""
+    if values.dtype.kind == "c":
+        return np.ascontiguousarray(values).view(np.float64)
+    return np.asarray(values, np.float64)
+
+
+def _scaled(values: Array, scale: float) -> Array:
+    """Return the parts of values times a scale, which is 1 but for very large and very small ones."""
+    return _parts(values) if scale == 1.0 else _parts(values) * scale
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """The largest finite magnitude of the parts, 0 for none, and whether there are only such."""
+
+    largest: float
+    all_finite: bool
+
+
+def _range(flat: Array) -> _Range:
+    largest, all_finite = 0.0, True
+    for piece in pieces(len(flat)):
+        chunk = flat[piece]
+        # Those two need no copy to have their ends taken.
+        parts = chunk if chunk.dtype in (np.float32, np.float64) else _parts(_wide(chunk))
+        here = max(float(parts.max()), -float(parts.min()))
+        if not math.isfinite(here):
+            all_finite = False
+            magnitude = np.abs(parts)
+            here = float(np.max(magnitude, initial=0.0, where=np.isfinite(magnitude)))
+        largest = max(largest, here)
+    return _Range(largest, all_finite)
+
+
+def _scale(largest: float) -> float:
+    """Return the power of two that brings numbers up to `largest` near 1, or 1 if none is needed.
+
+    Of 0 it is 1, too.
+    """
+    if _SAFE_SMALL < largest < _SAFE_LARGE:
+        return 1.0
+    return float(2.0 ** -max(min(np.frexp(largest)[1], 1022), -1022))
+
+
+def _metrics(
+    sums: _Sums, shape: tuple[int, ...], device: Array, bench: Array, largest: float
+) -> Metrics:
+    if not len(bench):
+        return Metrics(None, 0.0, 0.0)
+    at = sums.worst_at if sums.mismatch_at < 0 else sums.mismatch_at
+    index = tuple(int(i) for i in np.unravel_index(at, shape))
+    mismatch = ""
+    if sums.mismatch_at >= 0:
+        mismatch = f"at index {list(index)} it is {device[at]} where the bench has {bench[at]}"
+    return Metrics(
+        cosine=_cosine(sums) if len(bench) > 1 else None,
+        max_abs_err=float("inf") if mismatch else max(sums.max_abs_err, 0.0),
+        max_rel_err=float("inf") if mismatch else sums.max_rel_err,
+        worst_index=index,
+        bench_at_worst=float(_magnitude(bench[at : at + 1])[0]),
+        bench_largest=largest,
+        left_out=sums.left_out,
+        mismatch=mismatch,
+    )
+
+
+def _cosine(sums: _Sums) -> float:
+    if sums.device_square == 0.0 and sums.bench_square == 0.0:
+        return 1.0
+    if sums.device_square == 0.0 or sums.bench_square == 0.0:
+        return 0.0
+    cosine = sums.dot / (np.sqrt(sums.device_square) * np.sqrt(sums.bench_square))
+    return float(np.clip(cosine, -1.0, 1.0))

@@ -1,0 +1,226 @@
+"""One output of an API against the bench: the detail row.
+
+Comes in: a leaf of the tested outputs and the bench's leaf, and how they are judged. Goes out: an
+`OutputCheck`. Called by `check`. For the metrics the bench is rounded to the tested dtype first, so
+that a correctly rounded half-precision result has error 0; a standard gets it unrounded as well.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ray_precheck.accuracy.comparison import Comparison, no_peers
+from ray_precheck.accuracy.metrics import metrics_of
+from ray_precheck.accuracy.standards.auto.rule import Auto, coarse_note
+from ray_precheck.accuracy.standards.base import Cells, Standard, added_cells
+from ray_precheck.accuracy.standards.msprobe import MSPROBE
+from ray_precheck.descriptors.dtypes import framework_dtype
+from ray_precheck.numerics.rounding import round_to_dtype, smallest_normal
+from ray_precheck.schema.dtypes import DTYPES, Array
+from ray_precheck.schema.result import Metrics, OutputCheck, Verdict
+from ray_precheck.schema.storage import Quantized
+from ray_precheck.schema.uncompared import Uncompared
+from ray_precheck.schema.values import HostTensor
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """How the leaves of one direction of a call are judged.
+
+    `framework` spells the dtypes; `of_finite` says whether no input is infinite or NaN, so that
+    infinities that agree were computed. The other fields are those of a `Comparison`.
+    """
+
+    framework: str
+    standard: Standard = MSPROBE
+    type_name: str = ""
+    direction: str = "forward"
+    is_exact: bool = False
+    of_finite: Callable[[], bool] = lambda: False
+
+
+def check_output(
+    name: str,
+    tested: Any,
+    bench: Any,
+    judge: Judge,
+    peers: Callable[[], Sequence[Array]] = no_peers,
+) -> OutputCheck:
+    """Compare one leaf: tensors by the standard of `judge`, everything else by equality.
+
+    `peers` are asked for only by standards that need them.
+    """
+    if isinstance(bench, Uncompared):
+        return _not_compared(name, tested, bench, judge.framework)
+    if isinstance(tested, HostTensor) and isinstance(bench, int | float | complex):
+        bench = _number(bench)
+    if isinstance(bench, HostTensor) and isinstance(tested, int | float | complex):
+        tested = _number(tested)
+    if isinstance(tested, HostTensor) and isinstance(bench, HostTensor):
+        return _check_tensor(name, tested, bench, judge, peers)
+    return _check_value(name, tested, bench, judge.framework)
+
+
+def _not_compared(name: str, tested: Any, bench: Uncompared, framework: str) -> OutputCheck:
+    return OutputCheck(
+        name=name,
+        bench_dtype="",
+        tested_dtype="" if tested is None else _dtype_cell(tested, framework),
+        shape=str(tested.shape) if isinstance(tested, HostTensor) else "",
+        metrics=None,
+        verdict=Verdict.SKIP,
+        message=f"not compared: {bench.reason}",
+    )
+
+
+def _number(value: complex) -> HostTensor:
+    """Return a Python number as a tensor without dimensions, in the widest dtype of its kind."""
+    dtype = {bool: "bool", int: "int64", float: "float64"}.get(type(value), "complex128")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        dtype = "float64"
+    return HostTensor(dtype, np.asarray(value, dtype))
+
+
+def _check_tensor(
+    name: str,
+    tested: HostTensor,
+    bench: HostTensor,
+    judge: Judge,
+    peers: Callable[[], Sequence[Array]],
+) -> OutputCheck:
+    metrics: Metrics | None = None
+    columns: Cells = ()
+    other_way = _stored_otherwise(tested, bench)
+    if other_way:
+        verdict, message = Verdict.ERROR, other_way
+    elif tested.shape != bench.shape:
+        verdict = Verdict.ERROR
+        message = f"shape {list(tested.shape)} where the bench has {list(bench.shape)}"
+    else:
+        metrics = metrics_of(
+            tested.data, _rounded_bench(tested, bench), smallest_normal(tested.dtype)
+        )
+        comparison = Comparison(
+            type_name=judge.type_name,
+            direction=judge.direction,
+            dtype=tested.dtype,
+            device_out=tested.data,
+            bench_out=bench.data,
+            metrics=metrics,
+            peers=peers,
+            framework=judge.framework,
+            is_exact=judge.is_exact,
+        )
+        judgement = judge.standard.judge(comparison)
+        verdict, message = judgement.verdict, judgement.message
+        if verdict is Verdict.ERROR and judge.standard.name != Auto.name:
+            message += coarse_note(comparison)
+        columns = added_cells(judge.standard, comparison, judgement.columns)
+        reason = nothing_compared(tested, metrics, of_finite=judge.of_finite)
+        if reason:
+            metrics, verdict, message, columns = None, Verdict.SKIP, reason, ()
+    return OutputCheck(
+        name=name,
+        bench_dtype=_dtype_cell(bench, judge.framework),
+        tested_dtype=_dtype_cell(tested, judge.framework),
+        shape=str(tested.shape),
+        metrics=metrics,
+        verdict=verdict,
+        message=message,
+        columns=columns,
+    )
+
+
+def _stored_otherwise(tested: HostTensor, bench: HostTensor) -> str:
+    """Return how two quantized or nested tensors differ beside their values, "" where they do not."""
+    mine, other = tested.storage, bench.storage
+    if mine is None and other is None:
+        return ""
+    if not isinstance(mine, Quantized) or not isinstance(other, Quantized):
+        return "" if mine == other else f"it is a tensor of {mine} where the bench has {other}"
+    if mine.axis == other.axis and len(mine.scale) == len(other.scale):
+        if mine.zero_point != other.zero_point:
+            return (
+                f"zero point {_few(mine.zero_point)} where the bench has {_few(other.zero_point)}"
+            )
+        if np.allclose(mine.scale, other.scale, 2.0**-20, 0.0):
+            return ""
+    return f"scale {_few(mine.scale)} where the bench has {_few(other.scale)}"
+
+
+def _few(numbers: Sequence[float]) -> str:
+    shown = ", ".join(f"{number:.9g}" for number in numbers[:4])
+    return shown if len(numbers) <= 4 else f"{shown}, ..."
+
+
+def nothing_compared(
+    tested: HostTensor,
+    metrics: Metrics | None = None,
+    of_finite: Callable[[], bool] = lambda: False,
+) -> str:
+    """Return that an output has no element that could be compared, "" where it has one.
+
+    NaN and infinities that agree are no evidence where they may come from the inputs alone; an infinity of
+    finite inputs has its place and its sign.
+    """
+    count = tested.data.size
+    if not count:
+        return "no element to compare: the output is empty"
+    if metrics is None or metrics.mismatch or metrics.left_out < count:
+        return ""
+    if np.isinf(tested.data).any() and of_finite():
+        return ""
+    return f"no element to compare: all {count} are NaN or infinite, on both sides alike"
+
+
+def _rounded_bench(tested: HostTensor, bench: HostTensor) -> Array:
+    """Return the bench as the tested dtype would hold it; other kinds are compared as they are."""
+    kind = DTYPES[tested.dtype].kind
+    if kind == DTYPES[bench.dtype].kind and kind in ("float", "complex"):
+        return round_to_dtype(bench.data, tested.dtype)
+    return bench.data
+
+
+def _check_value(name: str, tested: Any, bench: Any, framework: str) -> OutputCheck:
+    same = same_value(tested, bench)
+    verdict = Verdict.PASS if same else Verdict.ERROR
+    message = "" if same else f"{_show(tested)} where the bench has {_show(bench)}"
+    if same and isinstance(tested, float) and not math.isfinite(tested):
+        verdict, message = Verdict.SKIP, f"nothing to compare: it is {tested} on both sides"
+    return OutputCheck(
+        name=name,
+        bench_dtype=_dtype_cell(bench, framework),
+        tested_dtype=_dtype_cell(tested, framework),
+        shape="",
+        metrics=None,
+        verdict=verdict,
+        message=message,
+    )
+
+
+def same_value(tested: Any, bench: Any) -> bool:
+    """Return whether two values are equal; NaN equals NaN, a list equals the tuple of the same values."""
+    if isinstance(tested, list | tuple) and isinstance(bench, list | tuple):
+        pairs = zip(tested, bench, strict=False)
+        return len(tested) == len(bench) and all(same_value(t, b) for t, b in pairs)
+    if isinstance(tested, float) and isinstance(bench, float) and tested != tested:
+        return bench != bench
+    return type(tested) is type(bench) and bool(tested == bench)
+
+
+def _dtype_cell(leaf: Any, framework: str) -> str:
+    return (
+        framework_dtype(leaf.dtype, framework)
+        if isinstance(leaf, HostTensor)
+        else type(leaf).__name__
+    )
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, HostTensor):
+        return f"a tensor of shape {list(value.shape)}"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,221 @@
+"""Dropout and rrelu, whose output shows the draws beside the input.
+
+Comes in: input and output of one call as `HostTensor`s of one shape, and how it drops. Goes out:
+`Look`s at the output, and at a gradient, which must follow the draws of the forward pass. Called by
+`check.random.rules`.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ray_precheck.accuracy.random.laws import uniform
+from ray_precheck.accuracy.random.statistics import (
+    Draws,
+    Look,
+    fact,
+    grain_of,
+    neighbours,
+    no_repeats,
+    sampled,
+    share_look,
+)
+from ray_precheck.numerics.arrays import pieces
+from ray_precheck.numerics.rounding import machine_epsilon, smallest_normal, spacing
+from ray_precheck.schema.dtypes import DTYPES, Array
+from ray_precheck.schema.values import HostTensor
+
+# Klambauer et al., Self-Normalizing Neural Networks, NIPS 2017: scale * alpha of SELU.
+_ALPHA = 1.7580993408473766
+
+
+@dataclass(frozen=True, slots=True)
+class Dropping:
+    """How a call drops: an element x becomes `scale * x + shift`, or `dropped` with a probability.
+
+    `unit_dims`: so many leading dimensions have one decision for each of their places, as where
+    whole channels are dropped; None: each element has its own.
+    """
+
+    probability: float
+    scale: float
+    shift: float = 0.0
+    dropped: float = 0.0
+    unit_dims: int | None = None
+
+
+def dropout(probability: float, unit_dims: int | None = None) -> Dropping:
+    """Return how dropout drops: x / (1 - p), or 0."""
+    scale = 1.0 / (1.0 - probability) if probability < 1 else 0.0
+    return Dropping(probability, scale, unit_dims=unit_dims)
+
+
+def alpha_dropout(probability: float, unit_dims: int | None = None) -> Dropping:
+    """Return how alpha dropout drops: it keeps the mean and variance of SELU's outputs."""
+    if probability >= 1:
+        return Dropping(probability, 0.0, unit_dims=unit_dims)
+    scale = 1.0 / math.sqrt((_ALPHA**2 * probability + 1.0) * (1.0 - probability))
+    shift = _ALPHA * scale * probability
+    return Dropping(probability, scale, shift, shift - _ALPHA * scale, unit_dims)
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """The mask that an output shows: three bool arrays of the input's shape.
+
+    `seen`: the element tells whether it was kept (an input of 0 does not); `kept`: it was kept;
+    `wrong`: its value is neither that of a kept nor that of a dropped element.
+    """
+
+    seen: Array
+    kept: Array
+    wrong: Array
+
+
+def mask_of(x: HostTensor, out: HostTensor, dropping: Dropping) -> Mask:
+    """Return the mask that an output shows. Elements whose input is NaN, infinite or about to overflow
+    are not judged."""
+    found = [np.empty(x.data.size, bool) for _ in range(3)]
+    inputs, outputs = x.data.reshape(-1), out.data.reshape(-1)
+    for place in pieces(x.data.size):
+        parts = _seen(inputs[place], outputs[place], out.dtype, dropping)
+        for whole, part in zip(found, parts, strict=True):
+            whole[place] = part
+    seen, kept, wrong = (whole.reshape(x.shape) for whole in found)
+    return Mask(seen, kept, wrong)
+
+
+def _seen(x: Array, out: Array, dtype: str, dropping: Dropping) -> tuple[Array, Array, Array]:
+    wide, found = x.astype(np.float64), out.astype(np.float64)
+    usable = np.isfinite(wide) & (
+        np.abs(wide) * (dropping.scale + 1) < DTYPES[dtype].largest * 0.98
+    )
+    wide = np.where(usable, wide, 0.0)
+    whole = wide * dropping.scale + dropping.shift
+    blur = _blur(wide * dropping.scale, dtype, dropping)
+    kept = np.abs(found - whole) <= blur
+    dropped = np.abs(found - dropping.dropped) <= (blur if dropping.dropped else 0.0)
+    return usable & (np.abs(whole - dropping.dropped) > 4 * blur), kept, usable & ~(kept | dropped)
+
+
+def _blur(values: Array, dtype: str, dropping: Dropping) -> Array:
+    """Return how far rounding may take `scale * x + shift`: two units in the last place for the
+    scale in the tested dtype and the product, two for the sum, and 1 - p in float32. Values below
+    the smallest normal number may be flushed."""
+    of_scale = 2.0 * machine_epsilon("float32")
+    relative = 2.0 * machine_epsilon(dtype) + of_scale / max(1.0 - dropping.probability, of_scale)
+    size = np.abs(values) + 2 * (abs(dropping.shift) + abs(dropping.dropped))
+    return np.asarray(relative * size + smallest_normal(dtype))
+
+
+def dropout_looks(mask: Mask, dropping: Dropping) -> list[Look]:
+    """Look at survivors, the share of dropped elements and their independence."""
+    p = dropping.probability
+    survivors = f"x * {dropping.scale:.6g}" + (f" + {dropping.shift:.6g}" if dropping.shift else "")
+    either = f"{dropping.dropped:.6g} or {survivors}"
+    looks = [fact(f"are not {either}", mask.wrong, f"all are {either}")]
+    if dropping.unit_dims is None:
+        dropped = ~mask.kept[mask.seen]
+    else:
+        seen, kept = _units(mask, dropping.unit_dims)
+        partly = (mask.seen & ~mask.kept).reshape(*kept.shape, -1).any(-1) & kept
+        looks.append(
+            fact("are dropped in part", partly, "no channel is dropped in part", "channels")
+        )
+        dropped = ~kept[seen]
+    # Neighbours stay beside each other, so that a mask that is repeated in each row is seen.
+    sample = dropped[sampled(len(dropped))]
+    if not len(sample) or p >= 1:
+        return looks
+    looks.append(share_look("the share of dropped elements", sample, p, "dropped"))
+    return [*looks, neighbours(sample, p), no_repeats(dropped, max(p, 1 - p))]
+
+
+def _units(mask: Mask, unit_dims: int) -> tuple[Array, Array]:
+    """Return for each channel whether it is seen, and whether an element of it was kept."""
+    channels = mask.seen.shape[:unit_dims]
+    seen = mask.seen.reshape(*channels, -1).any(-1)
+    return seen, (mask.seen & mask.kept).reshape(*channels, -1).any(-1)
+
+
+def recorded_mask_looks(mask: Mask, recorded: HostTensor) -> list[Look]:
+    """Look whether the mask that an API returns (native_dropout) is that of its output."""
+    differs = mask.seen & (recorded.data.astype(bool) != mask.kept)
+    return [fact("are not what the output shows", differs, "it is the mask that the output shows")]
+
+
+def dropout_gradient_looks(
+    mask: Mask, dropping: Dropping, incoming: HostTensor | None, grad: HostTensor
+) -> list[Look]:
+    """Look whether the gradient is the incoming one times the scale where the element was kept, and 0
+    elsewhere. If the output does not show whether an element was kept, both values are right."""
+    seen, kept = mask.seen, mask.kept
+    if dropping.unit_dims is not None:
+        shape = (*seen.shape[: dropping.unit_dims], *[1] * (seen.ndim - dropping.unit_dims))
+        seen, kept = (
+            np.broadcast_to(part.reshape(shape), mask.seen.shape)
+            for part in _units(mask, dropping.unit_dims)
+        )
+    wrong = np.empty(grad.data.size, bool)
+    was_seen, was_kept, found = seen.reshape(-1), kept.reshape(-1), grad.data.reshape(-1)
+    arrived = np.zeros(1) if incoming is None else incoming.data.reshape(-1)
+    for at in pieces(len(wrong)):
+        coming = arrived if incoming is None else arrived[at]
+        wrong[at] = _wrong_gradient(
+            was_seen[at], was_kept[at], found[at], coming, grad.dtype, dropping
+        )
+    wrong = wrong.reshape(grad.shape)
+    what = f"the incoming gradient * {dropping.scale:.6g} where the output kept the element, else 0"
+    return [fact(f"are not {what}", wrong, f"it is {what}")]
+
+
+def _wrong_gradient(
+    seen: Array, kept: Array, grad: Array, arrived: Array, dtype: str, dropping: Dropping
+) -> Array:
+    arrived = arrived.astype(np.float64)
+    through = arrived * dropping.scale
+    passes = np.abs(grad.astype(np.float64) - through) <= _blur(through, dtype, dropping)
+    zero = grad == 0
+    wrong = np.where(seen, np.where(kept, ~passes, ~zero), ~(passes | zero))
+    return np.asarray(wrong & np.isfinite(arrived))
+
+
+def slopes_of(x: HostTensor, out: HostTensor) -> tuple[Array, Array]:
+    """Return the slopes that rrelu has drawn for negative elements, and the largest error of each by
+    rounding; NaN where the element is not negative or too small to tell."""
+    wide, found = x.data.astype(np.float64), out.data.astype(np.float64)
+    tiny = smallest_normal(x.dtype)
+    usable = np.isfinite(wide) & (wide < -tiny / 2.0**-8)
+    divisor = np.where(usable, wide, 1.0)
+    step = spacing(found, out.dtype) / np.abs(divisor)
+    return np.where(usable, found / divisor, np.nan), step
+
+
+def rrelu_looks(x: HostTensor, out: HostTensor, low: float, high: float) -> list[Look]:
+    """Look at elements that stay, and at the slopes of the others: uniform in their range."""
+    slopes, step = slopes_of(x, out)
+    stays = (x.data >= 0) & (out.data != x.data)
+    drawn = ~np.isnan(slopes)
+    place = sampled(int(drawn.sum()))
+    draws = Draws(slopes[drawn][place], 2 * step[drawn][place], grain_of(out.dtype), math.inf)
+    looks = uniform(draws, low, high)
+    return [
+        fact("change though they are not negative", stays, "what is not negative stays"),
+        *looks,
+    ]
+
+
+def rrelu_gradient_looks(
+    x: HostTensor, out: HostTensor, incoming: HostTensor | None, grad: HostTensor
+) -> list[Look]:
+    """Look whether the gradient is the incoming one times the slope that the output shows."""
+    slopes, step = slopes_of(x, out)
+    arrived = np.zeros(grad.shape) if incoming is None else incoming.data.astype(np.float64)
+    slopes = np.where(x.data > 0, 1.0, slopes)
+    through = arrived * slopes
+    blur = np.abs(arrived) * step * 2 + 2 * spacing(through, grad.dtype)
+    off = np.abs(grad.data.astype(np.float64) - through) > blur
+    wrong = ~np.isnan(slopes) & np.isfinite(arrived) & off
+    what = "the incoming gradient times the slope that the output shows"
+    return [fact(f"are not {what}", wrong, f"it is {what}")]

@@ -1,0 +1,107 @@
+"""Which calls can be checked, and the reasons why others cannot.
+
+Comes in: names and records. Goes out: a reason for a SKIP row, or "". `skip_by_name` needs the
+name alone and is called by the planner; `skip_by_record` is called where the record is decoded.
+"""
+
+import functools
+
+from ray_precheck.descriptors.known import built_in_frameworks, find_framework
+from ray_precheck.operators.drawing import DRAWING, Unjudged
+from ray_precheck.operators.effects import AUGMENTED, OF_A_STORAGE, READS_BITS, READS_LAYOUT
+from ray_precheck.schema.record import ApiName, ApiRecord
+from ray_precheck.schema.values import Constant, Symbol, TensorSpec, UnknownSpec, ValueSpec
+
+
+def skip_by_name(name: ApiName, framework: str) -> str:
+    """Return why calls of this name cannot be checked, "" where they may be.
+
+    A prefix that no framework has may belong to a user's own bench if it is a Python name; the
+    bench decides.
+    """
+    own = find_framework(framework)
+    refused = own.refused_prefixes.get(name.prefix) or own.refused.get(name.type_name)
+    if refused:
+        return refused
+    if not name.prefix.isidentifier() or name.prefix in _built_in_prefixes():
+        return unsupported_prefix(name, framework)
+    return ""
+
+
+@functools.cache
+def _built_in_prefixes() -> frozenset[str]:
+    return frozenset(prefix for each in built_in_frameworks() for prefix in each.prefixes)
+
+
+def unsupported_prefix(name: ApiName, framework: str) -> str:
+    """Return the reason if the framework does not have a prefix, "" if it does."""
+    known = find_framework(framework).prefixes
+    if name.prefix in known:
+        return ""
+    supported = ", ".join(known)
+    return f"prefix {name.prefix} is not supported for {framework} (supported: {supported})"
+
+
+def skip_by_record(record: ApiRecord) -> str:
+    """Return why this call cannot be checked, "" where it can: it depends on the bits of its input, or
+    is random in a way that neither a bench nor a statistic can judge."""
+    type_name = record.name.type_name
+    if READS_BITS.of(type_name, record.framework) and any(
+        _is_dtype(spec) for spec in (*record.args, *dict(record.kwargs).values())
+    ):
+        return "it reads the bits of its input as another dtype, but the bench has float64 bits"
+    if OF_A_STORAGE.of(type_name, record.framework):
+        leaves = [spec for _, spec in record.input_leaves()]
+        if not any(_has_storage(spec) for spec in leaves):
+            return "its input is a sparse, quantized or nested tensor, which the dump does not describe"
+    if READS_LAYOUT.of(type_name, record.framework) and _reads_beyond_its_input(record):
+        return "it reads memory around its input, which the dump does not hold"
+    drawing = DRAWING.of(type_name, record.framework)
+    return drawing.reason if isinstance(drawing, Unjudged) else ""
+
+
+def _reads_beyond_its_input(record: ApiRecord) -> bool:
+    """Return whether the output is a view (`as_strided`) of memory before or behind the input."""
+    given = next((spec for _, spec in record.input_tensors()), None)
+    out = record.outputs[0] if record.outputs else None
+    if record.name.api.rstrip("_") != "as_strided" or given is None:
+        return False
+    if not isinstance(out, TensorSpec) or not out.size:
+        return False
+    (begin, end), (first, last) = _places(given), _places(out)
+    return first < begin or last > end
+
+
+def _places(spec: TensorSpec) -> tuple[int, int]:
+    """Return the places of the first and the last element of a tensor in its memory."""
+    steps = zip(spec.shape, spec.stride or (), strict=False)
+    span = spec.size - 1 if spec.stride is None else sum((n - 1) * step for n, step in steps)
+    return spec.offset, spec.offset + span
+
+
+def _has_storage(spec: ValueSpec) -> bool:
+    """Return whether a tensor's storage is described, or its reason says that it is not."""
+    return isinstance(spec, UnknownSpec) or (
+        isinstance(spec, TensorSpec) and spec.storage is not None
+    )
+
+
+def _is_dtype(spec: ValueSpec) -> bool:
+    return isinstance(spec, Symbol) and spec.kind == "dtype"
+
+
+def changes_its_input(record: ApiRecord) -> bool:
+    """Return whether the API writes into its first argument.
+
+    Names with one trailing underscore, augmented assignments, and calls with `inplace`. The flag
+    may be positional in torch.nn.functional; a positional True there counts, at the price of a
+    needless copy.
+    """
+    api = record.name.api
+    if AUGMENTED.of(record.name.type_name, record.framework):
+        return True
+    if api.endswith("_") and not api.endswith("__"):
+        return True
+    flagged = dict(record.kwargs).get("inplace") == Constant(True)
+    positional = any(isinstance(arg, Constant) and arg.value is True for arg in record.args)
+    return flagged or (record.name.prefix == "Functional" and positional)

@@ -1,0 +1,1 @@
+"""A folder for each command, with everything that only it has."""

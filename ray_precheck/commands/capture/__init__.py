@@ -1,0 +1,1 @@
+"""The command `capture`; the hooks stand in `ray_precheck.capture`."""

@@ -1,0 +1,123 @@
+"""Which dumps of two runs are compared with each other.
+
+Comes in: the paths of a target, of a golden side and of a second golden run. Goes out: a `DumpPair` for each
+comparison, and the dumps without a partner. Called by the session.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ray_precheck.commands.compare.options import CapturePairOptions
+from ray_precheck.dump.folders import FoundDump, find_existing_dumps
+from ray_precheck.errors import UsageError
+from ray_precheck.trace.gathering import ranks_of_layout
+from ray_precheck.trace.side import open_side
+
+
+@dataclass(frozen=True, slots=True)
+class DumpPair:
+    """Two dumps that are compared, and the second golden run; `place` is the folder of their results.
+
+    A side of several dumps is that of all ranks, whose parts of tensors are put together.
+    """
+
+    target: tuple[Path, ...]
+    golden: tuple[Path, ...]
+    noise: tuple[Path, ...]
+    place: Path
+    label: str
+
+
+def pair_dumps(
+    config: CapturePairOptions,
+) -> tuple[list[DumpPair], tuple[str, ...]]:
+    """Return the pairs of dumps, and the labels of dumps without a partner.
+
+    Raises:
+        DumpError: a path names nothing.
+        UsageError: the folders have nothing in common.
+    """
+    target, golden = find_existing_dumps(config.target), find_existing_dumps(config.golden)
+    noise = find_existing_dumps(config.noise).dumps if config.noise is not None else ()
+    if len(target.dumps) == 1 and len(golden.dumps) == 1:
+        # Whatever their folders are called: proc4711 and proc4712, or a dump that was copied.
+        one, two = target.dumps[0], golden.dumps[0]
+        third = tuple(each.path for each in noise[:1])
+        return [DumpPair((one.path,), (two.path,), third, Path(), one.label)], ()
+    whole = _other_layouts(target.dumps, golden.dumps, noise)
+    if whole:
+        return whole, ()
+    theirs, others = dumps_by_place(golden.dumps), dumps_by_place(noise)
+    found, without = [], []
+    for place, each in dumps_by_place(target.dumps).items():
+        partner = theirs.pop(place, None)
+        if partner is None:
+            without.append(f"{each.label} of the target")
+            continue
+        third = (others[place].path,) if place in others else ()
+        found.append(DumpPair((each.path,), (partner.path,), third, each.place, each.label))
+    without += [f"{each.label} of the golden side" for each in theirs.values()]
+    if not found:
+        raise UsageError(
+            f"{config.target} has {_count(target.dumps)} and {config.golden} {_count(golden.dumps)}, of"
+            " which no two are of the same step and rank, and no layout says how tensors are distributed"
+            " over ranks (captures of DTensors do); name two folders that correspond"
+        )
+    if noise and not any(pair.noise for pair in found):
+        raise UsageError(
+            f"--noise {config.noise} has {_count(noise)}, of which none is of the same step and rank as one"
+            f" of {config.golden} that is compared; name a folder that corresponds to -gp"
+        )
+    return found, tuple(without)
+
+
+def _other_layouts(
+    target: Sequence[FoundDump], golden: Sequence[FoundDump], noise: Sequence[FoundDump]
+) -> list[DumpPair]:
+    """Return a pair for each step, with all ranks of both sides, where the sides have other numbers of ranks
+    and say how their tensors are distributed over these; [] otherwise."""
+    sides = [_by_step(each) for each in (target, golden, noise)]
+    if len(sides[0]) == len(sides[1]) == 1:  # Whatever the steps are called.
+        sides = [{"": next(iter(each.values()), [])} for each in sides]
+    found = []
+    for step, ours in sides[0].items():
+        theirs, others = sides[1].get(step, []), sides[2].get(step, [])
+        if not theirs or len(ours) == len(theirs):
+            return []
+        for ranks in (ours, theirs, others):
+            if len(ranks) > 1 and not _is_distributed(ranks):
+                return []
+        paths = [tuple(each.path for each in ranks) for ranks in (ours, theirs, others)]
+        label = f"{step or ours[0].step or 'dumps'}, {len(ours)} ranks against {len(theirs)}"
+        found.append(DumpPair(paths[0], paths[1], paths[2], Path(step), label))
+    return found
+
+
+def _is_distributed(ranks: Sequence[FoundDump]) -> bool:
+    with open_side(ranks[0].path) as side:
+        return 0 < ranks_of_layout(side) <= len(ranks)
+
+
+def _by_step(dumps: Sequence[FoundDump]) -> dict[str, list[FoundDump]]:
+    found: dict[str, list[FoundDump]] = {}
+    for each in dumps:
+        found.setdefault(each.step, []).append(each)
+    return found
+
+
+def _count(dumps: Sequence[FoundDump]) -> str:
+    named = ", ".join(each.label for each in dumps[:3])
+    return f"{len(dumps)} dump{'s' if len(dumps) > 1 else ''} ({named}{', ...' if len(dumps) > 3 else ''})"
+
+
+def dumps_by_place(dumps: Sequence[FoundDump]) -> dict[str, FoundDump]:
+    """Return the dumps by step and rank; the number of a process that is alone in its step says nothing."""
+    alone = Counter(each.step for each in dumps)
+    return {
+        each.step
+        if alone[each.step] == 1 and each.rank.startswith("proc")
+        else str(each.place): each
+        for each in dumps
+    }

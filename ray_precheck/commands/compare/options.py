@@ -1,0 +1,96 @@
+"""The options of comparing two captures. Groups of a command's configuration."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from ray_precheck.options.declared import REQUIRED, Takes, option
+from ray_precheck.options.rules import OneOf
+from ray_precheck.trace.options import (
+    golden_capture,
+    noise_capture,
+    pairing,
+    target_capture,
+)
+
+CAPTURE_STANDARDS = ("msprobe", "ptdbg", "npu-hooks", "megengine", "assert-close", "auto")
+
+
+def _file(word: str | None) -> Path | None:
+    """Return the path that an option was given, None where it was given alone."""
+    return Path(word) if word else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapturePairOptions:
+    """The captures that are compared, and how their calls are paired."""
+
+    section: ClassVar[str] = "what is compared"
+
+    target: Path = target_capture("the capture that is judged")
+    golden: Path = golden_capture(
+        REQUIRED,
+        "the capture that it is compared with",
+        "Folders of ranks are paired by step and number; a single `proc{PID}` on each side is a pair"
+        " whatever its number",
+    )
+    noise: Path | None = noise_capture(
+        more="Its relative L2 difference from the golden run stands beside each row; `--standard auto`"
+        " allows a tensor a small multiple of it",
+    )
+    match: str = pairing(
+        more="`align` follows inserted, removed, renamed, fused and split calls and shifted numbers;"
+        " `exact` pairs the same names and nothing else, as msprobe does",
+        rows="match",
+    )
+    standard: str = option(
+        "msprobe",
+        "--standard",
+        help="{choices} (default: {default}): what is an error",
+        more="`auto` is recommended: it knows the dtype, the length of sums, and the noise of `--noise`"
+        " ([standards](../trace/difference/README.md#standards))",
+        rule=OneOf(CAPTURE_STANDARDS),
+        rows="standard",
+    )
+    strict: bool = option(
+        False,
+        "--strict",
+        help="exit with 1 for warnings, unmatched rows and dumps without a partner, too",
+        takes=Takes.NOTHING,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MappingOptions:
+    """Files that say which names belong together."""
+
+    section: ClassVar[str] = "names that differ, in msprobe's YAML form"
+
+    api_mapping: Path | None = option(
+        None,
+        "-am",
+        "--api_mapping",
+        help="pairs of operators, with the numbers of arguments that belong together",
+        more="Without a file nothing changes: operators of MindSpore and PyTorch are paired by name anyway",
+        takes=Takes.PERHAPS,
+        metavar="YAML",
+        becomes=_file,
+    )
+    cell_mapping: Path | None = option(
+        None,
+        "-cm",
+        "--cell_mapping",
+        help="pairs of modules and Cells",
+        takes=Takes.PERHAPS,
+        metavar="YAML",
+        becomes=_file,
+    )
+    data_mapping: Path | None = option(
+        None,
+        "-dm",
+        "--data_mapping",
+        help="pairs of single inputs and outputs",
+        takes=Takes.ONCE,
+        metavar="YAML",
+        becomes=Path,
+    )

@@ -1,0 +1,273 @@
+"""The rows of one piece of a comparison: decoded, paired, measured, judged and encoded.
+
+Comes in: the payload of a piece, and how its captures are read. Goes out: `PieceRows`. Called by the runner
+of a comparison, and by its job for a piece that no worker answered for.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+from ray_precheck.commands.compare.mapping import Mapping
+from ray_precheck.commands.compare.payload import ComparisonPayload, ComparisonSettings, KeyedItems
+from ray_precheck.numerics.statistics import FIELDS
+from ray_precheck.operators.arguments import with_name
+from ray_precheck.trace.difference.row import (
+    ERROR,
+    NOT_THERE,
+    PASS,
+    UNMATCHED,
+    WARNING,
+    ComparisonMode,
+    TensorRow,
+)
+from ray_precheck.trace.difference.rows import (
+    Reading,
+    cells,
+    encode_rows,
+    judge_rows,
+    rows_of_operators,
+)
+from ray_precheck.trace.difference.standards.base import CaptureStandard
+from ray_precheck.trace.items import OUTPUT, Item
+
+_INSIDE = "between the operators of a fusion, of which the other side has one"
+_NOT_MAPPED = "the file of -am lists no partner for it"
+
+
+class PieceRows(NamedTuple):
+    """The rows of a piece, encoded, and what its row in the table of calls says of them."""
+
+    result: str
+    rows: int
+    errors: int
+    warnings: int
+    unmatched: int
+    relative_l2: str
+    message: str
+    encoded: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PieceReading:
+    """How a piece is read: both captures; and for its noise the golden one and the second golden run."""
+
+    pair: Reading
+    noise: Reading | None = None
+
+    def read_whole(self) -> "PieceReading":
+        """Return a reading that maps no file into memory."""
+        noise = self.noise.read_whole() if self.noise is not None else None
+        return PieceReading(self.pair.read_whole(), noise)
+
+
+def rows_of_piece(
+    payload: ComparisonPayload,
+    standard: CaptureStandard,
+    settings: ComparisonSettings,
+    reading: PieceReading,
+) -> PieceRows:
+    """Return the rows of a piece: every value of its records on both sides is in one."""
+    target, golden = payload.target.decoded(), payload.golden.decoded()
+    if not (target and golden):
+        rows = _lone_rows(target, golden, reading.pair)
+        _mark(rows, UNMATCHED, payload.note)
+        return _piece_rows(payload, rows, reading.pair.mode)
+    inner: list[TensorRow] = []
+    if len(target) == len(golden) == 1:
+        rows, inner = _rows_of_pair(
+            target[0], golden[0], settings.mapping, reading.pair, payload.type_name
+        )
+    else:
+        rows, inner = _rows_of_fusion(target, golden, reading.pair)
+    _give_saved(rows, payload, reading.pair)
+    for row in rows if settings.unsteady else ():
+        row.slack = settings.unsteady.get(row.item.mark, 0.0)
+        row.is_late = payload.index >= settings.unsteady_from
+    noise: list[float | None] | None = None
+    if reading.noise is not None and payload.noise.records and len(golden) == 1:
+        noise = _noise(rows, golden[0], payload.noise.decoded()[0], reading.noise)
+    judge_rows(rows, standard, reading.pair.mode, noise)
+    return _piece_rows(payload, [*rows, *inner], reading.pair.mode)
+
+
+def _give_saved(rows: Sequence[TensorRow], payload: ComparisonPayload, reading: Reading) -> None:
+    """Give the rows of a backward call those of its forward record, whose files are read when a row that may
+    be an error asks for them: most do not."""
+    if not (payload.saved[0].records and payload.saved[1].records):
+        return
+
+    @cache
+    def saved() -> Sequence[TensorRow]:
+        (own,), (other,) = (side.decoded() for side in payload.saved)
+        return rows_of_operators(own.key, other.key, own.items, other.items, reading)
+
+    for row in rows:
+        row.saved = saved
+
+
+def unread_rows(
+    payload: ComparisonPayload, mode: ComparisonMode, result: str, reason: str
+) -> PieceRows:
+    """Return the rows of a piece that could not be compared, each with the reason."""
+    rows = _lone_rows(payload.target.decoded(), payload.golden.decoded(), Reading(mode))
+    _mark(rows, result, reason)
+    return _piece_rows(payload, rows, mode)
+
+
+def _lone_rows(
+    target: Sequence[KeyedItems], golden: Sequence[KeyedItems], reading: Reading
+) -> list[TensorRow]:
+    """Return a row for each value of records that have no partner."""
+    rows: list[TensorRow] = []
+    for record in target:
+        rows += rows_of_operators(record.key, "", record.items, (), reading)
+    for record in golden:
+        rows += rows_of_operators("", record.key, (), record.items, reading)
+    return rows
+
+
+def _rows_of_pair(
+    target: KeyedItems, golden: KeyedItems, mapping: Mapping, reading: Reading, type_name: str
+) -> tuple[list[TensorRow], list[TensorRow]]:
+    """Return the rows of two records, and those of values that a mapping says have no partner."""
+    if mapping.is_empty:
+        return rows_of_operators(target.key, golden.key, target.items, golden.items, reading), []
+    renamed: dict[int, Item] = {}
+    paired: list[Item] = []
+    left: list[Item] = []
+    for item in target.items:
+        path = mapping.partner(type_name, target.key, item)
+        if path == "":
+            left.append(item)
+            continue
+        other = item if path is None else item._replace(path=path.removeprefix(f"{golden.key}."))
+        renamed[id(other)] = item
+        paired.append(other)
+    rows = rows_of_operators(target.key, golden.key, paired, golden.items, reading)
+    for row in rows:
+        if row.target is not None:
+            row.target = renamed[id(row.target)]
+            row.target_name = _named(target.key, row.target)
+    alone = rows_of_operators(target.key, "", left, (), reading)
+    _mark(alone, UNMATCHED, _NOT_MAPPED)
+    return rows, alone
+
+
+def _rows_of_fusion(
+    target: Sequence[KeyedItems], golden: Sequence[KeyedItems], reading: Reading
+) -> tuple[list[TensorRow], list[TensorRow]]:
+    """Return the rows of n records against one: inputs with inputs, the outputs of the last ones; and of
+    the values that are inside of the n records alone."""
+    ours, ours_inside = _border(target)
+    theirs, theirs_inside = _border(golden)
+    rows = rows_of_operators("", "", ours, theirs, reading)
+    inner = rows_of_operators("", "", ours_inside, (), reading)
+    inner += rows_of_operators("", "", (), theirs_inside, reading)
+    # Inputs of the n records that the one record does not have come from inside, too.
+    border = [row for row in rows if row.is_matched or row.is_output]
+    inner += [row for row in rows if not (row.is_matched or row.is_output)]
+    for row in (*border, *inner):
+        row.target_name = row.target.path if row.target is not None else NOT_THERE
+        row.golden_name = row.golden.path if row.golden is not None else NOT_THERE
+    _mark(inner, UNMATCHED, _INSIDE)
+    return border, inner
+
+
+def _border(records: Sequence[KeyedItems]) -> tuple[list[Item], list[Item]]:
+    """Return the values at the border of several records, and those inside: outputs of all but the last one,
+    and inputs that an earlier one gave. Their paths are whole names."""
+    border: list[Item] = []
+    inside: list[Item] = []
+    given: set[Hashable] = set()
+    for place, record in enumerate(records):
+        is_last = place + 1 == len(records)
+        outputs = {_values(item) for item in record.items if item.part == OUTPUT}
+        for item in record.items:
+            is_inside = not is_last if item.part == OUTPUT else _values(item) in given
+            whole = item._replace(path=_named(record.key, item))
+            (inside if is_inside else border).append(whole)
+        given |= outputs
+    return border, inside
+
+
+def _values(item: Item) -> Hashable:
+    """Return what tells the values of a tensor from those of others in the same run."""
+    if not item.is_tensor:
+        return id(item)
+    statistics = tuple(str(item.statistic(name)) for name in FIELDS)
+    return item.shape, item.dtype, item.digest, statistics
+
+
+def _noise(
+    rows: Sequence[TensorRow], golden: KeyedItems, other: KeyedItems, reading: Reading
+) -> list[float | None]:
+    """Return for each row by how much its golden value differs between two golden runs."""
+    found: dict[str, float | None] = {}
+    for row in rows_of_operators(golden.key, other.key, golden.items, other.items, reading):
+        if row.target is None or row.golden is None:
+            continue
+        distance = row.relative_l2
+        if distance is None:
+            distance = _norms_apart(row.target, row.golden)
+        found[row.target.path] = distance
+    return [found.get(row.golden.path) if row.golden is not None else None for row in rows]
+
+
+def _norms_apart(one: Item, two: Item) -> float | None:
+    """Return by how much two norms differ, of statistics alone a lower bound of the relative L2."""
+    first, second = one.norm, two.norm
+    if first is None or second is None or not first:
+        return None
+    return abs(first - second) / abs(first)
+
+
+def _mark(rows: Iterable[TensorRow], result: str, message: str) -> None:
+    for row in rows:
+        row.result = result
+        if message:
+            row.messages.append(message)
+
+
+def _named(key: str, item: Item) -> str:
+    return f"{key}.{item.path}" if item.path else key
+
+
+def _piece_rows(
+    payload: ComparisonPayload, rows: Sequence[TensorRow], mode: ComparisonMode
+) -> PieceRows:
+    stack = "\n".join(payload.stack)
+    lines = [
+        cells(row, mode, payload.how, payload.name, stack if not place else "")
+        for place, row in enumerate(rows)
+    ]
+    results = [row.result for row in rows]
+    # The worst of them, where something was compared.
+    result = next((each for each in (ERROR, WARNING, PASS) if each in results), UNMATCHED)
+    distances = [row.relative_l2 for row in rows if row.relative_l2 is not None and row.is_output]
+    worst = max(distances, default=None, key=lambda each: (each != each, each))
+    return PieceRows(
+        result,
+        len(rows),
+        results.count(ERROR),
+        results.count(WARNING),
+        results.count(UNMATCHED),
+        "" if worst is None else f"{worst:.6g}",
+        _message(rows, result, payload.note),
+        encode_rows(lines),
+    )
+
+
+def _message(rows: Sequence[TensorRow], result: str, note: str) -> str:
+    """Return the first message of the rows that have the result of the piece, with the name of the value."""
+    if result == PASS or (result == UNMATCHED and note):
+        return note
+    for row in rows:
+        if row.result == result and row.messages:
+            path = row.item.path
+            name = row.item.model_name
+            key = row.name.removesuffix(f".{path}")
+            where = f"{path} ({name})" if name else with_name(key, path)
+            return f"{where}: {row.messages[0].removeprefix(f'{result}: ')}"
+    return note

@@ -1,0 +1,252 @@
+"""The comparison of two captures from its configuration to its report.
+
+Comes in: a `ComparisonConfig`. Goes out: a `ComparisonReport`, one for each pair of dumps. Called by the
+command line, and by programs that import the package. Folders of ranks and steps are paired by step and
+rank; each pair is a run of its own, with the same file names in `OUT/{step}/{rank}/`.
+"""
+
+import hashlib
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ray_precheck.commands.compare.dumps import DumpPair, pair_dumps
+from ray_precheck.commands.compare.here import compared_here, cores_for_forks
+from ray_precheck.commands.compare.job import ComparisonJob, tables_of, tasks_of
+from ray_precheck.commands.compare.memory import out_of_collector, without_collector
+from ray_precheck.commands.compare.options import CapturePairOptions
+from ray_precheck.commands.compare.plan import (
+    ComparisonOptions,
+    ComparisonPlan,
+    plan_comparison,
+)
+from ray_precheck.commands.compare.report import ComparisonSummary, summarise_comparison
+from ray_precheck.commands.compare.sides import opened_side
+from ray_precheck.errors import UsageError
+from ray_precheck.foreign import read_file
+from ray_precheck.options.declared import require_valid, settings_of
+from ray_precheck.options.job import CoreJobOptions
+from ray_precheck.options.out_folder import OutFolderOptions
+from ray_precheck.running.run import Feature, RunEnd, run_each, run_job
+from ray_precheck.running.session import (
+    RunSession,
+    Series,
+    results_folder,
+    session_of_several,
+)
+from ray_precheck.runtime.driving import TaskPlan
+from ray_precheck.runtime.places.choice import on_cores
+from ray_precheck.runtime.progress import Progress
+from ray_precheck.store.frames import read_table
+from ray_precheck.store.reads import TENSOR_FOLDER, reads_of_dumps
+from ray_precheck.store.resume import RunFiles
+from ray_precheck.trace.difference.row import ComparisonMode
+from ray_precheck.trace.side import CaptureSide, float32_note
+
+if TYPE_CHECKING:
+    import pandas
+
+
+# Tensors are compared on processor cores, whatever framework made them.
+_ANY_FRAMEWORK = "pytorch"
+
+
+@dataclass(frozen=True)
+class ComparisonConfig(ComparisonOptions, OutFolderOptions, CoreJobOptions):
+    """The settings of a comparison."""
+
+    section = CapturePairOptions.section
+
+    def validate(self) -> None:
+        """Check the values that can be checked without the captures.
+
+        Raises:
+            UsageError: names the option, its value and the value that is expected.
+        """
+        require_valid(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonReport:
+    """The report of the comparison of two dumps. `completed` is False if it stopped before its end."""
+
+    label: str
+    files: RunFiles
+    summary: ComparisonSummary
+    completed: bool
+    stop_reason: str = ""
+
+    @property
+    def results(self) -> "pandas.DataFrame":
+        """`compare_result_*.csv` as a data frame, one row for each tensor of both sides."""
+        return read_table(self.files.details)
+
+    @property
+    def calls(self) -> "pandas.DataFrame":
+        """`compare_calls_*.csv` as a data frame, one row for each pair of records."""
+        return read_table(self.files.result)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonReports:
+    """The reports of all pairs of dumps. `without` names dumps of one side that the other lacks."""
+
+    folder: Path
+    reports: tuple[ComparisonReport, ...]
+    completed: bool
+    stop_reason: str = ""
+    without: tuple[str, ...] = ()
+
+
+def compare_captures(
+    target: str | Path,
+    golden: str | Path,
+    *,
+    out: str | Path = "./",
+    show_progress: bool = False,
+    **options: Any,
+) -> ComparisonReports:
+    """Compare two captures; the tables of each report are pandas data frames.
+
+    `options` are the other fields of `ComparisonConfig`: `standard`, `match`, `noise`, `devices`, ...
+
+    Raises:
+        PrecheckError: a capture or an option is wrong.
+    """
+    config = ComparisonConfig(target=Path(target), golden=Path(golden), out=Path(out), **options)
+    return run_comparison(config, show_progress=show_progress)
+
+
+def run_comparison(
+    config: ComparisonConfig,
+    *,
+    show_progress: bool = True,
+    on_files: Callable[[Path], None] = lambda path: None,
+    session: RunSession | None = None,
+) -> ComparisonReports:
+    """Run what `config` asks for. `on_files` is called with the file or folder to go on with.
+
+    A comparison that is a part of a larger run has the `session` of all parts.
+
+    Raises:
+        PrecheckError: a wrong option, capture or device. A run that had to stop later on is reported
+            as not completed, and can go on with `resume_csv`.
+    """
+    config.validate()
+    config = replace(config, device_type="cpu")
+    pairs, without = pair_dumps(config)
+    folder = results_folder(config.out, config.resume_csv)
+    with ExitStack() as opened:
+        if session is None:
+            series = Series(folder, [pair.place for pair in pairs], "compare", "compare_calls_")
+            several = session_of_several(
+                config, series, config.resume_csv, show=show_progress, on_files=on_files
+            )
+            session = opened.enter_context(several)
+        for label in without:
+            session.say(f"warning: {label} has no partner on the other side and is left out")
+        is_many = len(pairs) > 1 or bool(pairs[0].place.parts)
+        compare = partial(_compare_pair, config, folder, session)
+        ends = run_each(pairs, compare, session, [pair.label for pair in pairs if is_many])
+    return ComparisonReports(folder, ends.reports, ends.completed, ends.stop_reason, without)
+
+
+def _compare_pair(
+    config: ComparisonConfig, folder: Path, session: RunSession, pair: DumpPair
+) -> ComparisonReport:
+    """Compare two dumps, or go on with their comparison.
+
+    Raises:
+        UsageError: `-csv_path` names the table of a run, which is not there.
+    """
+    with ExitStack() as held:
+        own = folder / pair.place
+        with without_collector():
+            target, golden = (opened_side(paths, own, held) for paths in (pair.target, pair.golden))
+            noise = opened_side(pair.noise, own, held) if pair.noise else None
+            for note in filter(None, (target.note, golden.note)):
+                session.say(f"warning: {note}")
+            plan = plan_comparison(target, golden, noise, config)
+        held.enter_context(out_of_collector())
+        feature = _Comparison(config, pair, (target, golden, noise), plan, session, folder)
+        resumed = session.resumed(own, feature.tables)
+        named = config.resume_csv
+        if resumed is None and named is not None and named.is_file():
+            table = own / feature.tables.file("result", session.stamp)
+            raise UsageError(f"{named} names no run to go on with: {table} is not there")
+        return run_job(feature, config, session, own, resumed)
+
+
+class _Comparison(Feature[ComparisonJob, ComparisonReport]):
+    """Two dumps, compared on the cluster, or on the cores of this machine where that is little work."""
+
+    def __init__(
+        self,
+        config: ComparisonConfig,
+        pair: DumpPair,
+        sides: tuple[CaptureSide, CaptureSide, CaptureSide | None],
+        plan: ComparisonPlan,
+        session: RunSession,
+        folder: Path,
+    ) -> None:
+        self._config, self._pair, self._plan, self._folder = config, pair, plan, folder
+        self._target, self._golden, self._noise = sides
+        self.tables = tables_of(plan.settings.mode)
+        self.names = plan.names
+        self.fingerprint = self._settings()
+        named = [("target", pair.target), ("golden", pair.golden), ("noise", pair.noise)]
+        given = [(*each, side) for each, side in zip(named, sides, strict=True) if side is not None]
+        folders = {
+            f"{label}/{TENSOR_FOLDER}": side.data_folder
+            for label, paths, side in given
+            if len(paths) == 1
+        }
+        self.reads = reads_of_dumps((label, paths) for label, paths, _ in given) | folders
+        # Forks of this process compare as fast as workers where no slots were asked for.
+        if plan.settings.mode is ComparisonMode.REAL and (config.devices or config.address):
+            framework = self._target.header.framework or _ANY_FRAMEWORK
+            self.places = session.cores_for(on_cores(config), framework, sum(plan.costs_s))
+
+    def _settings(self) -> dict[str, str]:
+        target, golden, noise, config = self._target, self._golden, self._noise, self._config
+        mode = self._plan.settings.mode.value
+        found = {"target": target.digest(), "golden": golden.digest(), "mode": mode}
+        if noise is not None:
+            found["noise"] = noise.digest()
+        for name in ("api_mapping", "cell_mapping", "data_mapping"):
+            path = getattr(config, name)
+            if path is not None:
+                found[name] = hashlib.sha256(read_file(path)).hexdigest()
+        return found | settings_of(config)
+
+    def to_go_on_with(self, files: RunFiles) -> Path:
+        return self._folder if self._pair.place.parts else files.details
+
+    def job(self, files: RunFiles, done: set[str]) -> ComparisonJob:
+        plan = self._plan
+        return ComparisonJob(
+            self._target,
+            self._golden,
+            plan.pieces,
+            plan.settings,
+            noise=self._noise,
+            noise_of=plan.noise_of,
+            shared_fs=self._config.shared_fs,
+        )
+
+    def plan(self, job: ComparisonJob, done: set[str], progress: Progress) -> TaskPlan:
+        """Plan the pieces that are not done, the longest first; or their rows as this machine makes them."""
+        plan = self._plan
+        tasks = tasks_of(job, done, plan.costs_s)
+        if self.places is None:
+            cores = cores_for_forks(self._config.devices)
+            return TaskPlan((), compared_here(job, tasks, plan.settings, plan.reading, cores))
+        return TaskPlan(sorted(tasks, key=lambda task: -task.cost_s), ())
+
+    def report(self, files: RunFiles, end: RunEnd) -> ComparisonReport:
+        summary = summarise_comparison(files.result, files.details, self.tables, len(self.names))
+        summary = replace(summary, note=float32_note(self._target, self._golden))
+        return ComparisonReport(self._pair.label, files, summary, end.completed, end.stop_reason)

@@ -1,0 +1,1 @@
+"""Two result files of the precheck, compared."""

@@ -1,0 +1,227 @@
+"""The page of a diagnosis: whole sentences in the order in which an engineer needs them.
+
+Comes in: `Findings`. Goes out: text of one page. Called by the session. Each section is a question; what
+could not be done is told in a section of its own, and the last one says what to do next.
+"""
+
+import textwrap
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from ray_precheck.commands.compare.report import ERROR, PASSED, UNMATCHED, WARNING, CallRow
+from ray_precheck.commands.diagnose.blame import blame_sentences, spread_sentences
+from ray_precheck.commands.diagnose.findings import UNSAID, Findings
+from ray_precheck.commands.diagnose.next_steps import next_steps
+from ray_precheck.commands.diagnose.prechecked import precheck_sentences
+from ray_precheck.commands.locate.walk.roots import UNCHECKED
+from ray_precheck.schema.result import Verdict
+from ray_precheck.trace.overflow.rows import OverflowRow
+
+_WIDTH = 100
+_SHOWN = 3
+
+
+def page_text(findings: Findings, page: Path) -> str:
+    """Return the page of a diagnosis that came to its end."""
+    golden = f"\nagainst {findings.golden}" if findings.golden is not None else ""
+    sections = (
+        ("Were both runs given the same?", _given_sentences(findings)),
+        ("Was there a NaN or an infinity?", _overflow_sentences(findings)),
+        ("Where do the runs differ?", _difference_sentences(findings)),
+        ("Which operator is to blame?", blame_sentences(findings)),
+        ("How far did it spread?", spread_sentences(findings)),
+        ("What does this machine say of the suspects?", precheck_sentences(findings)),
+        ("What could not be checked?", _gap_sentences(findings)),
+    )
+    lines = [f"Diagnosis of {findings.target}{golden}"]
+    for title, sentences in sections:
+        wrapped = [line for sentence in sentences for line in _wrapped(sentence)]
+        if wrapped:
+            lines += ["", title, *wrapped]
+    lines += ["", "What to do next"]
+    for number, step in enumerate(next_steps(findings, page), 1):
+        first, *commands = step
+        lines += textwrap.wrap(
+            first,
+            _WIDTH,
+            initial_indent=f"  {number}. ",
+            subsequent_indent="     ",
+            break_on_hyphens=False,
+        )
+        lines += [f"       {command}" for command in commands]
+    lines += ["", "Files", *(f"  {path}" for path in _files(findings))]
+    return "\n".join(lines) + "\n"
+
+
+def _wrapped(sentence: str) -> list[str]:
+    text = " ".join(sentence.split())
+    return textwrap.wrap(
+        f"{text[:-1]}" if text.endswith("..") and not text.endswith("...") else text,
+        _WIDTH,
+        initial_indent="  ",
+        subsequent_indent="  ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def _given_sentences(findings: Findings) -> Iterator[str]:
+    found = findings.location
+    if findings.golden is None:
+        yield "This cannot be said of one run alone: a golden run (-gp) tells it."
+        return
+    if found is None:
+        yield UNSAID
+        return
+    others = [place for place in found.places if place.root.kind.differs_from_start]
+    if not others:
+        yield (
+            f"Yes: in {_count(found.compared, 'record')} that both runs have, no input, weight, random mask"
+            " or setting that came from outside is another one."
+        )
+        return
+    yield "No. No operator is to blame for what follows from this:"
+    for place in others[:_SHOWN]:
+        label = f"{place.dump.label}: " if len(findings.dumps) > 1 else ""
+        yield f"- {label}{place.root.message}."
+    if len(others) > _SHOWN:
+        yield f"{len(others) - _SHOWN} more are in the table of locate."
+
+
+def _overflow_sentences(findings: Findings) -> Iterator[str]:
+    report = findings.overflow
+    if report is None:
+        yield UNSAID
+        return
+    born = [row for row in report.rows if row.is_born]
+    for row in born[:1]:
+        yield f"Yes: the first was {_born(row)}"
+    if len(born) > 1:
+        others = ", ".join(_where(row) for row in born[1 : 1 + _SHOWN])
+        yield f"{_count(len(born) - 1, 'more birth')}: {others}{', ...' if len(born) > 4 else ''}."
+    if born:
+        return
+    came = next((row for row in report.rows if row.birth == "came in"), None)
+    records = sum(each.records or 0 for each in report.dumps)
+    if any(each.verdict is Verdict.ERROR for each in report.dumps):
+        where = f" at {_where(came)}: {came.message}" if came is not None else ""
+        yield f"Yes, but none was born in an operator: it came in from outside{where}."
+    elif all(each.verdict is Verdict.SKIP for each in report.dumps):
+        yield f"This could not be said: {_count(records, 'record')} have no statistics."
+    else:
+        yield f"No: none was born in {_count(records, 'record')} of {_count(len(report.dumps), 'dump')}."
+
+
+def _where(row: OverflowRow) -> str:
+    rank = f" of rank {row.rank}" if row.rank.isdigit() else ""
+    step = f" in step {row.step}" if row.step and row.step != "0" else ""
+    return f"{row.api}.{row.tensor}{rank}{step}"
+
+
+def _born(row: OverflowRow) -> str:
+    module = f", in {row.module}" if row.module else ""
+    source = f" ({row.source})" if row.source else ""
+    return f"{row.kind} in {_where(row)}, {row.dtype}{module}{source}: {row.message}."
+
+
+def _difference_sentences(findings: Findings) -> Iterator[str]:
+    reports = findings.comparison
+    if reports is None:
+        if findings.golden is not None:
+            yield UNSAID
+        return
+    for report in reports.reports:
+        summary = report.summary
+        results = summary.results
+        label = f"{report.label}: of" if len(reports.reports) > 1 else "Of"
+        yield (
+            f"{label} {_count(summary.done, 'pair')} of records {results[PASSED]} pass,"
+            f" {results[WARNING]} only differ as their inputs do (warning), {results[ERROR]} differ by more"
+            f" (error), and {results[UNMATCHED]} are without a partner."
+        )
+        for row in summary.first[:1]:
+            yield f"The first error in the order of the run is {_call(row)}."
+        for row in summary.lone[:1]:
+            yield f"The first without a partner is {_call(row)}."
+    errors = sum(report.summary.results[ERROR] for report in reports.reports)
+    location = findings.location
+    if errors and location is not None and not location.places and location.judged:
+        yield (
+            "Each of these operators is right on the inputs that it got (see below): what rounding made of"
+            " the inputs has grown there, for instance in sums that nearly cancel."
+        )
+
+
+def _call(row: CallRow) -> str:
+    module = f" in {row.module}" if row.module else ""
+    return f"{row.name}{module}: {row.message}"
+
+
+def _gap_sentences(findings: Findings) -> Iterator[str]:
+    """Yield all that this diagnosis says nothing about."""
+    found = False
+    for sentence in _unchecked(findings):
+        found = True
+        yield sentence
+    if not found:
+        yield "Nothing: all parts came to their ends, and all records were judged."
+
+
+def _unchecked(findings: Findings) -> Iterator[str]:
+    for part, reason in findings.not_done.items():
+        yield f"{part.value} could not be done: {reason}."
+    for reason in findings.unchecked:
+        yield f"Suspects could not be prechecked: {reason}."
+    location, overflow = findings.location, findings.overflow
+    if location is not None:
+        left = [
+            each
+            for dump in location.dumps
+            for each in dump.located.passed
+            if each.verdict == UNCHECKED
+        ]
+        for each in left[:1]:
+            yield (
+                f"{_count(len(left), 'record')} could not be judged by"
+                f" {'itself' if len(left) == 1 else 'themselves'}; the first is {each.key}: {each.message}."
+            )
+        records = sum(dump.located.records for dump in location.dumps)
+        rest = records - location.judged - len(left)
+        if rest > 0:
+            yield (
+                f"{rest} of {records} records have no error of their own to judge: nothing of them was"
+                " replayed, or they have no partner in the golden run to estimate it by."
+            )
+    notes = [*(location.notes if location is not None else ())]
+    if findings.comparison is not None:
+        notes += [
+            f"{label} has no partner on the other side and is left out"
+            for label in findings.comparison.without
+        ]
+    if overflow is not None:
+        notes += [f"{path} has no dump.json and is left out" for path in overflow.without]
+        notes += [
+            f"{each.name} cannot be read: {each.message}"
+            for each in overflow.dumps
+            if each.records is None
+        ]
+    yield from (f"{note}." for note in dict.fromkeys(notes))
+    if findings.left_out:
+        yield (
+            f"{_count(findings.left_out, 'more suspect')} were not prechecked: the likeliest"
+            f" {len(findings.suspects)} were."
+        )
+
+
+def _files(findings: Findings) -> Iterable[Path]:
+    if findings.comparison is not None:
+        yield from (report.files.details for report in findings.comparison.reports)
+    if findings.overflow is not None:
+        yield findings.overflow.files.details
+    if findings.location is not None:
+        yield findings.location.table
+    yield from (check.report.files.result for check in findings.checks)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,154 @@
+"""The parts of a diagnosis, each with the files that it has alone, and gone on with where these are there.
+
+Comes in: the configuration of a diagnosis, its folder, and what its parts share. Goes out: their reports.
+Called by the session.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ray_precheck.commands.compare.run import ComparisonConfig, ComparisonReports, run_comparison
+from ray_precheck.commands.diagnose.files import (
+    COMPARISON_TABLES,
+    SEARCH_TABLES,
+    results_named,
+)
+from ray_precheck.commands.diagnose.findings import Suspect, SuspectCheck
+from ray_precheck.commands.diagnose.options import DiagnoseOptions
+from ray_precheck.commands.locate.located import LocationReport
+from ray_precheck.commands.locate.run import run_location
+from ray_precheck.commands.locate.search import LocationConfig
+from ray_precheck.commands.overflow.job import OVERFLOW_TABLES
+from ray_precheck.commands.overflow.options import OverflowConfig
+from ray_precheck.commands.overflow.run import OverflowReport, check_overflow
+from ray_precheck.commands.precheck.run import PrecheckReport, run
+from ray_precheck.dump.folders import FoundDump
+from ray_precheck.errors import StoppedError
+from ray_precheck.options.job import CoreJobOptions, DebugOptions
+from ray_precheck.options.limits import LimitOptions
+from ray_precheck.options.out_folder import OutFolderOptions
+from ray_precheck.options.places import PlaceOptions
+from ray_precheck.replay.config import RunConfig
+from ray_precheck.running.session import RunSession
+from ray_precheck.store.columns import RESULT_COLUMNS
+from ray_precheck.store.done import ResultRow, parse_result_row
+from ray_precheck.store.result_tables import read_columns
+from ray_precheck.store.stamps import result_of
+from ray_precheck.store.tables import Tables
+
+# Below the folder of results: inputs and outputs of calls that fail on the device of this machine, apart
+# from those of the captured results.
+HERE = "on_this_machine"
+
+
+@dataclass(frozen=True)
+class DiagnosisConfig(DiagnoseOptions, OutFolderOptions, CoreJobOptions):
+    """The settings of a diagnosis."""
+
+    section = DiagnoseOptions.section
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosisParts:
+    """The parts of one diagnosis; `folder` has the results of all.
+
+    Each method does one part and returns its report. It raises StoppedError where the part came to no end,
+    with the reason, "" where it was stopped on request, and PrecheckError where it cannot be done.
+    """
+
+    config: DiagnosisConfig
+    folder: Path
+    session: RunSession
+
+    def compare(self) -> ComparisonReports:
+        """Compare the target with the golden run."""
+        config = self.config
+        assert config.golden is not None
+        asked = ComparisonConfig(
+            target=config.target,
+            golden=config.golden,
+            noise=config.noise,
+            match=config.match,
+            standard=config.standard,
+            **self._options([COMPARISON_TABLES], self.folder),
+        )
+        reports = run_comparison(asked, session=self.session)
+        self._require_end(reports.completed, reports.stop_reason)
+        return reports
+
+    def check_overflow(self) -> OverflowReport:
+        """Find the births of NaN and infinity in the target."""
+        table = self.folder / OVERFLOW_TABLES.file("result", self.session.stamp)
+        asked = OverflowConfig(dump=self.config.target, **self._options([OVERFLOW_TABLES], table))
+        report = check_overflow(asked, session=self.session)
+        self._require_end(report.completed, report.stop_reason)
+        return report
+
+    def locate(self) -> LocationReport:
+        """Find the operator to blame."""
+        config = self.config
+        asked = LocationConfig(
+            target=config.target,
+            golden=config.golden,
+            match=config.match,
+            **self._options(SEARCH_TABLES, self.folder),
+        )
+        report = run_location(asked, session=self.session)
+        self._require_end(report.completed, report.stop_reason)
+        return report
+
+    def precheck(self, dump: FoundDump, place: Path, suspects: Sequence[Suspect]) -> SuspectCheck:
+        """Run the suspects of a dump, every call where there is none, on the device of this machine."""
+        out = self.folder / place
+        result = result_of(out, self.session.stamp)
+        is_resumed = result.exists()
+        asked = RunConfig(
+            dump=dump.path,
+            out=out,
+            standard="auto",
+            tested="device",
+            save_error_data=True,
+            error_data_path=out / HERE,
+            calls=tuple(suspect.call for suspect in suspects),
+            **self._job() | {"devices": self.config.devices or (0,)},
+            **(self._resume(result) if is_resumed else {}),
+        )
+        report = run(asked, session=self.session)
+        self._require_end(report.completed, report.stop_reason)
+        rows = _rows(report)
+        if suspects:
+            order = {suspect.call: place for place, suspect in enumerate(suspects)}
+            rows.sort(key=lambda row: order.get(row.name, len(order)))
+        else:
+            rows = [row for row in rows if row.is_error]
+        return SuspectCheck(dump, report, tuple(rows), is_whole=not suspects)
+
+    def _options(self, tables: Sequence[Tables], resumed: Path) -> dict[str, Any]:
+        """Return the options that all parts have; `resumed` is what a part is gone on with."""
+        stamp = self.session.stamp
+        names = [each.file("result", stamp) for each in tables]
+        is_resumed = any(any(results_named(self.folder, name)) for name in names)
+        goes_on = self._resume(resumed) if is_resumed else {}
+        return {"out": self.folder, **self._job(), **goes_on}
+
+    def _job(self) -> dict[str, Any]:
+        groups = (PlaceOptions, LimitOptions, DebugOptions)
+        names = [each.name for group in groups for each in fields(group)]
+        return {name: getattr(self.config, name) for name in names}
+
+    def _resume(self, resumed: Path) -> dict[str, Any]:
+        return {
+            "resume_csv": resumed,
+            "force": self.config.force,
+            "retry": self.config.retry,
+        }
+
+    def _require_end(self, completed: bool, reason: str) -> None:
+        if not completed:
+            raise StoppedError("" if self.session.is_stopped else reason)
+
+
+def _rows(report: PrecheckReport) -> list[ResultRow]:
+    return list(map(parse_result_row, read_columns(report.files.result, tuple(RESULT_COLUMNS))))

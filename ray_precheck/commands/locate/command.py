@@ -1,0 +1,74 @@
+"""The command locate: the operator to blame, and what only passes its error on.
+
+Comes in: the options of the command. Goes out: its exit code. Called through the parser.
+"""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from ray_precheck.commands.locate.options import LocateOptions
+from ray_precheck.options.arguments import given_values
+from ray_precheck.options.declared import Option, by_section, options_of
+from ray_precheck.options.exit_codes import IN_ERROR, NOTHING_CHECKED, PASSED
+from ray_precheck.options.files import ResumeOptions
+from ray_precheck.options.invocation import Command, Invocation
+from ray_precheck.options.job import DebugOptions
+from ray_precheck.options.limits import LimitOptions
+from ray_precheck.options.out_folder import OutFolderOptions
+from ray_precheck.options.places import CoreOptions
+
+if TYPE_CHECKING:
+    from ray_precheck.commands.locate.located import LocationReport
+
+# Options of the groups that mean nothing here: captured results are replayed on processor cores.
+_WITHOUT = {"device_type", "bench_workers", "bench_budget_s", "max_memory_gib", "spares"}
+
+
+def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
+    """Search the captures and return the exit code."""
+    from ray_precheck.commands.locate.report import location_lines
+    from ray_precheck.commands.locate.run import run_location
+    from ray_precheck.commands.locate.search import LocationConfig
+
+    config = LocationConfig(**given_values(options, LocationConfig))
+    report = run_location(config, on_files=invocation.tell)
+    for note in report.notes:
+        print(f"warning: {note}", file=sys.stderr)
+    if not report.completed:
+        return invocation.stopped(report.stop_reason)
+    lines = location_lines(
+        report.places,
+        report.dumps,
+        report.table,
+        report.errors or {},
+        is_compared=report.is_compared,
+    )
+    print("\n".join(lines))
+    for path in report.graphs:
+        print(f"graph: {path}")
+    return location_exit_code(report)
+
+
+def location_exit_code(report: "LocationReport") -> int:
+    """Return the exit code of a search that came to its end."""
+    if report.places:
+        return IN_ERROR
+    return PASSED if report.judged or report.compared else NOTHING_CHECKED
+
+
+def _options() -> tuple[Option, ...]:
+    groups = (LocateOptions, OutFolderOptions, CoreOptions, LimitOptions, ResumeOptions)
+    own = [each for group in groups for each in options_of(group) if each.field not in _WITHOUT]
+    return by_section([*own, *options_of(DebugOptions)])
+
+
+COMMANDS = (
+    Command(
+        names={"locate": "name the operator to blame, and what only passes its error on"},
+        options=_options(),
+        execute=_execute,
+        epilog="exit codes: 0 no operator is to blame, 1 there is a culprit, or the runs were given different"
+        " things, 2 wrong usage or input, 3 stopped, resumable, 4 nothing could be judged",
+    ),
+)

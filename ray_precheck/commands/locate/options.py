@@ -1,0 +1,51 @@
+"""The options of locating the operator to blame. A group of the command's configuration."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from ray_precheck.options.declared import Takes, option
+from ray_precheck.trace.options import EXACT, golden_capture, pairing, target_capture
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """How the operator to blame is searched: carried whole by the plan, the payloads and the walk."""
+
+    section: ClassVar[str] = "what is searched"
+
+    match: str = pairing(", as in `compare`", rows="match")
+    replay: bool = option(
+        False,
+        "--replay",
+        help="insist on replaying captured inputs: estimates from statistics or sketches are an error",
+        takes=Takes.NOTHING,
+        rows="replay",
+    )
+    graph: bool = option(
+        False,
+        "--graph",
+        help="also write the affected part of the data flow as Graphviz dot and JSON",
+        more="`locate_graph_{timestamp}.dot` and `.json` beside the table",
+        takes=Takes.NOTHING,
+    )
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether calls are matched by name alone."""
+        return self.match == EXACT
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocateOptions(SearchOptions):
+    """What is searched, and how."""
+
+    section: ClassVar[str] = "what is searched"
+
+    target: Path = target_capture("the capture of the wrong run")
+    golden: Path | None = golden_capture(
+        None,
+        "the capture of a run that is right",
+        "It adds what replay cannot see: operators that were not captured, and other inputs, weights,"
+        " masks and settings. Without files of tensors it is needed",
+    )

@@ -1,0 +1,264 @@
+"""The table of `locate`, and what is said of it on the screen.
+
+Comes in: what was found in the dumps, and its places. Goes out: `locate_{timestamp}.csv`, perhaps a
+graph, and lines of text. Called by the session and the command.
+"""
+
+import math
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ray_precheck.commands.locate.walk.graph import graph_dot, graph_json
+from ray_precheck.commands.locate.walk.places import (
+    COLUMNS,
+    DumpRoots,
+    RootPlace,
+    cells_of_root,
+    left_out_rows,
+    passed_rows,
+    ranks_in_words,
+    shown_error,
+)
+from ray_precheck.commands.locate.walk.roots import (
+    INFINITE,
+    INHERITED,
+    UNCHECKED,
+    Located,
+    RootKind,
+)
+from ray_precheck.foreign import open_file
+from ray_precheck.operators.arguments import with_name
+from ray_precheck.store.columns import encode_name, encode_row, encode_text, header
+from ray_precheck.store.rows import replace_file
+from ray_precheck.trace.overflow.modules import Modules
+from ray_precheck.trace.sources import source_lines
+
+_SHOWN = 3
+# Of these kinds of roots an own error says nothing of a call.
+PLACES = (RootKind.GAP, RootKind.CALL)
+_NAMED = (3,)  # columns that are names: `API Name`
+_LONGEST_LINE, _LONGEST_REASON = 200, 500
+
+
+def write_location(
+    table: Path,
+    dumps: Sequence[DumpRoots],
+    places: Sequence[RootPlace],
+    paths: Mapping[str, tuple[Path, Path | None]],
+    known: Mapping[str, Mapping[str, tuple[str, str]]] | None = None,
+    *,
+    with_graph: bool = False,
+) -> tuple[Path, ...]:
+    """Write the table: roots by their places, then what passes an error on, then what was not checked.
+
+    `paths` has the dump of each label and its golden one, or `known` the module and the source line of its
+    records. Returns the files of the graph.
+    """
+    looked: dict[str, _Looks] = {
+        dump.label: LookedUp(dump.located, *paths[dump.label])
+        for dump in dumps
+        if dump.label in paths
+    }
+    looked |= {label: _Known(places_in) for label, places_in in (known or {}).items()}
+    lines = [header(COLUMNS)]
+    for found in places:
+        look = looked[found.dump.label]
+        row = list(cells_of_root(found, *look.of(found.root.name)))
+        if found.root.before:
+            row[-1] += _told(look, found.root.before)
+        lines.append(_encoded(row))
+    for verdict in (INHERITED, UNCHECKED):
+        for dump, each, cells in passed_rows(dumps, verdict):
+            module, source = looked[dump.label].of(each.key)
+            lines.append(_encoded([*cells[:9], module, source, *cells[11:]]))
+    lines += map(_encoded, left_out_rows(dumps))
+    table.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(table, lines)
+    if not with_graph:
+        return ()
+    stem = table.stem.replace("locate_", "locate_graph_", 1)
+    graphs = (table.with_name(f"{stem}.dot"), table.with_name(f"{stem}.json"))
+    for path, text in zip(
+        graphs, (graph_dot(dumps, places), graph_json(dumps, places)), strict=True
+    ):
+        replace_file(path, [text.encode()])
+    return graphs
+
+
+class _Looks(Protocol):
+    """Modules and source lines of records, by their keys."""
+
+    def of(self, key: str) -> tuple[str, str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Those that a job has looked up."""
+
+    found: Mapping[str, tuple[str, str]]
+
+    def of(self, key: str) -> tuple[str, str]:
+        return self.found.get(key, ("", ""))
+
+
+class LookedUp:
+    """Modules and source lines of the records of a dump that have a row, by `Root.name` and keys."""
+
+    def __init__(self, located: Located, path: Path, golden: Path | None = None) -> None:
+        keys = {each.key for each in located.passed} | {each.key for each in located.shared}
+        for root in located.roots:
+            if not root.is_golden:
+                keys.update({root.key, root.before} - {""})
+        modules, sources = Modules(path.parent), source_lines(path, keys)
+        self._found = {key: (modules.of(key), sources.get(key, "")) for key in keys}
+        theirs = {root.key: root.name for root in located.roots if root.is_golden}
+        if golden is not None and theirs:
+            modules, sources = Modules(golden.parent), source_lines(golden, set(theirs))
+            self._found |= {
+                name: (modules.of(key), sources.get(key, "")) for key, name in theirs.items()
+            }
+
+    def of(self, key: str) -> tuple[str, str]:
+        """Return the module and the source line, "" where they are not known."""
+        return self._found.get(key, ("", ""))
+
+
+def _told(look: _Looks, key: str) -> str:
+    """Return where a record is, as the end of a sentence."""
+    module, source = look.of(key)
+    where = "; ".join(filter(None, [f"in {module}" if module else "", source]))
+    return f"; {key} is {'at ' if not module else ''}{where}" if where else ""
+
+
+def _encoded(cells: Sequence[str]) -> bytes:
+    return encode_row(
+        [encode_name(cell) if i in _NAMED else encode_text(cell) for i, cell in enumerate(cells)]
+    )
+
+
+def location_lines(
+    places: Sequence[RootPlace],
+    dumps: Sequence[DumpRoots],
+    table: Path,
+    paths_of_errors: Mapping[str, Path],
+    *,
+    is_compared: bool,
+) -> Iterator[str]:
+    """Yield the closing lines of a search: the first suspects, each with what is known of it."""
+    counts: Counter[str] = Counter()
+    for dump in dumps:
+        counts.update(each.verdict for each in dump.located.passed)
+        counts[INHERITED] += dump.located.left_out
+    records = sum(dump.located.records for dump in dumps)
+    judged = sum(dump.located.judged for dump in dumps)
+    yield ""
+    if not places:
+        yield from _nothing(records, judged, counts[UNCHECKED], is_compared=is_compared)
+    else:
+        yield _headline(places)
+    for found in places[:_SHOWN]:
+        yield from _suspect(found, table, paths_of_errors)
+    if len(places) > _SHOWN:
+        yield f"and {len(places) - _SHOWN} more"
+    told = f"{judged} of {records} records were judged by themselves"
+    if counts[INHERITED]:
+        told += f"; {counts[INHERITED]} only pass an error on"
+    if counts[UNCHECKED]:
+        told += f"; {counts[UNCHECKED]} could not be checked (their rows say why)"
+    yield told
+    yield f"rows: {table}"
+
+
+def _headline(places: Sequence[RootPlace]) -> str:
+    first = places[0].root
+    if first.kind.differs_from_start:
+        return f"the runs were not given the same ({first.kind.value}); no operator is to blame for that:"
+    if first.kind is RootKind.CALL:
+        return "the runs are not the same program; what one of them does otherwise comes first:"
+    if first.kind is RootKind.GAP:
+        return "no captured operator errs; something that was not captured does:"
+    if len(places) == 1:
+        return "one operator is to blame:"
+    return f"{len(places)} suspects, the likeliest first:"
+
+
+def _nothing(records: int, judged: int, unchecked: int, *, is_compared: bool) -> Iterator[str]:
+    if not judged and not is_compared:
+        yield f"nothing could be judged of {records} records"
+    elif is_compared:
+        yield "no operator is to blame: nothing but rounding separates the runs"
+    else:
+        yield "no operator is to blame: each gave what its inputs and rounding explain"
+    if unchecked:
+        many = "record" if unchecked == 1 else "records"
+        yield f"{unchecked} {many} could not be checked; a golden run (-gp) tells what lies in them"
+
+
+def _suspect(found: RootPlace, table: Path, errors: Mapping[str, Path]) -> Iterator[str]:
+    root, dump = found.root, found.dump
+    where = f" ({dump.label})" if dump.step or dump.rank else ""
+    if found.of_ranks > 1:
+        where = f" (step {dump.step or '0'}, {ranks_in_words(found)})"
+    yield _short(f"{found.place}. {root.key}: {root.kind.value}{where}")
+    said = []
+    if root.own is not None and not math.isnan(root.own) and root.kind not in PLACES:
+        said.append(f"own error {_times(root.own)}")
+    if root.inherited is not None and not math.isnan(root.inherited):
+        said.append(f"inherited {_times(root.inherited)}")
+    if root.item or root.index:
+        said.append(f"at {with_name(root.key, root.item)}{root.index}")
+    if said:
+        yield f"   {', '.join(said)}"
+    if root.cause:
+        yield _short(f"   likely cause: {root.cause}")
+    elif root.message:
+        yield _short(f"   {root.message}", _LONGEST_REASON)
+    if root.reached:
+        yield f"   it reached {root.reached} more record{'s' if root.reached > 1 else ''}"
+    module, source, message = row_of_place(found, table)
+    if root.before and message != root.message:
+        yield _short(f"   {message.removeprefix(root.message).removeprefix('; ')}")
+    if module:
+        yield _short(f"   in {module}")
+    if source:
+        yield _short(f"   {source}")
+    file = saved_call(found, errors)
+    if file is not None:
+        yield f"   alone: ray-precheck repro {shlex.quote(str(file))}"
+
+
+def saved_call(found: RootPlace, errors: Mapping[str, Path]) -> Path | None:
+    """Return the file of a root's call, inputs and results, that `repro` makes a script of; None where it
+    was not saved. `errors` has the folder of saved tensors by the label of the dump."""
+    saved = errors.get(found.dump.label)
+    if saved is None or found.root.kind is RootKind.CALL:
+        return None
+    file = saved / f"{found.root.key.removesuffix(f'.{found.root.direction}')}.json"
+    return file if file.exists() else None
+
+
+def _times(value: float) -> str:
+    if value == INFINITE:
+        return "beyond all rounding"
+    return f"{shown_error(value)} times what rounding explains"
+
+
+def row_of_place(found: RootPlace, table: Path) -> tuple[str, str, str]:
+    """Return the module, the source line and the message of a root, as its row has them."""
+    from ray_precheck.store.columns import decode_row
+
+    with open_file(table) as file:
+        file.readline()
+        for line in file:
+            cells = decode_row(line)
+            if cells and cells[0] == str(found.place):
+                return cells[9], cells[10], cells[12]
+    return "", "", ""
+
+
+def _short(line: str, longest: int = _LONGEST_LINE) -> str:
+    return line if len(line) <= longest else f"{line[: longest - 3]}..."

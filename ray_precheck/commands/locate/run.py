@@ -1,0 +1,187 @@
+"""The whole search for the operator to blame, from its configuration to its report.
+
+Comes in: a `LocationConfig`. Goes out: a `LocationReport`. Called by the command line, and by programs that
+import the package. Each dump is searched by itself (`dump`), those without files of tensors together
+(`pairs`); then collectives are recomputed from what all ranks brought (`exchanges`), and
+`OUT/locate_{timestamp}.csv` ranks what all dumps have.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ray_precheck.commands.locate.collectives_run import recompute_exchanges
+from ray_precheck.commands.locate.located import LocationReport
+from ray_precheck.commands.locate.replayed_dump import Gathered, search_dump
+from ray_precheck.commands.locate.report import write_location
+from ray_precheck.commands.locate.search import LocationConfig, LocationSearch, PartEnd
+from ray_precheck.commands.locate.statistics_dumps import has_tensor_files, search_pairs
+from ray_precheck.commands.locate.walk.collectives import Recomputed, joined_dumps
+from ray_precheck.commands.locate.walk.places import DumpRoots, ranked
+from ray_precheck.commands.locate.work.dumps import DumpToLocate, dumps_to_locate
+from ray_precheck.commands.locate.work.payload import LOCATION_TABLES
+from ray_precheck.commands.locate.work.rows import LocatedRows
+from ray_precheck.errors import ResumeError, StoppedError
+from ray_precheck.running.run import run_each
+from ray_precheck.running.session import (
+    RunSession,
+    Series,
+    results_folder,
+    session_of_several,
+)
+from ray_precheck.runtime.places.choice import on_cores
+
+_BEGIN = "locate_"
+
+
+def locate_captures(
+    target: str | Path,
+    golden: str | Path | None = None,
+    *,
+    out: str | Path = "./",
+    show_progress: bool = False,
+    **options: Any,
+) -> LocationReport:
+    """Find the operator to blame in a capture, perhaps with that of a golden run.
+
+    `options` are the other fields of `LocationConfig`: `match`, `replay`, `graph`, `devices`, ...
+
+    Raises:
+        PrecheckError: a capture or an option is wrong.
+    """
+    other = Path(golden) if golden is not None else None
+    config = LocationConfig(target=Path(target), golden=other, out=Path(out), **options)
+    return run_location(config, show_progress=show_progress)
+
+
+def run_location(
+    config: LocationConfig,
+    *,
+    show_progress: bool = True,
+    on_files: Callable[[Path], None] = lambda path: None,
+    session: RunSession | None = None,
+) -> LocationReport:
+    """Run what `config` asks for. `on_files` is called with the file or folder to go on with.
+
+    A search that is a part of a larger run has the `session` of all parts.
+
+    Raises:
+        PrecheckError: a wrong option, capture or device. A run that had to stop later on is reported as not
+            completed, and can go on with `resume_csv`.
+    """
+    config.validate()
+    config = on_cores(config)
+    pairs, without = dumps_to_locate(config.target, config.golden)
+    folder = results_folder(config.out, config.resume_csv)
+    first_step = min((pair.step for pair in pairs), key=_number_in)
+    with ExitStack() as opened:
+        if session is None:
+            places = [Path(), *(pair.place for pair in pairs)]
+            series = Series(folder, places, _BEGIN.removesuffix("_"), _BEGIN)
+            several = session_of_several(
+                config, series, config.resume_csv, show=show_progress, on_files=on_files
+            )
+            session = opened.enter_context(several)
+        if config.resume_csv is not None and not config.force:
+            _require_own_files(folder, session.stamp, pairs)
+        whole = _WholeSearch(LocationSearch(config, folder, session, first_step), pairs)
+        whole.gathered.notes.extend(
+            f"{label} has no partner on the other side and is left out" for label in without
+        )
+        recomputed = whole.search_all()
+    return whole.report(recomputed)
+
+
+def _number_in(text: str) -> int:
+    return int(text) if text.isdigit() else 0
+
+
+def _require_own_files(folder: Path, stamp: str, pairs: Sequence[DumpToLocate]) -> None:
+    """Require that the files of a search that is gone on with lie where its dumps have theirs: what another
+    search found would be written over.
+
+    Raises:
+        ResumeError: a file is of a dump that is not searched.
+    """
+    places = {folder / pair.place for pair in pairs}
+    for path in sorted(folder.rglob(LOCATION_TABLES.file("result", stamp))):
+        if path.parent not in places:
+            raise ResumeError(
+                f"-csv_path: {path} is of another search than that of {pairs[0].target}; name the captures"
+                " that it was begun with, start a new run, or add --force to go on all the same"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _WholeSearch:
+    """A search of all dumps. Its results grow while it goes on: `found` has the roots of each dump that was
+    searched, `together` the rows of the pairs that are one job, by their labels."""
+
+    search: LocationSearch
+    pairs: Sequence[DumpToLocate]
+    found: list[DumpRoots] = field(default_factory=list)
+    gathered: Gathered = field(default_factory=Gathered)
+    together: dict[str, LocatedRows] = field(default_factory=dict)
+
+    def search_all(self) -> PartEnd[dict[str, list[Recomputed]]]:
+        """Search the dumps, then the collectives between them; returns what is known of the collectives of
+        each dump, by its label."""
+        one_job = _without_files(self.search.config, self.pairs)
+        is_many, session = len(self.pairs) > 1, self.search.session
+        labels = [pair.label if is_many and pair not in one_job else "" for pair in self.pairs]
+        search = partial(self._search_dump, one_job)
+        ends = run_each(self.pairs, search, session, labels)
+        self.found.extend(each.found for each in ends.reports if each.found is not None)
+        if not ends.completed:
+            return PartEnd(None, False, ends.stop_reason)
+        try:
+            return recompute_exchanges(self.gathered.exchanges, self.search)
+        except StoppedError as error:  # The search is gone on with: its dumps have their rows.
+            return PartEnd(None, False, "" if session.is_stopped else str(error))
+
+    def report(self, end: PartEnd[dict[str, list[Recomputed]]]) -> LocationReport:
+        """Rank what was found, and write the table; where the search came to no end, only report it."""
+        search, notes, errors = self.search, tuple(self.gathered.notes), self.gathered.errors
+        folder, config = search.folder, search.config
+        table = folder / f"{_BEGIN}{search.session.stamp}.csv"
+        if end.found is None:
+            return LocationReport(
+                folder, table, (), tuple(self.found), False, end.stop_reason, notes, errors
+            )
+        found = joined_dumps(self.found, end.found)
+        places = tuple(ranked(found))
+        known = {label: rows.looked for label, rows in self.together.items()}
+        opened = self.gathered.opened
+        graphs = write_location(table, found, places, opened, known, with_graph=config.graph)
+        return LocationReport(
+            folder, table, places, tuple(found), True, "", notes, errors, graphs,
+            config.golden is not None,
+        )  # fmt: skip
+
+    def _search_dump(
+        self, one_job: Sequence[DumpToLocate], pair: DumpToLocate
+    ) -> PartEnd[DumpRoots]:
+        """Search a dump; all of those that are one job, if it is the first of them."""
+        if pair not in one_job:
+            return search_dump(pair, self.search, self.gathered)
+        if not self.together:
+            end = search_pairs(one_job, self.search)
+            if end.found is None:
+                return PartEnd(None, False, end.stop_reason)
+            self.together.update(end.found)
+        rows = self.together[pair.label]
+        if rows.message:
+            self.gathered.notes.append(
+                rows.message if rows.known else f"{pair.label}: {rows.message}"
+            )
+        return PartEnd(DumpRoots(pair.step, pair.rank, pair.label, rows.located))
+
+
+def _without_files(config: LocationConfig, pairs: Sequence[DumpToLocate]) -> Sequence[DumpToLocate]:
+    """Return the pairs that are one job, because nothing can be replayed in them."""
+    if config.golden is None or config.replay:
+        return ()  # What is wrong with them is said where they are opened.
+    return [pair for pair in pairs if not has_tensor_files(pair.target)]

@@ -1,0 +1,304 @@
+"""The walk through a capture that finds where errors begin.
+
+Comes in: the records of the target in the order of its run; perhaps those of a golden run with the partner
+of each record; and an `Evidence` of how values differ and what each record errs by itself. Goes out: a
+`Located`. Called by the jobs that locate, once for each dump.
+
+A record is a root if it errs on the inputs that it got: by its replay or, with statistics and sketches alone,
+by an estimate. With a golden run a value that no captured record gave is one, too, where it differs from its
+partner: an input, a weight, a random mask, an argument, or what an operator made that was not captured. What
+lies downstream of a root passes the error on. Such a value that lies, or may lie, downstream of a root itself
+is no root: its difference needs no other cause.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from ray_precheck.commands.locate.walk.estimates.way import WayOfRounding
+from ray_precheck.commands.locate.walk.evidence import OwnError
+from ray_precheck.commands.locate.walk.given import argument_roots, given_roots
+from ray_precheck.commands.locate.walk.graph import reached_from
+from ray_precheck.commands.locate.walk.other_calls import (
+    named_by_calls,
+    other_gradient,
+    other_operator,
+)
+from ray_precheck.commands.locate.walk.roots import (
+    INFINITE,
+    INHERITED,
+    UNCHECKED,
+    Located,
+    Passed,
+    Root,
+    RootKind,
+)
+from ray_precheck.commands.locate.walk.seen import SeenRecord, WalkState
+from ray_precheck.commands.locate.walk.sharing import shared_record
+from ray_precheck.commands.locate.walk.unset import UnsetMemory
+from ray_precheck.trace.difference.pairing import pair_items
+from ray_precheck.trace.flow.flow import FlowRecord
+from ray_precheck.trace.items import INPUT, OUTPUT, PARAMETERS
+from ray_precheck.trace.side import BACKWARD, FORWARD
+
+# A random mask of another seed changes an output by at least this share of its norm: one element in 400.
+_OTHER_MASK = 0.05
+# What is downstream of a root differs by up to so many times what estimates of amplification explain.
+_UNKNOWN_AMPLIFICATION = 30.0
+
+
+@dataclass(slots=True)
+class RootWalk:
+    """The state of a walk: which records are affected by a root, and what was found."""
+
+    state: WalkState
+    found: Located = field(default_factory=Located)
+    _affected: set[str] = field(default_factory=set)
+    _affected_calls: set[str] = field(default_factory=set)
+    _rooted: bool = False
+    _strength: dict[str, float] = field(default_factory=dict)
+    _strongest: float = 0.0
+    _unset: UnsetMemory = field(init=False)
+    _way: WayOfRounding = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._unset = UnsetMemory(self.state)
+        self._way = WayOfRounding(self.state)
+
+    def run(self, records: Sequence[FlowRecord]) -> Located:
+        """Walk through all records, in the order of the run, and return what was found."""
+        self.state.weights.learn(records)
+        for place, record in enumerate(records):
+            self.state.records[record.entry.key] = record
+            self.state.places[record.entry.key] = place
+        for place, record in enumerate(records):
+            self._visit(self._seen(record, place))
+        reached = reached_from(self.found.edges)
+        self.found.roots = [replace(root, reached=reached(root.name)) for root in self.found.roots]
+        return self.found
+
+    def _seen(self, record: FlowRecord, place: int) -> SeenRecord:
+        key = record.entry.key
+        own = self.state.evidence.own(key)
+        seen = SeenRecord(record, place, own=own, carried=self._way.carried_to(record))
+        self.found.records += 1
+        if self.state.golden is not None:
+            seen.golden = self.state.golden.records.get(self.state.golden.partners.get(key, ""))
+        if seen.golden is not None:
+            self.found.compared += 1
+            same = self.state.golden is None or self.state.golden.same_framework
+            seen.pairs = pair_items(record.items, seen.golden.items, same_framework=same)
+            for target, golden in seen.pairs:
+                if target is not None and golden is not None and target.is_tensor:
+                    seen.values[target.path] = self.state.evidence.value(key, target, golden)
+            self._unset.leave_out(seen)
+            self._way.estimate(seen)
+        if seen.own is not None and seen.own.verdict != "SKIP":
+            self.found.judged += 1
+        return seen
+
+    def _visit(self, seen: SeenRecord) -> None:
+        entry = seen.record.entry
+        upstream = self._upstream(seen)
+        roots = list(self._roots(seen, is_affected=bool(upstream)))
+        self.found.roots += roots
+        shared = shared_record(self.state, seen, is_affected=bool(roots or upstream))
+        arrived = []
+        if shared is not None:
+            self.found.shared.append(shared)
+            arrived = [shared.strength] if shared.arrives else []
+        if roots or arrived:
+            self._rooted = True
+        brought = [*(root.own or INFINITE for root in roots), *arrived]
+        strength = max([self._strength_above(seen), *brought])
+        if strength:
+            self._strength[entry.key] = strength
+            self._strongest = max(self._strongest, strength)
+        if roots or upstream or arrived:
+            self._affected.add(entry.key)
+            self._affected_calls.add(entry.call)
+            self.found.edges += [(key, entry.key) for key in upstream if key]
+            self.found.edges += [(root.name, entry.key) for root in roots if root.key != entry.key]
+        if not roots:
+            self._pass_on(seen, bool(upstream))
+        self._note_outputs(seen)
+
+    def _upstream(self, seen: SeenRecord) -> list[str]:
+        """Return the affected records that gave a value to this one; [""] where only its own forward pass is
+        affected, or a value may be whose giver is not in the capture."""
+        entry, found = seen.record.entry, []
+        unknown = False
+        for item in seen.record.inputs:
+            giver = self.state.flow.producer(entry.key, item.path)
+            if giver is None:
+                unknown = unknown or (
+                    item.is_tensor and not self.state.weights.holds(seen.record, item)
+                )
+            elif giver.key in self._affected and giver.key not in found:
+                found.append(giver.key)
+        if found or entry.direction != BACKWARD:
+            return found
+        if entry.call in self._affected_calls:
+            return [f"{entry.call}.{FORWARD}"]
+        return [""] if unknown and self._rooted else []
+
+    def _roots(self, seen: SeenRecord, *, is_affected: bool) -> Iterator[Root]:
+        own = seen.own
+        is_convincing = (
+            own is not None and own.is_guilty and self._is_convincing(seen, own, is_affected)
+        )
+        if own is not None and is_convincing and not own.is_estimate:
+            yield self._own_root(seen, own)
+            return
+        if seen.golden is not None and not is_affected:
+            given = given_roots(self.state, seen, self._way.least_in_gaps())
+            found = [*given, *argument_roots(seen)]
+            found = [root for root in found if not self._may_be_downstream(root)]
+            changed = [other_operator(self.state, seen), other_gradient(self.state, seen)]
+            found += [root for root in changed[: 1 if found else 2] if root is not None]
+            yield from _without_repeats(named_by_calls(self.state, seen, root) for root in found)
+            if found:
+                return
+        if own is not None and is_convincing:
+            root = self._own_root(seen, own)
+            yield root if is_affected else named_by_calls(self.state, seen, root)
+            return
+        if seen.golden is None or is_affected:
+            return
+        entry = seen.record.entry
+        if self.state.draws(entry.call) and self._draws_otherwise(seen, own):
+            yield self._mask_root(seen)
+
+    def _may_be_downstream(self, root: Root) -> bool:
+        """Return whether a gap needs no other cause than the roots before it, to which no link is known."""
+        if root.kind is not RootKind.GAP or root.own is None:
+            return False
+        return root.own <= _UNKNOWN_AMPLIFICATION * self._strongest
+
+    def _draws_otherwise(self, seen: SeenRecord, own: OwnError | None) -> bool:
+        """Return whether a record drew other random numbers: it got the same, and gave something else."""
+        if seen.worst(INPUT, PARAMETERS) > _OTHER_MASK or not self._is_other_mask(seen):
+            return False
+        return self.state.evidence.sees_elements or (own is not None and own.is_guilty)
+
+    def _is_convincing(self, seen: SeenRecord, own: OwnError, is_affected: bool) -> bool:
+        """Return whether an own error is one: beside replays an estimate counts upstream alone, and a
+        difference that another random mask would make is one of the mask."""
+        if not own.is_estimate:
+            return True
+        if self.state.draws(seen.record.entry.call) and self._is_other_mask(seen):
+            return False
+        if not self.state.evidence.estimates:
+            return not is_affected
+        # Downstream of a root an estimate must tell of more than an amplification that is not known.
+        return own.own > _UNKNOWN_AMPLIFICATION * self._strength_above(seen)
+
+    def _strength_above(self, seen: SeenRecord) -> float:
+        """Return the largest error, in its own unit, of the roots upstream of a record."""
+        entry = seen.record.entry
+        givers = {
+            giver.key
+            for item in seen.record.inputs
+            if (giver := self.state.flow.producer(entry.key, item.path))
+        }
+        if entry.direction == BACKWARD:
+            givers.add(f"{entry.call}.{FORWARD}")
+            if self._rooted:
+                return self._strongest
+        return max((self._strength.get(key, 0.0) for key in givers), default=0.0)
+
+    def _is_other_mask(self, seen: SeenRecord) -> bool:
+        """Return whether an output differs as by another random mask; statistics cannot tell."""
+        return seen.worst(OUTPUT) > (_OTHER_MASK if self.state.evidence.sees_elements else 0.0)
+
+    def _own_root(self, seen: SeenRecord, own: OwnError) -> Root:
+        entry = seen.record.entry
+        kind = RootKind.ESTIMATE if own.is_estimate else RootKind.OPERATOR
+        message = own.message
+        if own.is_estimate and self.state.evidence.estimates:
+            message += self._doubts(seen)
+        if own.own == INFINITE and _gives_non_finite(seen.record):
+            kind = RootKind.NON_FINITE
+        if own.golden_verdict == "error":
+            message += (
+                f"; the golden run's call errs, too ({_times(own.golden)}): both may have the fault"
+            )
+        return Root(
+            kind, entry.key, entry.direction, seen.place, own.output, own.own, own.inherited, own.index,
+            own.cause, message,
+        )  # fmt: skip
+
+    def _doubts(self, seen: SeenRecord) -> str:
+        """Return what an estimate may be wrong by, as the end of a sentence."""
+        said = ""
+        if not self.state.evidence.sees_elements and not seen.worst(INPUT, PARAMETERS) > 0.0:
+            said = (
+                "; or it got the same values in another order (a shift, a permutation), which statistics do"
+                " not tell: capture with --sketch"
+            )
+        if self._strength_above(seen):
+            keys = [root.key for root in self.found.roots] or [self.found.shared[0].key]
+            said += f"; doubtful: it stands behind {keys[0]}"
+        return said
+
+    def _mask_root(self, seen: SeenRecord) -> Root:
+        entry = seen.record.entry
+        said = (
+            f"the runs drew different random numbers: {entry.key} got the same and gave what differs"
+            f" by {seen.worst(OUTPUT):.3g} of its norm; seed both runs alike"
+        )
+        if not self.state.evidence.sees_elements:
+            said += (
+                "; or it got the same values in another order, which statistics do not tell: capture with"
+                " --sketch"
+            )
+        return Root(RootKind.MASK, entry.key, entry.direction, seen.place, message=said)
+
+    def _pass_on(self, seen: SeenRecord, is_affected: bool) -> None:
+        entry, own = seen.record.entry, seen.own
+        if own is not None and own.verdict == "SKIP":
+            self.found.passed.append(
+                Passed(UNCHECKED, entry.key, entry.direction, seen.place, message=own.message)
+            )
+        elif is_affected and seen.worst(OUTPUT) != 0.0:
+            self.found.passed.append(
+                Passed(
+                    INHERITED,
+                    entry.key,
+                    entry.direction,
+                    seen.place,
+                    own.own if own is not None else None,
+                    own.inherited if own is not None else None,
+                )
+            )
+
+    def _note_outputs(self, seen: SeenRecord) -> None:
+        key = seen.record.entry.key
+        self._way.note(seen)
+        for item in seen.record.outputs:
+            if not item.is_tensor:
+                continue
+            difference = seen.difference(item.path)
+            self.state.outputs[key, item.path] = 0.0 if math.isnan(difference) else difference
+            is_dangling = (key, item.path) not in self.state.flow.used
+            self.state.around.note(key, item, difference, is_dangling=is_dangling)
+
+
+def _without_repeats(roots: Iterable[Root]) -> Iterator[Root]:
+    """Yield roots; of those that name one call for several values the first."""
+    seen = set()
+    for root in roots:
+        told = root.kind, root.name, root.item
+        if told not in seen:
+            seen.add(told)
+            yield root
+
+
+def _times(own: float | None) -> str:
+    return "" if own is None else f"{own:.3g} times what rounding explains"
+
+
+def _gives_non_finite(record: FlowRecord) -> bool:
+    """Return whether a record gave NaN or infinities for finite values that it got."""
+    gave = any(item.is_finite is False for item in record.outputs)
+    return gave and not any(item.is_finite is False for item in record.inputs)

@@ -1,0 +1,77 @@
+"""The command run_overflow_check: replay calls whose captured results are not finite on the CPU.
+
+Comes in: the options of the command. Goes out: its exit code. Called through the parser. The command has the
+name and the options of msprobe 8.
+"""
+
+import argparse
+from dataclasses import replace
+
+from ray_precheck.commands.precheck.command import JIT_COMPILE
+from ray_precheck.options.arguments import given_values
+from ray_precheck.options.declared import Option, options_of
+from ray_precheck.options.exit_codes import IN_ERROR, NOTHING_CHECKED, PASSED
+from ray_precheck.options.invocation import Command, Invocation, note
+from ray_precheck.replay.config import RunConfig
+
+_FIELDS = {
+    "dump",
+    "framework",
+    "out",
+    "devices",
+    "address",
+    "shared_fs",
+    "timeout_s",
+    "max_memory_gib",
+    "seed",
+    "resume_csv",
+    "force",
+    "debug",
+}
+
+
+def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
+    """Replay the calls and return the exit code."""
+    if options.jit_compile:
+        note("-j changes nothing: operators run as the framework compiles them by itself")
+    config = RunConfig(**given_values(options, RunConfig))
+    # Imported here, so that --help and wrong options answer at once.
+    from ray_precheck.commands.overflow.replay_run import replay_overflows
+
+    report = replay_overflows(config, on_files=invocation.tell)
+    for row in report.rows:
+        print(f"{row.name}: {row.message}")
+    if report.files is None:
+        print(f"The captured results of all {report.calls} calls are finite")
+        return PASSED
+    print(f"{len(report.rows)} of {report.calls} calls have results that are not finite")
+    print(f"Rows: {report.files.result}")
+    if not report.completed:
+        return invocation.stopped(report.stop_reason)
+    if any(row.is_error for row in report.rows):
+        return IN_ERROR
+    return NOTHING_CHECKED if all(row.is_skip for row in report.rows) else PASSED
+
+
+def _options() -> tuple[Option, ...]:
+    own = [each for each in options_of(RunConfig) if each.field in _FIELDS]
+    own = [
+        replace(each, names=("--framework",)) if each.field == "framework" else each for each in own
+    ]
+    return (*own, JIT_COMPILE)
+
+
+COMMANDS = (
+    Command(
+        names={
+            "run_overflow_check": "replay calls whose captured results are not finite on the CPU"
+        },
+        options=_options(),
+        execute=_execute,
+        epilog="exit codes: 0 the CPU's results are not finite either, or all captured ones are finite, 1"
+        " some call is an abnormal overflow, 2 wrong usage or input, 3 stopped, resumable, 4 nothing could"
+        " be replayed",
+        description="Calls with NaN or infinity in their captured results are run on the CPU: `normal"
+        " overflow` where its results are not finite either, else `abnormal overflow` (msprobe 8)",
+    ),
+)

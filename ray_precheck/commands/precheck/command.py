@@ -1,0 +1,212 @@
+"""The commands run_ut, multi_run_ut and their other names: check the APIs of a dump.
+
+Comes in: the options of the command. Goes out: its exit code. Called through the parser.
+"""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ray_precheck.commands.precheck.config_file import read_checker_config
+from ray_precheck.commands.precheck.list_lines import print_calls
+from ray_precheck.commands.precheck.outcome import (
+    REPORT_FILES,
+    exit_code,
+    require_report_files,
+    write_ranks_files,
+    write_report_files,
+)
+from ray_precheck.dump.folders import FoundDumps, find_dumps
+from ray_precheck.options.actions import FilterOrFramework
+from ray_precheck.options.arguments import VERSION, given_values
+from ray_precheck.options.declared import Option, Takes, by_section, option_of, options_of
+from ray_precheck.options.exit_codes import (
+    EXIT_CODES,
+    NOTHING_CHECKED,
+    STOPPED,
+    UNUSABLE,
+    worst_code,
+)
+from ray_precheck.options.invocation import Command, Invocation, note
+from ray_precheck.options.rules import Number
+from ray_precheck.replay.config import RunConfig
+from ray_precheck.replay.options import SelectionOptions
+
+if TYPE_CHECKING:
+    from ray_precheck.commands.precheck.ranks import RanksReport
+    from ray_precheck.commands.precheck.report.ranks_summary import RankSummary
+
+
+def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
+    """Check the APIs of a dump and return the exit code."""
+    config = run_config(options)
+    require_report_files(options)
+    _say_what_is_not_needed(options)
+    found = find_dumps(config.dump)
+    if options.list:
+        return print_calls(config, found)
+    if found.is_many:
+        return _check_ranks(options, config, found, invocation)
+    # Imported here, so that --help and wrong options answer at once.
+    from ray_precheck.commands.precheck.report.closing import format_summary
+    from ray_precheck.commands.precheck.report.state import state_of_end
+    from ray_precheck.commands.precheck.run import run
+
+    report = run(config, on_files=lambda files: invocation.tell(files.result))
+    print(format_summary(report.summary))
+    if not report.completed:
+        invocation.stopped(report.stop_reason)
+    state = state_of_end(report.summary, completed=report.completed, reason=report.stop_reason)
+    write_report_files(options, report.summary, state)
+    return exit_code(report.summary, state)
+
+
+def _check_ranks(
+    options: argparse.Namespace, config: RunConfig, found: FoundDumps, invocation: Invocation
+) -> int:
+    """Check the dumps of several ranks or steps and return the exit code: the worst of all."""
+    from ray_precheck.commands.precheck.ranks import run_ranks
+    from ray_precheck.commands.precheck.report.ranks_summary import (
+        combined,
+        format_ranks,
+        state_of_all,
+    )
+
+    report = run_ranks(config, found, on_folder=invocation.tell)
+    ranks = _summaries(report, found)
+    print(format_ranks(ranks[: len(report.ranks)], report.total, report.folder))
+    if not report.completed:
+        invocation.stopped(report.stop_reason)
+    whole = combined(ranks, report.folder)
+    state = state_of_all(ranks, whole, completed=report.completed, reason=report.stop_reason)
+    code = exit_code(whole, state)
+    if any(rank.is_unreadable for rank in report.ranks):
+        code = worst_code(code, UNUSABLE)
+    write_ranks_files(options, ranks, whole, state, code)
+    return code
+
+
+def _summaries(report: "RanksReport", found: FoundDumps) -> "list[RankSummary]":
+    """Return the summary of each dump, including dumps that were not begun."""
+    from ray_precheck.commands.precheck.report.ranks_summary import RankSummary
+    from ray_precheck.commands.precheck.report.state import RunPhase, RunState, state_of_end
+
+    ranks = []
+    for rank in report.ranks:
+        label, own = rank.found.label, rank.report
+        if own is None:
+            is_error = rank.is_unreadable
+            code = UNUSABLE if is_error else NOTHING_CHECKED
+            ranks.append(RankSummary(label, None, rank.problem, exit_code=code, is_error=is_error))
+        else:
+            state = state_of_end(own.summary, completed=own.completed, reason=own.stop_reason)
+            code = exit_code(own.summary, state)
+            ranks.append(RankSummary(label, own.summary, "", state, code))
+    stopped = RunState(RunPhase.STOPPED, reason=report.stop_reason)
+    problem = "not begun: the run stopped before"
+    ranks += [
+        RankSummary(each.label, None, problem, stopped, STOPPED, is_error=True)
+        for each in found.dumps[len(report.ranks) :]
+    ]
+    return ranks
+
+
+def _say_what_is_not_needed(options: argparse.Namespace) -> None:
+    if options.num_splits is not None:
+        NUM_SPLITS.require(options.num_splits)
+        note(
+            f"-n {options.num_splits} changes nothing: calls are not split beforehand, each device of"
+            " -d takes the next one when it is free"
+        )
+    if options.jit_compile:
+        note("-j changes nothing: operators run as the framework compiles them by itself")
+
+
+def run_config(options: argparse.Namespace) -> RunConfig:
+    """Return the configuration that parsed options ask for.
+
+    Raises:
+        UsageError: both -d and --devices are given, or the file of -config is wrong.
+    """
+    values = given_values(options, RunConfig)
+    if options.config_path is not None:
+        listed = read_checker_config(Path(options.config_path))
+        for warning in listed.warnings:
+            note(f"warning: {warning}")
+        values |= {
+            "white_list": listed.white_list,
+            "black_list": listed.black_list,
+            "error_data_path": listed.error_data_path,
+        }
+    return RunConfig(
+        **values,
+        # As msprobe's guide has it: multi_run_ut without -o saves to ./ut_error_data{timestamp}.
+        error_data_as_msprobe=values.get("save_error_data", False)
+        and options.command.startswith("multi_")
+        and getattr(options, "out_path", "./") == "./",
+    )
+
+
+_NAMES = {
+    "run_ut": "check the APIs of a dump",
+    "multi_run_ut": "the same; msprobe's name for several devices",
+    "acc_check": "another name of run_ut (msprobe 26)",
+    "multi_acc_check": "another name of multi_run_ut (msprobe 26)",
+}
+_SELECTION = SelectionOptions.section
+FILTER_OR_FRAMEWORK = Option(
+    ("-f",),
+    "alone: --filter_api; with a name: --framework",
+    takes=Takes.PERHAPS,
+    metavar="NAME",
+    action=FilterOrFramework,
+    section=RunConfig.section,
+)
+CONFIG_FILE = Option(
+    ("-config", "--config_path"),
+    "msprobe's config.json: white_list, black_list, error_data_path",
+    more="The lists are names of APIs without prefix and number (`conv2d`); what they leave out gets no"
+    " row. They stand in the section `acc_check` or `run_ut`, or at the top",
+    takes=Takes.ONCE,
+    metavar="JSON",
+    section=_SELECTION,
+)
+LIST = Option(
+    ("--list",),
+    "list what would be checked, what not and why, and the estimated cost; start nothing",
+    more="No Ray is started, no device is opened and no file is made",
+    takes=Takes.NOTHING,
+    default=False,
+    section=_SELECTION,
+)
+_NOT_NEEDED = "options of msprobe that are accepted, and not needed"
+NUM_SPLITS = Option(
+    ("-n", "--num_splits"),
+    "each device takes the next call when it is free",
+    type=int,
+    metavar="N",
+    rule=Number("the count of splits", least=1, most=64),  # As msprobe has it.
+    section=_NOT_NEEDED,
+)
+JIT_COMPILE = Option(
+    ("-j", "--jit_compile"),
+    "operators are run as the framework runs them by itself",
+    takes=Takes.NOTHING,
+    default=False,
+    section=_NOT_NEEDED,
+)
+
+
+def _options() -> tuple[Option, ...]:
+    """Return the options of the command in the order of --help: those of one section together."""
+    framework = option_of(RunConfig, "framework")
+    after = replace(
+        framework, names=("--framework",), help=f"{framework.help}; also before the command"
+    )
+    own = [after if each == framework else each for each in options_of(RunConfig)]
+    others = (FILTER_OR_FRAMEWORK, CONFIG_FILE, LIST, *REPORT_FILES, NUM_SPLITS, JIT_COMPILE)
+    return by_section([*own, *others, VERSION])
+
+
+COMMANDS = (Command(names=_NAMES, options=_options(), execute=_execute, epilog=EXIT_CODES),)

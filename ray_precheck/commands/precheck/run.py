@@ -1,0 +1,179 @@
+"""A precheck from its configuration to its summary.
+
+Comes in: a `RunConfig`. Goes out: a `PrecheckReport`. Called by the command line, and by
+programs that import the package.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ray_precheck.accuracy.standards.user_file import load_standard
+from ray_precheck.bench.declared import read_bench_modules
+from ray_precheck.check.options import CheckOptions
+from ray_precheck.check.settings import CheckSettings
+from ray_precheck.commands.precheck.distribution import add_distributions
+from ray_precheck.commands.precheck.report.summary import Summary, summarise
+from ray_precheck.dump.folders import one_dump
+from ray_precheck.dump.parse import open_dump
+from ray_precheck.frameworks.mindtorch.paths import prefer_native
+from ray_precheck.frameworks.registry import require_framework
+from ray_precheck.replay.config import RunConfig
+from ray_precheck.replay.job import PrecheckJob
+from ray_precheck.replay.subject import SubjectFeature, find_subject, read_options
+from ray_precheck.running.run import RunEnd, run_job
+from ray_precheck.running.session import RunSession, resumed_table, session_of_one
+from ray_precheck.runtime.progress import StageProgress
+from ray_precheck.schema.environment import environment_to_dict
+from ray_precheck.schema.result import TaskResult
+from ray_precheck.store.error_data import load_error_data
+from ray_precheck.store.frames import read_table
+from ray_precheck.store.resume import RunFiles, run_files
+from ray_precheck.store.settings import note_environment, noted_environment
+from ray_precheck.store.tables import API_TABLES
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, slots=True)
+class PrecheckReport:
+    """The report of a run. `completed` is False if it stopped before its end: by itself, for the
+    reason `stop_reason`, or on request."""
+
+    summary: Summary
+    completed: bool
+    stop_reason: str = ""
+
+    @property
+    def files(self) -> RunFiles:
+        """The files of the run."""
+        return self.summary.files
+
+    @property
+    def results(self) -> "pandas.DataFrame":
+        """The result CSV as a data frame, one row for each API call."""
+        return read_table(self.files.result)
+
+    @property
+    def details(self) -> "pandas.DataFrame":
+        """The details CSV as a data frame, one row for each output and gradient."""
+        return read_table(self.files.details)
+
+
+def precheck(
+    dump: str | Path,
+    *,
+    framework: str = "",
+    out: str | Path = "./",
+    devices: Sequence[int] | str = (0,),
+    show_progress: bool = False,
+    **options: Any,
+) -> PrecheckReport:
+    """Check every API call of a dump and return the report, whose tables are pandas data frames.
+
+    `devices` are ids of this machine, or what `--devices` takes: "all", "node-a:0-3,node-b:0".
+    `options` are the other fields of `RunConfig`: `resume_csv`, `seed`, `timeout_s`, `tested`, ...
+
+    Raises:
+        PrecheckError: the dump, an option or a device is wrong.
+    """
+    ids = devices if isinstance(devices, str) else tuple(devices)
+    config = RunConfig(dump=Path(dump), framework=framework, out=Path(out), devices=ids, **options)
+    return run(config, show_progress=show_progress)
+
+
+def run(
+    config: RunConfig,
+    *,
+    show_progress: bool = True,
+    on_files: Callable[[RunFiles], None] = lambda files: None,
+    session: RunSession | None = None,
+) -> PrecheckReport:
+    """Run what `config` asks for. `on_files` is called with the files of the run once they exist.
+
+    `config.dump` may be a folder that holds a dump.json, and `config.resume_csv` a folder of results:
+    the newest ones are continued. A run over one of several dumps has their `session`; names that the
+    user asked for have been looked up in all of them.
+
+    Raises:
+        PrecheckError: a wrong option, dump or device. A run that had to stop later on is reported
+            as not completed, and can go on with `resume_csv`.
+    """
+    config.validate()
+    path = one_dump(config.dump, "or use run_ranks")
+    resumed = resumed_table(config.resume_csv, API_TABLES)
+    asked = read_options(config)
+    with ExitStack() as opened:
+        is_alone = session is None
+        if session is None:
+            one = session_of_one(
+                config, show=show_progress, on_files=lambda path: on_files(run_files(path))
+            )
+            session = opened.enter_context(one)
+        stage = StageProgress(f"opening {path}", session.say)
+        dump = opened.enter_context(open_dump(path, stage))
+        # Before any file is made: an error about the devices leaves nothing behind.
+        subject = find_subject(asked, dump, session, is_alone=is_alone)
+        return run_job(Precheck(subject), config, session, config.out, resumed)
+
+
+class Precheck(SubjectFeature[PrecheckJob, PrecheckReport]):
+    """The calls of a dump, checked."""
+
+    def job(self, files: RunFiles, done: set[str]) -> PrecheckJob:
+        """Return the job; the files of a run with calls left get the facts about this machine."""
+        subject, config = self.subject, self.subject.asked.config
+        if len(done) < len(self.names):
+            # The caveats are those of the rows that stay.
+            caveats = noted_environment(files.settings).caveats
+            there = replace(subject.environment, caveats=caveats)
+            note_environment(files.settings, environment_to_dict(there))
+        settings = subject.check_settings(files)
+        return PrecheckJob(subject.dump, settings, shared_fs=config.shared_fs)
+
+    def report(self, files: RunFiles, end: RunEnd) -> PrecheckReport:
+        """Sum up the rows, with those of distributions where all calls are done."""
+        if end.completed:
+            add_distributions(files)
+        files = replace(files, errors=self.subject.error_folder(files))
+        return PrecheckReport(summarise(files), end.completed, end.stop_reason)
+
+
+def rerun(
+    saved: str | Path,
+    *,
+    device_type: str = "cpu",
+    standard: str = "msprobe",
+    bench_modules: Sequence[str | Path] = (),
+) -> TaskResult:
+    """Load one API that `-save_error_data` saved and check it again, in this process.
+
+    `saved` is the path of its JSON, `error_data/{timestamp}/{api}.json`; `device_type` is npu, gpu or
+    cpu; `standard` and `bench_modules` have the values of `--standard` and `--bench-module`.
+
+    Raises:
+        PrecheckError: the file is no such JSON, there is no such standard, or the framework is not
+            installed.
+    """
+    prefer_native()
+    from ray_precheck.check.checker import Checker
+
+    data = load_error_data(Path(saved))
+    require_framework(data.framework)
+    settings = CheckSettings(
+        data.framework,
+        "statistics",
+        Path(saved).parent,
+        CheckOptions(seed=data.seed, standard=standard, bench_modules=tuple(bench_modules)),
+        standard=load_standard(standard),
+        bench_modules=read_bench_modules(bench_modules),
+        float32=data.replay.float32,
+    )
+    result = Checker(settings, device_type).check(data.payload, data.source)
+    if data.tested == "device":
+        return result
+    note = f"the run tested captured results; this is the result of the {device_type}"
+    return replace(result, message="; ".join(filter(None, [result.message, note])))

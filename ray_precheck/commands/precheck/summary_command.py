@@ -1,0 +1,70 @@
+"""The command summary: the closing lines of a run, from its files.
+
+Comes in: the options of the command. Goes out: its exit code, which is that of the run. Called through
+the parser. Nothing is written but the files of --junit and --json: the run may still be running.
+"""
+
+import argparse
+from pathlib import Path
+
+from ray_precheck.commands.precheck.outcome import (
+    REPORT_FILES,
+    exit_code,
+    require_report_files,
+    write_report_files,
+)
+from ray_precheck.errors import ResumeError, UsageError
+from ray_precheck.options.arguments import DEBUG
+from ray_precheck.options.declared import Option
+from ray_precheck.options.exit_codes import EXIT_CODES
+from ray_precheck.options.invocation import Command, Invocation
+
+
+def _execute(options: argparse.Namespace, invocation: Invocation) -> int:
+    """Print the closing lines and return the exit code of the run.
+
+    Raises:
+        UsageError: the CSV is no result CSV or cannot be read, or a FILE cannot be written.
+    """
+    from ray_precheck.commands.precheck.report.closing import format_summary
+    from ray_precheck.commands.precheck.report.state import state_of
+    from ray_precheck.commands.precheck.report.summary import summarise
+    from ray_precheck.store.result_tables import require_result_csv
+    from ray_precheck.store.resume import run_files
+
+    result = Path(options.result_csv)
+    try:
+        files = run_files(result)
+    except ResumeError as error:
+        raise UsageError(str(error)) from None
+    require_report_files(options)
+    if result.exists() or not files.settings.exists():  # A run makes its CSV with the first row.
+        require_result_csv(result)
+    try:
+        summary = summarise(files)
+    except OSError as error:
+        raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
+    state = state_of(summary)
+    for cut in summary.settings.cut_short if summary.settings is not None else ():
+        print(f"warning: {cut}.")
+    print(f"{result.name}: {state.sentence}")
+    print(format_summary(summary))
+    write_report_files(options, summary, state)
+    return exit_code(summary, state)
+
+
+COMMANDS = (
+    Command(
+        names={
+            "summary": "print the closing lines of a run that has finished, stopped, or is still"
+            " running"
+        },
+        options=(
+            Option(("result_csv",), "the result CSV of the run", metavar="CSV"),
+            *REPORT_FILES,
+            DEBUG,
+        ),
+        execute=_execute,
+        epilog=EXIT_CODES,
+    ),
+)

@@ -1,1 +1,0 @@
-"""Inputs of the APIs under test: generated from recorded statistics, or captured."""

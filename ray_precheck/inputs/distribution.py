@@ -1,0 +1,226 @@
+"""The distribution of a tensor from its recorded statistics.
+
+Comes in: a `TensorSpec` with Min, Max, Mean and Norm, and the range to keep to. Goes out: a `Body`
+that draws numbers with these moments, or None where the dump does not tell them. Called by
+`inputs.generate`.
+
+The elements are a mixture. If there are at least two, Min and Max occur once each, at random places.
+All others, the body, have the mean and the second moment that remain:
+
+    mean   = (n Mean - Min - Max) / (n - 2)
+    second = (Norm**2 - Min**2 - Max**2) / (n - 2)
+
+The shape of the body is chosen by how far the extremes are away, in standard deviations:
+
+- uniform, normal, or a power of the normal (sign(z) |z|**p, p = 2 and 3), whichever has, for so many
+  elements, extremes nearest to the recorded ones;
+- where a bound is nearer than 1.5 standard deviations and is not 0, |z|**p beginning there;
+- draws beyond a bound are moved to the bound. So outputs of relu, and sparse tensors, have zeros.
+
+Where Norm is missing (or is infinite, or contradicts the extremes, as in dumps whose norms were
+rounded or have overflowed) the variance is a third of the largest that the mean allows, which for a
+mean in the middle is uniform. Where Mean is missing, or cannot be, there is no body.
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from ray_precheck.inputs.quantiles import (
+    ONE_SIDED,
+    TWO_SIDED,
+    fit_clipped,
+    fit_inside,
+    moments,
+    one_sided,
+    two_sided,
+)
+from ray_precheck.inputs.ranges import ValueRange
+from ray_precheck.numerics.rounding import machine_epsilon, smallest_subnormal
+from ray_precheck.schema.dtypes import DTYPES, Array
+from ray_precheck.schema.values import TensorSpec
+
+# A bound that is nearer to the mean, in standard deviations, makes the distribution one-sided.
+_NEAR_BOUND = 1.5
+_LARGEST_SHARE = 1.0 / 3.0
+# How well a recorded mean or norm is known, relative: half types are often reduced in their own
+# dtype, float32 sums of many elements lose a few more bits than one rounding.
+_WIDE_PRECISION = 2.0**-18
+# The spacing of float32's subnormal numbers: a mean is not known better, however small it is.
+_WIDE_SPACING = smallest_subnormal("float32")
+# Beyond these whole numbers floats are too coarse to draw them from.
+_LARGEST_EXACT = 2**52
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A table of quantiles, in the unit of the tensor, and how often the ends are drawn instead.
+
+    A share `end_share` of the numbers is to be `low` or `high`, `high` with probability `high_share`.
+    """
+
+    edges: Array
+    low: float
+    high: float
+    end_share: float = 0.0
+    high_share: float = 0.0
+
+    def draw(self, generator: np.random.Generator, count: int) -> Array:
+        """Return `(count,)` float64 numbers, each between `low` and `high`."""
+        at = generator.random(count)
+        at *= len(self.edges) - 1
+        # The positions for `take`; every cell exists, so that it need not check bounds.
+        cell = at.astype(np.intp)
+        at -= cell
+        at *= np.diff(self.edges).take(cell, mode="clip")
+        at += self.edges.take(cell, mode="clip")
+        np.maximum(at, self.low, out=at)
+        return np.minimum(at, self.high, out=at)
+
+
+@dataclass(frozen=True, slots=True)
+class _Moments:
+    """Mean and variance of the body on a scale where `low` is 0 and `high` is 1."""
+
+    mean: float
+    variance: float
+
+
+def recorded_body(spec: TensorSpec, span: ValueRange) -> Body | None:
+    """Return the distribution from which a tensor's elements, but its two extremes, are drawn.
+
+    None where the dump does not tell the mean or contradicts itself, where all elements are one
+    value, and where some are infinite: the range alone counts then.
+    """
+    low, high = float(span.low), float(span.high)
+    if spec.size < 2 or not low < high or span.minus_infinity or span.plus_infinity:
+        return None
+    whole = DTYPES[spec.dtype].kind in ("int", "uint")
+    if whole and max(abs(low), abs(high)) > _LARGEST_EXACT:
+        return None
+    # Whole numbers are rounded from the range with half a number more at both ends, so that
+    # uniform stays uniform.
+    margin = 0.5 if whole else 0.0
+    wanted = _moments(spec, low, high, margin)
+    if wanted is None:
+        return None
+    return _fitted(wanted, spec.size, low - margin, high + margin)
+
+
+def true_share(spec: TensorSpec, span: ValueRange) -> float | None:
+    """Return the share of the larger of two neighbouring whole numbers, or of True; None where the
+    dump does not tell."""
+    mean = _number(spec.mean)
+    if mean is None or span.high - span.low != 1:
+        return None
+    share = mean - span.low
+    # Both values occur: half an element is less than the one there must be.
+    return share if 0.5 <= share * spec.size <= spec.size - 0.5 else None
+
+
+def _number(recorded: float | int | bool | None) -> float | None:
+    """Return a recorded number where it is finite and a float can hold it."""
+    try:
+        found = math.nan if recorded is None else float(recorded)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def _moments(spec: TensorSpec, low: float, high: float, margin: float) -> _Moments | None:
+    """Return the moments of the body, None where the mean is unknown or impossible."""
+    mean = _number(spec.mean)
+    width = high - low + 2 * margin
+    if mean is None or not math.isfinite(width):
+        return None
+    info = DTYPES[spec.dtype]
+    precision, spacing = _WIDE_PRECISION, _WIDE_SPACING
+    if info.kind == "float":
+        precision = max(precision, machine_epsilon(spec.dtype))
+        spacing = max(spacing, smallest_subnormal(spec.dtype))
+    n, rest = spec.size, max(spec.size - 2, 1)
+    first, last = margin / width, (high - low + margin) / width  # where Min and Max are
+    of_all = (mean - low + margin) / width
+    slack = (precision * max(abs(low), abs(high)) + spacing) / width * n / rest
+    centre = (n * of_all - first - last) / rest if n > 2 else 0.5
+    if not -slack <= centre <= 1.0 + slack:
+        return None
+    centre = min(max(centre, 0.0), 1.0)
+    widest = centre * (1.0 - centre)
+    broad = widest * _LARGEST_SHARE
+    norm = _number(spec.norm)
+    if norm is None or n < 3:
+        return _Moments(centre, broad)
+    mean_square = (norm / width) * (norm / width) / n
+    spread = mean_square - (mean / width) * (mean / width) + (margin / width) * (margin / width) / 3
+    about = n * spread - (first - of_all) ** 2 - (last - of_all) ** 2
+    variance = about / rest - (of_all - centre) ** 2
+    return _Moments(centre, _possible(variance, widest, 2 * precision * mean_square * n / rest))
+
+
+def _possible(variance: float, widest: float, slack: float) -> float:
+    """Return the recorded variance, or a substitute if it is lost to rounding or impossible."""
+    broad = widest * _LARGEST_SHARE
+    if not -slack <= variance <= widest * (1 + 1e-3) + slack:
+        return broad
+    # Smaller than the error of the two numbers that it is the difference of: it may be anything
+    # up to that, and a constant body would test nothing.
+    return min(max(variance, min(slack, broad)), widest)
+
+
+def _fitted(wanted: _Moments, size: int, low: float, high: float) -> Body:
+    mean, variance = wanted.mean, wanted.variance
+    mirrored = mean > 0.5  # the shapes that are not symmetric begin at the low bound
+    if mirrored:
+        mean = 1.0 - mean
+    share = 0.0
+    edges: Array | None = np.full(2, mean)
+    if variance > 1e-14:
+        nearest_is_zero = (high if mirrored else low) == 0.0
+        shape = _shape(mean, variance, size, nearest_is_zero=nearest_is_zero)
+        edges = fit_clipped(shape, mean, variance)
+        if edges is None:
+            edges, share = fit_inside(two_sided(0), mean, variance)
+    assert edges is not None
+    if mirrored:
+        edges = 1.0 - edges
+    return Body(low * (1.0 - edges) + high * edges, low, high, share, wanted.mean)
+
+
+def _shape(mean: float, variance: float, size: int, *, nearest_is_zero: bool) -> Array:
+    """Return the shape whose bounds, in standard deviations, are most like the recorded ones."""
+    deviation = math.sqrt(variance)
+    near, far = mean / deviation, (1.0 - mean) / deviation
+    if near < _NEAR_BOUND and far > 2 * _NEAR_BOUND and not nearest_is_zero:
+        fitting = [power for power in ONE_SIDED if -float(one_sided(power)[0]) <= near]
+        if fitting:
+            return one_sided(fitting[0])
+    largest = NormalDist().inv_cdf(1.0 - 0.5 / size) if size < 1e15 else 8.0
+    halved = near < _NEAR_BOUND
+    return two_sided(
+        min(TWO_SIDED, key=lambda power: abs(math.log(far / _extreme(power, largest, halved))))
+    )
+
+
+# Standard deviations of uniform, z, z**2 and z**3 with the sign of z, for z normal.
+_DEVIATIONS = (1.0, 1.0, math.sqrt(3.0), math.sqrt(15.0))
+
+
+def _extreme(power: int, largest: float, halved: bool) -> float:
+    """Return the expected extreme of many numbers, in standard deviations from the mean, where that
+    of normal ones is `largest`; `halved`: of numbers whose lower half is put on 0."""
+    extreme = math.sqrt(3.0) if power == 0 else largest**power / _DEVIATIONS[power]
+    if not halved:
+        return extreme
+    mean, deviation = _upper_half(power)
+    return max(extreme - mean, 0.1) / deviation
+
+
+@functools.cache
+def _upper_half(power: int) -> tuple[float, float]:
+    """Return mean and standard deviation of a shape whose negative half is put on 0."""
+    mean, second = moments(np.maximum(two_sided(power), 0.0))
+    return mean, math.sqrt(second - mean * mean)

@@ -1,0 +1,313 @@
+"""Arguments whose values have a meaning, such as indices: not every number of their range is valid.
+
+Comes in: the spec of an argument, and the values drawn for it. Goes out: a spec with a valid range, and
+valid values. Made by the rules of `inputs.meaning_table`, used by `inputs.generate`. Recorded
+statistics are kept where they are valid. `inputs.meaning_values` has the meanings besides indices.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ray_precheck.schema.dtypes import DTYPES, Array
+from ray_precheck.schema.values import TensorSpec
+
+# So many distinct indices are drawn at a time.
+_CHUNK_PLACES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """Values of any kind: the base, which changes nothing."""
+
+    def bounded(self, spec: TensorSpec) -> TensorSpec:
+        """Return the spec with a range that suits; statistics that no longer hold are dropped."""
+        return spec
+
+    def shaped(self, values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
+        """Return values that suit, made of drawn ones; `generator` is for this alone."""
+        return values
+
+    def stream(self, path: str) -> str:
+        """Return the name of the random stream that `shaped` gets: arguments with one stream get
+        the same numbers."""
+        return path
+
+    @property
+    def companion(self) -> tuple[str, TensorSpec] | None:
+        """Path and spec of another argument, without which this one says nothing."""
+        return None
+
+    def beside(self, values: Array, other: Array) -> Array:
+        """Return values that suit those of the companion."""
+        return values
+
+
+def is_known(spec: TensorSpec) -> bool:
+    """Return whether the dump tells both extremes, as finite numbers."""
+    bounds = (spec.low, spec.high)
+    return all(bound is not None and math.isfinite(bound) for bound in bounds)
+
+
+def is_whole(spec: TensorSpec) -> bool:
+    """Return whether a tensor holds whole numbers."""
+    return DTYPES[spec.dtype].kind in ("int", "uint")
+
+
+def _over(spec: TensorSpec, low: float, high: float) -> TensorSpec:
+    return replace(spec, low=low, high=high, mean=None, norm=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Within(Meaning):
+    """Numbers of [low, high]; a recorded range is kept, or cut to it. `usual` replaces a range that
+    is unknown or lies outside. With `only_unknown` a recorded range stays as it is; with `whole`
+    only whole numbers are meant."""
+
+    low: float
+    high: float
+    usual: tuple[float, float] | None = None
+    only_unknown: bool = False
+    whole: bool = False
+
+    def bounded(self, spec: TensorSpec) -> TensorSpec:
+        """Return the spec with a range within [low, high]."""
+        if DTYPES[spec.dtype].kind == "bool" or self.low > self.high:
+            return spec
+        if self.whole and not is_whole(spec):
+            return spec
+        usual = self.usual or (self.low, self.high)
+        if not is_known(spec):
+            return _over(spec, *usual)
+        assert spec.low is not None
+        assert spec.high is not None
+        if self.only_unknown or self.low <= spec.low <= spec.high <= self.high:
+            return spec
+        low, high = max(self.low, spec.low), min(self.high, spec.high)
+        return _over(spec, low, high) if low <= high else _over(spec, *usual)
+
+
+@dataclass(frozen=True, slots=True)
+class Indices(Within):
+    """Indices that may be alike, between the same bounds: they are, as often as the dump tells, else a
+    quarter of them is. Those of one shape are alike at the same places in a call."""
+
+    whole: bool = True
+
+    def shaped(self, values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
+        """Return the drawn indices, some of them several times."""
+        return repeated(values, spec, generator) if is_whole(spec) else values
+
+    def stream(self, path: str) -> str:
+        """Return the stream of all the index tensors of the call."""
+        return "indices"
+
+
+def index_into(extent: int) -> Indices:
+    """Return the meaning of an index into a dimension, from the front or from the back."""
+    return Indices(-extent, extent - 1, (0, extent - 1))
+
+
+def repeated(values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
+    """Return drawn numbers with as many different ones as the dump tells, without it with three quarters
+    of them at most. The smallest and the largest one stay."""
+    wanted = spec.structure.distinct if spec.structure else None
+    flat = values.reshape(-1)
+    if wanted is None:
+        if 2 < flat.size <= _MOST_UNREPEATED:
+            _repeat_some(flat, generator)
+        return values
+    found = np.unique(flat)
+    if len(found) > wanted:
+        kept = found[spread_places(generator.random(wanted), len(found))]
+        kept[-1], kept[0] = found[-1], found[0]
+        # Each becomes the nearest of those that stay, which moves the mean least.
+        middles = 0.5 * (kept[:-1].astype(np.float64) + kept[1:])
+        flat[:] = kept[np.searchsorted(middles, flat)]
+    elif len(found) < wanted and is_whole(spec):
+        _add_others(flat, found, wanted - len(found), spec, generator)
+    return values
+
+
+# Of more indices some are alike by chance, for any table of weights.
+_MOST_UNREPEATED = 1 << 16
+
+
+def _repeat_some(flat: Array, generator: np.random.Generator) -> None:
+    """Copy numbers to other places, until a quarter of them is not the first of its kind."""
+    _, first = np.unique(flat, return_index=True)
+    count = max(flat.size // 4, 1)
+    if flat.size - len(first) >= count or len(first) < 3:
+        return
+    order = generator.permutation(flat.size)
+    order = order[(order != flat.argmin()) & (order != flat.argmax())]
+    count = min(count, len(order))
+    sources = generator.integers(flat.size, size=count)
+    flat[order[:count]] = flat[sources]
+
+
+def _add_others(
+    flat: Array, found: Array, count: int, spec: TensorSpec, generator: np.random.Generator
+) -> None:
+    """Put numbers that do not occur at the places of those that occur already."""
+    low, high = int(spec.low or 0), int(spec.high or 0)
+    low = max(low, 0) if high >= 0 else low  # what is below 0 may be no index
+    places = max(high - low + 1, 0)
+    share = generator.random(min(places, 2 * count + len(found)))
+    tried = low + spread_places(share, places)
+    others = generator.permutation(np.setdiff1d(tried, found))[:count]
+    _, first = np.unique(flat, return_index=True)
+    again = generator.permutation(np.setdiff1d(np.arange(flat.size), first))[: len(others)]
+    flat[again] = others[: len(again)].astype(flat.dtype)
+
+
+def spread_places(share: Array, places: int) -> Array:
+    """Return int64 numbers from 0 to below `places`, rising along the last dimension, from random
+    numbers `share` of [0, 1) in the same shape.
+
+    Each lies in one of as many neighbouring pieces of nearly the same length, so they differ, and no
+    table of all the places is needed. There are at least as many places.
+    """
+    count = share.shape[-1]
+    length, longer = divmod(places, max(count, 1))
+    number = np.arange(count + 1, dtype=np.int64)
+    edges = number * length + number * longer // max(count, 1)
+    return np.asarray(edges[:-1] + (share * np.diff(edges)).astype(np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct(Meaning):
+    """Indices into a dimension that differ along `axis`: of two equal indices the last write
+    counts, and the order of the threads decides which write is last."""
+
+    extent: int
+    axis: int
+
+    def bounded(self, spec: TensorSpec) -> TensorSpec:
+        """Return the spec with a range within the dimension."""
+        if not is_whole(spec) or self.extent < 1:
+            return spec
+        return Within(0, self.extent - 1).bounded(spec)
+
+    def shaped(self, values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
+        """Return permutations of the dimension, cut to length; more indices than it has stay."""
+        axis = self.axis if spec.shape else 0
+        moved = np.moveaxis(np.atleast_1d(values), axis, -1)
+        count = moved.shape[-1]
+        if not is_whole(spec) or count > self.extent:
+            return values
+        assert spec.low is not None
+        assert spec.high is not None
+        low, places = int(spec.low), int(spec.high) - int(spec.low) + 1
+        if places < count:
+            low, places = 0, self.extent
+        lines = np.empty((moved.size // max(count, 1), count), values.dtype)
+        step = max(1, _CHUNK_PLACES // max(count, 1))
+        for start in range(0, len(lines), step):
+            part = lines[start : start + step]
+            share = generator.random((len(part), 2, count))
+            chosen = spread_places(share[:, 0], places)
+            order = np.argsort(share[:, 1], kind="stable")
+            part[:] = low + np.take_along_axis(chosen, order, -1)
+        found = np.moveaxis(lines.reshape(moved.shape), -1, axis)
+        return np.ascontiguousarray(found).reshape(spec.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class DistinctTogether(Meaning):
+    """One of several index tensors that together address each place once: `extents` are those of
+    the dimensions that they index, and this is the one at `position`."""
+
+    extents: tuple[int, ...]
+    position: int
+    name: str
+
+    def bounded(self, spec: TensorSpec) -> TensorSpec:
+        """Return the spec with a range within its dimension."""
+        return Distinct(self.extents[self.position], -1).bounded(spec)
+
+    def shaped(self, values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
+        """Return this coordinate of places that were drawn without repetition."""
+        places = math.prod(self.extents)
+        if not is_whole(spec) or values.size > places:
+            return values
+        chosen = generator.permutation(spread_places(generator.random(values.size), places))
+        return (
+            np.unravel_index(chosen, self.extents)[self.position]
+            .reshape(spec.shape)
+            .astype(values.dtype)
+        )
+
+    def stream(self, path: str) -> str:
+        """Return the stream of all the index tensors of the call."""
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinates(Meaning):
+    """Indices whose last dimension addresses places of a tensor with these leading extents; with
+    `distinct` no place twice."""
+
+    extents: tuple[int, ...]
+    distinct: bool = False
+
+    def bounded(self, spec: TensorSpec) -> TensorSpec:
+        """Return the spec with the range of the largest of its dimensions."""
+        return Distinct(max(self.extents, default=0), -1).bounded(spec)
+
+    def shaped(self, values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
+        """Return coordinates in range, distinct ones where there are as many places."""
+        depth = spec.shape[-1] if spec.shape else 0
+        extents = self.extents[:depth]
+        if not is_whole(spec) or not depth or depth != len(extents) or 0 in extents:
+            return values
+        rows = values.size // depth
+        if self.distinct and rows <= math.prod(extents):
+            places = math.prod(extents)
+            chosen = generator.permutation(spread_places(generator.random(rows), places))
+            columns = np.unravel_index(chosen, extents)
+            return np.stack(columns, -1).reshape(spec.shape).astype(values.dtype)
+        found = np.minimum(values, np.array(extents, values.dtype) - 1)
+        if not self.distinct and rows > 2:  # some places are addressed again
+            order, count = generator.permutation(rows), max(rows // 4, 1)
+            lines = found.reshape(rows, depth)
+            lines[order[:count]] = lines[order[count : 2 * count]]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Classes(Meaning):
+    """Class indices of a loss, `ignored` among them where the dump has recorded it as an extreme."""
+
+    count: int
+    ignored: int | None = None
+
+    def bounded(self, spec: TensorSpec) -> TensorSpec:
+        """Return the spec with a range of classes, and the ignored one if it was there."""
+        if not is_whole(spec) or self._ignores(spec):
+            return spec
+        return Within(0, self.count - 1).bounded(spec)
+
+    def shaped(self, values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
+        """Return classes, and the ignored one as often as the mean tells, else a tenth."""
+        if not is_whole(spec) or not self._ignores(spec):
+            told = spec.structure is not None and spec.structure.distinct
+            return repeated(values, spec, generator) if told and is_whole(spec) else values
+        assert spec.high is not None
+        assert self.ignored is not None
+        highest = min(max(int(spec.high), 0), self.count - 1)
+        share = 0.1
+        if isinstance(spec.mean, float | int):
+            usual = highest / 2
+            share = min(max((usual - spec.mean) / (usual - self.ignored), 0.0), 1.0)
+        found = generator.integers(0, highest, spec.shape, endpoint=True)
+        ignored = generator.random(spec.shape) < share
+        ignored.reshape(-1)[generator.integers(ignored.size)] = True
+        if ignored.all() and spec.high != self.ignored:  # a mean loss over nothing is NaN
+            ignored.reshape(-1)[0] = False
+        return np.asarray(np.where(ignored, self.ignored, found).astype(values.dtype))
+
+    def _ignores(self, spec: TensorSpec) -> bool:
+        outside = self.ignored is not None and not 0 <= self.ignored < self.count
+        return outside and spec.low == self.ignored and spec.high is not None

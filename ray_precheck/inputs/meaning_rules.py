@@ -1,0 +1,372 @@
+"""From the arguments of a call to the meaning of one of them.
+
+Comes in: `Arguments`, a record's arguments by name. Goes out: a `Meaning`, or None where the record
+does not tell enough. The rows of `inputs.meaning_table` name these rules.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ray_precheck.inputs.meaning import (
+    Classes,
+    Coordinates,
+    Distinct,
+    Indices,
+    Meaning,
+    Within,
+    index_into,
+)
+from ray_precheck.inputs.meaning_rows import (
+    Rowwise,
+)
+from ray_precheck.inputs.meaning_values import (
+    AtMost,
+    Causal,
+    Lengths,
+    NonZero,
+    PackedSizes,
+    Parts,
+    Probabilities,
+    Ranked,
+    Same,
+    Sorted,
+)
+from ray_precheck.schema.dtypes import DTYPES
+from ray_precheck.schema.record import ApiRecord
+from ray_precheck.schema.values import Constant, SequenceSpec, TensorSpec, ValueSpec
+
+# Scores that are filled with less than this are those of a mask.
+_HIDDEN_SCORE = -1e4
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The arguments of a call by their names: `names` are those of the positional ones, in order.
+
+    Alternatives, as of keywords that differ between frameworks, are parted by `|`.
+    """
+
+    record: ApiRecord
+    names: tuple[str, ...]
+
+    def find(self, name: str) -> tuple[str, ValueSpec] | None:
+        """Return path and spec of an argument, None where the call does not have it."""
+        keywords = dict(self.record.kwargs)
+        for position, known in enumerate(self.names):
+            if name in known.split("|"):
+                if position < len(self.record.args):
+                    return f"input_args.{position}", self.record.args[position]
+                name = known
+        for keyword in name.split("|"):
+            if keyword in keywords:
+                return f"input_kwargs.{keyword}", keywords[keyword]
+        return None
+
+    def tensor(self, name: str) -> TensorSpec | None:
+        """Return the spec of a tensor argument, None where it is not there or no tensor."""
+        found = self.find(name)
+        return found[1] if found and isinstance(found[1], TensorSpec) else None
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """Return the shape of a tensor argument."""
+        found = self.tensor(name)
+        return None if found is None else found.shape
+
+    def value(self, name: str, default: Any = None) -> Any:
+        """Return a constant argument, a list of constants as a tuple."""
+        found = self.find(name)
+        spec = found[1] if found else None
+        if isinstance(spec, SequenceSpec):
+            return tuple(item.value if isinstance(item, Constant) else None for item in spec.items)
+        return spec.value if isinstance(spec, Constant) else default
+
+    def out_shape(self) -> tuple[int, ...] | None:
+        """Return the shape of the first output."""
+        first = self.record.outputs[0] if self.record.outputs else None
+        return first.shape if isinstance(first, TensorSpec) else None
+
+
+Rule = Callable[[Arguments], Meaning | None]
+
+
+@dataclass(frozen=True, slots=True)
+class MeaningRow:
+    """One order of arguments, and the rules of those that have a meaning."""
+
+    names: tuple[str, ...]
+    rules: dict[str, Rule]
+
+
+def row(names: str, **rules: Rule) -> MeaningRow:
+    """Return a row; `names` are written with blanks between them."""
+    return MeaningRow(tuple(names.split()), rules)
+
+
+# What a capture looks at of an argument, beside rows: how many values differ.
+INDICES, DIFFERENT = "indices", "different"
+
+
+def looked_at(look: str, rule: Rule) -> Rule:
+    """Return the rule of an argument at whose values a capture looks: `INDICES`, `DIFFERENT`, or rows."""
+    rule.__dict__["look"] = look
+    return rule
+
+
+def always(meaning: Meaning) -> Rule:
+    """Return the rule of an argument that means the same in every call."""
+
+    def rule(_: Arguments) -> Meaning:
+        return meaning
+
+    if isinstance(meaning, Indices):
+        return looked_at(INDICES, rule)
+    return looked_at(meaning.look, rule) if isinstance(meaning, Rowwise) else rule
+
+
+def _extent(arguments: Arguments, tensor: str, dim: str, default: int | None) -> int | None:
+    """Return the extent of a dimension, of all elements where the call names no dimension."""
+    shape, found = arguments.shape(tensor), arguments.find(dim)
+    if shape is None or (found is not None and not isinstance(found[1], Constant)):
+        return None
+    at = arguments.value(dim, default)
+    if at is None:
+        return math.prod(shape)
+    if type(at) is not int or not -len(shape) <= at < len(shape):
+        return None
+    return shape[at]
+
+
+def along(tensor: str, dim: str = "dim", default: int | None = None) -> Rule:
+    """Return the rule of an index into the dimension `dim` of a tensor."""
+
+    def rule(arguments: Arguments) -> Meaning | None:
+        extent = _extent(arguments, tensor, dim, default)
+        return index_into(extent) if extent else None
+
+    return looked_at(INDICES, rule)
+
+
+def distinct_along(
+    tensor: str, index: str, dim: str = "dim", *, unless: str = "", axis: int | None = None
+) -> Rule:
+    """Return the rule of an index that is written through, unless the call reduces (`unless`)."""
+
+    def rule(arguments: Arguments) -> Meaning | None:
+        extent = _extent(arguments, tensor, dim, None)
+        if not extent:
+            return None
+        reduction = arguments.value(unless) if unless else None
+        if reduction not in (None, False, "none"):
+            return index_into(extent)
+        at = arguments.value(dim, 0) if axis is None else axis
+        shape = arguments.shape(index)
+        # A dump can have any value here: null and text are no dimension.
+        if shape is None or type(at) is not int or not -len(shape) <= at < max(len(shape), 1):
+            return index_into(extent)
+        return Distinct(extent, at)
+
+    return rule
+
+
+def rows_of(tensor: str) -> Rule:
+    """Return the rule of an index into the first dimension of a tensor, never from the back."""
+
+    def rule(arguments: Arguments) -> Meaning | None:
+        shape = arguments.shape(tensor)
+        return Indices(0, shape[0] - 1) if shape and shape[0] else None
+
+    return looked_at(INDICES, rule)
+
+
+def below(*names: str, of_output: bool = False) -> Rule:
+    """Return the rule of a number below a constant argument, or below the last output's extent."""
+
+    def rule(arguments: Arguments) -> Meaning | None:
+        for name in names:
+            limit = arguments.value(name)
+            if type(limit) is int and limit > 0:
+                return Indices(0, limit - 1)
+        shape = arguments.out_shape()
+        return Indices(0, shape[-1] - 1) if of_output and shape and shape[-1] else None
+
+    return looked_at(INDICES, rule)
+
+
+def coordinates(
+    tensor: str = "", shape: str = "", *, distinct: bool = False, parted: bool = False
+) -> Rule:
+    """Return the rule of coordinates into a tensor, or into a shape that is an argument.
+
+    With `parted` no place is addressed twice where gradients are compared: those of a product are not
+    the ones of MindSpore there.
+    """
+
+    def rule(arguments: Arguments) -> Meaning | None:
+        extents = arguments.value(shape) if shape else arguments.shape(tensor)
+        if not isinstance(extents, tuple) or not all(type(e) is int for e in extents):
+            return None
+        return Coordinates(extents, distinct or (parted and arguments.record.has_backward))
+
+    return rule
+
+
+def classes(arguments: Arguments) -> Meaning | None:
+    """Return the meaning of a loss's target: classes, or their probabilities."""
+    shape, target = arguments.shape("input"), arguments.tensor("target")
+    if not shape or target is None:
+        return None
+    axis = 1 if len(shape) > 1 else 0
+    if DTYPES[target.dtype].kind == "float":
+        return Probabilities(axis)
+    ignored = arguments.value("ignore_index", -100)
+    return Classes(shape[axis], ignored if type(ignored) is int else None)
+
+
+looked_at(INDICES, classes)
+
+
+def ctc_targets(arguments: Arguments) -> Meaning | None:
+    """Return the meaning of ctc_loss's targets: classes without the blank."""
+    shape, blank = arguments.shape("log_probs"), arguments.value("blank", 0)
+    if not shape or shape[-1] < 2:
+        return None
+    first, last = (0, shape[-1] - 2) if blank == shape[-1] - 1 else (1, shape[-1] - 1)
+    return Within(first, last, whole=True)
+
+
+def ctc_target_lengths(arguments: Arguments) -> Meaning | None:
+    """Return the meaning of ctc_loss's target lengths, of padded or of joined targets."""
+    shape, targets = arguments.shape("log_probs"), arguments.shape("targets")
+    if not shape or not targets:
+        return None
+    if len(targets) == 1:
+        return Parts(targets[0])
+    # Equal neighbours need a blank between them.
+    return Lengths(max(1, min(targets[1], shape[0] // 2)))
+
+
+def lengths_of(tensor: str, axis: int = 0, *, falling: bool = False) -> Rule:
+    """Return the rule of lengths of sequences along an axis; 0 and 1 change with `batch_first`."""
+
+    def rule(arguments: Arguments) -> Meaning | None:
+        shape = arguments.shape(tensor)
+        at = 1 if arguments.value("batch_first", False) is True else axis
+        return Lengths(shape[at], falling) if shape and at < len(shape) else None
+
+    return rule
+
+
+def running_lengths(tensor: str) -> Rule:
+    """Return the rule of running sums of lengths, as of sequences joined along the first axis."""
+
+    def rule(arguments: Arguments) -> Meaning | None:
+        shape = arguments.shape(tensor)
+        return Parts(shape[0], running=True) if shape else None
+
+    return rule
+
+
+def packed_sizes(arguments: Arguments) -> Meaning | None:
+    """Return the meaning of the sizes of packed sequences, which a recurrent layer gets beside them."""
+    rows, sizes = arguments.shape("data"), arguments.shape("batch_sizes")
+    return PackedSizes(rows[0]) if rows and sizes and len(rows) == 2 and len(sizes) == 1 else None
+
+
+def bag_offsets(arguments: Arguments) -> Meaning | None:
+    """Return the meaning of embedding_bag's offsets: where each bag begins, the first at 0.
+
+    torch still takes the weight before the indices.
+    """
+    shapes = (arguments.shape(name) for name in ("input", "weight"))
+    shape = next((each for each in shapes if each and len(each) == 1), None)
+    if shape is None:
+        return None
+    whole = arguments.value("include_last_offset", False) is True
+    return Parts(shape[0], running=True, from_zero=True, open_end=not whole)
+
+
+def repeats(arguments: Arguments) -> Meaning | None:
+    """Return the meaning of repeat_interleave's repeats: they add up to the output's extent."""
+    out, dim = arguments.out_shape(), arguments.value("dim")
+    if not out:
+        return None
+    if dim is None:
+        return Parts(math.prod(out))
+    return Parts(out[dim]) if type(dim) is int and -len(out) <= dim < len(out) else None
+
+
+def segments(*, running: bool) -> Rule:
+    """Return the rule of segment_reduce's lengths, which add up to the extent, or of its offsets."""
+
+    def rule(arguments: Arguments) -> Meaning | None:
+        shape, axis = arguments.shape("data"), arguments.value("axis", 0)
+        if not shape or type(axis) is not int or not -len(shape) <= axis < len(shape):
+            return None
+        return Parts(shape[axis], running=running, from_zero=running)
+
+    return rule
+
+
+def scattered_mask(arguments: Arguments) -> Meaning | None:
+    """Return the meaning of masked_scatter's mask: each True takes an element of the source."""
+    shape, mask, source = (arguments.shape(name) for name in ("input", "mask", "source"))
+    if shape is None or mask is None or source is None:
+        return None
+    times = max(
+        math.prod(shape) // max(math.prod(mask), 1), 1
+    )  # that a mask of fewer dimensions is repeated
+    return AtMost(math.prod(source) // times)
+
+
+def sorted_without_sorter(arguments: Arguments) -> Meaning | None:
+    """Return the meaning of searchsorted's sequence."""
+    return Sorted() if arguments.tensor("sorter") is None else None
+
+
+def target_probabilities(arguments: Arguments) -> Meaning | None:
+    """Return the meaning of kl_div's target."""
+    return None if arguments.value("log_target", False) is True else Probabilities()
+
+
+def filled_mask(arguments: Arguments) -> Meaning | None:
+    """Return the meaning of masked_fill's mask where it hides scores."""
+    value = arguments.value("value")
+    hides = isinstance(value, int | float) and value <= _HIDDEN_SCORE
+    return Causal() if hides else None
+
+
+def divisor(arguments: Arguments) -> Meaning | None:
+    """Return the meaning of a divisor: 0 raises where the other operand is whole too."""
+    return NonZero()
+
+
+def same_if_alike(other: str, own: str) -> Rule:
+    """Return the rule of a factor that is the other one where all their statistics are alike."""
+
+    def rule(arguments: Arguments) -> Meaning | None:
+        place, spec = arguments.find(other), arguments.tensor(own)
+        if place is None or spec is None or not isinstance(place[1], TensorSpec):
+            return None
+        told = None not in (spec.low, spec.high, spec.mean, spec.norm) and spec.low != spec.high
+        first, second = (
+            (s.dtype, s.shape, s.low, s.high, s.mean, s.norm) for s in (place[1], spec)
+        )
+        return Same(place[0], place[1]) if told and first == second else None
+
+    return rule
+
+
+def ranked_like(other: str, own: str) -> Rule:
+    """Return the rule of a positive divisor that grows with its dividend."""
+
+    def rule(arguments: Arguments) -> Meaning | None:
+        place, spec = arguments.find(other), arguments.tensor(own)
+        if place is None or spec is None or not isinstance(place[1], TensorSpec):
+            return None
+        divides = spec.low is not None and spec.low >= 0 and spec.shape == place[1].shape
+        real = "complex" not in (DTYPES[spec.dtype].kind, DTYPES[place[1].dtype].kind)
+        return Ranked(place[0], place[1]) if divides and real else None
+
+    return rule

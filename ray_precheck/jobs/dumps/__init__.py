@@ -1,1 +1,0 @@
-"""Jobs whose pieces are whole dumps: one, or one of each run that is compared."""

@@ -1,0 +1,168 @@
+"""The precheck as a job: every API call of a dump, checked on a device and against the bench.
+
+Comes in: an open dump and the settings of the check. Goes out: a `Job`, its `Opener` and its `Runner`.
+The session makes a `PrecheckJob`; workers are given its opener, which loads frameworks and opens the
+device in the check process.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ray_precheck.accuracy.standards.base import added_headings
+from ray_precheck.check.settings import CheckSettings
+from ray_precheck.dump.parse import Dump
+from ray_precheck.replay.cargo import PrecheckCargo
+from ray_precheck.runtime.scheduling.stage import Stage
+from ray_precheck.runtime.workers.shared_folders import require_folders
+from ray_precheck.schema.casualty import Cause
+from ray_precheck.schema.done import Done
+from ray_precheck.schema.phase import Phase
+from ray_precheck.schema.result import Outcome, TaskResult, call_verdict, failed, skipped
+from ray_precheck.schema.task import DeviceSlot, Task, TaskPayload
+from ray_precheck.store.columns import detail_rows, result_row
+from ray_precheck.store.tables import API_TABLES, Tables
+
+if TYPE_CHECKING:
+    from ray_precheck.check.checker import Checker
+
+
+def done_of(result: TaskResult, added: Sequence[str] = ()) -> Done:
+    """Return a result with its rows encoded; `added` are the headings of the standard's columns."""
+    return Done(
+        result.index,
+        result.name,
+        call_verdict(result.forward, result.backward),
+        result_row(result),
+        detail_rows(result, *added),
+        result.began_s,
+        result.inputs_s,
+        result.device_s,
+        result.bench_s,
+        result.evidence,
+    )
+
+
+class PrecheckJob:
+    """The calls of a dump as a job. `shared_fs`: every machine sees the dump's captured tensors."""
+
+    def __init__(self, dump: Dump, settings: CheckSettings, *, shared_fs: bool = False) -> None:
+        self._dump = dump
+        self._settings = settings
+        self._added = added_headings(settings.standard)
+        self._shares_files = settings.task == "tensor" and shared_fs
+        self.names = [call.name for call in dump.calls]
+        self.tables: Tables = API_TABLES
+        self.has_bench = True
+        # Captured results need no device: a bench worker can check them alone.
+        self.bench_suffices = settings.tests_dump
+        self.memory_limit_bytes = settings.memory_limit_bytes
+        sends_files = settings.task == "tensor" and not shared_fs
+        self.cargo = PrecheckCargo(dump, settings) if sends_files else None
+
+    def payload(self, task: Task) -> TaskPayload:
+        """Return the raw records of a call, read from the dump."""
+        return self._dump.payload(task)
+
+    def opener(self, *, is_home: bool) -> "PrecheckOpener":
+        """Return the opener of a worker's checker. On other machines than the driver's, failing tensors
+        are sent with the result; with a shared file system the folder of the captured tensors must
+        exist."""
+        shares = self._shares_files and self._settings.data_folder.is_dir()
+        settings = replace(self._settings, sends_evidence=not is_home)
+        return PrecheckOpener(settings, must_see_data=shares and not is_home)
+
+    def failed(self, task: Task, outcome: Outcome, reason: str) -> Done:
+        """Return the rows of a call that broke its worker: it is an error."""
+        return done_of(failed(task.index, task.name, outcome, reason, self._has_backward(task)))
+
+    def unchecked(self, task: Task, reason: str) -> Done:
+        """Return the rows of a call that could not be checked: SKIP."""
+        return done_of(skipped(task.index, task.name, reason, self._has_backward(task)))
+
+    def _has_backward(self, task: Task) -> bool:
+        return self._dump.calls[task.index].backward is not None
+
+
+@dataclass(frozen=True, slots=True)
+class PrecheckOpener:
+    """Opens the checker of a slot, in the check process.
+
+    With `must_see_data` it refuses a machine without the folder of the captured tensors, where every
+    record would be skipped.
+    """
+
+    settings: CheckSettings
+    must_see_data: bool = False
+
+    @property
+    def memory_limit_bytes(self) -> int:
+        """The limit in bytes for the tensors of one record, 0 for no limit."""
+        return self.settings.memory_limit_bytes
+
+    def open(self, slot: DeviceSlot, tell: Callable[[Phase], None]) -> "PrecheckRunner":
+        """Load the frameworks, open the device and have it prove itself.
+
+        Raises:
+            DeviceError: the machine does not share the captured tensors that it is said to share.
+        """
+        if self.must_see_data:
+            require_folders(slot, [self.settings.data_folder], "the captured tensors")
+        from ray_precheck.frameworks.mindtorch.paths import prefer_native
+
+        prefer_native()
+        # Imported here: the frameworks behind it must not be loaded before the process is pinned.
+        from ray_precheck.check.checker import Checker
+        from ray_precheck.check.phases import PhaseClock
+
+        checker = Checker(self.settings, slot.kind, PhaseClock(tell))
+        checker.prove()
+        return PrecheckRunner(checker, added_headings(self.settings.standard))
+
+
+class PrecheckRunner:
+    """Checks one call after the other with an open checker."""
+
+    def __init__(self, checker: "Checker", added: Sequence[str]) -> None:
+        self.checker = checker
+        self._added = added
+        self._message = ""
+
+    @property
+    def caveat(self) -> str:
+        """A sentence about a limit of the device's precision, "" for none."""
+        return self.checker.caveat
+
+    def run(
+        self,
+        payload: TaskPayload,
+        stage: Stage,
+        *,
+        files: Any = None,
+        half: Any = None,
+        threads: int = 1,
+        is_near: bool = False,
+    ) -> Any:
+        """Check a call, or measure it on the device for a bench elsewhere; see `runtime.job`."""
+        from ray_precheck.check.sides.device import DeviceNeeded
+
+        self._message, began_s = "", time.time()
+        if stage is Stage.DEVICE:
+            found = self.checker.measure(payload, files, with_inputs=is_near)
+        else:
+            try:
+                found = self.checker.check(
+                    payload, measured=half, files=files, bench_threads=threads
+                )
+            except DeviceNeeded:
+                return None
+        if not isinstance(found, TaskResult):
+            return found
+        self._message = found.message
+        return done_of(replace(found, began_s=began_s), self._added)
+
+    def damage(self) -> tuple[Cause, str] | None:
+        """Return how the last call broke this process, and its Message; None if it did not."""
+        cause = self.checker.damage()
+        return None if cause is None else (cause, self._message or cause.value)

@@ -1,1 +1,0 @@
-"""The files that `--junit` and `--json` write."""

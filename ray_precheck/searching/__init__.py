@@ -1,0 +1,1 @@
+"""Searches for what makes a difference; pure: questions out, answers in."""
