@@ -4,7 +4,6 @@ import ast
 from pathlib import Path
 
 import pytest
-from layer_checker import read_package
 
 import ray_precheck
 
@@ -31,8 +30,12 @@ def _names(node: ast.expr) -> set[str]:
 
 
 def test_every_exception_is_caught_in_few_places() -> None:
-    sources = read_package(Path(ray_precheck.__file__).parent)
-    catching = {module for module, source in sources.items() if broad_excepts(source)}
+    house = Path(ray_precheck.__file__).parent
+    catching = {
+        ".".join(path.relative_to(house.parent).with_suffix("").parts)
+        for path in house.rglob("*.py")
+        if broad_excepts(path.read_text("utf-8"))
+    }
     assert catching <= PLACES
 
 
