@@ -79,3 +79,7 @@ def test_each_links_to_the_other_in_its_first_lines(name: str) -> None:
     other = CHINESE if name == ENGLISH else ENGLISH
     first = (ROOT / name).read_text("utf-8").splitlines()[:5]
     assert any(f"]({other})" in line for line in first)
+
+
+def test_the_readme_is_short_enough_to_be_read() -> None:
+    assert len((ROOT / ENGLISH).read_text("utf-8").split()) <= 1800
