@@ -83,6 +83,11 @@ class StepRecorder(ABC):
         self._regions: dict[Hashable, list[str]] = {}
 
     @property
+    def folder(self) -> Path:
+        """The folder of the dump."""
+        return self._log.folder
+
+    @property
     def noted(self) -> dict[str, object]:
         """The fields of the dump's header that are known during the step only."""
         return self._log.noted
@@ -227,7 +232,7 @@ class StepRecorder(ABC):
             if self.settings.max_bytes is not None:
                 self._require_room(self.settings.max_bytes)
         except OSError as error:
-            self.fail(f"{self._log.folder} cannot be written: {error.strerror or error}")
+            self.fail(f"{self.folder} cannot be written: {error.strerror or error}")
 
     def _require_room(self, most: int) -> None:
         """End the capture where the step has as many bytes as it may have."""

@@ -31,6 +31,11 @@ class OperatorName(NamedTuple):
         """The name without the number of the call."""
         return f"{self.prefix}.{self.name}"
 
+    @property
+    def in_place(self) -> bool:
+        """Whether the first argument is changed."""
+        return self.name.endswith("_") and not self.name.endswith("__")
+
 
 class FunctionPlace(NamedTuple):
     """A function, and the attribute under which it is found."""

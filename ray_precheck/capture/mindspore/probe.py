@@ -27,7 +27,7 @@ from ray_precheck.capture.mindspore.detour import CellDetour, StepWatch
 from ray_precheck.capture.mindspore.names import FunctionPlace, OperatorName, recorded_functions
 from ray_precheck.capture.mindspore.recorder import MindSporeRecorder
 from ray_precheck.capture.mindspore.scalers import ScaledUpdates
-from ray_precheck.capture.probe import HookedStep
+from ray_precheck.capture.probe import HookedStep, StepProbe
 from ray_precheck.capture.session import say
 from ray_precheck.capture.settings import BORDER, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
@@ -107,7 +107,7 @@ class MindSporeProbe:
         folder: Path,
         models: Any,
         on_failure: Callable[[str], None],
-    ) -> "MindSporeStep":
+    ) -> StepProbe:
         """Begin to capture a step into a folder.
 
         Raises:

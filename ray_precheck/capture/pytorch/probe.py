@@ -24,7 +24,7 @@ from torch.optim.optimizer import (
 from torch.overrides import TorchFunctionMode
 
 from ray_precheck.capture.births import step_log
-from ray_precheck.capture.probe import HookedStep
+from ray_precheck.capture.probe import HookedStep, StepProbe
 from ray_precheck.capture.pytorch.backward_passes import backward_passes_seen
 from ray_precheck.capture.pytorch.calls import CallMode, Sink, is_compiling, sweep_modes
 from ray_precheck.capture.pytorch.collectives import Collectives
@@ -188,7 +188,7 @@ class TorchProbe:
         folder: Path,
         models: Any,
         on_failure: Callable[[str], None],
-    ) -> "TorchStep":
+    ) -> StepProbe:
         """Begin to capture a step into a folder."""
         if self._names is None:
             self._names = FunctionNames(settings.custom_op_namespaces)
