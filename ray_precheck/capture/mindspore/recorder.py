@@ -7,7 +7,7 @@ by `probe` for each captured step.
 from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import mindspore as ms
 
@@ -36,19 +36,6 @@ from ray_precheck.frameworks.hf32 import mindspore_hf32
 from ray_precheck.schema.float32 import header_field
 
 _DEEPEST = 10
-
-
-class TensorWitness(Protocol):
-    """Takes note of what happens out of sight; see `capture.mindspore.darkness`."""
-
-    def got(self, name: str, frame: FrameType, given: Any) -> None:
-        """Take what a recorded call gets."""
-
-    def gave(self, result: Any) -> None:
-        """Take what is no stranger where it comes into a call."""
-
-    def note_dark(self, what: str, frame: FrameType | None) -> None:
-        """Name what runs unseen where a frame is."""
 
 
 class MindSporeRecorder(StepRecorder):
@@ -84,7 +71,7 @@ class MindSporeRecorder(StepRecorder):
         # The dtypes to which the Cells that run cast what their operators get (`Cell.to_float`).
         self.mixed: list[str] = []
         # What sees where tensors come from, where all calls are to have records.
-        self.darkness: TensorWitness | None = None
+        self.darkness: Any = None
         self._strategy: Callable[[], object] = private_parts.find(private_parts.MINDSPORE_AMP) or (
             lambda: None
         )

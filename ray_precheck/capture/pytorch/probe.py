@@ -29,14 +29,17 @@ from ray_precheck.capture.pytorch.backward_passes import backward_passes_seen
 from ray_precheck.capture.pytorch.calls import CallMode, Sink, is_compiling, sweep_modes
 from ray_precheck.capture.pytorch.collectives import Collectives
 from ray_precheck.capture.pytorch.compiled import regions_told_apart
-from ray_precheck.capture.pytorch.darkness import Darkness
+from ray_precheck.capture.pytorch.darkness import Darkness, TorchOrigins
 from ray_precheck.capture.pytorch.mode_stack import modes_on
 from ray_precheck.capture.pytorch.modules import TorchModuleCalls, TorchModuleNames
 from ray_precheck.capture.pytorch.names import FunctionNames, call_name
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
-from ray_precheck.capture.pytorch.tensors.origins import TorchOrigins
-from ray_precheck.capture.pytorch.updates.optimizers import Arguments, OptimizerSteps, is_skipped
-from ray_precheck.capture.pytorch.updates.scalers import ScalerSteps
+from ray_precheck.capture.pytorch.updates.optimizers import (
+    Arguments,
+    OptimizerSteps,
+    ScalerSteps,
+    is_skipped,
+)
 from ray_precheck.capture.settings import CaptureSettings
 from ray_precheck.capture.stacks import Stacks
 

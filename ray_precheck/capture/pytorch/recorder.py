@@ -17,8 +17,7 @@ import torch
 from ray_precheck import private_parts
 from ray_precheck.capture.changes import Given
 from ray_precheck.capture.given_names import BUFFER, PARAMETER, GivenNames, without_names
-from ray_precheck.capture.pytorch.aside import Aside
-from ray_precheck.capture.pytorch.calls import CallMode, Witness
+from ray_precheck.capture.pytorch.calls import CallMode
 from ray_precheck.capture.pytorch.changed import noted, outputs_among, touched_by
 from ray_precheck.capture.pytorch.elements import Elements, autocast_field
 from ray_precheck.capture.pytorch.gradients import (
@@ -28,6 +27,7 @@ from ray_precheck.capture.pytorch.gradients import (
     edges_of,
     watch,
 )
+from ray_precheck.capture.pytorch.mode_stack import Aside
 from ray_precheck.capture.pytorch.names import CallName
 from ray_precheck.capture.pytorch.resharding import Resharding
 from ray_precheck.capture.pytorch.tensors.device_values import MARK, DeviceValues
@@ -73,7 +73,7 @@ class TorchRecorder(StepRecorder):
         super().__init__(settings, log, stacks, on_failure)
         self.elements = Elements(self._tensor)
         self.mode: CallMode | None = None
-        self.darkness: Witness | None = None
+        self.darkness: Any = None
         self.resharding = Resharding()
         self.knows_compiled = False
         self._device = DeviceValues(self._arrived)

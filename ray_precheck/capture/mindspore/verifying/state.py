@@ -9,7 +9,7 @@ verification says.
 """
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,6 @@ def saved_mindspore_state(
     """
     cells = [*models, *optimizers]
     groups = [group for optimizer in optimizers for group in getattr(optimizer, "param_groups", ())]
-    seeds: dict[Any, int] | None = private_parts.find(private_parts.MINDSPORE_SEEDS)
     return [
         *(_tensor(each) for each in _tensors(cells, groups)),
         *(
@@ -41,9 +40,17 @@ def saved_mindspore_state(
         ),
         *(_group(group) for group in groups),
         partial(ms.set_rng_state, ms.get_rng_state()),
-        *([] if seeds is None else [seeds.clear, partial(seeds.update, dict(seeds))]),
+        *_seeds(),
         *other_random_states(),
     ]
+
+
+def _seeds() -> Iterator[Restore]:
+    """Yield what puts back the seeds that the next kernels get."""
+    seeds: dict[Any, int] | None = private_parts.find(private_parts.MINDSPORE_SEEDS)
+    if seeds is not None:
+        yield seeds.clear
+        yield partial(seeds.update, dict(seeds))
 
 
 def _tensors(cells: Iterable[nn.Cell], groups: Iterable[dict[str, Any]]) -> Iterable[ms.Tensor]:

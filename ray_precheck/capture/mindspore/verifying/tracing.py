@@ -128,8 +128,9 @@ class TracedWatch(StepWatch):
                 self._probe.traced.updates(cell, list(cell.parameters), given)
             result = make()
             # Not in the middle of an optimizer's call: the watch ends the step behind it.
-            if self._probe.traced is not None and self._first.get("model") is cell:
-                self._probe.traced.gave(cell.parameters_and_names(), result)
+            traced = self._probe.traced  # which the call may have begun
+            if traced is not None and self._first.get("model") is cell:
+                traced.gave(cell.parameters_and_names(), result)
             return result
 
         return super().call(cell, args, seen)
