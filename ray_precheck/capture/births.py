@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ray_precheck.capture.settings import RAISE, CaptureSettings
-from ray_precheck.capture.writing.log import StepLog
+from ray_precheck.capture.writing.log import TENSORS, StepLog
 from ray_precheck.dump.scan import ByteRange
 from ray_precheck.errors import OverflowBornError
 from ray_precheck.trace.overflow.births import SUSPICIOUS, Walk
@@ -25,14 +25,15 @@ _BORN = (Birth.BORN, Birth.CAST)
 Lines = Callable[[int], list[str]]
 
 
-def step_log(
-    settings: CaptureSettings, folder: Path, header: dict[str, object], lines_of: Lines
-) -> StepLog:
-    """Return the log of a step, which watches for births where the settings ask for it.
-
-    Its header says that a tensor without strides was contiguous.
-    """
-    header["layouts"] = True
+def step_log(settings: CaptureSettings, folder: Path, framework: str, lines_of: Lines) -> StepLog:
+    """Return the log of a step, which watches for births where the settings ask for it."""
+    header: dict[str, object] = {
+        "task": settings.task,
+        "level": settings.level,
+        "framework": framework,
+        "dump_data_dir": str((folder / TENSORS).absolute()) if settings.saves_tensors else None,
+        "layouts": True,  # a tensor without strides was contiguous
+    }
     if not settings.overflow:
         return StepLog(folder, header, lines_of)
     return WatchedLog(settings, folder, header, lines_of)

@@ -194,10 +194,10 @@ def require_models(model: Any) -> None:
 def find_saved_tensors(framework: str) -> Callable[[CaptureSettings, Path], FrameworkValues]:
     """Return what a framework says of values that a script saves by name."""
     if framework == "mindspore":
-        from ray_precheck.capture.mindspore.saved import SavedMindSporeTensors
+        from ray_precheck.capture.mindspore.elements import SavedMindSporeTensors
 
         return SavedMindSporeTensors
-    from ray_precheck.capture.pytorch.saved import SavedTorchTensors
+    from ray_precheck.capture.pytorch.elements import SavedTorchTensors
 
     return SavedTorchTensors
 

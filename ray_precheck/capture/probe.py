@@ -1,13 +1,16 @@
 """What the session of a capture asks of a framework.
 
-Comes in: nothing. Goes out: the protocols. Each framework has a module that implements them
-(`pytorch.probe`, `mindspore.probe`); the session knows neither.
+Comes in: nothing. Goes out: the protocols, and what the steps of all frameworks have in common. Each
+framework has a module that implements them (`pytorch.probe`, `mindspore.probe`); the session knows neither.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
+from ray_precheck.capture.recording import StepRecorder
 from ray_precheck.capture.scope import Scope
 from ray_precheck.capture.settings import CaptureSettings
 
@@ -41,6 +44,61 @@ class StepProbe(Protocol):
         It is called in a process that was forked within the step, whose files are its parent's, and for
         a step whose files are not wanted, there after `pause`.
         """
+
+
+class HookedStep(ABC):
+    """The hooks of one captured step, until `finish`; `hooks` are those that are on."""
+
+    def __init__(self, recorder: StepRecorder, hooks: ExitStack) -> None:
+        self.scope = recorder.scope
+        self._recorder = recorder
+        self._hooks = hooks
+        self._is_open = True
+        self._is_paused = True
+
+    @abstractmethod
+    def put_on(self) -> None:
+        """Put the hooks on."""
+
+    @property
+    def records(self) -> int:
+        """How many records were written so far."""
+        return self._recorder.records
+
+    @property
+    def dark(self) -> dict[str, object] | None:
+        """What had no record, as the dump's header says it; None where nothing is known."""
+        return self._recorder.dark_header()
+
+    def pause(self) -> None:
+        """Take the hooks away; gradients of calls that were recorded are still recorded."""
+        self._is_paused = True
+        self._hooks.close()
+
+    def resume(self) -> None:
+        """Put the hooks on again."""
+        if self._is_paused:
+            self._is_paused = False
+            self.put_on()
+
+    def note(self, name: str, value: Callable[[], object]) -> None:
+        """Add a field to the header of the dump, unless it has it already or the value is None."""
+        recorder = self._recorder
+        if self._is_open and not recorder.stopped and name not in recorder.noted:
+            found = recorder.guarded(name, value)
+            if found is not None:
+                recorder.noted[name] = found
+
+    def finish(self, cut_short: str = "") -> None:
+        """Take the hooks away, and write the files of the step."""
+        self._is_open = False
+        self.pause()
+        self._recorder.finish(cut_short)
+
+    def abandon(self) -> None:
+        """Write nothing any more, and close the log as it is."""
+        self._is_open = False
+        self._recorder.abandon()
 
 
 class Probe(Protocol):

@@ -7,7 +7,7 @@ of a step. `capture.pytorch.recorder` and `capture.mindspore.recorder` derive fr
 import itertools
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -77,6 +77,20 @@ class StepRecorder(ABC):
         self._first: tuple[Any, str] | None = None
         self._counts: dict[str, Iterator[int]] = defaultdict(itertools.count)
         self._modules: list[str] = []
+        # What waits for the gradients of calls; it is told when no more will come.
+        self._borders: list[Any] = []
+        # The calls of regions that may be computed again, by what tells them apart there.
+        self._regions: dict[Hashable, list[str]] = {}
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the dump."""
+        return self._log.folder
+
+    @property
+    def noted(self) -> dict[str, object]:
+        """The fields of the dump's header that are known during the step only."""
+        return self._log.noted
 
     @property
     @abstractmethod
@@ -145,6 +159,20 @@ class StepRecorder(ABC):
         """Return what an action of the capture gives; a fault in it ends the capture, not the training."""
 
     @abstractmethod
+    def edges(self, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Return where the gradients of what a call gets go; [] where none are wanted.
+
+        It is asked before the call, because one in place gives its argument another node.
+        """
+
+    @abstractmethod
+    def watch(self, key: str, edges: list[Any], output: Any, stack: int | None) -> None:
+        """Record the gradients of a call when they have passed through it."""
+
+    def settle(self) -> None:  # noqa: B027 (most frameworks have nothing to wait for)
+        """Wait for the operators that were called so far, where a framework does not run them at once."""
+
+    @abstractmethod
     def memory_of(self, tensor: Any) -> int:
         """Return the address of the memory that a tensor lies in, whole or in part; 0 if it has none."""
 
@@ -204,7 +232,7 @@ class StepRecorder(ABC):
             if self.settings.max_bytes is not None:
                 self._require_room(self.settings.max_bytes)
         except OSError as error:
-            self.fail(f"{self._log.folder} cannot be written: {error.strerror or error}")
+            self.fail(f"{self.folder} cannot be written: {error.strerror or error}")
 
     def _require_room(self, most: int) -> None:
         """End the capture where the step has as many bytes as it may have."""
@@ -234,8 +262,24 @@ class StepRecorder(ABC):
     def _left_out(self) -> tuple[str, str]:
         return self.framework_folder, _OWN
 
-    def _finish_log(self, cut_short: str) -> None:
-        """Turn the log into the dump; where the capture has stopped it stays."""
+    def recomputed(self, region: Hashable, key: str, *, again: bool) -> str:
+        """Return the field that names the call that a region computes again, of several the last; "" when the
+        region is computed for the first time."""
+        if not again:
+            self._regions.setdefault(region, []).append(key)
+            return ""
+        first = self._regions.get(region)
+        return f', "recompute": {quoted(first.pop())}' if first else ""
+
+    def finish(self, cut_short: str = "") -> None:
+        """Write what has not come to its end, and turn the log into the dump; where the capture has stopped
+        the log stays."""
+        for border in self._borders:
+            border.close()
+        self._borders.clear()
+        self.end_tensors()
+        if not self.stopped:
+            self.guarded("the formats of float32", self.note_float32)
         if self.stopped:
             self._log.close(self._stopped_by)
             return
@@ -244,6 +288,27 @@ class StepRecorder(ABC):
             self._log.noted["dark"] = dark
         self.stopped = True  # Cells that enclose the end of the step have no record
         self._log.finish(with_construct=self.settings.modules, cut_short=cut_short)
+
+    @abstractmethod
+    def end_tensors(self) -> None:
+        """Write what is left of tensors and their sketches at the end of the step."""
+
+    @abstractmethod
+    def note_float32(self) -> None:
+        """Say in the header in which formats of fewer bits the step computed float32 products."""
+
+    def abandon(self) -> None:
+        """Record nothing any more, and close the log as it is."""
+        if not self.stopped:
+            self.stopped = True
+            self._log.close()
+
+    def fault(self, key: str, error: Exception) -> None:
+        """End the capture by a fault in it."""
+        self.fail(
+            f"{key} cannot be recorded, {type(error).__name__}: {error}; this is a fault of ray-precheck,"
+            " please report it"
+        )
 
     def fail(self, reason: str) -> None:
         """Record nothing any more."""
@@ -264,6 +329,11 @@ class StepRecorder(ABC):
     def parent(self) -> str | None:
         """The innermost module that runs."""
         return self._modules[-1] if self._modules else None
+
+    @property
+    def backward_parent(self) -> str | None:
+        """The same module in the backward pass."""
+        return self._modules[-1].replace(".forward.", ".backward.") if self._modules else None
 
     def stack_of(self, frame: FrameType | None) -> int | None:
         """Return the number of the stack that ends with a frame."""

@@ -2,17 +2,22 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
 import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from ray_precheck.capture.pytorch.elements import Elements, statistics_text
+from ray_precheck.capture.pytorch.modules import TorchModuleNames
 from ray_precheck.capture.pytorch.tensors.summary import host_summary
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts
-from ray_precheck.capture.pytorch.updates.optimizer_groups import parameter_names
 from ray_precheck.capture.pytorch.updates.optimizers import OptimizerSteps
 from ray_precheck.schema.task import TaskPayload
 
@@ -116,6 +121,30 @@ class Records:
         return TaskPayload(0, key, self.texts[f"{key}.forward"].encode(), None)
 
 
+class Mode:
+    """A mode that can be paused."""
+
+    paused = False
+
+
+@contextmanager
+def recorded(
+    records: Any, mode: Any = None, name_of: Callable[[torch.Tensor], str] = lambda _: ""
+) -> Iterator[None]:
+    """Record the updates of optimizers, as the hooks of a probe let it be done."""
+    steps = OptimizerSteps(records, mode or Mode(), name_of, are_recorded=True)
+    handles = [
+        register_optimizer_step_pre_hook(steps.before),
+        register_optimizer_step_post_hook(steps.after),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        steps.close()
+
+
 def small_model(dtype: torch.dtype = torch.float32) -> torch.nn.Module:
     """Return a model with matrices and vectors, the same each time."""
     torch.manual_seed(1)
@@ -143,7 +172,7 @@ def captured(
     """Return the records of some steps of an optimizer."""
     model, records = small_model(dtype), Records(folder)
     optimizer = kind(model.parameters(), **options)
-    with OptimizerSteps(records, name_of=parameter_names(model)):
+    with recorded(records, name_of=TorchModuleNames(model).of_parameter):
         for step in range(steps):
             learn(model, optimizer, step)
     return records

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from optimizer_records import Lion, Records, captured
+from optimizer_records import Lion, Records, captured, recorded
 from records import replace_kernel, rows, statistics_checker
 
 from ray_precheck.accuracy.standards.registry import STANDARDS as KINDS
-from ray_precheck.capture.pytorch.updates.optimizers import OptimizerSteps
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings
 from ray_precheck.frameworks.pytorch.optimizers import resolve_optimizer
@@ -187,7 +186,7 @@ def test_the_signs_that_rounding_decides_are_the_devices(monkeypatch: pytest.Mon
     """In bfloat16 some sums of Lion nearly cancel in every tensor of a usual size."""
     param = torch.nn.Parameter(torch.zeros(256, 256, dtype=torch.bfloat16))
     records, optimizer = Records(), Lion([param], lr=0.125)
-    with OptimizerSteps(records):
+    with recorded(records):
         for seed in range(2):
             torch.manual_seed(seed)
             param.data.zero_()  # A step of a power of two is exact then.

@@ -19,14 +19,15 @@ from types import FrameType
 from typing import Any, Protocol
 
 from ray_precheck.capture.mindspore.darkness import MindSporeDarkness
-from ray_precheck.capture.mindspore.names import FunctionPlace, OperatorName
-from ray_precheck.capture.mindspore.patches import Patches
-from ray_precheck.capture.mindspore.primitives import (
+from ray_precheck.capture.mindspore.names import (
+    FunctionPlace,
+    OperatorName,
     attributes_of,
     entries_of_overloads,
     primitive_name,
     recorded_primitives,
 )
+from ray_precheck.capture.mindspore.patches import Patches
 from ray_precheck.capture.mindspore.recorder import MindSporeRecorder
 from ray_precheck.capture.mindspore.regions import keep_out_of_compilers, tracing
 

@@ -1,14 +1,20 @@
 """What MindSpore adds to the elements of a record: its dtypes.
 
-Comes in: any Python value. Goes out: its JSON. Called for each argument, output and gradient of each call.
+Comes in: any Python value. Goes out: its JSON. Called for each argument, output and gradient of each call,
+and for the values that a script saves by name.
 """
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 import mindspore as ms
 from mindspore import mint
 
+from ray_precheck.capture.mindspore.tensors import MindSporeTensors
+from ray_precheck.capture.settings import CaptureSettings
 from ray_precheck.capture.writing.elements import BASES, NULL, PlainElements
+from ray_precheck.capture.writing.log import TENSORS
+from ray_precheck.capture.writing.saved import FrameworkValues
 from ray_precheck.capture.writing.text import mapping, quoted
 
 # Every dtype is of a class of its own below this one.
@@ -45,3 +51,18 @@ class MindSporeElements(PlainElements):
                 ]
             )
         return super().nested(value, place, depth)
+
+
+class SavedMindSporeTensors(FrameworkValues):
+    """What MindSpore says of the values that a script saves by name in one step."""
+
+    framework = "mindspore"
+
+    def __init__(self, settings: CaptureSettings, folder: Path) -> None:
+        super().__init__()
+        self._is_saved = settings.saves_tensors
+        self._texts = MindSporeTensors(settings, folder / TENSORS)
+        self.elements = MindSporeElements(self._tensor)
+
+    def _tensor(self, tensor: ms.Tensor, place: str) -> str:
+        return self._texts.text(tensor, place, is_saved=self._is_saved)

@@ -1,17 +1,23 @@
-"""The functions of MindSpore whose calls are recorded, and their names in a dump.
+"""The functions and primitives of MindSpore whose calls are recorded, and their names in a dump.
 
-Comes in: MindSpore's namespaces. Goes out: each function with the place where it stands. Called once, when
-the first step is captured.
+Comes in: MindSpore's namespaces. Goes out: each function with the place where it stands, and the classes of
+primitives. Called once, when the first step is captured.
 
-A function that stands in several namespaces has the name of the one through which it is called.
+A function that stands in several namespaces has the name of the one through which it is called. A record of a
+primitive has its attributes as keyword arguments: `ops.MatMul(transpose_b=True)(a, b)` is `Primitive.MatMul`
+with a, b and transpose_b, and the precheck makes the primitive again from them. Cells of `mindspore.nn` and
+what `amp` rewrites compute with primitives; most functions do, too, and then the record is that of the
+function.
 """
 
 import types
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 import mindspore as ms
 from mindspore import mint, ops
+from mindspore.ops import Primitive, auto_generate
 
 
 class OperatorName(NamedTuple):
@@ -30,6 +36,11 @@ class OperatorName(NamedTuple):
     def key(self) -> str:
         """The name without the number of the call."""
         return f"{self.prefix}.{self.name}"
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the first argument is changed."""
+        return self.name.endswith("_") and not self.name.endswith("__")
 
 
 class FunctionPlace(NamedTuple):
@@ -139,3 +150,75 @@ def _of_tensor() -> Iterator[FunctionPlace]:
 
 def _public(owner: Any) -> Iterable[str]:
     return [name for name in dir(owner) if not name.startswith("_")]
+
+
+PREFIX = "Primitive"
+# What computes nothing from tensors: constants of Python, sequences, control flow, output to a log.
+_NO_PRIMITIVES = _names(
+    """
+    CellBackwardHook DType Depend DynamicRankTensorShape Generator GetGrad HookBackward InsertGradientOf
+    IsConstant IsInstance IsParameter IsSubClass Load MakeTuple Partial Print Rank SameTypeShape Shape
+    ShapeOnly Size TensorShape TileSize TopTypeof UpdateState VersionCheck shape_mul
+    """
+)
+# The modules of `mindspore.ops` that have these, and others like them.
+_HOMES_OF_NONE = _names(
+    "primitive arg_dtype_cast _scalar_ops _sequence_ops _map_tensor_ops control_ops debug_ops"
+)
+
+
+def recorded_primitives() -> list[type]:
+    """Return the classes that say how a primitive is called: those of operators, and their bases."""
+    found: dict[int, type] = {id(each): each for each in _below(Primitive)}
+    own = [each for each in found.values() if "__call__" in vars(each) and not _is_helper(each)]
+    return [Primitive, *own, *_direct_classes()]
+
+
+def _below(base: Any) -> Iterator[type]:
+    for each in base.__subclasses__():
+        yield each
+        yield from _below(each)
+
+
+def _is_helper(kind: type) -> bool:
+    return kind.__name__ in _NO_PRIMITIVES or kind.__module__.rpartition(".")[2] in _HOMES_OF_NONE
+
+
+@cache
+def _direct_classes() -> dict[type, str]:
+    """Return the classes of what MindSpore's functions call without a primitive, with their names there.
+
+    `softmax_impl` takes the axis as an argument, where the primitive `Softmax` has it as an attribute.
+    """
+    module = getattr(auto_generate, "pyboost_inner_prim", None)
+    return {
+        type(value): name
+        for name, value in vars(module or types.ModuleType("none")).items()
+        if name.endswith("_impl") and "__call__" in vars(type(value))
+    }
+
+
+@cache
+def primitive_name(kind: Any) -> OperatorName | None:
+    """Return the name of a class of primitives, None for one that is no operator."""
+    direct = _direct_classes().get(kind)
+    if direct is None and _is_helper(kind):
+        return None
+    return OperatorName(PREFIX, direct or kind.__name__)
+
+
+@cache
+def entries_of_overloads() -> list[tuple[Any, Any]]:
+    """Return what functions with overloads call, each with its function: `amp` rewrites `mint.add` to it."""
+    named = vars(getattr(ops, "functional_overload", ops))
+    return [
+        (entry, named[name[1:].removesuffix("_instance")])
+        for name, entry in named.items()
+        if name.endswith("_instance") and name[1:].removesuffix("_instance") in named
+    ]
+
+
+def attributes_of(primitive: Any) -> dict[str, Any]:
+    """Return the arguments with which a primitive was made."""
+    given = getattr(primitive, "init_attrs", None) or {}
+    return {name: value for name, value in given.items() if name != "name"}

@@ -27,10 +27,10 @@ from ray_precheck.capture.mindspore.detour import CellDetour, StepWatch
 from ray_precheck.capture.mindspore.names import FunctionPlace, OperatorName, recorded_functions
 from ray_precheck.capture.mindspore.recorder import MindSporeRecorder
 from ray_precheck.capture.mindspore.scalers import ScaledUpdates
+from ray_precheck.capture.probe import HookedStep, StepProbe
 from ray_precheck.capture.session import say
 from ray_precheck.capture.settings import BORDER, CaptureSettings
 from ray_precheck.capture.stacks import Stacks
-from ray_precheck.capture.writing.log import TENSORS
 from ray_precheck.errors import UsageError
 
 # Frames of these files are no part of the program that is looked at.
@@ -107,7 +107,7 @@ class MindSporeProbe:
         folder: Path,
         models: Any,
         on_failure: Callable[[str], None],
-    ) -> "MindSporeStep":
+    ) -> StepProbe:
         """Begin to capture a step into a folder.
 
         Raises:
@@ -123,30 +123,18 @@ class MindSporeProbe:
             self._cells = CellNames(models)
             if settings.custom_op_namespaces:
                 say(NO_NAMESPACES)
-        header: dict[str, object] = {
-            "task": settings.task,
-            "level": settings.level,
-            "framework": self.framework,
-            "dump_data_dir": str((folder / TENSORS).absolute()) if settings.saves_tensors else None,
-        }
         hooks = ExitStack()
 
         def failed(reason: str) -> None:
             hooks.close()
             on_failure(reason)
 
-        log = step_log(settings, folder, header, self._stacks.lines)
+        log = step_log(settings, folder, self.framework, self._stacks.lines)
         recorder = MindSporeRecorder(settings, log, self._stacks, failed)
         recorder.module_shown = self._cells.shown
-        cells = CellCalls(self._cells, recorder)
         calls = Calls(self._places, recorder, self.sink_around(recorder))
-
-        def put_on() -> None:
-            hooks.enter_context(cells.watched())
-            hooks.enter_context(self._detour.recorded(cells.call))
-            hooks.enter_context(calls.watched())
-
-        self._step = MindSporeStep(recorder, hooks, put_on, calls, log.noted)
+        cells = CellCalls(self._cells, recorder)
+        self._step = MindSporeStep(recorder, hooks, self._detour, cells, calls)
         return self._step
 
     def sink_around(self, recorder: MindSporeRecorder) -> CallSink | None:
@@ -154,54 +142,28 @@ class MindSporeProbe:
         return None
 
 
-class MindSporeStep:
-    """The hooks of one captured step, until `finish`."""
+class MindSporeStep(HookedStep):
+    """The hooks of one captured step of MindSpore."""
 
     def __init__(
         self,
         recorder: MindSporeRecorder,
         hooks: ExitStack,
-        put_on: Callable[[], None],
+        detour: CellDetour,
+        cells: CellCalls,
         calls: Calls,
-        noted: dict[str, object],
     ) -> None:
-        self.scope = recorder.scope
-        self._recorder = recorder
+        super().__init__(recorder, hooks)
+        self._detour = detour
+        self._cells = cells
         self._calls = calls
-        self._noted = noted
-        self._is_open = True
-        self._hooks = hooks
-        self._put_on = put_on
-        self._is_paused = True
         self.resume()
 
-    @property
-    def records(self) -> int:
-        """How many records were written so far."""
-        return self._recorder.records
-
-    @property
-    def dark(self) -> dict[str, object] | None:
-        """What had no record, as the dump's header says it; None where nothing is known."""
-        return self._recorder.dark_header()
-
-    def pause(self) -> None:
-        """Take the hooks away."""
-        self._is_paused = True
-        self._hooks.close()
-
-    def resume(self) -> None:
+    def put_on(self) -> None:
         """Put the hooks on."""
-        if self._is_paused:
-            self._is_paused = False
-            self._put_on()
-
-    def note(self, name: str, value: Callable[[], object]) -> None:
-        """Add a field to the header of the dump, unless it has it already or the value is None."""
-        if self._is_open and not self._recorder.stopped and name not in self._noted:
-            found = self._recorder.guarded(name, value)
-            if found is not None:
-                self._noted[name] = found
+        self._hooks.enter_context(self._cells.watched())
+        self._hooks.enter_context(self._detour.recorded(self._cells.call))
+        self._hooks.enter_context(self._calls.watched())
 
     def custom_call(
         self,
@@ -216,14 +178,3 @@ class MindSporeStep:
         if self._is_paused:
             return function(*args, **kwargs)
         return self._calls.custom(OperatorName(prefix, name), frame, function, args, kwargs)
-
-    def finish(self, cut_short: str = "") -> None:
-        """Take the hooks away, and write the files of the step."""
-        self._is_open = False
-        self.pause()
-        self._recorder.finish(cut_short)
-
-    def abandon(self) -> None:
-        """Write nothing any more, and close the log as it is."""
-        self._is_open = False
-        self._recorder.abandon()

@@ -7,7 +7,7 @@ by `probe` for each captured step.
 from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import mindspore as ms
 
@@ -19,7 +19,6 @@ from ray_precheck.capture.mindspore.gradients import (
     ArrivingGradients,
     BorderGradients,
     Edge,
-    NodeBorder,
     OutputNumbers,
     watch_nodes,
 )
@@ -37,19 +36,6 @@ from ray_precheck.frameworks.hf32 import mindspore_hf32
 from ray_precheck.schema.float32 import header_field
 
 _DEEPEST = 10
-
-
-class TensorWitness(Protocol):
-    """Takes note of what happens out of sight; see `capture.mindspore.darkness`."""
-
-    def got(self, name: str, frame: FrameType, given: Any) -> None:
-        """Take what a recorded call gets."""
-
-    def gave(self, result: Any) -> None:
-        """Take what is no stranger where it comes into a call."""
-
-    def note_dark(self, what: str, frame: FrameType | None) -> None:
-        """Name what runs unseen where a frame is."""
 
 
 class MindSporeRecorder(StepRecorder):
@@ -82,13 +68,10 @@ class MindSporeRecorder(StepRecorder):
         # Whether a function runs whose gradients will be asked for.
         self._keeps_gradients: Callable[[], bool] = getattr(executor, "requires_grad", bool)
         self._wait: Callable[[], None] = getattr(executor, "sync", lambda: None)
-        self._borders: list[NodeBorder | ArrivingGradients] = []
-        # The calls in recomputed Cells, by their names and inputs.
-        self._regions: dict[tuple[str, str], list[str]] = {}
         # The dtypes to which the Cells that run cast what their operators get (`Cell.to_float`).
         self.mixed: list[str] = []
         # What sees where tensors come from, where all calls are to have records.
-        self.darkness: TensorWitness | None = None
+        self.darkness: Any = None
         self._strategy: Callable[[], object] = private_parts.find(private_parts.MINDSPORE_AMP) or (
             lambda: None
         )
@@ -108,7 +91,7 @@ class MindSporeRecorder(StepRecorder):
             return function(*args, **kwargs)
         self.settle()
         before = self.guarded(forward, lambda: self.before(forward, args, kwargs, frame)) or ""
-        edges = self.guarded(forward, lambda: self.edges(args, kwargs)) or []
+        edges = self.edges(forward, args, kwargs)
         silent = silently_changed(name.key, "mindspore")
         given = self.guarded(forward, lambda: _given(silent, args, kwargs)) if silent else None
         darkness = self.darkness
@@ -131,7 +114,9 @@ class MindSporeRecorder(StepRecorder):
             if given and self.settings.wants("forward", "output"):
                 fields += self._changes(given)
             if found.inner:
-                fields += self._recomputed(name.key, forward, before, again=found.again)
+                # A region is computed again with the same inputs.
+                region = name.key, without_names(before)
+                fields += self.recomputed(region, forward, again=found.again)
             self.write(forward, fields, stack, self.parent)
             self.watch(f"{key}.backward", edges, output, stack)
 
@@ -147,15 +132,6 @@ class MindSporeRecorder(StepRecorder):
             if _values(each.tensor) != each.known
         ]
         return f', "changed": {mapping(found)}'
-
-    def _recomputed(self, name: str, key: str, before: str, *, again: bool) -> str:
-        """Return the field that names the call that a Cell computes again: that with the same inputs."""
-        before = without_names(before)
-        if not again:
-            self._regions.setdefault((name, before), []).append(key)
-            return ""
-        first = self._regions.get((name, before))
-        return f', "recompute": {quoted(first.pop())}' if first else ""
 
     def _autocast(self, given: Any, output: Any) -> str:
         """Return the field that says to which dtype MindSpore cast what a call got, "" without a cast.
@@ -205,10 +181,7 @@ class MindSporeRecorder(StepRecorder):
             said = str(error).strip().partition("\n")[0]
             self.fail(f"{key} cannot be recorded, because MindSpore cannot read its values: {said}")
         elif error is not None:
-            self.fail(
-                f"{key} cannot be recorded, {type(error).__name__}: {error}; this is a fault of"
-                " ray-precheck, please report it"
-            )
+            self.fault(key, error)
         self._log.raise_born()
         return result
 
@@ -221,19 +194,23 @@ class MindSporeRecorder(StepRecorder):
         if not self.stopped and self.settings.task != STRUCTURE:
             self._wait()
 
-    def edges(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Edge | None]:
+    def edges(self, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Edge | None]:
         """Return where the gradients of the inputs go; [] where none are wanted."""
         if not self._sees_nodes or not self.settings.wants("backward"):
             return []
-        return self._numbers.edges(tensors_within((args, kwargs)))
+        found = tensors_within((args, kwargs))
+        return self.guarded(key, lambda: self._numbers.edges(found)) or []
 
     def watch(self, key: str, edges: list[Edge | None], output: Any, stack: int | None) -> None:
         """Record the gradients of a call when they have passed through it."""
-        outputs = list(tensors_within(output))
-        parent = self.parent and self.parent.replace(".forward.", ".backward.")
+        outputs, parent = list(tensors_within(output)), self.backward_parent
+
+        def write(seen: BorderGradients) -> None:
+            self.write(key, self.around(key, seen.arrived, seen.passed_on), stack, parent)
 
         def done(seen: BorderGradients) -> None:
-            self.guarded(key, lambda: self._backward(key, seen, stack, parent))
+            if not self.stopped:
+                self.guarded(key, lambda: write(seen))
 
         if self._sees_nodes:
             self._numbers.learn(outputs)
@@ -241,13 +218,6 @@ class MindSporeRecorder(StepRecorder):
             self._borders += [border] if border is not None else []
         elif self.settings.wants("backward") and self._keeps_gradients():
             self._borders.append(ArrivingGradients(outputs, done))
-
-    def _backward(
-        self, key: str, seen: BorderGradients, stack: int | None, parent: str | None
-    ) -> None:
-        if self.stopped:
-            return
-        self.write(key, self.around(key, seen.arrived, seen.passed_on), stack, parent)
 
     @property
     def tensor_bytes(self) -> int:
@@ -273,29 +243,17 @@ class MindSporeRecorder(StepRecorder):
         storage = None if tensor.has_init else getattr(tensor, "untyped_storage", None)
         return 0 if storage is None else int(storage().data_ptr())
 
-    def finish(self, cut_short: str = "") -> None:
-        """Write what has not come to its end, and turn the log into the dump."""
-        for border in self._borders:
-            border.close()
-        self._borders.clear()
+    def end_tensors(self) -> None:
+        """Close the file of the sketches."""
         if self._sketches is not None:
             self._sketches.close() if self.stopped else self._sketches.finish()
-        if not self.stopped:
-            self.guarded("the formats of float32", self._note_float32)
-        self._finish_log(cut_short)
 
-    def _note_float32(self) -> None:
+    def note_float32(self) -> None:
         """Say in the header for what HF32 was on; a process can set it once, so that the end tells."""
         if ms.get_context("device_target") == "Ascend":
             formats = mindspore_hf32(ms)
             if formats:
-                self._log.noted["float32"] = header_field(formats, formats)
-
-    def abandon(self) -> None:
-        """Record nothing any more, and close the log as it is."""
-        if not self.stopped:
-            self.stopped = True
-            self._log.close()
+                self.noted["float32"] = header_field(formats, formats)
 
 
 def _given(silent: Set[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Given]:

@@ -67,25 +67,6 @@ class Sink(Protocol):
         """Record a call around `run`, which makes it, and return what it gives."""
 
 
-class Witness(Protocol):
-    """Takes note of what happens out of sight; see `capture.pytorch.darkness`."""
-
-    def met(self, tensor: torch.Tensor, *, is_itself: bool) -> None:
-        """Take a dense tensor that is looked at for the first time."""
-
-    def begin_asking(self, name: CallName, frame: FrameType, args: tuple[Any, ...]) -> None:
-        """Ask for the producers of the tensors that are met from now on."""
-
-    def end_asking(self, name: CallName, frame: FrameType) -> None:
-        """Ask for them no longer."""
-
-    def note_dark(self, what: str, frame: FrameType | None) -> None:
-        """Name what runs unseen where a frame is."""
-
-    def gave(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
-        """Take what a function gave that has no record."""
-
-
 class CallMode(TorchFunctionMode):
     """Hands each call of a recorded function to a sink. The modes `below` were on before the capture began:
     what they do to a call belongs to the call."""
@@ -102,7 +83,7 @@ class CallMode(TorchFunctionMode):
         # Paused in the step of an optimizer, quiet while the capture itself computes.
         self.paused = self.quiet = False
         # Takes what functions give that have no record.
-        self.darkness: Witness | None = None
+        self.darkness: Any = None
         # Its captured step is not under way, whatever stack it is still on.
         self._is_over = False
         self._operators = {

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch.distributed as distributed
 
 from ray_precheck.capture.pytorch.calls import detour
-from ray_precheck.capture.pytorch.groups import group_text
+from ray_precheck.capture.pytorch.elements import group_text
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
 
 NAMES = (

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.autograd.forward_ad
@@ -57,6 +57,36 @@ _UNSEEN: tuple[tuple[Any, str], ...] = (
 _OF_ARRAYS = frozenset({"tensor", "as_tensor", "asarray"})
 # Classes whose call makes a tensor of a list, unseen: `torch.FloatTensor([1.0])`.
 _CONSTRUCTOR = re.compile(r"\b[A-Z]?[a-z]*Tensor\(")
+
+
+_MOST_WRAPPERS = 6
+
+
+class TorchOrigins(Origins):
+    """Which storages are known: a view or a detached tensor is known with its base."""
+
+    tensor: ClassVar[type] = torch.Tensor
+
+    def anchor(self, tensor: torch.Tensor) -> Any:
+        """Return the storage object of a tensor, of a wrapped one that within; None where there is none."""
+        for _ in range(_MOST_WRAPPERS):
+            try:
+                return tensor.untyped_storage()
+            except (RuntimeError, NotImplementedError):
+                if not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+                    return None
+                tensor = torch._C._functorch.get_unwrapped(tensor)
+        return None
+
+    @functools.cached_property
+    def is_able(self) -> bool:
+        """Whether torch has one object for a storage as long as the storage is there (since 2.1)."""
+        try:
+            tensor = torch.empty(1)
+            found = weakref.ref(tensor.untyped_storage())
+            return found() is not None and found() is tensor.untyped_storage()
+        except (RuntimeError, TypeError, AttributeError):
+            return False
 
 
 class Darkness(Strangers):

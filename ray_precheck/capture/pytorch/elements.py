@@ -1,18 +1,28 @@
-"""What PyTorch adds to the elements of a record: its devices, dtypes and sizes.
+"""What PyTorch adds to the elements of a record: its devices, dtypes, sizes and process groups.
 
-Comes in: any Python value. Goes out: its JSON. Called for each argument, output and gradient of each call.
+Comes in: any Python value. Goes out: its JSON. Called for each argument, output and gradient of each call,
+and for the values that a script saves by name.
 """
 
+import zlib
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+import torch.distributed as distributed
 
-from ray_precheck.capture.pytorch import groups
+from ray_precheck.capture.pytorch.tensors.files import CapturedFiles
 from ray_precheck.capture.pytorch.tensors.nested import tensors_in
 from ray_precheck.capture.pytorch.tensors.storages import parts_of
+from ray_precheck.capture.pytorch.tensors.text import TensorTexts
+from ray_precheck.capture.pytorch.tensors.values import sliced, values_look
+from ray_precheck.capture.settings import CaptureSettings
 from ray_precheck.capture.writing.elements import NULL, PLAIN, PlainElements
 from ray_precheck.capture.writing.elements import statistics_text as statistics_text
-from ray_precheck.capture.writing.text import array, quoted
+from ray_precheck.capture.writing.log import TENSORS
+from ray_precheck.capture.writing.saved import FrameworkValues
+from ray_precheck.capture.writing.text import array, mapping, quoted
 
 # What msprobe writes of arguments with these names, whatever their type.
 _DEVICES, _DTYPES = frozenset({"device"}), frozenset({"dtype", "output_dtype"})
@@ -59,7 +69,7 @@ class Elements(PlainElements):
         if isinstance(value, torch.ScriptObject):
             parts = parts_of(value)
             return NULL if parts is None else super().nested(parts, place, depth)
-        told = groups.written(value, lambda tensor: self.of_tensor(tensor, place))
+        told = _of_collective(value, lambda tensor: self.of_tensor(tensor, place))
         return super().nested(value, place, depth) if told is None else told
 
 
@@ -72,3 +82,73 @@ def autocast_field(result: Any) -> str:
             device = "" if kind == "cpu" else f', "autocast_device": "{kind}"'
             return f', "autocast": "{torch.get_autocast_dtype(kind)}"{device}'
     return ""
+
+
+class SavedTorchTensors(FrameworkValues):
+    """What PyTorch says of the values that a script saves by name in one step."""
+
+    framework = "pytorch"
+
+    def __init__(self, settings: CaptureSettings, folder: Path) -> None:
+        super().__init__()
+        self._settings = settings
+        self._texts = TensorTexts(values_look(settings.summary_mode)[0])
+        self.elements = Elements(self._tensor)
+        self._files = CapturedFiles(folder / TENSORS) if settings.saves_tensors else None
+
+    def on_gradient(self, tensor: torch.Tensor, take: Callable[[torch.Tensor], None]) -> None:
+        """Let `take` have the gradient of a tensor that requires one."""
+        if tensor.requires_grad:
+            super().on_gradient(tensor, take)
+
+    def _tensor(self, tensor: torch.Tensor, place: str) -> str:
+        if self._settings.slices:
+            tensor = sliced(tensor, self._settings.slices)
+        fields = self._texts.fields(tensor)
+        dense = self._texts.dense(tensor) if self._files is not None else None
+        dense = self._texts.saved(tensor, dense)
+        if self._files is None or dense is None:
+            return f"{{{fields}}}"
+        return f'{{{fields}, "data_name": {quoted(self._files.save(dense, place))}}}'
+
+
+def group_text(group: Any) -> str:
+    """Return a process group as JSON, as msprobe has it: its ranks, and CRC-32 of their list."""
+    try:
+        ranks = distributed.get_process_group_ranks(group)
+    except (ValueError, RuntimeError, KeyError):  # this process is not in it, or it is destroyed
+        return '{"type": "torch.ProcessGroup"}'
+    identity = zlib.crc32(str(ranks).encode())
+    return f'{{"type": "torch.ProcessGroup", "group_ranks": {ranks}, "group_id": "{identity:08x}"}}'
+
+
+def _reduce_op_text(operation: Any) -> str:
+    """Return the operation of a reduction as JSON."""
+    return f'{{"type": "torch.distributed.ReduceOp", "value": {quoted(str(operation))}}}'
+
+
+def p2p_text(operation: Any, tensor_text: Callable[[torch.Tensor], str]) -> str:
+    """Return one entry of a batch of sends and receives as JSON."""
+    return mapping(
+        [
+            ("class_type", '"torch.distributed.P2POp"'),
+            ("tensor", tensor_text(operation.tensor)),
+            ("op", quoted(operation.op.__name__)),
+            ("peer", str(operation.peer)),
+            ("tag", str(operation.tag)),
+            ("group", group_text(operation.group or distributed.group.WORLD)),
+        ]
+    )
+
+
+def _of_collective(value: Any, tensor_text: Callable[[torch.Tensor], str]) -> str | None:
+    """Return an argument that only collectives have as JSON, None for any other value."""
+    if not distributed.is_available():
+        return None
+    if isinstance(value, distributed.ProcessGroup):
+        return group_text(value)
+    if isinstance(value, distributed.ReduceOp | distributed.ReduceOp.RedOpType):
+        return _reduce_op_text(value)
+    if isinstance(value, distributed.P2POp):
+        return p2p_text(value, tensor_text)
+    return None

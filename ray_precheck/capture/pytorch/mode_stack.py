@@ -1,7 +1,8 @@
-"""Where a function mode stands among those of a thread.
+"""The mode of a capture beside what the script has put on: where it stands, and how to step aside.
 
-Comes in: the mode of a captured step. Goes out: the mode on the stack of this thread, and off again.
-Called by `calls` when a step begins and ends, and when a model is called.
+Comes in: the mode of a captured step. Goes out: the mode on the stack of this thread, and off again; a
+context in which what looks on is off. Called by `calls` when a step begins and ends, and when a model is
+called, and by the recorder around all that it does.
 
 torch takes off what lies uppermost, and each thread has a stack of its own. A step may end where the mode
 is not uppermost (the script has put on one of its own), not in this thread, or not there for the moment:
@@ -10,6 +11,8 @@ mode is left where it is, does nothing any more, and is swept away later.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
@@ -57,3 +60,40 @@ def _taken() -> list[TorchFunctionMode]:
 def _put(modes: Iterable[TorchFunctionMode]) -> None:
     for mode in modes:
         TorchFunctionMode.__enter__(mode)  # type: ignore[no-untyped-call]
+
+
+_NOTHING: AbstractContextManager[Any] = nullcontext()
+
+
+class Aside:
+    """Steps aside where something of the script would look on: what a capture computes is no part of that.
+
+    These are the script's transforms (`torch.func`), its modes of dispatch (a counter of operations, a
+    selective checkpoint, `make_fx`) and its tracer (`torch.jit.trace`).
+    """
+
+    def __init__(self) -> None:
+        find = private_parts.find
+        self._modes = find(private_parts.DISPATCH_MODES)
+        self._without_modes = find(private_parts.NO_DISPATCH_MODES)
+        self._transform = find(private_parts.TRANSFORM)
+        self._without_transforms = find(private_parts.NO_TRANSFORMS)
+        self._trace = find(private_parts.TRACE)
+        self._set_trace = find(private_parts.SET_TRACE)
+
+    def __call__(self) -> AbstractContextManager[Any]:
+        """Return the context, which costs next to nothing where nothing looks on."""
+        transformed = self._transform is not None and self._transform() is not None
+        watched = self._modes is not None and self._modes() > 0
+        traced = self._trace is not None and self._trace() is not None
+        if not (transformed or watched or traced):
+            return _NOTHING
+        hidden = ExitStack()
+        if traced and self._set_trace is not None:
+            hidden.callback(self._set_trace, self._trace())  # type: ignore[misc]
+            self._set_trace(None)
+        if watched and self._without_modes is not None:
+            hidden.enter_context(self._without_modes())
+        if transformed and self._without_transforms is not None:
+            hidden.enter_context(self._without_transforms())
+        return hidden

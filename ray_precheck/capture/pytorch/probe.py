@@ -24,21 +24,24 @@ from torch.optim.optimizer import (
 from torch.overrides import TorchFunctionMode
 
 from ray_precheck.capture.births import step_log
+from ray_precheck.capture.probe import HookedStep, StepProbe
 from ray_precheck.capture.pytorch.backward_passes import backward_passes_seen
 from ray_precheck.capture.pytorch.calls import CallMode, Sink, is_compiling, sweep_modes
 from ray_precheck.capture.pytorch.collectives import Collectives
 from ray_precheck.capture.pytorch.compiled import regions_told_apart
-from ray_precheck.capture.pytorch.darkness import Darkness
+from ray_precheck.capture.pytorch.darkness import Darkness, TorchOrigins
 from ray_precheck.capture.pytorch.mode_stack import modes_on
-from ray_precheck.capture.pytorch.modules import ModuleCalls, ModuleNames
+from ray_precheck.capture.pytorch.modules import TorchModuleCalls, TorchModuleNames
 from ray_precheck.capture.pytorch.names import FunctionNames, call_name
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
-from ray_precheck.capture.pytorch.tensors.origins import TorchOrigins
-from ray_precheck.capture.pytorch.updates.optimizers import Arguments, OptimizerSteps, is_skipped
-from ray_precheck.capture.pytorch.updates.scalers import ScalerSteps
+from ray_precheck.capture.pytorch.updates.optimizers import (
+    Arguments,
+    OptimizerSteps,
+    ScalerSteps,
+    is_skipped,
+)
 from ray_precheck.capture.settings import CaptureSettings
 from ray_precheck.capture.stacks import Stacks
-from ray_precheck.capture.writing.log import TENSORS
 
 # Frames of these files are no part of the program that is looked at.
 _OWN = (str(Path(__file__).parents[1]), torch.overrides.__file__)
@@ -61,7 +64,7 @@ class TorchProbe:
         self._model: weakref.ref[torch.nn.Module] | None = None
         self._stacks = Stacks(_OWN, _RECOMPUTES)
         self._names: FunctionNames | None = None
-        self._modules: ModuleNames | None = None
+        self._modules: TorchModuleNames | None = None
         # What was on when the capture began: it stays below.
         self._below: tuple[TorchFunctionMode, ...] = ()
         self._step: TorchStep | None = None
@@ -130,7 +133,7 @@ class TorchProbe:
                     self._step.updates.after(optimizer, args, kwargs)
                 else:
                     self._step.forget_all()
-                self._step.note_skipped(lambda: is_skipped(optimizer))
+                self._step.note("update_skipped", lambda: is_skipped(optimizer) or None)
             if self._optimizer is None:
                 self._optimizer = id(optimizer)
             if self._optimizer == id(optimizer):
@@ -148,7 +151,7 @@ class TorchProbe:
         """
         updates, ended = self._updates, self._ended
         if self._step is not None:
-            self._step.note_loss_scale(scaler.get_scale)
+            self._step.note("loss_scale", scaler.get_scale)
         result = run()
         if self._ended > ended:
             self._scaled = id(optimizer)
@@ -156,7 +159,7 @@ class TorchProbe:
         if self._optimizer is None and self._on_step is not None:
             self._optimizer = id(optimizer)
         if self._step is not None and self._updates == updates:
-            self._step.note_skipped(lambda: True)
+            self._step.note("update_skipped", lambda: True)
         if id(optimizer) in (self._optimizer, self._scaled):
             self._end_step()
         return result
@@ -188,29 +191,23 @@ class TorchProbe:
         folder: Path,
         models: Any,
         on_failure: Callable[[str], None],
-    ) -> "TorchStep":
+    ) -> StepProbe:
         """Begin to capture a step into a folder."""
         if self._names is None:
             self._names = FunctionNames(settings.custom_op_namespaces)
         if self._modules is None:
-            self._modules = ModuleNames(models)
+            self._modules = TorchModuleNames(models)
         called = self._model() if self._model is not None else None
         if models is None and called is not None:
             # Its call has begun the step, so that the detour of module calls sees those within it alone.
-            self._modules.add_model(called)
-        header: dict[str, object] = {
-            "task": settings.task,
-            "level": settings.level,
-            "framework": self.framework,
-            "dump_data_dir": str((folder / TENSORS).absolute()) if settings.saves_tensors else None,
-        }
+            self._modules.of(called)
         self._scalers.watch()
-        log = step_log(settings, folder, header, self._stacks.lines)
+        log = step_log(settings, folder, self.framework, self._stacks.lines)
         recorder = TorchRecorder(settings, log, self._stacks, on_failure)
         recorder.module_shown = self._modules.shown
         sink = self.sink_around(recorder)
         self._step = TorchStep(
-            recorder, self._names, self._modules, log.noted, sink, self._below, self._origins
+            recorder, self._names, self._modules, sink, self._below, self._origins
         )
         return self._step
 
@@ -219,34 +216,30 @@ class TorchProbe:
         return None
 
 
-class TorchStep:
-    """The hooks of one captured step, from its making until `finish`."""
+class TorchStep(HookedStep):
+    """The hooks of one captured step of PyTorch."""
 
     def __init__(
         self,
         recorder: TorchRecorder,
         names: FunctionNames,
-        module_names: ModuleNames,
-        noted: dict[str, object],
-        sink: Sink | None = None,
-        below: Sequence[TorchFunctionMode] = (),
-        origins: TorchOrigins | None = None,
+        module_names: TorchModuleNames,
+        sink: Sink | None,
+        below: Sequence[TorchFunctionMode],
+        origins: TorchOrigins,
     ) -> None:
-        self.scope = recorder.scope
-        self._recorder = recorder
-        self._noted = noted
-        self._is_open = True
-        self._hooks = ExitStack()
+        super().__init__(recorder, ExitStack())
+        self._torch_recorder = recorder
         self.updates: OptimizerSteps | None = None
         settings = recorder.settings
-        self._modules = ModuleCalls(module_names, recorder) if settings.modules else None
+        self._modules = TorchModuleCalls(module_names, recorder) if settings.modules else None
         self._mode: CallMode | None = None
         if settings.calls or sink is not None:
             self._mode = recorder.mode = CallMode(names, sink or recorder, below)
         self._updates: OptimizerSteps | None = None
         self._names = names
         self._darkness: Darkness | None = None
-        if self._mode is not None and sink is None and origins is not None:
+        if self._mode is not None and sink is None:
             self._darkness = Darkness(recorder, origins)
             self._mode.darkness = self._darkness
             if self._darkness.asks_origins:
@@ -258,37 +251,23 @@ class TorchStep:
                 module_names.of_parameter,
                 are_recorded=settings.updates,
             )
-        self._is_paused = True
         self.resume()
-
-    @property
-    def records(self) -> int:
-        """How many records were written so far."""
-        return self._recorder.records
-
-    @property
-    def dark(self) -> dict[str, object] | None:
-        """What had no record, as the dump's header says it; None where nothing is known."""
-        return self._recorder.dark_header()
 
     def pause(self) -> None:
         """Take the hooks away; gradients of calls that were recorded are still recorded."""
-        self._is_paused = True
         self.updates = None
-        self._hooks.close()
+        super().pause()
 
-    def resume(self) -> None:
+    def put_on(self) -> None:
         """Put the hooks on."""
-        if not self._is_paused:
-            return
-        self._is_paused = False
         if self._modules is not None:
             self._hooks.enter_context(self._modules.watched())
         if self._mode is not None:
-            self._hooks.enter_context(regions_told_apart(self._mode, self._recorder))
+            recorder = self._torch_recorder
+            self._hooks.enter_context(regions_told_apart(self._mode, recorder))
             self._hooks.enter_context(backward_passes_seen(self._mode))
-            self._hooks.enter_context(Collectives(self._recorder).watched())
-            self._hooks.enter_context(self._recorder.resharding.watched())
+            self._hooks.enter_context(Collectives(recorder).watched())
+            self._hooks.enter_context(recorder.resharding.watched())
             self._hooks.enter_context(self._mode.operators_named())
             if self._darkness is not None:
                 self._hooks.enter_context(self._darkness.watched(self._names))
@@ -297,22 +276,7 @@ class TorchStep:
 
     def forget_all(self) -> None:
         """Forget what is known of all tensors, because an update that was not looked at was made."""
-        self._recorder.forget_all()
-
-    def note_loss_scale(self, scale: Callable[[], float]) -> None:
-        """Take note of the loss scale of the step: that of the first gradient scaler that makes one."""
-        self._note("loss_scale", scale)
-
-    def note_skipped(self, is_skipped: Callable[[], bool]) -> None:
-        """Take note of an update that a gradient scaler has skipped, if this is one."""
-        self._note("update_skipped", lambda: is_skipped() or None)
-
-    def _note(self, name: str, value: Callable[[], object]) -> None:
-        """Add a field to the header of the dump, unless it has it already or the value is None."""
-        if self._is_open and not self._recorder.stopped and name not in self._noted:
-            found = self._recorder.guarded(name, value)
-            if found is not None:
-                self._noted[name] = found
+        self._torch_recorder.forget_all()
 
     def custom_call(
         self,
@@ -329,7 +293,7 @@ class TorchStep:
         self._mode.paused = True
         try:
             called = call_name(prefix, name)
-            return self._recorder.call(
+            return self._torch_recorder.call(
                 called, frame, args, kwargs, lambda: function(*args, **kwargs)
             )
         finally:
@@ -337,19 +301,17 @@ class TorchStep:
 
     def finish(self, cut_short: str = "") -> None:
         """Take the hooks away, and write the files of the step."""
-        self._is_open = False
         updates, self._updates = self._updates, None
         if updates is not None:
             updates.close()
         self.pause()
         if self._modules is not None:
             self._modules.finish()
-        self._recorder.finish(cut_short)
+        super().finish(cut_short)
 
     def abandon(self) -> None:
         """Write nothing any more, and close the log as it is."""
-        self._is_open = False
         self.updates = None
         if self._mode is not None:
             self._mode.paused = True
-        self._recorder.abandon()
+        super().abandon()

@@ -6,7 +6,6 @@ by `step` for each captured step.
 
 import functools
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,18 +17,17 @@ import torch
 from ray_precheck import private_parts
 from ray_precheck.capture.changes import Given
 from ray_precheck.capture.given_names import BUFFER, PARAMETER, GivenNames, without_names
-from ray_precheck.capture.pytorch.aside import Aside
-from ray_precheck.capture.pytorch.calls import CallMode, Witness
+from ray_precheck.capture.pytorch.calls import CallMode
 from ray_precheck.capture.pytorch.changed import noted, outputs_among, touched_by
 from ray_precheck.capture.pytorch.elements import Elements, autocast_field
 from ray_precheck.capture.pytorch.gradients import (
     MODULE,
-    Border,
+    Edge,
     PassedGradients,
-    Places,
     edges_of,
     watch,
 )
+from ray_precheck.capture.pytorch.mode_stack import Aside
 from ray_precheck.capture.pytorch.names import CallName
 from ray_precheck.capture.pytorch.resharding import Resharding
 from ray_precheck.capture.pytorch.tensors.device_values import MARK, DeviceValues
@@ -75,7 +73,7 @@ class TorchRecorder(StepRecorder):
         super().__init__(settings, log, stacks, on_failure)
         self.elements = Elements(self._tensor)
         self.mode: CallMode | None = None
-        self.darkness: Witness | None = None
+        self.darkness: Any = None
         self.resharding = Resharding()
         self.knows_compiled = False
         self._device = DeviceValues(self._arrived)
@@ -108,9 +106,6 @@ class TorchRecorder(StepRecorder):
         # `quiet` alone would do, but each question to a tensor would still ask the mode.
         self._unseen = private_parts.find(private_parts.NO_FUNCTION_MODE) or nullcontext
         self._aside = Aside()
-        # The calls of checkpointed regions by name, place and inputs, until they are computed again.
-        self._regions: dict[tuple[str, int, str], list[str]] = {}
-        self._borders: list[Border] = []
 
     def call(
         self,
@@ -133,8 +128,7 @@ class TorchRecorder(StepRecorder):
         )
         if self.darkness:
             self.darkness.end_asking(name, frame)
-        # Asked before the call, because one in place gives its argument another node.
-        edges = edges_of(tensors_in((args, kwargs))) if torch.is_grad_enabled() else []
+        edges = self.edges(forward, args, kwargs)
         with self.resharding:
             result = run()
         if not self.stopped:
@@ -171,21 +165,20 @@ class TorchRecorder(StepRecorder):
         output = args[0] if is_first else result
         found = self._stacks.of(frame)
         stack = found.number if self.settings.stacks else None
-        parent = self.parent
         fields = before + self.after(f"{key}.forward", output, changed=name.in_place)
         if touched and self.settings.wants("forward", "output"):
             fields += self._changes(
                 touched, outputs_among(name, args, kwargs, output), bool(name.silent)
             )
         if found.inner:
-            fields += self._recomputed(name.key, key, found.inner, before)
+            # The call at the same place of the checkpointed region, with the same inputs.
+            region = name.key, found.inner, without_names(_NEEDS_GRADIENT.sub("", before))
+            again = self._in_backward is not None and self._in_backward() >= 0
+            fields += self.recomputed(region, f"{key}.forward", again=again)
         fields += autocast_field(result) + index_field(name.key, args)
-        self.write(f"{key}.forward", fields, stack, parent)
+        self.write(f"{key}.forward", fields, stack, self.parent)
         if any(edges) and self.settings.wants("backward"):
-            backward = parent and parent.replace(".forward.", ".backward.")
-            outputs = tensors_in(output)
-            places = input_places(run, edges, outputs)
-            self.watch(f"{key}.backward", edges, outputs, stack, backward, places)
+            self.watch(f"{key}.backward", edges, output, stack, run)
 
     def _before_noted(
         self,
@@ -247,10 +240,7 @@ class TorchRecorder(StepRecorder):
         if mode is not None:
             mode.quiet = quiet
         if error is not None:
-            self.fail(
-                f"{key} cannot be recorded, {type(error).__name__}: {error}; this is a fault of"
-                " ray-precheck, please report it"
-            )
+            self.fault(key, error)
         if not quiet:
             self._log.raise_born()
         return result
@@ -262,36 +252,27 @@ class TorchRecorder(StepRecorder):
         self._changed = False
         return fields
 
-    def _recomputed(self, name: str, key: str, inner: int, before: str) -> str:
-        """Return the field that names the call that a checkpointed region computes again.
-
-        It is the call at the same place of the region with the same inputs, of several the last.
-        """
-        region = (name, inner, without_names(_NEEDS_GRADIENT.sub("", before)))
-        if self._in_backward is None or self._in_backward() < 0:
-            self._regions.setdefault(region, []).append(f"{key}.forward")
-            return ""
-        first = self._regions.get(region)
-        return f', "recompute": {quoted(first.pop())}' if first else ""
+    def edges(self, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Edge | None]:
+        """Return where the gradients of the inputs go."""
+        return edges_of(tensors_in((args, kwargs))) if torch.is_grad_enabled() else []
 
     def watch(
         self,
         key: str,
         edges: list[Any],
-        outputs: list[torch.Tensor],
+        output: Any,
         stack: int | None,
-        parent: str | None,
-        places: Places | None = None,
+        run: Callable[[], Any] | None = None,
     ) -> None:
-        """Record the gradients of a call when they have passed through it."""
-        # Of a module msprobe has the gradients at the border, too, one for each input.
-        is_module = stack is None and key.startswith("Module.")
+        """Record the gradients of a call, which `run` made, when they have passed through it."""
+        outputs, parent = tensors_in(output), self.backward_parent
         border = watch(
-            MODULE if is_module else self.settings.gradients,
+            # Of a module msprobe has the gradients at the border, too, one for each input.
+            MODULE if key.startswith("Module.") else self.settings.gradients,
             edges,
             outputs,
             lambda seen: self.guarded(key, lambda: self._backward(key, seen, stack, parent)),
-            places,
+            input_places(run, edges, outputs),
         )
         if border is not None:
             self._borders.append(border)
@@ -320,10 +301,6 @@ class TorchRecorder(StepRecorder):
     def tensor_bytes(self) -> int:
         """How many bytes of tensors the step has in files."""
         return self._files.written_bytes if self._files is not None else 0
-
-    def stack_here(self) -> int | None:
-        """Return the number of the stack that leads to the caller."""
-        return self._stacks.of(sys._getframe(2)).number if self.settings.stacks else None
 
     def _tensor(self, tensor: torch.Tensor, place: str) -> str:
         if self.settings.slices:
@@ -404,21 +381,16 @@ class TorchRecorder(StepRecorder):
             if other is not None:
                 other.forget_all()
 
-    def finish(self, cut_short: str = "") -> None:
-        """Write what has not come to its end, and turn the log into the dump."""
+    def end_tensors(self) -> None:
+        """Wait for what an accelerator computes, and close the file of the sketches."""
         self._written = None
-        for border in self._borders:
-            border.close()
-        self._borders.clear()
         self.forget_all()
         if not self.stopped:
             self.guarded("the end of the step", self._device.finish)
-            self.guarded("the formats of float32", self._note_float32)
         if self._sketching is not None:
             self._sketching.close() if self.stopped else self._sketching.finish()
-        self._finish_log(cut_short)
 
-    def _note_float32(self) -> None:
+    def note_float32(self) -> None:
         """Say in the header in which formats of fewer bits the step computed float32 products.
 
         A step with an accelerator computes there; what the settings say of the CPU is not asked then.
@@ -430,16 +402,14 @@ class TorchRecorder(StepRecorder):
                 computed_in(kind, formats_of(kind)),
             )
             if found:
-                self._log.noted["float32"] = found
+                self.noted["float32"] = found
 
     def abandon(self) -> None:
         """Record nothing any more, and close the files as they are."""
-        if not self.stopped:
-            self.stopped = True
-            self._borders.clear()
-            if self._sketching is not None:
-                self._sketching.close()
-            self._log.close()
+        self._borders.clear()
+        if not self.stopped and self._sketching is not None:
+            self._sketching.close()
+        super().abandon()
 
 
 def _states_of(model: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:

@@ -22,7 +22,7 @@ from ray_precheck.foreign import caught
 
 
 def input_places(
-    call: Callable[[], Any], inputs: Sequence[Edge | None], outputs: Sequence[torch.Tensor]
+    call: Callable[[], Any] | None, inputs: Sequence[Edge | None], outputs: Sequence[torch.Tensor]
 ) -> Places | None:
     """Return which input each edge of the call's graph leads to, None where that cannot be told.
 

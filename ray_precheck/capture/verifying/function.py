@@ -1,18 +1,23 @@
-"""The verification of a step that is a function of the script.
+"""The verification of a step that is a function of the script, which runs several times from the same state.
 
 Comes in: the function, with the model and the optimizer that it changes. Goes out: a verdict. Called by users
 as `ray_precheck.capture.verify`.
 """
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
+from ray_precheck.capture.capturing import framework_behind
 from ray_precheck.capture.scope import Scope
-from ray_precheck.capture.settings import capture_settings
-from ray_precheck.capture.verifying.steps import StepRuns
+from ray_precheck.capture.settings import CaptureSettings, capture_settings
+from ray_precheck.capture.verifying.process import tracing_probe
+from ray_precheck.capture.verifying.trace import TracedRun, Traces
 from ray_precheck.capture.verifying.verdict import LookingVerdict, verify_runs
 from ray_precheck.errors import UsageError
+from ray_precheck.foreign import caught
 
 
 def verify(
@@ -43,28 +48,62 @@ def verify(
     models, optimizers = _listed(model), _listed(optimizer)
     if not models:
         raise UsageError("the model is missing, whose parameters the step begins with each time")
-    make = _step_runs_of(models)
+    kind = tracing_probe(framework_behind(models))
     with tempfile.TemporaryDirectory(prefix="ray_precheck_verify_") as folder:
         chosen = capture_settings(path=folder, **settings)
         Scope(chosen.scope, chosen.chosen)
-        runs = make(step, models, optimizers, chosen)
+        _require_kind("model", models, *kind.models)
+        _require_kind("optimizer", optimizers, *kind.optimizers)
+        state = kind.saved_state(models, optimizers)
+
+        def restore() -> None:
+            for put_back in state:
+                put_back()
+
+        def run(how: TracedRun) -> Traces:
+            restore()
+            return _run(step, models, chosen, kind(how))
+
         try:
-            return verify_runs(runs.run)
+            return verify_runs(run)
         finally:
-            runs.restore()
+            restore()
 
 
-def _step_runs_of(models: list[Any]) -> Callable[..., StepRuns]:
-    """Return what a framework has to run steps, by the class of the models."""
-    if any(
-        base.__module__.startswith("mindspore.") for each in models for base in type(each).__mro__
-    ):
-        from ray_precheck.capture.mindspore.verifying.steps import mindspore_step_runs
+def _run(
+    step: Callable[[], Any], models: Sequence[Any], settings: CaptureSettings, probe: Any
+) -> Traces:
+    """Run the step; what it raises is a part of its trace, but in a plain run.
 
-        return mindspore_step_runs
-    from ray_precheck.capture.pytorch.verifying.steps import torch_step_runs
+    Raises:
+        UsageError: the capture of it failed, with the reason.
+    """
+    failures: list[str] = []
+    probe.watch_steps(lambda: None, lambda: None)
+    folder = Path(settings.path) / probe.run.value.replace(" ", "_")
+    # Names of modules have the number of their model where there are several.
+    named = models[0] if len(models) == 1 else list(models)
+    with ExitStack() as ending:
+        ending.callback(probe.unwatch_steps)
+        traced = probe.begin(settings, folder, named, failures.append)
+        with ExitStack() as failing:
+            failing.callback(traced.abandon)
+            failing.callback(traced.pause)
+            through = (Exception,) if probe.run is TracedRun.PLAIN else ()
+            result, error = caught(step, *through)
+            traced.took(result, error)
+            failing.pop_all()
+        traced.finish()
+    if failures or probe.trace is None:
+        raise UsageError(f"the step cannot be captured: {'; '.join(failures)}")
+    return {"": probe.trace}
 
-    return torch_step_runs
+
+def _require_kind(name: str, given: Sequence[Any], kinds: tuple[type, ...], expected: str) -> None:
+    """Require that each model or optimizer is of a kind."""
+    for each in given:
+        if not isinstance(each, kinds):
+            raise UsageError(f"the {name} is of type {type(each).__name__}; expected {expected}")
 
 
 def _listed(given: Any) -> list[Any]:

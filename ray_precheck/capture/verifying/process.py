@@ -21,7 +21,6 @@ from ray_precheck.capture.account import Account
 from ray_precheck.capture.capturing import begin_running, stop_with_child
 from ray_precheck.capture.session import Session
 from ray_precheck.capture.settings import settings_from_json
-from ray_precheck.capture.verifying.step import TracingOfFramework
 from ray_precheck.capture.verifying.trace import StepTrace, TracedRun, Traces
 
 TRACE = "trace"
@@ -38,14 +37,15 @@ def begin_tracing(framework: str, found: dict[str, Any]) -> None:
         tracing.begin()
 
 
-def _tracing_probe(framework: str, run: TracedRun) -> TracingOfFramework:
+def tracing_probe(framework: str) -> type[Any]:
+    """Return the class of a framework's `TracingProbe`; that of PyTorch where no other one is named."""
     if framework == "mindspore":
         from ray_precheck.capture.mindspore.verifying.tracing import MindSporeTracingProbe
 
-        return MindSporeTracingProbe(run)
-    from ray_precheck.capture.pytorch.verifying.tracing import TracingProbe
+        return MindSporeTracingProbe
+    from ray_precheck.capture.pytorch.verifying.tracing import TorchTracingProbe
 
-    return TracingProbe(run)
+    return TorchTracingProbe
 
 
 def read_traces(notes: Path) -> Traces:
@@ -69,7 +69,7 @@ class _Tracing:
 
     def __init__(self, framework: str, found: dict[str, Any]) -> None:
         self._notes = Path(found["notes"])
-        self._probe = _tracing_probe(framework, TracedRun(found["verify"]))
+        self._probe = tracing_probe(framework)(TracedRun(found["verify"]))
         self._is_ending = False
         self._session = Session(
             settings_from_json(found["settings"]),

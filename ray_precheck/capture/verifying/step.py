@@ -1,40 +1,44 @@
 """One traced step, with its capture or without; what it came to is taken by its framework.
 
 Comes in: when the step begins and ends, and what is seen of it. Goes out: its `StepTrace`. The tracing of
-each framework derives its own steps from this one.
+each framework derives its own probes and steps from these.
 """
 
+import random
+import sys
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
-from ray_precheck.capture.probe import Probe, StepProbe
+from ray_precheck.capture.probe import StepProbe
 from ray_precheck.capture.scope import Scope
 from ray_precheck.capture.settings import CaptureSettings
-from ray_precheck.capture.verifying.trace import StepTrace, TracedRun
+from ray_precheck.capture.verifying.digests import Digests, OperatorDigests
+from ray_precheck.capture.verifying.trace import NOTHING, StepTrace, TracedRun
 
 # Chooses no call: a watched run has the hooks of the capture, and none of its records.
 _NO_CALL = ("name-regex((?!))",)
+Restore = Callable[[], object]
 
 
-class TracedStepProbe(ABC):
-    """The step as the session sees it; `ended` takes its trace, `digest` is that of a framework's values."""
+class TracedStep:
+    """The step as the session sees it; `ended` takes its trace."""
 
     dark: dict[str, object] | None = None
+    digests: ClassVar[Digests]
 
-    def __init__(
-        self,
-        captured: StepProbe | None,
-        ended: Callable[[StepTrace], None],
-        digest: Callable[[Any], str],
-    ) -> None:
+    def __init__(self, captured: StepProbe | None, ended: Callable[[StepTrace], None]) -> None:
         self.scope = Scope((), ()) if captured is None else captured.scope
         self._captured = captured
         self._ended = ended
-        self._digest = digest
         self._trace = StepTrace()
+        self._parameters: dict[str, weakref.ref[Any]] = {}
+        self._names: dict[int, str] = {}
+        self._optimizers: list[int] = []
 
     @property
     def records(self) -> int:
@@ -69,20 +73,82 @@ class TracedStepProbe(ABC):
         if error is not None:
             self._trace.raised = f"{type(error).__name__}: {error}"
         if value is not None:
-            self._trace.returned["what the step returned"] = self._digest(value)
+            self._trace.returned["what the step returned"] = self.digests.of(value)
+
+    def gave(self, named: Iterable[tuple[str, Any]], output: Any) -> None:
+        """Take what the model gave, whose parameters are `named`."""
+        self.add(named)
+        outputs = self._trace.outputs
+        outputs[f"output {len(outputs)} of the model"] = self.digests.of(output)
+
+    def updates(self, optimizer: Any, parameters: Sequence[Any], gradients: Iterable[Any]) -> None:
+        """Take the gradients with which an optimizer steps, in the order of its parameters."""
+        if id(optimizer) not in self._optimizers:
+            self._optimizers.append(id(optimizer))
+        number = self._optimizers.index(id(optimizer))
+        self.add(
+            (f"parameter {place} of optimizer {number}", each)
+            for place, each in enumerate(parameters)
+        )
+        for parameter, gradient in zip(parameters, gradients, strict=False):
+            name = self._names[id(parameter)]
+            self._trace.gradients[f"the gradient of {name}"] = self.digest_if_any(gradient)
+
+    def digest_if_any(self, gradient: Any) -> str:
+        """Return the digest of a gradient that may not be there."""
+        return NOTHING if gradient is None else self.digests.of(gradient)
+
+    def add(self, named: Iterable[tuple[str, Any]]) -> None:
+        """Take note of parameters, which are looked at when the step has ended."""
+        for name, parameter in named:
+            known = self._names.get(id(parameter))
+            if known is None or self._parameters[known]() is not parameter:
+                self._names[id(parameter)] = name
+                self._parameters[name] = weakref.ref(parameter)
+
+    def alive(self) -> Iterator[tuple[str, Any]]:
+        """Yield the parameters that are there still."""
+        for name, reference in self._parameters.items():
+            parameter = reference()
+            if parameter is not None:
+                yield name, parameter
+
+    def collect(self, trace: StepTrace) -> None:
+        """Take the parameters behind the step, and the random states."""
+        for name, parameter in self.alive():
+            trace.weights[f"{name} after the step"] = self.digests.of(parameter)
+        trace.random = self.digests.of_all_random()
+
+
+class TracingProbe(ABC):
+    """The probe of a framework, with a trace of each step; `trace` is that of the last one.
+
+    It stands before the class of the probe among the bases of a framework's own class. `models` and
+    `optimizers` are the classes of these, and what a sentence calls them.
+    """
+
+    models: ClassVar[tuple[tuple[type, ...], str]]
+    optimizers: ClassVar[tuple[tuple[type, ...], str]]
+
+    def __init__(self, run: TracedRun) -> None:
+        super().__init__()
+        self.trace: StepTrace | None = None
+        self.run = run
+        self.traced: Any = None
+        self.operators: OperatorDigests | None = None
 
     @abstractmethod
-    def collect(self, trace: StepTrace) -> None:
-        """Take the digests of what is there when the step has ended."""
-
-
-class TracingOfFramework(Probe, Protocol):
-    """A framework, with a trace of the last step."""
-
-    trace: StepTrace | None
-
     def ranks_here(self) -> int:
         """Return how many ranks run on this machine and wait for each other."""
+
+    @abstractmethod
+    def traced_step(self, captured: StepProbe | None, models: Any) -> TracedStep:
+        """Return a step of the framework."""
+
+    @staticmethod
+    @abstractmethod
+    def saved_state(models: Sequence[Any], optimizers: Sequence[Any]) -> list[Restore]:
+        """Return what puts the state from which a step starts back as it is now, also several times."""
 
     def begin(
         self,
@@ -90,10 +156,26 @@ class TracingOfFramework(Probe, Protocol):
         folder: Path,
         models: Any,
         on_failure: Callable[[str], None],
-    ) -> TracedStepProbe:
+    ) -> TracedStep:
         """Begin a step, and its capture where the run has one."""
+        captured: StepProbe | None = None
+        if self.run is not TracedRun.PLAIN:
+            if not self.run.has_records:
+                settings = replace(settings, chosen=_NO_CALL, scope=())
+            captured = super().begin(settings, folder, models, on_failure)  # type: ignore[misc]
+        traced = self.traced = self.traced_step(captured, models)
+        return traced
+
+    def trace_ended(self, trace: StepTrace) -> None:
+        """Take the trace of a step that has ended."""
+        if self.operators is not None:
+            trace.sights = list(self.operators.sights)
+        self.trace, self.traced = trace, None
 
 
-def settings_of_run(run: TracedRun, settings: CaptureSettings) -> CaptureSettings:
-    """Return the settings of a run with hooks, which has records or none."""
-    return settings if run.has_records else replace(settings, chosen=_NO_CALL, scope=())
+def other_random_states() -> Iterator[Restore]:
+    """Yield what puts the states of the generators of Python and numpy back."""
+    yield partial(random.setstate, random.getstate())
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        yield partial(numpy.random.set_state, numpy.random.get_state())

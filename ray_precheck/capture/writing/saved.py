@@ -14,28 +14,37 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from ray_precheck.capture.settings import CaptureSettings
+from ray_precheck.capture.writing.elements import PlainElements
 from ray_precheck.capture.writing.log import TENSORS
 
 DEBUG_FILE = "debug.json"
 
 
-class FrameworkValues(Protocol):
-    """What a framework says of saved values."""
+class FrameworkValues:
+    """What a framework says of saved values; `elements` writes them."""
 
-    framework: str
-    tensor: type[Any]
+    framework: ClassVar[str]
+    elements: PlainElements
+
+    def __init__(self) -> None:
+        self._handles: list[Any] = []
 
     def text(self, value: Any, place: str) -> str:
         """Return a value as JSON; the files of its tensors have names that begin with `place`."""
+        return self.elements.one(value, place)
 
     def on_gradient(self, tensor: Any, take: Callable[[Any], None]) -> None:
-        """Let `take` have the gradient of a tensor when it arrives, if one will."""
+        """Let `take` have the gradient of a tensor when it arrives; where none does it is never called."""
+        self._handles.append(tensor.register_hook(take))
 
     def close(self) -> None:
-        """Wait for no gradient any more."""
+        """Wait for no gradient any more; hooks of parameters would stay for all steps."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
 
 
 class SavedValues:
@@ -60,7 +69,7 @@ class SavedValues:
 
     def _waiting(self, value: Any, place: str, put: Callable[[Any], None]) -> Any:
         """Return a value with null for each tensor, which `put` replaces when its gradient arrives."""
-        if isinstance(value, self._tensors.tensor):
+        if isinstance(value, self._tensors.elements.tensor):
             self._tensors.on_gradient(value, lambda gradient: put(self._read(gradient, place)))
             return None
         if isinstance(value, dict):

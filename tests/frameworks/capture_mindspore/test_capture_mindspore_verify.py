@@ -74,14 +74,14 @@ Verified = Callable[..., LookingVerdict]
 
 
 def planted(
-    monkeypatch: pytest.MonkeyPatch, name: str, key: str, fault: Callable[[Any], object]
+    monkeypatch: pytest.MonkeyPatch, name: str, key: str, fault: Callable[..., object]
 ) -> None:
-    """Let a method of the recorder change something where it handles a key; `fault` gets its value."""
+    """Let a method of the recorder change something where it handles a key; `fault` gets its values."""
     original = getattr(MindSporeRecorder, name)
 
     def faulty(self: Any, found: str, value: Any, *more: Any) -> Any:
         if found.startswith(key):
-            fault(value)
+            fault(value, *more)
         return original(self, found, value, *more)
 
     monkeypatch.setattr(MindSporeRecorder, name, faulty)
@@ -119,7 +119,7 @@ def test_a_record_that_changes_a_gradient_is_named(
     verified: Verified, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planted(
-        monkeypatch, "_backward", "MintFunctional.relu.0", lambda seen: one_ulp(seen.passed_on[0])
+        monkeypatch, "around", "MintFunctional.relu.0", lambda _, passed_on: one_ulp(passed_on[0])
     )
     verdict = verified()
     assert verdict.operator == "MintFunctional.relu.0.backward"

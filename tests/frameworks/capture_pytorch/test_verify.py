@@ -54,14 +54,14 @@ def verified(training: Training, **settings: Any) -> Any:
 
 
 def planted(
-    monkeypatch: pytest.MonkeyPatch, name: str, key: str, fault: Callable[[Any], object]
+    monkeypatch: pytest.MonkeyPatch, name: str, key: str, fault: Callable[..., object]
 ) -> None:
-    """Let a method of the recorder change something where it handles a key; `fault` gets its value."""
+    """Let a method of the recorder change something where it handles a key; `fault` gets its values."""
     original = getattr(TorchRecorder, name)
 
     def faulty(self: Any, found: str, value: Any, *more: Any, **kwargs: Any) -> Any:
         if found.startswith(key):
-            fault(value)
+            fault(value, *more)
         return original(self, found, value, *more, **kwargs)
 
     monkeypatch.setattr(TorchRecorder, name, faulty)
@@ -140,7 +140,7 @@ def test_a_record_that_takes_a_random_number_is_named(
 def test_a_record_that_changes_a_gradient_is_named(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planted(monkeypatch, "_backward", "Functional.relu.0", lambda seen: one_ulp(seen.passed_on[0]))
+    planted(monkeypatch, "around", "Functional.relu.0", lambda _, passed_on: one_ulp(passed_on[0]))
     verdict = verified(training)
     assert verdict.operator == "Functional.relu.0.backward"
     assert "the gradient of 0." in verdict.sentence

@@ -9,21 +9,21 @@ verification says.
 """
 
 import copy
-import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import mindspore as ms
-import numpy as np
 from mindspore import nn, ops
 
 from ray_precheck import private_parts
 from ray_precheck.capture.mindspore.tensors import values_on_host
+from ray_precheck.capture.verifying.step import Restore, other_random_states
 
-Restore = Callable[[], None]
 
-
-def saved_mindspore_state(models: Sequence[nn.Cell], optimizers: Sequence[nn.Cell]) -> Restore:
+def saved_mindspore_state(
+    models: Sequence[nn.Cell], optimizers: Sequence[nn.Cell]
+) -> list[Restore]:
     """Return what puts the state back as it is now; it may be called several times.
 
     It is of parameters and buffers, the mode of Cells (training or not), the optimizers' states and
@@ -31,18 +31,26 @@ def saved_mindspore_state(models: Sequence[nn.Cell], optimizers: Sequence[nn.Cel
     """
     cells = [*models, *optimizers]
     groups = [group for optimizer in optimizers for group in getattr(optimizer, "param_groups", ())]
-    parts = [
+    return [
         *(_tensor(each) for each in _tensors(cells, groups)),
-        *(_mode(cell) for top in cells for _, cell in top.cells_and_names()),
+        *(
+            partial(setattr, cell, "training", cell.training)
+            for top in cells
+            for _, cell in top.cells_and_names()
+        ),
         *(_group(group) for group in groups),
-        _random_states(),
+        partial(ms.set_rng_state, ms.get_rng_state()),
+        *_seeds(),
+        *other_random_states(),
     ]
 
-    def restore() -> None:
-        for part in parts:
-            part()
 
-    return restore
+def _seeds() -> Iterator[Restore]:
+    """Yield what puts back the seeds that the next kernels get."""
+    seeds: dict[Any, int] | None = private_parts.find(private_parts.MINDSPORE_SEEDS)
+    if seeds is not None:
+        yield seeds.clear
+        yield partial(seeds.update, dict(seeds))
 
 
 def _tensors(cells: Iterable[nn.Cell], groups: Iterable[dict[str, Any]]) -> Iterable[ms.Tensor]:
@@ -72,15 +80,6 @@ def _tensor(tensor: ms.Tensor) -> Restore:
     return restore
 
 
-def _mode(cell: nn.Cell) -> Restore:
-    training = cell.training
-
-    def restore() -> None:
-        cell.training = training
-
-    return restore
-
-
 def _group(group: dict[str, Any]) -> Restore:
     """Save the hyperparameters of a group; those that are tensors are saved as such."""
     plain = {
@@ -91,25 +90,5 @@ def _group(group: dict[str, Any]) -> Restore:
 
     def restore() -> None:
         group.update(copy.deepcopy(plain))
-
-    return restore
-
-
-def _random_states() -> Restore:
-    of_mindspore, of_numpy, of_python = (
-        ms.get_rng_state(),
-        np.random.get_state(),
-        random.getstate(),
-    )
-    counters: dict[Any, int] | None = private_parts.find(private_parts.MINDSPORE_SEEDS)
-    of_kernels = dict(counters or {})
-
-    def restore() -> None:
-        ms.set_rng_state(of_mindspore)
-        np.random.set_state(of_numpy)
-        random.setstate(of_python)
-        if counters is not None:
-            counters.clear()
-            counters.update(of_kernels)
 
     return restore

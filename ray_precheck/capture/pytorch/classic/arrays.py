@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ray_precheck.capture.pytorch.classic.errors import HookUsageError
+from ray_precheck.capture.pytorch.classic.errors import HookUsageError, tell_user
 from ray_precheck.capture.pytorch.classic.kinds import Place, is_written
-from ray_precheck.capture.pytorch.classic.said import tell_user
 from ray_precheck.capture.pytorch.classic.values import as_array, dense, places
 from ray_precheck.capture.pytorch.names import CallName
 from ray_precheck.capture.pytorch.tensors.memory import array_of

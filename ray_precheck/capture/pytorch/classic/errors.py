@@ -1,7 +1,10 @@
-"""The errors of the hooks, which scripts written for torch_npu.hooks catch under the types it raised.
+"""What the hooks tell: errors, which scripts written for torch_npu.hooks catch under the types it raised, and
+sentences that are no errors.
 
-Raised by the modules of this folder.
+Raised and called by the modules of this folder.
 """
+
+import sys
 
 from ray_precheck.errors import PrecheckError, UsageError
 
@@ -12,3 +15,8 @@ class HookUsageError(UsageError, RuntimeError):
 
 class OverflowFoundError(PrecheckError, ValueError):
     """A call gave NaN or infinity; torch_npu.hooks raised a `ValueError`."""
+
+
+def tell_user(text: str) -> None:
+    """Print a sentence on stderr."""
+    print(f"ray-precheck hooks: {text}", file=sys.stderr, flush=True)

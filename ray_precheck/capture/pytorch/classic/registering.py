@@ -15,12 +15,11 @@ import torch
 
 from ray_precheck.capture.pytorch.backward_passes import backward_passes_seen
 from ray_precheck.capture.pytorch.classic import steps
-from ray_precheck.capture.pytorch.classic.accuracy import AccuracyLines
 from ray_precheck.capture.pytorch.classic.arrays import FEWEST, AsyncArrays
 from ray_precheck.capture.pytorch.classic.errors import HookUsageError
 from ray_precheck.capture.pytorch.classic.kinds import Kind, Place
 from ray_precheck.capture.pytorch.classic.layers import Layers
-from ray_precheck.capture.pytorch.classic.lines import DUMP_FILE
+from ray_precheck.capture.pytorch.classic.lines import DUMP_FILE, AccuracyLines
 from ray_precheck.capture.pytorch.classic.overflow import OverflowCheck
 from ray_precheck.capture.pytorch.classic.sink import HookSink
 from ray_precheck.capture.pytorch.classic.steps import Schedule, step_schedule
@@ -140,7 +139,6 @@ class _Hooks:
             self._sink.kind = kind
             return
         self._sink = HookSink(kind, self._layers, step_schedule)
-        self._entered.enter_context(self._layers.watched())
         self._entered.enter_context(backward_passes_seen(self._sink.mode))
         self._entered.enter_context(self._sink.mode.operators_named())
         self._entered.enter_context(self._sink.mode)

@@ -56,7 +56,7 @@ class HookSink:
         kind = self.kind
         if not self._is_on() or not kind.wants(name, bool(tensors_in(given))):
             return run()
-        layer, in_model = self._layers.now()
+        layer, in_model = self._layers.at(frame)
         api, stack = f"{name.prefix}_{name.name}", self._stacks.of(frame).number
         place = Place(f"{api}_forward", False, layer, lambda: self._stacks.lines(stack))
         if not kind.ready(place, in_model):

@@ -4,13 +4,13 @@ Comes in: what a call got or gave. Goes out: its tensors by their place in it, a
 numbers. Called by the hooks for each call.
 """
 
-from collections.abc import Iterator
-from typing import Any
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from ray_precheck.capture.pytorch.classic.lines import Line
 from ray_precheck.capture.pytorch.tensors.memory import array_of
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts
 
@@ -19,6 +19,20 @@ _DEEPEST = 10
 _WIDE = (torch.float32, torch.float64)
 _STANDARD = (torch.float16, torch.bfloat16, *_WIDE)
 _unpacked = TensorTexts(lambda _: "").dense
+
+
+class Line(NamedTuple):
+    """What is known of one tensor; `suffix` tells the tensors of a call apart ("_input.0")."""
+
+    suffix: str
+    values: Sequence[object]
+    dtype: str
+    shape: Sequence[int]
+
+    def text(self, name: str) -> str:
+        """Return the line of a call's tensor; NaN and the infinities are bare words, as Python's reader
+        takes them."""
+        return json.dumps([name + self.suffix, self.values, self.dtype, self.shape]) + "\n"
 
 
 def places(value: Any, suffix: str = "") -> Iterator[tuple[str, Any]]:

@@ -59,15 +59,6 @@ def entries_of(optimizer: Optimizer, name_of: NameOf) -> tuple[list[Entry], int]
     return found, without_gradient
 
 
-def parameter_names(*modules: torch.nn.Module) -> NameOf:
-    """Return a function that names the parameters of modules as `named_parameters` does."""
-    names: dict[int, str] = {}
-    for module in modules:
-        for name, parameter in module.named_parameters():
-            names.setdefault(id(parameter), name)
-    return lambda parameter: names.get(id(parameter), "")
-
-
 def told_of(optimizer: Optimizer, without_gradient: int) -> dict[str, Any]:
     """Return what is to be said of an optimizer besides its groups."""
     kind = type(optimizer)

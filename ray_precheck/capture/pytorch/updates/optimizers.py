@@ -1,4 +1,4 @@
-"""The updates of optimizers in a captured step.
+"""The updates of optimizers in a captured step, and the steps that gradient scalers make.
 
 Comes in: each `optimizer.step()`, through torch's global hooks of optimizers. Goes out: one record of it,
 `Optimizer.{class}.{n}.forward`, with parameters, gradients, states and hyperparameters before the step and
@@ -16,22 +16,24 @@ has the form of a record and reads it again.
 Parameters of one group that differ in dtype, or in the states that they have, stand in several dicts. The
 record of a large optimizer is parted, so that a check fits into memory: n counts records. A step that a
 gradient scaler skips has no record, and neither has one that raises.
+
+`ScalerSteps` tells of each call of `torch.amp.GradScaler.step`, which calls the step of an optimizer, or
+skips it where a gradient is infinite or NaN: torch's hooks of optimizers do not see a step that is skipped.
 """
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from types import FrameType, TracebackType
-from typing import Any, Protocol, TypeVar
+from types import FrameType
+from typing import Any, TypeAlias
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
+from ray_precheck.capture.pytorch.calls import CallMode, detour
+from ray_precheck.capture.pytorch.recorder import TorchRecorder
 from ray_precheck.capture.pytorch.updates.optimizer_groups import (
     Entry,
     NameOf,
@@ -47,56 +49,7 @@ from ray_precheck.capture.pytorch.updates.optimizer_groups import (
 _NAME = "Optimizer.step"
 # Where torch calls the hooks.
 _FILE_OF_TORCH = sys.modules[Optimizer.__module__].__file__
-T = TypeVar("T")
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-
-
-class Chooser(Protocol):
-    """What says which calls are recorded."""
-
-    def wants(self, key: str) -> bool:
-        """Return whether a call is recorded."""
-
-
-class UpdateSink(Protocol):
-    """Where the records of updates go: the recorder of the step, of which this is a part."""
-
-    stopped: bool
-
-    @property
-    def scope(self) -> Chooser:
-        """What says which calls are recorded."""
-
-    @property
-    def parent(self) -> str | None:
-        """The innermost module that runs."""
-
-    def guarded(self, key: str, action: Callable[[], T]) -> T | None:
-        """Return what an action of the capture gives; a fault in it does not reach the training."""
-
-    def number(self, name: str) -> int:
-        """Return the number of the next call of that name."""
-
-    def before(self, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Return the fields of what a call gets."""
-
-    def after(self, key: str, output: Any) -> str:
-        """Return the fields of what a call gave, with a comma in front."""
-
-    def forget_all(self) -> None:
-        """Forget what is known of all tensors, because any of them may have changed unseen."""
-
-    def stack_of(self, frame: FrameType) -> int | None:
-        """Return the number of the stack that ends with a frame."""
-
-    def write(self, key: str, fields: str, stack: int | None, parent: str | None) -> None:
-        """Write a record."""
-
-
-class Pausable(Protocol):
-    """What records calls, and must not record those of an optimizer's own arithmetic."""
-
-    paused: bool
 
 
 @dataclass
@@ -121,57 +74,34 @@ class _Step:
 
 
 class OptimizerSteps:
-    """Records the updates of optimizers, as a context manager or between `install` and `close`.
+    """Records the updates of optimizers until `close`.
 
-    Whoever has hooks of torch's optimizers already calls `before` and `after` from them instead: torch
-    does not allow hooks to come and go while it walks through them. `mode` is paused inside of a step,
-    but not inside of its closure, which runs the model. `name_of` names a parameter, "" where it does
-    not know it; such parameters have the number that they have in the optimizer's `state_dict`. Without
-    `are_recorded` the mode is paused, and nothing is written.
+    The probe calls `before` and `after` from its hooks of torch's optimizers: torch does not allow hooks to
+    come and go while it walks through them. `mode` is paused inside of a step, but not inside of its closure,
+    which runs the model. `name_of` names a parameter, "" where it does not know it; such parameters have the
+    number that they have in the optimizer's `state_dict`. Without `are_recorded` the mode is paused, and
+    nothing is written.
     """
 
     def __init__(
         self,
-        sink: UpdateSink,
-        mode: Pausable | None = None,
-        name_of: NameOf = lambda _: "",
+        sink: TorchRecorder,
+        mode: CallMode,
+        name_of: NameOf,
         *,
-        are_recorded: bool = True,
+        are_recorded: bool,
     ) -> None:
         self._sink = sink
         self._mode = mode
         self._name_of = name_of
         self._are_recorded = are_recorded
         self._running: dict[int, _Step] = {}
-        self._handles: list[Any] = []
-
-    def install(self) -> None:
-        """Begin to record."""
-        self._handles = [
-            register_optimizer_step_pre_hook(self.before),
-            register_optimizer_step_post_hook(self.after),
-        ]
 
     def close(self) -> None:
-        """Take the hooks away. A step whose `step` has done its work is recorded; others are dropped."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        """Record the steps whose `step` has done its work, and drop others."""
         for step in list(self._running.values()):
             is_done = _is_on_stack(step.frame)
             self._sink.guarded(_NAME, functools.partial(self._end, step, is_done=is_done))
-
-    def __enter__(self) -> "OptimizerSteps":
-        self.install()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def before(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -231,8 +161,6 @@ class OptimizerSteps:
 
     def _pause(self, paused: bool) -> bool:
         """Pause or wake the mode, and return what it was."""
-        if self._mode is None:
-            return False
         before, self._mode.paused = self._mode.paused, paused
         return before
 
@@ -300,3 +228,60 @@ def is_skipped(optimizer: Optimizer) -> bool:
     """Return whether a gradient scaler lets a fused kernel skip the step, as it tells the optimizer."""
     found = getattr(optimizer, "found_inf", None)
     return isinstance(found, torch.Tensor) and bool(found.item())
+
+
+# Gets the scaler, its optimizer, and the function that makes the step, whose result it returns.
+Around: TypeAlias = Callable[[Any, Any, Callable[[], Any]], Any]
+
+
+class ScalerSteps:
+    """Hands each step of each gradient scaler to `around`, from `watch` until `remove`.
+
+    A step that a class hands on to its base class is handed over once.
+    """
+
+    def __init__(self, around: Around) -> None:
+        self._around = around
+        self._watched: set[type] = set()
+        self._hooks = ExitStack()
+        self._inside = False
+
+    def watch(self) -> None:
+        """Watch the classes of scalers that there are by now; more may come with the next call."""
+        for kind in _scaler_classes():
+            if kind not in self._watched:
+                self._watched.add(kind)
+                self._hooks.enter_context(detour(kind, "step", self._told(vars(kind)["step"])))
+
+    def remove(self) -> None:
+        """Watch no class any more."""
+        self._watched.clear()
+        self._hooks.close()
+
+    def _told(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            def run() -> Any:
+                return original(scaler, optimizer, *args, **kwargs)
+
+            if self._inside or not scaler.is_enabled():
+                return run()
+            self._inside = True
+            try:
+                return self._around(scaler, optimizer, run)
+            finally:
+                self._inside = False
+
+        return step
+
+
+def _scaler_classes() -> Iterator[type]:
+    """Yield the classes of gradient scalers that have a `step` of their own, such as torch_npu's."""
+    # Before torch 2.3 there is one for CUDA alone.
+    base = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+    waiting: list[type] = [base]
+    while waiting:
+        kind = waiting.pop()
+        waiting += type.__subclasses__(kind)
+        if "step" in vars(kind):
+            yield kind

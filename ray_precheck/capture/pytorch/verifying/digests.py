@@ -12,11 +12,10 @@ import torch
 from ray_precheck import private_parts
 from ray_precheck.capture.pytorch.tensors.text import TensorTexts
 from ray_precheck.capture.pytorch.tensors.values import bytes_of
-from ray_precheck.capture.pytorch.verifying.devices import device_module, devices_in_use
-from ray_precheck.capture.verifying.digests import Digests, other_random_digests
+from ray_precheck.capture.verifying.digests import Digests
 from ray_precheck.foreign import caught
 
-_TEXTS = TensorTexts(lambda _: "")
+dense_of = TensorTexts(lambda _: "").dense
 
 
 def unseen() -> AbstractContextManager[Any]:
@@ -25,28 +24,32 @@ def unseen() -> AbstractContextManager[Any]:
     return nullcontext() if found is None else found()
 
 
-def digest_of(value: Any) -> str:
-    """Return the digest of the tensors and plain values in a nested value.
+class TorchDigests(Digests):
+    """Takes digests of the values of a PyTorch program."""
 
-    Of a tensor without memory in this process (meta, fake, not yet arrived) it has the dtype and shape.
-    """
-    with unseen():
-        return _DIGESTS.of(value)
+    tensor = torch.Tensor
 
+    def of(self, value: Any) -> str:
+        """Return the digest of the tensors and plain values in a nested value."""
+        with unseen():
+            return super().of(value)
 
-def dense_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return the dense tensor whose values a record has, None where it has none."""
-    return _TEXTS.dense(tensor)
+    def raw(self, tensor: torch.Tensor) -> Any:
+        """Return the bytes of a tensor, None for one without memory here (meta, fake, not yet arrived)."""
+        # A tensor that a transform has wrapped may refuse to be read.
+        found, _ = caught(lambda: _bytes(tensor))
+        return found
 
-
-def _raw(tensor: torch.Tensor) -> Any:
-    # A tensor that a transform has wrapped may refuse to be read.
-    raw, _ = caught(lambda: _bytes(tensor))
-    return raw
+    def states(self) -> dict[str, Any]:
+        """Return the states of the generators of torch and its devices."""
+        states: dict[str, Any] = {"the random state of torch": torch.get_rng_state()}
+        for number in devices_in_use():
+            states[f"the random state of device {number}"] = device_module().get_rng_state(number)
+        return states
 
 
 def _bytes(tensor: torch.Tensor) -> Any:
-    dense = _TEXTS.dense(tensor)
+    dense = dense_of(tensor)
     if dense is None or not dense.numel():
         return None
     if dense.is_quantized:
@@ -54,17 +57,15 @@ def _bytes(tensor: torch.Tensor) -> Any:
     return bytes_of(dense).data
 
 
-_DIGESTS = Digests(torch.Tensor, _raw)
+def device_module() -> Any:
+    """Return torch.cuda, torch.npu or the like; torch.cuda where there is none."""
+    cuda: Any = torch.cuda
+    module, _ = caught(getattr(torch, "get_device_module", lambda: cuda))
+    return module if hasattr(module, "get_rng_state") else cuda
 
 
-def random_digests() -> dict[str, str]:
-    """Return the digests of the states of the generators of torch, numpy and Python."""
-    states: dict[str, Any] = {"the random state of torch": torch.get_rng_state()}
-    for number in devices_in_use():
-        states[f"the random state of device {number}"] = device_module().get_rng_state(number)
-    return {name: digest_of(state) for name, state in states.items()} | other_random_digests()
-
-
-def random_digest() -> str:
-    """Return one digest of the states of torch's generators, which is taken behind each operator."""
-    return digest_of([torch.get_rng_state(), *map(device_module().get_rng_state, devices_in_use())])
+def devices_in_use() -> list[int]:
+    """Return the numbers of the devices of this process, none where it has used none so far."""
+    module = device_module()
+    is_used = getattr(module, "is_initialized", lambda: True)
+    return list(range(module.device_count())) if is_used() else []

@@ -9,41 +9,35 @@ step does not repeat itself, which its verification says.
 """
 
 import copy
-import random
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch.optim.optimizer import Optimizer
 
-from ray_precheck.capture.pytorch.verifying.devices import device_module, devices_in_use
-
-Restore = Callable[[], None]
+from ray_precheck.capture.pytorch.verifying.digests import device_module, devices_in_use
+from ray_precheck.capture.verifying.step import Restore, other_random_states
 
 
 def saved_state(
-    models: Iterable[torch.nn.Module], optimizers: Iterable[Optimizer]
-) -> Callable[[], None]:
+    models: Sequence[torch.nn.Module], optimizers: Sequence[Optimizer]
+) -> list[Restore]:
     """Return what puts the state back as it is now; it may be called several times.
 
     It is of parameters with their gradients, buffers, the mode of modules (training or not), the
     optimizers' states and hyperparameters, and the random generators of torch, its devices, numpy and
     Python.
     """
-    optimizers = list(optimizers)
-    parts: list[Restore] = [
+    module = device_module()
+    return [
         *(_module(each) for model in models for each in model.modules()),
         *(_group(group) for optimizer in optimizers for group in optimizer.param_groups),
         *(_optimizer(optimizer) for optimizer in optimizers),
-        _random_states(),
+        partial(torch.set_rng_state, torch.get_rng_state()),
+        *(partial(module.set_rng_state, module.get_rng_state(n), n) for n in devices_in_use()),
+        *other_random_states(),
     ]
-
-    def restore() -> None:
-        for part in parts:
-            part()
-
-    return restore
 
 
 def _module(module: torch.nn.Module) -> Restore:
@@ -114,21 +108,3 @@ def _copied(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_copied(each) for each in value)
     return copy.deepcopy(value)
-
-
-def _random_states() -> Restore:
-    numpy = sys.modules.get("numpy")
-    module = device_module()
-    of_torch, of_python = torch.get_rng_state(), random.getstate()
-    of_numpy = None if numpy is None else numpy.random.get_state()
-    of_devices = {number: module.get_rng_state(number) for number in devices_in_use()}
-
-    def restore() -> None:
-        torch.set_rng_state(of_torch)
-        random.setstate(of_python)
-        if numpy is not None:
-            numpy.random.set_state(of_numpy)
-        for number, state in of_devices.items():
-            module.set_rng_state(state, number)
-
-    return restore

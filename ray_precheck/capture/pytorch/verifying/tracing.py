@@ -9,10 +9,9 @@ backward pass begins. The operators run as they do without this package.
 
 import functools
 import os
-import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -23,29 +22,26 @@ from torch.optim.optimizer import Optimizer
 
 from ray_precheck.capture.probe import StepProbe
 from ray_precheck.capture.pytorch.calls import Sink, detour, is_compiling
+from ray_precheck.capture.pytorch.names import CallName
 from ray_precheck.capture.pytorch.probe import TorchProbe
 from ray_precheck.capture.pytorch.recorder import TorchRecorder
+from ray_precheck.capture.pytorch.tensors.nested import tensors_in
 from ray_precheck.capture.pytorch.updates.optimizers import Arguments
-from ray_precheck.capture.pytorch.verifying.digests import digest_of, random_digests
+from ray_precheck.capture.pytorch.verifying.digests import TorchDigests, unseen
 from ray_precheck.capture.pytorch.verifying.held import HeldValues
-from ray_precheck.capture.pytorch.verifying.operators import OperatorDigests
-from ray_precheck.capture.settings import CaptureSettings
-from ray_precheck.capture.verifying.step import TracedStepProbe, settings_of_run
-from ray_precheck.capture.verifying.trace import NOTHING, StepTrace, TracedRun
-from ray_precheck.capture.writing.log import TENSORS
+from ray_precheck.capture.pytorch.verifying.state import saved_state
+from ray_precheck.capture.verifying.digests import OperatorDigests
+from ray_precheck.capture.verifying.step import TracedStep, TracingProbe
+from ray_precheck.capture.verifying.trace import StepTrace, TracedRun
 
 
-class TracingProbe(TorchProbe):
-    """PyTorch in this process, with a trace of each step; `trace` is that of the last one."""
+class TorchTracingProbe(TracingProbe, TorchProbe):
+    """PyTorch in this process, with a trace of each step."""
 
-    def __init__(self, run: TracedRun) -> None:
-        super().__init__()
-        self.trace: StepTrace | None = None
-        self._run = run
-        self._traced: TracedStep | None = None
-        self._operators: OperatorDigests | None = None
-        self._held: HeldValues | None = None
-        self._folder = Path()
+    models = (torch.nn.Module,), "torch.nn.Module"
+    optimizers = (Optimizer,), "torch.optim.Optimizer"
+    saved_state = staticmethod(saved_state)
+    _held: HeldValues | None = None
 
     def watch_steps(self, on_step: Callable[[], None], on_forward: Callable[[], None]) -> None:
         """Tell of steps and of calls of the model, as for a capture."""
@@ -64,114 +60,101 @@ class TracingProbe(TorchProbe):
     def _after_forward(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         if is_compiling():
             return
-        if self._traced is not None and self._model is not None and self._model() is module:
-            self._traced.gave(module, output)
+        if self.traced is not None and self._model is not None and self._model() is module:
+            self.traced.gave(module.named_parameters(), output)
 
     def _before_update(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Arguments | None:
         changed = super()._before_update(optimizer, args, kwargs)
-        if self._traced is not None:
-            self._traced.updates(optimizer)
+        if self.traced is not None:
+            parameters = [each for group in optimizer.param_groups for each in group["params"]]
+            self.traced.updates(optimizer, parameters, [each.grad for each in parameters])
         return changed
 
-    def begin(  # type: ignore[override]
-        self,
-        settings: CaptureSettings,
-        folder: Path,
-        models: Any,
-        on_failure: Callable[[str], None],
-    ) -> "TracedStep":
-        """Begin a step, and its capture where the run has one."""
-        captured: StepProbe | None = None
-        if self._run is not TracedRun.PLAIN:
-            chosen, self._folder = settings_of_run(self._run, settings), folder
-            captured = super().begin(chosen, folder, models, on_failure)
-        self._traced = TracedStep(captured, models, self._trace_ended)
-        return self._traced
+    def traced_step(self, captured: StepProbe | None, models: Any) -> TracedStep:
+        """Return a step of torch."""
+        return TracedTorchStep(captured, models, self.trace_ended)
 
     def sink_around(self, recorder: TorchRecorder) -> Sink | None:
         """Return what takes digests around each call, in a watched run."""
-        if self._run is TracedRun.CAPTURED:
-            self._held = HeldValues(recorder, self._folder / TENSORS)
-        if not self._run.is_watched:
+        if self.run is TracedRun.CAPTURED:
+            self._held = HeldValues(recorder, TracedTorchStep.digests)
+        if not self.run.is_watched:
             return None
-        self._operators = OperatorDigests(recorder if recorder.settings.calls else None)
-        return self._operators
+        sink = WatchedCalls(recorder if recorder.settings.calls else None)
+        self.operators = sink.operators
+        return sink
 
-    def _trace_ended(self, trace: StepTrace) -> None:
-        if self._operators is not None:
-            trace.sights = list(self._operators.sights)
+    def trace_ended(self, trace: StepTrace) -> None:
+        """Take the trace of a step that has ended, and whether the dump holds what the tensors held."""
         if self._held is not None:
             trace.held, trace.wrong = self._held.count, self._held.differences()
-        self.trace, self._traced, self._held = trace, None, None
+        self._held = None
+        super().trace_ended(trace)
 
 
-class TracedStep(TracedStepProbe):
+class WatchedCalls:
+    """Takes digests around each call; `recorder` makes its record, or none."""
+
+    def __init__(self, recorder: Sink | None) -> None:
+        self._recorder = recorder
+        self.operators = OperatorDigests(TracedTorchStep.digests, _nodes_of)
+
+    def call(
+        self,
+        name: CallName,
+        frame: FrameType,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        run: Callable[[], Any],
+    ) -> Any:
+        """Take digests of what a call gets and gives."""
+        if self._recorder is None:
+            return self.operators.around(name, args, kwargs, run)
+        make = functools.partial(self._recorder.call, name, frame, args, kwargs, run)
+        return self.operators.around(name, args, kwargs, make)
+
+
+def _nodes_of(output: Any) -> list[Any]:
+    with unseen():
+        return list(dict.fromkeys(tensor.grad_fn for tensor in tensors_in(output)))
+
+
+class TracedTorchStep(TracedStep):
     """One step of torch, with hooks at the model and where backward passes begin."""
+
+    digests = TorchDigests()
 
     def __init__(
         self, captured: StepProbe | None, models: Any, ended: Callable[[StepTrace], None]
     ) -> None:
-        super().__init__(captured, ended, digest_of)
-        self._parameters: dict[str, weakref.ref[torch.Tensor]] = {}
-        self._names: dict[int, str] = {}
-        self._optimizers: list[int] = []
+        super().__init__(captured, ended)
         self._passes = 0
         self._hooks = ExitStack()
         given = models if isinstance(models, list | tuple) else [models]
         for number, model in enumerate(given):
+            prefix = f"{number}." if len(given) > 1 else ""
             if model is not None:
-                self._add(f"{number}." if len(given) > 1 else "", model.named_parameters())
+                self.add((f"{prefix}{name}", each) for name, each in model.named_parameters())
         for name in ("backward", "grad"):
             self._hooks.enter_context(detour(torch.autograd, name, self._beginning(name)))
 
     def collect(self, trace: StepTrace) -> None:
         """Take what the step came to, and the hooks away."""
         self._hooks.close()
-        for name, parameter in self._alive():
+        for name, parameter in self.alive():
             # An optimizer with a closure has them at its end only.
             label = f"the gradient of {name}"
-            trace.gradients[label] = trace.gradients.get(label) or _gradient(parameter)
-            trace.weights[f"{name} after the step"] = digest_of(parameter)
-        trace.random = random_digests()
+            trace.gradients[label] = trace.gradients.get(label) or self.digest_if_any(
+                parameter.grad
+            )
+        super().collect(trace)
 
     def abandon(self) -> None:
         """Take nothing, and the hooks away."""
         self._hooks.close()
         super().abandon()
-
-    def gave(self, model: torch.nn.Module, output: Any) -> None:
-        """Take what the model gave."""
-        self._add("", model.named_parameters())
-        outputs = self._trace.outputs
-        outputs[f"output {len(outputs)} of the model"] = digest_of(output)
-
-    def updates(self, optimizer: Optimizer) -> None:
-        """Take the gradients with which an optimizer steps."""
-        if id(optimizer) not in self._optimizers:
-            self._optimizers.append(id(optimizer))
-        number = self._optimizers.index(id(optimizer))
-        parameters = [each for group in optimizer.param_groups for each in group["params"]]
-        label = f"parameter {{}} of optimizer {number}"
-        self._add("", ((label.format(place), each) for place, each in enumerate(parameters)))
-        for parameter in parameters:
-            name = self._names.get(id(parameter))
-            if name is not None:
-                self._trace.gradients[f"the gradient of {name}"] = _gradient(parameter)
-
-    def _add(self, prefix: str, named: Iterable[tuple[str, torch.Tensor]]) -> None:
-        for name, parameter in named:
-            known = self._names.get(id(parameter))
-            if known is None or self._parameters[known]() is not parameter:
-                self._names[id(parameter)] = f"{prefix}{name}"
-                self._parameters[f"{prefix}{name}"] = weakref.ref(parameter)
-
-    def _alive(self) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, reference in self._parameters.items():
-            parameter = reference()
-            if parameter is not None:
-                yield name, parameter
 
     def _beginning(self, name: str) -> Callable[..., Any]:
         """Return torch's function that begins a backward pass, which takes the losses first.
@@ -185,7 +168,7 @@ class TracedStep(TracedStepProbe):
             if not self._passes:
                 losses = self._trace.losses
                 started = args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))
-                losses[f"loss {len(losses)}"] = digest_of(started)
+                losses[f"loss {len(losses)}"] = self.digests.of(started)
             self._passes += 1
             try:
                 return original(*args, **kwargs)
@@ -193,8 +176,3 @@ class TracedStep(TracedStepProbe):
                 self._passes -= 1
 
         return begin
-
-
-def _gradient(parameter: torch.Tensor) -> str:
-    gradient = parameter.grad
-    return NOTHING if gradient is None else digest_of(gradient)
