@@ -6,7 +6,7 @@ meanings. Called by `inputs.meaning_table`.
 
 import math
 
-from ray_precheck.inputs.meaning import Meaning, Within
+from ray_precheck.inputs.meaning import Meaning
 from ray_precheck.inputs.meaning_rows import (
     CHANNELS,
     LINES,
@@ -18,9 +18,13 @@ from ray_precheck.inputs.meaning_rows import (
     Scores,
 )
 from ray_precheck.inputs.meaning_rules import (
+    ALL,
     DIFFERENT,
+    NETWORK,
+    POSITIVE,
     Arguments,
     MeaningRow,
+    about,
     always,
     looked_at,
     row,
@@ -125,88 +129,64 @@ def _largest(spec: ValueSpec) -> float:
     return float(max(sizes))
 
 
-_POSITIVE = always(Within(0.0, float("inf"), (0.5, 1.5)))
-_ALL = "torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops"
-_NETWORK = "torch.nn.functional mindspore.mint.nn.functional mindspore.ops"
-
 ROWS: list[tuple[str, tuple[MeaningRow, ...]]] = [
     # Statistics of a batch.
-    (
+    about(
         "torch: batch_norm",
-        (
-            row(
-                "input weight bias running_mean running_var",
-                input=normed_channels,
-                running_var=_POSITIVE,
-            ),
+        row(
+            "input weight bias running_mean running_var",
+            input=normed_channels,
+            running_var=POSITIVE,
         ),
     ),
-    (
-        f"{_NETWORK}: batch_norm",
-        (
-            row(
-                "input running_mean running_var",
-                input=normed_channels,
-                running_var=_POSITIVE,
-            ),
-        ),
+    about(
+        f"{NETWORK}: batch_norm",
+        row("input running_mean running_var", input=normed_channels, running_var=POSITIVE),
     ),
-    (
+    about(
         "mindspore.ops.operations: BatchNorm",
-        (
-            row(
-                "input scale bias mean variance",
-                input=normed_channels,
-                variance=_POSITIVE,
-            ),
-        ),
+        row("input scale bias mean variance", input=normed_channels, variance=POSITIVE),
     ),
     # Rows that are normalised, compared, or weighed against each other.
-    ("mindspore.ops.operations: LayerNorm", (row("input gamma beta", input=normed_lines),)),
-    (
-        f"torch {_NETWORK}: layer_norm",
-        (row("input normalized_shape", input=normed_lines),),
+    about("mindspore.ops.operations: LayerNorm", row("input gamma beta", input=normed_lines)),
+    about(f"torch {NETWORK}: layer_norm", row("input normalized_shape", input=normed_lines)),
+    about(f"torch {NETWORK}: group_norm", row("input num_groups", input=normed_groups)),
+    about("torch torch.nn.functional: instance_norm", row("input", input=normed_groups)),
+    about(
+        f"{ALL}: var std\n        torch mindspore.mint mindspore.ops: var_mean std_mean",
+        row("input dim|axis", input=always(Rowwise(look=NORMED))),
     ),
-    (f"torch {_NETWORK}: group_norm", (row("input num_groups", input=normed_groups),)),
-    (
-        "torch torch.nn.functional: instance_norm",
-        (row("input", input=normed_groups),),
-    ),
-    (
-        f"{_ALL}: var std\n        torch mindspore.mint mindspore.ops: var_mean std_mean",
-        (row("input dim|axis", input=always(Rowwise(look=NORMED))),),
-    ),
-    (
+    about(
         """torch torch.nn.functional mindspore.ops: rms_norm
         torch.nn.functional mindspore.mint.nn.functional: normalize""",
-        (row("input|x", input=scaled_lines),),
+        row("input|x", input=scaled_lines),
     ),
-    (
+    about(
         """torch.linalg mindspore.mint.linalg: vector_norm
         torch.linalg: norm
         torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops: norm""",
-        (row("input|A|x ord|p", input=measured_lines),),
+        row("input|A|x ord|p", input=measured_lines),
     ),
-    (
+    about(
         "torch torch.nn.functional mindspore.ops: cosine_similarity",
-        (row("x1 x2", x1=scaled_lines, x2=scaled_lines),),
+        row("x1 x2", x1=scaled_lines, x2=scaled_lines),
     ),
-    (
-        f"""torch torch.Tensor torch.special {_NETWORK}: log_softmax softmax
+    about(
+        f"""torch torch.Tensor torch.special {NETWORK}: log_softmax softmax
         mindspore.mint: softmax
         mindspore.mint.special: log_softmax
         mindspore.Tensor: softmax
-        {_ALL}: logsumexp
+        {ALL}: logsumexp
         torch.special: logsumexp""",
-        (row("input|logits dim|axis", input=scores),),
+        row("input|logits dim|axis", input=scores),
     ),
-    (
-        f"""{_ALL}:
+    about(
+        f"""{ALL}:
             argmax argmin max min cummax cummin median kthvalue topk sort argsort
         torch torch.Tensor mindspore.Tensor mindspore.ops: nanmedian
         torch torch.Tensor: mode msort unique unique_consecutive
         mindspore.Tensor mindspore.ops: top_k
         mindspore.Tensor: argmax_with_value argmin_with_value""",
-        (row("input", input=ordered),),
+        row("input", input=ordered),
     ),
 ]

@@ -104,6 +104,11 @@ def row(names: str, **rules: Rule) -> MeaningRow:
     return MeaningRow(tuple(names.split()), rules)
 
 
+def about(operators: str, *rows: MeaningRow) -> tuple[str, tuple[MeaningRow, ...]]:
+    """Return an entry of the table: its operators, and a row for each of their orders of arguments."""
+    return operators, rows
+
+
 # What a capture looks at of an argument, beside rows: how many values differ.
 INDICES, DIFFERENT = "indices", "different"
 
@@ -123,6 +128,12 @@ def always(meaning: Meaning) -> Rule:
     if isinstance(meaning, Indices):
         return looked_at(INDICES, rule)
     return looked_at(meaning.look, rule) if isinstance(meaning, Rowwise) else rule
+
+
+# Namespaces of a tensor's methods and of the functions that have their names.
+ALL = "torch torch.Tensor mindspore.mint mindspore.Tensor mindspore.ops"
+NETWORK = "torch.nn.functional mindspore.mint.nn.functional mindspore.ops"
+POSITIVE = always(Within(0.0, float("inf"), (0.5, 1.5)))
 
 
 def _extent(arguments: Arguments, tensor: str, dim: str, default: int | None) -> int | None:
