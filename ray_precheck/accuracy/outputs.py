@@ -20,9 +20,8 @@ from ray_precheck.accuracy.standards.msprobe import MSPROBE
 from ray_precheck.descriptors.dtypes import framework_dtype
 from ray_precheck.numerics.rounding import round_to_dtype, smallest_normal
 from ray_precheck.schema.dtypes import DTYPES, Array
-from ray_precheck.schema.result import Metrics, OutputCheck, Verdict
+from ray_precheck.schema.result import Metrics, OutputCheck, Uncompared, Verdict
 from ray_precheck.schema.storage import Quantized
-from ray_precheck.schema.uncompared import Uncompared
 from ray_precheck.schema.values import HostTensor
 
 

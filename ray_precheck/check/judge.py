@@ -16,16 +16,14 @@ from ray_precheck.accuracy.comparison import no_peers
 from ray_precheck.accuracy.exact import is_exact
 from ray_precheck.accuracy.outputs import Judge
 from ray_precheck.accuracy.steps import quantized_like
-from ray_precheck.check.changed import changed_pairs
 from ray_precheck.check.inputs import Inputs, cotangents_of
 from ray_precheck.check.judged import Compared, DirectionCheck, compared
 from ray_precheck.check.measured import Failure
 from ray_precheck.check.settings import Terms
-from ray_precheck.check.sides.attempt import attempt, attempt_gradients
-from ray_precheck.check.sides.bench import Benched, gradients_as_dumped
+from ray_precheck.check.sides.attempt import attempt, attempt_gradients, describe
+from ray_precheck.check.sides.bench import Benched, changed_pairs, gradients_as_dumped
 from ray_precheck.check.sides.captured import captured_gradients, has_captured_gradients
 from ray_precheck.check.sides.peers import Peers, Pick
-from ray_precheck.check.sides.raised import describe
 from ray_precheck.errors import NotCheckable
 from ray_precheck.frameworks.base import Execution, Leaf, changed_by
 from ray_precheck.numerics.rounding import machine_epsilon, saturated_like
@@ -34,8 +32,7 @@ from ray_precheck.operators.effects import SIZED_BY_VALUES
 from ray_precheck.operators.exact import exactness
 from ray_precheck.schema.dtypes import DTYPES, Array, is_differentiable
 from ray_precheck.schema.record import ApiRecord
-from ray_precheck.schema.result import Outcome, Verdict
-from ray_precheck.schema.uncompared import Uncompared
+from ray_precheck.schema.result import Outcome, Uncompared, Verdict
 from ray_precheck.schema.values import HostCall, HostTensor
 from ray_precheck.store.error_data import input_tensors
 

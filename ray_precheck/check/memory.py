@@ -4,7 +4,7 @@ Comes in: an `ApiRecord`. Goes out: bytes. Called by the checker, which skips ca
 much.
 """
 
-from ray_precheck.bench.changes import changed_tensors
+from ray_precheck.bench.checkable import changed_tensors
 from ray_precheck.inputs.layouts import buffers_of
 from ray_precheck.schema.dtypes import DTYPES
 from ray_precheck.schema.record import ApiRecord

@@ -26,11 +26,11 @@ from ray_precheck.inputs.draws import (
     two_values,
     whole_numbers,
 )
-from ray_precheck.inputs.meaning import Meaning
+from ray_precheck.inputs.meaning import Meaning, is_whole
 from ray_precheck.inputs.meaning_rows import with_nan, without_zero_rows
 from ray_precheck.inputs.meaning_table import meanings_of
+from ray_precheck.inputs.meaning_values import Matrix
 from ray_precheck.inputs.ranges import ValueRange, value_range
-from ray_precheck.inputs.safer import SAFE_MEANING, describe_safer, safe_spec, smallest_extent
 from ray_precheck.inputs.storages import as_whole_numbers, with_indices
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.record import ApiRecord
@@ -46,6 +46,36 @@ from ray_precheck.schema.values import (
     UnknownSpec,
     ValueSpec,
 )
+
+# Safer inputs are for a second try, where both sides have raised: values that almost any API takes. Whole
+# numbers are below the smallest extent of the call's tensors; square matrices are positive definite.
+SAFE_FLOATS = (0.5, 1.5)
+# The meaning of arguments without one of their own: it changes square matrices only.
+SAFE_MEANING: Meaning = Matrix(symmetric=True)
+
+
+def smallest_extent(record: ApiRecord) -> int:
+    """Return the smallest extent of all tensor arguments that is not 0; 1 if there is none."""
+    return min((e for _, spec in record.input_tensors() for e in spec.shape if e), default=1)
+
+
+def safe_spec(spec: TensorSpec, below: int) -> TensorSpec:
+    """Return the spec with a range of safe values; booleans stay as they were recorded."""
+    if is_whole(spec):
+        most = 2 ** (DTYPES[spec.dtype].bits - 1) - 1
+        low, high = 0.0, float(min(below - 1, most))
+    elif DTYPES[spec.dtype].kind == "bool":
+        return spec
+    else:
+        low, high = SAFE_FLOATS
+    return replace(spec, low=low, high=high, mean=None, norm=None, structure=None)
+
+
+def describe_safer(below: int) -> str:
+    """Return a description of the safe values, for the Message."""
+    low, high = SAFE_FLOATS
+    return f"floats from {low:g} to {high:g}, whole numbers from 0 to {below - 1}"
+
 
 _INPUTS = ("input_args.", "input_kwargs.")
 _MOST_DIMENSIONS = 32
@@ -76,7 +106,7 @@ class GeneratedTensors:
 
     `meanings` are, by argument path, the meanings that an argument's values must have for the API.
     With `distribution` uniform floats are uniform over their range, as are whole numbers, and
-    meanings do not count. `below` is None but for safer inputs, as `inputs.safer` has them. With
+    meanings do not count. `below` is None but for safer inputs, as `safe_spec` has them. With
     `keeps` the drawn tensors are also kept in `drawn`, by argument path.
     """
 

@@ -16,8 +16,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from ray_precheck.inputs.meaning import Indices, Meaning, Within
-from ray_precheck.inputs.meaning_optimizers import PREFIX as OPTIMIZER
-from ray_precheck.inputs.meaning_optimizers import optimizer_meanings
 from ray_precheck.inputs.meaning_row_rules import ROWS
 from ray_precheck.inputs.meaning_rows import Rowwise
 from ray_precheck.inputs.meaning_rules import (
@@ -52,8 +50,14 @@ from ray_precheck.inputs.meaning_rules import (
     sorted_without_sorter,
     target_probabilities,
 )
-from ray_precheck.inputs.meaning_sparse import MADE, sparse_meanings
-from ray_precheck.inputs.meaning_subscripts import index_put_meanings, subscript_meanings
+from ray_precheck.inputs.meaning_sparse import (
+    MADE,
+    index_put_meanings,
+    optimizer_meanings,
+    sparse_meanings,
+    subscript_meanings,
+)
+from ray_precheck.inputs.meaning_sparse import PREFIX as OPTIMIZER
 from ray_precheck.inputs.meaning_values import Causal, Matrix, Probabilities, Signs, Sorted
 from ray_precheck.operators.table import FactTable
 from ray_precheck.schema.record import ApiName, ApiRecord

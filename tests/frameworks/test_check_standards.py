@@ -27,8 +27,7 @@ from torch.nn import functional
 from ray_precheck.accuracy.comparison import Comparison, kernel_of
 from ray_precheck.accuracy.standards.base import ERROR_HEADINGS, Judgement, added_headings
 from ray_precheck.accuracy.standards.benchmark import Benchmark
-from ray_precheck.accuracy.standards.registry import STANDARDS
-from ray_precheck.accuracy.standards.user_file import parse_standard
+from ray_precheck.accuracy.standards.user_file import STANDARDS, parse_standard
 from ray_precheck.check import judge
 from ray_precheck.check.checker import Checker
 from ray_precheck.check.settings import CheckSettings

@@ -17,7 +17,7 @@ from versions import DOCUMENTED, is_documented  # noqa: E402
 
 from ray_precheck.accuracy.standards.auto.measure import Measure  # noqa: E402
 from ray_precheck.accuracy.standards.auto.rule import Auto  # noqa: E402
-from ray_precheck.accuracy.standards.registry import STANDARDS  # noqa: E402
+from ray_precheck.accuracy.standards.user_file import STANDARDS  # noqa: E402
 from ray_precheck.check.checker import Checker  # noqa: E402
 from ray_precheck.check.options import CheckOptions  # noqa: E402
 from ray_precheck.check.settings import CheckSettings  # noqa: E402

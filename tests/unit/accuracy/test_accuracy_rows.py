@@ -8,10 +8,10 @@ import pytest
 from expected_texts import assert_expected
 
 from ray_precheck.accuracy.outputs import Judge, check_output
-from ray_precheck.accuracy.standards.registry import STANDARDS
+from ray_precheck.accuracy.standards.user_file import STANDARDS
 from ray_precheck.numerics.rounding import round_to_dtype
 from ray_precheck.schema.dtypes import DTYPES, Array
-from ray_precheck.schema.uncompared import Uncompared
+from ray_precheck.schema.result import Uncompared
 from ray_precheck.schema.values import HostTensor
 
 pytestmark = pytest.mark.unit

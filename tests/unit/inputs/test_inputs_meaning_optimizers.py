@@ -5,7 +5,7 @@ import pytest
 
 from ray_precheck.inputs.generate import build_call, generated_tensors
 from ray_precheck.inputs.meaning import Within
-from ray_precheck.inputs.meaning_optimizers import SecondMoment
+from ray_precheck.inputs.meaning_sparse import SecondMoment
 from ray_precheck.inputs.meaning_table import meanings_of
 from ray_precheck.schema.dtypes import Array
 from ray_precheck.schema.record import ApiName, ApiRecord

@@ -9,8 +9,12 @@ import pytest
 from ray_precheck.check.options import DISTRIBUTIONS
 from ray_precheck.cli import build_parser, run_config
 from ray_precheck.errors import UsageError
-from ray_precheck.inputs.generate import GeneratedTensors, build_call, generated_tensors
-from ray_precheck.inputs.safer import smallest_extent
+from ray_precheck.inputs.generate import (
+    GeneratedTensors,
+    build_call,
+    generated_tensors,
+    smallest_extent,
+)
 from ray_precheck.replay.config import RunConfig
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.values import Constant, HostTensor, TensorSpec, ValueSpec
