@@ -52,7 +52,7 @@ def test_safe_square_matrices_are_positive_definite() -> None:
     assert np.linalg.eigvalsh(matrix).min() > 0.1
 
 
-def test_a_meaning_counts_for_safe_numbers_too() -> None:
+def test_a_role_counts_for_safe_numbers_too() -> None:
     call = record(
         "gather",
         TensorSpec("float32", (9, 30), -1.0, 1.0),

@@ -1,13 +1,13 @@
-"""The meanings of arguments of which an operator looks at whole rows, and the rules that give them.
+"""The roles of arguments of which an operator looks at whole rows, and the rules that give them.
 
-Comes in: `Arguments`. Goes out: a `Meaning` of `inputs.meaning_rows`, and `ROWS`, the rows of the table of
-meanings. Called by `inputs.meaning_table`.
+Comes in: `Arguments`. Goes out: a `Role` of `inputs.roles.rowwise`, and `ROWS`, the rows of the table of
+roles. Called by `inputs.roles.table`.
 """
 
 import math
 
-from ray_precheck.inputs.meaning import Meaning
-from ray_precheck.inputs.meaning_rows import (
+from ray_precheck.inputs.roles.role import Role
+from ray_precheck.inputs.roles.rowwise import (
     CHANNELS,
     LINES,
     NORMED,
@@ -17,13 +17,13 @@ from ray_precheck.inputs.meaning_rows import (
     Rowwise,
     Scores,
 )
-from ray_precheck.inputs.meaning_rules import (
+from ray_precheck.inputs.roles.rules import (
     ALL,
     DIFFERENT,
     NETWORK,
     POSITIVE,
     Arguments,
-    MeaningRow,
+    RoleRow,
     about,
     always,
     looked_at,
@@ -32,19 +32,19 @@ from ray_precheck.inputs.meaning_rules import (
 from ray_precheck.schema.values import TensorSpec, ValueSpec
 
 
-def scores(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of scores of which a softmax or its like is computed along a dimension."""
+def scores(arguments: Arguments) -> Role | None:
+    """Return the role of scores of which a softmax or its like is computed along a dimension."""
     shape = arguments.shape("input")
     return None if not shape else Scores() if _is_last(arguments, shape) else Rowwise()
 
 
-def ordered(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of numbers that are put in order, or of which the largest is looked for."""
+def ordered(arguments: Arguments) -> Role | None:
+    """Return the role of numbers that are put in order, or of which the largest is looked for."""
     return Ordered(equal=not arguments.record.has_backward)
 
 
-def normed_lines(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of numbers whose last dimensions are normalised by mean and deviation."""
+def normed_lines(arguments: Arguments) -> Role | None:
+    """Return the role of numbers whose last dimensions are normalised by mean and deviation."""
     shape = arguments.shape("input")
     extents = arguments.value("normalized_shape", shape[-1:] if shape else None)
     if not shape or not isinstance(extents, tuple) or shape[len(shape) - len(extents) :] != extents:
@@ -53,14 +53,14 @@ def normed_lines(arguments: Arguments) -> Meaning | None:
     return Normed(rows=math.prod(shape[: len(shape) - len(extents)]), zero=bears, offset=bears)
 
 
-def normed_channels(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of numbers whose channels are normalised by mean and deviation over a batch."""
+def normed_channels(arguments: Arguments) -> Role | None:
+    """Return the role of numbers whose channels are normalised by mean and deviation over a batch."""
     # No offsets: for channels_last torch itself computes the variance as a difference of two sums.
     return Normed(look=CHANNELS, zero=_bears_small_deviations(arguments))
 
 
-def normed_groups(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of numbers whose groups of channels are normalised, in each sample alone."""
+def normed_groups(arguments: Arguments) -> Role | None:
+    """Return the role of numbers whose groups of channels are normalised, in each sample alone."""
     shape, groups = arguments.shape("input"), arguments.value("num_groups")
     if not shape or len(shape) < 2:
         return None
@@ -71,14 +71,14 @@ def normed_groups(arguments: Arguments) -> Meaning | None:
     return Normed(look=SAMPLES, rows=shape[0] * groups, zero=zero)
 
 
-def scaled_lines(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of vectors that are divided by a norm, of which some may be zero."""
+def scaled_lines(arguments: Arguments) -> Role | None:
+    """Return the role of vectors that are divided by a norm, of which some may be zero."""
     # The gradient at 0 is that of the small number in the divisor's place.
     return None if arguments.record.has_backward else Normed(zero=True)
 
 
-def measured_lines(arguments: Arguments) -> Meaning | None:
-    """Return the meaning of vectors whose length is computed, of which some may be zero."""
+def measured_lines(arguments: Arguments) -> Role | None:
+    """Return the role of vectors whose length is computed, of which some may be zero."""
     order = arguments.value("ord", 2)
     # The gradient of a length is 0 there; that of a sum of roots is infinite.
     return Normed(zero=True) if order in (2, "fro") else Rowwise()
@@ -129,7 +129,7 @@ def _largest(spec: ValueSpec) -> float:
     return float(max(sizes))
 
 
-ROWS: list[tuple[str, tuple[MeaningRow, ...]]] = [
+ROWS: list[tuple[str, tuple[RoleRow, ...]]] = [
     # Statistics of a batch.
     about(
         "torch: batch_norm",

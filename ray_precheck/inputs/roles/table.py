@@ -1,30 +1,38 @@
-"""The table of meanings: which arguments of which APIs are more than numbers of a range.
+"""The table of roles: which arguments of which APIs are more than numbers of a range.
 
-Comes in: an `ApiRecord`. Goes out: the meanings of its tensor arguments by path. Called where the
+Comes in: an `ApiRecord`. Goes out: the roles of its tensor arguments by path. Called where the
 inputs of a call are made.
 
 A row has the names of the positional arguments, in order (`x|y`: two names of one argument), and the
-rule of each argument that has a meaning. It stands under the full name of the operator; an in-place
+rule of each argument that has a role. It stands under the full name of the operator; an in-place
 operator has the row of the one without the underscore. Where an operator has several orders of arguments,
 as methods of mindspore.Tensor have, the first row counts whose ruled arguments are tensors in the call.
 
 To add an API: a row here, and where its arguments mean something new, a rule in
-`inputs.meaning_rules`, or a kind of values in `inputs.meaning_values`.
+`inputs.roles.rules`, or a kind of values in `inputs.roles.values`.
 """
 
 from collections.abc import Mapping
 from functools import lru_cache
 
-from ray_precheck.inputs.meaning import Indices, Meaning, Within
-from ray_precheck.inputs.meaning_row_rules import ROWS
-from ray_precheck.inputs.meaning_rows import Rowwise
-from ray_precheck.inputs.meaning_rules import (
+from ray_precheck.inputs.roles.records import (
+    MADE,
+    index_put_roles,
+    optimizer_roles,
+    sparse_roles,
+    subscript_roles,
+)
+from ray_precheck.inputs.roles.records import PREFIX as OPTIMIZER
+from ray_precheck.inputs.roles.role import Indices, Role, Within
+from ray_precheck.inputs.roles.row_rules import ROWS
+from ray_precheck.inputs.roles.rowwise import Rowwise
+from ray_precheck.inputs.roles.rules import (
     ALL,
     INDICES,
     NETWORK,
     POSITIVE,
     Arguments,
-    MeaningRow,
+    RoleRow,
     about,
     along,
     always,
@@ -50,15 +58,7 @@ from ray_precheck.inputs.meaning_rules import (
     sorted_without_sorter,
     target_probabilities,
 )
-from ray_precheck.inputs.meaning_sparse import (
-    MADE,
-    index_put_meanings,
-    optimizer_meanings,
-    sparse_meanings,
-    subscript_meanings,
-)
-from ray_precheck.inputs.meaning_sparse import PREFIX as OPTIMIZER
-from ray_precheck.inputs.meaning_values import Causal, Matrix, Probabilities, Signs, Sorted
+from ray_precheck.inputs.roles.values import Causal, Matrix, Probabilities, Signs, Sorted
 from ray_precheck.operators.table import FactTable
 from ray_precheck.schema.record import ApiName, ApiRecord
 from ray_precheck.schema.values import TensorSpec
@@ -85,7 +85,7 @@ _DIVISOR = row("input other", other=divisor)
 _DIVIDES = row("input other", input=divisor)
 
 
-def _unknown(low: float, high: float) -> MeaningRow:
+def _unknown(low: float, high: float) -> RoleRow:
     """Return the row of an elementwise API whose domain is used where the range is unknown."""
     return row("input", input=always(Within(low, high, only_unknown=True)))
 
@@ -94,8 +94,8 @@ _METHODS = "torch.Tensor mindspore.Tensor"
 _SOME = "torch torch.Tensor mindspore.Tensor mindspore.ops"
 _OF_TORCH = "torch torch.Tensor mindspore.mint"
 
-TABLE: FactTable[tuple[MeaningRow, ...]] = FactTable(
-    "meanings of arguments",
+TABLE: FactTable[tuple[RoleRow, ...]] = FactTable(
+    "roles of arguments",
     [
         about(
             "torch: gru lstm rnn_relu rnn_tanh", row("data batch_sizes", batch_sizes=packed_sizes)
@@ -348,17 +348,17 @@ TABLE: FactTable[tuple[MeaningRow, ...]] = FactTable(
 _INDEXING = ("__getitem__", "__setitem__")
 
 
-def meanings_of(record: ApiRecord) -> dict[str, Meaning]:
-    """Return the meanings of a call's tensor arguments by path; {} where the table has none."""
+def roles_of(record: ApiRecord) -> dict[str, Role]:
+    """Return the roles of a call's tensor arguments by path; {} where the table has none."""
     api = record.name.api.rsplit(".", 1)[-1]
     if api in _INDEXING:
-        return subscript_meanings(record, written=api == "__setitem__")
+        return subscript_roles(record, written=api == "__setitem__")
     if api in ("index_put", "index_put_"):
-        return index_put_meanings(record)
+        return index_put_roles(record)
     if api in MADE:
-        return sparse_meanings(record)
+        return sparse_roles(record)
     if record.name.prefix == OPTIMIZER:
-        return optimizer_meanings(record)
+        return optimizer_roles(record)
     for candidate in rows_about(record.name, record.framework):
         found = _ruled(record, candidate)
         if found:
@@ -366,23 +366,23 @@ def meanings_of(record: ApiRecord) -> dict[str, Meaning]:
     return {}
 
 
-def rows_about(name: ApiName, framework: str) -> tuple[MeaningRow, ...]:
+def rows_about(name: ApiName, framework: str) -> tuple[RoleRow, ...]:
     """Return the rows of an operator, or of the one that it is the in-place form of."""
     type_name = name.type_name
     plain = type_name if type_name.endswith("__") else type_name.removesuffix("_")
     return TABLE.of(type_name, framework) or TABLE.of(plain, framework) or ()
 
 
-def _ruled(record: ApiRecord, candidate: MeaningRow) -> dict[str, Meaning]:
+def _ruled(record: ApiRecord, candidate: RoleRow) -> dict[str, Role]:
     arguments = Arguments(record, candidate.names)
-    found: dict[str, Meaning] = {}
+    found: dict[str, Role] = {}
     for name, rule in candidate.rules.items():
         place = arguments.find(name)
         if place is None or not isinstance(place[1], TensorSpec):
             continue
-        meaning = rule(arguments)
-        if meaning is not None:
-            found[place[0]] = meaning
+        role = rule(arguments)
+        if role is not None:
+            found[place[0]] = role
     return found
 
 

@@ -1,10 +1,12 @@
-"""The meanings of the indices from which sparse tensors are made.
+"""The roles in calls whose arguments no row of the table can tell apart: subscripts, sparse tensors in the
+making, and the updates of optimizers.
 
-Comes in: a record of a call that makes one. Goes out: the meanings of its tensor arguments by path. Called by
-`inputs.meaning_table`.
+Comes in: an `ApiRecord`. Goes out: the roles of its tensor arguments by path. Called by `inputs.roles.table`.
 
 Drawn numbers are no indices of compressed rows: these rise, and those beside them are different in each row.
-So they are spread evenly, and only the values are drawn.
+So they are spread evenly, and only the values are drawn. A second moment of an optimizer is a mean of
+squares: never negative, and large where the first moment, or the gradient, is large. Steps are counted as
+they were recorded; where the dump has no statistics they are those of step 10.
 """
 
 from dataclasses import dataclass
@@ -12,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ray_precheck.inputs.meaning import DistinctTogether, Meaning, Within, index_into
-from ray_precheck.inputs.meaning_rules import Arguments
-from ray_precheck.inputs.meaning_values import Ranked
+from ray_precheck.inputs.roles.role import DistinctTogether, Role, Within, index_into
+from ray_precheck.inputs.roles.rules import Arguments
+from ray_precheck.inputs.roles.values import Ranked
 from ray_precheck.schema.dtypes import DTYPES, Array
 from ray_precheck.schema.record import ApiRecord
 from ray_precheck.schema.storage import COMPRESSED
@@ -31,7 +33,7 @@ MADE = frozenset({*_MAKES, "spdiags"})
 
 
 @dataclass(frozen=True, slots=True)
-class Even(Meaning):
+class Even(Role):
     """Whole numbers in rows of `width`: where each of `lines` begins (`running`), or the places in them."""
 
     lines: int
@@ -50,7 +52,7 @@ class Even(Meaning):
 
 
 @dataclass(frozen=True, slots=True)
-class Different(Meaning):
+class Different(Role):
     """Whole numbers of the recorded range that are all different."""
 
     def shaped(self, values: Array, spec: TensorSpec, generator: np.random.Generator) -> Array:
@@ -60,8 +62,8 @@ class Different(Meaning):
         return (low + step * np.arange(values.size)).reshape(values.shape).astype(values.dtype)
 
 
-def sparse_meanings(record: ApiRecord) -> dict[str, Meaning]:
-    """Return the meanings of the indices of a call that makes a sparse tensor."""
+def sparse_roles(record: ApiRecord) -> dict[str, Role]:
+    """Return the roles of the indices of a call that makes a sparse tensor."""
     api = record.name.api.rpartition(".")[2]
     if api == "spdiags":
         offsets = Arguments(record, ("diagonals", "offsets", "shape")).find("offsets")
@@ -92,8 +94,8 @@ def _width(arguments: Arguments, api: str, places: TensorSpec) -> int:
     return int(extent) // max(block[dimension], 1) if type(extent) is int else 1
 
 
-def index_put_meanings(record: ApiRecord) -> dict[str, Meaning]:
-    """Return the meanings of the index tensors of `index_put` and `index_put_`."""
+def index_put_roles(record: ApiRecord) -> dict[str, Role]:
+    """Return the roles of the index tensors of `index_put` and `index_put_`."""
     arguments = Arguments(record, ("input", "indices", "values", "accumulate"))
     shape, place = arguments.shape("input"), arguments.find("indices")
     if shape is None or place is None or not isinstance(place[1], SequenceSpec):
@@ -102,8 +104,8 @@ def index_put_meanings(record: ApiRecord) -> dict[str, Meaning]:
     return _indexed(shape, place[1].items, place[0], written=not accumulates)
 
 
-def subscript_meanings(record: ApiRecord, *, written: bool) -> dict[str, Meaning]:
-    """Return the meanings of the index tensors of `x[...]`."""
+def subscript_roles(record: ApiRecord, *, written: bool) -> dict[str, Role]:
+    """Return the roles of the index tensors of `x[...]`."""
     if len(record.args) < 2 or not isinstance(record.args[0], TensorSpec):
         return {}
     shape, index = record.args[0].shape, record.args[1]
@@ -119,8 +121,8 @@ def _indexed(
     *,
     written: bool,
     alone: str = "",
-) -> dict[str, Meaning]:
-    """Return a meaning for each whole-number tensor among the parts of a subscript."""
+) -> dict[str, Role]:
+    """Return a role for each whole-number tensor among the parts of a subscript."""
     taken = sum(map(_dimensions, items))
     found: dict[str, tuple[int, TensorSpec]] = {}
     dim = 0
@@ -182,9 +184,9 @@ class SecondMoment(Ranked):
         return _SQUARES.bounded(spec)
 
 
-def optimizer_meanings(record: ApiRecord) -> dict[str, Meaning]:
-    """Return the meanings of an update's tensors by path."""
-    found: dict[str, Meaning] = {}
+def optimizer_roles(record: ApiRecord) -> dict[str, Role]:
+    """Return the roles of an update's tensors by path."""
+    found: dict[str, Role] = {}
     for position, group in enumerate(record.args):
         if isinstance(group, MappingSpec):
             found |= _of_group(dict(group.items), f"input_args.{position}")
@@ -194,8 +196,8 @@ def optimizer_meanings(record: ApiRecord) -> dict[str, Meaning]:
     return found
 
 
-def _of_group(group: dict[str, ValueSpec], path: str) -> dict[str, Meaning]:
-    found: dict[str, Meaning] = {}
+def _of_group(group: dict[str, ValueSpec], path: str) -> dict[str, Role]:
+    found: dict[str, Role] = {}
     if isinstance(group.get("lr"), TensorSpec):
         found[f"{path}.lr"] = _UNKNOWN["lr"]
     state = group.get("state")
@@ -207,13 +209,13 @@ def _of_group(group: dict[str, ValueSpec], path: str) -> dict[str, Meaning]:
         if source in states:
             beside = _tensors(states[source], f"{path}.state.{source}")
         for place, (own, spec) in _tensors(values, f"{path}.state.{name}").items():
-            meaning = _meaning(name, spec, beside.get(place))
-            if meaning is not None:
-                found[own] = meaning
+            role = _role(name, spec, beside.get(place))
+            if role is not None:
+                found[own] = role
     return found
 
 
-def _meaning(name: str, spec: TensorSpec, squared: tuple[str, TensorSpec] | None) -> Meaning | None:
+def _role(name: str, spec: TensorSpec, squared: tuple[str, TensorSpec] | None) -> Role | None:
     if name in _UNKNOWN:
         return _UNKNOWN[name]
     if name in _FACTORS:
