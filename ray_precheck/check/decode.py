@@ -83,7 +83,7 @@ def call_plan(record: ApiRecord) -> CallPlan:
 
 def _require_memory(record: ApiRecord, settings: CheckSettings) -> None:
     limit = settings.memory_limit_bytes
-    needed = needed_bytes(record, with_peers=settings.standard.name != MSPROBE.name)
+    needed = needed_bytes(record, with_implementations=settings.standard.name != MSPROBE.name)
     if limit and needed > limit:
         raise NotCheckable(
             f"it needs about {needed / 2**30:.3g} GiB of memory, more than the"

@@ -5,7 +5,7 @@ Comes in: a `Comparison` whose elements are all within their limits. Goes out: a
 can. An honest kernel computes with more digits and rounds once, so that it returns the bench, rounded once,
 but where the bench is next to a tie. What differs is counted in units in the last place: each value e of the
 deviation from the rounded bench is a whole number. Where honest implementations round in several steps, the
-peers say how far their sums are off.
+implementations say how far their sums are off.
 
 Only the rounding of the result is seen. What a device cuts off inside of a float32 accumulator, as tensor
 cores do, is far less than a unit of a half type.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ray_precheck.accuracy.comparison import Comparison, moved_benches, narrowed_peers
+from ray_precheck.accuracy.comparison import Comparison, moved_benches, narrowed_implementations
 from ray_precheck.accuracy.errors import rounded_bench
 from ray_precheck.accuracy.sentence import Finding
 from ray_precheck.accuracy.standards.auto.limits import COMPUTED_IN
@@ -200,7 +200,7 @@ def _tests(sample: _Sample) -> Iterator[_Test]:
 
 
 def _seen(comparison: Comparison, sample: _Sample, test: _Test, off: Array) -> Finding | None:
-    """Return the finding of a test; peers are computed once it is beyond what chance does."""
+    """Return the finding of a test; implementations are computed once it is beyond what chance does."""
     amount = test.amount(off)
     limit = max(
         test.sure(), test.scattered(off, np.arange(len(off))), _slack(comparison, sample, test)
@@ -232,7 +232,7 @@ def _dependent(shape: tuple[int, ...], places: Array) -> Iterator[Array]:
 
 
 def _slack(comparison: Comparison, sample: _Sample, test: _Test) -> float:
-    """Return the amount that is no shift, whatever the peers are."""
+    """Return the amount that is no shift, whatever the implementations are."""
     if comparison.dtype in COMPUTED_IN:
         return 0.0
     relative = sample.relative
@@ -246,7 +246,7 @@ def _slack(comparison: Comparison, sample: _Sample, test: _Test) -> float:
 
 
 def _steps(comparison: Comparison) -> bool:
-    """Return whether an operator rounds more than its result, in ways that no peer knows."""
+    """Return whether an operator rounds more than its result, in ways that no implementation knows."""
     known = ALLOWANCE.of(comparison.type_name, comparison.framework)
     return known is not None and (known.half_units > 0 or known.input_units > 0)
 
@@ -257,11 +257,11 @@ def _explained(
     """Return the largest amount in honest implementations, or what those of a group share in them may be in
     others: each rounds the mean of a channel otherwise. A result whose errors are smaller than those of an
     implementation was computed with fewer roundings, and shares as much less of its luck."""
-    peers = comparison.peers()
+    implementations = comparison.implementations()
     largest = 0.0
-    for several in (peers, narrowed_peers(peers)):
-        for peer in several:
-            its = sample.deviations(peer)
+    for several in (implementations, narrowed_implementations(implementations)):
+        for implementation in several:
+            its = sample.deviations(implementation)
             found = max(
                 [
                     _OTHERS * abs(test.amount(its)),
@@ -271,7 +271,7 @@ def _explained(
             if found:
                 largest = max(largest, found * min(1.0, _size(off) / _size(its)))
     with np.errstate(invalid="ignore", over="ignore"):
-        for moved in moved_benches(peers):
+        for moved in moved_benches(implementations):
             its = (moved.reshape(-1)[sample.places] - sample.bench) / sample.unit
             largest = max(largest, abs(test.amount(np.where(np.isfinite(its), its, 0.0))))
     return largest
@@ -282,7 +282,7 @@ def _size(deviations: Array) -> float:
 
 
 def _dithered(comparison: Comparison, sample: _Sample, off: Array) -> Finding | None:
-    """Return the finding that results are rounded by chance, if no peer's are.
+    """Return the finding that results are rounded by chance, if no implementation's are.
 
     What is rounded in two steps looks alike, so that an operator which may do so is left out.
     """
@@ -291,9 +291,13 @@ def _dithered(comparison: Comparison, sample: _Sample, off: Array) -> Finding | 
     found = _dither(sample, off)
     if not _LEAST_DITHER <= found <= _MOST_DITHER:
         return None
-    peers = comparison.peers()
-    for peer in (each for several in (peers, narrowed_peers(peers)) for each in several):
-        if _dither(sample, sample.deviations(peer)) > found / 2:
+    implementations = comparison.implementations()
+    for implementation in (
+        each
+        for several in (implementations, narrowed_implementations(implementations))
+        for each in several
+    ):
+        if _dither(sample, sample.deviations(implementation)) > found / 2:
             return None
     name = "share of elements that are rounded to the farther neighbour, over that of stochastic rounding,"
     return Finding(name, found, _LEAST_DITHER, "below", "rounding to the nearest has none")
